@@ -1,0 +1,162 @@
+"""What a run is: one frozen record, resolved from the command line over files over defaults."""
+
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import tomli_w
+from pydantic import Field, ValidationError
+
+from pomona.data.settings import DataSettings
+from pomona.errors import ConfigError, near
+from pomona.methods import METHODS, MethodSettings
+from pomona.methods.fedavg import FedAvg
+from pomona.models import ModelSettings
+from pomona.models.space import Buffers
+from pomona.objective.loop import Precision
+from pomona.partition import RECIPES, PartitionSettings
+from pomona.partition.iid import Iid
+from pomona.settings import Settings
+
+Tree = dict[str, Any]
+
+CHOICES: dict[str, Mapping[str, type[Settings]]] = {"method": METHODS, "partition": RECIPES}
+
+
+class Config(Settings):
+    """Every setting of a run. One name, one meaning; sections as in the TOML file."""
+
+    method: MethodSettings = FedAvg()
+    data: DataSettings = DataSettings()
+    partition: PartitionSettings = Iid()
+    model: ModelSettings = ModelSettings()
+    rounds: int = Field(40, ge=1, description="communication rounds")
+    local_epochs: int = Field(1, ge=1, description="passes over a client's training data per round")
+    batch_size: int = Field(32, ge=1, description="samples per step")
+    lr: float = Field(0.01, gt=0, description="learning rate of local SGD")
+    momentum: float = Field(0.0, ge=0, lt=1, description="momentum of local SGD, zero at the start of each round")
+    weight_decay: float = Field(0.0, ge=0, description="L2 weight decay of local SGD")
+    lr_decay: float = Field(1.0, gt=0, le=1, description="factor on all learning rates after each round")
+    seed: int = Field(0, ge=0, description="root of every random stream")
+    clients: int = Field(12, ge=1, description="members of the federation")
+    participation: float = Field(1.0, gt=0, le=1, description="share of the clients in a round, drawn uniformly")
+    workers: int | None = Field(None, ge=1, description="worker processes; as many as cores if not set")
+    precision: Precision = Field("fp32", description="bf16: forward and backward under autocast, float32 weights")
+    device: Literal["cpu", "cuda"] = Field("cpu", description="where the objective runs")
+    eval_every: int = Field(1, ge=1, description="rounds between evaluations; the last round is always evaluated")
+    buffers: Buffers = Field("local", description="BatchNorm statistics: each client's own, or averaged with the model")
+
+    def tree(self) -> Tree:
+        """Plain values, as they stand in a TOML file; keys that are not set are left out."""
+        return self.model_dump(mode="json", exclude_none=True)
+
+    def toml(self) -> str:
+        """The file that runs this again."""
+        return tomli_w.dumps(self.tree())
+
+
+def resolve(*layers: Mapping[str, Any]) -> Config:
+    """The Config of layered trees, later ones first in right. Raises ConfigError naming every bad key or value."""
+    tree: Tree = {}
+    for layer in layers:
+        merge(tree, layer)
+    for section, kinds in CHOICES.items():
+        part = tree.get(section, {})
+        name = part.get("name") if isinstance(part, dict) else part
+        if name is not None and name not in kinds:
+            raise ConfigError(f"unknown {section} {name!r}; {near(str(name), kinds)}")
+    try:
+        return Config.model_validate(tree)
+    except ValidationError as fault:
+        raise ConfigError("; ".join(_explain(dict(e), tree) for e in fault.errors())) from None
+
+
+def merge(tree: Tree, over: Mapping[str, Any]) -> None:
+    """Lay one tree over another, in place. Naming another method or partition drops the settings of the one before."""
+    for key, value in over.items():
+        under = tree.get(key)
+        if isinstance(value, Mapping) and isinstance(under, dict):
+            if key in CHOICES and value.get("name", under.get("name")) != under.get("name"):
+                under.clear()
+            merge(under, value)
+        else:
+            tree[key] = dict(value) if isinstance(value, Mapping) else value
+
+
+def read_file(path: Path) -> Tree:
+    """A TOML file's tree. Raises ConfigError naming the file and the line."""
+    try:
+        return _snake(tomllib.loads(path.read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        raise ConfigError(f"no file {path}; give a TOML file, or key=value") from None
+    except (OSError, ValueError) as fault:
+        raise ConfigError(f"{path}: {fault}") from None
+
+
+def read_overrides(words: Iterable[str]) -> Tree:
+    """The tree of ``key=value`` words; values are TOML where they parse as such, else text. Raises ConfigError."""
+    tree: Tree = {}
+    for word in words:
+        key, equals, text = word.partition("=")
+        if not equals or not key:
+            raise ConfigError(f"{word!r} is neither a TOML file nor key=value; write for example rounds=10 or method.mu=0.1")
+        leaf: Any = _value(text)
+        for part in reversed(key.replace("-", "_").split(".")):
+            leaf = {part: leaf}
+        merge(tree, leaf)
+    return tree
+
+
+def _value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"v = {text}")["v"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _snake(value: Any) -> Any:
+    """Keys as Flower's users also type them: kebab-case means snake_case."""
+    if isinstance(value, dict):
+        return {k.replace("-", "_"): _snake(v) for k, v in value.items()}
+    return value
+
+
+def _explain(error: Tree, tree: Tree) -> str:
+    # A discriminated union puts the chosen name into the path; users know the section only.
+    path = [str(p) for i, p in enumerate(error["loc"]) if not (i == 1 and error["loc"][0] in CHOICES)]
+    key = ".".join(path)
+    match error["type"]:
+        case "extra_forbidden":
+            return f"unknown key {key!r}; {_nearest(key, tree)}"
+        case "missing":
+            return f"{key} must be set"
+        case "union_tag_not_found":
+            return f"{key}.name must be set; known: {', '.join(CHOICES.get(key, {}))}"
+        case _:
+            return f"{key} = {error['input']!r}: {error['msg'][0].lower()}{error['msg'][1:]}"
+
+
+def _nearest(key: str, tree: Tree) -> str:
+    """Near names of an unknown key: those spelt like it, here or in another section."""
+    known = set(keys(tree))
+    here = [k for k in known if k.rpartition(".")[2] == key.rpartition(".")[2]]
+    return f"did you mean {' or '.join(sorted(here))}?" if here else near(key, known)
+
+
+def keys(tree: Tree) -> list[str]:
+    """All dotted keys that a run with this method and partition knows."""
+    names = []
+    for name, field in Config.model_fields.items():
+        part = tree.get(name)
+        if name in CHOICES:
+            chosen = part.get("name") if isinstance(part, dict) else None
+            kinds = [CHOICES[name][chosen]] if chosen in CHOICES[name] else list(CHOICES[name].values())
+        else:
+            kinds = [t for t in (field.annotation, *get_args(field.annotation)) if _is_section(t)]
+        names += [f"{name}.{k}" for kind in kinds for k in kind.model_fields] or [name]
+    return sorted(set(names))
+
+
+def _is_section(kind: object) -> bool:
+    return isinstance(kind, type) and issubclass(kind, Settings)

@@ -1,0 +1,202 @@
+"""The data sets by name: what each is, the files it is known by, and where they are looked for."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from pomona.data.settings import DataSettings
+from pomona.errors import ConfigError, DataError
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One line of the catalogue.
+
+    Attributes:
+        name: as users write it.
+        target: the reader, ``module:function`` from DataSettings to Dataset.
+        kind: image, table or text; "any" where the files decide.
+        shape: shape of one input, for people.
+        about: what it is and how large, for people.
+        source: the public data set to fetch; empty where there is nothing to fetch.
+        folders: where its files may lie, below the data folder.
+        markers: files that show it is there, the preferred form first.
+    """
+
+    name: str
+    target: str
+    kind: str
+    shape: str
+    about: str
+    source: str = ""
+    folders: tuple[str, ...] = ()
+    markers: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Listing:
+    """What a listing says of a data set; ``present`` is None for own data, ``where`` the place or what to do."""
+
+    name: str
+    kind: str
+    shape: str
+    about: str
+    present: bool | None
+    where: str
+
+
+def _idx(name: str, about: str, source: str, folders: tuple[str, ...], prefix: str = "") -> Entry:
+    marker = f"{prefix}train-images-idx3-ubyte"
+    places = tuple(f"{folder}{raw}" for folder in folders for raw in ("", "/raw", "/gzip"))
+    return Entry(name, "pomona.data.idx:read", "image", "28x28x1", about, source, places, (marker, f"{marker}.gz"))
+
+
+def _emnist(split: str, about: str) -> Entry:
+    name, source = f"emnist-{split}", "EMNIST (Cohen et al. 2017), IDX files"
+    return _idx(name, about, source, (name, name.replace("-", "_"), "emnist", "EMNIST"), f"{name}-")
+
+
+def _medmnist(stem: str, channels: int, about: str) -> Entry:
+    name, source = f"{stem}mnist", "MedMNIST v2 (Yang et al. 2023), 28 x 28"
+    target, places = "pomona.data.medmnist:read", (".", name, "medmnist")
+    return Entry(name, target, "image", f"28x28x{channels}", about, source, places, (f"{name}.npz",))
+
+
+def _cifar(number: int, about: str, markers: tuple[str, ...]) -> Entry:
+    name, source = f"cifar{number}", f"CIFAR-{number} (Krizhevsky 2009), binary version"
+    markers = (f"cifar-{number}-binary.tar.gz", *markers)
+    target, places = "pomona.data.cifar:read", (name, f"cifar-{number}", f"cifar_{number}", ".")
+    return Entry(name, target, "image", "32x32x3", about, source, places, markers)
+
+
+_ENTRIES = (
+    Entry("digits", "pomona.data.embedded:digits", "image", "8x8x1", "handwritten digits, 10 classes, 1,797 rows"),
+    Entry(
+        "breast-cancer", "pomona.data.embedded:breast_cancer", "table", "30", "tumour nuclei, 2 classes, 569 rows"
+    ),
+    _idx("mnist", "digits, 10 classes, 60,000 + 10,000", "MNIST (LeCun, Cortes, Burges), IDX files", ("mnist", "MNIST")),
+    _idx(
+        "fashion-mnist",
+        "clothes, 10 classes, 60,000 + 10,000",
+        "Fashion-MNIST (Xiao et al. 2017), IDX files",
+        ("fashion-mnist", "fashion_mnist", "FashionMNIST"),
+    ),
+    _emnist("byclass", "digits and letters, 62 classes, 697,932 + 116,323"),
+    _emnist("bymerge", "digits and letters, 47 classes, 697,932 + 116,323"),
+    _emnist("balanced", "digits and letters, 47 classes, 112,800 + 18,800"),
+    _emnist("letters", "letters, 26 classes, 124,800 + 20,800"),
+    _emnist("digits", "digits, 10 classes, 240,000 + 40,000"),
+    _emnist("mnist", "digits, 10 classes, 60,000 + 10,000"),
+    _cifar(
+        10,
+        "photographs, 10 classes, 50,000 + 10,000",
+        ("cifar-10-batches-bin/data_batch_1.bin", "data_batch_1.bin", "cifar10.npz"),
+    ),
+    _cifar(
+        100,
+        "photographs, 100 classes, 50,000 + 10,000",
+        ("cifar-100-binary/train.bin", "train.bin", "cifar100.npz", "cifar100_subset.npz"),
+    ),
+    _medmnist("path", 3, "colon tissue, 9 classes, 100,000 + 7,180"),
+    _medmnist("chest", 1, "chest X-rays, 14 flags, 89,687 + 22,433"),
+    _medmnist("derma", 3, "skin lesions, 7 classes, 8,010 + 2,005"),
+    _medmnist("oct", 1, "retinal tomography, 4 classes, 108,309 + 1,000"),
+    _medmnist("pneumonia", 1, "chest X-rays, 2 classes, 5,232 + 624"),
+    _medmnist("retina", 3, "retinal photographs, 5 grades, 1,200 + 400"),
+    _medmnist("breast", 1, "breast ultrasound, 2 classes, 624 + 156"),
+    _medmnist("blood", 3, "blood cells, 8 classes, 13,671 + 3,421"),
+    _medmnist("tissue", 1, "kidney cells, 8 classes, 189,106 + 47,280"),
+    _medmnist("organa", 1, "abdominal CT, axial, 11 classes, 41,072 + 17,778"),
+    _medmnist("organc", 1, "abdominal CT, coronal, 11 classes, 15,392 + 8,268"),
+    _medmnist("organs", 1, "abdominal CT, sagittal, 11 classes, 16,392 + 8,829"),
+    Entry(
+        "tiny-imagenet",
+        "pomona.data.folder:tiny_imagenet",
+        "image",
+        "64x64x3",
+        "photographs, 200 classes, 100,000 + 10,000",
+        "Tiny-ImageNet-200 (Stanford CS231n), unzipped",
+        ("tiny-imagenet", "tiny_imagenet", "tiny-imagenet-200"),
+        ("val/val_annotations.txt", "tiny-imagenet-200/val/val_annotations.txt"),
+    ),
+    Entry(
+        "ag-news",
+        "pomona.data.text:ag_news",
+        "text",
+        "200 tokens",
+        "news, 4 classes, 120,000 + 7,600",
+        "AG's News, version 3 (Zhang, Zhao, LeCun 2015), CSV files",
+        ("ag-news", "ag_news", "ag_news_csv"),
+        ("train.csv", "test.csv"),
+    ),
+    Entry("npz", "pomona.data.npz:read", "any", "any", "own arrays x, y (x_test, y_test) in an .npz; set data.path"),
+    Entry("csv", "pomona.data.table:read", "table", "any", "own table of numbers; set data.path, data.label_column"),
+    Entry("csv-text", "pomona.data.text:read", "text", "any", "own texts; set data.path, label_column, text_columns"),
+    Entry("folder", "pomona.data.folder:read", "image", "any", "own images, one folder a class; set data.path"),
+    Entry("idx", "pomona.data.idx:own", "image", "any", "own images in IDX files named as MNIST's; set data.path"),
+    Entry("clients", "pomona.data.clients:read", "any", "any", "own files of each client; set data.clients"),
+)
+CATALOGUE = {entry.name: entry for entry in _ENTRIES}
+
+
+def data_dir(settings: DataSettings) -> Path | None:
+    """The folder of the data sets: the setting, else the environment, else none."""
+    named = settings.dir or os.environ.get("POMONA_DATA")
+    return Path(named).expanduser() if named else None
+
+
+def _found(entry: Entry, roots: list[Path]) -> Path | None:
+    paths = (root / marker for root in roots for marker in entry.markers)
+    return next((path for path in paths if path.exists()), None)
+
+
+def locate(settings: DataSettings) -> Path:
+    """The file by which a catalogued data set is known: below ``path`` if set, else below the data folder.
+
+    Raises:
+        DataError: it is not there; the message names the places and what to fetch.
+    """
+    entry, base = CATALOGUE[settings.name], data_dir(settings)
+    if settings.path is not None and settings.path.expanduser().is_file():
+        return settings.path.expanduser()
+    if settings.path is None and base is None:
+        raise DataError(
+            f"no data folder to find {entry.name} in: point POMONA_DATA or --data-dir at the folder that holds "
+            f"{entry.folders[0]}/{entry.markers[0]}, from {entry.source}"
+        )
+    roots = [settings.path.expanduser()] if settings.path else [(base or Path()) / name for name in entry.folders]
+    found = _found(entry, roots)
+    if found is None:
+        raise DataError(
+            f"{entry.name} not found: none of {', '.join(entry.markers)} is in {', '.join(map(str, roots))}; "
+            f"fetch {entry.source} and put its files there, or correct POMONA_DATA, --data-dir or data.path"
+        )
+    return found
+
+
+def own_path(settings: DataSettings) -> Path:
+    """The file or folder of own data. Raises ConfigError if none is set, DataError if it does not exist."""
+    if settings.path is None:
+        raise ConfigError(f"data {settings.name!r} needs a file or folder: set data.path")
+    path = settings.path.expanduser()
+    if not path.exists():
+        raise DataError(f"{path} does not exist; correct data.path")
+    return path
+
+
+def describe(settings: DataSettings | None = None) -> tuple[Listing, ...]:
+    """A line for each data set, without reading any: what it is, and whether its files are there."""
+    base = data_dir(settings or DataSettings())
+    return tuple(_listing(entry, base) for entry in _ENTRIES)
+
+
+def _listing(entry: Entry, base: Path | None) -> Listing:
+    present: bool | None
+    if entry.markers:
+        found = base and _found(entry, [base / folder for folder in entry.folders])
+        present, where = found is not None, str(found) if found else f"fetch {entry.source}"
+    elif entry.name in {"digits", "breast-cancer"}:
+        present, where = True, "comes with scikit-learn"
+    else:
+        present, where = None, "own data"
+    return Listing(entry.name, entry.kind, entry.shape, entry.about, present, where)

@@ -1,0 +1,69 @@
+"""What a reader returns: one checked pair of arrays, training rows first."""
+
+import hashlib
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Kind = Literal["image", "table", "text"]
+
+
+@dataclass(frozen=True)
+class Owners:
+    """A partition that the data itself brings: who owns which row, and as what.
+
+    ``client`` (N,) int64 is the owner of each row; ``role`` (N,) int8 is 0 train, 1 validation, 2 test.
+    """
+
+    names: tuple[str, ...]
+    client: NDArray[np.int64]
+    role: NDArray[np.int8]
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A data set in memory (or memory-mapped): rows [0, n_train) are for training, the rest for testing.
+
+    Attributes:
+        name: as registered, or the path it was read from.
+        kind: ``image`` x (N, H, W, C) uint8; ``table`` x (N, F) float32; ``text`` x (N, T) int32 token numbers, 0 = padding.
+        x: the inputs.
+        y: (N,) int64 class numbers, or (N, K) float32 targets when ``classes`` is empty.
+        classes: class names in the order of their numbers; empty for multi-label and regression targets.
+        n_train: number of official training rows; equal to N when the source has no test part of its own.
+        shift, scale: the model sees ``(x - shift) / scale``, broadcast over the last axis (not used for text).
+        vocabulary: number of tokens including padding (text only).
+        owners: the natural partition, where the source has one.
+    """
+
+    name: str
+    kind: Kind
+    x: NDArray[np.generic]
+    y: NDArray[np.generic]
+    classes: tuple[str, ...]
+    n_train: int
+    shift: tuple[float, ...] = (0.0,)
+    scale: tuple[float, ...] = (1.0,)
+    vocabulary: int = 0
+    owners: Owners | None = field(default=None, repr=False)
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    @property
+    def n_outputs(self) -> int:
+        """Width of a model's output for this data: number of classes, or of targets."""
+        return len(self.classes) or int(self.y.shape[1])
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 over the dtypes, shapes and bytes of x and y: the same data gives the same text everywhere."""
+        digest = hashlib.sha256()
+        for array in (self.x, self.y):
+            digest.update(f"{array.dtype.str}{array.shape}".encode())
+            for start in range(0, len(array), 4096):
+                digest.update(np.ascontiguousarray(array[start : start + 4096]).data)
+        return digest.hexdigest()

@@ -1,0 +1,128 @@
+"""NumPy archives, member by member and without pickle; own data as x and y in one of them."""
+
+import math
+import zipfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.lib import format as npy
+
+from pomona.data import pixels, table, targets
+from pomona.data.catalogue import own_path
+from pomona.data.dataset import Dataset
+from pomona.data.settings import DataSettings
+from pomona.data.stored import MOST_PACKED, Stored, joined, promised, reading
+from pomona.errors import DataError
+
+Pair = tuple[Stored, Stored]
+_HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
+
+
+def names(path: Path) -> tuple[str, ...]:
+    """The names of the arrays in an archive. Raises DataError if it is none."""
+    with reading(path), zipfile.ZipFile(path) as archive:
+        return tuple(name.removesuffix(".npy") for name in archive.namelist())
+
+
+def stored(path: Path, name: str) -> Stored:
+    """An array of an archive, by its header.
+
+    Raises:
+        DataError: no such array, Python objects, or a header that does not fit the bytes behind it.
+    """
+    known = names(path)
+    if name not in known:
+        raise DataError(f"{path} has no array {name!r} (it has {', '.join(known) or 'none'}); store one by that name")
+    where = f"{path}, array {name}"
+    with reading(where), zipfile.ZipFile(path) as archive:
+        info = archive.getinfo(f"{name}.npy" if f"{name}.npy" in archive.namelist() else name)
+        with archive.open(info) as stream:
+            shape, fortran, dtype = _header(stream, where)
+            skip = stream.tell()
+    array = Stored(where, shape, dtype, partial(_body, path, info.filename, skip), fortran)
+    room = info.file_size - skip
+    if array.size != room:
+        raise DataError(f"{where} promises {array.size} bytes but has {room}; write it again")
+    return promised(array, MOST_PACKED * (info.compress_size + 1))
+
+
+def _header(stream: IO[bytes], where: str) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    try:
+        shape, fortran, dtype = _HEADERS[npy.read_magic(stream)](stream)
+    except (ValueError, KeyError) as fault:
+        raise DataError(f"{where} is no plain NumPy array ({fault}); write it with numpy.savez") from fault
+    if dtype.hasobject or dtype.names or dtype.subdtype:
+        raise DataError(f"{where} holds Python objects or records ({dtype}); store plain numbers, pickle is never read")
+    if not shape or min(shape) < 0:
+        raise DataError(f"{where} has shape {shape}; store one entry per row")
+    return shape, fortran, dtype
+
+
+@contextmanager
+def _body(path: Path, member: str, skip: int) -> Iterator[IO[bytes]]:
+    with reading(f"{path}, array {member}"), zipfile.ZipFile(path) as archive, archive.open(member) as stream:
+        stream.read(skip)
+        yield stream
+
+
+def pair(path: Path, *candidates: tuple[str, str]) -> Pair:
+    """The arrays under the first of the name pairs that is there."""
+    known = names(path)
+    x, y = next((c for c in candidates if c[0] in known), candidates[0])
+    return stored(path, x), stored(path, y)
+
+
+def read(settings: DataSettings) -> Dataset:
+    """Own data: x and y (or x_train, y_train), perhaps x_test, y_test and names ``classes``, in one archive.
+
+    x is (N, H, W) or (N, H, W, C) uint8 for images, (N, F) numbers for a table.
+    """
+    path = own_path(settings)
+    parts = [pair(path, ("x", "y"), ("x_train", "y_train"))]
+    if "x_test" in names(path):
+        parts.append(pair(path, ("x_test", "y_test")))
+    return from_parts(str(path), parts, 1, settings)[0]
+
+
+def read_parts(paths: Sequence[Path], training: int, settings: DataSettings) -> tuple[Dataset, tuple[int, ...]]:
+    """Archives with x and y one after the other, the first ``training`` of them for training; and their row counts."""
+    parts = [pair(path, ("x", "y"), ("x_train", "y_train")) for path in paths]
+    return from_parts(", ".join(map(str, paths)), parts, training, settings)
+
+
+def from_parts(
+    name: str, parts: Sequence[Pair], training: int, settings: DataSettings
+) -> tuple[Dataset, tuple[int, ...]]:
+    """The data set of stored inputs and labels, the first ``training`` pairs for training; and their row counts."""
+    for x, y in parts:
+        if len(x) != len(y):
+            raise DataError(f"{x.where} has {len(x)} rows but {y.where} has {len(y)}; give each row one label")
+    inputs, counts = [x for x, _ in parts], tuple(len(x) for x, _ in parts)
+    n_train = sum(counts[:training])
+    y, classes = targets.from_arrays([(y.where, y.load()) for _, y in parts], settings.targets, _classes(parts, settings))
+    if len(inputs[0].shape) == 2:
+        width = _numbers(inputs)
+        x = joined(inputs, (width,), np.float32, settings.memory_share)
+        shift, scale = table.moments(x[:n_train], name)
+        return Dataset(name, "table", x, y, classes, n_train, shift, scale), counts
+    x = pixels.gathered(inputs, settings.memory_share)
+    return Dataset(name, "image", x, y, classes, n_train, pixels.SHIFT, pixels.SCALE), counts
+
+
+def _classes(parts: Sequence[Pair], settings: DataSettings) -> tuple[str, ...]:
+    """Class names: those of the settings, else those stored beside the first labels."""
+    if settings.classes or settings.targets != "classes":
+        return settings.classes
+    path = Path(parts[0][1].where.rpartition(", array ")[0])
+    return tuple(map(str, stored(path, "classes").load())) if "classes" in names(path) else ()
+
+
+def _numbers(parts: Sequence[Stored]) -> int:
+    for part in parts:
+        if part.dtype.kind not in "biuf":
+            raise DataError(f"{part.where} is {part.dtype}; a table holds numbers")
+    return math.prod(parts[0].shape[1:])

@@ -1,0 +1,64 @@
+"""What a user sets about data (section ``data``): which, where from, and how it is cut."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field
+
+from pomona.settings import Settings
+
+
+def _number(value: object) -> object:
+    """A column written in digits is a number, also where every value arrives as text (a command line)."""
+    return int(value) if isinstance(value, str) and value.removeprefix("-").isdecimal() else value
+
+
+Column = Annotated[str | int, BeforeValidator(_number)]
+Targets = Literal["classes", "regression", "multilabel"]
+
+
+class ClientFiles(Settings):
+    """The files of one client; a part it does not name is taken from its training rows."""
+
+    name: str = Field(min_length=1, description="Name of the client.")
+    train: Path = Field(description="Training rows (.npz or .csv).")
+    validation: Path | None = Field(None, description="Validation rows of its own.")
+    test: Path | None = Field(None, description="Test rows of its own.")
+
+
+class DataSettings(Settings):
+    """Which data, where it lies and how it is read."""
+
+    name: str = Field("digits", description="A data set of `pomona data list`, or module:function of your own.")
+    dir: Path | None = Field(None, description="Folder of the data sets; the environment variable POMONA_DATA if unset.")
+    path: Path | None = Field(None, description="Own data: the file or the folder to read.")
+    clients: tuple[ClientFiles, ...] = Field((), description="Files of each client, for the name 'clients'.")
+
+    split: Literal["official", "pooled"] = Field(
+        "official", description="Keep the source's training and test parts, or pool them and split anew."
+    )
+    test_share: float = Field(
+        0.2, gt=0, lt=1, description="Share of the rows for testing, where pooled or where the source has no test part."
+    )
+    validation_share: float = Field(
+        0.15, ge=0, lt=1, description="Share of each client's training rows held out for validation."
+    )
+    train_limit: int | None = Field(None, ge=1, description="At most this many training rows, a seeded draw.")
+    test_limit: int | None = Field(None, ge=1, description="At most this many test rows, a seeded draw.")
+    memory_share: float = Field(
+        0.25, gt=0, le=1, description="Arrays larger than this share of the machine's memory are kept on disk."
+    )
+
+    resize: int | None = Field(None, ge=1, description="Side in pixels to which images are resized (bilinear, antialiased).")
+    targets: Targets = Field("classes", description="What own data's labels are: class numbers, real targets or 0/1 flags.")
+    classes: tuple[str, ...] = Field(
+        (), description="Class names of own data in the order of their numbers; found in the data if empty."
+    )
+    header: bool | None = Field(
+        None, description="Whether line 1 of a CSV names the columns; if unset, it does when a column is given by name."
+    )
+    label_column: Column | None = Field(None, description="CSV column of the label: name, or number from 0 (-1 is the last).")
+    client_column: Column | None = Field(None, description="CSV column that names the client owning a row.")
+    text_columns: tuple[Column, ...] = Field((), description="CSV columns whose texts are joined.")
+    vocabulary_size: int = Field(98635, ge=2, description="Most tokens, the padding and the unknown token included.")
+    sequence_length: int = Field(200, ge=1, description="Tokens per text; longer ones are cut, shorter ones padded.")

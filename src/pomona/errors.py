@@ -1,0 +1,59 @@
+"""The errors a user can meet: what went wrong, where, and what to do; one exit code each.
+
+The codes are part of the command line's contract (``docs/errors.md``); 0 is success, 130 an interrupt.
+"""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+from typing import ClassVar
+
+
+class PomonaError(Exception):
+    """A mistake or a fault that has a remedy; the message names both, in one line."""
+
+    code: ClassVar[int] = 1
+    kind: ClassVar[str] = "ERROR"
+
+    def __str__(self) -> str:
+        return " ".join(super().__str__().split())
+
+    def line(self) -> str:
+        """The one line that a person reads: ``error[KIND]: what, where, what to do``."""
+        return f"error[{self.kind}]: {self}"
+
+
+class ConfigError(PomonaError):
+    """A key, a value or a combination of settings that cannot be run."""
+
+    code, kind = 2, "CONFIG"
+
+
+class DataError(PomonaError):
+    """Data that is missing, damaged, or does not fit the run."""
+
+    code, kind = 3, "DATA"
+
+
+class LockedError(PomonaError):
+    """A run folder that already belongs to another run."""
+
+    code, kind = 5, "LOCKED"
+
+
+class StorageError(PomonaError):
+    """A folder or a file that cannot be written or read."""
+
+    code, kind = 6, "STORAGE"
+
+
+class DivergedError(PomonaError):
+    """Training that no longer yields finite numbers."""
+
+    code, kind = 8, "DIVERGED"
+
+
+def near(name: str, known: Iterable[str]) -> str:
+    """A closing half sentence for an unknown name: the nearest known ones, or all of them."""
+    names = sorted(known)
+    close = get_close_matches(name, names, n=3, cutoff=0.6)
+    return f"did you mean {' or '.join(close)}?" if close else f"known: {', '.join(names)}"

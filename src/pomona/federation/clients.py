@@ -1,0 +1,174 @@
+"""A client's side of a round: keeps states, trains copies of them, evaluates, and commits when told to.
+
+The same object serves one silo, or a worker process that stands for many clients.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
+from time import perf_counter
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pomona.federation.round import Roster, Round
+from pomona.methods.base import Client, Downlink, Initial, Received, Rows
+from pomona.metrics.final import full_metrics, score
+from pomona.objective.cohort import Cohort
+from pomona.objective.loop import LoopObjective
+
+EVALUATED = ("validation", "test")
+Named = tuple[str, str]  # (model, when)
+
+
+@dataclass(frozen=True)
+class Visit:
+    """One exchange with some clients.
+
+    Attributes:
+        ids: who is visited, in the order of the downlink's leading axis.
+        trains: False for a visit that only evaluates what is received.
+        watched: the moments to evaluate: "received", "trained".
+        keep: hold on to the observed models, for the record.
+    """
+
+    round: Round
+    ids: tuple[int, ...]
+    trains: bool = True
+    watched: frozenset[str] = frozenset()
+    keep: bool = False
+
+
+@dataclass(frozen=True)
+class Score:
+    """One client's figures for one named model on one split; None where it has no samples."""
+
+    model: str
+    when: str
+    split: str
+    samples: int
+    loss: float | None
+    accuracy: float | None
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What comes back from one client; tensors without a client axis."""
+
+    client: int
+    uplink: dict[str, Tensor]
+    info: dict[str, Tensor]
+    loss: float | None
+    scores: list[Score]
+    seconds: float
+
+
+@dataclass
+class Clients:
+    """The clients of one process: their states, and the round in flight."""
+
+    client: Client
+    objective: LoopObjective
+    roster: Roster
+    initial: Initial
+    ids: tuple[int, ...]
+    seed: int
+    _states: dict[int, Any] = field(default_factory=dict)
+    _pending: dict[int, Any] = field(default_factory=dict)
+    _models: dict[int, dict[Named, Tensor]] = field(default_factory=dict)
+
+    def visit(self, visit: Visit, down: Downlink) -> list[Reply]:
+        """Serve these clients, one row at a time. Nothing they hold changes until ``commit``."""
+        self._pending = {}
+        return [self._serve(visit, client, cut(down, k)) for k, client in enumerate(visit.ids)]
+
+    def commit(self) -> None:
+        """Keep what the last visit's training made."""
+        self._states |= self._pending
+        self._pending = {}
+
+    def models(self, client: int) -> dict[Named, Tensor]:
+        """The kept models (d,) of a client by (model, when)."""
+        return self._models.get(client, {})
+
+    def private(self, client: int) -> dict[str, Tensor]:
+        """The tensors of a client's state, by name."""
+        return tensors(self._state(client))
+
+    def metrics(self, client: int) -> list[dict[str, Any]]:
+        """Full metrics of the kept models on each split, one record a model and split."""
+        data, seed = self.objective.data, self.seed
+        return [
+            {"model": model, "when": when, "split": split, "client": client}
+            | full_metrics(*self.objective.outputs(row, client, split), data.targets, seed=seed, client=client)
+            for (model, when), row in self.models(client).items()
+            for split in EVALUATED
+            if len(data.rows[split][client])
+        ]
+
+    def _state(self, client: int) -> Any:
+        if client not in self._states:
+            self._states[client] = self.client.start(self.initial, self.roster, (client,), self.seed)
+        return self._states[client]
+
+    def _serve(self, visit: Visit, client: int, received: Received) -> Reply:
+        began = perf_counter()
+        cohort = Cohort(self.objective, (client,), self.roster, visit.round, visit.trains, visit.watched)
+        state, uplink, info = self.client.train(each(torch.clone, self._state(client)), received, cohort, visit.round)
+        if visit.trains:
+            self._pending[client] = state
+        if visit.keep:
+            rows = {name: W[0] for name, W in cohort.observed.items()}
+            self._models.setdefault(client, {}).update(rows)
+        scores = [
+            self._score(model, when, split, client, W[0])
+            for (model, when), W in cohort.observed.items()
+            for split in EVALUATED
+        ]
+        return Reply(
+            client,
+            {k: v[0] for k, v in uplink.items()},
+            {k: v[0].clone() for k, v in info.items()},
+            cohort.training_losses()[0],
+            scores,
+            perf_counter() - began,
+        )
+
+    def _score(self, model: str, when: str, split: str, client: int, row: Tensor) -> Score:
+        outputs, targets = self.objective.outputs(row, client, split)
+        if not len(targets):
+            return Score(model, when, split, 0, None, None)
+        loss = float(self.objective.criterion(outputs, targets).double().mean())
+        return Score(model, when, split, len(targets), loss, score(outputs, targets, self.objective.data.targets))
+
+
+def cut(down: Downlink, k: int) -> dict[str, Any]:
+    """What the k-th receiver of a downlink gets: a row (1, d) of its own, or its part of a bank."""
+    return {
+        name: rows.bank[rows.index[k : k + 1]] if rows.index.dim() == 1 else Rows(rows.bank, rows.index[k : k + 1])
+        for name, rows in down.items()
+    }
+
+
+def each(function: Callable[[Tensor], Tensor], state: Any) -> Any:
+    """Apply a function to every tensor of a state."""
+    if isinstance(state, Tensor):
+        return function(state)
+    if is_dataclass(state) and not isinstance(state, type):
+        return type(state)(**{f.name: each(function, getattr(state, f.name)) for f in fields(state)})
+    return state
+
+
+def tensors(state: Any, name: str = "state") -> dict[str, Tensor]:
+    """A state's tensors by name."""
+    if isinstance(state, Tensor):
+        return {name: state}
+    if is_dataclass(state) and not isinstance(state, type):
+        return {k: v for f in fields(state) for k, v in tensors(getattr(state, f.name), f.name).items()}
+    return {}
+
+
+def stack(replies: list[Reply], what: Callable[[Reply], Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """The replies' tensors with a leading client axis, in the order of the replies."""
+    names = what(replies[0]) if replies else ()
+    return {name: torch.stack([what(r)[name] for r in replies]) for name in names}

@@ -1,0 +1,15 @@
+"""One file per paper: settings, server half, client half; pure functions on rows. The table of all methods stands here."""
+
+from typing import Annotated, get_args
+
+from pydantic import Field
+
+from pomona.methods.apple import Apple
+from pomona.methods.fedavg import FedAvg, FedAvgFT, FedAvgLocal
+from pomona.methods.fedprox import FedProx, FedProxFT
+from pomona.methods.separate import Separate
+
+AnyMethod = Separate | FedAvg | FedAvgLocal | FedAvgFT | FedProx | FedProxFT | Apple
+MethodSettings = Annotated[AnyMethod, Field(discriminator="name")]
+
+METHODS: dict[str, type[AnyMethod]] = {m.model_fields["name"].default: m for m in get_args(AnyMethod)}

@@ -1,0 +1,160 @@
+"""What methods share: the shape of a method, and the few update rules that many papers use. No base classes.
+
+A method is two halves of pure functions. The server half turns its state into downlinks and uplinks into its next
+state; the client half turns its state and a downlink into its next state and an uplink. Both are written for rows: a
+leading axis of clients, of length one in a silo.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from pomona.federation.round import Roster, Round
+from pomona.objective.cohort import TRAINING, Cohort, When
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Who gets which models, without copies: receiver k of a downlink gets ``bank[index[k]]``.
+
+    ``bank`` (V, d); ``index`` (n,) for one model each, or (n, M) for M models each.
+    """
+
+    bank: Tensor
+    index: Tensor
+
+    @classmethod
+    def same(cls, row: Tensor, n: int) -> "Rows":
+        """One model (d,) for everybody."""
+        return cls(row.unsqueeze(0), torch.zeros(n, dtype=torch.long))
+
+
+Downlink = Mapping[str, Rows]
+Received = Mapping[str, Any]  # name -> rows (n, d) where the index was (n,), a Rows where it was (n, M)
+Uplink = dict[str, Tensor]  # name -> (n, ...)
+Info = dict[str, Tensor]  # what people look at: name -> (n, ...)
+
+
+class Initial(Protocol):
+    """Initial models from the run's seed, the same for whoever asks."""
+
+    def __call__(self, client: int | None = None) -> Tensor:
+        """The row (d,) that everybody starts from, or a client's own when one is named."""
+
+
+@dataclass(frozen=True)
+class Server:
+    """The server half.
+
+    start(initial, roster, seed) -> state;  down(state, ids, round) -> downlink, receivers in the order of ids;
+    aggregate(state, uplink, ids, roster, round) -> state, the uplink's leading axis being ids, ascending.
+    """
+
+    start: Callable[[Initial, Roster, int], Any]
+    down: Callable[[Any, tuple[int, ...], Round], Downlink]
+    aggregate: Callable[[Any, Uplink, tuple[int, ...], Roster, Round], Any]
+
+
+@dataclass(frozen=True)
+class Client:
+    """The client half.
+
+    start(initial, roster, ids, seed) -> state: a record of tensors (n, ...), or None for a client that keeps nothing;
+    train(state, received, cohort, round) -> state, uplink, info. The state it is given is its own to change.
+    """
+
+    start: Callable[[Initial, Roster, tuple[int, ...], int], Any]
+    train: Callable[[Any, Received, Cohort, Round], tuple[Any, Uplink, Info]]
+
+
+@dataclass(frozen=True)
+class Card:
+    """What a method says of itself; ``pomona methods`` prints it.
+
+    ``down`` and ``up`` are models per client and round; ``headline`` is the (model, when) that its paper reports.
+    """
+
+    paper: str
+    summary: str
+    down: str
+    up: str
+    private: str
+    headline: tuple[str, When]
+    departures: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Method:
+    """A method with its settings bound: two halves and a card."""
+
+    server: Server
+    client: Client
+    card: Card
+
+
+def nothing(*_: Any) -> None:
+    """The start of a half that keeps no state."""
+
+
+def weighted_mean(W: Tensor, p: Tensor) -> Tensor:
+    """sum_i p_i w_i (d,) of rows W (n, d) with weights p (n,) that sum to 1; exactly w where all rows equal w."""
+    return W[0] + p @ (W - W[0])
+
+
+def averaging() -> Server:
+    """FedAvg's server (McMahan et al. 2017): one model w for everybody, w <- sum_i n_i / n w_i over the cohort."""
+
+    def start(initial: Initial, roster: Roster, seed: int) -> Tensor:
+        return initial()
+
+    def down(w: Tensor, ids: tuple[int, ...], round_: Round) -> Downlink:
+        return {"model": Rows.same(w, len(ids))}
+
+    def aggregate(w: Tensor, uplink: Uplink, ids: tuple[int, ...], roster: Roster, round_: Round) -> Tensor:
+        return weighted_mean(uplink["model"], roster.weights(ids))
+
+    return Server(start, down, aggregate)
+
+
+def silent() -> Server:
+    """The server of methods without one."""
+    return Server(nothing, lambda *_: {}, nothing)
+
+
+def descend(w: Tensor, g: Tensor, velocity: Tensor, round_: Round) -> None:
+    """One SGD step on rows, in place: v <- momentum v + g + weight_decay w;  w <- w - lr v (PyTorch's convention)."""
+    if round_.weight_decay:
+        g = g + round_.weight_decay * w
+    if round_.momentum:
+        g = velocity.mul_(round_.momentum).add_(g)
+    w.sub_(g, alpha=round_.lr)
+
+
+def velocities(W: Tensor, round_: Round) -> Tensor:
+    """Momentum buffers for rows W: zeros at the start of each round, and empty rows when there is no momentum."""
+    return torch.zeros_like(W) if round_.momentum else W.new_empty(len(W), 0)
+
+
+Pull = Callable[[Tensor], Tensor]  # rows w (a, d) -> an extra gradient term (a, d)
+
+
+def sgd(
+    cohort: Cohort,
+    W: Tensor,
+    round_: Round,
+    epochs: int | None = None,
+    pull: Pull | None = None,
+    purpose: str = TRAINING,
+) -> Tensor:
+    """Local SGD on rows W (n, d), in place: ``epochs`` passes (the round's own if None) over each client's training data."""
+    for batch, w, velocity in cohort.steps(
+        round_.epochs if epochs is None else epochs, W, velocities(W, round_), purpose=purpose
+    ):
+        _, g = cohort.gradient(w, batch)
+        if pull is not None:
+            g = g + pull(w)
+        descend(w, g, velocity, round_)
+    return W

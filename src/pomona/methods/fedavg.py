@@ -1,0 +1,113 @@
+"""FedAvg, and fine-tuning on top of it.
+
+McMahan, Moore, Ramage, Hampson, Aguera y Arcas. Communication-efficient learning of deep networks from decentralized
+data. AISTATS 2017. Fine-tuning: Wang et al. Federated evaluation of on-device personalization. arXiv 1910.10252.
+
+    objective        min_w  sum_i n_i / n F_i(w)
+    client           w_i <- SGD(w; E epochs on D_i)                          (Algorithm 1, ClientUpdate)
+    server           w   <- sum_i n_i / n w_i        over the cohort
+
+Named models: ``global`` is w as received; ``local`` is w_i right after local training, which papers print as
+FedAvg-local: a view of the same run. With fine-tuning, ``personal`` is a throw-away copy of the received w, trained on
+for ``finetune_epochs``; it never enters the average.
+
+Differs from papers: the number of fine-tuning epochs is printed nowhere; the default is the run's ``local_epochs``.
+The momentum starts at zero in every round, as in the code published with APPLE.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Literal
+
+from pydantic import Field
+
+from pomona.federation.round import Round
+from pomona.methods.base import Card, Client, Info, Method, Received, Uplink, averaging, nothing, sgd
+from pomona.objective.cohort import Cohort
+from pomona.settings import Settings
+
+
+class FedAvg(Settings):
+    """One model for all, averaged by sample counts."""
+
+    name: Literal["fedavg"] = "fedavg"
+
+    def method(self) -> Method:
+        """The two halves."""
+        return Method(averaging(), client(mu=0.0), CARD)
+
+
+class FedAvgLocal(Settings):
+    """FedAvg, judged by each client's copy right after local training."""
+
+    name: Literal["fedavg-local"] = "fedavg-local"
+
+    def method(self) -> Method:
+        """FedAvg under its other name."""
+        card = replace(CARD, summary="FedAvg's local copies right after training", headline=("local", "trained"))
+        return Method(averaging(), client(mu=0.0), card)
+
+
+class FedAvgFT(Settings):
+    """FedAvg with local fine-tuning of the received model."""
+
+    name: Literal["fedavg-ft"] = "fedavg-ft"
+    finetune_epochs: int | None = Field(
+        None, ge=0, description="epochs of fine-tuning; the run's local_epochs if not set"
+    )
+
+    def method(self) -> Method:
+        """The two halves."""
+        return Method(averaging(), finetuned(client(mu=0.0), self.finetune_epochs), finetuned_card(CARD))
+
+
+def client(mu: float) -> Client:
+    """Local SGD from the received model w, pulled towards it by mu (v - w): FedAvg for mu = 0, FedProx above."""
+
+    def train(state: None, received: Received, cohort: Cohort, round_: Round) -> tuple[None, Uplink, Info]:
+        w = received["model"]
+        cohort.observe("global", w, "received")
+        pull = (lambda v: mu * (v - w[: len(v)])) if mu else None
+        local = sgd(cohort, w.clone(), round_, pull=pull)
+        cohort.observe("local", local, "trained")
+        return None, {"model": local}, {}
+
+    return Client(nothing, train)
+
+
+def finetuned(inner: Client, epochs: int | None) -> Client:
+    """A client whose personal model is a copy of what it received, fine-tuned by plain SGD before ``inner`` trains."""
+
+    def train(state: object, received: Received, cohort: Cohort, round_: Round) -> tuple[object, Uplink, Info]:
+        if cohort.watches("received"):
+            passes = round_.epochs if epochs is None else epochs
+            tuned = sgd(cohort, received["model"].clone(), round_, passes, purpose="finetuning")
+            cohort.observe("personal", tuned, "received")
+        return inner.train(state, received, cohort, round_)
+
+    return Client(inner.start, train)
+
+
+CARD = Card(
+    paper="McMahan et al., AISTATS 2017, Algorithm 1",
+    summary="one global model, the mean of locally trained copies",
+    down="1",
+    up="1",
+    private="nothing but the data",
+    headline=("global", "received"),
+)
+
+
+def finetuned_card(card: Card) -> Card:
+    """The card of a method with fine-tuning on top."""
+    return replace(
+        card,
+        paper=f"{card.paper}; fine-tuning: Wang et al., arXiv 1910.10252",
+        summary=f"{card.summary}; each client fine-tunes a copy",
+        private="the fine-tuned model",
+        headline=("personal", "received"),
+        departures=(
+            *card.departures,
+            "number of fine-tuning epochs is not printed in the papers; default local_epochs",
+        ),
+    )

@@ -1,0 +1,47 @@
+"""Separate training: every client alone, for as many epochs as the others; what a federation must beat.
+
+    w_i <- SGD(w_i; E epochs on D_i)                       nothing is sent, nothing received
+
+All clients start from one seed, so that the comparison with the federated methods starts from the same model.
+"""
+
+from typing import Literal
+
+from torch import Tensor
+
+from pomona.federation.round import Roster, Round
+from pomona.methods.base import Card, Client, Info, Initial, Method, Received, Uplink, sgd, silent
+from pomona.objective.cohort import Cohort
+from pomona.settings import Settings
+
+
+class Separate(Settings):
+    """Local training alone."""
+
+    name: Literal["separate"] = "separate"
+
+    def method(self) -> Method:
+        """The two halves."""
+        return Method(silent(), Client(start, train), CARD)
+
+
+def start(initial: Initial, roster: Roster, ids: tuple[int, ...], seed: int) -> Tensor:
+    """Everybody starts from the common model: (n, d)."""
+    return initial().repeat(len(ids), 1)
+
+
+def train(W: Tensor, received: Received, cohort: Cohort, round_: Round) -> tuple[Tensor, Uplink, Info]:
+    """Local SGD from the own last model."""
+    W = sgd(cohort, W, round_)
+    cohort.observe("personal", W, "trained")
+    return W, {}, {}
+
+
+CARD = Card(
+    paper="none (a baseline of every paper)",
+    summary="each client trains alone",
+    down="0",
+    up="0",
+    private="everything",
+    headline=("personal", "trained"),
+)

@@ -1,0 +1,74 @@
+"""Convolutions, then two linear layers: the networks of the federated-learning papers, as one function and its data.
+
+| name | convolutions (width, kernel, pooled) | hidden | parameters |
+| --- | --- | --- | --- |
+| `lenet` | 20 and 50, 5x5, both | 500 | 431,080 at 1x28x28, 10 classes |
+| `cnn` | 32 and 64, 5x5, both | 512 | 582,026 at 1x28x28, 878,538 at 3x32x32, 10 classes |
+| `mcmahan-cnn` | 32 and 64, 5x5 with padding 2, both | 512 | 1,663,370 at 1x28x28, 10 classes |
+| `fomo-cnn` | 32, 64 and 64, 3x3, the first two | 64 | 122,570 at 3x32x32, 10 classes; 128,420 with 100 |
+| `small` | 8 and 16, 3x3 with padding 1, both | 32 | for tests and 8x8 images |
+
+Sources: `lenet` is the network of Luo and Wu, "Adapt to Adaptation: Learning Personalization for Cross-Silo Federated
+Learning" (APPLE), IJCAI 2022, from its published code; `cnn` of Zhang et al., "FedALA", AAAI 2023; `mcmahan-cnn` of
+McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data", AISTATS 2017; `fomo-cnn`
+of the published code of Zhang et al., "Personalized Federated Learning with First Order Model Optimization"
+(FedFomo), ICLR 2021, whose sizes there hold for 32x32 images only and are computed from the input here.
+
+Pooling comes before ReLU: the two commute exactly (max is monotone), and ReLU then works on a quarter of the values.
+"""
+
+from collections import OrderedDict
+from functools import partial
+
+from torch import nn
+
+from pomona.errors import ConfigError
+from pomona.models import ModelSettings
+from pomona.models.fit import image
+
+
+def convolutional(
+    settings: ModelSettings,
+    input_shape: tuple[int, ...],
+    n_outputs: int,
+    vocabulary: int,
+    *,
+    widths: tuple[int, ...],
+    kernel: int,
+    padding: int,
+    pooled: int,
+    hidden: int,
+) -> nn.Sequential:
+    """Stack convolutions of stride 1, the first ``pooled`` of them followed by 2x2 max-pooling, and two linear layers.
+
+    Raises ConfigError if the samples are no images, or too small for a layer.
+    """
+    channels, height, width = image(settings.name, input_shape, vocabulary)
+    steps: OrderedDict[str, nn.Module] = OrderedDict()
+    side = height, width
+    for number, out in enumerate(widths, start=1):
+        pool = 2 if number <= pooled else 1
+        left = tuple((length + 2 * padding - kernel + 1) // pool for length in side)
+        if min(left) < 1:
+            raise ConfigError(
+                f"model.name={settings.name}: a {height}x{width} image has shrunk to {side[0]}x{side[1]} at layer "
+                f"conv{number}, too small for a {kernel}x{kernel} kernel{' and 2x2 pooling' if pool == 2 else ''}; "
+                f"take {'mlp' if settings.name == 'small' else 'small, mlp'} or resnet18"
+            )
+        steps[f"conv{number}"] = nn.Conv2d(channels, out, kernel, padding=padding)
+        if pool == 2:
+            steps[f"pool{number}"] = nn.MaxPool2d(2)
+        steps[f"relu{number}"] = nn.ReLU()
+        channels, side = out, (left[0], left[1])
+    steps["flatten"] = nn.Flatten()
+    steps["fc1"] = nn.Linear(channels * side[0] * side[1], hidden)
+    steps["relu"] = nn.ReLU()
+    steps["fc2"] = nn.Linear(hidden, n_outputs)
+    return nn.Sequential(steps)
+
+
+lenet = partial(convolutional, widths=(20, 50), kernel=5, padding=0, pooled=2, hidden=500)
+cnn = partial(convolutional, widths=(32, 64), kernel=5, padding=0, pooled=2, hidden=512)
+mcmahan_cnn = partial(convolutional, widths=(32, 64), kernel=5, padding=2, pooled=2, hidden=512)
+fomo_cnn = partial(convolutional, widths=(32, 64, 64), kernel=3, padding=0, pooled=2, hidden=64)
+small = partial(convolutional, widths=(8, 16), kernel=3, padding=1, pooled=2, hidden=32)

@@ -1,0 +1,93 @@
+"""A model as a vector: the map between an ``nn.Module``'s tensors and one contiguous row in R^d.
+
+The parameters stand in layer order, so a layer, the head or the top p layers are slices of the row. Convolution
+weights are laid out channels-last inside their slice: a view of the row is then what the fast kernels want, and the
+row itself is plain numbers to everyone else.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from pomona.errors import ConfigError
+
+Buffers = Literal["local", "average"]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One tensor's place: elements [start, stop) of a row; ``shape`` is the module's own."""
+
+    name: str
+    shape: tuple[int, ...]
+    start: int
+    stop: int
+
+    def view(self, rows: Tensor) -> Tensor:
+        """This tensor inside rows (..., d), as a view of shape (..., *shape)."""
+        part = rows[..., self.start : self.stop]
+        if len(self.shape) == 4:
+            o, i, h, w = self.shape
+            return part.unflatten(-1, (o, h, w, i)).movedim(-1, -3)
+        return part.unflatten(-1, self.shape) if self.shape else part.squeeze(-1)
+
+
+class ParameterSpace:
+    """R^d for one architecture.
+
+    ``size`` is d, the length of a row: all parameters and, with ``buffers="average"``, the floating-point buffers
+    (BatchNorm statistics) behind them, so that statistics travel and mix with their model. With ``"local"`` they are no
+    part of a model: whoever evaluates one estimates them on its own training data.
+    """
+
+    def __init__(self, module: nn.Module, buffers: Buffers = "local") -> None:
+        moving = [(k, b) for k, b in module.named_buffers() if b.is_floating_point()]
+        self.parameters = self._entries(list(module.named_parameters()), 0)
+        self.trained = self.parameters[-1].stop if self.parameters else 0
+        self.buffers = self._entries(moving, self.trained) if buffers == "average" else ()
+        self.size = self.buffers[-1].stop if self.buffers else self.trained
+        self.has_statistics = bool(moving)
+        if not self.trained:
+            raise ConfigError("the model has no parameters to train; choose another model.name")
+
+    @staticmethod
+    def _entries(named: list[tuple[str, Tensor]], start: int) -> tuple[Entry, ...]:
+        entries = []
+        for name, tensor in named:
+            stop = start + prod(tensor.shape)
+            entries.append(Entry(name, tuple(tensor.shape), start, stop))
+            start = stop
+        return tuple(entries)
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        """Everything in a row, in order."""
+        return self.parameters + self.buffers
+
+    def pack(self, module: nn.Module) -> Tensor:
+        """The row (d,) float32 that holds a module's current values."""
+        tensors = dict(module.named_parameters()) | dict(module.named_buffers())
+        row = torch.empty(self.size)
+        for entry in self.entries:
+            entry.view(row).copy_(tensors[entry.name].detach())
+        return row
+
+    def unpack(self, row: Tensor) -> dict[str, Tensor]:
+        """Named tensors in the module's own layout, ready for ``load_state_dict(..., strict=False)``."""
+        return {e.name: e.view(row).contiguous().clone() for e in self.entries}
+
+    def row(self, named: Mapping[str, Tensor]) -> Tensor:
+        """The row of named tensors, the inverse of ``unpack``. Raises ConfigError naming what does not fit."""
+        row = torch.empty(self.size)
+        for entry in self.entries:
+            if entry.name not in named or tuple(named[entry.name].shape) != entry.shape:
+                got = tuple(named[entry.name].shape) if entry.name in named else "nothing"
+                raise ConfigError(
+                    f"{entry.name}: expected shape {entry.shape}, got {got}; was this model another architecture?"
+                )
+            entry.view(row).copy_(named[entry.name])
+        return row

@@ -1,0 +1,37 @@
+"""Which samples a step sees: every epoch one shuffled pass, drawn from the client's own stream."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pomona.rng import stream
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One step's samples: ``indices[k]`` are the data rows of the k-th active client; ``purpose`` names the pass."""
+
+    indices: list[Tensor]
+    purpose: str
+    step: int
+
+
+def shuffled(
+    rows: Tensor, epochs: int, size: int, seed: int, purpose: str, round_number: int, client: int
+) -> Iterator[Tensor]:
+    """Batches of a client: ``epochs`` passes over ``rows``, each in a fresh order, the last batch of a pass as it comes."""
+    generator = stream(seed, purpose, round_number, client)
+    for _ in range(epochs):
+        order = torch.from_numpy(generator.permutation(len(rows))).to(rows.device)
+        yield from rows[order].split(size)
+
+
+def in_step(streams: list[Iterator[Tensor]], purpose: str) -> Iterator[Batch]:
+    """Advance clients together; they must come longest first, so that those still active are a prefix."""
+    step = 0
+    while indices := [batch for batch in (next(s, None) for s in streams) if batch is not None]:
+        yield Batch(indices, purpose, step)
+        streams = streams[: len(indices)]
+        step += 1

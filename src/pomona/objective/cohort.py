@@ -1,0 +1,98 @@
+"""Some clients in a round, as a method sees them: batches, gradients, losses, and models to be looked at."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from pomona.errors import DivergedError
+from pomona.federation.round import Roster, Round
+from pomona.objective.batches import Batch, in_step, shuffled
+from pomona.objective.loop import Criterion, LoopObjective
+
+When = Literal["received", "trained"]
+TRAINING = "training"
+
+
+@dataclass
+class Cohort:
+    """The clients of one call, longest pass first; every tensor a method handles has a leading axis in this order.
+
+    Attributes:
+        clients: ids.
+        roster: all members of the federation.
+        round: the round's settings.
+        trains: False for a visit that only evaluates: the training passes are empty, and what comes back is discarded.
+        watched: which moments are evaluated in this call ("received", "trained"); a method may skip work that only
+            serves an evaluation when ``watches`` says no.
+        observed: (model, when) -> rows (n, d), filled by ``observe``.
+    """
+
+    objective: LoopObjective
+    clients: tuple[int, ...]
+    roster: Roster
+    round: Round
+    trains: bool = True
+    watched: frozenset[str] = frozenset()
+    observed: dict[tuple[str, When], Tensor] = field(default_factory=dict)
+    _losses: Tensor = field(init=False)
+    _samples: Tensor = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._losses = torch.zeros(len(self.clients), dtype=torch.float64)
+        self._samples = torch.zeros(len(self.clients), dtype=torch.float64)
+
+    @property
+    def ids(self) -> Tensor:
+        """The ids as an index tensor (n,)."""
+        return torch.tensor(self.clients)
+
+    def steps(self, epochs: int, *rows: Tensor, purpose: str = TRAINING) -> Iterator[tuple[Batch, *tuple[Tensor, ...]]]:
+        """Each step's batch, with views of the given tensors cut to the clients that still have one.
+
+        Clients have different numbers of steps; the views are prefixes, so in-place work on them reaches the rows.
+        ``purpose`` names the random stream: two passes of one purpose in one round see the same order.
+        """
+        r = self.round
+        if purpose == TRAINING and not self.trains:
+            return
+        streams = [
+            shuffled(self.objective.data.rows["train"][c], epochs, r.batch_size, r.seed, purpose, r.number, c)
+            for c in self.clients
+        ]
+        for batch in in_step(streams, purpose):
+            active = len(batch.indices)
+            yield batch, *(t[:active] for t in rows)
+
+    def gradient(self, W: Tensor, batch: Batch, criterion: Criterion | None = None) -> tuple[Tensor, Tensor]:
+        """Mean losses (n,) of rows W on the batch, and their gradients G (n, d). Raises DivergedError, naming who and where."""
+        losses, G = self.objective.gradient(W, batch.indices, criterion)
+        for k in (~torch.isfinite(losses)).nonzero().flatten().tolist():
+            raise DivergedError(
+                f"client {self.clients[k]}, round {self.round.number}, step {batch.step}: the loss is {float(losses[k])}; lower lr"
+            )
+        if batch.purpose == TRAINING:
+            counts = torch.tensor([len(i) for i in batch.indices], dtype=torch.float64)
+            self._losses[: len(counts)] += losses.double().cpu() * counts
+            self._samples[: len(counts)] += counts
+        return losses, G
+
+    def loss(self, W: Tensor, split: str) -> Tensor:
+        """Mean losses (n,) of rows W on each client's whole split; NaN where a client has no such samples."""
+        each = (self.objective.losses(row, c, split).mean() for row, c in zip(W, self.clients, strict=True))
+        return torch.stack(list(each))
+
+    def watches(self, when: When) -> bool:
+        """Whether what is observed at this moment will be evaluated."""
+        return when in self.watched
+
+    def observe(self, model: str, W: Tensor, when: When) -> None:
+        """Name the rows W (n, d) that are evaluated: the one line that says which model a method is judged by."""
+        if self.watches(when):
+            self.observed[model, when] = W.clone()
+
+    def training_losses(self) -> list[float | None]:
+        """Mean training loss per client over the steps taken so far; None before the first."""
+        return [float(s / n) if n else None for s, n in zip(self._losses, self._samples, strict=True)]

@@ -1,0 +1,120 @@
+"""The objective, one row at a time: exact, and on a CPU the fastest way for a single client.
+
+A method sees private data only through ``gradient`` and ``loss``; see ``docs/design`` in the project's README.
+"""
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from pomona.models.space import ParameterSpace
+from pomona.objective.resident import Resident
+
+Criterion = Callable[[Tensor, Tensor], Tensor]
+Precision = Literal["fp32", "bf16"]
+
+EVALUATION_BATCH = 512
+
+
+class LoopObjective:
+    """Losses and gradients of rows W (n, d), where row k is evaluated on the k-th list of sample indices.
+
+    Args:
+        module: the architecture; its own values are never used.
+        space: the module's parameter space.
+        data: the resident data.
+        criterion: (outputs (b, K), targets) -> per-sample losses (b,).
+        precision: ``bf16`` runs forward and backward under autocast; rows and gradients stay float32.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        space: ParameterSpace,
+        data: Resident,
+        criterion: Criterion,
+        precision: Precision = "fp32",
+    ) -> None:
+        self.space = space
+        self.data = data
+        self._module = module
+        self._criterion = criterion
+        self._precision = precision
+        named = dict(module.named_parameters())
+        self._parameters = [named[e.name] for e in space.parameters]
+        buffers = dict(module.named_buffers())
+        self._buffers = [buffers[e.name] for e in space.buffers]
+
+    def gradient(self, W: Tensor, indices: list[Tensor], criterion: Criterion | None = None) -> tuple[Tensor, Tensor]:
+        """Mean losses (n,) on the given samples and their gradients G (n, d); buffers inside W are updated in place.
+
+        ``criterion`` replaces the run's own loss; it takes (outputs, targets) and returns per-sample losses.
+        """
+        losses, G = torch.empty(len(W), device=W.device), torch.empty_like(W)
+        self._module.train()
+        for row, index, g, k in zip(W, indices, G, range(len(W)), strict=True):
+            self._point_at(row)
+            x, y = self.data.gather(index)
+            with self._autocast():
+                outputs = self._module(x)
+            loss = (criterion or self._criterion)(outputs.float(), y).mean()
+            parts = torch.autograd.grad(loss, self._parameters)
+            losses[k] = loss.detach()
+            for entry, part in zip(self.space.parameters, parts, strict=True):
+                entry.view(g).copy_(part)
+            g[self.space.trained :] = 0
+        return losses, G
+
+    @torch.no_grad()
+    def outputs(self, row: Tensor, client: int, split: str) -> tuple[Tensor, Tensor]:
+        """Outputs (b, K) of one model row (d,) on all of a client's split, and the targets, in the order of its rows."""
+        self._point_at(row)
+        if self.space.has_statistics and not self.space.buffers:
+            self._estimate_statistics(client)
+        self._module.eval()
+        index = self.data.rows[split][client]
+        outputs = [self._forward(part) for part in index.split(EVALUATION_BATCH)]
+        return torch.cat(outputs) if outputs else torch.empty(0), self.data.y[index]
+
+    def losses(self, row: Tensor, client: int, split: str) -> Tensor:
+        """Per-sample losses (b,) of one model row on all of a client's split."""
+        outputs, targets = self.outputs(row, client, split)
+        return self._criterion(outputs, targets) if len(targets) else torch.empty(0)
+
+    def criterion(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """The run's own per-sample losses (b,)."""
+        return self._criterion(outputs, targets)
+
+    def _forward(self, index: Tensor) -> Tensor:
+        x, _ = self.data.gather(index)
+        with self._autocast():
+            outputs: Tensor = self._module(x)
+        return outputs.float()
+
+    def _autocast(self) -> torch.autocast | nullcontext[None]:
+        if self._precision == "fp32":
+            return nullcontext()
+        return torch.autocast(self.data.x.device.type, torch.bfloat16)
+
+    def _point_at(self, row: Tensor) -> None:
+        for entry, parameter in zip(self.space.parameters, self._parameters, strict=True):
+            parameter.data = entry.view(row)
+        for entry, buffer in zip(self.space.buffers, self._buffers, strict=True):
+            buffer.data = entry.view(row)
+
+    def _estimate_statistics(self, client: int) -> None:
+        """BatchNorm statistics of the model pointed at, as plain averages over the client's training batches."""
+        norms = [m for m in self._module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+        kept = [m.momentum for m in norms]
+        for norm in norms:
+            norm.reset_running_stats()
+            norm.momentum = None  # cumulative average
+        self._module.train()
+        for part in self.data.rows["train"][client].split(EVALUATION_BATCH):
+            if len(part) > 1:
+                self._forward(part)
+        for norm, momentum in zip(norms, kept, strict=True):
+            norm.momentum = momentum

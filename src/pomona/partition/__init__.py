@@ -1,0 +1,109 @@
+"""Partitions: who holds which rows. A recipe gives a table of shares, and one function deals the rows."""
+
+from typing import Annotated
+
+import numpy as np
+from pydantic import Field
+
+from pomona.data.dataset import Dataset
+from pomona.data.settings import DataSettings
+from pomona.errors import ConfigError
+from pomona.partition.check import check
+from pomona.partition.classes import Classes
+from pomona.partition.deal import Labels, Shares, deal
+from pomona.partition.dirichlet import Dirichlet
+from pomona.partition.file import FromFile
+from pomona.partition.groups import Groups
+from pomona.partition.iid import Iid
+from pomona.partition.latent import Latent
+from pomona.partition.natural import Natural
+from pomona.partition.partition import ClientRows, Partition, Rows
+from pomona.partition.pathological import Pathological
+from pomona.partition.pools import hold_out, open_task
+from pomona.partition.practical import Practical
+from pomona.partition.recipe import Plan, Task
+from pomona.partition.turns import turn_groups
+from pomona.settings import Settings
+
+PartitionSettings = Annotated[
+    Iid | Pathological | Classes | Practical | Groups | Dirichlet | Latent | Natural | FromFile,
+    Field(discriminator="name"),
+]
+
+RECIPES: dict[str, type[Settings]] = {
+    kind.model_fields["name"].default: kind
+    for kind in (Iid, Pathological, Classes, Practical, Groups, Dirichlet, Latent, Natural, FromFile)
+}
+
+DATA_KEYS = {"split", "test_share", "validation_share", "train_limit", "test_limit"}  # those a partition depends on
+
+
+def divide(dataset: Dataset, data: DataSettings, partition: PartitionSettings, clients: int, seed: int) -> Partition:
+    """Divide a data set among clients.
+
+    Args:
+        dataset: the data.
+        data: the split, the shares for test and validation, and the limits.
+        partition: the recipe.
+        clients: number of clients.
+        seed: of every draw; the same seed gives the same partition.
+
+    Returns:
+        The checked partition, with the recipe it was made by.
+
+    Raises:
+        ConfigError: the recipe does not fit the data or the number of clients.
+        DataError: the data are too few, or the saved partition is not one of this data.
+    """
+    if clients < 1:
+        raise ConfigError(f"clients = {clients}; set at least 1")
+    if isinstance(partition, FromFile):
+        return partition.read(dataset, clients)
+    if partition.by_class and not dataset.classes:
+        fit = ", ".join(sorted(name for name, kind in RECIPES.items() if not getattr(kind, "by_class", False)))
+        raise ConfigError(f"partition {partition.name!r} needs classes, {dataset.name} has none; use one of: {fit}")
+    turns = turn_groups(dataset, clients, partition.turn_groups)
+    task = open_task(dataset, data, partition.by_owner, clients, seed)
+    plan = partition.plan(task)
+    made = Partition(
+        clients=_client_rows(plan, task, data.validation_share),
+        recipe={
+            "name": partition.name,
+            "settings": partition.model_dump(mode="json"),
+            "clients": clients,
+            "seed": seed,
+            "data": dataset.name,
+            "fingerprint": dataset.fingerprint,
+            **data.model_dump(mode="json", include=DATA_KEYS),
+        },
+        groups=_both(plan.groups, turns),
+        turns=turns,
+    )
+    check(made, dataset, f"partition {partition.name!r}")
+    return made
+
+
+def _dealt(pool: Rows, strata: Labels, shares: Shares, rng: np.random.Generator) -> list[Rows]:
+    return [pool[positions] for positions in deal(strata[pool], shares, rng)]
+
+
+def _client_rows(plan: Plan, task: Task, share: float) -> tuple[ClientRows, ...]:
+    train = _dealt(task.train, plan.strata, plan.train, task.stream("train"))
+    test = _dealt(task.test, plan.strata, plan.test, task.stream("test"))
+    given = [np.intersect1d(rows, task.validation) for rows in train]
+    validation = [
+        own if len(own) else hold_out(rows, task.labels, share, task.stream("validation", i))
+        for i, (own, rows) in enumerate(zip(given, train, strict=True))
+    ]
+    kept = [np.setdiff1d(rows, aside) for rows, aside in zip(train, validation, strict=True)]
+    targets = plan.targets or range(len(train))
+    return tuple(ClientRows(kept[i], validation[t], test[t]) for i, t in enumerate(targets))
+
+
+def _both(groups: tuple[int, ...], turns: tuple[int, ...]) -> tuple[int, ...]:
+    """The hidden group of each client: that of the recipe, of the turns, or a number for each pair that occurs."""
+    if not (groups and turns):
+        return groups or turns
+    pairs = list(zip(groups, turns, strict=True))
+    known = {pair: number for number, pair in enumerate(sorted(set(pairs)))}
+    return tuple(known[pair] for pair in pairs)

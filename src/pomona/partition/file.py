@@ -1,0 +1,44 @@
+"""A partition read from a file."""
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from pomona.data.dataset import Dataset
+from pomona.errors import ConfigError, DataError
+from pomona.partition.check import check
+from pomona.partition.partition import Partition
+from pomona.partition.turns import check_turnable
+from pomona.settings import Settings
+
+
+class FromFile(Settings):
+    """A saved partition, exactly as it is: its rows, its validation rows, its groups and turns.
+
+    The split, shares and limits of the data settings are those it was made with, not those of the run.
+    """
+
+    name: Literal["file"] = "file"
+    path: Path = Field(description="a partition saved by `pomona data show --save`")
+
+    def read(self, dataset: Dataset, clients: int) -> Partition:
+        """The saved partition.
+
+        Raises:
+            ConfigError: it is for another number of clients.
+            DataError: it is damaged, or was made from other data.
+        """
+        partition = Partition.load(self.path)
+        made_from = partition.recipe.get("fingerprint")
+        if made_from != dataset.fingerprint:
+            raise DataError(
+                f"{self.path} was made from other data (fingerprint {str(made_from)[:12]}, {dataset.name} has "
+                f"{dataset.fingerprint[:12]}); use the same data, or make the partition anew"
+            )
+        if len(partition.clients) != clients:
+            raise ConfigError(f"{self.path} has {len(partition.clients)} clients, the run has clients = {clients}")
+        check(partition, dataset, str(self.path))
+        if any(partition.turns):
+            check_turnable(dataset)
+        return partition

@@ -1,0 +1,19 @@
+"""Independent and identically distributed clients."""
+
+from typing import Literal
+
+import numpy as np
+
+from pomona.partition.recipe import Plan, Recipe, Task
+
+
+class Iid(Recipe):
+    """Every client gets the same share of every class (McMahan et al. 2017; the IID setting of the FedAMP paper)."""
+
+    by_class = False
+    name: Literal["iid"] = "iid"
+
+    def plan(self, task: Task) -> Plan:
+        """A table of equal shares."""
+        table = np.full((task.clients, task.n_classes), 1 / task.clients)
+        return Plan(task.labels, table, table)

@@ -1,0 +1,31 @@
+"""The partition that the data itself brings."""
+
+from typing import Literal
+
+import numpy as np
+
+from pomona.errors import ConfigError
+from pomona.partition.recipe import Plan, Recipe, Task
+
+
+class Natural(Recipe):
+    """Every row stays with its owner (hospital, writer, site), as the data says, and so does its part.
+
+    An owner without test or validation rows has them drawn from its training rows, by the shares of the data settings.
+    """
+
+    by_class = False
+    by_owner = True
+    name: Literal["natural"] = "natural"
+
+    def plan(self, task: Task) -> Plan:
+        """The identity table over owners. Raises ConfigError if their number is not ``clients``."""
+        owners = task.dataset.owners
+        assert owners is not None, "a task by owner has owners"
+        if len(owners.names) != task.clients:
+            raise ConfigError(
+                f"{task.dataset.name} has {len(owners.names)} owners, the run {task.clients} clients; "
+                f"set clients = {len(owners.names)}"
+            )
+        table = np.eye(task.clients)
+        return Plan(owners.client, table, table)

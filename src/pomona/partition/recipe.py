@@ -1,0 +1,86 @@
+"""What the recipes share: the task they are given, and the tables they answer with."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from pydantic import Field
+
+from pomona.data.dataset import Dataset
+from pomona.partition.deal import Labels, Shares
+from pomona.partition.partition import Rows
+from pomona.rng import stream
+from pomona.settings import Settings
+
+
+def class_numbers(dataset: Dataset) -> Labels:
+    """(N,) the class of every row; one class for all where the targets are not classes."""
+    return dataset.y.astype(np.int64) if dataset.classes else np.zeros(len(dataset), dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class Task:
+    """Two pools of rows to be divided among clients.
+
+    Attributes:
+        dataset: the data.
+        clients: number of clients, n.
+        seed: of every draw.
+        labels: (N,) the class of every row of the data set.
+        train, test: ascending row numbers of the data set.
+        validation: row numbers that the data itself sets aside, of the training rows.
+    """
+
+    dataset: Dataset
+    clients: int
+    seed: int
+    labels: Labels
+    train: Rows
+    test: Rows
+    validation: Rows
+
+    @property
+    def n_classes(self) -> int:
+        """Number of classes, 1 where the targets are not classes."""
+        return max(1, len(self.dataset.classes))
+
+    def counts(self, rows: Rows) -> Labels:
+        """(n_classes,) number of the given rows in each class."""
+        return np.bincount(self.labels[rows], minlength=self.n_classes)
+
+    def stream(self, purpose: str, *address: int) -> np.random.Generator:
+        """The random stream of one of the division's draws."""
+        return stream(self.seed, f"partition.{purpose}", *address)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Tables of shares: how many of which rows go to whom.
+
+    Attributes:
+        strata: (N,) what the tables' columns number: the class of every row of the data set, or its cluster or owner.
+        train, test: (n, n_strata) share of each stratum's training and test rows that goes to each client.
+        groups: (n,) hidden group of each client, () for none.
+        targets: (n,) whose validation and test rows each client is given, () for its own.
+    """
+
+    strata: Labels
+    train: Shares
+    test: Shares
+    groups: tuple[int, ...] = ()
+    targets: tuple[int, ...] = ()
+
+
+class Recipe(Settings):
+    """The keys that every recipe has."""
+
+    by_class: ClassVar[bool] = True  # the recipe needs classes; False: all rows may be one class
+    by_owner: ClassVar[bool] = False  # rows are split inside each owner
+
+    turn_groups: int = Field(
+        default=0,
+        ge=0,
+        le=4,
+        description="split the clients into this many consecutive groups whose images stand turned by 0, 1, 2, 3 "
+        "quarter turns (a scanner that stands differently); 0 = none",
+    )

@@ -1,0 +1,250 @@
+"""The record of a run: a folder that is appended to as the run goes, and read back as a Result.
+
+``events.jsonl`` is the one source; ``rounds.csv``, ``clients.csv`` and ``summary.json`` are views of it.
+
+    config.toml       every setting, resolved           partition.json    who held which rows
+    events.jsonl      one JSON object a line            models/           a personal model a client (safetensors)
+    rounds.csv        a row a round and evaluation      private/          what never leaves a client (APPLE's DR row)
+    clients.csv       a row a client and evaluation     summary.json      the figures of the closing summary
+"""
+
+import csv
+import json
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pomona.errors import LockedError, StorageError
+
+EVENTS = "events.jsonl"
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """One named evaluation: which model, when, on which split, after which round; values per client.
+
+    ``model`` is "personal", "global" or "local"; ``when`` is "received" (as initialised from the download, before local
+    training) or "trained"; ``split`` is "validation" or "test". A received model carries the number of the round whose
+    uploads it was made from; round 0 is the initial model. ``loss`` is the mean per sample; None where a client has no samples.
+    """
+
+    round: int
+    model: str
+    when: str
+    split: str
+    clients: tuple[int, ...]
+    samples: tuple[int, ...]
+    loss: tuple[float | None, ...]
+    accuracy: tuple[float | None, ...]
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """(model, when, split): what a curve over rounds is drawn for."""
+        return (self.model, self.when, self.split)
+
+    @property
+    def mean(self) -> float | None:
+        """Accuracy averaged over clients, each counting once."""
+        values = [a for a in self.accuracy if a is not None]
+        return float(np.mean(values)) if values else None
+
+    @property
+    def pooled(self) -> float | None:
+        """Accuracy averaged over samples: every test sample counts once."""
+        pairs = [(a, s) for a, s in zip(self.accuracy, self.samples, strict=True) if a is not None]
+        return float(np.average(*zip(*pairs, strict=True))) if pairs else None
+
+
+@dataclass(frozen=True)
+class RoundRow:
+    """What happened in one round. Per cohort client: mean training loss, bytes received and sent."""
+
+    round: int
+    seconds: float
+    cohort: tuple[int, ...]
+    loss: tuple[float | None, ...]
+    bytes_down: tuple[int, ...]
+    bytes_up: tuple[int, ...]
+    info: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Result:
+    """A run, in plain lists and NumPy arrays.
+
+    Attributes:
+        config: the resolved settings.
+        about: the start event: versions, seed, fingerprint of the data, names of clients and classes, sizes,
+            label counts (n, C) of the training part, hidden groups where known, parameter count.
+        rounds, evaluations: in the order in which they happened.
+        final: full metrics of the last models, one record a (model, split, client).
+        summary: the figures of ``summary.json``.
+        folder: where the record lies, None when it was not kept.
+    """
+
+    config: dict[str, Any]
+    about: dict[str, Any]
+    rounds: list[RoundRow]
+    evaluations: list[Evaluation]
+    final: list[dict[str, Any]]
+    summary: dict[str, Any]
+    folder: Path | None = None
+
+    @property
+    def name(self) -> str:
+        """The method's name."""
+        return str(self.config["method"]["name"])
+
+    def curve(self, model: str, when: str, split: str = "test") -> list[Evaluation]:
+        """All evaluations of one kind, by round."""
+        return sorted((e for e in self.evaluations if e.key == (model, when, split)), key=lambda e: e.round)
+
+    def matrices(self, name: str) -> list[tuple[int, NDArray[np.float64]]]:
+        """What a method showed of itself over the rounds, for example ``matrices("dr")``: (round, (n, N)) pairs."""
+        return [(r.round, r.info[name]) for r in self.rounds if name in r.info]
+
+
+def gather(
+    events: Iterator[dict[str, Any]] | list[dict[str, Any]], config: dict[str, Any], folder: Path | None
+) -> Result:
+    """The Result of a list of events."""
+    result = Result(config, {}, [], [], [], {}, folder)
+    for event in events:
+        body = {k: tuple(v) if isinstance(v, list) else v for k, v in event.items() if k not in ("event", "time")}
+        match event["event"]:
+            case "start":
+                result.about.update({k: v for k, v in event.items() if k not in ("event", "time")})
+            case "round":
+                info = {k: np.asarray(v, dtype=np.float64) for k, v in event["info"].items()}
+                result.rounds.append(RoundRow(**{**body, "info": info}))
+            case "evaluation":
+                result.evaluations.append(Evaluation(**body))
+            case "final":
+                result.final.append({k: v for k, v in event.items() if k not in ("event", "time")})
+            case "end":
+                result.summary.update(event["summary"])
+    return result
+
+
+def load(folder: Path) -> Result:
+    """Read a run folder. Raises StorageError if it holds no readable run."""
+    try:
+        config = tomllib.loads((folder / "config.toml").read_text(encoding="utf-8"))
+        with (folder / EVENTS).open(encoding="utf-8") as lines:
+            # A line without its newline is one that a kill cut short.
+            return gather([json.loads(line) for line in lines if line.endswith("\n")], config, folder)
+    except (OSError, ValueError, KeyError, TypeError) as fault:
+        raise StorageError(
+            f"{folder} holds no readable run ({fault}); give a folder that `pomona run` wrote"
+        ) from fault
+
+
+class Record:
+    """Writes events as they happen; keeps them for the Result. ``folder=None`` keeps them in memory only."""
+
+    def __init__(self, folder: Path | None, config: dict[str, Any]) -> None:
+        self.folder = folder
+        self.config = config
+        self.events: list[dict[str, Any]] = []
+        self._file: TextIO | None = (folder / EVENTS).open("x", encoding="utf-8") if folder else None
+
+    def event(self, kind: str, **body: Any) -> None:
+        """Append one event, durable against a kill of this process when the call returns."""
+        line = json.dumps({"event": kind, **body}, allow_nan=False)
+        self.events.append(json.loads(line))
+        if self._file:
+            self._file.write(line + "\n")
+            self._file.flush()
+
+    def evaluation(self, evaluation: Evaluation) -> None:
+        """Append a named evaluation."""
+        self.event("evaluation", **asdict(evaluation))
+
+    def round(self, row: RoundRow) -> None:
+        """Append a round."""
+        body = {k: getattr(row, k) for k in row.__dataclass_fields__}
+        self.event("round", **{**body, "info": {k: v.tolist() for k, v in row.info.items()}})
+
+    def close(self) -> Result:
+        """Write the views and return the Result."""
+        result = gather(self.events, self.config, self.folder)
+        if self._file and self.folder:
+            self._file.close()
+            _csv(self.folder / "rounds.csv", _round_rows(result))
+            _csv(self.folder / "clients.csv", _client_rows(result))
+            (self.folder / "summary.json").write_text(json.dumps(result.summary, indent=2) + "\n", encoding="utf-8")
+        return result
+
+
+def create(out: Path) -> Path:
+    """Make the run folder, or say at once why it cannot be. Raises StorageError, or LockedError if it holds a run."""
+    if (out / EVENTS).exists() or (out / "config.toml").exists():
+        raise LockedError(f"{out} already holds a run; give another --out, or remove it")
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        probe = out / ".probe"
+        probe.write_bytes(b"pomona")
+        probe.unlink()
+    except OSError as fault:
+        raise StorageError(f"cannot write to {out} ({fault.strerror}); give another --out") from fault
+    return out
+
+
+def _round_rows(result: Result) -> Iterator[dict[str, Any]]:
+    traffic = {r.round: r for r in result.rounds}
+    for e in result.evaluations:
+        row = traffic.get(e.round)
+        losses = [x for x in row.loss if x is not None] if row else []
+        values = [a for a in e.accuracy if a is not None]
+        yield {
+            "round": e.round,
+            "model": e.model,
+            "when": e.when,
+            "split": e.split,
+            "accuracy_mean_over_clients": e.mean,
+            "accuracy_over_samples": e.pooled,
+            "accuracy_worst_client": min(values, default=None),
+            "clients": len(e.clients),
+            "train_loss_mean_over_clients": float(np.mean(losses)) if losses else None,
+            "bytes_down": sum(row.bytes_down) if row else None,
+            "bytes_up": sum(row.bytes_up) if row else None,
+            "seconds": row.seconds if row else None,
+        }
+
+
+def _client_rows(result: Result) -> Iterator[dict[str, Any]]:
+    names = result.about["clients"]
+    traffic = {
+        (r.round, c): (down, up)
+        for r in result.rounds
+        for c, down, up in zip(r.cohort, r.bytes_down, r.bytes_up, strict=True)
+    }
+    for e in result.evaluations:
+        for client, samples, loss, accuracy in zip(e.clients, e.samples, e.loss, e.accuracy, strict=True):
+            down, up = traffic.get((e.round, client), (None, None))
+            yield {
+                "round": e.round,
+                "client": client,
+                "name": names[client],
+                "model": e.model,
+                "when": e.when,
+                "split": e.split,
+                "samples": samples,
+                "loss": loss,
+                "accuracy": accuracy,
+                "bytes_down": down,
+                "bytes_up": up,
+            }
+
+
+def _csv(path: Path, rows: Iterator[dict[str, Any]]) -> None:
+    table = list(rows)
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(table[0]) if table else [], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(table)

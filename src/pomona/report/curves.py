@@ -1,0 +1,167 @@
+"""Figures over rounds: loss and accuracy curves, accuracy against traffic, APPLE's loss scheduler."""
+
+from itertools import accumulate
+from typing import Any
+
+from pomona.record import Evaluation
+from pomona.report.numbers import Run, average, percent, views
+from pomona.report.picture import Picture, Rows
+from pomona.report.style import FRAME, colour_of, dash_of, grid, marker_of, panels
+
+MEGABYTE = 1e6
+
+
+def curves(runs: list[Run]) -> Picture | None:
+    """Training loss, and test accuracy (test loss where there is none), mean over clients, over rounds."""
+    measure = "accuracy" if any(run.mean is not None for run in runs) else "loss"
+    rows: Rows = []
+    figure, axes = panels(9.5, 3.9, columns=2)
+    left, right = axes[0]
+    for run in runs:
+        losses = [(r.round, average(r.loss)) for r in run.result.rounds]
+        training = [(x, y) for x, y in losses if y is not None]
+        _draw(left, training, run, main=True, label=None)
+        rows += [_row(run, "train loss", "", "", x, y) for x, y in training]
+        for position, (model, when) in enumerate(views(run.result)):
+            evaluations = run.result.curve(model, when)
+            pairs = [(e.round, y) for e in evaluations if (y := _test_value(e, measure)) is not None]
+            scaled = [(x, 100 * y if measure == "accuracy" else y) for x, y in pairs]
+            _draw(right, scaled, run, main=position == 0, label=f"{run.label}: {model}, {when}")
+            rows += [_row(run, f"test {measure}", model, when, x, y) for x, y in pairs]
+    if not rows:
+        return None
+    left.set(title="Training loss, mean over clients", xlabel="round", ylabel="cross-entropy" if measure == "accuracy" else "loss")
+    unit = "%" if measure == "accuracy" else "mean over clients"
+    right.set(title=f"Test {measure}, mean over clients", xlabel="round", ylabel=unit)
+    grid(left, right)
+    figure.legend(loc="outside lower center", ncols=min(3, max(1, len(right.get_lines()))))
+    return Picture(
+        name="curves",
+        title="Loss and accuracy over the rounds",
+        caption=f"Left: the loss during local training, averaged over the clients of a round. Right: test {measure}, "
+        "each client counting once. A thick line is the model that a run is judged by; a thin dotted one is another "
+        "model of the same run. “Received” models carry the round whose uploads they were made from.",
+        alt=" ".join([f"Two line charts over rounds: training loss and test {measure}.", *_course(runs, measure)]),
+        figure=figure,
+        rows=rows,
+    )
+
+
+def _test_value(evaluation: Evaluation, measure: str) -> float | None:
+    return evaluation.mean if measure == "accuracy" else average(evaluation.loss)
+
+
+def _row(run: Run, quantity: str, model: str, when: str, number: int, value: float) -> dict[str, Any]:
+    return {"run": run.label, "quantity": quantity, "model": model, "when": when, "round": number, "value": value}
+
+
+def _draw(ax: Any, points: list[tuple[int, float]], run: Run, *, main: bool, label: str | None) -> None:
+    """One curve of a run; a single point is drawn as a dot."""
+    method = run.result.name
+    ax.plot(
+        [x for x, _ in points],
+        [y for _, y in points],
+        color=colour_of(method),
+        linestyle=dash_of(method, run.twin) if main else (0, (1, 1.6)),
+        linewidth=2.0 if main else 1.3,
+        marker=marker_of(method) if len(points) == 1 else None,
+        label=label,
+    )
+
+
+def _course(runs: list[Run], measure: str) -> list[str]:
+    """A sentence a run: from where to where the headline curve goes."""
+    sentences = []
+    for run in runs:
+        values = [(e.round, y) for e in run.test if (y := _test_value(e, measure)) is not None]
+        if values:
+            (first, start), (last, end) = values[0], values[-1]
+            text = [percent(v) + " %" if measure == "accuracy" else f"{v:.4f}" for v in (start, end)]
+            sentences.append(f"{run.label} ({run.model}) goes from {text[0]} at round {first} to {text[1]} at round {last}.")
+    return sentences
+
+
+def traffic(runs: list[Run]) -> Picture | None:
+    """Test accuracy against the megabytes sent so far, down and up, all clients together."""
+    rows: Rows = []
+    silent: list[Run] = []
+    figure, axes = panels(6.4, 4.2)
+    ax = axes[0, 0]
+    for run in runs:
+        sent = dict(
+            zip(
+                (r.round for r in run.result.rounds),
+                accumulate((sum(r.bytes_down) + sum(r.bytes_up)) / MEGABYTE for r in run.result.rounds),
+                strict=True,
+            )
+        )
+        points = [(sent[e.round], e.mean, e) for e in run.test if e.mean is not None and e.round in sent]
+        rows += [
+            {"run": run.label, "model": e.model, "when": e.when, "round": e.round, "megabytes": x, "accuracy": y}
+            for x, y, e in points
+        ]
+        moving = [(x, 100 * y) for x, y, _ in points if x > 0]
+        if moving:
+            _draw(ax, moving, run, main=True, label=run.label)  # type: ignore[arg-type]
+            ax.plot(*moving[-1], marker=marker_of(run.result.name), color=colour_of(run.result.name), markersize=7)
+        elif points:
+            silent.append(run)
+            ax.axhline(
+                100 * points[-1][1],
+                color=colour_of(run.result.name),
+                linestyle=dash_of(run.result.name, run.twin),
+                label=f"{run.label} (sends nothing)",
+            )
+    if len(silent) == len(runs) or not rows:
+        return None
+    ax.set_xscale("log")
+    ax.set(xlabel="MB sent so far, down + up, all clients (log scale)", ylabel="test accuracy, mean over clients (%)")
+    grid(ax)
+    figure.legend(loc="outside lower center", ncols=2)
+    ends = {row["run"]: row for row in rows}
+    return Picture(
+        name="traffic",
+        title="Accuracy for the bytes it costs",
+        caption="Test accuracy of the headline model, mean over clients, against everything sent until then: downloads "
+        "and uploads of all clients. Further left is cheaper, higher is better; the marker is the last round. A dashed "
+        "level line is the last accuracy of a run that sends nothing.",
+        alt="Line chart of test accuracy against megabytes sent, logarithmic. "
+        + " ".join(f"{name} ends at {percent(row['accuracy'])} % after {row['megabytes']:,.1f} MB." for name, row in ends.items()),
+        figure=figure,
+        rows=rows,
+    )
+
+
+def schedule(runs: list[Run]) -> Picture | None:
+    """The loss scheduler lambda(r) of the runs whose mu is positive (APPLE, appendix A.1)."""
+    rows: Rows = []
+    figure, axes = panels(5.4, 3.3)
+    ax = axes[0, 0]
+    shapes = []
+    for run in runs:
+        mu = run.setting("method.mu")
+        values = [(number, float(value.flat[0])) for number, value in run.result.matrices("schedule") if value.size]
+        if not values or not isinstance(mu, int | float) or mu <= 0:
+            continue
+        shapes.append(f"{run.label} ({run.setting('method.schedule')}, μ = {mu:g})")
+        _draw(ax, values, run, main=True, label=shapes[-1])
+        rows += [{"run": run.label, "round": r, "lambda": v, "mu": mu, "mu_lambda": mu * v} for r, v in values]
+        share, rounds = run.setting("method.schedule_share"), run.setting("rounds")
+        if isinstance(share, int | float) and isinstance(rounds, int) and values[-1][0] >= share * rounds:
+            ax.axvline(share * rounds, color=FRAME, linewidth=1, linestyle=":")
+    if not rows:
+        return None
+    ax.set(xlabel="round", ylabel="λ(r)", ylim=(-0.04, 1.06))
+    grid(ax)
+    figure.legend(loc="outside lower center")
+    return Picture(
+        name="schedule",
+        title="The loss scheduler",
+        caption="The weight λ(r) of the penalty μ/2 ‖p − p₀‖² that holds the directed relationships near their start. "
+        "While it is high, clients learn globally; as it falls, each follows its own objective. The dotted line is "
+        "round L, after which λ is zero.",
+        alt=f"Line chart of the loss scheduler over rounds: {'; '.join(shapes)}. "
+        f"It falls from {rows[0]['lambda']:.3f} at round {rows[0]['round']} to {rows[-1]['lambda']:.3f} at round {rows[-1]['round']}.",
+        figure=figure,
+        rows=rows,
+    )

@@ -1,0 +1,221 @@
+"""The named numbers of runs: which model, when, which round, averaged how. The page, its figures and the CLI share them."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from pomona.record import Evaluation, Result
+from pomona.report.style import label_of
+
+Key: TypeAlias = tuple[str, str]
+"""(model, when) of an evaluation on the test split."""
+
+MODELS = ("personal", "global", "local")
+TIMES = ("trained", "received")
+SPOKEN = {"trained": "after local training", "received": "as received"}
+
+
+def views(result: Result) -> list[Key]:
+    """Every (model, when) with evaluations on the test split, the headline one first."""
+    present = {(e.model, e.when) for e in result.evaluations if e.split == "test" and e.clients}
+
+    def place(key: Key) -> tuple[int, int, Key]:
+        model, when = key
+        return (
+            MODELS.index(model) if model in MODELS else len(MODELS),
+            TIMES.index(when) if when in TIMES else len(TIMES),
+            key,
+        )
+
+    return sorted(present, key=place)
+
+
+def headline(result: Result) -> Key | None:
+    """The (model, when) a run is judged by: its personal model if it has one, else the global one.
+
+    A trained model comes before the same model as received. None if nothing was evaluated on the test split.
+    """
+    return next(iter(views(result)), None)
+
+
+def flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """(dotted key, leaf) pairs of a nested mapping."""
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+@dataclass(frozen=True)
+class Run:
+    """A result with what sets it apart from its neighbours.
+
+    Attributes:
+        result: the run.
+        label: the method's name, with the settings that differ where several runs share the method.
+        twin: 0 for the first run of its method, 1 for the second, ...
+    """
+
+    result: Result
+    label: str
+    twin: int
+
+    @property
+    def test(self) -> list[Evaluation]:
+        """The headline evaluations on the test split, by round."""
+        key = headline(self.result)
+        return self.result.curve(*key) if key else []
+
+    @property
+    def last(self) -> Evaluation | None:
+        """The headline evaluation of the last round evaluated."""
+        return self.test[-1] if self.test else None
+
+    @property
+    def accuracies(self) -> dict[int, float]:
+        """Client -> test accuracy of the headline model after the last round evaluated."""
+        last = self.last
+        pairs = zip(last.clients, last.accuracy, strict=True) if last else ()
+        return {client: accuracy for client, accuracy in pairs if accuracy is not None}
+
+    @property
+    def mean(self) -> float | None:
+        """The mean of ``accuracies``."""
+        return self.last.mean if self.last else None
+
+    @property
+    def model(self) -> str:
+        """The headline model and when it was evaluated, in words."""
+        last = self.last
+        return f"{last.model} model, {spoken(last.when)}" if last else "no model was evaluated"
+
+    def setting(self, key: str) -> Any:
+        """A setting by its dotted key, None where the run has no such key."""
+        return dict(flat(self.result.config)).get(key)
+
+    def client(self, number: int) -> str:
+        """A client's name."""
+        return client_names(self.result, number + 1)[number]
+
+    @property
+    def scenario(self) -> tuple[Any, Any]:
+        """What must agree before two runs may be compared client by client: the data's and the partition's hash."""
+        data = self.result.about.get("data") or {}
+        return (data.get("fingerprint"), self.result.about.get("partition_sha256"))
+
+
+def spoken(when: str) -> str:
+    """The moment of an evaluation, in words."""
+    return SPOKEN.get(when, when)
+
+
+def client_names(result: Result, at_least: int = 0) -> list[str]:
+    """The clients' names, made up where the record has none."""
+    names = [str(name) for name in result.about.get("clients") or ()]
+    return names + [f"client {i}" for i in range(len(names), at_least)]
+
+
+def runs(results: list[Result]) -> list[Run]:
+    """Label the results so that no two carry the same name."""
+    counts = Counter(result.name for result in results)
+    prepared: list[Run] = []
+    for result in results:
+        twin = sum(run.result.name == result.name for run in prepared)
+        label = label_of(result.name)
+        if counts[result.name] > 1:
+            label = f"{label}, {_difference(result, [r for r in results if r.name == result.name]) or f'run {twin + 1}'}"
+        prepared.append(Run(result, label, twin))
+    repeated = Counter(run.label for run in prepared)
+    return [
+        Run(run.result, f"{run.label}, run {run.twin + 1}", run.twin) if repeated[run.label] > 1 else run
+        for run in prepared
+    ]
+
+
+def _difference(result: Result, twins: list[Result]) -> str:
+    """The settings in which runs of one method differ, as ``mu 0.1, seed 2``; at most two, the method's own first."""
+    settings = [dict(flat(twin.config)) for twin in twins]
+    mine = dict(flat(result.config))
+    differing = [key for key in mine if len({repr(s.get(key)) for s in settings}) > 1]
+    differing.sort(key=lambda key: not key.startswith("method."))
+    return ", ".join(f"{key.rpartition('.')[2]} {mine[key]}" for key in differing[:2])
+
+
+def leader(candidates: list[Run]) -> Run | None:
+    """The run with the highest headline accuracy, mean over clients; the first run where there is none."""
+    return max(candidates, key=lambda run: -1.0 if run.mean is None else run.mean, default=None)
+
+
+def baseline(prepared: list[Run], others: Run) -> Run | None:
+    """The run of separate training on the same scenario as ``others``."""
+    return next((r for r in prepared if r.result.name == "separate" and r.scenario == others.scenario), None)
+
+
+def finished(result: Result) -> bool:
+    """Whether the run came to its end, rather than being cut short."""
+    return bool(result.summary)
+
+
+def average(values: list[float | None] | tuple[float | None, ...]) -> float | None:
+    """The mean of the values there are."""
+    known = [v for v in values if v is not None]
+    return float(np.mean(known)) if known else None
+
+
+def table(results: list[Result]) -> list[dict[str, Any]]:
+    """The named summary numbers, a row a run and named model.
+
+    Accuracies are shares in [0, 1] on the test split, None where undefined. ``last``, ``best_on_validation`` (at the
+    round that is best on the validation split) and ``best_on_test`` (the papers' BMCTA: best over rounds, mean over
+    clients) are means over clients; ``pooled``, ``worst``, ``percentile_10`` and ``loss`` (mean over clients) belong to
+    the last round evaluated. Bytes and seconds are totals over all recorded rounds and clients.
+    """
+    rows: list[dict[str, Any]] = []
+    for run in runs(results):
+        keys = views(run.result)
+        rows += [_row(run, key, headline=position == 0) for position, key in enumerate(keys)]
+    return rows
+
+
+def _row(run: Run, key: Key, *, headline: bool) -> dict[str, Any]:
+    result = run.result
+    test = result.curve(*key)
+    last = test[-1]
+    means = {e.round: e.mean for e in test if e.mean is not None}
+    validation = {e.round: e.mean for e in result.curve(*key, "validation") if e.mean is not None and e.round in means}
+    chosen = max(validation, key=validation.__getitem__, default=None)
+    peak = max(means, key=means.__getitem__, default=None)
+    known = [(a, c) for a, c in zip(last.accuracy, last.clients, strict=True) if a is not None]
+    worst = min(known, default=None)
+    return {
+        "run": run.label,
+        "method": result.name,
+        "model": key[0],
+        "when": key[1],
+        "headline": headline,
+        "finished": finished(result),
+        "clients": len(last.clients),
+        "round": last.round,
+        "last": last.mean,
+        "best_on_validation": None if chosen is None else means[chosen],
+        "validation_round": chosen,
+        "best_on_test": None if peak is None else means[peak],
+        "test_round": peak,
+        "pooled": last.pooled,
+        "worst": worst[0] if worst else None,
+        "worst_client": run.client(worst[1]) if worst else None,
+        "percentile_10": float(np.percentile([a for a, _ in known], 10)) if known else None,
+        "loss": average(last.loss),
+        "bytes_down": sum(sum(r.bytes_down) for r in result.rounds),
+        "bytes_up": sum(sum(r.bytes_up) for r in result.rounds),
+        "seconds": float(sum(r.seconds for r in result.rounds)),
+    }
+
+
+def percent(share: float | None, sign: str = "") -> str:
+    """A share as percent with two decimals, as the papers print it; a dash where there is none."""
+    return "–" if share is None else f"{100 * share:{sign}.2f}"

@@ -1,0 +1,157 @@
+"""The page: one HTML file that needs nothing else, and the figures beside it."""
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from pomona.errors import ConfigError, StorageError
+from pomona.record import Result
+from pomona.report import clients, curves, labels, relationships, words
+from pomona.report.numbers import Run, flat, headline, leader, percent, spoken, table
+from pomona.report.numbers import runs as prepare
+from pomona.report.picture import Picture
+from pomona.report.style import drawing
+
+Draw: TypeAlias = Callable[[list[Run]], Picture | None]
+
+SECTIONS: tuple[tuple[str, str, tuple[Draw, ...]], ...] = (
+    ("training", "How the training went", (curves.curves, curves.traffic)),
+    ("outcome", "What the clients got", (clients.accuracies, clients.spread, clients.confusion)),
+    (
+        "relationships",
+        "Who learns from whom",
+        (relationships.heatmap, relationships.trajectories, relationships.self_relationships, curves.schedule),
+    ),
+    ("data", "Who holds what", (labels.bubbles, labels.holders)),
+)
+METRICS: Mapping[str, tuple[str, Callable[[float], str]]] = {
+    "balanced_accuracy": ("Balanced acc. (%)", percent),
+    "macro_f1": ("Macro F1 (%)", percent),
+    "auroc": ("AUROC (%)", percent),
+    "ece": ("ECE (%)", percent),
+    "loss": ("Loss", "{:.4f}".format),
+}
+FACTS = ("data", "model", "parameters", "partition_sha256", "versions")
+"""What the start event says about a run beyond its settings, as far as a reader needs it to repeat the run."""
+
+
+def pictures(runs: list[Run]) -> list[tuple[str, str, list[Picture]]]:
+    """(anchor, heading, figures) of every section that has a figure. Call it inside ``style.drawing``."""
+    drawn = [(anchor, heading, [p for draw in draws if (p := draw(runs))]) for anchor, heading, draws in SECTIONS]
+    return [section for section in drawn if section[2]]
+
+
+def write(results: list[Result], out: Path) -> Path:
+    """Write ``out/report.html``, ``out/figures/NAME.png`` and ``out/figures/NAME.csv``; return the path of the page.
+
+    One result gives the report of a run, several a comparison. A figure whose numbers were not recorded is left out.
+
+    Raises:
+        ConfigError: there is no result.
+        StorageError: ``out`` cannot be written.
+    """
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    if not results:
+        raise ConfigError("a report needs at least one run; give one or more run folders")
+    environment = Environment(
+        loader=PackageLoader("pomona", "report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters |= {"percent": percent, "spoken": spoken}
+    runs = prepare(results)
+    with drawing():
+        sections = pictures(runs)
+        html = environment.get_template("page.html.jinja").render(
+            title=words.title(runs),
+            opening=words.opening(runs),
+            cautions=words.cautions(runs),
+            summary=table(results),
+            columns=summary_columns(table(results)),
+            sections=sections,
+            tables=client_tables(runs),
+            labels=[run.label for run in runs],
+            settings=settings(runs),
+        )
+        try:
+            folder = out / "figures"
+            folder.mkdir(parents=True, exist_ok=True)
+            for _, _, drawn in sections:
+                for picture in drawn:
+                    picture.save(folder)
+            page = out / "report.html"
+            page.write_text(html, encoding="utf-8")
+        except OSError as fault:
+            raise StorageError(f"cannot write the report to {out} ({fault.strerror}); give another folder") from fault
+    return page
+
+
+def summary_columns(rows: list[dict[str, Any]]) -> dict[str, float]:
+    """The share columns of the summary that hold a number, and the best headline value of each (set in bold)."""
+    names = ("last", "best_on_validation", "best_on_test", "pooled", "worst", "percentile_10")
+    known = {name: [r[name] for r in rows if r[name] is not None] for name in names}
+    judged = {name: [r[name] for r in rows if r["headline"] and r[name] is not None] for name in names}
+    return {name: max(judged[name], default=-1.0) for name in names if known[name]}
+
+
+def client_tables(runs: list[Run]) -> list[dict[str, Any]]:
+    """For each run with final metrics: its label, the model, column headings, and a row of texts a client."""
+    tables = []
+    for run in runs:
+        records = clients.records(run)
+        key = headline(run.result)
+        if not records or key is None:
+            continue
+        given = [name for name in METRICS if any(r.get(name) is not None for r in records)]
+        accurate = any(r.get("accuracy") is not None for r in records)
+        train = (run.result.about.get("sizes") or {}).get("train") or []
+        tables.append(
+            {
+                "label": run.label,
+                "model": run.model,
+                "round": records[0].get("round"),
+                "open": len(runs) == 1 or run is leader(runs),
+                "headings": [
+                    *(["Train samples"] if train else []),
+                    "Test samples",
+                    *(["Accuracy (%)", "95 % interval"] if accurate else []),
+                    *(METRICS[name][0] for name in given),
+                ],
+                "rows": [
+                    (
+                        run.client(int(r["client"])),
+                        [
+                            *([_count(train, int(r["client"]))] if train else []),
+                            f"{r['samples']:,}" if r.get("samples") is not None else "–",
+                            *([percent(r.get("accuracy")), _interval(r.get("accuracy_ci"))] if accurate else []),
+                            *(METRICS[name][1](r[name]) if r.get(name) is not None else "–" for name in given),
+                        ],
+                    )
+                    for r in records
+                ],
+            }
+        )
+    return tables
+
+
+def _count(sizes: list[int], client: int) -> str:
+    return f"{sizes[client]:,}" if client < len(sizes) else "–"
+
+
+def _interval(bounds: list[float | None] | None) -> str:
+    return " to ".join(percent(b) for b in bounds) if bounds else "–"
+
+
+def settings(runs: list[Run]) -> list[tuple[str, list[str], bool]]:
+    """(key, value of each run, whether they differ) for every setting and every recorded fact."""
+    each = [
+        {**dict(flat(run.result.config)), **dict(flat({f"record.{k}": v for k in FACTS if (v := run.result.about.get(k)) is not None}))}
+        for run in runs
+    ]
+    keys = list(dict.fromkeys(key for mine in each for key in mine))
+    lines = [(key, [_text(mine[key]) if key in mine else "–" for mine in each]) for key in keys]
+    return [(key, values, len(set(values)) > 1) for key, values in lines]
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)

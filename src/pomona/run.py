@@ -1,0 +1,123 @@
+"""Run a configuration from start to record: the simulator behind ``pomona run`` and ``pomona.run``."""
+
+import json
+import os
+import platform
+import sys
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+from time import perf_counter, time
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+
+from pomona.config import Config
+from pomona.errors import ConfigError
+from pomona.federation.clients import Clients
+from pomona.federation.loop import Loop, Watcher
+from pomona.federation.round import Roster
+from pomona.metrics.outcome import summarise
+from pomona.models.space import ParameterSpace
+from pomona.record import Evaluation, Record, Result, RoundRow, create, gather
+from pomona.scenario import Scenario
+from pomona.transport.processes import Inline, Workers
+
+
+class Silent:
+    """A watcher that looks away."""
+
+    def round(self, row: RoundRow, evaluations: Sequence[Evaluation]) -> None:
+        """Do nothing."""
+
+
+def run(config: Config, out: Path | None = None, watcher: Watcher | None = None, scenario: Scenario | None = None) -> Result:
+    """Train, evaluate and record one federation.
+
+    Args:
+        config: every setting.
+        out: folder for the record; made if absent. None keeps the result in memory only.
+        watcher: told of every round.
+        scenario: the prepared data, where several runs share it; made from ``config`` if None.
+
+    Returns:
+        The result, as ``pomona.load(out)`` would read it again.
+
+    Raises:
+        PomonaError: with the remedy; nothing is written before data and settings have been checked.
+    """
+    torch.set_num_threads(1)
+    if config.device == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("device = 'cuda', but PyTorch sees no GPU; set device=cpu")
+    scenario = scenario or Scenario.prepare(config)
+    method = config.method.method()
+    folder = create(out) if out else None
+    if folder:
+        (folder / "config.toml").write_text(config.toml(), encoding="utf-8")
+        scenario.partition.save(folder / "partition.json")
+    record = Record(folder, config.tree())
+    roster = Roster(tuple(len(c.train) for c in scenario.partition.clients))
+    space = ParameterSpace(scenario.module(), config.buffers)
+    record.event(
+        "start",
+        time=time(),
+        method=config.method.name,
+        headline=list(method.card.headline),
+        parameters=space.trained,
+        model=config.model.name,
+        seed=config.seed,
+        versions=versions(),
+        **scenario.about(),
+    )
+
+    def make(ids: tuple[int, ...]) -> Clients:
+        return Clients(method.client, scenario.objective(), roster, scenario.initial, ids, config.seed)
+
+    began = perf_counter()
+    everybody = tuple(range(config.clients))
+    workers = min(config.workers or len(os.sched_getaffinity(0)), config.clients)
+    transport = Inline(make, everybody) if workers == 1 or config.device != "cpu" else Workers(make, roster.sizes, workers)
+    try:
+        Loop(config, method.server, roster, scenario.initial, transport, record, watcher or Silent()).run()
+        for metrics in transport.collect(Clients.metrics, everybody):
+            for each in metrics:
+                record.event("final", **each)
+        if folder:
+            save_models(folder, transport, space, scenario, method.card.headline)
+    finally:
+        transport.close()
+    result = gather(record.events, record.config, None)
+    record.event("end", time=time(), summary=summarise(result, perf_counter() - began))
+    return record.close()
+
+
+def save_models(folder: Path, transport: Inline | Workers, space: ParameterSpace, scenario: Scenario, headline: tuple[str, str]) -> None:
+    """One safetensors file a client: the model it is judged by, and apart from it what never leaves the client."""
+    ids = range(len(scenario.partition.clients))
+    for part in ("models", "private"):
+        (folder / part).mkdir()
+    about = {k: v for k, v in scenario.about().items() if k in ("classes", "input_shape", "targets")}
+    for i, models, private in zip(ids, transport.collect(Clients.models, ids), transport.collect(Clients.private, ids), strict=True):
+        meta = {
+            "client": scenario.names[i],
+            "model": headline[0],
+            "when": headline[1],
+            "network": scenario.config.model.model_dump_json(),
+            "vocabulary": str(scenario.dataset.vocabulary),
+            "normalisation": json.dumps({"shift": scenario.dataset.shift, "scale": scenario.dataset.scale}),
+            "scenario": json.dumps(about),
+        }
+        if headline in models:
+            save_file(space.unpack(models[headline].cpu()), folder / "models" / f"client-{i:02d}.safetensors", meta)
+        own = {k: v.cpu().contiguous() for k, v in private.items() if v.numel()}
+        if own:
+            save_file(own, folder / "private" / f"client-{i:02d}.safetensors")
+
+
+def versions() -> dict[str, str]:
+    """What the run was made with."""
+    packages = {name: version(name) for name in ("pomona", "torch", "numpy", "scipy", "scikit-learn")}
+    return {"python": sys.version.split()[0], "platform": platform.platform(), **packages}
+
+

@@ -1,0 +1,106 @@
+"""A scenario: a data set together with its partition, and the network that fits it. Ready before any training."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pomona.config import Config
+from pomona.data import read
+from pomona.data.dataset import Dataset
+from pomona.models import Targets, build, criterion
+from pomona.partition import divide
+from pomona.partition.divergence import label_counts
+from pomona.partition.partition import Partition
+from pomona.partition.turns import apply_turns
+from pomona.rng import number
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from pomona.objective.loop import LoopObjective
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """Data, partition and network of a run."""
+
+    config: Config
+    dataset: Dataset
+    partition: Partition
+
+    @classmethod
+    def prepare(cls, config: Config) -> "Scenario":
+        """Read, check, divide. Raises DataError or ConfigError before anything is computed or written."""
+        dataset = read(config.data)
+        partition = divide(dataset, config.data, config.partition, config.clients, config.seed)
+        scenario = cls(config, apply_turns(dataset, partition), partition)
+        scenario.module()
+        return scenario
+
+    @property
+    def names(self) -> list[str]:
+        """Client names: the data's own, or their numbers."""
+        owners = self.dataset.owners
+        if owners is not None and config_is_natural(self.config):
+            return list(owners.names)
+        return [f"client {i}" for i in range(len(self.partition.clients))]
+
+    @property
+    def targets(self) -> Targets:
+        """What the labels are."""
+        if self.dataset.classes:
+            return "classes"
+        binary = self.config.data.targets != "regression" and bool(np.isin(self.dataset.y, (0, 1)).all())
+        return "multilabel" if binary else "regression"
+
+    @cached_property
+    def input_shape(self) -> tuple[int, ...]:
+        """One sample's shape as the network takes it: (C, H, W), (F,) or (T,)."""
+        shape = self.dataset.x.shape[1:]
+        return (shape[2], shape[0], shape[1]) if self.dataset.kind == "image" else tuple(shape)
+
+    def module(self, client: int | None = None) -> "nn.Module":
+        """The network with the run's initial values, or with a client's own when one is named."""
+        address = () if client is None else (client,)
+        seed = number(self.config.seed, "model", *address)
+        return build(self.config.model, self.input_shape, self.dataset.n_outputs, self.dataset.vocabulary, seed)
+
+    def objective(self) -> "LoopObjective":
+        """The objective over this scenario's data."""
+        from pomona.models.space import ParameterSpace
+        from pomona.objective.loop import LoopObjective
+        from pomona.objective.resident import Resident
+
+        module = self.module().to(self.config.device)
+        data = Resident.of(self.dataset, self.partition, self.targets, self.config.device)
+        loss = criterion(self.config.model, self.targets)
+        return LoopObjective(module, ParameterSpace(module, self.config.buffers), data, loss, self.config.precision)
+
+    def initial(self, client: int | None = None) -> "Tensor":
+        """The initial row (d,), common or a client's own."""
+        from pomona.models.space import ParameterSpace
+
+        module = self.module(client)
+        return ParameterSpace(module, self.config.buffers).pack(module).to(self.config.device)
+
+    def about(self) -> dict[str, Any]:
+        """What the record says of it: sizes, label counts, hidden groups, hashes."""
+        rows = self.partition.clients
+        return {
+            "clients": self.names,
+            "classes": list(self.dataset.classes),
+            "sizes": {part: [len(getattr(c, part)) for c in rows] for part in ("train", "validation", "test")},
+            "label_counts": label_counts(self.partition, self.dataset).tolist() if self.dataset.classes else None,
+            "groups": list(self.partition.groups),
+            "data": {"name": self.dataset.name, "fingerprint": self.dataset.fingerprint},
+            "partition_sha256": self.partition.sha256,
+            "targets": self.targets,
+            "input_shape": list(self.input_shape),
+        }
+
+
+def config_is_natural(config: Config) -> bool:
+    """Whether the clients are the data's own."""
+    return config.partition.name == "natural"

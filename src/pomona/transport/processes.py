@@ -1,0 +1,141 @@
+"""In-process transports: all clients in this process, or spread over worker processes with shared memory.
+
+Results do not depend on which: a client's work is a pure function of its state, its downlink and its own random
+streams, and replies are put back in the order of ids.
+"""
+
+import contextlib
+import signal
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import torch
+from torch import multiprocessing
+
+from pomona.errors import PomonaError
+from pomona.federation.clients import Clients, Reply, Visit
+from pomona.methods.base import Downlink, Rows
+
+T = TypeVar("T")
+Make = Callable[[tuple[int, ...]], Clients]  # ids -> the clients of one process
+
+
+class Inline:
+    """All clients in this process."""
+
+    def __init__(self, make: Make, ids: tuple[int, ...]) -> None:
+        self._clients = make(ids)
+
+    def visit(self, visit: Visit, down: Downlink) -> list[Reply]:
+        """Serve the clients one after another."""
+        return self._clients.visit(visit, down)
+
+    def commit(self) -> None:
+        """Keep what the last visit made."""
+        self._clients.commit()
+
+    def collect(self, what: Callable[[Clients, int], T], ids: Sequence[int]) -> list[T]:
+        """What each client's keeper answers to a question, in the order of ids."""
+        return [what(self._clients, i) for i in ids]
+
+    def close(self) -> None:
+        """Nothing to end."""
+
+
+class Workers:
+    """Clients spread over forked processes by their number of samples; each process has one computing thread.
+
+    Tensors travel through shared memory. A worker keeps its clients' states; the processes end with ``close``.
+    """
+
+    def __init__(self, make: Make, sizes: Sequence[int], workers: int) -> None:
+        context = multiprocessing.get_context("fork")
+        self._home: dict[int, int] = {}
+        self._pipes: list[Any] = []
+        self._processes: list[Any] = []
+        for worker, ids in enumerate(spread(sizes, workers)):
+            here, there = context.Pipe()
+            process = context.Process(target=_serve, args=(there, make, ids), daemon=True, name=f"pomona-worker-{worker}")
+            process.start()
+            there.close()
+            self._home |= dict.fromkeys(ids, worker)
+            self._pipes.append(here)
+            self._processes.append(process)
+
+    def visit(self, visit: Visit, down: Downlink) -> list[Reply]:
+        """Serve the clients in parallel."""
+        positions = [[k for k, i in enumerate(visit.ids) if self._home[i] == w] for w in range(len(self._pipes))]
+        asked = [w for w, part in enumerate(positions) if part]
+        for w in asked:
+            part = positions[w]
+            ids = tuple(visit.ids[k] for k in part)
+            own = {name: Rows(rows.bank, rows.index[part]) for name, rows in down.items()}
+            cut = Visit(visit.round, ids, visit.trains, visit.watched, visit.keep)
+            self._send(w, Clients.visit, cut, own)
+        replies = {r.client: r for w in asked for r in self._receive(w)}
+        return [replies[i] for i in visit.ids]
+
+    def commit(self) -> None:
+        """Every worker keeps what its last visit made."""
+        for w in range(len(self._pipes)):
+            self._send(w, Clients.commit)
+        for w in range(len(self._pipes)):
+            self._receive(w)
+
+    def collect(self, what: Callable[[Clients, int], T], ids: Sequence[int]) -> list[T]:
+        """What each client's keeper answers to a question, in the order of ids."""
+        for i in ids:
+            self._send(self._home[i], what, i)
+        return [self._receive(self._home[i]) for i in ids]
+
+    def close(self) -> None:
+        """End the processes."""
+        for pipe in self._pipes:
+            pipe.close()
+        for process in self._processes:
+            process.join(timeout=1)
+            if process.is_alive():
+                process.terminate()
+                process.join()
+
+    def _send(self, worker: int, function: Callable[..., Any], *args: Any) -> None:
+        try:
+            self._pipes[worker].send((function, args))
+        except (BrokenPipeError, ConnectionResetError):
+            raise self._dead(worker) from None
+
+    def _receive(self, worker: int) -> Any:
+        try:
+            answer = self._pipes[worker].recv()
+        except (EOFError, ConnectionResetError):
+            raise self._dead(worker) from None
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+    def _dead(self, worker: int) -> PomonaError:
+        ids = sorted(i for i, w in self._home.items() if w == worker)
+        code = self._processes[worker].exitcode
+        return PomonaError(f"worker {worker} with clients {ids} died (exit {code}); is there enough memory? try workers=1")
+
+
+def spread(sizes: Sequence[int], workers: int) -> list[tuple[int, ...]]:
+    """Clients per worker, the largest first, each to the worker with the least so far; every worker gets at least one."""
+    homes: list[list[int]] = [[] for _ in range(min(workers, len(sizes)))]
+    for client in sorted(range(len(sizes)), key=lambda i: (-sizes[i], i)):
+        min(homes, key=lambda home: (sum(sizes[i] for i in home), len(home))).append(client)
+    return [tuple(sorted(home)) for home in homes if home]
+
+
+def _serve(pipe: Any, make: Make, ids: tuple[int, ...]) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
+    torch.set_num_threads(1)
+    clients = make(ids)
+    with contextlib.suppress(EOFError, ConnectionResetError, BrokenPipeError):
+        while True:
+            function, args = pipe.recv()
+            try:
+                answer = function(clients, *args)
+            except Exception as fault:
+                answer = fault
+            pipe.send(answer)

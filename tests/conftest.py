@@ -1,0 +1,18 @@
+"""One computing thread in every test process, and real data only where somebody has it."""
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def real_data() -> Path:
+    """The folder of real data sets; the test skips where there is none."""
+    folder = os.environ.get("POMONA_DATA")
+    if not folder:
+        pytest.skip("needs real data: set POMONA_DATA to a folder with mnist/ and others")
+    return Path(folder)

@@ -1,0 +1,94 @@
+import json
+
+import numpy as np
+import pytest
+from partition_data import divided, images, table
+
+from pomona.data.settings import DataSettings
+from pomona.errors import ConfigError, DataError
+from pomona.partition import FromFile, Iid, Latent, divide
+from pomona.partition.partition import Partition
+
+DATA = table([30, 30], [10, 10])
+
+
+@pytest.fixture
+def saved(tmp_path):
+    path = tmp_path / "partition.json"
+    divide(DATA, DataSettings(), Iid(), 3, 0).save(path)
+    return path
+
+
+def test_a_saved_partition_comes_back_the_same(saved):
+    made = divide(DATA, DataSettings(), Iid(), 3, 0)
+    assert Partition.load(saved).sha256 == made.sha256
+    again = divide(DATA, DataSettings(validation_share=0.5), FromFile(path=saved), 3, 99)
+    assert again.sha256 == made.sha256
+    assert again.recipe == made.recipe
+    for mine, other in zip(made.clients, again.clients, strict=True):
+        for part in ("train", "validation", "test"):
+            assert np.array_equal(getattr(mine, part), getattr(other, part))
+
+
+def test_groups_and_turns_come_back(tmp_path):
+    data = images(64, 4, 4)
+    made = divided(data, Latent(distributions=2, components=4, turn_groups=2), 4)
+    made.save(tmp_path / "p.json")
+    again = divided(data, FromFile(path=tmp_path / "p.json"), 4)
+    assert (again.groups, again.turns, again.sha256) == (made.groups, made.turns, made.sha256)
+
+
+def client(key, change):
+    def tamper(body):
+        body["clients"][1][key] = change(body["clients"][1][key], body["clients"][0][key])
+
+    return tamper
+
+
+@pytest.mark.parametrize(
+    ("tamper", "message"),
+    [
+        (client("train", lambda mine, other: [*mine, 80]), "client 1, train: row 80 is not among the 80 rows"),
+        (client("test", lambda mine, other: [-1, *mine]), "client 1, test: row -1 is not among"),
+        (client("test", lambda mine, other: mine[::-1]), "client 1, test: row numbers do not ascend"),
+        (client("train", lambda mine, other: [mine[0], *mine]), "do not ascend"),
+        (client("train", lambda mine, other: sorted([other[0], *mine])), "client 1, train: row .* is held twice"),
+        (client("train", lambda mine, other: []), "client 1 has no training rows"),
+        (client("train", lambda mine, other: None), "not a partition file"),
+        (client("train", lambda mine, other: "rows"), "not a partition file"),
+        (lambda body: body.pop("groups"), "not a partition file"),
+        (lambda body: body.update(format="pomona-partition-0"), "pomona-partition-0"),
+        (lambda body: body.update(groups=[0]), "groups has 1 entries for 3 clients"),
+        (lambda body: body.update(turns=[0, 1]), "turns has 2 entries"),
+        (lambda body: body.update(turns=[0, 1, 4]), "0, 1, 2 or 3 quarter turns"),
+        (lambda body: body["recipe"].update(fingerprint="0" * 64), "made from other data .fingerprint 000000000000,"),
+        (lambda body: body["recipe"].pop("fingerprint"), "made from other data"),
+    ],
+)
+def test_a_tampered_file_is_refused(saved, tamper, message):
+    body = json.loads(saved.read_text())
+    tamper(body)
+    saved.write_text(json.dumps(body))
+    with pytest.raises(DataError, match=message) as fault:
+        divided(DATA, FromFile(path=saved), 3)
+    assert str(saved) in str(fault.value)
+
+
+def test_turns_need_square_images(saved):
+    body = json.loads(saved.read_text())
+    body["turns"] = [0, 1, 2]
+    saved.write_text(json.dumps(body))
+    with pytest.raises(ConfigError, match="square images"):
+        divided(DATA, FromFile(path=saved), 3)
+
+
+def test_other_data_and_other_numbers_of_clients_are_refused(saved):
+    with pytest.raises(DataError, match="other data"):
+        divided(table([31, 29], [10, 10]), FromFile(path=saved), 3)
+    with pytest.raises(ConfigError, match="3 clients, the run has clients = 4"):
+        divided(DATA, FromFile(path=saved), 4)
+
+
+def test_what_is_no_file(tmp_path):
+    with pytest.raises(DataError, match=r"nothing\.json is not a partition file"):
+        divided(DATA, FromFile(path=tmp_path / "nothing.json"), 3)

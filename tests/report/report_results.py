@@ -1,0 +1,134 @@
+"""Results made up by formula, so that a report needs no training."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from pomona.record import Evaluation, Result, RoundRow
+from pomona.rng import stream
+
+VIEWS = {
+    "separate": [("personal", "trained")],
+    "fedavg": [("global", "received"), ("local", "trained")],
+    "fedavg-ft": [("global", "received"), ("personal", "received")],
+    "apple": [("personal", "trained")],
+}
+CEILING = {"separate": 0.78, "fedavg": 0.70, "fedavg-ft": 0.88, "apple": 0.94}
+MODEL_BYTES = 431_080 * 4
+
+
+def relationships(groups: np.ndarray, share: float) -> np.ndarray:
+    """A (n, n) matrix that moves from even weights to large ones within groups."""
+    n = len(groups)
+    noise = stream(1, "relationships").normal(0, 0.02, (n, n))
+    kin = np.where(groups[:, None] == groups[None, :], 0.32, -0.03)
+    return (1 - share) / n + share * (kin + np.eye(n) * 0.5 + noise)
+
+
+def result(
+    method: str = "apple", *, n: int = 12, rounds: int = 40, classes: int = 10, seed: int = 1, mu: float = 0.1,
+    names: list[str] | None = None,
+) -> Result:
+    """A finished run of a method with every kind of record."""
+    draw = stream(seed, "synthetic", sorted(CEILING).index(method))
+    groups = np.arange(n) * 3 // max(n, 1)
+    counts = np.maximum(0, draw.normal(8, 6, (n, classes)) + 160 * (draw.random((n, classes)) > 0.75)).astype(int) + 1
+    test = counts.sum(axis=1) // 4 + 1
+    ease = np.linspace(-0.12, 0.05, n) + draw.normal(0, 0.02, n)
+    evaluations, rows = [], []
+    for number in range(1, rounds + 1):
+        grown = 1 - np.exp(-5 * number / 40)
+        rows.append(
+            RoundRow(
+                number, 1.5, tuple(range(n)), tuple((2.3 * (1 - 0.9 * grown) + draw.normal(0, 0.02, n)).tolist()),
+                *[(0 if method == "separate" else MODEL_BYTES * k,) * n for k in ((n - 1 if method == "apple" else 1), 1)],
+                {"dr": relationships(groups, grown), "schedule": np.array((1 + np.cos(np.pi * min(1, number / (0.5 * rounds)))) / 2)}
+                if method == "apple" else {},
+            )
+        )  # fmt: skip
+        for position, (model, when) in enumerate(VIEWS[method]):
+            for split in ("validation", "test"):
+                accuracy = np.clip((CEILING[method] - 0.06 * position + ease) * grown + draw.normal(0, 0.01, n), 0, 1)
+                evaluations.append(
+                    Evaluation(number, model, when, split, tuple(range(n)), tuple(test.tolist()),
+                               tuple((2.4 - 2 * accuracy).tolist()), tuple(accuracy.tolist()))
+                )  # fmt: skip
+    config: dict[str, Any] = {
+        "rounds": rounds, "local_epochs": 5, "batch_size": 256, "lr": 0.01, "momentum": 0.9, "seed": seed,
+        "method": {"name": method, **({"mu": mu, "schedule": "cosine", "schedule_share": 0.5} if method == "apple" else {})},
+        "data": {"name": "digits"}, "partition": {"name": "practical", "clients": n}, "model": {"name": "lenet"},
+    }  # fmt: skip
+    about = {
+        "clients": names or [f"clinic {i + 1}" for i in range(n)], "classes": [f"digit {c}" for c in range(classes)],
+        "sizes": {"train": counts.sum(axis=1).tolist(), "validation": (test // 2).tolist(), "test": test.tolist()},
+        "label_counts": counts.tolist(), "groups": groups.tolist(), "versions": {"pomona": "0.1.0", "torch": "2.13.0"},
+        "seed": seed, "data": {"name": "digits", "fingerprint": "f" * 16}, "parameters": 431_080,
+        "partition_sha256": "ab" * 32, "model": "lenet",
+    }  # fmt: skip
+    final = [record(e, c, classes) for e in evaluations if e.round == rounds and e.split == "test" for c in e.clients]
+    return Result(config, about, rows, evaluations, final, {"seconds": 60.0})
+
+
+def record(evaluation: Evaluation, client: int, classes: int) -> dict[str, Any]:
+    """The final metrics of one client: right answers on the diagonal, mistakes one class further."""
+    accuracy, samples = evaluation.accuracy[client], evaluation.samples[client]
+    each = samples // classes
+    right = round(accuracy * each)
+    confusion = np.eye(classes, dtype=int) * right + np.roll(np.eye(classes, dtype=int), 1, axis=1) * (each - right)
+    return {
+        "model": evaluation.model, "when": evaluation.when, "split": "test", "client": client, "round": evaluation.round,
+        "accuracy": accuracy, "accuracy_ci": [max(0.0, accuracy - 0.03), min(1.0, accuracy + 0.03)],
+        "balanced_accuracy": accuracy, "macro_f1": accuracy, "auroc": None if client == 1 else 0.99, "ece": 0.031,
+        "loss": evaluation.loss[client], "samples": samples, "sensitivity": [accuracy] * classes, "confusion": confusion.tolist(),
+    }  # fmt: skip
+
+
+def comparison(**shape: Any) -> list[Result]:
+    """Separate, FedAvg, FedAvg-FT and APPLE on one scenario."""
+    return [result(method, **shape) for method in VIEWS]
+
+
+def regression() -> Result:
+    """A run without classes: every accuracy is None."""
+    base = result("apple", n=3, rounds=4)
+    evaluations = [replace(e, accuracy=(None,) * 3) for e in base.evaluations]
+    final = [{k: r[k] for k in ("model", "when", "split", "client", "round", "loss", "samples")} for r in base.final]
+    about = {**base.about, "classes": [], "label_counts": None, "groups": []}
+    return replace(base, evaluations=evaluations, final=final, about=about)
+
+
+def degenerate() -> dict[str, list[Result]]:
+    """Runs that lack something, by what they lack."""
+    whole = result("apple", n=4, rounds=6)
+    bare = {**whole.about, "classes": [], "label_counts": None, "groups": [], "sizes": {}}
+    return {
+        "no validation": [replace(whole, evaluations=[e for e in whole.evaluations if e.split == "test"])],
+        "one client": [result("apple", n=1, rounds=3)],
+        "two clients": [result("apple", n=2, rounds=3)],
+        "one round": comparison(n=3, rounds=1),
+        "cut short": [replace(whole, rounds=whole.rounds[:2], evaluations=whole.evaluations[:4], final=[], summary={})],
+        "nothing happened": [replace(whole, rounds=[], evaluations=[], final=[], summary={})],
+        "no evaluation": [replace(whole, evaluations=[], final=[])],
+        "no relationships": [replace(whole, rounds=[replace(r, info={}) for r in whole.rounds])],
+        "no labels": [replace(whole, about=bare)],
+        "no about": [replace(whole, about={})],
+        "regression": [regression(), regression()],
+        "only separate": [result("separate", n=3, rounds=3)],
+        "one class": [result("fedavg", n=3, rounds=3, classes=1)],
+        "a client without test samples": [
+            replace(whole, evaluations=[
+                replace(e, samples=(0, *e.samples[1:]), loss=(None, *e.loss[1:]), accuracy=(None, *e.accuracy[1:]))
+                for e in whole.evaluations
+            ])
+        ],
+        "partial cohorts": [
+            replace(whole, rounds=[
+                replace(r, cohort=(0, 2), loss=r.loss[:2], bytes_down=r.bytes_down[:2], bytes_up=r.bytes_up[:2],
+                        info={**r.info, "dr": r.info["dr"][[0, 2]]}) for r in whole.rounds
+            ])
+        ],
+        "unequal scenarios": [whole, result("separate", n=6, rounds=4)],
+        "seeds": [result("apple", n=3, rounds=3, seed=s) for s in (1, 2, 3)],
+        "the same run twice": [whole, whole],
+    }  # fmt: skip
