@@ -1,1 +1,48 @@
-"""."""
+"""Personalized cross-silo federated learning: every client gets a model of its own, built from the others' as far as they help.
+
+    import pomona
+    result = pomona.run(pomona.Config(method={"name": "apple"}, partition={"name": "dirichlet"}))
+    result.summary["models"]["personal, trained"]["last"]
+
+Only what stands here is public. Names are imported when first used, so ``import pomona`` loads no PyTorch.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from pomona.errors import ConfigError, DataError, DivergedError, LockedError, PomonaError, StorageError
+from pomona.registry import load as _load
+
+if TYPE_CHECKING:
+    from pomona.config import Config
+    from pomona.record import Evaluation, Result, RoundRow, load
+    from pomona.simulate import run
+
+__all__ = [
+    "Config",
+    "ConfigError",
+    "DataError",
+    "DivergedError",
+    "Evaluation",
+    "LockedError",
+    "PomonaError",
+    "Result",
+    "RoundRow",
+    "StorageError",
+    "load",
+    "run",
+]
+
+_LAZY = {
+    "Config": "pomona.config:Config",
+    "Evaluation": "pomona.record:Evaluation",
+    "Result": "pomona.record:Result",
+    "RoundRow": "pomona.record:RoundRow",
+    "load": "pomona.record:load",
+    "run": "pomona.simulate:run",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'pomona' has no attribute {name!r}")
+    return _load(_LAZY[name])

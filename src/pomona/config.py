@@ -100,7 +100,9 @@ def read_overrides(words: Iterable[str]) -> Tree:
     for word in words:
         key, equals, text = word.partition("=")
         if not equals or not key:
-            raise ConfigError(f"{word!r} is neither a TOML file nor key=value; write for example rounds=10 or method.mu=0.1")
+            raise ConfigError(
+                f"{word!r} is neither a TOML file nor key=value; write for example rounds=10 or method.mu=0.1"
+            )
         leaf: Any = _value(text)
         for part in reversed(key.replace("-", "_").split(".")):
             leaf = {part: leaf}

@@ -1,3 +1,5 @@
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -60,6 +62,15 @@ def test_whole_shares_are_exact_for_every_offset():
         dealt = deal(labels, shares, stream(seed, "t"))
         counts = np.stack([np.bincount(labels[rows], minlength=3) for rows in dealt])
         assert np.array_equal(counts, [[80, 1, 10], [10, 80, 1], [1, 10, 80]])
+
+
+def test_rounding_errors_of_the_shares_lose_no_row():
+    """0.7 + 0.1 + 0.1 + 0.1 is 0.9999999999999999, but ten rows are ten rows even where the offset is 0."""
+    shares = np.array([[0.7], [0.1], [0.1], [0.1]])
+    assert np.cumsum(shares)[-1] < 1
+    no_offset = SimpleNamespace(permutation=lambda rows: rows, random=lambda: 0.0)
+    dealt = deal(np.zeros(10, dtype=np.int64), shares, no_offset)
+    assert [rows.tolist() for rows in dealt] == [[0, 1, 2, 3, 4, 5, 6], [7], [8], [9]]
 
 
 def test_rounding_favours_nobody():

@@ -106,10 +106,10 @@ def test_natural_keeps_every_row_with_its_owner_and_in_its_part():
 
 def test_natural_draws_the_parts_that_an_owner_lacks():
     """Owner 0 lacks a test part: round(0.25 * 8) = 2 rows; owner 1 a validation part: round(0.5 * 6) = 3."""
-    data = owned(["t" * 8 + "v", "t" * 6 + "ee"])
+    data = owned(["t" * 8 + "v" * 8, "t" * 6 + "ee"])
     made = divide(data, DataSettings(validation_share=0.5, test_share=0.25), Natural(), 2, 0)
     parts = [(len(c.train), len(c.validation), len(c.test)) for c in made.clients]
-    assert parts == [(6, 1, 2), (3, 3, 2)]
+    assert parts == [(6, 8, 2), (3, 3, 2)]
     assert np.all(data.owners.client[made.clients[0].test] == 0)
 
 

@@ -11,7 +11,7 @@ from pomona.partition import Classes, Dirichlet, Groups, Iid, Pathological, Prac
 from pomona.partition.classes import classes_table
 from pomona.partition.dirichlet import dirichlet_table
 from pomona.partition.divergence import label_counts
-from pomona.partition.groups import Group
+from pomona.partition.groups import Group, spread
 from pomona.partition.pathological import pathological_table
 from pomona.partition.practical import shards
 from pomona.rng import stream
@@ -60,6 +60,17 @@ def test_pathological_repeats_a_class_only_across_permutations():
     per_client = np.array([(pathological_table(3, 3, 2, False, stream(s, "t")) > 0).sum(axis=1) for s in range(60)])
     assert np.all(per_client[:, [0, 2]] == 2)
     assert set(per_client[:, 1]) == {1, 2}
+
+
+def test_a_class_drawn_twice_counts_twice():
+    """Six clients, three classes, two each: 12 places, 4 of each class; who has 2 of the 4 gets one half."""
+    doubled = 0
+    for seed in range(30):
+        shares = pathological_table(6, 3, 2, True, stream(seed, "t"))
+        for row in shares[(shares > 0).sum(axis=1) == 1]:
+            doubled += 1
+            assert row.max() == 0.5
+    assert doubled
 
 
 def test_pathological_leaves_out_classes_that_nobody_drew():
@@ -145,6 +156,14 @@ def test_groups_have_exact_sizes_and_dominating_shares():
     assert np.array_equal(test[:2], [[4, 4, 1, 1]] * 2)
     assert sizes(made, "test") == [10] * 5
     assert made.groups == (0, 0, 1, 1, 1)
+
+
+def test_the_rows_left_over_are_drawn():
+    """Seven rows over bins 0, 2 and 3: two each, and the seventh falls to any of the three."""
+    counts = np.array([spread(7, np.array([0, 2, 3]), 5, stream(seed, "t")) for seed in range(40)])
+    assert np.all(counts[:, [0, 2, 3]] >= 2)
+    assert np.all(counts.sum(axis=1) == 7)
+    assert np.array_equal(np.unique(np.argmax(counts, axis=1)), [0, 2, 3])
 
 
 def test_groups_use_up_the_data_exactly():

@@ -1,1 +1,54 @@
-"""."""
+"""Readers: from a name or a file to one checked ``Dataset``."""
+
+from typing import Any
+
+import numpy as np
+
+from pomona.data import pixels, table, targets
+from pomona.data.catalogue import CATALOGUE, Listing, describe
+from pomona.data.check import checked, finite
+from pomona.data.dataset import Dataset, Owners
+from pomona.data.settings import ClientFiles, DataSettings
+from pomona.errors import ConfigError, DataError
+from pomona.registry import Registry
+
+__all__ = ["DATASETS", "ClientFiles", "DataSettings", "Dataset", "Listing", "Owners", "checked", "describe", "read"]
+
+DATASETS = Registry("data set", {name: entry.target for name, entry in CATALOGUE.items()})
+
+
+def read(settings: DataSettings) -> Dataset:
+    """Read the data set that the settings name, resize its images if asked, and check all of it.
+
+    Raises:
+        ConfigError: an unknown name, or settings that do not fit the data.
+        DataError: data that is missing or damaged.
+    """
+    if settings.clients and settings.name in DATASETS and settings.name != "clients":
+        raise ConfigError(f"data.clients is read by the name 'clients' only, not by {settings.name!r}; set data.name")
+    reader = DATASETS.resolve(settings.name)
+    if not callable(reader):
+        raise ConfigError(f"{settings.name} is no function; give a module:function that takes the data settings")
+    dataset = _adopted(reader(settings), settings)
+    if settings.targets != "classes" and dataset.classes:
+        raise ConfigError(f"{dataset.name} has classes; drop data.targets = {settings.targets}")
+    return pixels.resized(checked(dataset), settings.resize, settings.memory_share)
+
+
+def _adopted(result: Any, settings: DataSettings) -> Dataset:
+    """What a reader returned: a data set as it is, or arrays x, y of a function of the user's own made into one."""
+    if isinstance(result, Dataset):
+        return result
+    name = settings.name
+    if not (isinstance(result, tuple) and len(result) == 2):
+        raise DataError(f"{name} returned {type(result).__name__}; return a Dataset, or arrays (x, y)")
+    x, y = (np.asarray(array) for array in result)
+    if 0 in {x.ndim, y.ndim} or x.dtype.kind not in "biuf":
+        raise DataError(f"{name} returned x {x.dtype} {x.shape}, y {y.dtype} {y.shape}; return arrays of numbers")
+    y, classes = targets.from_arrays([(f"{name}: y", y)], settings.targets, settings.classes)
+    if x.ndim == 2:
+        with np.errstate(over="ignore"):  # the check names the row
+            x = x.astype(np.float32)
+        finite(x, f"{name}: x")
+        return Dataset(name, "table", x, y, classes, len(y), *table.moments(x))
+    return Dataset(name, "image", x[..., None] if x.ndim == 3 else x, y, classes, len(y), pixels.SHIFT, pixels.SCALE)

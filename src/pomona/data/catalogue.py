@@ -71,10 +71,10 @@ def _cifar(number: int, about: str, markers: tuple[str, ...]) -> Entry:
 
 _ENTRIES = (
     Entry("digits", "pomona.data.embedded:digits", "image", "8x8x1", "handwritten digits, 10 classes, 1,797 rows"),
-    Entry(
-        "breast-cancer", "pomona.data.embedded:breast_cancer", "table", "30", "tumour nuclei, 2 classes, 569 rows"
+    Entry("breast-cancer", "pomona.data.embedded:breast_cancer", "table", "30", "tumour nuclei, 2 classes, 569 rows"),
+    _idx(
+        "mnist", "digits, 10 classes, 60,000 + 10,000", "MNIST (LeCun, Cortes, Burges), IDX files", ("mnist", "MNIST")
     ),
-    _idx("mnist", "digits, 10 classes, 60,000 + 10,000", "MNIST (LeCun, Cortes, Burges), IDX files", ("mnist", "MNIST")),
     _idx(
         "fashion-mnist",
         "clothes, 10 classes, 60,000 + 10,000",

@@ -28,7 +28,9 @@ def labels(y: NDArray[Any], n_classes: int | None, where: str) -> NDArray[np.int
     if y.dtype.kind not in "biu":
         raise DataError(f"{where}: labels are {y.dtype}, not whole numbers; store integers, or set data.targets")
     if y.ndim != 1 and y.shape[1:] != (1,):
-        raise DataError(f"{where}: labels have shape {y.shape}, not one a row; set data.targets, or store class numbers")
+        raise DataError(
+            f"{where}: labels have shape {y.shape}, not one a row; set data.targets, or store class numbers"
+        )
     flat = y.reshape(-1)
     end = MOST_CLASSES if n_classes is None else n_classes
     bad = np.flatnonzero((flat < 0) | (flat >= end))
@@ -122,5 +124,7 @@ def _owners(owners: Owners, n: int, name: str) -> None:
         ("role", owners.role, np.int8, 3),
     ):
         if array.dtype != dtype or array.shape != (n,):
-            raise DataError(f"{name}: {what} of the owners is {array.dtype} {array.shape}, not {np.dtype(dtype)} ({n},)")
+            raise DataError(
+                f"{name}: {what} of the owners is {array.dtype} {array.shape}, not {np.dtype(dtype)} ({n},)"
+            )
         labels(array, end, f"{name}: {what} of the owners")

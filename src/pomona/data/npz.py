@@ -1,6 +1,5 @@
 """NumPy archives, member by member and without pickle; own data as x and y in one of them."""
 
-import math
 import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -10,15 +9,17 @@ from typing import IO, Any
 
 import numpy as np
 from numpy.lib import format as npy
+from numpy.typing import NDArray
 
-from pomona.data import pixels, table, targets
+from pomona.data import check, pixels, table, targets
 from pomona.data.catalogue import own_path
 from pomona.data.dataset import Dataset
 from pomona.data.settings import DataSettings
-from pomona.data.stored import MOST_PACKED, Stored, joined, promised, reading
+from pomona.data.stored import MOST_PACKED, Stored, joined, paired, promised, reading
 from pomona.errors import DataError
 
 Pair = tuple[Stored, Stored]
+_TRAINING = (("x", "y"), ("x_train", "y_train"))
 _HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 
 
@@ -73,7 +74,7 @@ def pair(path: Path, *candidates: tuple[str, str]) -> Pair:
     """The arrays under the first of the name pairs that is there."""
     known = names(path)
     x, y = next((c for c in candidates if c[0] in known), candidates[0])
-    return stored(path, x), stored(path, y)
+    return paired(stored(path, x), stored(path, y))
 
 
 def read(settings: DataSettings) -> Dataset:
@@ -82,47 +83,43 @@ def read(settings: DataSettings) -> Dataset:
     x is (N, H, W) or (N, H, W, C) uint8 for images, (N, F) numbers for a table.
     """
     path = own_path(settings)
-    parts = [pair(path, ("x", "y"), ("x_train", "y_train"))]
+    parts = [pair(path, *_TRAINING)]
     if "x_test" in names(path):
         parts.append(pair(path, ("x_test", "y_test")))
-    return from_parts(str(path), parts, 1, settings)[0]
+    return _dataset(str(path), parts, 1, settings, _classes(path, settings))[0]
 
 
 def read_parts(paths: Sequence[Path], training: int, settings: DataSettings) -> tuple[Dataset, tuple[int, ...]]:
     """Archives with x and y one after the other, the first ``training`` of them for training; and their row counts."""
-    parts = [pair(path, ("x", "y"), ("x_train", "y_train")) for path in paths]
-    return from_parts(", ".join(map(str, paths)), parts, training, settings)
+    parts = [pair(path, *_TRAINING) for path in paths]
+    return _dataset(str(paths[0].parent), parts, training, settings, _classes(paths[0], settings))
 
 
-def from_parts(
-    name: str, parts: Sequence[Pair], training: int, settings: DataSettings
+def _classes(path: Path, settings: DataSettings) -> tuple[str, ...]:
+    """Class names: those of the settings, else those stored in the archive, else none."""
+    if settings.classes or settings.targets != "classes" or "classes" not in names(path):
+        return settings.classes
+    return tuple(map(str, stored(path, "classes").load()))
+
+
+def _dataset(
+    name: str, parts: Sequence[Pair], training: int, settings: DataSettings, classes: tuple[str, ...]
 ) -> tuple[Dataset, tuple[int, ...]]:
-    """The data set of stored inputs and labels, the first ``training`` pairs for training; and their row counts."""
-    for x, y in parts:
-        if len(x) != len(y):
-            raise DataError(f"{x.where} has {len(x)} rows but {y.where} has {len(y)}; give each row one label")
     inputs, counts = [x for x, _ in parts], tuple(len(x) for x, _ in parts)
     n_train = sum(counts[:training])
-    y, classes = targets.from_arrays([(y.where, y.load()) for _, y in parts], settings.targets, _classes(parts, settings))
+    targeted, classes = targets.from_arrays([(y.where, y.load()) for _, y in parts], settings.targets, classes)
     if len(inputs[0].shape) == 2:
-        width = _numbers(inputs)
-        x = joined(inputs, (width,), np.float32, settings.memory_share)
-        shift, scale = table.moments(x[:n_train], name)
-        return Dataset(name, "table", x, y, classes, n_train, shift, scale), counts
+        x = _table(inputs, settings.memory_share)
+        return Dataset(name, "table", x, targeted, classes, n_train, *table.moments(x[:n_train])), counts
     x = pixels.gathered(inputs, settings.memory_share)
-    return Dataset(name, "image", x, y, classes, n_train, pixels.SHIFT, pixels.SCALE), counts
+    return Dataset(name, "image", x, targeted, classes, n_train, pixels.SHIFT, pixels.SCALE), counts
 
 
-def _classes(parts: Sequence[Pair], settings: DataSettings) -> tuple[str, ...]:
-    """Class names: those of the settings, else those stored beside the first labels."""
-    if settings.classes or settings.targets != "classes":
-        return settings.classes
-    path = Path(parts[0][1].where.rpartition(", array ")[0])
-    return tuple(map(str, stored(path, "classes").load())) if "classes" in names(path) else ()
-
-
-def _numbers(parts: Sequence[Stored]) -> int:
+def _table(parts: Sequence[Stored], memory_share: float) -> NDArray[np.generic]:
     for part in parts:
         if part.dtype.kind not in "biuf":
             raise DataError(f"{part.where} is {part.dtype}; a table holds numbers")
-    return math.prod(parts[0].shape[1:])
+    x = joined(parts, parts[0].shape[1:], np.float32, memory_share)
+    for part, rows in zip(parts, np.split(x, np.cumsum([len(part) for part in parts])[:-1]), strict=True):
+        check.finite(rows, part.where)
+    return x

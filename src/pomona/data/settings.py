@@ -22,43 +22,59 @@ class ClientFiles(Settings):
 
     name: str = Field(min_length=1, description="Name of the client.")
     train: Path = Field(description="Training rows (.npz or .csv).")
-    validation: Path | None = Field(None, description="Validation rows of its own.")
-    test: Path | None = Field(None, description="Test rows of its own.")
+    validation: Path | None = Field(default=None, description="Validation rows of its own.")
+    test: Path | None = Field(default=None, description="Test rows of its own.")
 
 
 class DataSettings(Settings):
     """Which data, where it lies and how it is read."""
 
-    name: str = Field("digits", description="A data set of `pomona data list`, or module:function of your own.")
-    dir: Path | None = Field(None, description="Folder of the data sets; the environment variable POMONA_DATA if unset.")
-    path: Path | None = Field(None, description="Own data: the file or the folder to read.")
-    clients: tuple[ClientFiles, ...] = Field((), description="Files of each client, for the name 'clients'.")
+    name: str = Field(default="digits", description="A data set of `pomona data list`, or module:function of your own.")
+    dir: Path | None = Field(
+        default=None, description="Folder of the data sets; the environment variable POMONA_DATA if unset."
+    )
+    path: Path | None = Field(default=None, description="Own data: the file or the folder to read.")
+    clients: tuple[ClientFiles, ...] = Field(default=(), description="Files of each client, for the name 'clients'.")
 
     split: Literal["official", "pooled"] = Field(
-        "official", description="Keep the source's training and test parts, or pool them and split anew."
+        default="official", description="Keep the source's training and test parts, or pool them and split anew."
     )
     test_share: float = Field(
-        0.2, gt=0, lt=1, description="Share of the rows for testing, where pooled or where the source has no test part."
+        default=0.2,
+        gt=0,
+        lt=1,
+        description="Share of the rows for testing, where pooled or where the source has no test part.",
     )
     validation_share: float = Field(
-        0.15, ge=0, lt=1, description="Share of each client's training rows held out for validation."
+        default=0.15, ge=0, lt=1, description="Share of each client's training rows held out for validation."
     )
-    train_limit: int | None = Field(None, ge=1, description="At most this many training rows, a seeded draw.")
-    test_limit: int | None = Field(None, ge=1, description="At most this many test rows, a seeded draw.")
+    train_limit: int | None = Field(default=None, ge=1, description="At most this many training rows, a seeded draw.")
+    test_limit: int | None = Field(default=None, ge=1, description="At most this many test rows, a seeded draw.")
     memory_share: float = Field(
-        0.25, gt=0, le=1, description="Arrays larger than this share of the machine's memory are kept on disk."
+        default=0.25, gt=0, le=1, description="Arrays larger than this share of the machine's memory are kept on disk."
     )
 
-    resize: int | None = Field(None, ge=1, description="Side in pixels to which images are resized (bilinear, antialiased).")
-    targets: Targets = Field("classes", description="What own data's labels are: class numbers, real targets or 0/1 flags.")
+    resize: int | None = Field(
+        default=None, ge=1, description="Side in pixels to which images are resized (bilinear, antialiased)."
+    )
+    targets: Targets = Field(
+        default="classes", description="What own data's labels are: class numbers, real targets or 0/1 flags."
+    )
     classes: tuple[str, ...] = Field(
-        (), description="Class names of own data in the order of their numbers; found in the data if empty."
+        default=(), description="Class names of own data in the order of their numbers; found in the data if empty."
     )
     header: bool | None = Field(
-        None, description="Whether line 1 of a CSV names the columns; if unset, it does when a column is given by name."
+        default=None,
+        description="Whether line 1 of a CSV names the columns; if unset, it does when a column is given by name.",
     )
-    label_column: Column | None = Field(None, description="CSV column of the label: name, or number from 0 (-1 is the last).")
-    client_column: Column | None = Field(None, description="CSV column that names the client owning a row.")
-    text_columns: tuple[Column, ...] = Field((), description="CSV columns whose texts are joined.")
-    vocabulary_size: int = Field(98635, ge=2, description="Most tokens, the padding and the unknown token included.")
-    sequence_length: int = Field(200, ge=1, description="Tokens per text; longer ones are cut, shorter ones padded.")
+    label_column: Column | None = Field(
+        default=None, description="CSV column of the label: name, or number from 0 (-1 is the last)."
+    )
+    client_column: Column | None = Field(default=None, description="CSV column that names the client owning a row.")
+    text_columns: tuple[Column, ...] = Field(default=(), description="CSV columns whose texts are joined.")
+    vocabulary_size: int = Field(
+        default=98635, ge=2, description="Most tokens, the padding and the unknown token included."
+    )
+    sequence_length: int = Field(
+        default=200, ge=1, description="Tokens per text; longer ones are cut, shorter ones padded."
+    )

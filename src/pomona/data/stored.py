@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -39,7 +39,7 @@ def opened(path: Path) -> Iterator[IO[bytes]]:
     with reading(path), path.open("rb") as raw:
         packed = is_gzip(raw)
         with gzip.GzipFile(fileobj=raw) if packed else raw as stream:
-            yield stream
+            yield cast("IO[bytes]", stream)
 
 
 def is_gzip(raw: IO[bytes]) -> bool:
@@ -112,7 +112,9 @@ def _fill(stream: IO[bytes], out: NDArray[Any], dtype: np.dtype[Any], where: str
         for part in out:
             _fill(stream, part, dtype, where)
         return
-    with np.errstate(over="ignore", invalid="ignore"):  # what does not fit becomes infinite, and the check names its row
+    with np.errstate(
+        over="ignore", invalid="ignore"
+    ):  # what does not fit becomes infinite, and the check names its row
         for start, rows in _chunks(stream, out.shape, dtype, where):
             out[start : start + len(rows)] = rows
 
@@ -130,9 +132,14 @@ def promised(stored: Stored, room: int) -> Stored:
     return stored
 
 
-def joined(
-    parts: Sequence[Stored], row: tuple[int, ...], dtype: DTypeLike, memory_share: float
-) -> NDArray[np.generic]:
+def paired(x: Stored, y: Stored) -> tuple[Stored, Stored]:
+    """Inputs and their labels, once both are seen to have the same number of rows."""
+    if len(x) != len(y):
+        raise DataError(f"{x.where} has {len(x)} rows but {y.where} has {len(y)}; give each row one label")
+    return x, y
+
+
+def joined(parts: Sequence[Stored], row: tuple[int, ...], dtype: DTypeLike, memory_share: float) -> NDArray[np.generic]:
     """The parts one after the other in one new array, each row in the shape ``row``.
 
     Raises:

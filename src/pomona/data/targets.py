@@ -1,5 +1,6 @@
 """From what a source stores as labels to the targets of a data set."""
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ from pomona.data import check
 from pomona.data.settings import Targets
 from pomona.errors import ConfigError, DataError, near
 
+LARGEST = float(np.finfo(np.float32).max)
 Answer = tuple[NDArray[np.generic], tuple[str, ...]]
 
 
@@ -52,7 +54,7 @@ def from_cells(cells: Sequence[str], kind: Targets, classes: tuple[str, ...], wh
     if kind == "multilabel":
         raise ConfigError("data.targets = multilabel needs several labels a row; store x and y (N, K) in an .npz")
     if kind == "regression":
-        return np.array([[number(c, lambda row=r: where(row))] for r, c in enumerate(cells)], np.float32), ()
+        return np.array(numbers(cells, where), np.float32)[:, None], ()
     names = classes or in_order(cells)
     index = {name: i for i, name in enumerate(names)}
     for row, cell in enumerate(cells):
@@ -62,15 +64,17 @@ def from_cells(cells: Sequence[str], kind: Targets, classes: tuple[str, ...], wh
     return np.array([index[cell] for cell in cells], np.int64), names
 
 
-def number(cell: str, where: Callable[[], str]) -> float:
-    """The finite float32-sized number in a cell. Raises DataError naming the place for anything else."""
-    try:
-        value = float(cell)
-    except ValueError:
-        value = float("nan")
-    if not abs(value) <= float(np.finfo(np.float32).max):
-        raise DataError(f"{where()}: {cell!r} is not a finite number; correct it or drop the row")
-    return value
+def numbers(cells: Iterable[str], where: Callable[[int], str]) -> list[float]:
+    """The numbers in cells, finite and of float32's size. Raises DataError for anything else; ``where(i)`` is cell i."""
+    values = []
+    for i, cell in enumerate(cells):
+        try:
+            values.append(float(cell))
+        except ValueError:
+            values.append(math.nan)
+        if not abs(values[-1]) <= LARGEST:
+            raise DataError(f"{where(i)}: {cell!r} is not a finite number; correct it or drop the row")
+    return values
 
 
 def in_order(names: Iterable[str]) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""The round loop, once: plan, exchange, aggregate, commit, evaluate, record. A transport carries; nothing else differs."""
+"""The round loop, once: plan, exchange, aggregate, commit, evaluate, record. A transport only carries."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -137,6 +137,6 @@ class Loop:
 
 
 def received_bytes(down: Downlink, n: int) -> tuple[int, ...]:
-    """Bytes of models that each receiver of a downlink downloads; models in a bank that it did not ask for do not count."""
+    """Bytes of models that each receiver of a downlink downloads: those of a bank that its index names."""
     each = sum(rows.bank[0].nbytes * rows.index[0].numel() for rows in down.values())
     return (each,) * n

@@ -1,4 +1,4 @@
-"""One file per paper: settings, server half, client half; pure functions on rows. The table of all methods stands here."""
+"""One file per paper: settings, server half, client half; pure functions on rows. The table of all stands here."""
 
 from typing import Annotated, get_args
 

@@ -13,13 +13,15 @@ Luo, Wu. Adapt to adaptation: learning personalization for cross-silo federated 
     budget M         first those never downloaded, in random order; the rest without replacement, with
                      probability ~ b^|p_ij|, b = max(1.5, r M / N)                                       (eqs. 8, 9)
 
-The core c_i goes up; the row p_i never does. The client chooses what to download, privately, and asks for it along with its upload.
+The core c_i goes up; the row p_i never does. A client chooses in private what to download next, and asks for it
+along with its upload.
 
-Differs from the paper: the exponential scheduler is printed as e^(r/L), which grows and drops the eps that the text defines.
-p may be negative and need not sum to 1 ("convex combination" in the text is not enforced, in the paper's code neither).
-Differs from published code: the penalty has the paper's factor 1/2 (mu here is twice the code's); the record of what was
-ever downloaded is kept, where the published one stays empty and the choice therefore uniform (``selection="uniform"``);
-cores start from one model unless ``core_init="independent"``, which is what the code does.
+Differs from the paper: the exponential scheduler is printed as e^(r/L), which grows and drops the eps that the text
+defines. p may be negative and need not sum to 1 (the "convex combination" of the text is enforced nowhere, in the
+paper's code neither).
+Differs from published code: the penalty has the paper's factor 1/2 (mu here is twice the code's); the record of what
+was ever downloaded is kept, where the published one stays empty and the choice therefore uniform
+(``selection="uniform"``); cores start from one model unless ``core_init="independent"``, which is what the code does.
 """
 
 import math
@@ -133,7 +135,8 @@ def initial_cores(settings: Apple, initial: Initial, n: int) -> Tensor:
 class State:
     """What a client keeps: its core (n, d), its DR row (n, N), and under a budget its copies of all cores.
 
-    ``copies`` (n, N, d) is empty, (n, 0, d), when every round brings all cores; ``fetched`` (n, N) says which were ever downloaded.
+    ``copies`` (n, N, d) is empty, (n, 0, d), when every round brings all cores; ``fetched`` (n, N) marks what was ever
+    downloaded.
     """
 
     core: Tensor
@@ -181,9 +184,9 @@ def client(settings: Apple) -> Client:
 
 
 def personal(p: Tensor, mine: Tensor, C0: Tensor, c: Tensor) -> Tensor:
-    """eq. 4 with the own core added apart: w_i = sum_{j != i} p_ij C0_j + p_ii c_i, rows (n, d).
+    """Eq. 4 with the own core added apart: w_i = sum_{j != i} p_ij C0_j + p_ii c_i, rows (n, d).
 
-    ``C0`` is (N, d) when all clients hold the same copies, else (n, N, d); ``mine`` (n, N) marks each client's own place.
+    ``C0`` is (N, d) when all clients hold the same copies, else (n, N, d); ``mine`` (n, N) marks a client's own place.
     """
     others = p.masked_fill(mine, 0)
     mixed = others @ C0 if C0.dim() == 2 else torch.bmm(others.unsqueeze(1), C0).squeeze(1)
@@ -212,7 +215,7 @@ def choose(settings: Apple, p: Tensor, fetched: Tensor, client: int, seed: int, 
     """The ids (M,) that a client asks for in round ``number``, ascending (A.2; r is the number of rounds behind it)."""
     N, M, r = len(p), limit(settings, len(p)), number - 1
     others = np.delete(np.arange(N), client)
-    if M == len(others):
+    if len(others) == M:
         return torch.from_numpy(others)
     draw = stream(seed, "request", number, client)
     if settings.selection == "uniform":
@@ -225,7 +228,7 @@ def choose(settings: Apple, p: Tensor, fetched: Tensor, client: int, seed: int, 
 
 
 def probabilities(p: NDArray[np.float64], r: int, M: int, N: int) -> NDArray[np.float64]:
-    """eq. 9: b^|p_ij| normalised over the given j, with b of eq. 8; the largest exponent is taken out first."""
+    """Eq. 9: b^|p_ij| normalised over the given j, with b of eq. 8; the largest exponent is taken out first."""
     exponent = np.abs(p) * math.log(max(1.5, r * M / N))
     power = np.exp(exponent - exponent.max(initial=0.0))
     return np.asarray(power / power.sum()) if len(power) else power

@@ -149,7 +149,7 @@ def sgd(
     pull: Pull | None = None,
     purpose: str = TRAINING,
 ) -> Tensor:
-    """Local SGD on rows W (n, d), in place: ``epochs`` passes (the round's own if None) over each client's training data."""
+    """Local SGD on rows W (n, d), in place: ``epochs`` passes (the round's if None) over the training data."""
     for batch, w, velocity in cohort.steps(
         round_.epochs if epochs is None else epochs, W, velocities(W, round_), purpose=purpose
     ):

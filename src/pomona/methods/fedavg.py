@@ -15,7 +15,6 @@ Differs from papers: the number of fine-tuning epochs is printed nowhere; the de
 The momentum starts at zero in every round, as in the code published with APPLE.
 """
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Literal
 

@@ -21,7 +21,7 @@ class Batch:
 def shuffled(
     rows: Tensor, epochs: int, size: int, seed: int, purpose: str, round_number: int, client: int
 ) -> Iterator[Tensor]:
-    """Batches of a client: ``epochs`` passes over ``rows``, each in a fresh order, the last batch of a pass as it comes."""
+    """A client's batches: ``epochs`` passes over ``rows``, each in a fresh order, its last batch as it comes."""
     generator = stream(seed, purpose, round_number, client)
     for _ in range(epochs):
         order = torch.from_numpy(generator.permutation(len(rows))).to(rows.device)

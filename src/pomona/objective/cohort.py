@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -49,7 +49,7 @@ class Cohort:
         """The ids as an index tensor (n,)."""
         return torch.tensor(self.clients)
 
-    def steps(self, epochs: int, *rows: Tensor, purpose: str = TRAINING) -> Iterator[tuple[Batch, *tuple[Tensor, ...]]]:
+    def steps(self, epochs: int, *rows: Tensor, purpose: str = TRAINING) -> Iterator[tuple[Any, ...]]:
         """Each step's batch, with views of the given tensors cut to the clients that still have one.
 
         Clients have different numbers of steps; the views are prefixes, so in-place work on them reaches the rows.
@@ -67,11 +67,12 @@ class Cohort:
             yield batch, *(t[:active] for t in rows)
 
     def gradient(self, W: Tensor, batch: Batch, criterion: Criterion | None = None) -> tuple[Tensor, Tensor]:
-        """Mean losses (n,) of rows W on the batch, and their gradients G (n, d). Raises DivergedError, naming who and where."""
+        """Mean losses (n,) of rows W on the batch, gradients G (n, d). Raises DivergedError naming who and where."""
         losses, G = self.objective.gradient(W, batch.indices, criterion)
         for k in (~torch.isfinite(losses)).nonzero().flatten().tolist():
             raise DivergedError(
-                f"client {self.clients[k]}, round {self.round.number}, step {batch.step}: the loss is {float(losses[k])}; lower lr"
+                f"client {self.clients[k]}, round {self.round.number}, step {batch.step}: "
+                f"the loss is {float(losses[k])}; lower lr"
             )
         if batch.purpose == TRAINING:
             counts = torch.tensor([len(i) for i in batch.indices], dtype=torch.float64)

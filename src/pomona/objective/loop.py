@@ -70,7 +70,7 @@ class LoopObjective:
 
     @torch.no_grad()
     def outputs(self, row: Tensor, client: int, split: str) -> tuple[Tensor, Tensor]:
-        """Outputs (b, K) of one model row (d,) on all of a client's split, and the targets, in the order of its rows."""
+        """Outputs (b, K) of one model row (d,) on all of a client's split, and the targets, in its rows' order."""
         self._point_at(row)
         if self.space.has_statistics and not self.space.buffers:
             self._estimate_statistics(client)

@@ -34,17 +34,22 @@ class Resident:
 
     @classmethod
     def of(cls, dataset: Dataset, partition: Partition, targets: Targets, device: str = "cpu") -> "Resident":
-        """Put a data set and its partition on a device. A memory-mapped array stays on disk when the device is a CPU."""
+        """Put a data set and its partition on a device; on a CPU a memory-mapped array stays on disk."""
         text = dataset.kind == "text"
         shift, scale = (
             None if text else torch.tensor(v, dtype=torch.float32).to(device) for v in (dataset.shift, dataset.scale)
         )
         rows = {s: [torch.from_numpy(getattr(c, s)) for c in partition.clients] for s in SPLITS}
         x, y = (torch.from_numpy(np.asarray(a)).to(device) for a in (dataset.x, dataset.y))
-        return cls(x, y, shift, scale, {s: [r.to(device) for r in per_client] for s, per_client in rows.items()}, targets)
+        return cls(
+            x, y, shift, scale, {s: [r.to(device) for r in per_client] for s, per_client in rows.items()}, targets
+        )
 
     def gather(self, index: Tensor) -> tuple[Tensor, Tensor]:
-        """Inputs as the model takes them, (b, C, H, W) channels-last or (b, F) or (b, T), and targets, for rows ``index`` (b,)."""
+        """What the model takes for rows ``index`` (b,), and targets.
+
+        Inputs are (b, C, H, W) channels-last, (b, F) or (b, T).
+        """
         x = self.x[index]
         if self.shift is None or self.scale is None:
             return x, self.y[index]

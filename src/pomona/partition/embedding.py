@@ -51,7 +51,7 @@ def network(task: Task, rows: Rows, epochs: int) -> Vectors:
             batch = order[start : start + BATCH]
             loss = cross_entropy(relu(hidden(inputs(dataset, batch))) @ head, torch.from_numpy(task.labels[batch]))
             optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             optimizer.step()
     with torch.no_grad():
         parts = [hidden(inputs(dataset, rows[s : s + BATCH])).numpy() for s in range(0, len(rows), BATCH)]

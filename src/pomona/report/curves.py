@@ -1,5 +1,6 @@
 """Figures over rounds: loss and accuracy curves, accuracy against traffic, APPLE's loss scheduler."""
 
+from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -20,7 +21,7 @@ def curves(runs: list[Run]) -> Picture | None:
     for run in runs:
         losses = [(r.round, average(r.loss)) for r in run.result.rounds]
         training = [(x, y) for x, y in losses if y is not None]
-        _draw(left, training, run, main=True, label=None)
+        _draw(left, training, run, main=True, label=None if run.test else run.label)
         rows += [_row(run, "train loss", "", "", x, y) for x, y in training]
         for position, (model, when) in enumerate(views(run.result)):
             evaluations = run.result.curve(model, when)
@@ -34,7 +35,7 @@ def curves(runs: list[Run]) -> Picture | None:
     unit = "%" if measure == "accuracy" else "mean over clients"
     right.set(title=f"Test {measure}, mean over clients", xlabel="round", ylabel=unit)
     grid(left, right)
-    figure.legend(loc="outside lower center", ncols=min(3, max(1, len(right.get_lines()))))
+    figure.legend(loc="outside lower center", ncols=3)
     return Picture(
         name="curves",
         title="Loss and accuracy over the rounds",
@@ -55,7 +56,7 @@ def _row(run: Run, quantity: str, model: str, when: str, number: int, value: flo
     return {"run": run.label, "quantity": quantity, "model": model, "when": when, "round": number, "value": value}
 
 
-def _draw(ax: Any, points: list[tuple[int, float]], run: Run, *, main: bool, label: str | None) -> None:
+def _draw(ax: Any, points: Sequence[tuple[float, float]], run: Run, *, main: bool, label: str | None) -> None:
     """One curve of a run; a single point is drawn as a dot."""
     method = run.result.name
     ax.plot(
@@ -102,7 +103,7 @@ def traffic(runs: list[Run]) -> Picture | None:
         ]
         moving = [(x, 100 * y) for x, y, _ in points if x > 0]
         if moving:
-            _draw(ax, moving, run, main=True, label=run.label)  # type: ignore[arg-type]
+            _draw(ax, moving, run, main=True, label=run.label)
             ax.plot(*moving[-1], marker=marker_of(run.result.name), color=colour_of(run.result.name), markersize=7)
         elif points:
             silent.append(run)

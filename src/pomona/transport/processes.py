@@ -55,7 +55,9 @@ class Workers:
         self._processes: list[Any] = []
         for worker, ids in enumerate(spread(sizes, workers)):
             here, there = context.Pipe()
-            process = context.Process(target=_serve, args=(there, make, ids), daemon=True, name=f"pomona-worker-{worker}")
+            process = context.Process(
+                target=_serve, args=(there, make, ids), daemon=True, name=f"pomona-worker-{worker}"
+            )
             process.start()
             there.close()
             self._home |= dict.fromkeys(ids, worker)
@@ -91,7 +93,8 @@ class Workers:
     def close(self) -> None:
         """End the processes."""
         for pipe in self._pipes:
-            pipe.close()
+            with contextlib.suppress(OSError):
+                pipe.send(None)
         for process in self._processes:
             process.join(timeout=1)
             if process.is_alive():
@@ -116,11 +119,13 @@ class Workers:
     def _dead(self, worker: int) -> PomonaError:
         ids = sorted(i for i, w in self._home.items() if w == worker)
         code = self._processes[worker].exitcode
-        return PomonaError(f"worker {worker} with clients {ids} died (exit {code}); is there enough memory? try workers=1")
+        return PomonaError(
+            f"worker {worker} with clients {ids} died (exit {code}); is there enough memory? try workers=1"
+        )
 
 
 def spread(sizes: Sequence[int], workers: int) -> list[tuple[int, ...]]:
-    """Clients per worker, the largest first, each to the worker with the least so far; every worker gets at least one."""
+    """Clients per worker: the largest first, each to the worker with the least so far; none stays empty."""
     homes: list[list[int]] = [[] for _ in range(min(workers, len(sizes)))]
     for client in sorted(range(len(sizes)), key=lambda i: (-sizes[i], i)):
         min(homes, key=lambda home: (sum(sizes[i] for i in home), len(home))).append(client)
@@ -132,8 +137,8 @@ def _serve(pipe: Any, make: Make, ids: tuple[int, ...]) -> None:
     torch.set_num_threads(1)
     clients = make(ids)
     with contextlib.suppress(EOFError, ConnectionResetError, BrokenPipeError):
-        while True:
-            function, args = pipe.recv()
+        while request := pipe.recv():
+            function, args = request
             try:
                 answer = function(clients, *args)
             except Exception as fault:

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 from time import perf_counter, time
-from typing import Any
 
 import torch
 from safetensors.torch import save_file
@@ -32,7 +31,9 @@ class Silent:
         """Do nothing."""
 
 
-def run(config: Config, out: Path | None = None, watcher: Watcher | None = None, scenario: Scenario | None = None) -> Result:
+def run(
+    config: Config, out: Path | None = None, watcher: Watcher | None = None, scenario: Scenario | None = None
+) -> Result:
     """Train, evaluate and record one federation.
 
     Args:
@@ -77,7 +78,9 @@ def run(config: Config, out: Path | None = None, watcher: Watcher | None = None,
     began = perf_counter()
     everybody = tuple(range(config.clients))
     workers = min(config.workers or len(os.sched_getaffinity(0)), config.clients)
-    transport = Inline(make, everybody) if workers == 1 or config.device != "cpu" else Workers(make, roster.sizes, workers)
+    transport = (
+        Inline(make, everybody) if workers == 1 or config.device != "cpu" else Workers(make, roster.sizes, workers)
+    )
     try:
         Loop(config, method.server, roster, scenario.initial, transport, record, watcher or Silent()).run()
         for metrics in transport.collect(Clients.metrics, everybody):
@@ -92,13 +95,17 @@ def run(config: Config, out: Path | None = None, watcher: Watcher | None = None,
     return record.close()
 
 
-def save_models(folder: Path, transport: Inline | Workers, space: ParameterSpace, scenario: Scenario, headline: tuple[str, str]) -> None:
+def save_models(
+    folder: Path, transport: Inline | Workers, space: ParameterSpace, scenario: Scenario, headline: tuple[str, str]
+) -> None:
     """One safetensors file a client: the model it is judged by, and apart from it what never leaves the client."""
     ids = range(len(scenario.partition.clients))
     for part in ("models", "private"):
         (folder / part).mkdir()
     about = {k: v for k, v in scenario.about().items() if k in ("classes", "input_shape", "targets")}
-    for i, models, private in zip(ids, transport.collect(Clients.models, ids), transport.collect(Clients.private, ids), strict=True):
+    for i, models, private in zip(
+        ids, transport.collect(Clients.models, ids), transport.collect(Clients.private, ids), strict=True
+    ):
         meta = {
             "client": scenario.names[i],
             "model": headline[0],
@@ -119,5 +126,3 @@ def versions() -> dict[str, str]:
     """What the run was made with."""
     packages = {name: version(name) for name in ("pomona", "torch", "numpy", "scipy", "scikit-learn")}
     return {"python": sys.version.split()[0], "platform": platform.platform(), **packages}
-
-

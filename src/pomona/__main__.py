@@ -1,0 +1,5 @@
+"""``python -m pomona``."""
+
+from pomona.cli import main
+
+main()

@@ -1,0 +1,71 @@
+"""``pomona compare``, ``pomona report`` and ``pomona methods``: looking at what is there."""
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from pomona.cli.words import emit, out, table
+from pomona.errors import StorageError
+from pomona.record import Result, load
+
+Json = Annotated[bool, Parameter(name="--json", negative="", help="machine-readable output")]
+
+
+def compare(*runs: Path, json: Json = False) -> None:
+    """Tabulate recorded runs side by side.
+
+    Parameters
+    ----------
+    runs
+        folders that `pomona run` or `pomona demo` wrote
+    """
+    from pomona.report import table as result_table
+
+    rows = result_table(_load(runs))
+    emit(rows) if json else out.print(table(rows))
+
+
+def report(*runs: Path, to: Annotated[Path | None, Parameter(name="--out")] = None, json: Json = False) -> None:
+    """Write the report page of recorded runs.
+
+    Parameters
+    ----------
+    runs
+        folders that `pomona run` or `pomona demo` wrote
+    to
+        folder for the page; the first run's if not given
+    """
+    from pomona.report import write
+
+    page = write(_load(runs), to or runs[0])
+    emit({"report": page}) if json else print(page)
+
+
+def methods(*, json: Json = False) -> None:
+    """List the methods: paper, cost per client and round in models, what stays private, which model is judged."""
+    from pomona.methods import METHODS
+
+    cards = {name: settings().method().card for name, settings in METHODS.items()}
+    if json:
+        emit({name: vars(card) for name, card in cards.items()})
+        return
+    for name, card in cards.items():
+        out.print(f"[bold]{name}[/]  {card.summary}", highlight=False)
+        out.print(f"  paper    {card.paper}", highlight=False, markup=False)
+        out.print(f"  models   {card.down} down, {card.up} up, per client and round", highlight=False, markup=False)
+        out.print(f"  private  {card.private}", highlight=False, markup=False)
+        out.print(f"  judged   {', '.join(card.headline)}", highlight=False, markup=False)
+        for departure in card.departures:
+            out.print(f"  differs  {departure}", highlight=False, markup=False)
+
+
+def _load(runs: tuple[Path, ...]) -> list[Result]:
+    """The runs; a folder that holds runs stands for all of them."""
+    if not runs:
+        raise StorageError("no run folder given; name those that `pomona run` wrote")
+    found = []
+    for run in runs:
+        nested = sorted(p.parent for p in run.glob("*/events.jsonl"))
+        found += [run] if (run / "events.jsonl").exists() or not nested else nested
+    return [load(folder) for folder in found]

@@ -1,0 +1,166 @@
+"""``pomona run`` and ``pomona demo``."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from pomona.cli.words import config_of, console, emit, option, out, percent, size, table
+from pomona.config import Config, resolve
+from pomona.record import Evaluation, Result, RoundRow
+from pomona.report import table as result_table
+from pomona.report import write
+from pomona.simulate import run as simulate
+
+Words = Annotated[tuple[str, ...], Parameter(help="TOML files and key=value settings, e.g. rounds=10 method.mu=0.1")]
+Json = Annotated[bool, Parameter(name="--json", negative="", help="machine-readable output")]
+
+DEMO: dict[str, Any] = {
+    "data": {"name": "digits"},
+    "partition": {"name": "dirichlet", "beta": 1.0, "turn_groups": 4},
+    "model": {"name": "mlp", "hidden": [64]},
+    "clients": 12,
+    "rounds": 40,
+    "batch_size": 16,
+    "lr": 0.05,
+    "momentum": 0.9,
+}
+DEMO_METHODS: tuple[dict[str, Any], ...] = (
+    {"name": "separate"},
+    {"name": "fedavg"},
+    {"name": "fedavg-ft"},
+    {"name": "apple", "dr_lr": 0.01},
+)
+
+
+def run(
+    method: str,
+    *words: str,
+    data: Annotated[str | None, Parameter(help="data set, see `pomona data list`")] = None,
+    partition: Annotated[str | None, Parameter(help="partition, see `pomona data list`")] = None,
+    data_dir: Annotated[Path | None, Parameter(help="folder of data sets; default POMONA_DATA")] = None,
+    out: Annotated[Path | None, Parameter(help="folder for the record; default runs/METHOD-DATA-TIME")] = None,
+    report: Annotated[bool, Parameter(help="write the report page at the end")] = True,
+    dry_run: Annotated[bool, Parameter(negative="", help="print the resolved settings and stop")] = False,
+    json: Json = False,
+) -> None:
+    """Train one federation and record it.
+
+    Parameters
+    ----------
+    method
+        a name of `pomona methods`
+    words
+        TOML files and key=value settings, for example rounds=10 method.mu=0.1
+    """
+    config = config_of(
+        words,
+        option("method", "name", method),
+        option("data", "name", data),
+        option("data", "dir", str(data_dir) if data_dir else None),
+        option("partition", "name", partition),
+    )
+    if dry_run:
+        emit(config.tree()) if json else print(config.toml(), end="")
+        return
+    folder = out or Path("runs") / f"{method}-{config.data.name.replace(':', '.')}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
+    result = watched(config, folder)
+    page = write([result], folder) if report else None
+    if json:
+        emit({**result.summary, "folder": folder, "report": page})
+    else:
+        closing(result, folder, page)
+
+
+def demo(
+    *,
+    out: Annotated[Path, Parameter(help="folder for the records and the report")] = Path("pomona-demo"),
+    seed: Annotated[int, Parameter(help="root of every random stream")] = 0,
+    json: Json = False,
+) -> None:
+    """Compare Separate, FedAvg, FedAvg-FT and APPLE on scikit-learn's digits.
+
+    Twelve clients in four hidden groups of three; each group's scanner stands turned by another quarter.
+    """
+    configs = [resolve(DEMO, {"method": method, "seed": seed}) for method in DEMO_METHODS]
+    results = [watched(config, out / config.method.name) for config in configs]
+    page = write(results, out)
+    rows = result_table(results)
+    if json:
+        emit({"results": rows, "report": page, "runs": [r.folder for r in results]})
+        return
+    show(rows)
+    lines(
+        f"12 clients, 4 hidden groups with scanners turned by 0, 90, 180, 270 degrees; {DEMO['rounds']} rounds, seed {seed}",
+        f"report   {page}",
+        f"records  {', '.join(str(r.folder) for r in results)}",
+        f"next     pomona predict {out}/apple/models/client-00.safetensors IMAGE, or pomona run --help",
+    )
+
+
+class Bar:
+    """A progress line: round, elapsed, remaining, and the accuracy last seen."""
+
+    def __init__(self, progress: Progress, config: Config) -> None:
+        self._progress = progress
+        self._task = progress.add_task(config.method.name, total=config.rounds, seen="")
+
+    def round(self, row: RoundRow, evaluations: Sequence[Evaluation]) -> None:
+        """Advance by a round."""
+        tests = [e for e in evaluations if e.split == "test"]
+        seen = "  ".join(f"{e.model} {percent(e.mean)} %" for e in tests)
+        self._progress.update(self._task, advance=1, **({"seen": seen} if seen else {}))
+
+
+def watched(config: Config, folder: Path) -> Result:
+    """Run with a progress line."""
+    columns = (
+        TextColumn("{task.description:<10}"),
+        BarColumn(bar_width=24),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[seen]}"),
+    )
+    with Progress(*columns, console=console) as progress:
+        return simulate(config, folder, Bar(progress, config))
+
+
+def closing(result: Result, folder: Path, page: Path | None) -> None:
+    """The closing summary: six lines, every number named."""
+    s, c = result.summary, result.config
+    figures = s["models"].get(s["headline"])
+    lines(f"{result.name} on {c['data']['name']}, {c['partition']['name']}, {len(result.about['clients'])} clients")
+    if figures and figures["last"]:
+        clients = figures["clients"]
+        best = figures["best_validation"]
+        chosen = f", {percent(best['value'])} at the best validation round ({best['round']})" if best else ""
+        lines(
+            f"test accuracy in %, model {s['headline']}, mean over clients: {percent(figures['last']['value'])} in the last"
+            f" round ({figures['last']['round']}){chosen}, {percent(figures['best_test']['value'])} best on test (BMCTA,"
+            f" round {figures['best_test']['round']})",
+            f"over samples {percent(clients['pooled'])}, worst client {percent(clients['worst'])},"
+            f" 10th percentile {percent(clients['percentile_10'])}",
+        )
+    per_round = max(1, len(result.rounds))
+    lines(
+        f"{s['rounds']} rounds in {s['seconds']:.1f} s; {size(s['bytes_down'])} down, {size(s['bytes_up'])} up"
+        f" ({size((s['bytes_down'] + s['bytes_up']) / per_round)} a round)",
+        f"written  {folder}" + (f", report {page}" if page else ""),
+        f"next     pomona compare {folder} OTHER..., or pomona predict {folder}/models/client-00.safetensors INPUT",
+    )
+
+
+def show(rows: list[Any]) -> None:
+    """Print a table of results."""
+    out.print(table(rows))
+
+
+def lines(*texts: str) -> None:
+    """Print plain lines, never wrapped or marked up."""
+    for text in texts:
+        print(text)

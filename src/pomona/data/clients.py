@@ -1,0 +1,52 @@
+"""Data that comes as files of each client: the partition is given, and its roles with it."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from pomona.data import npz, table, text
+from pomona.data.dataset import Dataset, Owners
+from pomona.data.settings import DataSettings
+from pomona.errors import ConfigError
+
+Reader = Callable[[Sequence[Path], int, DataSettings], tuple[Dataset, tuple[int, ...]]]
+
+
+def read(settings: DataSettings) -> Dataset:
+    """The files of ``data.clients``: all training rows, then all validation rows, then all test rows.
+
+    Normalisation and vocabulary come from the training rows of all clients.
+
+    Raises:
+        ConfigError: no client, files of several kinds, or a client column beside the files.
+        DataError: a file that is missing or damaged.
+    """
+    if not settings.clients:
+        raise ConfigError(
+            "data 'clients' needs files: add a section data.clients with a name and a train file for each"
+        )
+    if settings.client_column is not None:
+        raise ConfigError("data.clients and data.client_column both say who owns a row; keep one")
+    parts = [
+        (client, role, path.expanduser())
+        for role, part in enumerate(("train", "validation", "test"))
+        for client, files in enumerate(settings.clients)
+        if (path := getattr(files, part)) is not None
+    ]
+    paths = [path for _, _, path in parts]
+    dataset, counts = _reader(paths, settings)(paths, len(settings.clients), settings)
+    client = np.repeat(np.array([client for client, _, _ in parts], np.int64), counts)
+    role = np.repeat(np.array([role for _, role, _ in parts], np.int8), counts)
+    owners = Owners(tuple(files.name for files in settings.clients), client, role)
+    return replace(dataset, name="clients", n_train=int((role < 2).sum()), owners=owners)
+
+
+def _reader(paths: Sequence[Path], settings: DataSettings) -> Reader:
+    kinds = {path.suffix.lower() for path in paths}
+    if kinds == {".npz"}:
+        return npz.read_parts
+    if kinds == {".csv"}:
+        return text.read_parts if settings.text_columns else table.read_parts
+    raise ConfigError(f"the files of data.clients end in {', '.join(sorted(kinds))}; give all as .npz or all as .csv")

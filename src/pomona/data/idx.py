@@ -1,0 +1,122 @@
+"""The IDX format of MNIST, gzip or not: MNIST, Fashion-MNIST, EMNIST, and own files named like theirs."""
+
+import re
+import string
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+
+from pomona.data import pixels, targets
+from pomona.data.catalogue import locate, own_path
+from pomona.data.check import blocks
+from pomona.data.dataset import Dataset
+from pomona.data.settings import DataSettings
+from pomona.data.stored import MOST_PACKED, Stored, is_gzip, opened, paired, promised, reading
+from pomona.errors import DataError
+
+_TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
+_DIGITS, _UPPER = tuple(string.digits), tuple(string.ascii_uppercase)
+_MERGED = (*_DIGITS, *_UPPER, *"abdefghnqrt")
+CLASSES = {
+    "mnist": _DIGITS,
+    "fashion-mnist": (
+        *("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat"),
+        *("Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"),
+    ),
+    "emnist-byclass": (*_DIGITS, *_UPPER, *string.ascii_lowercase),
+    "emnist-bymerge": _MERGED,
+    "emnist-balanced": _MERGED,
+    "emnist-letters": _UPPER,
+    "emnist-digits": _DIGITS,
+    "emnist-mnist": _DIGITS,
+}
+
+
+def stored(path: Path) -> Stored:
+    """The array of an IDX file, by its header: two zero bytes, a type, the number of axes, the axes (big-endian).
+
+    Raises:
+        DataError: no IDX header, or one that promises more than the file can hold.
+    """
+    with reading(path):
+        with path.open("rb") as raw:
+            room = path.stat().st_size * (MOST_PACKED if is_gzip(raw) else 1)
+        with opened(path) as stream:
+            magic = stream.read(4)
+            if len(magic) < 4 or magic[:2] != b"\0\0" or magic[2] not in _TYPES or not magic[3]:
+                raise DataError(f"{path} is no IDX file (it starts with {magic.hex() or 'nothing'}); fetch it again")
+            axes = stream.read(4 * magic[3])
+    if len(axes) < 4 * magic[3]:
+        raise DataError(f"{path} ends within its header; fetch it again")
+    start = 4 + len(axes)
+    shape = struct.unpack(f">{magic[3]}I", axes)
+    return promised(Stored(str(path), shape, np.dtype(_TYPES[magic[2]]), partial(_body, path, start)), room)
+
+
+@contextmanager
+def _body(path: Path, start: int) -> Iterator[IO[bytes]]:
+    with opened(path) as stream:
+        stream.read(start)
+        yield stream
+
+
+def read(settings: DataSettings) -> Dataset:
+    """MNIST, Fashion-MNIST or an EMNIST split, by its official files.
+
+    EMNIST's images are stored transposed and are turned upright; its letters are numbered from 1 there, from 0 here.
+    """
+    name, images = settings.name, locate(settings)
+    parts = [_pair(images), _pair(_test(images))]
+    shift = 1 if name == "emnist-letters" else 0
+    dataset = _dataset(name, parts, settings, CLASSES[name], shift)
+    if name.startswith("emnist-"):
+        for _, rows in blocks(dataset.x, 4096):
+            rows[...] = rows.swapaxes(1, 2).copy()
+    return dataset
+
+
+def own(settings: DataSettings) -> Dataset:
+    """Own IDX files in a folder: train-images-idx3-ubyte, train-labels-idx1-ubyte, perhaps with a test part (t10k-)."""
+    path = own_path(settings)
+    images = path if path.is_file() else _first(path, "*train-images-idx[34]-ubyte*")
+    if images is None or "train-images" not in images.name:
+        raise DataError(f"{path} has no train-images-idx3-ubyte or train-images-idx3-ubyte.gz; add it")
+    test = _test(images)
+    parts = [_pair(images), *([_pair(test)] if test.exists() else [])]
+    return _dataset(str(path), parts, settings, settings.classes, 0)
+
+
+def _first(folder: Path, pattern: str) -> Path | None:
+    return min(folder.glob(pattern), default=None)
+
+
+def _test(images: Path) -> Path:
+    """The test images beside the training images: EMNIST says test, the others say t10k."""
+    named = [images.with_name(images.name.replace("train-images", f"{part}-images")) for part in ("t10k", "test")]
+    both = [_either(path) for path in named]
+    return next((path for path in both if path.exists()), both[0])
+
+
+def _either(path: Path) -> Path:
+    """The file, or its packed or unpacked twin where only that is there."""
+    twin = path.with_suffix("") if path.suffix == ".gz" else path.with_name(f"{path.name}.gz")
+    return twin if twin.exists() and not path.exists() else path
+
+
+def _pair(images: Path) -> tuple[Stored, Stored]:
+    labels = images.with_name(re.sub(r"-images-idx\d", "-labels-idx1", images.name))
+    return paired(stored(images), stored(_either(labels)))
+
+
+def _dataset(
+    name: str, parts: list[tuple[Stored, Stored]], settings: DataSettings, classes: tuple[str, ...], shift: int
+) -> Dataset:
+    numbers = [(y.where, y.load() - np.int64(shift)) for _, y in parts]
+    y, classes = targets.from_arrays(numbers, "classes", classes)
+    x = pixels.gathered([x for x, _ in parts], settings.memory_share)
+    return Dataset(name, "image", x, y, classes, len(parts[0][0]), pixels.SHIFT, pixels.SCALE)

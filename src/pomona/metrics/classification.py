@@ -1,0 +1,103 @@
+"""How good class probabilities are: one client, one model, one split.
+
+The bootstrapped figures are functions of sample weights, so that point values and resamples are one computation (see
+``bootstrap``).
+"""
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import binomtest
+
+from pomona.errors import DataError
+from pomona.metrics.bootstrap import CONFIDENCE, Interval, intervals
+from pomona.metrics.ranking import auroc
+from pomona.metrics.undefined import Array, defined, divide, require_finite, row_means
+
+BINS = 15
+
+
+def evaluate(
+    probabilities: NDArray[np.floating],
+    labels: NDArray[np.integer],
+    generator: np.random.Generator | None = None,
+    resamples: int = 200,
+) -> dict[str, Any]:
+    """Evaluate class probabilities; ready for JSON, with None for what the samples do not define.
+
+    The predicted class is the first of the most likely ones. The keys:
+
+    - ``samples``: n.
+    - ``loss``: mean of -log p(label), with p no less than the smallest normal number.
+    - ``accuracy``; ``balanced_accuracy``: mean sensitivity over the classes that occur among the labels.
+    - ``macro_f1``: mean F1 over the classes that occur among labels or predictions.
+    - ``auroc``: of class 1 if C = 2; else the mean of one-vs-rest over the classes that have positives and negatives.
+    - ``ece``: expected calibration error, sum over bins B of |B|/n * |accuracy(B) - mean confidence(B)|, with 15 bins
+      of equal width, (k/15, (k+1)/15] (Guo et al., "On Calibration of Modern Neural Networks", ICML 2017, eq. 3). It is
+      biased upwards, and its resamples more so: its interval can lie above it.
+    - ``sensitivity``: (C,) share of each class's samples that are predicted as such.
+    - ``confusion``: (C, C) counts, rows are labels, columns predictions.
+    - ``intervals``: 95 % confidence intervals [low, high]: ``accuracy`` by Wilson's score, ``balanced_accuracy``,
+      ``macro_f1``, ``auroc`` and ``ece`` by the bootstrap within classes.
+
+    Args:
+        probabilities: (n, C), rows that sum to 1.
+        labels: (n,) class numbers in [0, C).
+        generator: what the bootstrap draws from; None for no bootstrap.
+        resamples: number of bootstrap resamples.
+
+    Raises:
+        DataError: labels that are no class of the model.
+        DivergedError: probabilities that are not finite.
+    """
+    p, labels = np.asarray(probabilities, dtype=float), np.asarray(labels, dtype=np.int64)
+    n, classes = p.shape
+    require_finite(p)
+    if n and not 0 <= labels.min() <= labels.max() < classes:
+        raise DataError(
+            f"labels run from {labels.min()} to {labels.max()}, but the model has classes 0 to {classes - 1}"
+        )
+    predicted = p.argmax(axis=1)
+    confusion = np.bincount(labels * classes + predicted, minlength=classes**2).reshape(classes, classes)
+    hits = int(np.trace(confusion))
+    likelihood = np.maximum(p[np.arange(n), labels], np.finfo(float).tiny)
+    statistics = partial(weighted, p, labels)
+    point = {name: defined(value[0]) for name, value in statistics(np.ones((1, n))).items()}
+    drawn = intervals(statistics, labels, resamples, generator)
+    return {
+        "samples": n,
+        "loss": float(-np.log(likelihood).mean()) if n else None,
+        "accuracy": hits / n if n else None,
+        **point,
+        "sensitivity": [defined(value) for value in divide(np.diag(confusion), confusion.sum(axis=1))],
+        "confusion": confusion.tolist(),
+        "intervals": {"accuracy": wilson(hits, n), **dict.fromkeys(point), **drawn},
+    }
+
+
+def weighted(probabilities: Array, labels: NDArray[np.integer], weights: Array) -> dict[str, Array]:
+    """The bootstrapped figures, for samples that count ``weights`` (R, n) times: (R,) each, NaN where undefined."""
+    classes = np.arange(probabilities.shape[1])
+    predicted, confidence = probabilities.argmax(axis=1), probabilities.max(axis=1)
+    truth, guess = labels[:, np.newaxis] == classes, predicted[:, np.newaxis] == classes
+    hits, actual, claimed = weights @ (truth & guess), weights @ truth, weights @ guess
+    bins = np.digitize(confidence, np.arange(1, BINS) / BINS, right=True)
+    gap = ((predicted == labels) - confidence)[:, np.newaxis] * (bins[:, np.newaxis] == np.arange(BINS))
+    ranked = [1] if len(classes) == 2 else np.flatnonzero(truth.any(axis=0) & ~truth.all(axis=0))
+    areas = [auroc(probabilities[:, c], truth[:, c], weights) for c in ranked]
+    return {
+        "balanced_accuracy": row_means(divide(hits, actual)),
+        "macro_f1": row_means(divide(2 * hits, actual + claimed)),
+        "auroc": row_means(np.stack(areas, axis=1) if areas else np.empty((len(weights), 0))),
+        "ece": divide(np.abs(weights @ gap).sum(axis=1), weights.sum(axis=1)),
+    }
+
+
+def wilson(hits: int, n: int) -> Interval:
+    """Wilson's score interval of a share (Wilson, JASA 1927); None without samples."""
+    if not n:
+        return None
+    interval = binomtest(hits, n).proportion_ci(CONFIDENCE, method="wilson")
+    return [float(interval.low), float(interval.high)]
