@@ -1,4 +1,4 @@
-"""Personalized cross-silo federated learning: every client gets a model of its own, built from the others' as far as they help.
+"""Personalized cross-silo federated learning: a model of its own for every client, built from the others' as they help.
 
     import pomona
     result = pomona.run(pomona.Config(method={"name": "apple"}, partition={"name": "dirichlet"}))

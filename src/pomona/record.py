@@ -58,7 +58,7 @@ class Evaluation:
     def pooled(self) -> float | None:
         """Accuracy averaged over samples: every test sample counts once."""
         pairs = [(a, s) for a, s in zip(self.accuracy, self.samples, strict=True) if a is not None]
-        return float(np.average(*zip(*pairs, strict=True))) if pairs else None
+        return sum(a * s for a, s in pairs) / sum(s for _, s in pairs) if pairs else None
 
 
 @dataclass(frozen=True)

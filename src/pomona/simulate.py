@@ -1,6 +1,5 @@
 """Run a configuration from start to record: the simulator behind ``pomona run`` and ``pomona.run``."""
 
-import json
 import os
 import platform
 import sys
@@ -12,6 +11,7 @@ from time import perf_counter, time
 import torch
 from safetensors.torch import save_file
 
+from pomona import personal
 from pomona.config import Config
 from pomona.errors import ConfigError
 from pomona.federation.clients import Clients
@@ -87,7 +87,7 @@ def run(
             for each in metrics:
                 record.event("final", **each)
         if folder:
-            save_models(folder, transport, space, scenario, method.card.headline)
+            save_models(folder, transport, scenario, method.card.headline)
     finally:
         transport.close()
     result = gather(record.events, record.config, None)
@@ -95,28 +95,17 @@ def run(
     return record.close()
 
 
-def save_models(
-    folder: Path, transport: Inline | Workers, space: ParameterSpace, scenario: Scenario, headline: tuple[str, str]
-) -> None:
+def save_models(folder: Path, transport: Inline | Workers, scenario: Scenario, headline: tuple[str, str]) -> None:
     """One safetensors file a client: the model it is judged by, and apart from it what never leaves the client."""
+    space = ParameterSpace(scenario.module(), scenario.config.buffers)
     ids = range(len(scenario.partition.clients))
     for part in ("models", "private"):
         (folder / part).mkdir()
-    about = {k: v for k, v in scenario.about().items() if k in ("classes", "input_shape", "targets")}
-    for i, models, private in zip(
-        ids, transport.collect(Clients.models, ids), transport.collect(Clients.private, ids), strict=True
-    ):
-        meta = {
-            "client": scenario.names[i],
-            "model": headline[0],
-            "when": headline[1],
-            "network": scenario.config.model.model_dump_json(),
-            "vocabulary": str(scenario.dataset.vocabulary),
-            "normalisation": json.dumps({"shift": scenario.dataset.shift, "scale": scenario.dataset.scale}),
-            "scenario": json.dumps(about),
-        }
+    states = transport.collect(Clients.private, ids)
+    for i, models, private in zip(ids, transport.collect(Clients.models, ids), states, strict=True):
         if headline in models:
-            save_file(space.unpack(models[headline].cpu()), folder / "models" / f"client-{i:02d}.safetensors", meta)
+            path = folder / "models" / f"client-{i:02d}.safetensors"
+            personal.save(path, models[headline], space, scenario, i, headline)
         own = {k: v.cpu().contiguous() for k, v in private.items() if v.numel()}
         if own:
             save_file(own, folder / "private" / f"client-{i:02d}.safetensors")

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from pomona.cli.words import emit, out, table
+from pomona.cli.words import emit, out, standing
 from pomona.errors import StorageError
 from pomona.record import Result, load
 
@@ -23,7 +23,7 @@ def compare(*runs: Path, json: Json = False) -> None:
     from pomona.report import table as result_table
 
     rows = result_table(_load(runs))
-    emit(rows) if json else out.print(table(rows))
+    emit(rows) if json else out.print(standing(rows))
 
 
 def report(*runs: Path, to: Annotated[Path | None, Parameter(name="--out")] = None, json: Json = False) -> None:

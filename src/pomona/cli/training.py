@@ -8,7 +8,8 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from pomona.cli.words import config_of, console, emit, option, out, percent, size, table
+from pomona.cli.words import config_of, console, emit, option, percent, size, standing
+from pomona.cli.words import out as terminal
 from pomona.config import Config, resolve
 from pomona.record import Evaluation, Result, RoundRow
 from pomona.report import table as result_table
@@ -92,9 +93,9 @@ def demo(
     if json:
         emit({"results": rows, "report": page, "runs": [r.folder for r in results]})
         return
-    show(rows)
+    terminal.print(standing(rows))
     lines(
-        f"12 clients, 4 hidden groups with scanners turned by 0, 90, 180, 270 degrees; {DEMO['rounds']} rounds, seed {seed}",
+        f"12 clients in 4 hidden groups, scanners turned by a quarter each; {DEMO['rounds']} rounds, seed {seed}",
         f"report   {page}",
         f"records  {', '.join(str(r.folder) for r in results)}",
         f"next     pomona predict {out}/apple/models/client-00.safetensors IMAGE, or pomona run --help",
@@ -111,8 +112,10 @@ class Bar:
     def round(self, row: RoundRow, evaluations: Sequence[Evaluation]) -> None:
         """Advance by a round."""
         tests = [e for e in evaluations if e.split == "test"]
-        seen = "  ".join(f"{e.model} {percent(e.mean)} %" for e in tests)
-        self._progress.update(self._task, advance=1, **({"seen": seen} if seen else {}))
+        if tests:
+            seen = "  ".join(f"{e.model} {percent(e.mean)} %" for e in tests)
+            self._progress.update(self._task, seen=seen)
+        self._progress.update(self._task, completed=row.round)
 
 
 def watched(config: Config, folder: Path) -> Result:
@@ -140,9 +143,9 @@ def closing(result: Result, folder: Path, page: Path | None) -> None:
         best = figures["best_validation"]
         chosen = f", {percent(best['value'])} at the best validation round ({best['round']})" if best else ""
         lines(
-            f"test accuracy in %, model {s['headline']}, mean over clients: {percent(figures['last']['value'])} in the last"
-            f" round ({figures['last']['round']}){chosen}, {percent(figures['best_test']['value'])} best on test (BMCTA,"
-            f" round {figures['best_test']['round']})",
+            f"test accuracy in %, model {s['headline']}, mean over clients: {percent(figures['last']['value'])} in the"
+            f" last round ({figures['last']['round']}){chosen}, {percent(figures['best_test']['value'])} best on test"
+            f" (BMCTA, round {figures['best_test']['round']})",
             f"over samples {percent(clients['pooled'])}, worst client {percent(clients['worst'])},"
             f" 10th percentile {percent(clients['percentile_10'])}",
         )
@@ -153,11 +156,6 @@ def closing(result: Result, folder: Path, page: Path | None) -> None:
         f"written  {folder}" + (f", report {page}" if page else ""),
         f"next     pomona compare {folder} OTHER..., or pomona predict {folder}/models/client-00.safetensors INPUT",
     )
-
-
-def show(rows: list[Any]) -> None:
-    """Print a table of results."""
-    out.print(table(rows))
 
 
 def lines(*texts: str) -> None:

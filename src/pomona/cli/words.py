@@ -1,7 +1,7 @@
 """What the commands share: reading their words, and writing results for people or for programs."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,7 @@ def emit(value: Any) -> None:
     print(json.dumps(value, indent=2, allow_nan=False, default=str))
 
 
-def table(rows: list[Mapping[str, Any]], title: str | None = None) -> Table:
+def table(rows: Sequence[Mapping[str, Any]], title: str | None = None) -> Table:
     """A terminal table of equal records; numbers to the right."""
     drawn = Table(title=title, title_justify="left", header_style="bold", box=None, pad_edge=False)
     for name in rows[0] if rows else ():
@@ -52,6 +52,26 @@ def _text(value: Any) -> str:
     if value is None:
         return "-"
     return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def standing(rows: Iterable[Mapping[str, Any]]) -> Table:
+    """A terminal table of what ``pomona.report.table`` says of runs; accuracies in %, the judged model of each run bold."""
+    drawn = Table(title="Test accuracy in %", title_justify="left", caption_justify="left", box=None, pad_edge=False)
+    drawn.caption = (
+        "Means over clients (all samples: over samples): in the last round, in the round best on validation, in the round "
+        "best on test (BMCTA, as papers report). Spread over clients: last round. Bold: the model its paper reports."
+    )
+    for name in ("method", "model", "when"):
+        drawn.add_column(name)
+    for name in ("last", "best val.", "BMCTA", "all samples", "worst", "10th pct.", "traffic", "seconds"):
+        drawn.add_column(name, justify="right")
+    for r in rows:
+        shares = (r[k] for k in ("last", "best_on_validation", "best_on_test", "pooled", "worst", "percentile_10"))
+        traffic = None if r["bytes_down"] is None else size(r["bytes_down"] + r["bytes_up"])
+        seconds = None if r["seconds"] is None else f"{r['seconds']:.1f}"
+        cells = (r["run"], r["model"], r["when"], *map(percent, shares), traffic or "-", seconds or "-")
+        drawn.add_row(*cells, style="bold" if r["headline"] else "")
+    return drawn
 
 
 def percent(value: float | None) -> str:

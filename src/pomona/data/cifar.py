@@ -145,7 +145,7 @@ def restore(images: NDArray[np.uint8]) -> None:
         planes[0] = np.cumsum(planes[0], axis=0, dtype=np.int16) & 255
         flat = planes.reshape(height * width, -1)
         # Pixels of one anti-diagonal depend on earlier ones only: it is a strided slice of the flat image.
-        for diagonal in range(2, height + width - 1):
+        for diagonal in range(2, height + width - 1) if min(height, width) > 1 else ():
             top, bottom = max(1, diagonal - width + 1), min(height - 1, diagonal - 1)
             first, last = top * (width - 1) + diagonal, bottom * (width - 1) + diagonal
             here, left, up, corner = (

@@ -32,7 +32,7 @@ def read(settings: DataSettings) -> Dataset:
     if (root / "val" / "val_annotations.txt").exists():
         return _tiny(root, str(root), settings)
     train = root / "train" if (root / "train").is_dir() else root
-    classes = settings.classes or tuple(sorted(path.name for path in train.iterdir() if _is_class(path)))
+    classes = settings.classes or tuple(folder.name for folder in _folders(train))
     beside = [root / part for part in ("val", "test") if train != root and (root / part).is_dir()]
     training, testing = [train, *beside[:-1]], beside[-1:]
     labelled = [[item for part in parts for item in _images(part, classes)] for parts in (training, testing)]
@@ -45,8 +45,7 @@ def tiny_imagenet(settings: DataSettings) -> Dataset:
 
 
 def _tiny(root: Path, name: str, settings: DataSettings) -> Dataset:
-    with reading(root / "train"):
-        classes = tuple(sorted(path.name for path in (root / "train").iterdir() if _is_class(path)))
+    classes = tuple(folder.name for folder in _folders(root / "train"))
     notes = root / "val" / "val_annotations.txt"
     index = {label: i for i, label in enumerate(classes)}
     testing: Labelled = []
@@ -59,20 +58,21 @@ def _tiny(root: Path, name: str, settings: DataSettings) -> Dataset:
     return _dataset(name, _images(root / "train", classes), testing, classes, settings)
 
 
-def _is_class(path: Path) -> bool:
-    return path.is_dir() and not path.name.startswith(".")
+def _folders(root: Path) -> list[Path]:
+    """The folders of the classes, by the alphabet."""
+    with reading(root):
+        return sorted(path for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
 
 
 def _images(root: Path, classes: Sequence[str]) -> Labelled:
     """The images below each class's folder, in the order of their paths."""
     index = {label: i for i, label in enumerate(classes)}
     labelled: Labelled = []
-    with reading(root):
-        for folder in sorted(filter(_is_class, root.iterdir())):
-            if folder.name not in index:
-                raise DataError(f"{folder}: no such class among the training images; {near(folder.name, classes)}")
-            files = sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES)
-            labelled += [(path, index[folder.name]) for path in files]
+    for folder in _folders(root):
+        if folder.name not in index:
+            raise DataError(f"{folder}: no such class among the training images; {near(folder.name, classes)}")
+        files = sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES)
+        labelled += [(path, index[folder.name]) for path in files]
     return labelled
 
 

@@ -45,7 +45,7 @@ def stored(path: Path) -> Stored:
     """
     with reading(path):
         with path.open("rb") as raw:
-            room = path.stat().st_size * (MOST_PACKED if is_gzip(raw) else 1)
+            packed, size = is_gzip(raw), path.stat().st_size
         with opened(path) as stream:
             magic = stream.read(4)
             if len(magic) < 4 or magic[:2] != b"\0\0" or magic[2] not in _TYPES or not magic[3]:
@@ -55,6 +55,7 @@ def stored(path: Path) -> Stored:
         raise DataError(f"{path} ends within its header; fetch it again")
     start = 4 + len(axes)
     shape = struct.unpack(f">{magic[3]}I", axes)
+    room = MOST_PACKED * size if packed else size - start
     return promised(Stored(str(path), shape, np.dtype(_TYPES[magic[2]]), partial(_body, path, start)), room)
 
 

@@ -112,9 +112,8 @@ def _fill(stream: IO[bytes], out: NDArray[Any], dtype: np.dtype[Any], where: str
         for part in out:
             _fill(stream, part, dtype, where)
         return
-    with np.errstate(
-        over="ignore", invalid="ignore"
-    ):  # what does not fit becomes infinite, and the check names its row
+    # What does not fit the dtype becomes infinite, and the check that follows names its row.
+    with np.errstate(over="ignore", invalid="ignore"):
         for start, rows in _chunks(stream, out.shape, dtype, where):
             out[start : start + len(rows)] = rows
 

@@ -65,7 +65,7 @@ def from_cells(cells: Sequence[str], kind: Targets, classes: tuple[str, ...], wh
 
 
 def numbers(cells: Iterable[str], where: Callable[[int], str]) -> list[float]:
-    """The numbers in cells, finite and of float32's size. Raises DataError for anything else; ``where(i)`` is cell i."""
+    """The numbers in cells, finite in float32. Raises DataError for anything else; ``where(i)`` places cell i."""
     values = []
     for i, cell in enumerate(cells):
         try:

@@ -15,7 +15,7 @@ from pomona.federation.round import Roster, Round
 from pomona.methods.base import Client, Downlink, Initial, Received, Rows
 from pomona.metrics.final import full_metrics, score
 from pomona.objective.cohort import Cohort
-from pomona.objective.loop import LoopObjective
+from pomona.objective.objective import Objective
 
 EVALUATED = ("validation", "test")
 Named = tuple[str, str]  # (model, when)
@@ -68,7 +68,7 @@ class Clients:
     """The clients of one process: their states, and the round in flight."""
 
     client: Client
-    objective: LoopObjective
+    objective: Objective
     roster: Roster
     initial: Initial
     ids: tuple[int, ...]

@@ -21,14 +21,14 @@ class Roster:
 
     @cached_property
     def shares(self) -> Tensor:
-        """n_i / n for all clients, (N,) float32."""
+        """n_i / n for all clients, (N,) float64."""
         sizes = torch.tensor(self.sizes, dtype=torch.float64)
-        return (sizes / sizes.sum()).float()
+        return sizes / sizes.sum()
 
     def weights(self, ids: tuple[int, ...]) -> Tensor:
-        """n_i over the sum of those in ``ids``: weights (len(ids),) float32 of a mean over samples."""
+        """n_i over the sum of those in ``ids``: weights (len(ids),) float64 of a mean over samples."""
         sizes = torch.tensor([self.sizes[i] for i in ids], dtype=torch.float64)
-        return (sizes / sizes.sum()).float()
+        return sizes / sizes.sum()
 
 
 @dataclass(frozen=True)

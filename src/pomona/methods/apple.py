@@ -153,12 +153,13 @@ def client(settings: Apple) -> Client:
         cores = initial_cores(settings, initial, N)
         kept = cores if limit(settings, N) < N - 1 else cores[:0]
         fetched = torch.zeros(n, N, dtype=torch.bool)
-        return State(cores[list(ids)], roster.shares.repeat(n, 1), kept.repeat(n, 1, 1), fetched)
+        return State(cores[list(ids)], roster.shares.to(cores).repeat(n, 1), kept.repeat(n, 1, 1), fetched)
 
     def train(state: State, received: Received, cohort: Cohort, round_: Round) -> tuple[State, Uplink, Info]:
         copies = refresh(state.copies, received["cores"])
         fetched = state.fetched.scatter(1, received["cores"].index, True)
-        C, P, p0 = state.core, state.dr, cohort.roster.shares
+        C, P = state.core, state.dr
+        p0 = cohort.roster.shares.to(P)
         own = torch.nn.functional.one_hot(cohort.ids, P.shape[1]).bool()
         pull = schedule(settings, round_) * settings.mu
         dr_round = replace(round_, lr=settings.dr_lr * round_.decay, weight_decay=0.0)

@@ -101,7 +101,7 @@ def nothing(*_: Any) -> None:
 
 def weighted_mean(W: Tensor, p: Tensor) -> Tensor:
     """sum_i p_i w_i (d,) of rows W (n, d) with weights p (n,) that sum to 1; exactly w where all rows equal w."""
-    return W[0] + p @ (W - W[0])
+    return W[0] + p.to(W) @ (W - W[0])
 
 
 def averaging() -> Server:

@@ -10,7 +10,8 @@ from torch import Tensor
 from pomona.errors import DivergedError
 from pomona.federation.round import Roster, Round
 from pomona.objective.batches import Batch, in_step, shuffled
-from pomona.objective.loop import Criterion, LoopObjective
+from pomona.objective.loop import Criterion
+from pomona.objective.objective import Objective
 
 When = Literal["received", "trained"]
 TRAINING = "training"
@@ -30,7 +31,7 @@ class Cohort:
         observed: (model, when) -> rows (n, d), filled by ``observe``.
     """
 
-    objective: LoopObjective
+    objective: Objective
     clients: tuple[int, ...]
     roster: Roster
     round: Round

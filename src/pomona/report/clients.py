@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from pomona.report.numbers import Run, baseline, headline, leader, percent
 from pomona.report.picture import Picture, Rows
-from pomona.report.style import DARK, FRAME, INK, PALE, colour_of, grid, marker_of, panels, shorten
+from pomona.report.style import DARK, FRAME, INK, PALE, bare, colour_of, grid, marker_of, panels, shorten
 
 LABELLED = 45
 """Rows of a figure that still carry a name each."""
@@ -63,7 +63,7 @@ def accuracies(runs: list[Run]) -> Picture | None:
         caption="Test accuracy of each client with the headline model of each run, after the last round evaluated."
         + (" Right: the difference to separate training on the same client; left of the dashed line a client would"
            " have done better alone." if compared else "")
-        + f" Clients are sorted by {'the gain with' if lead in compared else ''} {lead.label}, best on top.",
+        + f" Clients are sorted by {'their gain' if lead in compared else 'their accuracy'} with {lead.label}, best on top.",
         alt=f"Dot plot of test accuracy for {len(clients)} clients. " + " ".join(_outcomes(compared, floor) or [_extremes(lead)]),
         figure=figure,
         rows=rows,
@@ -185,8 +185,7 @@ def confusion(runs: list[Run]) -> Picture | None:
         upright = n > 3 and max(map(len, short)) > 2
         ax.set_xticks(range(n), short, rotation=90 if upright else 0)
         ax.set_yticks(range(n), short)
-    ax.tick_params(length=0)
-    ax.spines[:].set_visible(False)
+    bare(ax)
     ax.set(xlabel="predicted class", ylabel="true class")
     figure.colorbar(image, ax=ax, label="share of the true class (%)", fraction=0.046, pad=0.03).outline.set_visible(False)
     right = float(np.trace(counts) / counts.sum())

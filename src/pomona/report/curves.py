@@ -115,7 +115,7 @@ def traffic(runs: list[Run]) -> Picture | None:
             )
     if len(silent) == len(runs) or not rows:
         return None
-    ax.set_xscale("log")
+    _decades(ax)
     ax.set(xlabel="MB sent so far, down + up, all clients (log scale)", ylabel="test accuracy, mean over clients (%)")
     grid(ax)
     figure.legend(loc="outside lower center", ncols=2)
@@ -131,6 +131,17 @@ def traffic(runs: list[Run]) -> Picture | None:
         figure=figure,
         rows=rows,
     )
+
+
+def _decades(ax: Any) -> None:
+    """A logarithmic x axis with plain numbers: every power of ten, and steps between where there are few of those."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    ax.set_xscale("log")
+    low, high = ax.get_xlim()
+    ax.xaxis.set_major_locator(LogLocator(subs=(1.0,) if high > 300 * low else (1.0, 2.0, 5.0)))
+    ax.xaxis.set_major_formatter("{x:,.10g}")
+    ax.xaxis.set_minor_formatter(NullFormatter())
 
 
 def schedule(runs: list[Run]) -> Picture | None:

@@ -120,10 +120,11 @@ def holders(runs: list[Run]) -> Picture | None:
     figure, axes = panels(8.2 if n <= 20 else 7.0, min(max(0.34 * c + 1.1, 2.6), 12))
     ax = axes[0, 0]
     left = np.zeros(c)
-    widest = labels.counts.sum(axis=0).max()
+    letter = labels.counts.sum(axis=0).max() / 70  # the longest bar has room for about so many
     for i, colour in enumerate(client_colours(n)):
         bars = ax.barh(range(c), labels.counts[i], left=left, color=colour, height=0.78, label=shorten(labels.clients[i]))
-        texts = [str(i) if count > 0.045 * widest and c <= NAMED else "" for count in labels.counts[i]]
+        name = shorten(labels.clients[i])
+        texts = [name if count > (len(name) + 1) * letter and c <= NAMED else "" for count in labels.counts[i]]
         ax.bar_label(bars, texts, label_type="center", fontsize=8, color=DARK)
         left += labels.counts[i]
     _name(ax.set_yticks, labels.classes)
@@ -138,7 +139,7 @@ def holders(runs: list[Run]) -> Picture | None:
     return Picture(
         name="holders",
         title="Who holds each class",
-        caption="A bar a class, divided among the clients that hold its training samples; numbers in it are client numbers, from 0.",
+        caption="A bar a class, divided among the clients that hold its training samples.",
         alt=f"Stacked bars of {c} classes divided among {n} clients. The most concentrated class is {labels.classes[top]}: "
         f"{labels.clients[int(labels.counts[:, top].argmax())]} holds {100 * shares[top]:.1f} % of it.",
         figure=figure,

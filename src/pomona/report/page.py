@@ -20,7 +20,7 @@ SECTIONS: tuple[tuple[str, str, tuple[Draw, ...]], ...] = (
     ("outcome", "What the clients got", (clients.accuracies, clients.spread, clients.confusion)),
     (
         "relationships",
-        "Who learns from whom",
+        "Directed relationships",
         (relationships.heatmap, relationships.trajectories, relationships.self_relationships, curves.schedule),
     ),
     ("data", "Who holds what", (labels.bubbles, labels.holders)),

@@ -50,6 +50,8 @@ class Picture:
         """The drawing as an element to put into a page: own ids, the page's text colour, no namespaces or metadata."""
         buffer = io.StringIO()
         self.figure.savefig(buffer, format="svg", dpi=120, transparent=True, metadata={"Date": None})
+        # The layout stands now; to solve it again for the PNG would take as long as all the drawing.
+        self.figure.set_layout_engine("none")
         text = buffer.getvalue()
         box = re.search(r'viewBox="[^"]*"', text)
         assert box is not None

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from pomona.report.numbers import Run, leader
 from pomona.report.picture import Picture, Rows
-from pomona.report.style import DARK, FRAME, INK, MISSING, client_colours, colour_of, grid, panels, shorten
+from pomona.report.style import DARK, FRAME, INK, MISSING, bare, client_colours, colour_of, grid, panels, shorten
 
 PANELS = 12
 ROUNDS = 200
@@ -105,8 +105,7 @@ def heatmap(runs: list[Run]) -> Picture | None:
                 ax.add_patch(Rectangle((start - 0.5, start - 0.5), length, length, fill=False, edgecolor=DARK, linewidth=1.6))
         ax.set_title(f"round {dr.rounds[t]}")
         ax.set_xlabel("to client j")
-        ax.tick_params(length=0)
-        ax.spines[:].set_visible(False)
+        bare(ax)
         if dr.n <= 25:
             ax.set_xticks(range(dr.n), names, rotation=90)
             ax.set_yticks(range(dr.n), names)
@@ -189,8 +188,10 @@ def trajectories(runs: list[Run]) -> Picture | None:
         key += axes.flat[0].plot([], [], color="#009e73", label="clients of its true group")
     key += axes.flat[0].plot([], [], color=FRAME, label="other clients")
     figure.legend(handles=key, loc="outside lower center", ncols=3)
-    figure.supxlabel("round", fontsize=10)
-    figure.supylabel("p(i, j)", fontsize=10)
+    for ax in axes[:, 0]:
+        ax.set_ylabel("p(i, j)")
+    for ax in axes[-1]:
+        ax.set_xlabel("round")
     first = f" The first {PANELS} of {dr.n} clients are drawn." if dr.n > PANELS else ""
     grown = [i for i in clients if values[-1, i, i] >= np.nanmax(np.delete(values[-1, i], i), initial=-np.inf)]
     return Picture(

@@ -146,6 +146,13 @@ def panels(width: float, height: float, rows: int = 1, columns: int = 1, **grid:
     return figure, np.asarray(figure.subplots(rows, columns, squeeze=False, **grid))
 
 
+def bare(ax: Any) -> None:
+    """Take the frame and the tick marks off axes that hold a picture."""
+    ax.tick_params(length=0)
+    # Invisible spines would be left out of the layout, and the axis label clipped.
+    ax.spines[:].set_color("none")
+
+
 def grid(*axes: Any, along: str = "both") -> None:
     """Switch on the guide lines of some axes."""
     for ax in axes:

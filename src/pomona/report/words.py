@@ -2,7 +2,6 @@
 
 from pomona.report.clients import wins
 from pomona.report.numbers import Run, average, baseline, finished, leader, percent, spoken
-from pomona.report.style import label_of
 
 
 def listing(words: list[str]) -> str:
@@ -30,18 +29,17 @@ def _setup(runs: list[Run]) -> str:
     model = model.get("name") if isinstance(model, dict) else model
     parameters = about.get("parameters")
     size = f" ({parameters:,} parameters)" if isinstance(parameters, int) else ""
-    network = f"one {model}{size}" if model else f"one model{size}"
     partition, seed = first.setting("partition.name"), first.setting("seed")
     detail = ", ".join(
         text for text in (f"{partition} partition" if partition else "", f"seed {seed}" if seed is not None else "") if text
     )
     rounds = sorted({r for run in runs if (r := run.setting("rounds")) is not None})
-    length = f", for {listing([str(r) for r in rounds])} round{'s' if rounds != [1] else ''}" if rounds else ""
+    length = f" over {listing([str(r) for r in rounds])} round{'s' if rounds != [1] else ''}" if rounds else ""
     who = f"{n} client{'s' if n != 1 else ''}" if n else "the clients"
     data = first.setting("data.name") or "the same data"
     return (
-        f"{listing([run.label for run in runs])} trained {network} for {who} that hold{'s' if n == 1 else ''} "
-        f"parts of {data}{f' ({detail})' if detail else ''}{length}."
+        f"{listing([run.label for run in runs])} trained {f'{model} models' if model else 'models'}{size}{length} "
+        f"for {who} that hold{'s' if n == 1 else ''} parts of {data}{f' ({detail})' if detail else ''}."
     )
 
 
@@ -88,10 +86,9 @@ def _comparison(runs: list[Run]) -> list[str]:
     sentences.append(f"Next is {second.label} with {percent(second.mean)} %, {gap:.2f} points behind ({second.model}).")
     base = baseline(judged, best)
     if base is not None and base is not best:
-        up, down, _ = wins(best, base.accuracies)
+        up, down, level_on = wins(best, base.accuracies)
         sentences.append(
-            f"Compared with {label_of('separate')} training on the same client, {best.label} is better on {up} of "
-            f"{len(best.accuracies)} clients and worse on {down}."
+            f"Client by client it does better than {base.label} on {up}, worse on {down} and equally well on {level_on}."
         )
     return sentences
 

@@ -1,0 +1,74 @@
+"""``pomona predict``: a saved personal model answers for new inputs."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+from cyclopts import Parameter
+from numpy.typing import NDArray
+
+from pomona.cli.words import emit, out, table
+from pomona.errors import DataError
+
+Json = Annotated[bool, Parameter(name="--json", negative="", help="machine-readable output")]
+
+
+def predict(model: Path, *inputs: Path, json: Json = False) -> None:
+    """Let a client's personal model answer.
+
+    Parameters
+    ----------
+    model
+        a file of models/ in a run folder
+    inputs
+        images (resized to what the model saw), .npz files with an array x, or .csv files of numbers without header
+    """
+    from pomona.personal import PersonalModel
+
+    if not inputs:
+        raise DataError("no input given; name image, .npz or .csv files")
+    net = PersonalModel.load(model)
+    rows: list[Any] = []
+    for path in inputs:
+        values = read_inputs(path, net.input_shape)
+        for k, answer in enumerate(net.predict(values)):
+            rows.append({"input": f"{path}[{k}]" if len(values) > 1 else str(path), **answer})
+    emit(rows) if json else out.print(table(rows))
+
+
+def read_inputs(path: Path, shape: tuple[int, ...]) -> NDArray[np.generic]:
+    """Inputs of a file as a data set holds them: (n, H, W, C) uint8, or (n, F) float32. Raises DataError."""
+    try:
+        match path.suffix.lower():
+            case ".npz":
+                with np.load(path, allow_pickle=False) as archive:
+                    values = archive["x"]
+            case ".csv":
+                values = np.loadtxt(path, delimiter=",", dtype=np.float32, ndmin=2)
+            case _:
+                values = _image(path, shape)
+    except (OSError, KeyError, ValueError) as fault:
+        raise DataError(f"{path}: cannot be read as model input ({fault})") from None
+    if len(shape) == 3 and values.ndim == 3:
+        values = values[..., np.newaxis]
+    expected = (shape[1], shape[2], shape[0]) if len(shape) == 3 else shape
+    if values.shape[1:] != expected:
+        raise DataError(f"{path}: samples have shape {values.shape[1:]}, the model takes {expected}")
+    if not np.isfinite(values.astype(np.float64)).all():
+        raise DataError(f"{path}: holds values that are not finite")
+    return np.asarray(values)
+
+
+def _image(path: Path, shape: tuple[int, ...]) -> NDArray[np.generic]:
+    from PIL import Image, UnidentifiedImageError
+
+    if len(shape) != 3:
+        raise DataError(f"{path}: the model takes samples of shape {shape}, no images; give .npz or .csv")
+    try:
+        with Image.open(path) as image:
+            pixels = image.convert("L" if shape[0] == 1 else "RGB").resize(
+                (shape[2], shape[1]), Image.Resampling.BILINEAR
+            )
+    except UnidentifiedImageError:
+        raise DataError(f"{path}: no image that can be read; give an image, .npz or .csv") from None
+    return np.asarray(pixels).reshape(1, shape[1], shape[2], shape[0])

@@ -1,0 +1,66 @@
+import numpy as np
+import pytest
+
+from pomona.data import ClientFiles, DataSettings, read
+from pomona.errors import ConfigError, DataError
+
+
+def write_npz(path, first, n):
+    np.savez(path, x=np.arange(first, first + n, dtype=float)[:, None], y=np.arange(n) % 2)
+    return path
+
+
+def write_csv(path, first, n):
+    path.write_text("v,y\n" + "".join(f"{first + i},{i % 2}\n" for i in range(n)))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("write", "suffix", "more"), [(write_npz, "npz", {}), (write_csv, "csv", {"label_column": "y"})]
+)
+def test_roles_and_owners(tmp_path, write, suffix, more):
+    files = (
+        ClientFiles(
+            name="north", train=write(tmp_path / f"a.{suffix}", 0, 3), test=write(tmp_path / f"b.{suffix}", 90, 2)
+        ),
+        ClientFiles(
+            name="south",
+            train=write(tmp_path / f"c.{suffix}", 10, 2),
+            validation=write(tmp_path / f"d.{suffix}", 50, 1),
+        ),
+    )
+    data = read(DataSettings(name="clients", clients=files, **more))
+    assert data.x[:, 0].tolist() == [0, 1, 2, 10, 11, 50, 90, 91]  # train, validation, test
+    assert data.owners is not None
+    assert data.owners.names == ("north", "south")
+    assert data.owners.client.tolist() == [0, 0, 0, 1, 1, 1, 0, 0]
+    assert data.owners.role.tolist() == [0, 0, 0, 0, 0, 1, 2, 2]
+    assert (data.n_train, data.name, data.classes) == (6, "clients", ("0", "1"))
+    np.testing.assert_allclose(data.shift, np.mean([0, 1, 2, 10, 11]))  # training rows alone
+
+
+def test_texts_of_clients(tmp_path):
+    for name in "ab":
+        (tmp_path / f"{name}.csv").write_text(f"0,word {name}\n1,word\n")
+    files = tuple(ClientFiles(name=name, train=tmp_path / f"{name}.csv") for name in "ab")
+    data = read(DataSettings(name="clients", clients=files, label_column=0, text_columns=(1,), sequence_length=2))
+    assert data.x.tolist() == [[2, 3], [2, 0], [2, 4], [2, 0]]
+
+
+def test_what_cannot_be(tmp_path):
+    npz, csv = write_npz(tmp_path / "a.npz", 0, 2), write_csv(tmp_path / "b.csv", 0, 2)
+    one, other = ClientFiles(name="one", train=npz), ClientFiles(name="other", train=csv)
+    for settings, message in (
+        (DataSettings(name="clients"), "needs files"),
+        (DataSettings(name="clients", clients=(one, other)), "all as .npz or all as .csv"),
+        (DataSettings(name="clients", clients=(one,), client_column="site"), "keep one"),
+        (DataSettings(name="digits", clients=(one,)), "set data.name"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            read(settings)
+    for files, message in (
+        ((one, ClientFiles(name="two", train=tmp_path / "no.npz")), "cannot read .*no.npz"),
+        ((one, one), "two clients have the same name"),
+    ):
+        with pytest.raises(DataError, match=message):
+            read(DataSettings(name="clients", clients=files))

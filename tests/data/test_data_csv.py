@@ -1,0 +1,208 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.preprocessing import StandardScaler
+
+from pomona.data import DataSettings, read
+from pomona.data.table import moments
+from pomona.data.text import first_share, tokens, vocabulary
+from pomona.errors import ConfigError, DataError
+from pomona.rng import stream
+
+TABLE = "age,site,sick,weight\n20,b,no,1.5\n30,a,yes,2.5\n\n40,b,no,-3e2\n"
+
+
+def write(path, text):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def table(path, text, **settings):
+    return read(DataSettings(name="csv", path=write(path, text), **settings))
+
+
+def test_columns_by_name(tmp_path):
+    data = table(tmp_path / "a.csv", TABLE, label_column="sick", client_column="site")
+    assert data.x.tolist() == [[20, 1.5], [30, 2.5], [40, -300]]
+    assert (data.y.tolist(), data.classes, data.kind, data.n_train) == ([0, 1, 0], ("no", "yes"), "table", 3)
+    assert data.owners is not None
+    assert (data.owners.names, data.owners.client.tolist(), data.owners.role.tolist()) == (
+        ("a", "b"),
+        [1, 0, 1],
+        [0, 0, 0],
+    )
+
+
+@pytest.mark.parametrize("label", [-1, 2, "2", "-1"])
+def test_columns_by_number(tmp_path, label):
+    data = table(tmp_path / "a.csv", "1,2,10\n3,4,9\n", label_column=label)
+    assert (data.x.tolist(), data.y.tolist(), data.classes) == ([[1, 2], [3, 4]], [1, 0], ("9", "10"))
+    with_header = table(tmp_path / "b.csv", "a,b,c\n1,2,10\n3,4,9\n", label_column=label, header=True)
+    assert with_header.fingerprint == data.fingerprint
+
+
+def test_train_and_test_files(tmp_path):
+    write(tmp_path / "test.csv", "x,c,y\n100,k,1\n")
+    write(tmp_path / "train.csv", "x,c,y\n1,k,0\n3,j,1\n")
+    data = read(DataSettings(name="csv", path=tmp_path, label_column="y", client_column="c"))
+    assert (data.n_train, data.x.tolist(), data.shift, data.scale) == (2, [[1], [3], [100]], (2.0,), (1.0,))
+    assert data.owners is not None
+    assert (data.owners.client.tolist(), data.owners.role.tolist()) == ([1, 0, 1], [0, 0, 2])
+
+
+def test_regression_and_named_classes(tmp_path):
+    data = table(tmp_path / "a.csv", "1,2.5\n3,-1\n", label_column=1, targets="regression")
+    assert (data.y.tolist(), data.y.dtype, data.classes) == ([[2.5], [-1]], np.float32, ())
+    data = table(tmp_path / "a.csv", "1,b\n3,a\n", label_column=1, classes=("b", "c", "a"))
+    assert (data.y.tolist(), data.classes) == ([0, 2], ("b", "c", "a"))
+
+
+def test_quotes_and_byte_order_mark(tmp_path):
+    data = table(tmp_path / "a.csv", '\ufeffx,"the ""y"""\n"1","line\none"\n2,b\n', label_column='the "y"')
+    assert (data.x.tolist(), data.classes) == ([[1], [2]], ("b", "line\none"))
+
+
+BAD = {
+    "short row": ("1,2,0\n3,0\n", {}, "line 2: 2 cells, not 3"),
+    "long row": ("1,2,0\n\n3,4,5,0\n", {}, "line 3: 4 cells, not 3"),
+    "no number": ("1,2,0\n3,x,0\n", {}, "line 2, column 1: 'x' is not a finite number"),
+    "empty cell": ("1,,0\n", {}, "line 1, column 1: ''"),
+    "nan": ("1,nan,0\n", {}, "'nan' is not a finite number"),
+    "infinite": ("1,-inf,0\n", {}, "not a finite number"),
+    "too large": ("1,1e39,0\n", {}, "not a finite number"),
+    "no label": ("1,2,\n", {}, "line 1: unknown class ''"),
+    "unknown class": (
+        "1,2,no\n1,2,yas\n",
+        {"classes": ("no", "yes")},
+        "line 2: unknown class 'yas'; did you mean yes?",
+    ),
+    "target no number": ("1,2,1\n1,2,a\n", {"targets": "regression"}, "line 2: 'a' is not a finite number"),
+    "empty file": ("", {}, "is empty"),
+    "header only": ("a,b,c\n", {"header": True}, "0 training rows of 0"),
+    "header repeated": ("a,b,a\n1,2,3\n", {"header": True}, "line 1: two columns are named 'a'"),
+    "named column in a cell": (
+        "a,b,c\n1,2,z\n",
+        {"label_column": "c", "header": False, "exact": ConfigError},
+        "no column 'c'",
+    ),
+    "only a label": ("1\n2\n", {"label_column": 0}, "no column beside the label"),
+    "open quote": ('1,2,"0\n', {}, "no CSV in UTF-8"),
+    "no such column": (
+        "a,b,c\n1,2,3\n",
+        {"label_column": "sick", "exact": ConfigError},
+        "no column 'sick'; known: a, b, c",
+    ),
+    "no such number": ("1,2,3\n", {"label_column": 3, "exact": ConfigError}, "columns are 0 to 2"),
+    "no label column": ("1,2,3\n", {"label_column": None, "exact": ConfigError}, "set data.label_column"),
+    "flags in a column": ("1,2,3\n", {"targets": "multilabel", "exact": ConfigError}, "multilabel"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_tables(tmp_path, case):
+    text, settings, message = BAD[case]
+    settings = {"label_column": 2} | settings
+    kind = settings.pop("exact", DataError)
+    with pytest.raises(kind) as caught:
+        table(tmp_path / "bad.csv", text, **settings)
+    assert message in str(caught.value)
+    assert "bad.csv" in str(caught.value) or "multilabel" in message
+
+
+def test_bad_files(tmp_path):
+    (tmp_path / "latin.csv").write_bytes("1,2,é\n".encode("latin-1"))
+    with pytest.raises(DataError, match="UTF-8"):
+        read(DataSettings(name="csv", path=tmp_path / "latin.csv", label_column=2))
+    with pytest.raises(DataError, match=r"no train.csv"):
+        read(DataSettings(name="csv", path=tmp_path, label_column=2))
+    write(tmp_path / "train.csv", "a,b\n1,2\n")
+    write(tmp_path / "test.csv", "b,a\n1,2\n")
+    with pytest.raises(DataError, match="different columns"):
+        read(DataSettings(name="csv", path=tmp_path, label_column="a"))
+
+
+@pytest.mark.parametrize("n", [1, 2, 70_000])
+def test_moments_against_scikit_learn(n):
+    x = (stream(1, "table").normal(size=(n, 3)) * [1, 1e-3, 100] + [0, 5, 1e4]).astype(np.float32)
+    x[:, 0] = np.float32(0.1)  # constant, and no power of two
+    known = StandardScaler().fit(x.astype(np.float64))
+    shift, scale = moments(x)
+    np.testing.assert_allclose(shift, known.mean_, rtol=1e-10)
+    np.testing.assert_allclose(scale, known.scale_, rtol=1e-6)
+    assert scale[0] == 1
+
+
+def text(path, content, **settings):
+    return read(DataSettings(name="csv-text", path=write(path, content), **settings))
+
+
+def test_words():
+    assert tokens("Don't PANIC: 42 caf\u00e9s, snake_case") == ["don", "t", "panic", "42", "caf\u00e9s", "snake_case"]
+    assert vocabulary(["b a c", "c b", "c z"], 5) == {"c": 2, "b": 3, "a": 4}  # by frequency, then by the alphabet
+    assert vocabulary(["a"], 2) == {}
+
+
+def test_texts(tmp_path):
+    content = "y,title,body\n1,The cat,sat\n0,the dog,\n"
+    settings = {"label_column": "y", "text_columns": ("title", "body"), "sequence_length": 2}
+    data = text(tmp_path / "a.csv", content, **settings)
+    # the: 2 times; cat, dog, sat once each, in this order
+    assert (data.x.tolist(), data.vocabulary, data.kind, data.x.dtype) == ([[2, 3], [2, 4]], 6, "text", np.int32)
+    assert data.y.tolist() == [1, 0]
+    long = text(tmp_path / "a.csv", content, **settings | {"sequence_length": 4})
+    assert long.x.tolist() == [[2, 3, 5, 0], [2, 4, 0, 0]]
+    small = text(tmp_path / "a.csv", content, **settings | {"vocabulary_size": 3})
+    assert (small.x.tolist(), small.vocabulary) == ([[2, 1], [2, 1]], 3)
+
+
+def test_the_vocabulary_knows_training_rows_only(tmp_path):
+    write(tmp_path / "train.csv", "0,seen\n1,seen words\n")
+    write(tmp_path / "test.csv", "0,unseen unseen seen\n")
+    data = read(DataSettings(name="csv-text", path=tmp_path, label_column=0, text_columns=(1,), sequence_length=3))
+    assert (data.x.tolist(), data.n_train, data.vocabulary) == ([[2, 0, 0], [2, 3, 0], [1, 1, 2]], 2, 4)
+
+
+def test_texts_need_columns(tmp_path):
+    with pytest.raises(ConfigError, match=r"data.text_columns"):
+        text(tmp_path / "a.csv", "1,a\n", label_column=0)
+    with pytest.raises(ConfigError, match=r"data.text_columns: .* no column 5"):
+        text(tmp_path / "a.csv", "1,a\n", label_column=0, text_columns=(5,))
+
+
+def news(labels):
+    return "".join(f'"{label}","Title {i}","Body, of {i}"\n' for i, label in enumerate(labels))
+
+
+def test_ag_news(tmp_path):
+    write(tmp_path / "ag_news" / "train.csv", news([1, 2, 3, 4, 4]))
+    write(tmp_path / "ag_news" / "test.csv", news([4, 1]))
+    data = read(DataSettings(name="ag-news", dir=tmp_path))
+    assert (data.name, data.n_train, data.y.tolist()) == ("ag-news", 5, [0, 1, 2, 3, 3, 3, 0])
+    assert data.classes == ("World", "Sports", "Business", "Sci/Tech")
+    assert data.x.shape == (7, 200)
+
+
+def test_ag_news_without_its_training_file(tmp_path):
+    path = write(tmp_path / "ag_news" / "test.csv", news([1, 2] * 5))
+    data = read(DataSettings(name="ag-news", dir=tmp_path))
+    assert (data.name, data.n_train) == ("ag-news (test file only)", 8)
+    assert data.y.tolist() == [0, 1] * 4 + [0, 1]
+    assert (data.x[8:] == 1).any(axis=1).all()  # the numbers of held-out rows are unknown words
+    write(path, news([1, 5]))
+    with pytest.raises(DataError, match=r"test.csv, line 2: unknown class '5'"):
+        read(DataSettings(name="ag-news", dir=tmp_path))
+
+
+@given(st.lists(st.integers(0, 3), max_size=30), st.floats(0, 1))
+def test_first_share(labels, share):
+    y = np.array(labels, int)
+    order, n_front = first_share(y, share)
+    assert sorted(order) == list(range(len(y)))
+    front, back = order[:n_front], order[n_front:]
+    assert (np.diff(front) > 0).all()
+    assert (np.diff(back) > 0).all()
+    for label in range(4):
+        rows = [i for i, own in enumerate(labels) if own == label]
+        assert [i for i in front if labels[i] == label] == rows[: int(share * len(rows))]

@@ -1,0 +1,193 @@
+"""Classification figures against scikit-learn, closed forms, and data that define little."""
+
+import json
+from math import log, sqrt
+from time import perf_counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import norm
+from sklearn import metrics
+
+from pomona.errors import DataError, DivergedError
+from pomona.metrics.bootstrap import intervals, stratified
+from pomona.metrics.classification import evaluate, weighted
+from pomona.metrics.ranking import auroc
+from pomona.rng import stream
+
+
+def case(seed, n, classes, present=None, digits=2):
+    """Probabilities with many ties, and labels among the ``present`` classes."""
+    draw = stream(seed, "case")
+    p = np.round(draw.dirichlet(np.full(classes, 0.7), n), digits) + 10.0**-digits
+    return p / p.sum(1, keepdims=True), draw.integers(0, present or classes, n)
+
+
+def calibration_error(p, labels):
+    """The definition, bin by bin."""
+    confidence, right = p.max(1), p.argmax(1) == labels
+    total = 0.0
+    for k in range(15):
+        inside = (confidence > k / 15) & (confidence <= (k + 1) / 15)
+        if inside.any():
+            total += inside.mean() * abs(right[inside].mean() - confidence[inside].mean())
+    return total
+
+
+def expected(p, labels):
+    """The figures as scikit-learn has them."""
+    n, classes = p.shape
+    predicted, among = p.argmax(1), np.unique(labels)
+    mixed = [1] if classes == 2 else among
+    areas = [metrics.roc_auc_score(labels == c, p[:, c]) for c in mixed if 0 < (labels == c).sum() < n]
+    confusion = metrics.confusion_matrix(labels, predicted, labels=np.arange(classes))
+    recalls = metrics.recall_score(labels, predicted, labels=among, average=None, zero_division=0)
+    return {
+        "samples": n,
+        "loss": metrics.log_loss(labels, p, labels=np.arange(classes)),
+        "accuracy": metrics.accuracy_score(labels, predicted),
+        "balanced_accuracy": recalls.mean(),
+        "macro_f1": metrics.f1_score(labels, predicted, average="macro", zero_division=0),
+        "auroc": np.mean(areas) if areas else None,
+        "ece": calibration_error(p, labels),
+        "sensitivity": [dict(zip(among, recalls, strict=True)).get(c) for c in range(classes)],
+        "confusion": confusion.tolist(),
+    }
+
+
+@settings(max_examples=50)
+@given(st.integers(0, 999), st.integers(1, 60), st.integers(2, 6), st.data())
+def test_agrees_with_scikit_learn(seed, n, classes, data):
+    p, labels = case(seed, n, classes, data.draw(st.integers(1, classes)))
+    found, reference = evaluate(p, labels), expected(p, labels)
+    assert found.keys() == {*reference, "intervals"}
+    assert found["confusion"] == reference.pop("confusion")
+    for name, value in reference.items():
+        assert found[name] == pytest.approx(value, abs=1e-12), name
+
+
+@given(st.integers(0, 999), st.integers(1, 30), st.integers(2, 4))
+def test_weights_count_like_repeated_samples(seed, n, classes):
+    p, labels = case(seed, n, classes)
+    weights = stratified(labels, 4, stream(seed, "weights"))
+    together = weighted(p, labels, weights)
+    for row, times in enumerate(weights.astype(int)):
+        alone = evaluate(np.repeat(p, times, axis=0), np.repeat(labels, times))
+        for name, values in together.items():
+            assert (None if np.isnan(values[row]) else values[row]) == pytest.approx(alone[name], abs=1e-12), name
+
+
+@pytest.mark.parametrize(
+    ("scores", "positive", "area"),
+    [
+        ([0.1, 0.2, 0.3, 0.4], [0, 0, 1, 1], 1.0),
+        ([0.1, 0.2, 0.3, 0.4], [1, 1, 0, 0], 0.0),
+        ([0.5, 0.5, 0.5], [0, 1, 1], 0.5),
+        ([0.2, 0.5, 0.5, 0.9], [0, 0, 1, 1], 3.5 / 4),  # three pairs in order, one tied
+        ([0.5, 0.6], [1, 1], None),
+        ([], [], None),
+    ],
+)
+def test_auroc_counts_pairs(scores, positive, area):
+    found = auroc(np.array(scores), np.array(positive, dtype=bool), np.ones((1, len(scores))))
+    assert found.shape == (1,)
+    assert found[0] == pytest.approx(np.nan if area is None else area, nan_ok=True)
+
+
+UNSURE = [[0.5, 0.5, 0.0]]
+
+
+@pytest.mark.parametrize(
+    ("p", "labels", "values"),
+    [
+        (np.empty((0, 3)), [], {"samples": 0, "loss": None, "accuracy": None, "ece": None, "macro_f1": None}),
+        (UNSURE, [0], {"accuracy": 1.0, "sensitivity": [1.0, None, None], "auroc": None, "loss": log(2), "ece": 0.5}),
+        (UNSURE, [1], {"accuracy": 0.0, "sensitivity": [None, 0.0, None], "macro_f1": 0.0, "balanced_accuracy": 0.0}),
+        (UNSURE, [2], {"accuracy": 0.0, "loss": -log(np.finfo(float).tiny)}),
+        # Class 1 is never predicted, class 2 neither occurs nor is predicted: F1 (2/3, 0), not thirds.
+        ([[0.9, 0.1, 0.0]] * 2, [0, 1], {"macro_f1": 1 / 3, "balanced_accuracy": 0.5, "auroc": 0.5, "ece": 0.4}),
+        # A predicted class without samples costs F1, but has no sensitivity to average.
+        ([[1.0, 0.0], [0.0, 1.0]], [0, 0], {"macro_f1": 1 / 3, "balanced_accuracy": 0.5, "auroc": None}),
+        # 0.6 = 9/15 closes its bin: apart from 0.65, together with 0.55.
+        ([[0.6, 0.4], [0.65, 0.35]], [0, 1], {"ece": (0.4 + 0.65) / 2}),
+        ([[0.6, 0.4], [0.55, 0.45]], [0, 1], {"ece": 0.575 - 0.5}),
+        ([[1.0]] * 3, [0, 0, 0], {"accuracy": 1.0, "auroc": None, "ece": 0.0, "samples": 3}),
+    ],
+)
+def test_what_little_data_defines(p, labels, values):
+    found = evaluate(np.array(p), np.array(labels), stream(0, "bootstrap"))
+    for name, value in values.items():
+        assert found[name] == pytest.approx(value), name
+    json.dumps(found, allow_nan=False)
+    for name, interval in found["intervals"].items():
+        assert (interval is None) == (found[name] is None)
+
+
+@pytest.mark.parametrize(("hits", "n"), [(0, 1), (1, 1), (7, 20), (500, 500)])
+def test_accuracy_interval_is_wilsons(hits, n):
+    """(p + z²/2n ± z sqrt(p(1-p)/n + z²/4n²)) / (1 + z²/n)."""
+    z, share = norm.ppf(0.975), hits / n
+    half = z * sqrt(share * (1 - share) / n + z**2 / (4 * n**2))
+    centre, scale = share + z**2 / (2 * n), 1 + z**2 / n
+    p = np.tile([0.8, 0.2], (n, 1))
+    found = evaluate(p, np.repeat([0, 1], [hits, n - hits]))
+    assert found["intervals"]["accuracy"] == pytest.approx([(centre - half) / scale, (centre + half) / scale])
+    assert found["intervals"]["ece"] is None  # nothing to draw from
+
+
+@given(st.integers(0, 99), st.integers(0, 40), st.integers(1, 5))
+def test_resamples_keep_the_size_of_every_class(seed, n, classes):
+    labels = stream(seed, "labels").integers(0, classes, n)
+    counts = stratified(labels, 7, stream(seed, "draws"))
+    assert counts.shape == (7, n)
+    for c in range(classes):
+        assert (counts[:, labels == c].sum(1) == (labels == c).sum()).all()
+
+
+def test_the_bootstrap_of_a_mean_has_its_known_spread():
+    """Drawn with replacement, a mean varies by the population deviation over sqrt(n), and stays inside its strata."""
+    n, values = 400, stream(1, "values").normal(size=400)
+    means = stratified(np.zeros(n, int), 4000, stream(2, "draws")) @ values / n
+    assert means.mean() == pytest.approx(values.mean(), abs=4 * values.std() / sqrt(n) / sqrt(4000))
+    assert means.std() == pytest.approx(values.std() / sqrt(n), rel=0.05)
+
+    def statistic(weights):
+        return {"mean": weights @ values / n}
+
+    low, high = intervals(statistic, np.zeros(n, int), 4000, stream(2, "draws"))["mean"]
+    assert (high - low) / 2 == pytest.approx(norm.ppf(0.975) * values.std() / sqrt(n), rel=0.05)
+    each_alone = intervals(statistic, np.arange(n), 10, stream(2, "draws"))["mean"]
+    assert each_alone == pytest.approx([values.mean()] * 2)
+
+
+def test_intervals_follow_their_stream():
+    p, labels = case(5, 80, 3)
+    first, again, other = (evaluate(p, labels, stream(seed, "bootstrap"))["intervals"] for seed in (1, 1, 2))
+    assert first == again != other
+    assert all(low < high for low, high in first.values())
+    none = evaluate(p, labels, stream(1, "bootstrap"), resamples=0)["intervals"]
+    assert [name for name, interval in none.items() if interval] == ["accuracy"]
+
+
+def test_labels_of_any_integer_type():
+    p, labels = case(6, 300, 40)
+    assert evaluate(p, labels.astype(np.uint8)) == evaluate(p, labels)
+
+
+def test_what_cannot_be_scored_is_refused():
+    with pytest.raises(DataError, match="labels run from 0 to 2"):
+        evaluate(np.full((2, 2), 0.5), np.array([0, 2]))
+    with pytest.raises(DivergedError, match="1 of 2 samples"):
+        evaluate(np.array([[0.5, 0.5], [np.nan, 0.5]]), np.array([0, 1]))
+
+
+def test_two_hundred_resamples_are_quick():
+    p, labels = case(7, 500, 10)
+    seconds = []
+    for _ in range(5):
+        began = perf_counter()
+        evaluate(p, labels, stream(0, "bootstrap"), resamples=200)
+        seconds.append(perf_counter() - began)
+    assert min(seconds) < 0.15  # 0.02 on one core of a server

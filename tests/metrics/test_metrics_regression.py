@@ -1,0 +1,80 @@
+"""Figures of numbers and of independent labels, against scikit-learn and where little is defined."""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn import metrics
+
+from pomona.errors import DivergedError
+from pomona.metrics.regression import evaluate_multilabel, evaluate_regression
+from pomona.rng import stream
+
+
+@given(st.integers(0, 99), st.integers(2, 30), st.integers(1, 3))
+def test_regression_is_the_closed_form(seed, n, targets):
+    draw = stream(seed, "case")
+    truth, predicted = draw.normal(size=(n, targets)), draw.normal(size=(n, targets))
+    error = predicted - truth
+    explained = 1 - (error**2).sum(0) / ((truth - truth.mean(0)) ** 2).sum(0)
+    found = evaluate_regression(predicted, truth)
+    assert found == pytest.approx(
+        {"samples": n, "mse": (error**2).mean(), "mae": abs(error).mean(), "r2": explained.mean()}
+    )
+
+
+@pytest.mark.parametrize(
+    ("predicted", "truth", "values"),
+    [
+        (np.empty((0, 2)), np.empty((0, 2)), {"samples": 0, "mse": None, "mae": None, "r2": None}),
+        ([[3.0, 1.0]], [[1.0, 1.0]], {"samples": 1, "mse": 2.0, "mae": 1.0, "r2": None}),
+        ([[1.0], [2.0]], [[5.0], [5.0]], {"samples": 2, "mse": 12.5, "mae": 3.5, "r2": None}),
+        # The second target does not vary, and counts in the errors only.
+        ([[0.0, 1.0], [1.0, 1.0]], [[0.0, 0.0], [1.0, 0.0]], {"samples": 2, "mse": 0.5, "mae": 0.5, "r2": 1.0}),
+    ],
+)
+def test_regression_of_little_data(predicted, truth, values):
+    assert evaluate_regression(np.array(predicted), np.array(truth)) == pytest.approx(values)
+
+
+@given(st.integers(0, 99), st.integers(2, 40), st.integers(1, 4))
+def test_multilabel_agrees_with_scikit_learn(seed, n, labels):
+    draw = stream(seed, "case")
+    p, truth = np.round(draw.uniform(0.01, 0.99, (n, labels)), 1), draw.integers(0, 2, (n, labels))
+    p[p == 0.5] = 0.6
+    p = np.clip(p, 0.01, 0.99)
+    truth[0], truth[1] = 0, 1  # every label has both values
+    guess = (p > 0.5).astype(int)
+    expected = {
+        "samples": n,
+        "loss": np.mean([metrics.log_loss(truth[:, k], p[:, k], labels=[0, 1]) for k in range(labels)]),
+        "auroc": np.mean([metrics.roc_auc_score(truth[:, k], p[:, k]) for k in range(labels)]),
+        "subset_accuracy": (guess == truth).all(1).mean(),
+        "macro_f1": np.mean([metrics.f1_score(truth[:, k], guess[:, k]) for k in range(labels)]),
+    }
+    assert evaluate_multilabel(p, truth.astype(np.float32)) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("p", "truth", "values"),
+    [
+        (np.empty((0, 2)), np.empty((0, 2)), {"loss": None, "auroc": None, "subset_accuracy": None, "macro_f1": None}),
+        ([[0.1, 0.2]], [[0, 0]], {"auroc": None, "subset_accuracy": 1.0, "macro_f1": None}),
+        # Label 0 never occurs and is never predicted: F1 and the area are those of label 1.
+        ([[0.1, 0.9], [0.1, 0.8]], [[0, 1], [0, 0]], {"auroc": 1.0, "subset_accuracy": 0.5, "macro_f1": 2 / 3}),
+        ([[1.0]], [[0]], {"loss": -np.log(np.finfo(float).tiny), "macro_f1": 0.0}),
+    ],
+)
+def test_multilabel_of_little_data(p, truth, values):
+    found = evaluate_multilabel(np.array(p), np.array(truth))
+    for name, value in values.items():
+        assert found[name] == pytest.approx(value), name
+    json.dumps(found, allow_nan=False)
+
+
+@pytest.mark.parametrize("evaluate", [evaluate_regression, evaluate_multilabel])
+def test_diverged_outputs_are_refused(evaluate):
+    with pytest.raises(DivergedError, match="2 of 3 samples"):
+        evaluate(np.array([[np.inf], [0.5], [np.nan]]), np.zeros((3, 1)))

@@ -1,0 +1,152 @@
+"""Over clients, rounds and methods: against SciPy, enumeration and closed forms."""
+
+import json
+from itertools import product
+from math import sqrt
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import ttest_1samp
+
+from pomona.metrics.summary import At, BestRounds, best_rounds, summarize, wilcoxon
+
+accuracies = st.floats(0, 1, allow_subnormal=False)
+
+
+@given(st.lists(st.tuples(accuracies, st.integers(1, 500), accuracies), min_size=2, max_size=20))
+def test_summary_of_many_clients(rows):
+    values, samples, reference = map(list, zip(*rows, strict=True))
+    found = summarize(values, samples, reference)
+    n, mean = len(values), sum(values) / len(values)
+    assert found["clients"] == n
+    assert found["mean"] == pytest.approx(mean)
+    assert found["pooled"] == pytest.approx(sum(v * s for v, s in zip(values, samples, strict=True)) / sum(samples))
+    assert found["std"] == pytest.approx(sqrt(sum((v - mean) ** 2 for v in values) / (n - 1)), abs=1e-12)
+    assert found["worst"] == min(values)
+    assert found["hurt"] == sum(v < r for v, r in zip(values, reference, strict=True)) / n
+    rank = 0.1 * (n - 1)
+    low, high = sorted(values)[int(rank)], sorted(values)[min(int(rank) + 1, n - 1)]
+    assert found["percentile_10"] == pytest.approx(low + (rank - int(rank)) * (high - low))
+
+
+def test_interval_is_students():
+    values = [0.91, 0.85, 0.97, 0.60, 0.88]
+    interval = ttest_1samp(values, 0).confidence_interval(0.95)
+    assert summarize(values, [1] * 5)["interval"] == pytest.approx(list(interval))
+
+
+@pytest.mark.parametrize(
+    ("values", "samples", "reference", "expected"),
+    [
+        ([], [], None, {"clients": 0, "mean": None, "pooled": None, "worst": None, "std": None, "hurt": None}),
+        ([None, None], [0, 0], [0.5, None], {"clients": 0, "mean": None, "percentile_10": None, "hurt": None}),
+        ([0.7], [9], [0.7], {"mean": 0.7, "pooled": 0.7, "std": None, "interval": None, "hurt": 0.0}),
+        ([0.5, 0.5], [1, 3], None, {"std": 0.0, "interval": [0.5, 0.5], "hurt": None}),
+        # The client without samples counts nowhere, nor does one without a reference in ``hurt``.
+        ([1.0, None, 0.5], [30, 0, 10], [None, 0.9, 0.6], {"clients": 2, "mean": 0.75, "pooled": 0.875, "hurt": 1.0}),
+    ],
+)
+def test_summary_of_few_clients(values, samples, reference, expected):
+    found = summarize(values, samples, reference)
+    for name, value in expected.items():
+        assert found[name] == pytest.approx(value), name
+    json.dumps(found, allow_nan=False)
+
+
+def enumerated(differences):
+    """The two-sided p-value by all assignments of signs to the ranks of the absolute differences (no ties)."""
+    ranks = np.argsort(np.argsort(np.abs(differences))) + 1
+    total = ranks.sum()
+    observed = min(ranks[np.array(differences) > 0].sum(), ranks[np.array(differences) < 0].sum())
+    sums = [np.dot(signs, ranks) for signs in product((0, 1), repeat=len(ranks))]
+    return observed, sum(min(s, total - s) <= observed for s in sums) / len(sums)
+
+
+@pytest.mark.parametrize("signs", [(1, 1, 1, 1, 1), (1, -1, 1, 1, 1), (-1, -1, 1, 1, -1), (1,), (-1, 1)])
+def test_wilcoxon_is_exact_for_few_clients(signs):
+    differences = [0.01 * sign * (k + 1) for k, sign in enumerate(signs)]
+    reference = [0.5] * len(signs)
+    statistic, p = enumerated(differences)
+    found = wilcoxon([r + d for r, d in zip(reference, differences, strict=True)], reference)
+    assert found == pytest.approx((statistic, p, len(signs)))
+
+
+def test_wilcoxon_drops_pairs_that_are_equal_or_undefined():
+    first = [0.9, 0.8, 0.7, 0.6, None, 0.5]
+    second = [0.9, 0.7, 0.4, 0.8, 0.1, None]
+    assert wilcoxon(first, second) == wilcoxon([0.8, 0.7, 0.6], [0.7, 0.4, 0.8])
+    assert wilcoxon(first, second).pairs == 3
+    assert wilcoxon(first, second) == wilcoxon(second, first)
+
+
+@pytest.mark.parametrize("values", [[], [0.5], [0.1, 0.2, None]])
+def test_wilcoxon_of_equal_methods_is_undefined(values):
+    assert wilcoxon(values, values) is None
+    assert wilcoxon([0.1 + 0.2], [0.3]) is None  # equal but for the last bit
+
+
+def test_wilcoxon_ties_do_not_hang_on_last_bits():
+    """Differences of 0.1 each, some of them off by a last bit: as the same numbers in tenths."""
+    first, second = [0.3, 0.4, 0.9, 0.2], [0.2, 0.3, 0.8, 0.3]
+    assert len({abs(a - b) for a, b in zip(first, second, strict=True)}) > 1
+    tenths = wilcoxon([3, 4, 9, 2], [2, 3, 8, 3])
+    assert wilcoxon(first, second) == pytest.approx(tenths)
+    assert tenths.statistic == 2.5  # the mean rank of four ties
+
+
+def test_wilcoxon_for_many_clients_is_normal_with_tie_correction():
+    """z = (T - n(n+1)/4) / sqrt(n(n+1)(2n+1)/24 - sum(t³ - t)/48), when ties rule the exact distribution out."""
+    from scipy.stats import norm
+
+    draw = np.tile([1, 2, 3, -1], 15)
+    n, (sizes) = len(draw), [30, 15, 15]
+    ranks = np.select([np.abs(draw) == 1, np.abs(draw) == 2], [15.5, 38.0], 53.0)
+    statistic = min(ranks[draw > 0].sum(), ranks[draw < 0].sum())
+    variance = n * (n + 1) * (2 * n + 1) / 24 - sum(t**3 - t for t in sizes) / 48
+    p = 2 * norm.cdf((statistic - n * (n + 1) / 4) / sqrt(variance))
+    assert wilcoxon(0.5 + draw / 100, np.full(n, 0.5)) == pytest.approx((statistic, p, n))
+
+
+def test_best_rounds_are_named_apart():
+    # Client means: 0.50, 0.60, 0.55; pooled with 30 and 10 samples: 0.60, 0.50, 0.575.
+    test = [[0.7, 0.3], [0.4, 0.8], [0.6, 0.5]]
+    validation = [[0.2, 0.2], [0.5, 0.3], [0.1, 0.8]]
+    assert best_rounds([5, 10, 15], test, [30, 10], validation) == BestRounds(
+        last=At(pytest.approx(0.55), 15),
+        best_validation=At(pytest.approx(0.55), 15),
+        best_test=At(pytest.approx(0.6), 10),
+        best_test_pooled=At(pytest.approx(0.6), 5),
+    )
+
+
+@pytest.mark.parametrize(
+    ("rounds", "test", "samples", "validation"),
+    [
+        ([], [], [3, 4], None),
+        ([], [], [], []),
+        ([1, 2], [[], []], [], None),
+        ([1], [[None, None]], [0, 0], [[0.5, 1.0]]),
+    ],
+)
+def test_best_rounds_of_nothing(rounds, test, samples, validation):
+    assert best_rounds(rounds, test, samples, validation) == BestRounds(None, None, None, None)
+
+
+def test_best_rounds_pass_over_what_is_undefined_and_take_the_first_of_equals():
+    test = [[0.5, None], [0.5, None], [None, None]]
+    validation = [[None, None], [0.1, None], [0.9, 0.9]]
+    best = best_rounds([1, 2, 3], test, [4, 0], validation)
+    assert best == BestRounds(
+        last=At(0.5, 2), best_validation=At(0.5, 2), best_test=At(0.5, 1), best_test_pooled=At(0.5, 1)
+    )
+
+
+@given(st.lists(st.lists(accuracies, min_size=3, max_size=3), min_size=1, max_size=8))
+def test_selection_on_test_is_never_below_the_honest_numbers(test):
+    rounds, samples = list(range(len(test))), [1, 2, 3]
+    best = best_rounds(rounds, test, samples, validation=test[::-1])
+    assert best.best_test.value >= max(best.last.value, best.best_validation.value)
+    assert best.best_test_pooled.value == max(np.average(test, axis=1, weights=samples))
+    assert best_rounds(rounds, test, samples, validation=test).best_validation == best.best_test

@@ -1,0 +1,105 @@
+"""Problems with known answers: per-client quadratics, and a small scenario that needs no files."""
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from pomona.config import Config, resolve
+from pomona.federation.clients import Clients, Visit, stack
+from pomona.federation.round import Roster, Round
+from pomona.methods.base import Method
+from pomona.objective.resident import Resident
+
+
+@dataclass
+class Quadratics:
+    """Sample k of the federation has the loss ||w - a_k||^2 / 2, so F_i(w) has its minimum at the mean of its samples.
+
+    ``targets`` (N, d) float64 holds the a_k; ``rows`` lists each client's samples.
+    """
+
+    targets: Tensor
+    rows: list[list[int]]
+    data: Resident = field(init=False)
+
+    def __post_init__(self) -> None:
+        own = [torch.tensor(r) for r in self.rows]
+        splits = {"train": own, "validation": own, "test": own}
+        self.data = Resident(self.targets, self.targets, None, None, splits, "regression")
+
+    def gradient(self, W: Tensor, indices: list[Tensor], criterion: object = None) -> tuple[Tensor, Tensor]:
+        losses = torch.stack([((w - self.targets[i]) ** 2).sum(1).mean() / 2 for w, i in zip(W, indices, strict=True)])
+        return losses, torch.stack([w - self.targets[i].mean(0) for w, i in zip(W, indices, strict=True)])
+
+    def outputs(self, row: Tensor, client: int, split: str) -> tuple[Tensor, Tensor]:
+        truth = self.targets[self.data.rows[split][client]]
+        return row.expand_as(truth), truth
+
+    def losses(self, row: Tensor, client: int, split: str) -> Tensor:
+        return self.criterion(*self.outputs(row, client, split))
+
+    def criterion(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return ((outputs - targets) ** 2).sum(1) / 2
+
+
+def quadratics(clients: int, samples: int = 2, d: int = 5, seed: int = 0) -> Quadratics:
+    """Random quadratics: every client has ``samples`` of its own."""
+    a = torch.randn(clients * samples, d, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return Quadratics(a, [list(range(i * samples, (i + 1) * samples)) for i in range(clients)])
+
+
+def a_round(number: int = 1, **over: float) -> Round:
+    """A round of full-batch gradient descent, one step."""
+    settings = {"total": 10, "lr": 0.1, "decay": 1.0, "epochs": 1, "batch_size": 10**6, "momentum": 0.0}
+    return Round(number=number, **{**settings, "weight_decay": 0.0, "seed": 0, **over})  # type: ignore[arg-type]
+
+
+class Federation:
+    """A method on a problem, a round at a time, with its halves' states in reach."""
+
+    def __init__(self, method: Method, problem: Quadratics, seed: int = 0) -> None:
+        self.method, self.problem = method, problem
+        d, n = problem.targets.shape[1], len(problem.rows)
+        generator = torch.Generator().manual_seed(99)
+        common = torch.randn(d, generator=generator, dtype=torch.float64)
+        own = torch.randn(n, d, generator=generator, dtype=torch.float64)
+        self.initial = lambda client=None: (common if client is None else own[client]).clone()
+        self.roster = Roster(tuple(len(r) for r in problem.rows))
+        self.ids = tuple(range(n))
+        self.clients = Clients(method.client, problem, self.roster, self.initial, self.ids, seed)
+        self.server = method.server.start(self.initial, self.roster, seed)
+        self.replies = []
+
+    def round(self, round_: Round, ids: tuple[int, ...] | None = None) -> None:
+        ids = self.ids if ids is None else ids
+        down = self.method.server.down(self.server, ids, round_)
+        self.replies = self.clients.visit(Visit(round_, ids, True, frozenset({"received", "trained"}), True), down)
+        uplink = stack(self.replies, lambda r: r.uplink)
+        self.server = self.method.server.aggregate(self.server, uplink, ids, self.roster, round_)
+        self.clients.commit()
+
+    def model(self, client: int, model: str, when: str) -> Tensor:
+        return self.clients.models(client)[model, when]
+
+    def state(self, client: int) -> object:
+        return self.clients._state(client)
+
+    def set_state(self, client: int, state: object) -> None:
+        self.clients._states[client] = state
+
+
+def tiny(method: str, **over: object) -> Config:
+    """A few rounds on digits, small enough for any test."""
+    base = {
+        "method": {"name": method},
+        "data": {"name": "digits", "train_limit": 240, "test_limit": 120},
+        "partition": {"name": "dirichlet", "beta": 1.0, "min_size": 8},
+        "model": {"name": "mlp", "hidden": [8]},
+        "clients": 4,
+        "rounds": 3,
+        "batch_size": 16,
+        "lr": 0.1,
+        "workers": 1,
+    }
+    return resolve(base, over)
