@@ -27,7 +27,13 @@ def relationships(groups: np.ndarray, share: float) -> np.ndarray:
 
 
 def result(
-    method: str = "apple", *, n: int = 12, rounds: int = 40, classes: int = 10, seed: int = 1, mu: float = 0.1,
+    method: str = "apple",
+    *,
+    n: int = 12,
+    rounds: int = 40,
+    classes: int = 10,
+    seed: int = 1,
+    mu: float = 0.1,
     names: list[str] | None = None,
 ) -> Result:
     """A finished run of a method with every kind of record."""
@@ -49,7 +55,18 @@ def result(
         )  # fmt: skip
         for model, when in VIEWS[method]:
             for split in ("validation", "test"):
-                accuracy = np.clip((CEILING[method] - 0.06 * (when == "received" and model == "global") - 0.02 * (model == "local") + ease) * grown + draw.normal(0, 0.01, n), 0, 1)
+                accuracy = np.clip(
+                    (
+                        CEILING[method]
+                        - 0.06 * (when == "received" and model == "global")
+                        - 0.02 * (model == "local")
+                        + ease
+                    )
+                    * grown
+                    + draw.normal(0, 0.01, n),
+                    0,
+                    1,
+                )
                 evaluations.append(
                     Evaluation(number, model, when, split, tuple(range(n)), tuple(test.tolist()),
                                tuple((2.4 - 2 * accuracy).tolist()), tuple(accuracy.tolist()))

@@ -39,12 +39,22 @@ def accuracies(runs: list[Run]) -> Picture | None:
             "color": colour_of(run.result.name), "marker": marker_of(run.result.name), "linestyle": "none",
             "markersize": 6.5 if len(clients) <= LABELLED else 3.5, "alpha": 0.9,
         }  # fmt: skip
-        dots.plot([100 * a for a in run.accuracies.values()], [place[c] for c in run.accuracies], label=run.label, **look)
+        dots.plot(
+            [100 * a for a in run.accuracies.values()], [place[c] for c in run.accuracies], label=run.label, **look
+        )
         if gain:
             gains.plot([100 * g for g in gain.values()], [place[c] for c in gain], **look)
         rows += [_client_row(run, c, a, gain.get(c)) for c, a in sorted(run.accuracies.items())]
     every = [[100 * run.accuracies[c] for run in shown if c in run.accuracies] for c in clients]
-    dots.hlines(range(len(clients)), [min(v) for v in every], [max(v) for v in every], color=FRAME, linewidth=0.8, alpha=0.6, zorder=0)
+    dots.hlines(
+        range(len(clients)),
+        [min(v) for v in every],
+        [max(v) for v in every],
+        color=FRAME,
+        linewidth=0.8,
+        alpha=0.6,
+        zorder=0,
+    )
     dots.set(xlabel="test accuracy (%)", ylim=(-0.7, len(clients) - 0.3))
     if len(clients) <= LABELLED:
         dots.set_yticks(range(len(clients)), [shorten(lead.client(c), 20) for c in clients])
@@ -173,13 +183,21 @@ def confusion(runs: list[Run]) -> Picture | None:
     totals = counts.sum(axis=1, keepdims=True)
     shares = np.divide(counts, totals, out=np.zeros(counts.shape), where=totals > 0)
     side = min(max(0.46 * n + 1.6, 3.6), 8)
-    figure, axes = panels(side + 0.7, side)
+    figure, axes = panels(side + 0.7, side, layout="compressed")
     ax = axes[0, 0]
     image = ax.imshow(100 * shares, cmap="Blues", vmin=0, vmax=100, interpolation="none")
     if n <= 12:
         for (row, column), count in np.ndenumerate(counts):
             if count:
-                ax.text(column, row, count, ha="center", va="center", fontsize=9 if n <= 10 else 8, color=PALE if shares[row, column] > 0.55 else DARK)
+                ax.text(
+                    column,
+                    row,
+                    count,
+                    ha="center",
+                    va="center",
+                    fontsize=9 if n <= 10 else 8,
+                    color=PALE if shares[row, column] > 0.55 else DARK,
+                )
     if n <= LABELLED:
         short = [shorten(name, 12) for name in names]
         upright = n > 3 and max(map(len, short)) > 2
@@ -187,11 +205,17 @@ def confusion(runs: list[Run]) -> Picture | None:
         ax.set_yticks(range(n), short)
     bare(ax)
     ax.set(xlabel="predicted class", ylabel="true class")
-    figure.colorbar(image, ax=ax, label="share of the true class (%)", fraction=0.046, pad=0.03).outline.set_visible(False)
+    figure.colorbar(image, ax=ax, label="share of the true class (%)", fraction=0.046, pad=0.03).outline.set_visible(
+        False
+    )
     right = float(np.trace(counts) / counts.sum())
     wrong = np.where(np.eye(n, dtype=bool), -1, counts)
     true, said = np.unravel_index(int(wrong.argmax()), wrong.shape)
-    most = f" The commonest mistake: {names[true]} taken for {names[said]}, {wrong.max()} times." if wrong.max() > 0 else ""
+    most = (
+        f" The commonest mistake: {names[true]} taken for {names[said]}, {wrong.max()} times."
+        if wrong.max() > 0
+        else ""
+    )
     return Picture(
         name="confusion",
         title="What is taken for what",

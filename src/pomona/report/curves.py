@@ -31,7 +31,11 @@ def curves(runs: list[Run]) -> Picture | None:
             rows += [_row(run, f"test {measure}", model, when, x, y) for x, y in pairs]
     if not rows:
         return None
-    left.set(title="Training loss, mean over clients", xlabel="round", ylabel="cross-entropy" if measure == "accuracy" else "loss")
+    left.set(
+        title="Training loss, mean over clients",
+        xlabel="round",
+        ylabel="cross-entropy" if measure == "accuracy" else "loss",
+    )
     unit = "%" if measure == "accuracy" else "mean over clients"
     right.set(title=f"Test {measure}, mean over clients", xlabel="round", ylabel=unit)
     grid(left, right)
@@ -78,7 +82,9 @@ def _course(runs: list[Run], measure: str) -> list[str]:
         if values:
             (first, start), (last, end) = values[0], values[-1]
             text = [percent(v) + " %" if measure == "accuracy" else f"{v:.4f}" for v in (start, end)]
-            sentences.append(f"{run.label} ({run.model}) goes from {text[0]} at round {first} to {text[1]} at round {last}.")
+            sentences.append(
+                f"{run.label} ({run.model}) goes from {text[0]} at round {first} to {text[1]} at round {last}."
+            )
     return sentences
 
 
@@ -127,7 +133,10 @@ def traffic(runs: list[Run]) -> Picture | None:
         "and uploads of all clients. Further left is cheaper, higher is better; the marker is the last round. A dashed "
         "level line is the last accuracy of a run that sends nothing.",
         alt="Line chart of test accuracy against megabytes sent, logarithmic. "
-        + " ".join(f"{name} ends at {percent(row['accuracy'])} % after {row['megabytes']:,.1f} MB." for name, row in ends.items()),
+        + " ".join(
+            f"{name} ends at {percent(row['accuracy'])} % after {row['megabytes']:,.1f} MB."
+            for name, row in ends.items()
+        ),
         figure=figure,
         rows=rows,
     )

@@ -122,7 +122,9 @@ def holders(runs: list[Run]) -> Picture | None:
     left = np.zeros(c)
     letter = labels.counts.sum(axis=0).max() / 70  # the longest bar has room for about so many
     for i, colour in enumerate(client_colours(n)):
-        bars = ax.barh(range(c), labels.counts[i], left=left, color=colour, height=0.78, label=shorten(labels.clients[i]))
+        bars = ax.barh(
+            range(c), labels.counts[i], left=left, color=colour, height=0.78, label=shorten(labels.clients[i])
+        )
         name = shorten(labels.clients[i])
         texts = [name if count > (len(name) + 1) * letter and c <= NAMED else "" for count in labels.counts[i]]
         ax.bar_label(bars, texts, label_type="center", fontsize=8, color=DARK)

@@ -127,7 +127,9 @@ def runs(results: list[Result]) -> list[Run]:
         twin = sum(run.result.name == result.name for run in prepared)
         label = label_of(result.name)
         if counts[result.name] > 1:
-            label = f"{label}, {_difference(result, [r for r in results if r.name == result.name]) or f'run {twin + 1}'}"
+            label = (
+                f"{label}, {_difference(result, [r for r in results if r.name == result.name]) or f'run {twin + 1}'}"
+            )
         prepared.append(Run(result, label, twin))
     repeated = Counter(run.label for run in prepared)
     return [

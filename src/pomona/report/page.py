@@ -56,7 +56,11 @@ def write(results: list[Result], out: Path) -> Path:
     if not results:
         raise ConfigError("a report needs at least one run; give one or more run folders")
     environment = Environment(
-        loader=PackageLoader("pomona", "report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=PackageLoader("pomona", "report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
     environment.filters |= {"percent": percent, "spoken": spoken}
     runs = prepare(results)
@@ -145,7 +149,10 @@ def _interval(bounds: list[float | None] | None) -> str:
 def settings(runs: list[Run]) -> list[tuple[str, list[str], bool]]:
     """(key, value of each run, whether they differ) for every setting and every recorded fact."""
     each = [
-        {**dict(flat(run.result.config)), **dict(flat({f"record.{k}": v for k in FACTS if (v := run.result.about.get(k)) is not None}))}
+        {
+            **dict(flat(run.result.config)),
+            **dict(flat({f"record.{k}": v for k in FACTS if (v := run.result.about.get(k)) is not None})),
+        }
         for run in runs
     ]
     keys = list(dict.fromkeys(key for mine in each for key in mine))

@@ -93,7 +93,7 @@ def heatmap(runs: list[Run]) -> Picture | None:
     sequence = order(dr.values[-1])
     off = ~np.eye(dr.n, dtype=bool)
     limit = float(np.nanmax(np.abs(dr.values[moments][:, off]), initial=0.0)) or 1.0
-    figure, axes = panels(3.1 * len(moments) + 1.4, 3.9, columns=len(moments), sharey=True)
+    figure, axes = panels(3.1 * len(moments) + 1.4, 3.9, columns=len(moments), sharey=True, layout="compressed")
     names = [dr.names[i] for i in sequence]
     for ax, t in zip(axes[0], moments, strict=True):
         shown = np.where(off, dr.values[t], np.nan)[np.ix_(sequence, sequence)]
@@ -102,7 +102,9 @@ def heatmap(runs: list[Run]) -> Picture | None:
         )
         if dr.groups:
             for start, length in blocks(sequence, dr.groups):
-                ax.add_patch(Rectangle((start - 0.5, start - 0.5), length, length, fill=False, edgecolor=DARK, linewidth=1.6))
+                ax.add_patch(
+                    Rectangle((start - 0.5, start - 0.5), length, length, fill=False, edgecolor=DARK, linewidth=1.6)
+                )
         ax.set_title(f"round {dr.rounds[t]}")
         ax.set_xlabel("to client j")
         bare(ax)
@@ -224,7 +226,13 @@ def self_relationships(runs: list[Run]) -> Picture | None:
     figure, axes = panels(6.6, 3.8)
     ax = axes[0, 0]
     for i, colour in enumerate(client_colours(dr.n)):
-        ax.plot(rounds, own[:, i], color=colour if few else FRAME, linewidth=1.7 if few else 0.8, label=dr.names[i] if few else None)
+        ax.plot(
+            rounds,
+            own[:, i],
+            color=colour if few else FRAME,
+            linewidth=1.7 if few else 0.8,
+            label=dr.names[i] if few else None,
+        )
     if not few:
         ax.plot(rounds, np.nanmedian(own, axis=1), color=INK, linewidth=2.4, label="median")
     ax.set(xlabel="round", ylabel="p(i, i)")
@@ -242,5 +250,3 @@ def self_relationships(runs: list[Run]) -> Picture | None:
             {"round": int(r), **{f"p_{i}_{i}": float(own[t, i]) for i in range(dr.n)}} for t, r in enumerate(rounds)
         ],
     )  # fmt: skip
-
-

@@ -7,7 +7,7 @@ text), the others tab20.
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from warnings import catch_warnings, filterwarnings
 
 import numpy as np
@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+Layout: TypeAlias = Literal["constrained", "compressed"]
 
 INK = "#1d2125"
 """The colour of text: becomes the page's own in the inlined drawing, so nothing else may use it."""
@@ -138,19 +140,23 @@ def drawing() -> Iterator[None]:
         yield
 
 
-def panels(width: float, height: float, rows: int = 1, columns: int = 1, **grid: Any) -> tuple["Figure", NDArray[Any]]:
-    """A figure of the given size in inches and its (rows, columns) array of axes."""
+def panels(
+    width: float, height: float, rows: int = 1, columns: int = 1, *, layout: Layout = "constrained", **grid: Any
+) -> tuple["Figure", NDArray[Any]]:
+    """A figure of the given size in inches and its (rows, columns) array of axes.
+
+    Axes that hold an image keep its proportions; only the "compressed" layout finds room for their labels in one go.
+    """
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(width, height), layout="constrained")
+    figure = Figure(figsize=(width, height), layout=layout)
     return figure, np.asarray(figure.subplots(rows, columns, squeeze=False, **grid))
 
 
 def bare(ax: Any) -> None:
     """Take the frame and the tick marks off axes that hold a picture."""
     ax.tick_params(length=0)
-    # Invisible spines would be left out of the layout, and the axis label clipped.
-    ax.spines[:].set_color("none")
+    ax.spines[:].set_visible(False)
 
 
 def grid(*axes: Any, along: str = "both") -> None:

@@ -31,7 +31,9 @@ def _setup(runs: list[Run]) -> str:
     size = f" ({parameters:,} parameters)" if isinstance(parameters, int) else ""
     partition, seed = first.setting("partition.name"), first.setting("seed")
     detail = ", ".join(
-        text for text in (f"{partition} partition" if partition else "", f"seed {seed}" if seed is not None else "") if text
+        text
+        for text in (f"{partition} partition" if partition else "", f"seed {seed}" if seed is not None else "")
+        if text
     )
     rounds = sorted({r for run in runs if (r := run.setting("rounds")) is not None})
     length = f" over {listing([str(r) for r in rounds])} round{'s' if rounds != [1] else ''}" if rounds else ""
@@ -72,7 +74,9 @@ def _comparison(runs: list[Run]) -> list[str]:
         return ["No accuracy was recorded, so the runs cannot be ranked."]
     level = [run for run in judged if percent(run.mean) == percent(best.mean)]
     if len(level) > 1:
-        return [f"{listing([r.label for r in level])} end level at {percent(best.mean)} % test accuracy, mean over clients."]
+        return [
+            f"{listing([r.label for r in level])} end level at {percent(best.mean)} % test accuracy, mean over clients."
+        ]
     sentences = [
         f"{best.label} came out ahead: after round {best.last.round}, {_judged(best)} right on {percent(best.mean)} % of a "
         "client’s test samples, on average over clients."
@@ -88,7 +92,7 @@ def _comparison(runs: list[Run]) -> list[str]:
     if base is not None and base is not best:
         up, down, level_on = wins(best, base.accuracies)
         sentences.append(
-            f"Client by client it does better than {base.label} on {up}, worse on {down} and equally well on {level_on}."
+            f"Client by client, {best.label} does better than {base.label} on {up}, worse on {down} and equally well on {level_on}."
         )
     return sentences
 
@@ -102,7 +106,9 @@ def cautions(runs: list[Run]) -> list[str]:
             total = f" of {planned}" if planned is not None else ""
             notes.append(f"{run.label} was cut short: {len(run.result.rounds)}{total} rounds are recorded.")
     if len({run.scenario for run in runs}) > 1:
-        notes.append("These runs do not share one scenario (data and partition), so their numbers must not be ranked against each other.")
+        notes.append(
+            "These runs do not share one scenario (data and partition), so their numbers must not be ranked against each other."
+        )
     if len(runs) > 1 and len({run.setting("seed") for run in runs}) == 1:
         notes.append("All runs use one seed: small differences between them may be chance.")
     if any(run.mean is not None for run in runs):
