@@ -89,10 +89,10 @@ class Federation:
         self.clients._states[client] = state
 
 
-def tiny(method: str, **over: object) -> Config:
-    """A few rounds on digits, small enough for any test."""
+def tiny(name: str, settings: dict | None = None, **over: object) -> Config:
+    """A few rounds of a method on digits, small enough for any test."""
     base = {
-        "method": {"name": method},
+        "method": {"name": name, **(settings or {})},
         "data": {"name": "digits", "train_limit": 240, "test_limit": 120},
         "partition": {"name": "dirichlet", "beta": 1.0, "min_size": 8},
         "model": {"name": "mlp", "hidden": [8]},

@@ -87,7 +87,8 @@ def merge(tree: Tree, over: Mapping[str, Any]) -> None:
 def read_file(path: Path) -> Tree:
     """A TOML file's tree. Raises ConfigError naming the file and the line."""
     try:
-        return _snake(tomllib.loads(path.read_text(encoding="utf-8")))
+        tree: Tree = _snake(tomllib.loads(path.read_text(encoding="utf-8")))
+        return tree
     except FileNotFoundError:
         raise ConfigError(f"no file {path}; give a TOML file, or key=value") from None
     except (OSError, ValueError) as fault:
@@ -152,7 +153,7 @@ def keys(tree: Tree) -> list[str]:
     for name, field in Config.model_fields.items():
         part = tree.get(name)
         if name in CHOICES:
-            chosen = part.get("name") if isinstance(part, dict) else None
+            chosen = str(part.get("name")) if isinstance(part, dict) else ""
             kinds = [CHOICES[name][chosen]] if chosen in CHOICES[name] else list(CHOICES[name].values())
         else:
             kinds = [t for t in (field.annotation, *get_args(field.annotation)) if _is_section(t)]

@@ -116,17 +116,18 @@ def gather(
     """The Result of a list of events."""
     result = Result(config, {}, [], [], [], {}, folder)
     for event in events:
-        body = {k: tuple(v) if isinstance(v, list) else v for k, v in event.items() if k not in ("event", "time")}
+        body = {k: v for k, v in event.items() if k not in ("event", "time")}
+        row: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in body.items()}
         match event["event"]:
             case "start":
-                result.about.update({k: v for k, v in event.items() if k not in ("event", "time")})
+                result.about.update(body)
             case "round":
-                info = {k: np.asarray(v, dtype=np.float64) for k, v in event["info"].items()}
-                result.rounds.append(RoundRow(**{**body, "info": info}))
+                row["info"] = {k: np.asarray(v, dtype=np.float64) for k, v in event["info"].items()}
+                result.rounds.append(RoundRow(**row))
             case "evaluation":
-                result.evaluations.append(Evaluation(**body))
+                result.evaluations.append(Evaluation(**row))
             case "final":
-                result.final.append({k: v for k, v in event.items() if k not in ("event", "time")})
+                result.final.append(body)
             case "end":
                 result.summary.update(event["summary"])
     return result

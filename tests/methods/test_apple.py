@@ -179,7 +179,9 @@ def test_bytes_follow_the_budget():
     assert received_bytes(down, 2) == (2 * 7 * 8,) * 2  # two float64 cores of seven numbers
 
 
-@given(st.integers(1, 9), st.integers(0, 8), st.integers(1, 8), st.integers(1, 40), st.sampled_from(["private", "uniform"]))
+@given(
+    st.integers(1, 9), st.integers(0, 8), st.integers(1, 8), st.integers(1, 40), st.sampled_from(["private", "uniform"])
+)
 def test_a_choice_is_others_only_without_repeats_and_of_the_right_size(N, who, budget, number, selection):
     client = who % N
     settings = Apple(budget=budget, selection=selection)

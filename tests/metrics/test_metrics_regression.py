@@ -64,6 +64,7 @@ def test_multilabel_agrees_with_scikit_learn(seed, n, labels):
         ([[0.1, 0.2]], [[0, 0]], {"auroc": None, "subset_accuracy": 1.0, "macro_f1": None}),
         # Label 0 never occurs and is never predicted: F1 and the area are those of label 1.
         ([[0.1, 0.9], [0.1, 0.8]], [[0, 1], [0, 0]], {"auroc": 1.0, "subset_accuracy": 0.5, "macro_f1": 2 / 3}),
+        ([[0.45, 0.55]], [[0, 1]], {"auroc": None, "subset_accuracy": 1.0, "macro_f1": 1.0}),
         ([[1.0]], [[0]], {"loss": -np.log(np.finfo(float).tiny), "macro_f1": 0.0}),
     ],
 )

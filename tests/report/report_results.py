@@ -1,5 +1,6 @@
 """Results made up by formula, so that a report needs no training."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -26,6 +27,11 @@ def relationships(groups: np.ndarray, share: float) -> np.ndarray:
     return (1 - share) / n + share * (kin + np.eye(n) * 0.5 + noise)
 
 
+def cosine(number: int, last: float) -> float:
+    """APPLE's cosine scheduler: from 1 to 0 at round ``last``."""
+    return float(1 + np.cos(np.pi * min(1.0, number / last))) / 2
+
+
 def result(
     method: str = "apple",
     *,
@@ -45,35 +51,27 @@ def result(
     evaluations, rows = [], []
     for number in range(1, rounds + 1):
         grown = 1 - np.exp(-5 * number / 40)
+        info = {"dr": relationships(groups, grown), "schedule": np.array(cosine(number, 0.5 * rounds))}
+        info = info if method == "apple" else {}
         rows.append(
             RoundRow(
                 number, 1.5, tuple(range(n)), tuple((2.3 * (1 - 0.9 * grown) + draw.normal(0, 0.02, n)).tolist()),
-                *[(0 if method == "separate" else MODEL_BYTES * k,) * n for k in ((n - 1 if method == "apple" else 1), 1)],
-                {"dr": relationships(groups, grown), "schedule": np.array((1 + np.cos(np.pi * min(1, number / (0.5 * rounds)))) / 2)}
-                if method == "apple" else {},
+                *[(0 if method == "separate" else MODEL_BYTES * k,) * n for k in (n - 1 if "dr" in info else 1, 1)],
+                info,
             )
         )  # fmt: skip
         for model, when in VIEWS[method]:
             for split in ("validation", "test"):
-                accuracy = np.clip(
-                    (
-                        CEILING[method]
-                        - 0.06 * (when == "received" and model == "global")
-                        - 0.02 * (model == "local")
-                        + ease
-                    )
-                    * grown
-                    + draw.normal(0, 0.01, n),
-                    0,
-                    1,
-                )
+                peak = CEILING[method] - 0.06 * (model == "global" and when == "received") - 0.02 * (model == "local")
+                accuracy = np.clip((peak + ease) * grown + draw.normal(0, 0.01, n), 0, 1)
                 evaluations.append(
                     Evaluation(number, model, when, split, tuple(range(n)), tuple(test.tolist()),
                                tuple((2.4 - 2 * accuracy).tolist()), tuple(accuracy.tolist()))
                 )  # fmt: skip
     config: dict[str, Any] = {
         "rounds": rounds, "local_epochs": 5, "batch_size": 256, "lr": 0.01, "momentum": 0.9, "seed": seed,
-        "method": {"name": method, **({"mu": mu, "schedule": "cosine", "schedule_share": 0.5} if method == "apple" else {})},
+        "method": {"name": method}
+        | ({"mu": mu, "schedule": "cosine", "schedule_share": 0.5} if method == "apple" else {}),
         "data": {"name": "digits"}, "partition": {"name": "practical", "clients": n}, "model": {"name": "lenet"},
     }  # fmt: skip
     about = {
@@ -94,10 +92,11 @@ def record(evaluation: Evaluation, client: int, classes: int) -> dict[str, Any]:
     right = round(accuracy * each)
     confusion = np.eye(classes, dtype=int) * right + np.roll(np.eye(classes, dtype=int), 1, axis=1) * (each - right)
     return {
-        "model": evaluation.model, "when": evaluation.when, "split": "test", "client": client, "round": evaluation.round,
+        "model": evaluation.model, "when": evaluation.when, "split": "test", "client": client,
+        "round": evaluation.round, "samples": samples, "loss": evaluation.loss[client],
         "accuracy": accuracy, "accuracy_ci": [max(0.0, accuracy - 0.03), min(1.0, accuracy + 0.03)],
         "balanced_accuracy": accuracy, "macro_f1": accuracy, "auroc": None if client == 1 else 0.99, "ece": 0.031,
-        "loss": evaluation.loss[client], "samples": samples, "sensitivity": [accuracy] * classes, "confusion": confusion.tolist(),
+        "sensitivity": [accuracy] * classes, "confusion": confusion.tolist(),
     }  # fmt: skip
 
 
@@ -115,37 +114,47 @@ def regression() -> Result:
     return replace(base, evaluations=evaluations, final=final, about=about)
 
 
-def degenerate() -> dict[str, list[Result]]:
+def degenerate() -> dict[str, Callable[[], list[Result]]]:
     """Runs that lack something, by what they lack."""
-    whole = result("apple", n=4, rounds=6)
-    bare = {**whole.about, "classes": [], "label_counts": None, "groups": [], "sizes": {}}
+    plain = result("fedavg", n=4, rounds=6)
+    apple = result("apple", n=3, rounds=5)
+    bare = {**plain.about, "classes": [], "label_counts": None, "groups": [], "sizes": {}}
     return {
-        "no validation": [replace(whole, evaluations=[e for e in whole.evaluations if e.split == "test"])],
-        "one client": [result("apple", n=1, rounds=3)],
-        "two clients": [result("apple", n=2, rounds=3)],
-        "one round": comparison(n=3, rounds=1),
-        "cut short": [replace(whole, rounds=whole.rounds[:2], evaluations=whole.evaluations[:4], final=[], summary={})],
-        "nothing happened": [replace(whole, rounds=[], evaluations=[], final=[], summary={})],
-        "no evaluation": [replace(whole, evaluations=[], final=[])],
-        "no relationships": [replace(whole, rounds=[replace(r, info={}) for r in whole.rounds])],
-        "no labels": [replace(whole, about=bare)],
-        "no about": [replace(whole, about={})],
-        "regression": [regression(), regression()],
-        "only separate": [result("separate", n=3, rounds=3)],
-        "one class": [result("fedavg", n=3, rounds=3, classes=1)],
-        "a client without test samples": [
-            replace(whole, evaluations=[
-                replace(e, samples=(0, *e.samples[1:]), loss=(None, *e.loss[1:]), accuracy=(None, *e.accuracy[1:]))
-                for e in whole.evaluations
-            ])
+        "no validation": lambda: [replace(plain, evaluations=[e for e in plain.evaluations if e.split == "test"])],
+        "one client": lambda: [result("apple", n=1, rounds=3)],
+        "two clients": lambda: [result("apple", n=2, rounds=3)],
+        "one round": lambda: comparison(n=3, rounds=1),
+        "cut short": lambda: [
+            replace(plain, rounds=plain.rounds[:2], evaluations=plain.evaluations[:4], final=[], summary={})
         ],
-        "partial cohorts": [
-            replace(whole, rounds=[
-                replace(r, cohort=(0, 2), loss=r.loss[:2], bytes_down=r.bytes_down[:2], bytes_up=r.bytes_up[:2],
-                        info={**r.info, "dr": r.info["dr"][[0, 2]]}) for r in whole.rounds
-            ])
-        ],
-        "unequal scenarios": [whole, result("separate", n=6, rounds=4)],
-        "seeds": [result("apple", n=3, rounds=3, seed=s) for s in (1, 2, 3)],
-        "the same run twice": [whole, whole],
-    }  # fmt: skip
+        "nothing happened": lambda: [replace(plain, rounds=[], evaluations=[], final=[], summary={})],
+        "no evaluation": lambda: [replace(plain, evaluations=[], final=[])],
+        "no relationships": lambda: [replace(apple, rounds=[replace(r, info={}) for r in apple.rounds])],
+        "no labels": lambda: [replace(plain, about=bare)],
+        "no about": lambda: [replace(plain, about={})],
+        "regression": lambda: [regression(), regression()],
+        "only separate": lambda: [result("separate", n=3, rounds=3)],
+        "one class": lambda: [result("fedavg", n=3, rounds=3, classes=1)],
+        "a client without test samples": lambda: [replace(plain, evaluations=[without(e) for e in plain.evaluations])],
+        "partial cohorts": lambda: [replace(apple, rounds=[halved(r) for r in apple.rounds])],
+        "unequal scenarios": lambda: [plain, replace(result("separate", n=6, rounds=4), about={})],
+        "seeds": lambda: [result("fedavg", n=3, rounds=3, seed=s) for s in (1, 2, 3)],
+        "the same run twice": lambda: [plain, plain],
+        "a hundred clients": lambda: [result("fedavg", n=100, rounds=4, classes=26)],
+    }
+
+
+def without(evaluation: Evaluation) -> Evaluation:
+    """The evaluation as if client 0 had no samples."""
+    return replace(
+        evaluation,
+        samples=(0, *evaluation.samples[1:]),
+        loss=(None, *evaluation.loss[1:]),
+        accuracy=(None, *evaluation.accuracy[1:]),
+    )
+
+
+def halved(row: RoundRow) -> RoundRow:
+    """The round as if only clients 0 and 2 had taken part."""
+    kept = {name: tuple(getattr(row, name)[i] for i in (0, 2)) for name in ("cohort", "loss", "bytes_down", "bytes_up")}
+    return replace(row, **kept, info={**row.info, "dr": row.info["dr"][[0, 2]]})

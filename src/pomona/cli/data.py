@@ -85,9 +85,18 @@ def show(
 
 
 def _pictures(about: dict[str, Any], folder: Path) -> list[Path]:
-    from pomona.report import label_pictures
+    from pomona.record import Result
+    from pomona.report.labels import bubbles, holders
+    from pomona.report.numbers import runs
+    from pomona.report.style import drawing
 
-    return label_pictures(about, folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    prepared = runs([Result({"method": {"name": "none"}}, about, [], [], [], {})])
+    with drawing():
+        pictures = [p for p in (bubbles(prepared), holders(prepared)) if p]
+        for picture in pictures:
+            picture.save(folder)
+    return [folder / f"{p.name}.png" for p in pictures]
 
 
 def _first_line(kind: type) -> str:

@@ -1,6 +1,7 @@
 """What the commands share: reading their words, and writing results for people or for programs."""
 
 import json
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from rich.table import Table
 from pomona.config import Config, Tree, read_file, read_overrides, resolve
 
 console = Console(stderr=True)
-out = Console(soft_wrap=True)
+out = Console(width=None if sys.stdout.isatty() else 160)  # a file or a pipe has no width of its own
 
 
 def config_of(words: Iterable[str], *options: Mapping[str, Any]) -> Config:
@@ -55,11 +56,11 @@ def _text(value: Any) -> str:
 
 
 def standing(rows: Iterable[Mapping[str, Any]]) -> Table:
-    """A terminal table of what ``pomona.report.table`` says of runs; accuracies in %, the judged model of each run bold."""
+    """A terminal table of what ``pomona.report.table`` says of runs: accuracies in %, each run's judged model bold."""
     drawn = Table(title="Test accuracy in %", title_justify="left", caption_justify="left", box=None, pad_edge=False)
     drawn.caption = (
-        "Means over clients (all samples: over samples): in the last round, in the round best on validation, in the round "
-        "best on test (BMCTA, as papers report). Spread over clients: last round. Bold: the model its paper reports."
+        "Means over clients (all samples: over samples): in the last round, in the round best on validation, in the "
+        "round best on test (BMCTA, as papers report). Spread: last round. Bold: the model its paper reports."
     )
     for name in ("method", "model", "when"):
         drawn.add_column(name)

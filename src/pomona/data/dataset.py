@@ -29,7 +29,7 @@ class Dataset:
 
     Attributes:
         name: as registered, or the path it was read from.
-        kind: ``image`` x (N, H, W, C) uint8; ``table`` x (N, F) float32; ``text`` x (N, T) int32 token numbers, 0 = padding.
+        kind: ``image`` x (N, H, W, C) uint8; ``table`` x (N, F) float32; ``text`` x (N, T) int32 tokens, 0 = padding.
         x: the inputs.
         y: (N,) int64 class numbers, or (N, K) float32 targets when ``classes`` is empty.
         classes: class names in the order of their numbers; empty for multi-label and regression targets.

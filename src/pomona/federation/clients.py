@@ -118,7 +118,7 @@ class Clients:
         if visit.trains:
             self._pending[client] = state
         if visit.keep:
-            rows = {name: W[0] for name, W in cohort.observed.items()}
+            rows: dict[Named, Tensor] = {named: W[0] for named, W in cohort.observed.items()}
             self._models.setdefault(client, {}).update(rows)
         scores = [
             self._score(model, when, split, client, W[0])

@@ -10,8 +10,8 @@ from pomona.record import Evaluation, Result
 def summarise(result: Result, seconds: float) -> dict[str, Any]:
     """The figures of a finished run.
 
-    ``models`` has one entry a named model ("personal, trained"): ``last``, ``best_validation``, ``best_test`` (the papers'
-    BMCTA) and ``best_test_pooled`` (BTA), each with value and round, and ``clients``, the spread over clients in the
+    ``models`` has one entry a named model ("personal, trained"): ``last``, ``best_validation``, ``best_test`` (the
+    papers' BMCTA) and ``best_test_pooled`` (BTA), each with value and round, and ``clients``, the spread over clients in the
     last round. Bytes are those of training: what clients download only to evaluate does not count.
     """
     n = len(result.about["clients"])

@@ -32,8 +32,8 @@ class Entry:
         part = rows[..., self.start : self.stop]
         if len(self.shape) == 4:
             o, i, h, w = self.shape
-            return part.unflatten(-1, (o, h, w, i)).movedim(-1, -3)
-        return part.unflatten(-1, self.shape) if self.shape else part.squeeze(-1)
+            return part.view(*rows.shape[:-1], o, h, w, i).movedim(-1, -3)
+        return part.view(*rows.shape[:-1], *self.shape)
 
 
 class ParameterSpace:

@@ -73,8 +73,9 @@ def accuracies(runs: list[Run]) -> Picture | None:
         caption="Test accuracy of each client with the headline model of each run, after the last round evaluated."
         + (" Right: the difference to separate training on the same client; left of the dashed line a client would"
            " have done better alone." if compared else "")
-        + f" Clients are sorted by {'their gain' if lead in compared else 'their accuracy'} with {lead.label}, best on top.",
-        alt=f"Dot plot of test accuracy for {len(clients)} clients. " + " ".join(_outcomes(compared, floor) or [_extremes(lead)]),
+        + f" Sorted by {'gain' if lead in compared else 'accuracy'} with {lead.label}, best on top.",
+        alt=f"Dot plot of test accuracy for {len(clients)} clients. "
+        + " ".join(_outcomes(compared, floor) or [_extremes(lead)]),
         figure=figure,
         rows=rows,
     )  # fmt: skip
@@ -144,11 +145,12 @@ def spread(runs: list[Run]) -> Picture | None:
     return Picture(
         name="spread",
         title="How evenly the clients fare",
-        caption="Test accuracy of all clients with the headline model of each run, last round evaluated: a dot a client, "
-        "the box holds the middle half, the bar in it is the median, whiskers reach the extremes.",
+        caption="Test accuracy of all clients with the headline model of each run, last round evaluated: a dot a "
+        "client, the box holds the middle half, the bar in it is the median, whiskers reach the extremes.",
         alt="Box plot of client accuracies. "
         + " ".join(
-            f"{r['run']}: worst {percent(r['worst'])} %, 10th percentile {percent(r['percentile_10'])} %, median {percent(r['median'])} %."
+            f"{r['run']}: worst {percent(r['worst'])} %, 10th percentile {percent(r['percentile_10'])} %, "
+            f"median {percent(r['median'])} %."
             for r in rows
         ),
         figure=figure,
@@ -219,9 +221,10 @@ def confusion(runs: list[Run]) -> Picture | None:
     return Picture(
         name="confusion",
         title="What is taken for what",
-        caption=f"{lead.label}, {lead.model}: each client's test samples judged by the model it uses, added up over all clients. "
-        "Numbers are samples; the colour is their share of the true class.",
-        alt=f"Confusion matrix of {n} classes for {lead.label}: {percent(right)} % of {counts.sum():,} test samples lie on the diagonal.{most}",
+        caption=f"{lead.label}, {lead.model}: each client's test samples judged by the model it uses, added up over "
+        "all clients. Numbers are samples; the colour is their share of the true class.",
+        alt=f"Confusion matrix of {n} classes for {lead.label}: {percent(right)} % of {counts.sum():,} test samples "
+        f"lie on the diagonal.{most}",
         figure=figure,
         rows=[
             {"true": names[i], "predicted": names[j], "count": int(count), "share_of_true": float(shares[i, j])}

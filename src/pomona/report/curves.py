@@ -178,11 +178,13 @@ def schedule(runs: list[Run]) -> Picture | None:
     return Picture(
         name="schedule",
         title="The loss scheduler",
-        caption="The weight λ(r) of the penalty μ/2 ‖p − p₀‖² that holds the directed relationships near their start. "
+        caption="The weight λ(r) of the penalty μ/2 ‖p \N{MINUS SIGN} p₀‖² that holds the directed relationships "
+        "near their start. "
         "While it is high, clients learn globally; as it falls, each follows its own objective. The dotted line is "
         "round L, after which λ is zero.",
         alt=f"Line chart of the loss scheduler over rounds: {'; '.join(shapes)}. "
-        f"It falls from {rows[0]['lambda']:.3f} at round {rows[0]['round']} to {rows[-1]['lambda']:.3f} at round {rows[-1]['round']}.",
+        f"It falls from {rows[0]['lambda']:.3f} at round {rows[0]['round']} to {rows[-1]['lambda']:.3f} "
+        f"at round {rows[-1]['round']}.",
         figure=figure,
         rows=rows,
     )

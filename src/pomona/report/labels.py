@@ -84,8 +84,8 @@ def bubbles(runs: list[Run]) -> Picture | None:
         caption="The area of a bubble is the number of training samples of a class at a client."
         + (" Above: the size of each client's parts." if labels.sizes else "")
         + (" Clients of one colour belong to one true group." if labels.groups else ""),
-        alt=f"Bubble chart of {c} classes over {n} clients. Clients hold {sizes.min():,} to {sizes.max():,} training samples "
-        f"of {held.min()} to {held.max()} classes.",
+        alt=f"Bubble chart of {c} classes over {n} clients. Clients hold {sizes.min():,} to {sizes.max():,} training "
+        f"samples of {held.min()} to {held.max()} classes.",
         figure=figure,
         rows=[
             {"client": client, "name": labels.clients[client], "class": labels.classes[label], "count": int(count)}
@@ -142,7 +142,7 @@ def holders(runs: list[Run]) -> Picture | None:
         name="holders",
         title="Who holds each class",
         caption="A bar a class, divided among the clients that hold its training samples.",
-        alt=f"Stacked bars of {c} classes divided among {n} clients. The most concentrated class is {labels.classes[top]}: "
+        alt=f"Stacked bars of {c} classes divided among {n} clients. The most concentrated is {labels.classes[top]}: "
         f"{labels.clients[int(labels.counts[:, top].argmax())]} holds {100 * shares[top]:.1f} % of it.",
         figure=figure,
         rows=[

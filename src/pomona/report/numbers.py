@@ -1,4 +1,7 @@
-"""The named numbers of runs: which model, when, which round, averaged how. The page, its figures and the CLI share them."""
+"""The named numbers of runs: which model, when, which round, averaged how.
+
+The page, its figures and the command line share them.
+"""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -13,6 +16,8 @@ from pomona.report.style import label_of
 Key: TypeAlias = tuple[str, str]
 """(model, when) of an evaluation on the test split."""
 
+NOTHING = "\N{EN DASH}"
+"""What stands in a table where a number is undefined."""
 MODELS = ("personal", "global", "local")
 TIMES = ("trained", "received")
 SPOKEN = {"trained": "after local training", "received": "as received"}
@@ -157,6 +162,11 @@ def baseline(prepared: list[Run], others: Run) -> Run | None:
     return next((r for r in prepared if r.result.name == "separate" and r.scenario == others.scenario), None)
 
 
+def comparable(prepared: list[Run]) -> bool:
+    """Whether the runs share one scenario, so that their numbers may be ranked."""
+    return len({run.scenario for run in prepared}) == 1
+
+
 def finished(result: Result) -> bool:
     """Whether the run came to its end, rather than being cut short."""
     return bool(result.summary)
@@ -220,4 +230,4 @@ def _row(run: Run, key: Key, *, headline: bool) -> dict[str, Any]:
 
 def percent(share: float | None, sign: str = "") -> str:
     """A share as percent with two decimals, as the papers print it; a dash where there is none."""
-    return "–" if share is None else f"{100 * share:{sign}.2f}"
+    return NOTHING if share is None else f"{100 * share:{sign}.2f}"

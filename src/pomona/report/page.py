@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 from pomona.errors import ConfigError, StorageError
 from pomona.record import Result
 from pomona.report import clients, curves, labels, relationships, words
-from pomona.report.numbers import Run, flat, headline, leader, percent, spoken, table
+from pomona.report.numbers import NOTHING, Run, comparable, flat, headline, leader, percent, spoken, table
 from pomona.report.numbers import runs as prepare
 from pomona.report.picture import Picture
 from pomona.report.style import drawing
@@ -74,6 +74,7 @@ def write(results: list[Result], out: Path) -> Path:
             columns=summary_columns(table(results)),
             sections=sections,
             tables=client_tables(runs),
+            ranked=len(runs) > 1 and comparable(runs),
             labels=[run.label for run in runs],
             settings=settings(runs),
         )
@@ -126,9 +127,9 @@ def client_tables(runs: list[Run]) -> list[dict[str, Any]]:
                         run.client(int(r["client"])),
                         [
                             *([_count(train, int(r["client"]))] if train else []),
-                            f"{r['samples']:,}" if r.get("samples") is not None else "–",
+                            f"{r['samples']:,}" if r.get("samples") is not None else NOTHING,
                             *([percent(r.get("accuracy")), _interval(r.get("accuracy_ci"))] if accurate else []),
-                            *(METRICS[name][1](r[name]) if r.get(name) is not None else "–" for name in given),
+                            *(METRICS[name][1](r[name]) if r.get(name) is not None else NOTHING for name in given),
                         ],
                     )
                     for r in records
@@ -139,11 +140,11 @@ def client_tables(runs: list[Run]) -> list[dict[str, Any]]:
 
 
 def _count(sizes: list[int], client: int) -> str:
-    return f"{sizes[client]:,}" if client < len(sizes) else "–"
+    return f"{sizes[client]:,}" if client < len(sizes) else NOTHING
 
 
 def _interval(bounds: list[float | None] | None) -> str:
-    return " to ".join(percent(b) for b in bounds) if bounds else "–"
+    return " to ".join(percent(b) for b in bounds) if bounds else NOTHING
 
 
 def settings(runs: list[Run]) -> list[tuple[str, list[str], bool]]:
@@ -156,7 +157,7 @@ def settings(runs: list[Run]) -> list[tuple[str, list[str], bool]]:
         for run in runs
     ]
     keys = list(dict.fromkeys(key for mine in each for key in mine))
-    lines = [(key, [_text(mine[key]) if key in mine else "–" for mine in each]) for key in keys]
+    lines = [(key, [_text(mine[key]) if key in mine else NOTHING for mine in each]) for key in keys]
     return [(key, values, len(set(values)) > 1) for key, values in lines]
 
 

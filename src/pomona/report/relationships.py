@@ -1,84 +1,18 @@
 """Figures of APPLE's directed relationships: who listens to whom, and how that came about (its figures 3 and 8)."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import groupby
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pomona.report.numbers import Run, leader
+from pomona.report.directed import Relationships, blocks, find, order
+from pomona.report.numbers import Run
 from pomona.report.picture import Picture, Rows
-from pomona.report.style import DARK, FRAME, INK, MISSING, bare, client_colours, colour_of, grid, panels, shorten
+from pomona.report.style import DARK, FRAME, INK, MISSING, bare, client_colours, colour_of, grid, panels
 
 PANELS = 12
 ROUNDS = 200
 """At most so many rounds are drawn; more would be finer than the paper."""
-
-
-@dataclass(frozen=True)
-class Relationships:
-    """The directed relationships of a run: ``values[t, i, j]`` is p_ij after ``rounds[t]``, NaN before i's first round."""
-
-    run: Run
-    rounds: NDArray[np.int64]
-    values: NDArray[np.float64]
-
-    @property
-    def n(self) -> int:
-        """The number of clients."""
-        return int(self.values.shape[1])
-
-    @property
-    def groups(self) -> list[int]:
-        """The hidden true group of each client, empty where unknown."""
-        groups = list(self.run.result.about.get("groups") or ())
-        return groups if len(groups) == self.n else []
-
-    @property
-    def names(self) -> list[str]:
-        """The clients' names, short enough for an axis."""
-        return [shorten(self.run.client(i)) for i in range(self.n)]
-
-
-def find(runs: list[Run]) -> Relationships | None:
-    """The directed relationships of the best run that recorded some; a client that sits a round out keeps its row."""
-    lead = leader([run for run in runs if any(m.ndim == 2 and m.size for _, m in run.result.matrices("dr"))])
-    if lead is None:
-        return None
-    rows = [r for r in lead.result.rounds if "dr" in r.info and r.info["dr"].ndim == 2 and r.info["dr"].size]
-    n = rows[0].info["dr"].shape[1]
-    values = np.full((len(rows), n, n), np.nan)
-    current = np.full((n, n), np.nan)
-    for t, row in enumerate(rows):
-        matrix = row.info["dr"]
-        listeners = np.arange(n) if len(matrix) == n else np.asarray(row.cohort)
-        if matrix.shape != (len(listeners), n):
-            return None
-        current[listeners] = matrix
-        values[t] = current
-    return Relationships(lead, np.array([r.round for r in rows]), values) if n > 1 else None
-
-
-def order(matrix: NDArray[np.float64]) -> list[int]:
-    """Clients in the leaf order of average-linkage clustering on the symmetrised off-diagonal entries of (n, n)."""
-    from scipy.cluster.hierarchy import leaves_list, linkage
-    from scipy.spatial.distance import squareform
-
-    n = len(matrix)
-    if n < 3:
-        return list(range(n))
-    near = np.nan_to_num((matrix + matrix.T) / 2)
-    far = near[~np.eye(n, dtype=bool)].max() - near
-    np.fill_diagonal(far, 0.0)
-    return [int(i) for i in leaves_list(linkage(squareform(far, checks=False), "average", optimal_ordering=n <= 200))]
-
-
-def blocks(order: Sequence[int], groups: Sequence[int]) -> list[tuple[int, int]]:
-    """(start, length) of the stretches of an order that belong to one group."""
-    lengths = [len(list(members)) for _, members in groupby(groups[i] for i in order)]
-    return list(zip(np.cumsum([0, *lengths[:-1]]).tolist(), lengths, strict=True)) if lengths else []
 
 
 def heatmap(runs: list[Run]) -> Picture | None:
@@ -118,20 +52,35 @@ def heatmap(runs: list[Run]) -> Picture | None:
     return Picture(
         name="dr-heatmap",
         title="Who listens to whom",
-        caption=f"{dr.run.label}: the directed relationships p(i, j), the weight that client i (row) gives the core model of "
-        "client j (column). Red helps, blue is used against, white is ignored; each client's own weight, on the diagonal, is "
-        "left out. Clients that weigh each other alike stand together (clustered on the last round)."
+        caption=f"{dr.run.label}: the directed relationships p(i, j), the weight that client i (row) gives the core "
+        "model of client j (column). Red is a positive weight, blue a negative one, white none; each client's own "
+        "weight, on the diagonal, is left out. Clients that weigh each other alike "
+        "stand together (clustered on the last round)."
         + (" Frames are the true groups, which no client was told." if dr.groups else "")
         + " In a deployment each row stays with its client.",
         alt=f"Heat maps of the directed relationships between {dr.n} clients at rounds "
         f"{', '.join(str(dr.rounds[t]) for t in moments)}. {_strongest(dr)}{_group_means(dr)}",
         figure=figure,
-        rows=[
-            {"round": int(dr.rounds[t]), "listener": i, "listener_name": dr.run.client(i),
-             **{f"p_{j}": float(dr.values[t, i, j]) for j in range(dr.n)}}
-            for t in moments for i in sequence
-        ],
-    )  # fmt: skip
+        rows=_rows(dr, moments, sequence),
+    )
+
+
+def _rows(dr: Relationships, moments: Sequence[int], clients: Sequence[int]) -> Rows:
+    """A row a round and listening client, a column p_j a core model; blank before the client's first round."""
+    return [
+        {
+            "round": int(dr.rounds[t]),
+            "listener": i,
+            "listener_name": dr.run.client(i),
+            **{f"p_{j}": _known(dr.values[t, i, j]) for j in range(dr.n)},
+        }
+        for t in moments
+        for i in clients
+    ]
+
+
+def _known(value: float) -> float | None:
+    return None if np.isnan(value) else float(value)
 
 
 def _strongest(dr: Relationships) -> str:
@@ -199,20 +148,13 @@ def trajectories(runs: list[Run]) -> Picture | None:
     return Picture(
         name="dr-trajectories",
         title="How each client came to choose",
-        caption=f"{dr.run.label}: a panel a client, a line for every core model it may use; the thick line is its own.{first}",
-        alt=f"Small line charts of directed relationships over rounds {rounds[0]} to {rounds[-1]}, one for each of {len(clients)} "
-        f"clients. At the end {len(grown)} of them give their own core model the highest weight.",
+        caption=f"{dr.run.label}: a panel a client, a line for every core model it may use; the thick line is its "
+        f"own.{first}",
+        alt=f"Small line charts of directed relationships over rounds {rounds[0]} to {rounds[-1]}, one for each of "
+        f"{len(clients)} clients. At the end {len(grown)} of them give their own core model the highest weight.",
         figure=figure,
-        rows=_wide(dr, kept, clients),
+        rows=_rows(dr, kept.tolist(), clients),
     )
-
-
-def _wide(dr: Relationships, kept: NDArray[np.int64], clients: Sequence[int]) -> Rows:
-    return [
-        {"round": int(dr.rounds[t]), "listener": i, **{f"p_{j}": float(dr.values[t, i, j]) for j in range(dr.n)}}
-        for t in kept
-        for i in clients
-    ]
 
 
 def self_relationships(runs: list[Run]) -> Picture | None:
@@ -238,15 +180,16 @@ def self_relationships(runs: list[Run]) -> Picture | None:
     ax.set(xlabel="round", ylabel="p(i, i)")
     grid(ax)
     figure.legend(loc="outside right center")
-    least, most = (int(pick(np.nan_to_num(own[-1]))) for pick in (np.argmin, np.argmax))
+    least, most = (int(pick(own[-1])) for pick in (np.nanargmin, np.nanargmax))
     return Picture(
         name="dr-self",
         title="How much each client relies on itself",
-        caption=f"{dr.run.label}: the self-relationship p(i, i), the weight of a client's own core model in its personal model.",
-        alt=f"Line chart of {dr.n} self-relationships over rounds {rounds[0]} to {rounds[-1]}. At the end they range from "
-        f"{own[-1, least]:.3f} ({dr.run.client(least)}) to {own[-1, most]:.3f} ({dr.run.client(most)}).",
+        caption=f"{dr.run.label}: the self-relationship p(i, i), the weight of a client's own core model in its "
+        "personal model.",
+        alt=f"Line chart of {dr.n} self-relationships over rounds {rounds[0]} to {rounds[-1]}. At the end they range "
+        f"from {own[-1, least]:.3f} ({dr.run.client(least)}) to {own[-1, most]:.3f} ({dr.run.client(most)}).",
         figure=figure,
         rows=[
-            {"round": int(r), **{f"p_{i}_{i}": float(own[t, i]) for i in range(dr.n)}} for t, r in enumerate(rounds)
+            {"round": int(r), **{f"p_{i}_{i}": _known(own[t, i]) for i in range(dr.n)}} for t, r in enumerate(rounds)
         ],
-    )  # fmt: skip
+    )

@@ -86,8 +86,8 @@ def client_colours(n: int) -> list[Any]:
     """A colour for each of n clients; they come round again after twenty."""
     from matplotlib import colormaps
 
-    tab = colormaps["tab20"].colors
-    return [(tab[0::2] + tab[1::2])[i % len(tab)] for i in range(n)]
+    tab = colormaps["tab20"]
+    return [tab(2 * i % tab.N + i % tab.N // (tab.N // 2)) for i in range(n)]
 
 
 def shorten(name: str, limit: int = 14) -> str:
@@ -100,7 +100,7 @@ def drawing() -> Iterator[None]:
     """Inside, figures are made and saved in the house style; outside, nothing has changed."""
     from matplotlib import rc_context
 
-    look = {
+    look: Any = {
         "font.family": "DejaVu Sans",
         "font.size": 10,
         "axes.titlesize": 10.5,

@@ -1,7 +1,7 @@
 """What happened, in sentences: the opening of the page, and what a reader must know before trusting it."""
 
 from pomona.report.clients import wins
-from pomona.report.numbers import Run, average, baseline, finished, leader, percent, spoken
+from pomona.report.numbers import Run, average, baseline, comparable, finished, leader, percent, spoken
 
 
 def listing(words: list[str]) -> str:
@@ -29,12 +29,10 @@ def _setup(runs: list[Run]) -> str:
     model = model.get("name") if isinstance(model, dict) else model
     parameters = about.get("parameters")
     size = f" ({parameters:,} parameters)" if isinstance(parameters, int) else ""
-    partition, seed = first.setting("partition.name"), first.setting("seed")
-    detail = ", ".join(
-        text
-        for text in (f"{partition} partition" if partition else "", f"seed {seed}" if seed is not None else "")
-        if text
-    )
+    partition = first.setting("partition.name")
+    seeds = sorted({s for run in runs if (s := run.setting("seed")) is not None})
+    seeding = f"seed{'s' if len(seeds) > 1 else ''} {listing([str(s) for s in seeds])}" if seeds else ""
+    detail = ", ".join(text for text in (f"{partition} partition" if partition else "", seeding) if text)
     rounds = sorted({r for run in runs if (r := run.setting("rounds")) is not None})
     length = f" over {listing([str(r) for r in rounds])} round{'s' if rounds != [1] else ''}" if rounds else ""
     who = f"{n} client{'s' if n != 1 else ''}" if n else "the clients"
@@ -51,7 +49,7 @@ def _judged(run: Run) -> str:
     assert last is not None
     if last.model == "global":
         return f"the global model, evaluated {spoken(last.when)}, is"
-    return f"the clients’ {last.model} models, evaluated {spoken(last.when)}, are"
+    return f"the clients' {last.model} models, evaluated {spoken(last.when)}, are"
 
 
 def _outcome(run: Run) -> list[str]:
@@ -62,12 +60,14 @@ def _outcome(run: Run) -> list[str]:
         loss = average(last.loss)
         return [] if loss is None else [f"After round {last.round} the test loss is {loss:.4f}, averaged over clients."]
     return [
-        f"After round {last.round}, {_judged(run)} right on {percent(last.mean)} % of a client’s test samples on average "
-        f"over clients, and on {percent(last.pooled)} % of all test samples taken together."
+        f"After round {last.round}, {_judged(run)} right on {percent(last.mean)} % of a client's test samples on "
+        f"average over clients, and on {percent(last.pooled)} % of all test samples taken together."
     ]
 
 
 def _comparison(runs: list[Run]) -> list[str]:
+    if not comparable(runs):
+        return ["They do not share one scenario (data and partition), so their numbers are not ranked."]
     judged = [run for run in runs if run.mean is not None]
     best = leader(judged)
     if best is None or best.last is None:
@@ -78,8 +78,8 @@ def _comparison(runs: list[Run]) -> list[str]:
             f"{listing([r.label for r in level])} end level at {percent(best.mean)} % test accuracy, mean over clients."
         ]
     sentences = [
-        f"{best.label} came out ahead: after round {best.last.round}, {_judged(best)} right on {percent(best.mean)} % of a "
-        "client’s test samples, on average over clients."
+        f"{best.label} came out ahead: after round {best.last.round}, {_judged(best)} right on {percent(best.mean)} % "
+        "of a client's test samples, on average over clients."
     ]
     rivals = [run for run in judged if run is not best]
     if not rivals:
@@ -92,7 +92,8 @@ def _comparison(runs: list[Run]) -> list[str]:
     if base is not None and base is not best:
         up, down, level_on = wins(best, base.accuracies)
         sentences.append(
-            f"Client by client, {best.label} does better than {base.label} on {up}, worse on {down} and equally well on {level_on}."
+            f"Client by client, {best.label} does better than {base.label} on {up}, worse on {down} "
+            f"and equally well on {level_on}."
         )
     return sentences
 
@@ -105,14 +106,11 @@ def cautions(runs: list[Run]) -> list[str]:
         if not finished(run.result):
             total = f" of {planned}" if planned is not None else ""
             notes.append(f"{run.label} was cut short: {len(run.result.rounds)}{total} rounds are recorded.")
-    if len({run.scenario for run in runs}) > 1:
-        notes.append(
-            "These runs do not share one scenario (data and partition), so their numbers must not be ranked against each other."
-        )
     if len(runs) > 1 and len({run.setting("seed") for run in runs}) == 1:
         notes.append("All runs use one seed: small differences between them may be chance.")
     if any(run.mean is not None for run in runs):
         notes.append(
-            "“Best on test”, the papers’ BMCTA, picks its round by looking at the test data: it compares with published tables, and flatters."
+            "“Best on test”, the papers' BMCTA, picks its round by looking at the test data: it compares with "
+            "published tables, and flatters."
         )
     return notes

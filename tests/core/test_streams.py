@@ -1,0 +1,51 @@
+"""Random streams have addresses."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import pomona
+from pomona.errors import ConfigError, PomonaError
+from pomona.registry import Registry
+from pomona.rng import number, stream
+
+
+@given(st.integers(0, 2**40), st.text("abc", min_size=1, max_size=5), st.integers(0, 99), st.integers(0, 99))
+def test_an_address_always_gives_the_same_numbers(seed, purpose, round_number, client):
+    first = stream(seed, purpose, round_number, client).random(3)
+    assert np.array_equal(first, stream(seed, purpose, round_number, client).random(3))
+    assert number(seed, purpose, round_number) == number(seed, purpose, round_number) < 2**63
+
+
+def test_every_part_of_an_address_matters():
+    addresses = [(0, "a", 1, 2), (1, "a", 1, 2), (0, "b", 1, 2), (0, "a", 2, 1), (0, "a", 12), (0, "a")]
+    draws = {tuple(stream(s, p, *rest).integers(0, 2**62, 2)) for s, p, *rest in addresses}
+    assert len(draws) == len(addresses)
+
+
+def test_the_package_imports_without_torch_and_names_what_it_has():
+    code = "import sys, pomona; pomona.ConfigError; assert 'torch' not in sys.modules; print(pomona.Config().rounds)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "40"
+    with pytest.raises(AttributeError, match="nothing"):
+        pomona.nothing  # noqa: B018
+    assert all(getattr(pomona, name) for name in pomona.__all__)
+
+
+def test_a_registry_resolves_names_and_entry_points_and_suggests():
+    registry = Registry("thing", {"join": "os.path:join"})
+    assert registry.resolve("join") is registry.resolve("os.path:join")
+    for wrong, word in (("joan", "join"), ("os.path:nothing", "nothing"), ("no.such:thing", "no.such:thing")):
+        with pytest.raises(ConfigError, match=word):
+            registry.resolve(wrong)
+
+
+def test_messages_are_one_line_with_kind_and_code():
+    assert ConfigError("two\nlines").line() == "error[CONFIG]: two lines"
+    codes = [c.code for c in (pomona.ConfigError, pomona.DataError, pomona.LockedError, pomona.StorageError)]
+    assert codes == [2, 3, 5, 6]
+    assert all(issubclass(c, PomonaError) for c in (pomona.ConfigError, pomona.DivergedError))

@@ -1,0 +1,228 @@
+"""A run, end to end: what it promises, whoever does the work."""
+
+import json
+import os
+
+import numpy as np
+import pytest
+from problems import tiny
+from safetensors.numpy import load_file
+
+import pomona
+from pomona.errors import ConfigError, DivergedError, LockedError, PomonaError, StorageError
+from pomona.federation.clients import Clients
+from pomona.federation.loop import due, round_of, select
+from pomona.methods import METHODS
+from pomona.record import load
+from pomona.transport.processes import spread
+
+
+def dies(self, visit, down):
+    """A worker that is killed in the middle of a round."""
+    if 0 in visit.ids:
+        os._exit(9)
+    return []
+
+
+def outcome(result):
+    """All that a run computed, without times."""
+    rounds = [(r.round, r.cohort, r.loss, r.bytes_down, r.bytes_up) for r in result.rounds]
+    info = [{k: v.tolist() for k, v in r.info.items()} for r in result.rounds]
+    return rounds, info, result.evaluations, result.final
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_results_do_not_depend_on_the_number_of_workers(name):
+    expected = outcome(pomona.run(tiny(name)))
+    for workers in (2, 3):
+        assert outcome(pomona.run(tiny(name, workers=workers))) == expected
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_seed_repeats_a_run_and_another_one_does_not(name):
+    first = outcome(pomona.run(tiny(name)))
+    assert outcome(pomona.run(tiny(name))) == first
+    assert outcome(pomona.run(tiny(name, seed=1))) != first
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_loss_falls(name):
+    result = pomona.run(tiny(name, rounds=6))
+    assert np.mean(result.rounds[-1].loss) < np.mean(result.rounds[0].loss)
+
+
+def test_fedprox_without_its_term_is_fedavg():
+    avg, prox = pomona.run(tiny("fedavg")), pomona.run(tiny("fedprox", {"mu": 0.0}))
+    assert outcome(avg) == outcome(prox)
+
+
+def test_fedavg_local_is_a_view_of_the_same_run():
+    assert outcome(pomona.run(tiny("fedavg"))) == outcome(pomona.run(tiny("fedavg-local")))
+
+
+def test_fedavg_training_is_untouched_by_fine_tuning():
+    avg, tuned = pomona.run(tiny("fedavg")), pomona.run(tiny("fedavg-ft"))
+    assert avg.curve("global", "received") == tuned.curve("global", "received")
+    assert avg.curve("local", "trained") == tuned.curve("local", "trained")
+
+
+def test_evaluations_are_named_and_numbered():
+    result = pomona.run(tiny("fedavg", rounds=5, eval_every=2))
+    assert [e.round for e in result.curve("global", "received")] == [0, 2, 4, 5]
+    assert [e.round for e in result.curve("local", "trained")] == [2, 4, 5]
+    assert [e.round for e in result.curve("global", "received", "validation")] == [0, 2, 4, 5]
+    assert result.curve("global", "received")[-1].clients == (0, 1, 2, 3)
+
+
+def test_a_received_model_is_numbered_by_the_round_it_was_made_in():
+    """The same global model, evaluated at the end of a 2-round run and in passing in a 4-round run."""
+    short, long = pomona.run(tiny("fedavg", rounds=2)), pomona.run(tiny("fedavg", rounds=4))
+    assert short.curve("global", "received")[-1] == long.curve("global", "received")[2]
+
+
+def test_final_metrics_agree_with_the_last_evaluation():
+    result = pomona.run(tiny("apple"))
+    last = result.curve("personal", "trained")[-1]
+    final = {f["client"]: f for f in result.final if f["split"] == "test"}
+    for client, accuracy, samples in zip(last.clients, last.accuracy, last.samples, strict=True):
+        assert final[client]["accuracy"] == pytest.approx(accuracy)
+        assert final[client]["samples"] == samples
+        low, high = final[client]["intervals"]["accuracy"]
+        assert low <= accuracy <= high
+
+
+def test_part_of_the_clients_takes_part_and_everybody_is_evaluated():
+    config = tiny("fedavg", participation=0.5, rounds=4)
+    result = pomona.run(config)
+    cohorts = [r.cohort for r in result.rounds]
+    assert all(len(c) == 2 for c in cohorts)
+    assert len(set(cohorts)) > 1
+    assert [e.clients for e in result.curve("global", "received")] == [(0, 1, 2, 3)] * 5
+    seen = set()
+    for evaluation, cohort in zip(result.curve("local", "trained"), cohorts, strict=True):
+        seen |= set(cohort)
+        assert set(evaluation.clients) == seen
+    assert outcome(pomona.run(tiny("fedavg", participation=0.5, rounds=4, workers=2))) == outcome(result)
+
+
+def test_bytes_are_models_times_their_size():
+    result = pomona.run(tiny("apple", {"budget": 2}))
+    model, request = 4 * result.about["parameters"], 2 * 8
+    assert all(r.bytes_down == (2 * model,) * 4 and r.bytes_up == (model + request,) * 4 for r in result.rounds)
+    assert result.summary["bytes_down"] == 3 * 4 * 2 * model
+    alone = pomona.run(tiny("separate"))
+    assert alone.summary["bytes_down"] == alone.summary["bytes_up"] == 0
+
+
+def test_the_record_is_read_back_as_it_was(tmp_path):
+    result = pomona.run(tiny("apple"), tmp_path / "run")
+    again = load(tmp_path / "run")
+    assert outcome(again) == outcome(result)
+    assert (again.config, again.about, again.summary) == (result.config, result.about, result.summary)
+    assert json.loads((tmp_path / "run/summary.json").read_text()) == result.summary
+    assert len((tmp_path / "run/clients.csv").read_text().splitlines()) == 1 + sum(
+        len(e.clients) for e in result.evaluations
+    )
+
+
+def test_models_and_private_parts_are_kept_apart(tmp_path):
+    result = pomona.run(tiny("apple"), tmp_path / "run")
+    model = load_file(tmp_path / "run/models/client-02.safetensors")
+    assert sum(v.size for v in model.values()) == result.about["parameters"]
+    private = load_file(tmp_path / "run/private/client-02.safetensors")
+    assert np.allclose(private["dr"][0], result.rounds[-1].info["dr"][2])
+    assert "dr" not in model
+
+
+def test_a_saved_model_answers_as_it_was_evaluated(tmp_path):
+    from pomona.personal import PersonalModel
+    from pomona.scenario import Scenario
+
+    config = tiny("apple")
+    result = pomona.run(config, tmp_path / "run")
+    scenario = Scenario.prepare(config)
+    last = result.curve("personal", "trained")[-1]
+    for client in range(4):
+        rows = scenario.partition.clients[client].test
+        net = PersonalModel.load(tmp_path / f"run/models/client-{client:02d}.safetensors")
+        answers = net.predict(scenario.dataset.x[rows])
+        right = [a["class"] == str(y) for a, y in zip(answers, scenario.dataset.y[rows], strict=True)]
+        assert np.mean(right) == pytest.approx(last.accuracy[client])
+
+
+def test_a_folder_that_holds_a_run_is_left_alone(tmp_path):
+    pomona.run(tiny("separate"), tmp_path / "run")
+    before = {p: p.read_bytes() for p in (tmp_path / "run").rglob("*") if p.is_file()}
+    with pytest.raises(LockedError, match="already holds a run"):
+        pomona.run(tiny("fedavg"), tmp_path / "run")
+    assert {p: p.read_bytes() for p in (tmp_path / "run").rglob("*") if p.is_file()} == before
+
+
+def test_a_place_that_cannot_be_written_is_found_before_training(tmp_path):
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(StorageError, match="cannot write"):
+        pomona.run(tiny("separate"), tmp_path / "file" / "run")
+    with pytest.raises(StorageError, match="no readable run"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_divergence_names_client_round_and_step(workers):
+    with pytest.raises(DivergedError, match=r"client \d+, round \d+, step \d+"):
+        pomona.run(tiny("separate", lr=1e30, rounds=20, workers=workers))
+
+
+def test_a_worker_that_dies_is_named(monkeypatch):
+    monkeypatch.setattr(Clients, "visit", dies)
+    with pytest.raises(PomonaError, match=r"clients \[.*\] died"):
+        pomona.run(tiny("separate", workers=2))
+
+
+def test_a_missing_gpu_is_said(monkeypatch):
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ConfigError, match="device=cpu"):
+        pomona.run(tiny("separate", device="cuda"))
+
+
+def test_rounds_decay_and_selection_are_functions_of_the_round():
+    config = tiny("fedavg", lr=1.0, lr_decay=0.5, participation=0.5, clients=10, rounds=4, eval_every=3)
+    assert [round_of(config, n).lr for n in (1, 2, 3)] == [1.0, 0.5, 0.25]
+    assert [due(config, n) for n in range(5)] == [True, False, False, True, True]
+    assert select(config, 2) == select(config, 2)
+    assert {len(select(config, n)) for n in range(1, 9)} == {5}
+    assert select(tiny("fedavg"), 1) == (0, 1, 2, 3)
+
+
+def test_work_is_spread_evenly():
+    assert spread([10, 1, 1, 8], 2) == [(0,), (1, 2, 3)]
+    assert spread([1, 1], 5) == [(0,), (1,)]
+    assert sorted(i for home in spread([3, 1, 4, 1, 5, 9, 2, 6], 3) for i in home) == list(range(8))
+
+
+def test_one_client_and_one_class_work():
+    alone = pomona.run(tiny("apple", clients=1))
+    assert alone.rounds[-1].info["dr"].shape == (1, 1)
+    one = tiny("apple", partition={"name": "classes", "classes_per_client": 1}, clients=10)
+    result = pomona.run(one)
+    assert all(f["auroc"] is None for f in result.final)
+    assert all(f["accuracy"] is not None for f in result.final)
+
+
+def test_no_validation_split_is_no_trouble():
+    result = pomona.run(tiny("fedavg", data={"name": "digits", "train_limit": 240, "validation_share": 0.0}))
+    assert result.curve("global", "received", "validation") == []
+    assert result.summary["models"]["global, received"]["best_validation"] is None
+
+
+def test_other_tasks_run(tmp_path):
+    table = pomona.run(
+        tiny(
+            "apple",
+            data={"name": "breast-cancer"},
+            model={"name": "logistic"},
+            partition={"name": "dirichlet", "beta": 5.0},
+        )
+    )
+    assert table.summary["models"]["personal, trained"]["last"]["value"] > 0.8
