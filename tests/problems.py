@@ -22,6 +22,7 @@ class Quadratics:
     targets: Tensor
     rows: list[list[int]]
     data: Resident = field(init=False)
+    least_batch: int = 1
 
     def __post_init__(self) -> None:
         own = [torch.tensor(r) for r in self.rows]

@@ -77,7 +77,7 @@ def merge(tree: Tree, over: Mapping[str, Any]) -> None:
     for key, value in over.items():
         under = tree.get(key)
         if isinstance(value, Mapping) and isinstance(under, dict):
-            if key in CHOICES and value.get("name", under.get("name")) != under.get("name"):
+            if key in CHOICES and "name" in under and value.get("name", under["name"]) != under["name"]:
                 under.clear()
             merge(under, value)
         else:

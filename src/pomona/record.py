@@ -31,7 +31,7 @@ class Evaluation:
     ``model`` is "personal", "global" or "local"; ``when`` is "received" (as initialised from the download, before local
     training) or "trained"; ``split`` is "validation" or "test". A received model carries the number of the round whose
     uploads it was made from; round 0 is the initial model. ``loss`` is the mean per sample, None where a client has no
-    samples.
+    samples. ``accuracy`` is the share of right classes, or of right flags; None for regression.
     """
 
     round: int

@@ -9,6 +9,7 @@ import numpy as np
 from pomona.config import Config
 from pomona.data import read
 from pomona.data.dataset import Dataset
+from pomona.errors import DataError
 from pomona.models import Targets, build, criterion
 from pomona.partition import divide
 from pomona.partition.divergence import label_counts
@@ -36,8 +37,19 @@ class Scenario:
         dataset = read(config.data)
         partition = divide(dataset, config.data, config.partition, config.clients, config.seed)
         scenario = cls(config, apply_turns(dataset, partition), partition)
-        scenario.module()
+        scenario._check(scenario.module())
         return scenario
+
+    def _check(self, module: "nn.Module") -> None:
+        """BatchNorm cannot train on one sample; say so before round 1."""
+        normed = next((name for name, b in module.named_buffers() if b.is_floating_point()), None)
+        lone = [name for name, c in zip(self.names, self.partition.clients, strict=True) if len(c.train) == 1]
+        if normed and lone:
+            layer = normed.rpartition(".")[0]
+            raise DataError(
+                f"{', '.join(lone)}: one training sample, but {self.config.model.name}'s {layer} normalises over a batch; "
+                "give at least 2 samples a client, or take a model without BatchNorm"
+            )
 
     @property
     def names(self) -> list[str]:

@@ -27,6 +27,9 @@ from pomona.transport.processes import Inline, Workers
 class Silent:
     """A watcher that looks away."""
 
+    def begin(self) -> None:
+        """Do nothing."""
+
     def round(self, row: RoundRow, evaluations: Sequence[Evaluation]) -> None:
         """Do nothing."""
 

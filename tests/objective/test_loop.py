@@ -15,6 +15,7 @@ from pomona.objective.batches import in_step, shuffled
 from pomona.objective.loop import LoopObjective
 from pomona.objective.resident import Resident
 from pomona.partition.partition import ClientRows, Partition
+from pomona.rng import stream
 
 IMAGES = np.random.Generator(np.random.Philox(1)).integers(0, 256, (40, 16, 16, 1), dtype=np.uint8)
 LABELS = np.arange(40) % 5
@@ -153,12 +154,18 @@ def test_layers_are_contiguous_and_in_order():
 @given(st.integers(0, 30), st.integers(1, 40), st.integers(1, 3))
 def test_every_epoch_sees_each_sample_once(n, size, epochs):
     own = torch.arange(100, 100 + n)
-    batches = list(shuffled(own, epochs, size, 0, "training", 1, 2))
+    batches = list(shuffled(own, epochs, size, stream(0, "training", 1, 2)))
     seen = torch.cat(batches).tolist() if batches else []
     assert sorted(seen) == sorted(own.tolist() * epochs)
     assert all(len(b) <= size for b in batches)
-    again = list(shuffled(own, epochs, size, 0, "training", 1, 2))
+    again = list(shuffled(own, epochs, size, stream(0, "training", 1, 2)))
     assert all(torch.equal(a, b) for a, b in zip(batches, again, strict=True))
+
+
+def test_a_lone_last_sample_joins_the_batch_before_it_where_a_step_needs_two():
+    sizes = [len(b) for b in shuffled(torch.arange(9), 1, 4, stream(0, "training"), least=2)]
+    assert sizes == [4, 5]
+    assert [len(b) for b in shuffled(torch.arange(1), 1, 4, stream(0, "training"), least=2)] == [1]
 
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=5))

@@ -107,7 +107,7 @@ def comparison(**shape: Any) -> list[Result]:
 
 def regression() -> Result:
     """A run without classes: every accuracy is None."""
-    base = result("apple", n=3, rounds=4)
+    base = result("apple", n=3, rounds=4, classes=2)
     evaluations = [replace(e, accuracy=(None,) * 3) for e in base.evaluations]
     final = [{k: r[k] for k in ("model", "when", "split", "client", "round", "loss", "samples")} for r in base.final]
     about = {**base.about, "classes": [], "label_counts": None, "groups": []}
@@ -116,14 +116,14 @@ def regression() -> Result:
 
 def degenerate() -> dict[str, Callable[[], list[Result]]]:
     """Runs that lack something, by what they lack."""
-    plain = result("fedavg", n=4, rounds=6)
-    apple = result("apple", n=3, rounds=5)
+    plain = result("fedavg", n=4, rounds=6, classes=3)
+    apple = result("apple", n=3, rounds=5, classes=3)
     bare = {**plain.about, "classes": [], "label_counts": None, "groups": [], "sizes": {}}
     return {
         "no validation": lambda: [replace(plain, evaluations=[e for e in plain.evaluations if e.split == "test"])],
-        "one client": lambda: [result("apple", n=1, rounds=3)],
-        "two clients": lambda: [result("apple", n=2, rounds=3)],
-        "one round": lambda: comparison(n=3, rounds=1),
+        "one client": lambda: [result("apple", n=1, rounds=3, classes=3)],
+        "two clients": lambda: [result("apple", n=2, rounds=3, classes=3)],
+        "one round": lambda: comparison(n=3, rounds=1, classes=2),
         "cut short": lambda: [
             replace(plain, rounds=plain.rounds[:2], evaluations=plain.evaluations[:4], final=[], summary={})
         ],
@@ -133,14 +133,14 @@ def degenerate() -> dict[str, Callable[[], list[Result]]]:
         "no labels": lambda: [replace(plain, about=bare)],
         "no about": lambda: [replace(plain, about={})],
         "regression": lambda: [regression(), regression()],
-        "only separate": lambda: [result("separate", n=3, rounds=3)],
+        "only separate": lambda: [result("separate", n=3, rounds=3, classes=3)],
         "one class": lambda: [result("fedavg", n=3, rounds=3, classes=1)],
         "a client without test samples": lambda: [replace(plain, evaluations=[without(e) for e in plain.evaluations])],
         "partial cohorts": lambda: [replace(apple, rounds=[halved(r) for r in apple.rounds])],
         "unequal scenarios": lambda: [plain, replace(result("separate", n=6, rounds=4), about={})],
-        "seeds": lambda: [result("fedavg", n=3, rounds=3, seed=s) for s in (1, 2, 3)],
+        "seeds": lambda: [result("fedavg", n=3, rounds=3, classes=2, seed=s) for s in (1, 2, 3)],
         "the same run twice": lambda: [plain, plain],
-        "a hundred clients": lambda: [result("fedavg", n=100, rounds=4, classes=26)],
+        "a hundred clients": lambda: [result("fedavg", n=100, rounds=4, classes=8)],
     }
 
 

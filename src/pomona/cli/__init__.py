@@ -1,6 +1,7 @@
 """The command line: thin, typed functions, imported when their command is called."""
 
 import sys
+from collections.abc import Sequence
 
 from cyclopts import App, CycloptsError
 
@@ -25,10 +26,10 @@ data.command("pomona.cli.data:show", name="show", help="Show a scenario: sizes, 
 app.command(data)
 
 
-def main() -> None:
-    """Run a command; every mistake of a user's is one line and an exit code."""
+def main(words: Sequence[str] | None = None) -> None:
+    """Run a command, this process's own if no words are given; every mistake of a user's is one line and an exit code."""
     try:
-        app(exit_on_error=False, print_error=False)
+        app(sys.argv[1:] if words is None else words, exit_on_error=False, print_error=False)
     except PomonaError as fault:
         print(fault.line(), file=sys.stderr)
         sys.exit(fault.code)

@@ -14,6 +14,7 @@ from pomona.config import Config, resolve
 from pomona.record import Evaluation, Result, RoundRow
 from pomona.report import table as result_table
 from pomona.report import write
+from pomona.scenario import Scenario
 from pomona.simulate import run as simulate
 
 Words = Annotated[tuple[str, ...], Parameter(help="TOML files and key=value settings, e.g. rounds=10 method.mu=0.1")]
@@ -109,6 +110,11 @@ class Bar:
         self._progress = progress
         self._task = progress.add_task(config.method.name, total=config.rounds, seen="")
 
+    def begin(self) -> None:
+        """Show the line; before this, only errors do."""
+        self._progress.reset(self._task)
+        self._progress.start()
+
     def round(self, row: RoundRow, evaluations: Sequence[Evaluation]) -> None:
         """Advance by a round."""
         tests = [e for e in evaluations if e.split == "test"]
@@ -129,8 +135,14 @@ def watched(config: Config, folder: Path) -> Result:
         TimeRemainingColumn(),
         TextColumn("{task.fields[seen]}"),
     )
-    with Progress(*columns, console=console) as progress:
-        return simulate(config, folder, Bar(progress, config))
+    with console.status(f"reading {config.data.name}"):
+        scenario = Scenario.prepare(config)
+    progress = Progress(*columns, console=console)
+    try:
+        return simulate(config, folder, Bar(progress, config), scenario)
+    finally:
+        if progress.live.is_started:
+            progress.stop()
 
 
 def closing(result: Result, folder: Path, page: Path | None) -> None:

@@ -16,16 +16,10 @@ out = Console(width=None if sys.stdout.isatty() else 160)  # a file or a pipe ha
 
 
 def config_of(words: Iterable[str], *options: Mapping[str, Any]) -> Config:
-    """The Config of a command line: TOML files, then key=value words, then the options that were given."""
-    files: Tree = {}
-    pairs = []
-    layers = []
-    for word in words:
-        if "=" not in word or Path(word).suffix == ".toml":
-            layers.append(read_file(Path(word)))
-        else:
-            pairs.append(word)
-    return resolve(files, *layers, read_overrides(pairs), *options)
+    """The Config of a command line: TOML files, then the options that were given, then key=value words."""
+    pairs = [word for word in words if "=" in word and Path(word).suffix != ".toml"]
+    files = [read_file(Path(word)) for word in words if word not in pairs]
+    return resolve(*files, *options, read_overrides(pairs))
 
 
 def option(section: str, key: str, value: Any) -> Tree:

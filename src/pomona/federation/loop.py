@@ -26,6 +26,9 @@ class Transport(Protocol):
 class Watcher(Protocol):
     """Whoever looks on while a run goes (a progress bar)."""
 
+    def begin(self) -> None:
+        """Called when everything is ready for round 1."""
+
     def round(self, row: RoundRow, evaluations: Sequence[Evaluation]) -> None:
         """Called after each committed round."""
 
@@ -75,6 +78,7 @@ class Loop:
 
     def run(self) -> Any:
         """All rounds and the closing evaluation. Returns the server's last state."""
+        self.watcher.begin()
         state = self.server.start(self.initial, self.roster, self.config.seed)
         for number in range(1, self.config.rounds + 1):
             state = self._round(state, number)

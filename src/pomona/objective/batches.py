@@ -3,10 +3,9 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
-
-from pomona.rng import stream
 
 
 @dataclass(frozen=True)
@@ -18,14 +17,17 @@ class Batch:
     step: int
 
 
-def shuffled(
-    rows: Tensor, epochs: int, size: int, seed: int, purpose: str, round_number: int, client: int
-) -> Iterator[Tensor]:
-    """A client's batches: ``epochs`` passes over ``rows``, each in a fresh order, its last batch as it comes."""
-    generator = stream(seed, purpose, round_number, client)
+def shuffled(rows: Tensor, epochs: int, size: int, generator: np.random.Generator, least: int = 1) -> Iterator[Tensor]:
+    """A client's batches: ``epochs`` passes over ``rows``, each in a fresh order, its last batch as it comes.
+
+    A last batch of fewer than ``least`` samples joins the one before it.
+    """
     for _ in range(epochs):
         order = torch.from_numpy(generator.permutation(len(rows))).to(rows.device)
-        yield from rows[order].split(size)
+        batches = list(rows[order].split(size))
+        if len(batches) > 1 and len(batches[-1]) < least:
+            batches[-2:] = [torch.cat(batches[-2:])]
+        yield from batches
 
 
 def in_step(streams: list[Iterator[Tensor]], purpose: str) -> Iterator[Batch]:

@@ -12,6 +12,7 @@ from pomona.federation.round import Roster, Round
 from pomona.objective.batches import Batch, in_step, shuffled
 from pomona.objective.loop import Criterion
 from pomona.objective.objective import Objective
+from pomona.rng import stream
 
 When = Literal["received", "trained"]
 TRAINING = "training"
@@ -60,7 +61,13 @@ class Cohort:
         if purpose == TRAINING and not self.trains:
             return
         streams = [
-            shuffled(self.objective.data.rows["train"][c], epochs, r.batch_size, r.seed, purpose, r.number, c)
+            shuffled(
+                self.objective.data.rows["train"][c],
+                epochs,
+                r.batch_size,
+                stream(r.seed, purpose, r.number, c),
+                self.objective.least_batch,
+            )
             for c in self.clients
         ]
         for batch in in_step(streams, purpose):

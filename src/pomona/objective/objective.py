@@ -12,6 +12,7 @@ class Objective(Protocol):
     """Losses and gradients of model rows. Nothing else in the product reads samples."""
 
     data: Resident
+    least_batch: int  # samples that a training step needs
 
     def gradient(self, W: Tensor, indices: list[Tensor], criterion: Criterion | None = None) -> tuple[Tensor, Tensor]:
         """Mean losses (n,) of rows W (n, d), row k on the samples ``indices[k]``, and their gradients G (n, d)."""

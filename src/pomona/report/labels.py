@@ -122,13 +122,12 @@ def holders(runs: list[Run]) -> Picture | None:
     left = np.zeros(c)
     letter = labels.counts.sum(axis=0).max() / 70  # the longest bar has room for about so many
     for i, colour in enumerate(client_colours(n)):
-        bars = ax.barh(
-            range(c), labels.counts[i], left=left, color=colour, height=0.78, label=shorten(labels.clients[i])
-        )
-        name = shorten(labels.clients[i])
-        texts = [name if count > (len(name) + 1) * letter and c <= NAMED else "" for count in labels.counts[i]]
-        ax.bar_label(bars, texts, label_type="center", fontsize=8, color=DARK)
-        left += labels.counts[i]
+        name, counts = shorten(labels.clients[i]), labels.counts[i]
+        held = np.flatnonzero(counts)
+        ax.barh(held, counts[held], left=left[held], color=colour, height=0.78, label=name)
+        for k in held[counts[held] > (len(name) + 1) * letter] if c <= NAMED else ():
+            ax.text(left[k] + counts[k] / 2, k, name, ha="center", va="center", fontsize=8, color=DARK)
+        left += counts
     _name(ax.set_yticks, labels.classes)
     ax.invert_yaxis()
     ax.tick_params(left=False)

@@ -55,6 +55,11 @@ def write(results: list[Result], out: Path) -> Path:
 
     if not results:
         raise ConfigError("a report needs at least one run; give one or more run folders")
+    folder = out / "figures"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as fault:
+        raise _unwritable(out, fault) from fault
     environment = Environment(
         loader=PackageLoader("pomona", "report"),
         autoescape=True,
@@ -78,17 +83,18 @@ def write(results: list[Result], out: Path) -> Path:
             labels=[run.label for run in runs],
             settings=settings(runs),
         )
+        page = out / "report.html"
         try:
-            folder = out / "figures"
-            folder.mkdir(parents=True, exist_ok=True)
-            for _, _, drawn in sections:
-                for picture in drawn:
-                    picture.save(folder)
-            page = out / "report.html"
+            for picture in (p for _, _, drawn in sections for p in drawn):
+                picture.save(folder)
             page.write_text(html, encoding="utf-8")
         except OSError as fault:
-            raise StorageError(f"cannot write the report to {out} ({fault.strerror}); give another folder") from fault
+            raise _unwritable(out, fault) from fault
     return page
+
+
+def _unwritable(out: Path, fault: OSError) -> StorageError:
+    return StorageError(f"cannot write the report to {out} ({fault.strerror}); give another folder")
 
 
 def summary_columns(rows: list[dict[str, Any]]) -> dict[str, float]:

@@ -1,0 +1,43 @@
+# Each target sets up what it needs in .venv. PYTHON: any Python from 3.11 to 3.13.
+PYTHON ?= python3
+BIN := .venv/bin
+export OMP_NUM_THREADS = 1
+# With a constraint on torch, pip takes the pinned version instead of the newest with its several GB of CUDA packages.
+INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.PHONY: demo test test-slow check cost results clean
+
+demo: .venv/demo
+	$(BIN)/pomona demo
+
+test: .venv/dev
+	$(BIN)/pytest -n auto
+
+test-slow: .venv/dev
+	$(BIN)/pytest -m slow
+
+check: .venv/dev
+	$(BIN)/pip check
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+cost: .venv/demo
+	$(BIN)/python benchmarks/apple_round.py
+
+results: .venv/demo
+	PATH=$(CURDIR)/$(BIN):$$PATH configs/apple-table1/run.sh
+
+.venv/bin/pip:
+	$(PYTHON) -m venv .venv
+
+.venv/demo: .venv/bin/pip pyproject.toml constraints.txt
+	$(INSTALL) -e .
+	@touch $@
+
+.venv/dev: .venv/bin/pip pyproject.toml constraints.txt
+	$(INSTALL) -e '.[dev]'
+	@touch $@ .venv/demo
+
+clean:
+	rm -rf .venv runs pomona-demo

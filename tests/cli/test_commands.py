@@ -1,0 +1,279 @@
+"""The command line, as its users meet it: words in, one line of error or a result out."""
+
+import gzip
+import json
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import pomona
+from pomona.cli import main
+from pomona.cli.training import DEMO
+
+SMALL = [
+    "data.train_limit=240",
+    "data.test_limit=120",
+    "clients=4",
+    "rounds=2",
+    "batch_size=16",
+    "workers=1",
+    "model.hidden=[8]",
+]
+
+
+def call(capsys, *words):
+    """Run a command in this process: exit code, standard output, standard error."""
+    try:
+        main([str(word) for word in words])
+        code = 0
+    except SystemExit as stop:
+        code = int(stop.code or 0)
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    """Two recorded runs of one scenario."""
+    folder = tmp_path_factory.mktemp("runs")
+    from pomona.config import read_overrides, resolve
+
+    for method in ("apple", "separate"):
+        pomona.run(resolve({"method": {"name": method}}, read_overrides(SMALL)), folder / method)
+    return folder
+
+
+def test_help_is_quick_and_loads_no_torch():
+    code = "import sys; sys.argv = ['pomona', '--help']\nfrom pomona.cli import main\ntry: main()\nexcept SystemExit: pass\n"
+    code += "assert 'torch' not in sys.modules and 'matplotlib' not in sys.modules"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    for command in ("demo", "run", "compare", "report", "predict", "methods", "data"):
+        assert command in done.stdout
+
+
+@pytest.mark.parametrize(
+    "command", ["demo", "run", "compare", "report", "predict", "methods", "data list", "data show"]
+)
+def test_every_command_explains_itself(capsys, command):
+    code, out, _ = call(capsys, *command.split(), "--help")
+    assert code == 0
+    assert "--json" in out
+
+
+def test_a_run_ends_in_a_summary_and_files(capsys, tmp_path):
+    code, out, _ = call(
+        capsys, "run", "apple", "--data", "digits", "--partition", "iid", *SMALL, "--out", tmp_path / "r"
+    )
+    assert code == 0
+    assert len(out.splitlines()) == 6
+    assert "personal, trained" in out
+    assert "BMCTA" in out
+    assert (tmp_path / "r/report.html").exists()
+    assert (tmp_path / "r/models/client-03.safetensors").exists()
+
+
+def test_a_run_for_programs_is_json(capsys, tmp_path):
+    words = ("run", "fedavg", "--data", "digits", *SMALL, "--out", tmp_path / "r", "--no-report", "--json")
+    code, out, _ = call(capsys, *words)
+    summary = json.loads(out)
+    assert code == 0
+    assert summary["folder"] == str(tmp_path / "r")
+    assert summary == {**pomona.load(tmp_path / "r").summary, "folder": summary["folder"], "report": None}
+
+
+def test_the_command_line_wins_over_files_over_defaults(capsys, tmp_path):
+    file = tmp_path / "settings.toml"
+    file.write_text('rounds = 7\nlr = 0.5\n[data]\nname = "breast-cancer"\n[method]\nname = "fedprox"\nmu = 0.25\n')
+    code, out, _ = call(capsys, "run", "fedprox", file, "rounds=9", "--data", "digits", "--dry-run", "--json")
+    config = json.loads(out)
+    assert code == 0
+    assert (config["rounds"], config["lr"], config["data"]["name"], config["method"]["mu"]) == (9, 0.5, "digits", 0.25)
+    assert config["batch_size"] == pomona.Config().batch_size
+
+
+def test_a_dry_run_prints_a_file_that_runs_the_same(capsys, tmp_path):
+    _, out, _ = call(capsys, "run", "apple", "--partition", "practical", "method.budget=2", "--dry-run")
+    (tmp_path / "again.toml").write_text(out)
+    _, again, _ = call(capsys, "run", "apple", tmp_path / "again.toml", "--dry-run")
+    assert again == out
+
+
+def test_runs_are_compared_and_reported(capsys, recorded, tmp_path):
+    code, out, _ = call(capsys, "compare", recorded / "apple", recorded / "separate", "--json")
+    rows = json.loads(out)
+    assert code == 0
+    assert {r["method"] for r in rows} == {"apple", "separate"}
+    assert [r["last"] for r in rows if r["method"] == "apple"] == [
+        pomona.load(recorded / "apple").curve("personal", "trained")[-1].mean
+    ]
+    code, out, _ = call(capsys, "compare", recorded)
+    assert code == 0
+    assert "APPLE" in out
+    code, out, _ = call(capsys, "report", recorded, "--out", tmp_path)
+    assert code == 0
+    assert Path(out.strip()) == tmp_path / "report.html"
+
+
+def test_a_personal_model_answers_for_arrays_and_images(capsys, recorded, tmp_path):
+    from PIL import Image
+    from sklearn.datasets import load_digits
+
+    digit = load_digits().images[0] * 255 / 16
+    pixels = np.rint(digit).astype(np.uint8)
+    np.savez(tmp_path / "two.npz", x=np.stack([pixels, pixels]))
+    Image.fromarray(pixels).save(tmp_path / "one.png")
+    model = recorded / "apple/models/client-00.safetensors"
+    code, out, _ = call(capsys, "predict", model, tmp_path / "two.npz", tmp_path / "one.png", "--json")
+    answers = json.loads(out)
+    assert code == 0
+    assert [a["class"] for a in answers] == [answers[0]["class"]] * 3
+    assert all(0 < a["probability"] <= 1 for a in answers)
+
+
+def test_methods_say_what_they_cost_and_keep(capsys):
+    code, out, _ = call(capsys, "methods", "--json")
+    cards = json.loads(out)
+    assert code == 0
+    assert cards["apple"]["headline"] == ["personal", "trained"]
+    assert "directed relationships" in cards["apple"]["private"]
+    assert {"separate", "fedavg", "fedavg-local", "fedavg-ft", "fedprox", "fedprox-ft", "apple"} <= cards.keys()
+
+
+def test_data_are_listed_and_shown_before_any_training(capsys, tmp_path):
+    code, out, _ = call(capsys, "data", "list", "--json")
+    assert code == 0
+    assert "digits" in [d["name"] for d in json.loads(out)["data"]]
+    shown = ("data", "show", "--data", "digits", "--partition", "practical", "--out", tmp_path)
+    code, out, _ = call(capsys, *shown, "--save", tmp_path / "p.json", "--json")
+    about = json.loads(out)
+    assert code == 0
+    assert sum(map(sum, about["label_counts"])) == sum(about["sizes"]["train"])
+    assert (tmp_path / "labels.png").exists()
+    words = ("partition.name=file", f"partition.path={tmp_path / 'p.json'}", "--json")
+    code, out, _ = call(capsys, "data", "show", "--data", "digits", *words)
+    assert code == 0
+    assert json.loads(out)["partition_sha256"] == about["partition_sha256"]
+
+
+def test_the_demo_compares_four_methods(capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr("pomona.cli.training.DEMO", {**DEMO, "rounds": 2})
+    began = time.monotonic()
+    code, out, _ = call(capsys, "demo", "--out", tmp_path / "demo")
+    assert code == 0
+    assert time.monotonic() - began < 120
+    assert all(name in out for name in ("Separate", "FedAvg", "FedAvg-FT", "APPLE", "report.html"))
+    assert (tmp_path / "demo/report.html").exists()
+
+
+def idx(folder, images, labels, prefix="train"):
+    """Write an IDX pair as MNIST's."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, array, magic in (
+        (f"{prefix}-images-idx3-ubyte", images, 2051),
+        (f"{prefix}-labels-idx1-ubyte", labels, 2049),
+    ):
+        header = b"".join(int(n).to_bytes(4, "big") for n in (magic, *array.shape))
+        (folder / f"{name}.gz").write_bytes(gzip.compress(header + array.astype(np.uint8).tobytes()))
+
+
+def mnist_like(folder):
+    """A folder that reads as MNIST: 40 training images and 20 test images."""
+    noise = np.random.Generator(np.random.Philox(0)).integers(0, 256, (60, 28, 28))
+    idx(folder / "mnist", noise[:40], np.arange(40) % 10)
+    idx(folder / "mnist", noise[40:], np.arange(20) % 10, "t10k")
+    return folder
+
+
+def truncated(folder):
+    path = mnist_like(folder) / "mnist/train-images-idx3-ubyte.gz"
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def wrong_labels(folder):
+    mnist_like(folder)
+    noise = np.zeros((40, 28, 28))
+    idx(folder / "mnist", noise, np.full(40, 77))
+
+
+def nan_pixel(folder):
+    x = np.zeros((30, 4), dtype=np.float32)
+    x[17, 2] = np.nan
+    np.savez(folder / "own.npz", x=x, y=np.arange(30) % 3)
+
+
+BAD = {
+    "unknown data set": (None, ["run", "fedavg", "--data", "mnits"], 2, ["mnits", "mnist"]),
+    "unknown method": (None, ["run", "aple"], 2, ["aple", "apple"]),
+    "unknown partition": (None, ["run", "apple", "--partition", "practicl"], 2, ["practical"]),
+    "unknown key": (None, ["run", "apple", "method.lamda=1"], 2, ["method.lamda"]),
+    "value out of range": (None, ["run", "apple", "rounds=0"], 2, ["rounds = 0"]),
+    "no such option": (None, ["run", "apple", "--datta", "digits"], 2, ["--datta"]),
+    "missing files": (None, ["run", "fedavg", "--data", "mnist", "--data-dir", "{here}"], 3, ["mnist", "not found"]),
+    "truncated gzip": (truncated, ["run", "fedavg", "--data", "mnist", "--data-dir", "{here}"], 3, ["train-images"]),
+    "label out of range": (wrong_labels, ["run", "fedavg", "--data", "mnist", "--data-dir", "{here}"], 3, ["77"]),
+    "NaN pixel": (nan_pixel, ["run", "fedavg", "--data", "npz", "data.path={here}/own.npz"], 3, ["own.npz", "17"]),
+    "client without samples": (
+        None,
+        ["run", "fedavg", "--data", "digits", "data.train_limit=20", "clients=30"],
+        3,
+        ["client"],
+    ),
+    "image too small": (None, ["run", "fedavg", "--data", "digits", "model.name=lenet"], 2, ["lenet", "8x8"]),
+    "no data folder": (None, ["run", "fedavg", "--data", "cifar10"], 3, ["POMONA_DATA"]),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_is_one_line_an_exit_code_and_nothing_written(case, capsys, tmp_path, monkeypatch):
+    prepare, words, code, told = BAD[case]
+    monkeypatch.delenv("POMONA_DATA", raising=False)
+    if prepare:
+        prepare(tmp_path)
+    words = [w.format(here=tmp_path) for w in words]
+    got, out, err = call(capsys, *words, "--out", tmp_path / "run")
+    assert got == code, err
+    assert out == ""
+    assert len(err.strip().splitlines()) == 1, err
+    assert err.startswith("error[")
+    assert all(word in err for word in told), err
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_unwritable_folder_and_a_folder_with_a_run(capsys, recorded, tmp_path):
+    (tmp_path / "file").write_text("x")
+    code, _, err = call(capsys, "run", "separate", *SMALL, "--out", tmp_path / "file/run")
+    assert code == 6
+    assert err.startswith("error[STORAGE]")
+    copy = tmp_path / "copy"
+    shutil.copytree(recorded / "separate", copy)
+    code, _, err = call(capsys, "run", "separate", *SMALL, "--out", copy)
+    assert code == 5
+    assert "already holds a run" in err
+
+
+@pytest.mark.parametrize("command", ["compare", "report"])
+def test_a_folder_without_a_run_is_said(capsys, tmp_path, command):
+    code, _, err = call(capsys, command, tmp_path)
+    assert code == 6
+    assert str(tmp_path) in err
+
+
+def test_wrong_model_files_and_inputs_are_said(capsys, recorded, tmp_path):
+    model = recorded / "apple/models/client-00.safetensors"
+    (tmp_path / "x.safetensors").write_bytes(b"nothing")
+    np.savez(tmp_path / "wrong.npz", x=np.zeros((2, 9, 9)))
+    for words, code, told in (
+        ((tmp_path / "x.safetensors", tmp_path / "wrong.npz"), 6, "holds no model"),
+        ((recorded / "apple/private/client-00.safetensors", tmp_path / "wrong.npz"), 6, "holds no model"),
+        ((model, tmp_path / "wrong.npz"), 3, "(9, 9, 1)"),
+        ((model, tmp_path / "absent.npz"), 3, "absent.npz"),
+        ((model,), 3, "no input"),
+    ):
+        got, _, err = call(capsys, "predict", *words)
+        assert got == code, err
+        assert told in err

@@ -1,0 +1,146 @@
+"""The named numbers against arithmetic written out here."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from report_results import comparison, degenerate, halved, result
+
+from pomona.record import Evaluation, Result
+from pomona.report import headline, table
+from pomona.report.directed import blocks, find, order
+from pomona.report.numbers import comparable, percent, runs, views
+from pomona.report.words import cautions, opening
+from pomona.rng import stream
+
+
+def tiny(name: str, curves: dict[tuple[str, str, str], list[list[float | None]]], samples: tuple[int, ...]) -> Result:
+    """A run from accuracies by (model, when, split), round (from 1) and client."""
+    n = len(samples)
+    evaluations = [
+        Evaluation(r, *key, tuple(range(n)), samples, (0.5,) * n, tuple(row))
+        for key, rows in curves.items()
+        for r, row in enumerate(rows, 1)
+    ]
+    return Result({"method": {"name": name}}, {"clients": [f"c{i}" for i in range(n)]}, [], evaluations, [], {})
+
+
+TEST = ("personal", "trained", "test")
+VALIDATION = ("personal", "trained", "validation")
+
+
+def test_named_numbers_of_a_small_run() -> None:
+    test, validation = [[0.2, 0.4], [0.9, 0.7], [0.5, 1.0]], [[0.9, 0.9], [0.1, 0.1], [0.8, 0.8]]
+    row = table([tiny("apple", {TEST: test, VALIDATION: validation}, (30, 10))])[0]
+    assert row["last"] == pytest.approx((0.5 + 1.0) / 2)
+    assert row["best_on_test"] == pytest.approx((0.9 + 0.7) / 2)
+    assert row["test_round"] == 2
+    assert row["best_on_validation"] == pytest.approx((0.2 + 0.4) / 2)
+    assert row["validation_round"] == 1
+    assert row["pooled"] == pytest.approx((30 * 0.5 + 10 * 1.0) / 40)
+    assert (row["worst"], row["worst_client"]) == (0.5, "c0")
+    assert row["percentile_10"] == pytest.approx(0.5 + 0.1 * (1.0 - 0.5))
+    assert row["finished"] is False
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(1, 6), st.integers(1, 5), st.integers(0, 10**6))
+def test_summary_agrees_with_numpy(n: int, rounds: int, seed: int) -> None:
+    test, validation = stream(seed, "accuracies").random((2, rounds, n))
+    sizes = stream(seed, "sizes").integers(1, 50, n)
+    row = table([tiny("apple", {TEST: test.tolist(), VALIDATION: validation.tolist()}, tuple(sizes.tolist()))])[0]
+    assert row["last"] == pytest.approx(test[-1].mean())
+    assert row["best_on_test"] == pytest.approx(test.mean(axis=1).max())
+    assert row["best_on_validation"] == pytest.approx(test[validation.mean(axis=1).argmax()].mean())
+    assert row["pooled"] == pytest.approx((test[-1] * sizes).sum() / sizes.sum())
+    assert row["worst"] == test[-1].min()
+    assert row["percentile_10"] == pytest.approx(np.quantile(test[-1], 0.1))
+
+
+def test_traffic_and_time_are_totals() -> None:
+    run = result("apple", n=3, rounds=4)
+    row = table([run])[0]
+    # APPLE: each of 3 clients takes the 2 other core models down and sends its own up, in 4 rounds of 1.5 s.
+    assert (row["bytes_down"], row["bytes_up"]) == (4 * 3 * 2 * 431_080 * 4, 4 * 3 * 431_080 * 4)
+    assert row["seconds"] == pytest.approx(4 * 1.5)
+
+
+def test_headline_prefers_the_personal_model() -> None:
+    chosen = {run.name: headline(run) for run in comparison(n=2, rounds=1)}
+    assert chosen == {
+        "separate": ("personal", "trained"),
+        "fedavg": ("global", "received"),
+        "fedavg-ft": ("personal", "received"),
+        "apple": ("personal", "trained"),
+    }
+    assert headline(replace(result("apple", n=2, rounds=1), evaluations=[])) is None
+
+
+def test_every_named_model_has_a_row_and_the_headline_is_first() -> None:
+    results = comparison(n=2, rounds=1)
+    rows = table(results)
+    assert [(r["model"], r["when"]) for r in rows] == [key for run in results for key in views(run)]
+    assert sum(r["headline"] for r in rows) == len(results)
+
+
+def test_labels_are_unique_and_name_what_differs() -> None:
+    several = [result("apple", n=2, rounds=1, seed=s, mu=mu) for s, mu in ((1, 0.0), (1, 0.1), (2, 0.1))]
+    labels = [run.label for run in runs(several)]
+    assert labels == ["APPLE, mu 0.0, seed 1", "APPLE, mu 0.1, seed 1", "APPLE, mu 0.1, seed 2"]
+    same = [run.label for run in runs([several[0], several[0]])]
+    assert len(set(same)) == 2
+
+
+def test_opening_names_the_winner_and_counts_clients() -> None:
+    def run(name: str, last: list[float]) -> Result:
+        return tiny(name, {TEST: [last]}, (5, 5, 5))
+
+    prepared = runs([run("separate", [0.5, 0.6, 0.7]), run("apple", [0.9, 0.6, 0.6])])
+    text = " ".join(opening(prepared))
+    assert "APPLE came out ahead: after round 1" in text
+    assert f"{percent((0.9 + 0.6 + 0.6) / 3)} %" in text
+    assert "better than Separate on 1, worse on 1 and equally well on 1" in text
+    level = runs([run("separate", [0.5, 0.6, 0.7]), run("apple", [0.7, 0.5, 0.6])])
+    assert "end level at 60.00 %" in " ".join(opening(level))
+
+
+def test_unequal_scenarios_are_not_ranked() -> None:
+    prepared = runs(degenerate()["unequal scenarios"]())
+    assert not comparable(prepared)
+    assert "ahead" not in " ".join(opening(prepared))
+
+
+def test_a_run_cut_short_is_called_so() -> None:
+    assert any("2 of 6 rounds" in note for note in cautions(runs(degenerate()["cut short"]())))
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(1, 12), st.integers(0, 10**6))
+def test_order_is_a_permutation(n: int, seed: int) -> None:
+    assert sorted(order(stream(seed, "matrix").normal(size=(n, n)))) == list(range(n))
+
+
+def test_order_puts_groups_together() -> None:
+    groups = [0, 1, 2] * 3
+    like = np.equal.outer(groups, groups).astype(float)
+    assert sorted(blocks(order(like), groups)) == [(0, 3), (3, 3), (6, 3)]
+
+
+def test_a_client_that_sits_out_keeps_its_row() -> None:
+    run = result("apple", n=3, rounds=2)
+    first, second = run.rounds
+    dr = find(runs([replace(run, rounds=[first, halved(second)])]))
+    assert dr is not None
+    np.testing.assert_array_equal(dr.values[0], first.info["dr"])
+    np.testing.assert_array_equal(dr.values[1, [0, 2]], second.info["dr"][[0, 2]])
+    np.testing.assert_array_equal(dr.values[1, 1], first.info["dr"][1])
+    late = find(runs([replace(run, rounds=[halved(first)])]))
+    assert late is not None
+    assert np.isnan(late.values[0, 1]).all()
+
+
+@pytest.mark.parametrize(("share", "text"), [(0.93314, "93.31"), (1.0, "100.00"), (None, "\N{EN DASH}")])
+def test_percent(share: float | None, text: str) -> None:
+    assert percent(share) == text
