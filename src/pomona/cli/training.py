@@ -27,14 +27,13 @@ DEMO: dict[str, Any] = {
     "clients": 12,
     "rounds": 40,
     "batch_size": 16,
-    "lr": 0.05,
-    "momentum": 0.9,
+    "lr": 0.3,
 }
 DEMO_METHODS: tuple[dict[str, Any], ...] = (
     {"name": "separate"},
     {"name": "fedavg"},
     {"name": "fedavg-ft"},
-    {"name": "apple", "dr_lr": 0.01},
+    {"name": "apple", "dr_lr": 0.01, "mu": 0.1},
 )
 
 

@@ -30,7 +30,7 @@ def accuracies(runs: list[Run]) -> Picture | None:
     place = {client: y for y, client in enumerate(clients)}
 
     height = min(max(0.25 * len(clients) + 1.5, 2.4), 11)
-    figure, axes = panels(9.5 if compared else 6.4, height, columns=2 if compared else 1, sharey=True)
+    figure, axes = panels(9.5 if compared else 5.4, height, columns=2 if compared else 1, sharey=True)
     dots, gains = axes[0, 0], axes[0, -1]
     rows: Rows = []
     for run in shown:
@@ -114,7 +114,7 @@ def spread(runs: list[Run]) -> Picture | None:
     shown = [run for run in runs if len(run.accuracies) > 1]
     if not shown:
         return None
-    figure, axes = panels(6.8, 0.55 * len(shown) + 1.5)
+    figure, axes = panels(5.4, 0.55 * len(shown) + 1.5)
     ax = axes[0, 0]
     rows: Rows = []
     for y, run in enumerate(reversed(shown)):
@@ -184,7 +184,7 @@ def confusion(runs: list[Run]) -> Picture | None:
     names = given if len(given) == n else [str(c) for c in range(n)]
     totals = counts.sum(axis=1, keepdims=True)
     shares = np.divide(counts, totals, out=np.zeros(counts.shape), where=totals > 0)
-    side = min(max(0.46 * n + 1.6, 3.6), 8)
+    side = min(max(0.4 * n + 1.5, 3.4), 8)
     figure, axes = panels(side + 0.7, side, layout="compressed")
     ax = axes[0, 0]
     image = ax.imshow(100 * shares, cmap="Blues", vmin=0, vmax=100, interpolation="none")
@@ -222,7 +222,7 @@ def confusion(runs: list[Run]) -> Picture | None:
         name="confusion",
         title="What is taken for what",
         caption=f"{lead.label}, {lead.model}: each client's test samples judged by the model it uses, added up over "
-        "all clients. Numbers are samples; the colour is their share of the true class.",
+        f"all clients. {'Numbers are samples; the' if n <= 12 else 'The'} colour is their share of the true class.",
         alt=f"Confusion matrix of {n} classes for {lead.label}: {percent(right)} % of {counts.sum():,} test samples "
         f"lie on the diagonal.{most}",
         figure=figure,

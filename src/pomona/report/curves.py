@@ -92,7 +92,7 @@ def traffic(runs: list[Run]) -> Picture | None:
     """Test accuracy against the megabytes sent so far, down and up, all clients together."""
     rows: Rows = []
     silent: list[Run] = []
-    figure, axes = panels(6.4, 4.2)
+    figure, axes = panels(5.4, 4.0)
     ax = axes[0, 0]
     for run in runs:
         sent = dict(

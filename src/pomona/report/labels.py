@@ -140,7 +140,8 @@ def holders(runs: list[Run]) -> Picture | None:
     return Picture(
         name="holders",
         title="Who holds each class",
-        caption="A bar a class, divided among the clients that hold its training samples.",
+        caption="A bar a class, divided among the clients that hold its training samples."
+        + (" Colours come round again after twenty clients." if n > 20 else ""),
         alt=f"Stacked bars of {c} classes divided among {n} clients. The most concentrated is {labels.classes[top]}: "
         f"{labels.clients[int(labels.counts[:, top].argmax())]} holds {100 * shares[top]:.1f} % of it.",
         figure=figure,

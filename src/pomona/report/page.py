@@ -86,7 +86,8 @@ def write(results: list[Result], out: Path) -> Path:
         page = out / "report.html"
         try:
             for picture in (p for _, _, drawn in sections for p in drawn):
-                picture.save(folder)
+                picture.png(folder)
+                picture.csv(folder)
             page.write_text(html, encoding="utf-8")
         except OSError as fault:
             raise _unwritable(out, fault) from fault
@@ -155,14 +156,12 @@ def _interval(bounds: list[float | None] | None) -> str:
 
 def settings(runs: list[Run]) -> list[tuple[str, list[str], bool]]:
     """(key, value of each run, whether they differ) for every setting and every recorded fact."""
-    each = [
-        {
-            **dict(flat(run.result.config)),
-            **dict(flat({f"record.{k}": v for k in FACTS if (v := run.result.about.get(k)) is not None})),
-        }
-        for run in runs
+    chosen = [dict(flat(run.result.config)) for run in runs]
+    facts = [
+        dict(flat({f"record.{k}": v for k in FACTS if (v := run.result.about.get(k)) is not None})) for run in runs
     ]
-    keys = list(dict.fromkeys(key for mine in each for key in mine))
+    each = [mine | recorded for mine, recorded in zip(chosen, facts, strict=True)]
+    keys = dict.fromkeys(key for mine in chosen + facts for key in mine)
     lines = [(key, [_text(mine[key]) if key in mine else NOTHING for mine in each]) for key in keys]
     return [(key, values, len(set(values)) > 1) for key, values in lines]
 

@@ -66,9 +66,12 @@ class Picture:
             f'style="stroke-linejoin: round; stroke-linecap: butt">{body}'
         )
 
-    def save(self, folder: Path) -> None:
-        """Write ``NAME.png`` (on white: it travels into slides) and ``NAME.csv`` into a folder."""
+    def png(self, folder: Path) -> None:
+        """Write ``NAME.png`` into a folder, on white: it travels into slides."""
         self.figure.savefig(folder / f"{self.name}.png", dpi=150, facecolor="white")
+
+    def csv(self, folder: Path) -> None:
+        """Write ``NAME.csv`` into a folder."""
         with (folder / f"{self.name}.csv").open("w", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, fieldnames=list(self.rows[0]), lineterminator="\n")
             writer.writeheader()

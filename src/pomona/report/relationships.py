@@ -165,7 +165,7 @@ def self_relationships(runs: list[Run]) -> Picture | None:
     kept = _thinned(dr.rounds)
     rounds, own = dr.rounds[kept], np.diagonal(dr.values[kept], axis1=1, axis2=2)
     few = dr.n <= 20
-    figure, axes = panels(6.6, 3.8)
+    figure, axes = panels(5.4, 3.6)
     ax = axes[0, 0]
     for i, colour in enumerate(client_colours(dr.n)):
         ax.plot(

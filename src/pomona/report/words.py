@@ -18,7 +18,8 @@ def title(runs: list[Run]) -> str:
 
 def opening(runs: list[Run]) -> list[str]:
     """Sentences that say what was trained, on what, and what came out, with every number named."""
-    return [_setup(runs), *(_comparison(runs) if len(runs) > 1 else _outcome(runs[0]))]
+    sentences = [_setup(runs), *(_comparison(runs) if len(runs) > 1 else _outcome(runs[0]))]
+    return [sentence.replace(" %", "\N{NO-BREAK SPACE}%") for sentence in sentences]
 
 
 def _setup(runs: list[Run]) -> str:
