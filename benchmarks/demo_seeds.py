@@ -39,7 +39,10 @@ def main(seeds: int, words: list[str]) -> None:
                 dr.append(relationships(result))
         columns = (f"{np.mean(v):.4f} +- {np.std(v, ddof=1):.4f}" for v in (last, chosen, validation))
         found = f"  DR within/between groups {np.mean(dr, axis=0).round(4).tolist()}" if dr else ""
-        print(f"{method['name']:<10} last {{}}  at best validation {{}}  validation {{}}".format(*columns) + found, flush=True)
+        print(
+            f"{method['name']:<10} last {{}}  at best validation {{}}  validation {{}}".format(*columns) + found,
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

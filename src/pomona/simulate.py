@@ -102,8 +102,7 @@ def save_models(folder: Path, transport: Inline | Workers, scenario: Scenario, h
     """One safetensors file a client: the model it is judged by, and apart from it what never leaves the client."""
     space = ParameterSpace(scenario.module(), scenario.config.buffers)
     ids = range(len(scenario.partition.clients))
-    for part in ("models", "private"):
-        (folder / part).mkdir()
+    (folder / "models").mkdir()
     states = transport.collect(Clients.private, ids)
     for i, models, private in zip(ids, transport.collect(Clients.models, ids), states, strict=True):
         if headline in models:
@@ -111,6 +110,7 @@ def save_models(folder: Path, transport: Inline | Workers, scenario: Scenario, h
             personal.save(path, models[headline], space, scenario, i, headline)
         own = {k: v.cpu().contiguous() for k, v in private.items() if v.numel()}
         if own:
+            (folder / "private").mkdir(exist_ok=True)
             save_file(own, folder / "private" / f"client-{i:02d}.safetensors")
 
 

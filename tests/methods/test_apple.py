@@ -141,7 +141,8 @@ def test_own_copies_and_a_shared_bank_mix_alike():
     mine = torch.tensor([[True, False, False, False], [False, False, True, False]])
     copies = bank.expand(2, 4, 6)
     assert_close(personal(p, mine, bank, c), personal(p, mine, copies, c))
-    assert_close(dots(G, bank), dots(G, copies))
+    assert_close(dots(G, bank, mine, c), dots(G, copies, mine, c))
+    assert_close(dots(G, bank, mine, c)[1], torch.stack([bank[0], bank[1], c[1], bank[3]]) @ G[1])
     expected = torch.stack([p[0, 0] * c[0] + p[0, 1:] @ bank[1:], p[1] @ bank - p[1, 2] * bank[2] + p[1, 2] * c[1]])
     assert_close(personal(p, mine, bank, c), expected)
 

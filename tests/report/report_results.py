@@ -93,8 +93,8 @@ def record(evaluation: Evaluation, client: int, classes: int) -> dict[str, Any]:
     confusion = np.eye(classes, dtype=int) * right + np.roll(np.eye(classes, dtype=int), 1, axis=1) * (each - right)
     return {
         "model": evaluation.model, "when": evaluation.when, "split": "test", "client": client,
-        "round": evaluation.round, "samples": samples, "loss": evaluation.loss[client],
-        "accuracy": accuracy, "accuracy_ci": [max(0.0, accuracy - 0.03), min(1.0, accuracy + 0.03)],
+        "samples": samples, "loss": evaluation.loss[client],
+        "accuracy": accuracy, "intervals": {"accuracy": [max(0.0, accuracy - 0.03), min(1.0, accuracy + 0.03)]},
         "balanced_accuracy": accuracy, "macro_f1": accuracy, "auroc": None if client == 1 else 0.99, "ece": 0.031,
         "sensitivity": [accuracy] * classes, "confusion": confusion.tolist(),
     }  # fmt: skip
@@ -109,7 +109,10 @@ def regression() -> Result:
     """A run without classes: every accuracy is None."""
     base = result("apple", n=3, rounds=4, classes=2)
     evaluations = [replace(e, accuracy=(None,) * 3) for e in base.evaluations]
-    final = [{k: r[k] for k in ("model", "when", "split", "client", "round", "loss", "samples")} for r in base.final]
+    final = [
+        {k: r[k] for k in ("model", "when", "split", "client", "samples")} | {"mse": 0.5, "mae": 0.6, "r2": None}
+        for r in base.final
+    ]
     about = {**base.about, "classes": [], "label_counts": None, "groups": []}
     return replace(base, evaluations=evaluations, final=final, about=about)
 

@@ -78,6 +78,13 @@ def test_headline_prefers_the_personal_model() -> None:
     assert headline(replace(result("apple", n=2, rounds=1), evaluations=[])) is None
 
 
+def test_headline_is_what_the_method_names() -> None:
+    run = result("fedavg-ft", n=2, rounds=1)
+    assert headline(replace(run, about={**run.about, "headline": ["global", "received"]})) == ("global", "received")
+    # A name that was never evaluated cannot be judged by.
+    assert headline(replace(run, about={**run.about, "headline": ["local", "trained"]})) == ("personal", "received")
+
+
 def test_every_named_model_has_a_row_and_the_headline_is_first() -> None:
     results = comparison(n=2, rounds=1)
     rows = table(results)

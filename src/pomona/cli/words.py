@@ -60,8 +60,14 @@ def standing(rows: Iterable[Mapping[str, Any]]) -> Table:
         drawn.add_column(name)
     for name in ("last", "best val.", "BMCTA", "all samples", "worst", "10th pct.", "traffic", "seconds"):
         drawn.add_column(name, justify="right")
+    seen = set()
     for r in rows:
-        shares = (r[k] for k in ("last", "best_on_validation", "best_on_test", "pooled", "worst", "percentile_10"))
+        shares = tuple(r[k] for k in ("last", "best_on_validation", "best_on_test", "pooled", "worst", "percentile_10"))
+        # FedAvg-FT trains the same global model as FedAvg beside it: one row is enough.
+        known = (r["model"], r["when"], *shares)
+        if known in seen and not r["headline"]:
+            continue
+        seen.add(known)
         traffic = None if r["bytes_down"] is None else size(r["bytes_down"] + r["bytes_up"])
         seconds = None if r["seconds"] is None else f"{r['seconds']:.1f}"
         cells = (r["run"], r["model"], r["when"], *map(percent, shares), traffic or "-", seconds or "-")

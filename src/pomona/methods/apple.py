@@ -168,11 +168,12 @@ def client(settings: Apple) -> Client:
         for batch, c, p, vc, vp, mine in cohort.steps(round_.epochs, *rows):
             C0 = copies[: len(c)] if copies.dim() == 3 else copies
             _, G = cohort.gradient(personal(p, mine, C0, c), batch)
-            D = dots(G, C0).masked_scatter(mine, (G * c).sum(1)) + pull * (p - p0)
+            D = dots(G, C0, mine, c) + pull * (p - p0)
             descend(c, p[mine].unsqueeze(1) * G, vc, round_)
             descend(p, D, vp, dr_round)
 
-        cohort.observe("personal", personal(P, own, copies, C), "trained")
+        if cohort.watches("trained"):
+            cohort.observe("personal", personal(P, own, copies, C), "trained")
         asks = (
             choose(settings, p, f, i, round_.seed, round_.number + 1)
             for p, f, i in zip(P, fetched, cohort.clients, strict=True)
@@ -194,9 +195,11 @@ def personal(p: Tensor, mine: Tensor, C0: Tensor, c: Tensor) -> Tensor:
     return mixed.addcmul_(p[mine].unsqueeze(1), c)
 
 
-def dots(G: Tensor, C0: Tensor) -> Tensor:
-    """<g_i, c_j> for all pairs (n, N): what eq. 6 needs of the others' cores."""
-    return G @ C0.T if C0.dim() == 2 else torch.bmm(C0, G.unsqueeze(2)).squeeze(2)
+def dots(G: Tensor, C0: Tensor, mine: Tensor, c: Tensor) -> Tensor:
+    """dF_i/dp_ij = <g_i, c_j> of eq. 6 for all pairs (n, N): copies of the others' cores, the own core as it is now."""
+    others = G @ C0.T if C0.dim() == 2 else torch.bmm(C0, G.unsqueeze(2)).squeeze(2)
+    own = torch.bmm(G.unsqueeze(1), c.unsqueeze(2))
+    return others.masked_scatter(mine, own)
 
 
 def refresh(copies: Tensor, offer: Rows) -> Tensor:

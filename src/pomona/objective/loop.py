@@ -1,7 +1,4 @@
-"""The objective, one row at a time: exact, and on a CPU the fastest way for a single client.
-
-A method sees private data only through ``gradient`` and ``loss``; see ``docs/design`` in the project's README.
-"""
+"""The objective, one row at a time: exact, and on a CPU the fastest way for a single client."""
 
 from collections.abc import Callable
 from contextlib import nullcontext

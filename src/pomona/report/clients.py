@@ -38,6 +38,7 @@ def accuracies(runs: list[Run]) -> Picture | None:
         look: dict[str, Any] = {
             "color": colour_of(run.result.name), "marker": marker_of(run.result.name), "linestyle": "none",
             "markersize": 6.5 if len(clients) <= LABELLED else 3.5, "alpha": 0.9,
+            "zorder": 3 if run is lead else 2,
         }  # fmt: skip
         dots.plot(
             [100 * a for a in run.accuracies.values()], [place[c] for c in run.accuracies], label=run.label, **look

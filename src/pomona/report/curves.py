@@ -34,7 +34,7 @@ def curves(runs: list[Run]) -> Picture | None:
     left.set(
         title="Training loss, mean over clients",
         xlabel="round",
-        ylabel="cross-entropy" if measure == "accuracy" else "loss",
+        ylabel="loss",
     )
     unit = "%" if measure == "accuracy" else "mean over clients"
     right.set(title=f"Test {measure}, mean over clients", xlabel="round", ylabel=unit)

@@ -25,11 +25,13 @@ SPOKEN = {"trained": "after local training", "received": "as received"}
 
 def views(result: Result) -> list[Key]:
     """Every (model, when) with evaluations on the test split, the headline one first."""
+    named = tuple(result.about.get("headline") or ())
     present = {(e.model, e.when) for e in result.evaluations if e.split == "test" and e.clients}
 
-    def place(key: Key) -> tuple[int, int, Key]:
+    def place(key: Key) -> tuple[bool, int, int, Key]:
         model, when = key
         return (
+            key != named,
             MODELS.index(model) if model in MODELS else len(MODELS),
             TIMES.index(when) if when in TIMES else len(TIMES),
             key,
@@ -39,7 +41,7 @@ def views(result: Result) -> list[Key]:
 
 
 def headline(result: Result) -> Key | None:
-    """The (model, when) a run is judged by: its personal model if it has one, else the global one.
+    """The (model, when) a run is judged by: what its method names, else its personal model, else the global one.
 
     A trained model comes before the same model as received. None if nothing was evaluated on the test split.
     """

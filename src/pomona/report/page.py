@@ -27,9 +27,13 @@ SECTIONS: tuple[tuple[str, str, tuple[Draw, ...]], ...] = (
 )
 METRICS: Mapping[str, tuple[str, Callable[[float], str]]] = {
     "balanced_accuracy": ("Balanced acc. (%)", percent),
+    "subset_accuracy": ("All labels right (%)", percent),
     "macro_f1": ("Macro F1 (%)", percent),
     "auroc": ("AUROC (%)", percent),
     "ece": ("ECE (%)", percent),
+    "r2": ("R²", "{:.4f}".format),
+    "mse": ("MSE", "{:.4g}".format),
+    "mae": ("MAE", "{:.4g}".format),
     "loss": ("Loss", "{:.4f}".format),
 }
 FACTS = ("data", "model", "parameters", "partition_sha256", "versions")
@@ -86,8 +90,7 @@ def write(results: list[Result], out: Path) -> Path:
         page = out / "report.html"
         try:
             for picture in (p for _, _, drawn in sections for p in drawn):
-                picture.png(folder)
-                picture.csv(folder)
+                picture.save(folder)
             page.write_text(html, encoding="utf-8")
         except OSError as fault:
             raise _unwritable(out, fault) from fault
@@ -121,7 +124,7 @@ def client_tables(runs: list[Run]) -> list[dict[str, Any]]:
             {
                 "label": run.label,
                 "model": run.model,
-                "round": records[0].get("round"),
+                "round": run.result.rounds[-1].round if run.result.rounds else None,
                 "open": len(runs) == 1 or run is leader(runs),
                 "headings": [
                     *(["Train samples"] if train else []),
@@ -135,7 +138,11 @@ def client_tables(runs: list[Run]) -> list[dict[str, Any]]:
                         [
                             *([_count(train, int(r["client"]))] if train else []),
                             f"{r['samples']:,}" if r.get("samples") is not None else NOTHING,
-                            *([percent(r.get("accuracy")), _interval(r.get("accuracy_ci"))] if accurate else []),
+                            *(
+                                [percent(r.get("accuracy")), _interval((r.get("intervals") or {}).get("accuracy"))]
+                                if accurate
+                                else []
+                            ),
                             *(METRICS[name][1](r[name]) if r.get(name) is not None else NOTHING for name in given),
                         ],
                     )

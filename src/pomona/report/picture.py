@@ -66,6 +66,11 @@ class Picture:
             f'style="stroke-linejoin: round; stroke-linecap: butt">{body}'
         )
 
+    def save(self, folder: Path) -> None:
+        """Write ``NAME.png`` and ``NAME.csv`` into a folder."""
+        self.png(folder)
+        self.csv(folder)
+
     def png(self, folder: Path) -> None:
         """Write ``NAME.png`` into a folder, on white: it travels into slides."""
         self.figure.savefig(folder / f"{self.name}.png", dpi=150, facecolor="white")

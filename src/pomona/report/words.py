@@ -53,6 +53,12 @@ def _judged(run: Run) -> str:
     return f"the clients' {last.model} models, evaluated {spoken(last.when)}, are"
 
 
+def _whole(run: Run) -> str:
+    """What an accuracy is a share of."""
+    flags = run.result.about.get("targets") == "multilabel"
+    return "the labels of a client's test samples" if flags else "a client's test samples"
+
+
 def _outcome(run: Run) -> list[str]:
     last = run.last
     if last is None:
@@ -61,7 +67,7 @@ def _outcome(run: Run) -> list[str]:
         loss = average(last.loss)
         return [] if loss is None else [f"After round {last.round} the test loss is {loss:.4f}, averaged over clients."]
     return [
-        f"After round {last.round}, {_judged(run)} right on {percent(last.mean)} % of a client's test samples on "
+        f"After round {last.round}, {_judged(run)} right on {percent(last.mean)} % of {_whole(run)} on "
         f"average over clients, and on {percent(last.pooled)} % of all test samples taken together."
     ]
 
@@ -80,7 +86,7 @@ def _comparison(runs: list[Run]) -> list[str]:
         ]
     sentences = [
         f"{best.label} came out ahead: after round {best.last.round}, {_judged(best)} right on {percent(best.mean)} % "
-        "of a client's test samples, on average over clients."
+        f"of {_whole(best)}, on average over clients."
     ]
     rivals = [run for run in judged if run is not best]
     if not rivals:
