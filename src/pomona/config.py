@@ -39,7 +39,7 @@ class Config(Settings):
     weight_decay: float = Field(0.0, ge=0, description="L2 weight decay of local SGD")
     lr_decay: float = Field(1.0, gt=0, le=1, description="factor on all learning rates after each round")
     seed: int = Field(0, ge=0, description="root of every random stream")
-    clients: int = Field(12, ge=1, description="members of the federation")
+    clients: int = Field(12, ge=1, description="members of the federation; those of the data where it names them")
     participation: float = Field(1.0, gt=0, le=1, description="share of the clients in a round, drawn uniformly")
     workers: int | None = Field(None, ge=1, description="worker processes; as many as cores if not set")
     precision: Precision = Field("fp32", description="bf16: forward and backward under autocast, float32 weights")

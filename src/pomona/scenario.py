@@ -33,8 +33,10 @@ class Scenario:
 
     @classmethod
     def prepare(cls, config: Config) -> "Scenario":
-        """Read, check, divide. Raises DataError or ConfigError before anything is computed or written."""
+        """Read, check, divide; the config of the scenario has its number of clients settled. Raises DataError or ConfigError before anything is computed or written."""
         dataset = read(config.data)
+        if "clients" not in config.model_fields_set:
+            config = config.model_copy(update={"clients": _members(config, dataset)})
         partition = divide(dataset, config.data, config.partition, config.clients, config.seed)
         scenario = cls(config, apply_turns(dataset, partition), partition)
         scenario._check(scenario.module())
@@ -55,7 +57,7 @@ class Scenario:
     def names(self) -> list[str]:
         """Client names: the data's own, or their numbers."""
         owners = self.dataset.owners
-        if owners is not None and config_is_natural(self.config):
+        if owners is not None and self.config.partition.name == "natural":
             return list(owners.names)
         return [f"client {i}" for i in range(len(self.partition.clients))]
 
@@ -113,6 +115,10 @@ class Scenario:
         }
 
 
-def config_is_natural(config: Config) -> bool:
-    """Whether the clients are the data's own."""
-    return config.partition.name == "natural"
+def _members(config: Config, dataset: Dataset) -> int:
+    """How many clients there are where nobody said: as many as the partition brings, else the default."""
+    if config.partition.name == "natural" and dataset.owners is not None:
+        return len(dataset.owners.names)
+    if config.partition.name == "file":
+        return len(Partition.load(config.partition.path).clients)
+    return config.clients

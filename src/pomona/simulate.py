@@ -5,6 +5,7 @@ import platform
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
+from multiprocessing import get_all_start_methods
 from pathlib import Path
 from time import perf_counter, time
 
@@ -52,9 +53,10 @@ def run(
         PomonaError: with the remedy; nothing is written before data and settings have been checked.
     """
     torch.set_num_threads(1)
+    scenario = scenario or Scenario.prepare(config)
+    config = scenario.config
     if config.device == "cuda" and not torch.cuda.is_available():
         raise ConfigError("device = 'cuda', but PyTorch sees no GPU; set device=cpu")
-    scenario = scenario or Scenario.prepare(config)
     method = config.method.method()
     folder = create(out) if out else None
     if folder:
@@ -81,9 +83,8 @@ def run(
     began = perf_counter()
     everybody = tuple(range(config.clients))
     workers = min(config.workers or len(os.sched_getaffinity(0)), config.clients)
-    transport = (
-        Inline(make, everybody) if workers == 1 or config.device != "cpu" else Workers(make, roster.sizes, workers)
-    )
+    inline = workers == 1 or config.device != "cpu" or "fork" not in get_all_start_methods()
+    transport = Inline(make, everybody) if inline else Workers(make, roster.sizes, workers)
     try:
         Loop(config, method.server, roster, scenario.initial, transport, record, watcher or Silent()).run()
         for metrics in transport.collect(Clients.metrics, everybody):

@@ -138,7 +138,7 @@ def watched(config: Config, folder: Path) -> Result:
         scenario = Scenario.prepare(config)
     progress = Progress(*columns, console=console)
     try:
-        return simulate(config, folder, Bar(progress, config), scenario)
+        return simulate(scenario.config, folder, Bar(progress, scenario.config), scenario)
     finally:
         if progress.live.is_started:
             progress.stop()
