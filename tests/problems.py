@@ -8,7 +8,7 @@ from torch import Tensor
 from pomona.config import Config, resolve
 from pomona.federation.clients import Clients, Visit, stack
 from pomona.federation.round import Roster, Round
-from pomona.methods.base import Method
+from pomona.methods.base import Initial, Method
 from pomona.objective.resident import Resident
 
 
@@ -23,10 +23,13 @@ class Quadratics:
     rows: list[list[int]]
     data: Resident = field(init=False)
     least_batch: int = 1
+    layers: tuple[slice, ...] = field(init=False)
 
     def __post_init__(self) -> None:
         own = [torch.tensor(r) for r in self.rows]
         splits = {"train": own, "validation": own, "test": own}
+        d = self.targets.shape[1]
+        self.layers = (slice(0, d - 1), slice(d - 1, d)) if d > 1 else (slice(0, d),)  # the last number is "the head"
         self.data = Resident(self.targets, self.targets, None, None, splits, "regression")
 
     def gradient(self, W: Tensor, indices: list[Tensor], criterion: object = None) -> tuple[Tensor, Tensor]:
@@ -65,7 +68,7 @@ class Federation:
         generator = torch.Generator().manual_seed(99)
         common = torch.randn(d, generator=generator, dtype=torch.float64)
         own = torch.randn(n, d, generator=generator, dtype=torch.float64)
-        self.initial = lambda client=None: (common if client is None else own[client]).clone()
+        self.initial = Initial(lambda client: (common if client is None else own[client]).clone(), problem.layers)
         self.roster = Roster(tuple(len(r) for r in problem.rows))
         self.ids = tuple(range(n))
         self.clients = Clients(method.client, problem, self.roster, self.initial, self.ids, seed)

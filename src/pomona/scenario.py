@@ -18,8 +18,9 @@ from pomona.partition.turns import apply_turns
 from pomona.rng import number
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import nn
 
+    from pomona.methods.base import Initial
     from pomona.objective.loop import LoopObjective
 
 
@@ -33,7 +34,10 @@ class Scenario:
 
     @classmethod
     def prepare(cls, config: Config) -> "Scenario":
-        """Read, check, divide; the config of the scenario has its number of clients settled. Raises DataError or ConfigError before anything is computed or written."""
+        """Read, check, divide; the scenario's config has its number of clients settled.
+
+        Raises DataError or ConfigError, before anything is computed or written.
+        """
         dataset = read(config.data)
         if "clients" not in config.model_fields_set:
             config = config.model_copy(update={"clients": _members(config, dataset)})
@@ -49,8 +53,8 @@ class Scenario:
         if normed and lone:
             layer = normed.rpartition(".")[0]
             raise DataError(
-                f"{', '.join(lone)}: one training sample, but {self.config.model.name}'s {layer} normalises over a batch; "
-                "give at least 2 samples a client, or take a model without BatchNorm"
+                f"{', '.join(lone)}: one training sample, but {self.config.model.name}'s {layer} normalises over "
+                "a batch; give at least 2 samples a client, or take a model without BatchNorm"
             )
 
     @property
@@ -92,12 +96,14 @@ class Scenario:
         loss = criterion(self.config.model, self.targets)
         return LoopObjective(module, ParameterSpace(module, self.config.buffers), data, loss, self.config.precision)
 
-    def initial(self, client: int | None = None) -> "Tensor":
-        """The initial row (d,), common or a client's own."""
+    @cached_property
+    def initial(self) -> "Initial":
+        """The models that training starts from."""
+        from pomona.methods.base import Initial
         from pomona.models.space import ParameterSpace
 
-        module = self.module(client)
-        return ParameterSpace(module, self.config.buffers).pack(module).to(self.config.device)
+        space = ParameterSpace(self.module(), self.config.buffers)
+        return Initial(lambda client: space.pack(self.module(client)).to(self.config.device), space.layers)
 
     def about(self) -> dict[str, Any]:
         """What the record says of it: sizes, label counts, hidden groups, hashes."""

@@ -5,7 +5,6 @@ import os
 
 import numpy as np
 import pytest
-from problems import tiny
 from safetensors.numpy import load_file
 
 import pomona
@@ -15,6 +14,7 @@ from pomona.federation.loop import due, round_of, select
 from pomona.methods import METHODS
 from pomona.record import load
 from pomona.transport.processes import spread
+from problems import tiny
 
 
 def dies(self, visit, down):

@@ -2,18 +2,19 @@
 
 import math
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from problems import Federation, a_round, quadratics
 from torch.testing import assert_close
 
 from pomona.methods.apple import Apple, choose, dots, limit, personal, probabilities, schedule
 from pomona.methods.fedavg import FedAvg
 from pomona.methods.separate import Separate
+from problems import Federation, a_round, quadratics
 
 
 def loss(problem, w, client):
@@ -225,7 +226,7 @@ def test_the_scheduler_falls_from_one_to_zero(kind):
     values = [schedule(settings, a_round(number, total=100)) for number in range(1, 101)]
     assert values[0] == 1
     assert values[30:] == [0.0] * 70
-    assert all(a > b for a, b in zip(values[:30], values[1:31], strict=True))
+    assert all(a > b for a, b in pairwise(values[:31]))
     if kind == "exponential":
         assert values[15] == pytest.approx(math.sqrt(1e-3))
     else:

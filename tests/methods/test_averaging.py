@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from problems import Federation, Quadratics, a_round, quadratics
 from torch.testing import assert_close
 
 from pomona.federation.round import Roster
@@ -11,6 +10,7 @@ from pomona.methods.base import weighted_mean
 from pomona.methods.fedavg import FedAvg, FedAvgFT, FedAvgLocal
 from pomona.methods.fedprox import FedProx, FedProxFT
 from pomona.methods.separate import Separate
+from problems import Federation, Quadratics, a_round, quadratics
 
 PASSES = {"epochs": 3, "batch_size": 1, "momentum": 0.9, "lr": 0.05}
 

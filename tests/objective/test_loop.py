@@ -21,8 +21,8 @@ IMAGES = np.random.Generator(np.random.Philox(1)).integers(0, 256, (40, 16, 16, 
 LABELS = np.arange(40) % 5
 
 
-def rows(*parts):
-    return np.asarray(sum(parts, []), dtype=np.int64)
+def rows(*numbers):
+    return np.asarray(numbers, dtype=np.int64)
 
 
 def problem(model="small", buffers="local", precision="fp32"):
@@ -149,6 +149,8 @@ def test_layers_are_contiguous_and_in_order():
     assert space.size == 431_080
     assert [e.start for e in space.entries[1:]] == [e.stop for e in space.entries[:-1]]
     assert space.entries[-1].stop == space.size
+    assert [s.stop - s.start for s in space.layers] == [20 * 26, 50 * (20 * 25 + 1), 500 * (50 * 16 + 1), 10 * 501]
+    assert len(ParameterSpace(build(ModelSettings(name="resnet18"), (3, 32, 32), 10)).layers) == 6
 
 
 @given(st.integers(0, 30), st.integers(1, 40), st.integers(1, 3))

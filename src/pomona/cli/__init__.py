@@ -27,7 +27,7 @@ app.command(data)
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Run a command, this process's own if no words are given; every mistake of a user's is one line and an exit code."""
+    """Run a command, this process's own without words; a user's mistake is one line and an exit code."""
     try:
         app(sys.argv[1:] if words is None else words, exit_on_error=False, print_error=False)
     except PomonaError as fault:

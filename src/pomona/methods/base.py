@@ -7,7 +7,7 @@ leading axis of clients, of length one in a silo.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -38,11 +38,20 @@ Uplink = dict[str, Tensor]  # name -> (n, ...)
 Info = dict[str, Tensor]  # what people look at: name -> (n, ...)
 
 
-class Initial(Protocol):
-    """Initial models from the run's seed, the same for whoever asks."""
+@dataclass(frozen=True)
+class Initial:
+    """Initial models from the run's seed, the same for whoever asks.
+
+    ``initial()`` is the common one, ``initial(i)`` client i's own.
+    ``layers`` are the slices of a row that hold one layer each, from input to output.
+    """
+
+    make: Callable[[int | None], Tensor]
+    layers: tuple[slice, ...]
 
     def __call__(self, client: int | None = None) -> Tensor:
         """The row (d,) that everybody starts from, or a client's own when one is named."""
+        return self.make(client)
 
 
 @dataclass(frozen=True)

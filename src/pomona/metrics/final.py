@@ -12,7 +12,7 @@ from pomona.rng import stream
 
 
 def score(outputs: Tensor, targets: Tensor, kind: Targets) -> float | None:
-    """Accuracy of outputs (b, K): share of right classes, or of right flags (b times K of them); None for regression."""
+    """Accuracy of outputs (b, K): share of right classes, or of right flags among b * K; None for regression."""
     match kind:
         case "classes":
             return float((outputs.argmax(1) == targets).double().mean())

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from pomona.errors import ConfigError
+from pomona.models import layers
 
 Buffers = Literal["local", "average"]
 
@@ -41,7 +42,8 @@ class ParameterSpace:
 
     ``size`` is d, the length of a row: all parameters and, with ``buffers="average"``, the floating-point buffers
     (BatchNorm statistics) behind them, so that statistics travel and mix with their model. With ``"local"`` they are no
-    part of a model: whoever evaluates one estimates them on its own training data.
+    part of a model: whoever evaluates one estimates them on its own training data. ``layers`` are slices of a row, one
+    a layer from input to output.
     """
 
     def __init__(self, module: nn.Module, buffers: Buffers = "local") -> None:
@@ -50,6 +52,7 @@ class ParameterSpace:
         self.trained = self.parameters[-1].stop if self.parameters else 0
         self.buffers = self._entries(moving, self.trained) if buffers == "average" else ()
         self.size = self.buffers[-1].stop if self.buffers else self.trained
+        self.layers = self._slices(module)
         self.has_statistics = bool(moving)
         if not self.trained:
             raise ConfigError("the model has no parameters to train; choose another model.name")
@@ -62,6 +65,17 @@ class ParameterSpace:
             entries.append(Entry(name, tuple(tensor.shape), start, stop))
             start = stop
         return tuple(entries)
+
+    def _slices(self, module: nn.Module) -> tuple[slice, ...]:
+        """One slice of a row a layer, from input to output; a layer's parameters stand together."""
+        places = {e.name: e for e in self.parameters}
+        owned = [[places[name] for name in names if name in places] for _, names in layers(module)]
+        slices = tuple(slice(own[0].start, own[-1].stop) for own in owned if own)
+        if [s.stop for s in slices[:-1]] != [s.start for s in slices[1:]]:
+            raise ConfigError(
+                "the model's layers are registered in pieces; register each submodule's parameters together"
+            )
+        return slices
 
     @property
     def entries(self) -> tuple[Entry, ...]:

@@ -51,6 +51,11 @@ class Cohort:
         """The ids as an index tensor (n,)."""
         return torch.tensor(self.clients)
 
+    @property
+    def layers(self) -> tuple[slice, ...]:
+        """Slices of a row, one a layer from input to output."""
+        return self.objective.layers
+
     def steps(self, epochs: int, *rows: Tensor, purpose: str = TRAINING) -> Iterator[tuple[Any, ...]]:
         """Each step's batch, with views of the given tensors cut to the clients that still have one.
 

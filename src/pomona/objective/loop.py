@@ -37,6 +37,7 @@ class LoopObjective:
     ) -> None:
         self.space = space
         self.data = data
+        self.layers = space.layers
         self.least_batch = 2 if space.has_statistics else 1  # the variance of one sample is no statistic
         self._module = module
         self._criterion = criterion

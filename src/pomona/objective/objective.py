@@ -13,6 +13,7 @@ class Objective(Protocol):
 
     data: Resident
     least_batch: int  # samples that a training step needs
+    layers: tuple[slice, ...]  # of a row, one a layer from input to output
 
     def gradient(self, W: Tensor, indices: list[Tensor], criterion: Criterion | None = None) -> tuple[Tensor, Tensor]:
         """Mean losses (n,) of rows W (n, d), row k on the samples ``indices[k]``, and their gradients G (n, d)."""
