@@ -1,6 +1,6 @@
 """A scenario: a data set together with its partition, and the network that fits it. Ready before any training."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +9,7 @@ import numpy as np
 from pomona.config import Config
 from pomona.data import read
 from pomona.data.dataset import Dataset
+from pomona.data.table import moments
 from pomona.errors import DataError
 from pomona.models import Targets, build, criterion
 from pomona.partition import divide
@@ -42,6 +43,10 @@ class Scenario:
         if "clients" not in config.model_fields_set:
             config = config.model_copy(update={"clients": _members(config, dataset)})
         partition = divide(dataset, config.data, config.partition, config.clients, config.seed)
+        if dataset.kind == "table":
+            # The reader's moments may include rows that the partition has since put aside for testing.
+            shift, scale = moments(dataset.x[np.concatenate([c.train for c in partition.clients])])
+            dataset = replace(dataset, shift=shift, scale=scale)
         scenario = cls(config, apply_turns(dataset, partition), partition)
         scenario._check(scenario.module())
         return scenario

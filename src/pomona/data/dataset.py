@@ -60,10 +60,14 @@ class Dataset:
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 over the dtypes, shapes and bytes of x and y: the same data gives the same text everywhere."""
+        """SHA-256 over dtypes, shapes and bytes of x and y, and the owners: the same data, the same text everywhere."""
         digest = hashlib.sha256()
         for array in (self.x, self.y):
             digest.update(f"{array.dtype.str}{array.shape}".encode())
             for start in range(0, len(array), 4096):
                 digest.update(np.ascontiguousarray(array[start : start + 4096]).data)
+        if self.owners is not None:
+            digest.update("\0".join(self.owners.names).encode())
+            digest.update(np.ascontiguousarray(self.owners.client).data)
+            digest.update(np.ascontiguousarray(self.owners.role).data)
         return digest.hexdigest()

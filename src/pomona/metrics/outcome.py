@@ -11,8 +11,8 @@ def summarise(result: Result, seconds: float) -> dict[str, Any]:
     """The figures of a finished run.
 
     ``models`` has one entry a named model ("personal, trained"): ``last``, ``best_validation``, ``best_test`` (the
-    papers' BMCTA) and ``best_test_pooled`` (BTA), each with value and round, and ``clients``, the spread over clients in
-    the last round. Bytes are those of training: what clients download only to evaluate does not count.
+    papers' BMCTA) and ``best_test_pooled`` (BTA), each with value and round, and ``clients``, the spread over clients
+    in the last round. Bytes are those of training: what clients download only to evaluate does not count.
     """
     n = len(result.about["clients"])
     named = sorted({(e.model, e.when) for e in result.evaluations})

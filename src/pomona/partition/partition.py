@@ -63,6 +63,13 @@ class Partition:
             body = json.loads(path.read_text(encoding="utf-8"))
             if body["format"] != FORMAT:
                 raise ValueError(f"format {body['format']!r}, expected {FORMAT!r}")
+            numbers = [
+                *body["groups"],
+                *body["turns"],
+                *(i for c in body["clients"] for part in c.values() for i in part),
+            ]
+            if not all(type(n) is int for n in numbers):
+                raise ValueError("rows, groups and turns must be whole numbers")
             rows = tuple(
                 ClientRows(*(np.asarray(c[k], dtype=np.int64).reshape(-1) for k in ("train", "validation", "test")))
                 for c in body["clients"]

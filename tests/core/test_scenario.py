@@ -1,0 +1,52 @@
+"""A scenario is ready, checked and leak-free before any training."""
+
+import numpy as np
+import pytest
+import torch
+from problems import tiny
+
+from pomona.config import resolve
+from pomona.errors import DataError
+from pomona.scenario import Scenario
+
+
+def test_tables_are_standardised_by_training_rows_alone():
+    scenario = Scenario.prepare(resolve({"data": {"name": "breast-cancer"}, "clients": 3}))
+    rows = np.concatenate([c.train for c in scenario.partition.clients])
+    x = (scenario.dataset.x[rows] - scenario.dataset.shift) / scenario.dataset.scale
+    assert np.allclose(x.mean(0), 0, atol=1e-4)
+    assert np.allclose(x.std(0), 1, atol=1e-4)
+    assert not np.allclose(scenario.dataset.x.mean(0), scenario.dataset.shift, rtol=1e-6)
+
+
+def test_initial_models_follow_the_seed_and_leave_the_global_generator_alone():
+    torch.manual_seed(5)
+    before = torch.random.get_rng_state()
+    one, two = (Scenario.prepare(tiny("fedavg", seed=s)).initial for s in (0, 1))
+    assert torch.equal(one(), one())
+    assert not torch.equal(one(), two())
+    assert not torch.equal(one(0), one(1))
+    assert torch.equal(one(1), one(1))
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
+def test_clients_are_counted_where_the_data_names_them(tmp_path):
+    table = ["a,b,y,site"] + [f"{k},{k % 7},{k % 2},{'XYZ'[k % 3]}" for k in range(60)]
+    (tmp_path / "t.csv").write_text("\n".join(table))
+    data = {"name": "csv", "path": str(tmp_path / "t.csv"), "label_column": "y", "client_column": "site"}
+    scenario = Scenario.prepare(
+        resolve({"data": data, "partition": {"name": "natural"}, "model": {"name": "logistic"}})
+    )
+    assert scenario.config.clients == 3
+    assert scenario.names == ["X", "Y", "Z"]
+
+
+def test_batchnorm_with_one_sample_is_refused_by_layer_and_client():
+    config = tiny(
+        "fedavg",
+        model={"name": "resnet18"},
+        data={"name": "digits", "train_limit": 4, "validation_share": 0.0, "resize": 32},
+        partition={"name": "iid"},
+    )
+    with pytest.raises(DataError, match=r"client 0.*one training sample.*resnet18"):
+        Scenario.prepare(config)
