@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 import torch
-from problems import tiny
 
 from pomona.config import resolve
 from pomona.errors import DataError
 from pomona.scenario import Scenario
+from problems import tiny
 
 
 def test_tables_are_standardised_by_training_rows_alone():
@@ -41,12 +41,19 @@ def test_clients_are_counted_where_the_data_names_them(tmp_path):
     assert scenario.names == ["X", "Y", "Z"]
 
 
-def test_batchnorm_with_one_sample_is_refused_by_layer_and_client():
+def test_batchnorm_with_one_sample_is_refused_by_layer_and_client(tmp_path):
+    files = []
+    for name, n in (("many", 9), ("lone", 1)):
+        images = np.zeros((n, 8, 8), dtype=np.uint8)
+        for part in ("train", "test"):
+            np.savez(tmp_path / f"{name}-{part}.npz", x=images, y=np.arange(n) % 3)
+        files.append({"name": name, **{part: str(tmp_path / f"{name}-{part}.npz") for part in ("train", "test")}})
     config = tiny(
         "fedavg",
         model={"name": "resnet18"},
-        data={"name": "digits", "train_limit": 4, "validation_share": 0.0, "resize": 32},
-        partition={"name": "iid"},
+        data={"name": "clients", "clients": files, "validation_share": 0.0, "resize": 32},
+        partition={"name": "natural"},
+        clients=2,
     )
-    with pytest.raises(DataError, match=r"client 0.*one training sample.*resnet18"):
+    with pytest.raises(DataError, match=r"lone: one training sample.*resnet18"):
         Scenario.prepare(config)
