@@ -40,4 +40,4 @@ results: .venv/demo
 	@touch $@ .venv/demo
 
 clean:
-	rm -rf .venv runs pomona-demo
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -24,11 +24,12 @@ class Quadratics:
     data: Resident = field(init=False)
     least_batch: int = 1
     layers: tuple[slice, ...] = field(init=False)
+    trained: int = field(init=False)
 
     def __post_init__(self) -> None:
         own = [torch.tensor(r) for r in self.rows]
         splits = {"train": own, "validation": own, "test": own}
-        d = self.targets.shape[1]
+        d = self.trained = self.targets.shape[1]
         self.layers = (slice(0, d - 1), slice(d - 1, d)) if d > 1 else (slice(0, d),)  # the last number is "the head"
         self.data = Resident(self.targets, self.targets, None, None, splits, "regression")
 
@@ -39,6 +40,9 @@ class Quadratics:
     def outputs(self, row: Tensor, client: int, split: str) -> tuple[Tensor, Tensor]:
         truth = self.targets[self.data.rows[split][client]]
         return row.expand_as(truth), truth
+
+    def tensors(self, row: Tensor, client: int) -> dict[str, Tensor]:
+        return {"w": row}
 
     def losses(self, row: Tensor, client: int, split: str) -> Tensor:
         return self.criterion(*self.outputs(row, client, split))
@@ -84,10 +88,10 @@ class Federation:
         self.clients.commit()
 
     def model(self, client: int, model: str, when: str) -> Tensor:
-        return self.clients.models(client)[model, when]
+        return self.clients.models(client)[model, when]["w"]
 
     def state(self, client: int) -> object:
-        return self.clients._state(client)
+        return self.clients.state(client)
 
     def set_state(self, client: int, state: object) -> None:
         self.clients._states[client] = state

@@ -21,6 +21,7 @@ from pomona.settings import Settings
 
 Tree = dict[str, Any]
 
+SECTIONS = ("method", "data", "partition", "model")
 CHOICES: dict[str, Mapping[str, type[Settings]]] = {"method": METHODS, "partition": RECIPES}
 
 
@@ -49,7 +50,8 @@ class Config(Settings):
 
     def tree(self) -> Tree:
         """Plain values, as they stand in a TOML file; keys that are not set are left out."""
-        return self.model_dump(mode="json", exclude_none=True)
+        unsaid = "clients" not in self.model_fields_set and self.partition.name in ("natural", "file")
+        return self.model_dump(mode="json", exclude_none=True, exclude={"clients"} if unsaid else None)
 
     def toml(self) -> str:
         """The file that runs this again."""
@@ -60,7 +62,10 @@ def resolve(*layers: Mapping[str, Any]) -> Config:
     """The Config of layered trees, later ones first in right. Raises ConfigError naming every bad key or value."""
     tree: Tree = {}
     for layer in layers:
-        merge(tree, layer)
+        merge(tree, named(layer))
+    own = tree.get("data", {})
+    if "partition" not in tree and (own.get("clients") or own.get("client_column") is not None):
+        tree["partition"] = {"name": "natural"}  # data that says whose it is stays with its owners
     for section, kinds in CHOICES.items():
         part = tree.get(section, {})
         name = part.get("name") if isinstance(part, dict) else part
@@ -70,6 +75,11 @@ def resolve(*layers: Mapping[str, Any]) -> Config:
         return Config.model_validate(tree)
     except ValidationError as fault:
         raise ConfigError("; ".join(_explain(dict(e), tree) for e in fault.errors())) from None
+
+
+def named(layer: Mapping[str, Any]) -> Tree:
+    """A layer in which a section given by its name alone, ``data = "mnist"``, is written out."""
+    return {k: {"name": v} if k in SECTIONS and isinstance(v, str) else v for k, v in layer.items()}
 
 
 def merge(tree: Tree, over: Mapping[str, Any]) -> None:
@@ -107,7 +117,7 @@ def read_overrides(words: Iterable[str]) -> Tree:
         leaf: Any = _value(text)
         for part in reversed(key.replace("-", "_").split(".")):
             leaf = {part: leaf}
-        merge(tree, leaf)
+        merge(tree, named(leaf))
     return tree
 
 

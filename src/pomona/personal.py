@@ -13,6 +13,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from pomona.data.text import encode
 from pomona.errors import ConfigError, DataError, StorageError
 from pomona.models import ModelSettings, build
 from pomona.models.space import ParameterSpace
@@ -21,10 +22,8 @@ from pomona.scenario import Scenario
 FORMAT = "pomona-model-1"
 
 
-def save(
-    path: Path, row: Tensor, space: ParameterSpace, scenario: Scenario, client: int, named: tuple[str, str]
-) -> None:
-    """Write one model row (d,) with all that is needed to use it: network, normalisation, classes."""
+def save(path: Path, model: dict[str, Tensor], scenario: Scenario, client: int, named: tuple[str, str]) -> None:
+    """Write one model with all that is needed to use it: network, normalisation, classes."""
     data = scenario.dataset
     about = {
         "format": FORMAT,
@@ -34,12 +33,13 @@ def save(
         "input_shape": scenario.input_shape,
         "outputs": data.n_outputs,
         "vocabulary": data.vocabulary,
+        "words": data.words,
         "classes": data.classes,
         "targets": scenario.targets,
         "shift": data.shift,
         "scale": data.scale,
     }
-    save_file(space.unpack(row.cpu()), path, {"pomona": json.dumps(about)})
+    save_file({k: v.cpu() for k, v in model.items()}, path, {"pomona": json.dumps(about)})
 
 
 @dataclass(frozen=True)
@@ -60,8 +60,7 @@ class PersonalModel:
                 raise ValueError(f"format {about['format']!r}, expected {FORMAT!r}")
             settings = ModelSettings.model_validate(about["network"])
             module = build(settings, tuple(about["input_shape"]), int(about["outputs"]), int(about["vocabulary"]))
-            space = ParameterSpace(module)
-            space.row(tensors)  # says what does not fit
+            ParameterSpace(module, "average").row(tensors)  # says what is missing or does not fit
             module.load_state_dict(tensors, strict=False)
         except (OSError, SafetensorError, KeyError, TypeError, ValueError, ValidationError, ConfigError) as fault:
             raise StorageError(f"{path} holds no model ({fault}); give a file of models/ in a run folder") from None
@@ -71,6 +70,13 @@ class PersonalModel:
     def input_shape(self) -> tuple[int, ...]:
         """One sample's shape: (C, H, W), (F,) or (T,)."""
         return tuple(self.about["input_shape"])
+
+    def encode(self, texts: list[str]) -> NDArray[np.int32]:
+        """Token numbers (n, T) of texts, by the vocabulary of the training. Raises DataError if the model has none."""
+        if not self.about["words"]:
+            raise DataError("this model was not trained on words; give it arrays of what it was trained on")
+        index = {word: number for number, word in enumerate(self.about["words"], start=2)}
+        return encode(texts, index, self.input_shape[0], memory_share=1.0)
 
     @torch.no_grad()
     def outputs(self, x: NDArray[np.generic]) -> Tensor:

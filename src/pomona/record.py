@@ -12,6 +12,7 @@ import csv
 import json
 import tomllib
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
@@ -146,22 +147,48 @@ def load(folder: Path) -> Result:
         ) from fault
 
 
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turn what the disk refuses into a StorageError that names the place."""
+    try:
+        yield
+    except OSError as fault:
+        reason = fault.strerror or str(fault)
+        raise StorageError(f"cannot write {path} ({reason}); free some space, or give another folder") from fault
+
+
 class Record:
-    """Writes events as they happen; keeps them for the Result. ``folder=None`` keeps them in memory only."""
+    """Writes events as they happen; keeps them for the Result.
+
+    Args:
+        folder: made, and claimed for this run alone; None keeps the record in memory only.
+        config: the resolved settings.
+
+    Raises:
+        LockedError: the folder already holds a run.
+        StorageError: it cannot be written.
+    """
 
     def __init__(self, folder: Path | None, config: dict[str, Any]) -> None:
         self.folder = folder
         self.config = config
         self.events: list[dict[str, Any]] = []
-        self._file: TextIO | None = (folder / EVENTS).open("x", encoding="utf-8") if folder else None
+        self._file: TextIO | None = None
+        if folder:
+            with writing(folder):
+                folder.mkdir(parents=True, exist_ok=True)
+                if any((folder / name).exists() for name in (EVENTS, "config.toml", "models", "private")):
+                    raise LockedError(f"{folder} already holds a run; give another --out, or remove it")
+                self._file = (folder / EVENTS).open("x", encoding="utf-8")
 
     def event(self, kind: str, **body: Any) -> None:
-        """Append one event, durable against a kill of this process when the call returns."""
+        """Append one event, safe against a kill of this process when the call returns."""
         line = json.dumps({"event": kind, **body}, allow_nan=False)
         self.events.append(json.loads(line))
-        if self._file:
-            self._file.write(line + "\n")
-            self._file.flush()
+        if self._file and self.folder:
+            with writing(self.folder / EVENTS):
+                self._file.write(line + "\n")
+                self._file.flush()
 
     def evaluation(self, evaluation: Evaluation) -> None:
         """Append a named evaluation."""
@@ -176,25 +203,13 @@ class Record:
         """Write the views and return the Result."""
         result = gather(self.events, self.config, self.folder)
         if self._file and self.folder:
-            self._file.close()
-            _csv(self.folder / "rounds.csv", _round_rows(result))
-            _csv(self.folder / "clients.csv", _client_rows(result))
-            (self.folder / "summary.json").write_text(json.dumps(result.summary, indent=2) + "\n", encoding="utf-8")
+            with writing(self.folder):
+                self._file.close()
+                _csv(self.folder / "rounds.csv", _round_rows(result))
+                _csv(self.folder / "clients.csv", _client_rows(result))
+                summary = json.dumps(result.summary, indent=2) + "\n"
+                (self.folder / "summary.json").write_text(summary, encoding="utf-8")
         return result
-
-
-def create(out: Path) -> Path:
-    """Make the run folder, or say at once why it cannot be. Raises StorageError, or LockedError if it holds a run."""
-    if (out / EVENTS).exists() or (out / "config.toml").exists():
-        raise LockedError(f"{out} already holds a run; give another --out, or remove it")
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        probe = out / ".probe"
-        probe.write_bytes(b"pomona")
-        probe.unlink()
-    except OSError as fault:
-        raise StorageError(f"cannot write to {out} ({fault.strerror}); give another --out") from fault
-    return out
 
 
 def _round_rows(result: Result) -> Iterator[dict[str, Any]]:

@@ -17,7 +17,7 @@ def load(target: str) -> Any:
 
 
 class Registry(Mapping[str, str]):
-    """A table of name -> ``module:attribute``; ``get`` resolves a name or an entry point of the user's own."""
+    """A table of name -> ``module:attribute``; ``resolve`` finds a name or an entry point of the user's own."""
 
     def __init__(self, what: str, targets: Mapping[str, str]) -> None:
         self.what = what

@@ -10,7 +10,7 @@ from pomona.config import Config
 from pomona.data import read
 from pomona.data.dataset import Dataset
 from pomona.data.table import moments
-from pomona.errors import DataError
+from pomona.errors import ConfigError, DataError
 from pomona.models import Targets, build, criterion
 from pomona.partition import divide
 from pomona.partition.divergence import label_counts
@@ -55,6 +55,10 @@ class Scenario:
         """BatchNorm cannot train on one sample; say so before round 1."""
         normed = next((name for name, b in module.named_buffers() if b.is_floating_point()), None)
         lone = [name for name, c in zip(self.names, self.partition.clients, strict=True) if len(c.train) == 1]
+        if normed and self.config.batch_size == 1:
+            raise ConfigError(
+                f"batch_size = 1, but {self.config.model.name} has BatchNorm; set batch_size to 2 or more"
+            )
         if normed and lone:
             layer = normed.rpartition(".")[0]
             raise DataError(
@@ -119,7 +123,7 @@ class Scenario:
             "sizes": {part: [len(getattr(c, part)) for c in rows] for part in ("train", "validation", "test")},
             "label_counts": label_counts(self.partition, self.dataset).tolist() if self.dataset.classes else None,
             "groups": list(self.partition.groups),
-            "data": {"name": self.dataset.name, "fingerprint": self.dataset.fingerprint},
+            "data": {"name": self.dataset.name, "fingerprint": self.partition.recipe["fingerprint"]},
             "partition_sha256": self.partition.sha256,
             "targets": self.targets,
             "input_shape": list(self.input_shape),

@@ -20,7 +20,7 @@ from pomona.federation.loop import Loop, Watcher
 from pomona.federation.round import Roster
 from pomona.metrics.outcome import summarise
 from pomona.models.space import ParameterSpace
-from pomona.record import Evaluation, Record, Result, RoundRow, create, gather
+from pomona.record import Evaluation, Record, Result, RoundRow, gather, writing
 from pomona.scenario import Scenario
 from pomona.transport.processes import Inline, Workers
 
@@ -35,16 +35,13 @@ class Silent:
         """Do nothing."""
 
 
-def run(
-    config: Config, out: Path | None = None, watcher: Watcher | None = None, scenario: Scenario | None = None
-) -> Result:
+def run(config: Config, out: Path | None = None, watcher: Watcher | None = None) -> Result:
     """Train, evaluate and record one federation.
 
     Args:
         config: every setting.
         out: folder for the record; made if absent. None keeps the result in memory only.
         watcher: told of every round.
-        scenario: the prepared data, where several runs share it; made from ``config`` if None.
 
     Returns:
         The result, as ``pomona.load(out)`` would read it again.
@@ -52,19 +49,26 @@ def run(
     Raises:
         PomonaError: with the remedy; nothing is written before data and settings have been checked.
     """
+    return simulate(Scenario.prepare(config), out, watcher)
+
+
+def simulate(scenario: Scenario, out: Path | None = None, watcher: Watcher | None = None) -> Result:
+    """``run`` for a scenario that is ready."""
     torch.set_num_threads(1)
-    scenario = scenario or Scenario.prepare(config)
-    config = scenario.config
+    config, method = scenario.config, scenario.config.method.method()
+    space = ParameterSpace(scenario.module(), config.buffers)
     if config.device == "cuda" and not torch.cuda.is_available():
         raise ConfigError("device = 'cuda', but PyTorch sees no GPU; set device=cpu")
-    method = config.method.method()
-    folder = create(out) if out else None
-    if folder:
-        (folder / "config.toml").write_text(config.toml(), encoding="utf-8")
-        scenario.partition.save(folder / "partition.json")
-    record = Record(folder, config.tree())
-    roster = Roster(tuple(len(c.train) for c in scenario.partition.clients))
-    space = ParameterSpace(scenario.module(), config.buffers)
+    if space.buffers and method.card.mixes:
+        raise ConfigError(
+            f"buffers = 'average', but {config.method.name} trains mixtures of models, which leave no one model's "
+            "BatchNorm statistics behind; set buffers=local"
+        )
+    record = Record(out, config.tree())
+    if out:
+        with writing(out):
+            (out / "config.toml").write_text(config.toml(), encoding="utf-8")
+            scenario.partition.save(out / "partition.json")
     record.event(
         "start",
         time=time(),
@@ -76,6 +80,7 @@ def run(
         versions=versions(),
         **scenario.about(),
     )
+    roster = Roster(tuple(len(c.train) for c in scenario.partition.clients))
 
     def make(ids: tuple[int, ...]) -> Clients:
         return Clients(method.client, scenario.objective(), roster, scenario.initial, ids, config.seed)
@@ -87,11 +92,12 @@ def run(
     transport = Inline(make, everybody) if inline else Workers(make, roster.sizes, workers)
     try:
         Loop(config, method.server, roster, scenario.initial, transport, record, watcher or Silent()).run()
+        if out:
+            with writing(out):
+                save_models(out, transport, scenario, method.card.headline)
         for metrics in transport.collect(Clients.metrics, everybody):
             for each in metrics:
                 record.event("final", **each)
-        if folder:
-            save_models(folder, transport, scenario, method.card.headline)
     finally:
         transport.close()
     result = gather(record.events, record.config, None)
@@ -100,18 +106,19 @@ def run(
 
 
 def save_models(folder: Path, transport: Inline | Workers, scenario: Scenario, headline: tuple[str, str]) -> None:
-    """One safetensors file a client: the model it is judged by, and apart from it what never leaves the client."""
-    space = ParameterSpace(scenario.module(), scenario.config.buffers)
-    ids = range(len(scenario.partition.clients))
+    """One safetensors file a client: the model it is judged by, and apart from it what it keeps to itself.
+
+    One client at a time: a federation's models together need not fit into memory.
+    """
     (folder / "models").mkdir()
-    states = transport.collect(Clients.private, ids)
-    for i, models, private in zip(ids, transport.collect(Clients.models, ids), states, strict=True):
+    for i in range(scenario.config.clients):
+        (models,) = transport.collect(Clients.models, [i])
+        (private,) = transport.collect(Clients.private, [i])
         if headline in models:
-            path = folder / "models" / f"client-{i:02d}.safetensors"
-            personal.save(path, models[headline], space, scenario, i, headline)
-        own = {k: v.cpu().contiguous() for k, v in private.items() if v.numel()}
-        if own:
+            personal.save(folder / "models" / f"client-{i:02d}.safetensors", models[headline], scenario, i, headline)
+        if private:
             (folder / "private").mkdir(exist_ok=True)
+            own = {k: v.cpu().contiguous() for k, v in private.items()}
             save_file(own, folder / "private" / f"client-{i:02d}.safetensors")
 
 

@@ -277,3 +277,30 @@ def test_wrong_model_files_and_inputs_are_said(capsys, recorded, tmp_path):
         got, _, err = call(capsys, "predict", *words)
         assert got == code, err
         assert told in err
+
+
+def test_a_model_of_texts_answers_for_lines(capsys, tmp_path):
+    words = ("good great fine", "bad awful poor")
+    lines = [f'{k % 2},"{words[k % 2]} thing {k}"' for k in range(80)]
+    (tmp_path / "t.csv").write_text("\n".join(lines))
+    settings = [
+        "data.name=csv-text",
+        f"data.path={tmp_path / 't.csv'}",
+        "data.label_column=0",
+        "data.text_columns=[1]",
+        "data.sequence_length=6",
+        "model.name=fasttext",
+        "partition.name=iid",
+    ]
+    common = ("clients=2", "rounds=20", "batch_size=8", "lr=1.0", "workers=1")
+    code, _, err = call(capsys, "run", "separate", *settings, *common, "--out", tmp_path / "r", "--no-report")
+    assert code == 0, err
+    (tmp_path / "new.txt").write_text("a great thing\nan awful thing\n")
+    model = tmp_path / "r/models/client-00.safetensors"
+    code, out, err = call(capsys, "predict", model, tmp_path / "new.txt", "--json")
+    assert code == 0, err
+    assert [a["class"] for a in json.loads(out)] == ["0", "1"]
+    np.savez(tmp_path / "tokens.npz", x=np.full((1, 6), 999))
+    code, _, err = call(capsys, "predict", model, tmp_path / "tokens.npz")
+    assert code == 3
+    assert "tokens must be" in err

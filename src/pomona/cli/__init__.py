@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from cyclopts import App, CycloptsError
 
@@ -10,6 +11,7 @@ from pomona.errors import PomonaError
 app = App(
     name="pomona",
     help="Personalized cross-silo federated learning: a model of its own for every client.",
+    suppress_keyboard_interrupt=False,
     version_flags=("--version",),
     help_flags=("--help", "-h"),
 )
@@ -28,6 +30,7 @@ app.command(data)
 
 def main(words: Sequence[str] | None = None) -> None:
     """Run a command, this process's own without words; a user's mistake is one line and an exit code."""
+    sys.path.append(str(Path.cwd()))  # module:function of a user's own, as `python -m` would find it
     try:
         app(sys.argv[1:] if words is None else words, exit_on_error=False, print_error=False)
     except PomonaError as fault:
@@ -37,7 +40,7 @@ def main(words: Sequence[str] | None = None) -> None:
         print(f"error[USAGE]: {' '.join(str(fault).split())} See pomona --help.", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
-        print("error[INTERRUPTED]: stopped; what was recorded so far is in the run folder", file=sys.stderr)
+        print("error[INTERRUPTED]: stopped before the end", file=sys.stderr)
         sys.exit(130)
     except BrokenPipeError:
         sys.stderr.close()  # the reader of our output left; that is not a fault

@@ -47,6 +47,7 @@ def show(
         TOML files and key=value settings, for example clients=20 partition.beta=0.1
     """
     from pomona.partition.divergence import effective_classes, emd, label_counts
+    from pomona.record import writing
     from pomona.scenario import Scenario
 
     config = config_of(
@@ -73,7 +74,8 @@ def show(
     ]
     written = _pictures(about, out_) if out_ and classes else []
     if save:
-        scenario.partition.save(save)
+        with writing(save):
+            scenario.partition.save(save)
         written.append(save)
     if json:
         emit({**about, "emd": distance, "effective_classes": spread, "written": written})
@@ -85,14 +87,14 @@ def show(
 
 
 def _pictures(about: dict[str, Any], folder: Path) -> list[Path]:
-    from pomona.record import Result
+    from pomona.record import Result, writing
     from pomona.report.labels import bubbles, holders
     from pomona.report.numbers import runs
     from pomona.report.style import drawing
 
-    folder.mkdir(parents=True, exist_ok=True)
     prepared = runs([Result({"method": {"name": "none"}}, about, [], [], [], {})])
-    with drawing():
+    with drawing(), writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
         pictures = [p for p in (bubbles(prepared), holders(prepared)) if p]
         for picture in pictures:
             picture.save(folder)

@@ -11,11 +11,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from pomona.cli.words import config_of, console, emit, option, percent, size, standing
 from pomona.cli.words import out as terminal
 from pomona.config import Config, resolve
+from pomona.errors import ConfigError
 from pomona.record import Evaluation, Result, RoundRow
 from pomona.report import table as result_table
 from pomona.report import write
 from pomona.scenario import Scenario
-from pomona.simulate import run as simulate
+from pomona.simulate import simulate
 
 Words = Annotated[tuple[str, ...], Parameter(help="TOML files and key=value settings, e.g. rounds=10 method.mu=0.1")]
 Json = Annotated[bool, Parameter(name="--json", negative="", help="machine-readable output")]
@@ -64,10 +65,12 @@ def run(
         option("data", "dir", str(data_dir) if data_dir else None),
         option("partition", "name", partition),
     )
+    if config.method.name != method:
+        raise ConfigError(f"run {method}, but method.name = {config.method.name}; name one method")
     if dry_run:
         emit(config.tree()) if json else print(config.toml(), end="")
         return
-    folder = out or Path("runs") / f"{method}-{config.data.name.replace(':', '.')}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
+    folder = out or Path("runs") / f"{method}-{config.data.name.replace(':', '.')}-{datetime.now(UTC):%Y%m%d-%H%M%S-%f}"
     result = watched(config, folder)
     page = write([result], folder) if report else None
     if json:
@@ -138,7 +141,7 @@ def watched(config: Config, folder: Path) -> Result:
         scenario = Scenario.prepare(config)
     progress = Progress(*columns, console=console)
     try:
-        return simulate(scenario.config, folder, Bar(progress, scenario.config), scenario)
+        return simulate(scenario, folder, Bar(progress, scenario.config))
     finally:
         if progress.live.is_started:
             progress.stop()
@@ -160,6 +163,8 @@ def closing(result: Result, folder: Path, page: Path | None) -> None:
             f"over samples {percent(clients['pooled'])}, worst client {percent(clients['worst'])},"
             f" 10th percentile {percent(clients['percentile_10'])}",
         )
+    if figures and not figures["last"]:
+        lines(f"test loss, model {s['headline']}, mean over clients: {figures['loss']:.4g} in the last round")
     per_round = max(1, len(result.rounds))
     lines(
         f"{s['rounds']} rounds in {s['seconds']:.1f} s; {size(s['bytes_down'])} down, {size(s['bytes_up'])} up"

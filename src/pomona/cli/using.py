@@ -1,7 +1,8 @@
 """``pomona predict``: a saved personal model answers for new inputs."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
+from zipfile import BadZipFile
 
 import numpy as np
 from cyclopts import Parameter
@@ -9,6 +10,9 @@ from numpy.typing import NDArray
 
 from pomona.cli.words import emit, out, table
 from pomona.errors import DataError
+
+if TYPE_CHECKING:
+    from pomona.personal import PersonalModel
 
 Json = Annotated[bool, Parameter(name="--json", negative="", help="machine-readable output")]
 
@@ -21,7 +25,8 @@ def predict(model: Path, *inputs: Path, json: Json = False) -> None:
     model
         a file of models/ in a run folder
     inputs
-        images (resized to what the model saw), .npz files with an array x, or .csv files of numbers without header
+        images (resized to what the model saw), .txt files with a text a line, .npz files with an array x, or .csv files
+        of numbers without header
     """
     from pomona.personal import PersonalModel
 
@@ -30,32 +35,41 @@ def predict(model: Path, *inputs: Path, json: Json = False) -> None:
     net = PersonalModel.load(model)
     rows: list[Any] = []
     for path in inputs:
-        values = read_inputs(path, net.input_shape)
+        values = read_inputs(path, net)
         for k, answer in enumerate(net.predict(values)):
             rows.append({"input": f"{path}[{k}]" if len(values) > 1 else str(path), **answer})
     emit(rows) if json else out.print(table(rows))
 
 
-def read_inputs(path: Path, shape: tuple[int, ...]) -> NDArray[np.generic]:
-    """Inputs of a file as a data set holds them: (n, H, W, C) uint8, or (n, F) float32. Raises DataError."""
+def read_inputs(path: Path, net: "PersonalModel") -> NDArray[np.generic]:
+    """Inputs as a data set holds them: (n, H, W, C) uint8, (n, F) float32 or (n, T) int32. Raises DataError."""
+    shape = net.input_shape
     try:
         match path.suffix.lower():
             case ".npz":
                 with np.load(path, allow_pickle=False) as archive:
                     values = archive["x"]
+            case ".txt":
+                values = net.encode(path.read_text(encoding="utf-8").splitlines())
             case ".csv":
                 values = np.loadtxt(path, delimiter=",", dtype=np.float32, ndmin=2)
             case _:
                 values = _image(path, shape)
-    except (OSError, KeyError, ValueError) as fault:
+    except (OSError, EOFError, KeyError, TypeError, ValueError, BadZipFile) as fault:
         raise DataError(f"{path}: cannot be read as model input ({fault})") from None
     if len(shape) == 3 and values.ndim == 3:
         values = values[..., np.newaxis]
     expected = (shape[1], shape[2], shape[0]) if len(shape) == 3 else shape
     if values.shape[1:] != expected:
         raise DataError(f"{path}: samples have shape {values.shape[1:]}, the model takes {expected}")
-    if not np.isfinite(values.astype(np.float64)).all():
-        raise DataError(f"{path}: holds values that are not finite")
+    if values.dtype.kind not in "fiub" or not np.isfinite(values.astype(np.float64)).all():
+        raise DataError(f"{path}: holds values that are no finite numbers")
+    if len(shape) == 3 and values.dtype != np.uint8:
+        raise DataError(f"{path}: images must be uint8, 0 to 255, as in training; got {values.dtype}")
+    if net.about["vocabulary"]:
+        if not (values == np.clip(np.rint(values), 0, net.about["vocabulary"] - 1)).all():
+            raise DataError(f"{path}: tokens must be whole numbers from 0 to {net.about['vocabulary'] - 1}")
+        values = values.astype(np.int32)
     return np.asarray(values)
 
 

@@ -54,11 +54,11 @@ def standing(rows: Iterable[Mapping[str, Any]]) -> Table:
     drawn = Table(title="Test accuracy in %", title_justify="left", caption_justify="left", box=None, pad_edge=False)
     drawn.caption = (
         "Means over clients (all samples: over samples): in the last round, in the round best on validation, in the "
-        "round best on test (BMCTA, as papers report). Spread: last round. Bold: the model its paper reports."
+        "round best on test (BMCTA, as papers report). Spread and loss: last round. Bold: the model its paper reports."
     )
     for name in ("method", "model", "when"):
         drawn.add_column(name)
-    for name in ("last", "best val.", "BMCTA", "all samples", "worst", "10th pct.", "traffic", "seconds"):
+    for name in ("last", "best val.", "BMCTA", "all samples", "worst", "10th pct.", "loss", "traffic", "seconds"):
         drawn.add_column(name, justify="right")
     seen = set()
     for r in rows:
@@ -70,7 +70,9 @@ def standing(rows: Iterable[Mapping[str, Any]]) -> Table:
         seen.add(known)
         traffic = None if r["bytes_down"] is None else size(r["bytes_down"] + r["bytes_up"])
         seconds = None if r["seconds"] is None else f"{r['seconds']:.1f}"
-        cells = (r["run"], r["model"], r["when"], *map(percent, shares), traffic or "-", seconds or "-")
+        run = r["run"] if r["finished"] else f"{r['run']} (unfinished, round {r['round']})"
+        loss = "-" if r["loss"] is None else f"{r['loss']:.3f}"
+        cells = (run, r["model"], r["when"], *map(percent, shares), loss, traffic or "-", seconds or "-")
         drawn.add_row(*cells, style="bold" if r["headline"] else "")
     return drawn
 

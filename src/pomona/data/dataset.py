@@ -36,6 +36,7 @@ class Dataset:
         n_train: number of official training rows; equal to N when the source has no test part of its own.
         shift, scale: the model sees ``(x - shift) / scale``, broadcast over the last axis (not used for text).
         vocabulary: number of tokens including padding (text only).
+        words: the words with numbers 2, 3, ... (text only, where known); 0 is padding, 1 any other word.
         owners: the natural partition, where the source has one.
     """
 
@@ -48,6 +49,7 @@ class Dataset:
     shift: tuple[float, ...] = (0.0,)
     scale: tuple[float, ...] = (1.0,)
     vocabulary: int = 0
+    words: tuple[str, ...] = field(default=(), repr=False)
     owners: Owners | None = field(default=None, repr=False)
 
     def __len__(self) -> int:

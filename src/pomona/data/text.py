@@ -82,7 +82,7 @@ def _dataset(
 ) -> Dataset:
     index = vocabulary(texts[:n_train], settings.vocabulary_size)
     x = encode(texts, index, settings.sequence_length, settings.memory_share)
-    return Dataset(name, "text", x, y, classes, n_train, vocabulary=len(index) + 2)
+    return Dataset(name, "text", x, y, classes, n_train, vocabulary=len(index) + 2, words=tuple(index))
 
 
 def ag_news(settings: DataSettings) -> Dataset:

@@ -5,17 +5,20 @@ The same object serves one silo, or a worker process that stands for many client
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
+from math import isfinite
 from time import perf_counter
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from pomona.errors import DivergedError
 from pomona.federation.round import Roster, Round
 from pomona.methods.base import Client, Downlink, Initial, Received, Rows
 from pomona.metrics.final import full_metrics, score
 from pomona.objective.cohort import Cohort
 from pomona.objective.objective import Objective
+from pomona.rng import number
 
 EVALUATED = ("validation", "test")
 Named = tuple[str, str]  # (model, when)
@@ -78,7 +81,7 @@ class Clients:
     _models: dict[int, dict[Named, Tensor]] = field(default_factory=dict)
 
     def visit(self, visit: Visit, down: Downlink) -> list[Reply]:
-        """Serve these clients, one row at a time. Nothing they hold changes until ``commit``."""
+        """Serve these clients, one row at a time. Their states change with ``commit`` only."""
         self._pending = {}
         return [self._serve(visit, client, cut(down, k)) for k, client in enumerate(visit.ids)]
 
@@ -87,13 +90,13 @@ class Clients:
         self._states |= self._pending
         self._pending = {}
 
-    def models(self, client: int) -> dict[Named, Tensor]:
-        """The kept models (d,) of a client by (model, when)."""
-        return self._models.get(client, {})
+    def models(self, client: int) -> dict[Named, dict[str, Tensor]]:
+        """The kept models of a client by (model, when), as named tensors."""
+        return {named: self.objective.tensors(row, client) for named, row in self._models.get(client, {}).items()}
 
     def private(self, client: int) -> dict[str, Tensor]:
-        """The tensors of a client's state, by name."""
-        return tensors(self._state(client))
+        """The tensors of a client's state that its method names private."""
+        return {name: t for name, t in tensors(self.state(client)).items() if name in self.client.private}
 
     def metrics(self, client: int) -> list[dict[str, Any]]:
         """Full metrics of the kept models on each split, one record a model and split."""
@@ -101,12 +104,13 @@ class Clients:
         return [
             {"model": model, "when": when, "split": split, "client": client}
             | full_metrics(*self.objective.outputs(row, client, split), data.targets, seed=seed, client=client)
-            for (model, when), row in self.models(client).items()
+            for (model, when), row in self._models.get(client, {}).items()
             for split in EVALUATED
             if len(data.rows[split][client])
         ]
 
-    def _state(self, client: int) -> Any:
+    def state(self, client: int) -> Any:
+        """A client's committed state; made when first asked for."""
         if client not in self._states:
             self._states[client] = self.client.start(self.initial, self.roster, (client,), self.seed)
         return self._states[client]
@@ -114,7 +118,14 @@ class Clients:
     def _serve(self, visit: Visit, client: int, received: Received) -> Reply:
         began = perf_counter()
         cohort = Cohort(self.objective, (client,), self.roster, visit.round, visit.trains, visit.watched)
-        state, uplink, info = self.client.train(each(torch.clone, self._state(client)), received, cohort, visit.round)
+        with torch.random.fork_rng(devices=[]):
+            # Dropout draws from PyTorch's global generator; here it has an address too.
+            torch.default_generator.manual_seed(number(self.seed, "forward", visit.round.number, client))
+            own = each(torch.clone, self.state(client))
+            state, uplink, info = self.client.train(own, received, cohort, visit.round)
+        for name, tensor in uplink.items():
+            if tensor.is_floating_point() and not torch.isfinite(tensor).all():
+                raise DivergedError(f"client {client}, round {visit.round.number}: {name} is not finite; lower lr")
         if visit.trains:
             self._pending[client] = state
         if visit.keep:
@@ -139,6 +150,8 @@ class Clients:
         if not len(targets):
             return Score(model, when, split, 0, None, None)
         loss = float(self.objective.criterion(outputs, targets).double().mean())
+        if not isfinite(loss):
+            raise DivergedError(f"client {client}: the {model} model's loss on {split} is {loss}; lower lr")
         return Score(model, when, split, len(targets), loss, score(outputs, targets, self.objective.data.targets))
 
 

@@ -89,8 +89,11 @@ class Loop:
     def _round(self, state: Any, number: int) -> Any:
         began = perf_counter()
         config, round_, ids = self.config, round_of(self.config, number), select(self.config, number)
-        watched = frozenset(w for w, n in (("received", number - 1), ("trained", number)) if due(config, n))
-        keep = number == config.rounds or len(ids) < config.clients
+        partial = len(ids) < config.clients
+        moments = {"received": due(config, number - 1), "trained": due(config, number) or partial}
+        watched = frozenset(moment for moment, wanted in moments.items() if wanted)
+        # A client may not be drawn again before its trained model is asked for.
+        keep = number == config.rounds or partial
         if "received" in watched:
             self._look(state, number, tuple(i for i in range(config.clients) if i not in ids), keep=False)
         down = self.server.down(state, ids, round_)
@@ -106,10 +109,10 @@ class Loop:
             tuple(r.loss for r in replies),
             received_bytes(down, len(ids)),
             tuple(sum(t.nbytes for t in r.uplink.values()) for r in replies),
-            {k: v.double().numpy() for k, v in stack(replies, lambda r: r.info).items()},
+            {k: v.double().cpu().numpy() for k, v in stack(replies, lambda r: r.info).items()},
         )
         self.record.round(row)
-        if "trained" in watched:
+        if due(config, number):
             evaluations += self._evaluate(number, "trained")
         self.watcher.round(row, evaluations)
         return state
@@ -128,7 +131,10 @@ class Loop:
                 per_client[reply.client] = (s.samples, s.loss, s.accuracy)
 
     def _evaluate(self, number: int, when: str) -> list[Evaluation]:
-        """Record what is known of each named model; an absent client's trained model is the one it last had."""
+        """Record what is known of each named model.
+
+        An absent client's trained model is the one it last had; a client that never took part has none yet.
+        """
         made = []
         for (model, moment, split), per_client in self._known.items():
             if moment != when or not any(samples for samples, _, _ in per_client.values()):

@@ -160,7 +160,7 @@ def client(settings: Apple) -> Client:
         fetched = state.fetched.scatter(1, received["cores"].index, True)
         C, P = state.core, state.dr
         p0 = cohort.roster.shares.to(P)
-        own = torch.nn.functional.one_hot(cohort.ids, P.shape[1]).bool()
+        own = torch.nn.functional.one_hot(cohort.ids, P.shape[1]).bool().to(P.device)
         pull = schedule(settings, round_) * settings.mu
         dr_round = replace(round_, lr=settings.dr_lr * round_.decay, weight_decay=0.0)
 
@@ -176,13 +176,13 @@ def client(settings: Apple) -> Client:
             cohort.observe("personal", personal(P, own, copies, C), "trained")
         asks = (
             choose(settings, p, f, i, round_.seed, round_.number + 1)
-            for p, f, i in zip(P, fetched, cohort.clients, strict=True)
+            for p, f, i in zip(P.cpu(), fetched, cohort.clients, strict=True)
         )
         kept = copies if copies.dim() == 3 else state.copies
         info = {"dr": P, "schedule": torch.full((len(P),), schedule(settings, round_))}
         return State(C, P, kept, fetched), {"core": C, "request": torch.stack(list(asks))}, info
 
-    return Client(start, train)
+    return Client(start, train, private=("dr", "fetched"))
 
 
 def personal(p: Tensor, mine: Tensor, C0: Tensor, c: Tensor) -> Tensor:
@@ -245,6 +245,7 @@ CARD = Card(
     up="1",
     private="the directed relationships and the personal model",
     headline=("personal", "trained"),
+    mixes=True,
     departures=(
         "exponential scheduler eps^(r/L) as in the code; the printed e^(r/L) grows",
         "penalty with the paper's 1/2: mu is twice the published code's",

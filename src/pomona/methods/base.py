@@ -73,10 +73,13 @@ class Client:
 
     start(initial, roster, ids, seed) -> state: a record of tensors (n, ...), or None for a client that keeps nothing;
     train(state, received, cohort, round) -> state, uplink, info. The state it is given is its own to change.
+    ``private`` names the tensors of the state that the record keeps apart. Info is for the record of a simulation; a
+    deployment leaves it with the client.
     """
 
     start: Callable[[Initial, Roster, tuple[int, ...], int], Any]
     train: Callable[[Any, Received, Cohort, Round], tuple[Any, Uplink, Info]]
+    private: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -84,6 +87,7 @@ class Card:
     """What a method says of itself; ``pomona methods`` prints it.
 
     ``down`` and ``up`` are models per client and round; ``headline`` is the (model, when) that its paper reports.
+    ``mixes``: gradients are taken at mixtures of models, so that no one model's BatchNorm statistics are trained.
     """
 
     paper: str
@@ -93,6 +97,7 @@ class Card:
     private: str
     headline: tuple[str, When]
     departures: tuple[str, ...] = ()
+    mixes: bool = False
 
 
 @dataclass(frozen=True)
@@ -159,11 +164,11 @@ def sgd(
     purpose: str = TRAINING,
 ) -> Tensor:
     """Local SGD on rows W (n, d), in place: ``epochs`` passes (the round's if None) over the training data."""
-    for batch, w, velocity in cohort.steps(
-        round_.epochs if epochs is None else epochs, W, velocities(W, round_), purpose=purpose
-    ):
+    n = cohort.objective.trained  # the statistics behind the parameters are neither decayed nor pulled
+    passes = round_.epochs if epochs is None else epochs
+    for batch, w, velocity in cohort.steps(passes, W, velocities(W[:, :n], round_), purpose=purpose):
         _, g = cohort.gradient(w, batch)
         if pull is not None:
             g = g + pull(w)
-        descend(w, g, velocity, round_)
+        descend(w[:, :n], g[:, :n], velocity, round_)
     return W

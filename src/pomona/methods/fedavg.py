@@ -84,7 +84,7 @@ def finetuned(inner: Client, epochs: int | None) -> Client:
             cohort.observe("personal", tuned, "received")
         return inner.train(state, received, cohort, round_)
 
-    return Client(inner.start, train)
+    return Client(inner.start, train, inner.private)
 
 
 CARD = Card(

@@ -11,8 +11,9 @@ def summarise(result: Result, seconds: float) -> dict[str, Any]:
     """The figures of a finished run.
 
     ``models`` has one entry a named model ("personal, trained"): ``last``, ``best_validation``, ``best_test`` (the
-    papers' BMCTA) and ``best_test_pooled`` (BTA), each with value and round, and ``clients``, the spread over clients
-    in the last round. Bytes are those of training: what clients download only to evaluate does not count.
+    papers' BMCTA) and ``best_test_pooled`` (BTA), each with value and round; ``clients``, the spread over clients, and
+    ``loss``, its mean over clients, in the last round. Bytes are those of training: what clients download only to
+    evaluate does not count.
     """
     n = len(result.about["clients"])
     named = sorted({(e.model, e.when) for e in result.evaluations})
@@ -38,7 +39,13 @@ def _outcome(result: Result, model: str, when: str, n: int) -> dict[str, Any] | 
     return {
         **{name: at._asdict() if at else None for name, at in vars(best).items()},
         "clients": summarize(accuracies[-1], samples),
+        "loss": _mean(test[-1].loss),
     }
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [v for v in values if v is not None]
+    return sum(known) / len(known) if known else None
 
 
 def _all(evaluation: Evaluation, values: Sequence[Any], n: int) -> list[Any]:

@@ -30,6 +30,14 @@ def shuffled(rows: Tensor, epochs: int, size: int, generator: np.random.Generato
         yield from batches
 
 
+def drawn(rows: Tensor, share: float, generator: np.random.Generator, least: int = 1) -> Tensor:
+    """A uniform draw of a ``share`` of a client's rows, of at least ``least`` (or all it has); for 1 all, undrawn."""
+    if share == 1:
+        return rows
+    size = min(max(least, round(share * len(rows))), len(rows))
+    return rows[torch.from_numpy(generator.choice(len(rows), size, replace=False)).to(rows.device)]
+
+
 def in_step(streams: list[Iterator[Tensor]], purpose: str) -> Iterator[Batch]:
     """Advance clients together; they must come longest first, so that those still active are a prefix."""
     step = 0

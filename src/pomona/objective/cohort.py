@@ -9,8 +9,8 @@ from torch import Tensor
 
 from pomona.errors import DivergedError
 from pomona.federation.round import Roster, Round
-from pomona.objective.batches import Batch, in_step, shuffled
-from pomona.objective.loop import Criterion
+from pomona.objective.batches import Batch, drawn, in_step, shuffled
+from pomona.objective.loop import Criterion, RowCriterion
 from pomona.objective.objective import Objective
 from pomona.rng import stream
 
@@ -56,30 +56,31 @@ class Cohort:
         """Slices of a row, one a layer from input to output."""
         return self.objective.layers
 
-    def steps(self, epochs: int, *rows: Tensor, purpose: str = TRAINING) -> Iterator[tuple[Any, ...]]:
+    def steps(
+        self, epochs: int, *rows: Tensor, purpose: str = TRAINING, share: float = 1.0
+    ) -> Iterator[tuple[Any, ...]]:
         """Each step's batch, with views of the given tensors cut to the clients that still have one.
 
         Clients have different numbers of steps; the views are prefixes, so in-place work on them reaches the rows.
-        ``purpose`` names the random stream: two passes of one purpose in one round see the same order.
+        ``purpose`` names the random stream: two passes of one purpose in one round see the same order. With a
+        ``share`` below 1 the passes go over a random part of each client's samples, of that share.
         """
-        r = self.round
+        r, least = self.round, self.objective.least_batch
         if purpose == TRAINING and not self.trains:
             return
+        draws = [stream(r.seed, purpose, r.number, c) for c in self.clients]
+        own = (self.objective.data.rows["train"][c] for c in self.clients)
         streams = [
-            shuffled(
-                self.objective.data.rows["train"][c],
-                epochs,
-                r.batch_size,
-                stream(r.seed, purpose, r.number, c),
-                self.objective.least_batch,
-            )
-            for c in self.clients
+            shuffled(drawn(samples, share, draw, least), epochs, r.batch_size, draw, least)
+            for samples, draw in zip(own, draws, strict=True)
         ]
         for batch in in_step(streams, purpose):
             active = len(batch.indices)
             yield batch, *(t[:active] for t in rows)
 
-    def gradient(self, W: Tensor, batch: Batch, criterion: Criterion | None = None) -> tuple[Tensor, Tensor]:
+    def gradient(
+        self, W: Tensor, batch: Batch, criterion: Criterion | list[RowCriterion] | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Mean losses (n,) of rows W on the batch, gradients G (n, d). Raises DivergedError naming who and where."""
         losses, G = self.objective.gradient(W, batch.indices, criterion)
         for k in (~torch.isfinite(losses)).nonzero().flatten().tolist():

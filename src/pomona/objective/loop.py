@@ -1,16 +1,18 @@
 """The objective, one row at a time: exact, and on a CPU the fastest way for a single client."""
 
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
+from pomona.models import layers
 from pomona.models.space import ParameterSpace
 from pomona.objective.resident import Resident
 
-Criterion = Callable[[Tensor, Tensor], Tensor]
+Criterion = Callable[[Tensor, Tensor], Tensor]  # (outputs (b, K), targets) -> losses (b,)
+RowCriterion = Callable[[Tensor, Tensor, Tensor], Tensor]  # (outputs, targets, features (b, f)) -> loss ()
 Precision = Literal["fp32", "bf16"]
 
 EVALUATION_BATCH = 512
@@ -37,7 +39,7 @@ class LoopObjective:
     ) -> None:
         self.space = space
         self.data = data
-        self.layers = space.layers
+        self.trained, self.layers, self.norms = space.trained, space.layers, _norms(module, space)
         self.least_batch = 2 if space.has_statistics else 1  # the variance of one sample is no statistic
         self._module = module
         self._criterion = criterion
@@ -47,11 +49,25 @@ class LoopObjective:
         buffers = dict(module.named_buffers())
         self._buffers = [buffers[e.name] for e in space.buffers]
 
-    def gradient(self, W: Tensor, indices: list[Tensor], criterion: Criterion | None = None) -> tuple[Tensor, Tensor]:
+    def gradient(
+        self, W: Tensor, indices: list[Tensor], criterion: Criterion | list[RowCriterion] | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Mean losses (n,) on the given samples and their gradients G (n, d); buffers inside W are updated in place.
 
-        ``criterion`` replaces the run's own loss; it takes (outputs, targets) and returns per-sample losses.
+        ``criterion`` replaces the run's own loss: one function of (outputs, targets) that returns per-sample losses; or
+        a list of one function a row, for what depends on the row or on a batch as a whole, of (outputs, targets,
+        features), the last being what the last layer receives.
         """
+        with self._seeing_features() if isinstance(criterion, list) else nullcontext([]) as seen:
+            return self._gradient(W, indices, criterion, seen)
+
+    def _gradient(
+        self,
+        W: Tensor,
+        indices: list[Tensor],
+        criterion: Criterion | list[RowCriterion] | None,
+        seen: list[Tensor],
+    ) -> tuple[Tensor, Tensor]:
         losses, G = torch.empty(len(W), device=W.device), torch.empty_like(W)
         self._module.train()
         for row, index, g, k in zip(W, indices, G, range(len(W)), strict=True):
@@ -59,7 +75,10 @@ class LoopObjective:
             x, y = self.data.gather(index)
             with self._autocast():
                 outputs = self._module(x)
-            loss = (criterion or self._criterion)(outputs.float(), y).mean()
+            if isinstance(criterion, list):
+                loss = criterion[k](outputs.float(), y, seen.pop())
+            else:
+                loss = (criterion or self._criterion)(outputs.float(), y).mean()
             parts = torch.autograd.grad(loss, self._parameters)
             losses[k] = loss.detach()
             for entry, part in zip(self.space.parameters, parts, strict=True):
@@ -77,6 +96,33 @@ class LoopObjective:
         index = self.data.rows[split][client]
         outputs = [self._forward(part) for part in index.split(EVALUATION_BATCH)]
         return torch.cat(outputs) if outputs else torch.empty(0), self.data.y[index]
+
+    def features(self, row: Tensor, client: int, split: str) -> Tensor:
+        """What the last layer receives (b, f) under one model row (d,), on all of a client's split."""
+        with self._seeing_features() as seen:
+            outputs, _ = self.outputs(row, client, split)
+        # Estimating statistics looks at the training data first; the split comes last.
+        return torch.cat(seen)[-len(outputs) :] if len(outputs) else torch.empty(0)
+
+    @contextmanager
+    def _seeing_features(self) -> Iterator[list[Tensor]]:
+        """A list that grows by what the last layer receives (b, f) in each forward pass."""
+        seen: list[Tensor] = []
+        last = self._module.get_submodule(layers(self._module)[-1][0])
+        hook = last.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].flatten(1).float()))
+        try:
+            yield seen
+        finally:
+            hook.remove()
+
+    @torch.no_grad()
+    def tensors(self, row: Tensor, client: int) -> dict[str, Tensor]:
+        """A model row (d,) as named tensors, with the buffers it is evaluated with at a client."""
+        self._point_at(row)
+        if self.space.has_statistics and not self.space.buffers:
+            self._estimate_statistics(client)
+        buffers = {k: b.clone() for k, b in self._module.named_buffers() if b.is_floating_point()}
+        return self.space.unpack(row) | buffers
 
     def losses(self, row: Tensor, client: int, split: str) -> Tensor:
         """Per-sample losses (b,) of one model row on all of a client's split."""
@@ -117,3 +163,10 @@ class LoopObjective:
                 self._forward(part)
         for norm, momentum in zip(norms, kept, strict=True):
             norm.momentum = momentum
+
+
+def _norms(module: nn.Module, space: ParameterSpace) -> tuple[slice, ...]:
+    """The slices of a row that belong to normalisation layers: their parameters and their statistics."""
+    kinds = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm)
+    paths = {path for path, part in module.named_modules() if isinstance(part, kinds)}
+    return tuple(slice(e.start, e.stop) for e in space.entries if e.name.rpartition(".")[0] in paths)

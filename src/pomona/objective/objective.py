@@ -4,7 +4,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from pomona.objective.loop import Criterion
+from pomona.objective.loop import Criterion, RowCriterion
 from pomona.objective.resident import Resident
 
 
@@ -13,13 +13,23 @@ class Objective(Protocol):
 
     data: Resident
     least_batch: int  # samples that a training step needs
+    trained: int  # length of a row's trained part; buffers that travel with a model stand behind it
     layers: tuple[slice, ...]  # of a row, one a layer from input to output
+    norms: tuple[slice, ...]  # of a row, what belongs to normalisation layers, their statistics included
 
-    def gradient(self, W: Tensor, indices: list[Tensor], criterion: Criterion | None = None) -> tuple[Tensor, Tensor]:
+    def gradient(
+        self, W: Tensor, indices: list[Tensor], criterion: Criterion | list[RowCriterion] | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Mean losses (n,) of rows W (n, d), row k on the samples ``indices[k]``, and their gradients G (n, d)."""
 
     def outputs(self, row: Tensor, client: int, split: str) -> tuple[Tensor, Tensor]:
         """Outputs (b, K) of one row (d,) on all of a client's split, and the targets."""
+
+    def features(self, row: Tensor, client: int, split: str) -> Tensor:
+        """What the last layer receives (b, f) under one row (d,), on all of a client's split."""
+
+    def tensors(self, row: Tensor, client: int) -> dict[str, Tensor]:
+        """One row (d,) as named tensors, with the buffers it is evaluated with at a client."""
 
     def losses(self, row: Tensor, client: int, split: str) -> Tensor:
         """Per-sample losses (b,) of one row on all of a client's split."""

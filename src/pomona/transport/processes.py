@@ -55,13 +55,13 @@ class Workers:
         self._processes: list[Any] = []
         for worker, ids in enumerate(spread(sizes, workers)):
             here, there = context.Pipe()
+            self._pipes.append(here)
             process = context.Process(
-                target=_serve, args=(there, make, ids), daemon=True, name=f"pomona-worker-{worker}"
+                target=_serve, args=(there, list(self._pipes), make, ids), daemon=True, name=f"pomona-worker-{worker}"
             )
             process.start()
             there.close()
             self._home |= dict.fromkeys(ids, worker)
-            self._pipes.append(here)
             self._processes.append(process)
 
     def visit(self, visit: Visit, down: Downlink) -> list[Reply]:
@@ -86,9 +86,11 @@ class Workers:
 
     def collect(self, what: Callable[[Clients, int], T], ids: Sequence[int]) -> list[T]:
         """What each client's keeper answers to a question, in the order of ids."""
-        for i in ids:
-            self._send(self._home[i], what, i)
-        return [self._receive(self._home[i]) for i in ids]
+        asked = [w for w in range(len(self._pipes)) if any(self._home[i] == w for i in ids)]
+        for w in asked:
+            self._send(w, _each, what, [i for i in ids if self._home[i] == w])
+        answers = {i: answer for w in asked for i, answer in self._receive(w)}
+        return [answers[i] for i in ids]
 
     def close(self) -> None:
         """End the processes."""
@@ -132,7 +134,13 @@ def spread(sizes: Sequence[int], workers: int) -> list[tuple[int, ...]]:
     return [tuple(sorted(home)) for home in homes if home]
 
 
-def _serve(pipe: Any, make: Make, ids: tuple[int, ...]) -> None:
+def _each(clients: Clients, what: Callable[[Clients, int], T], ids: list[int]) -> list[tuple[int, T]]:
+    return [(i, what(clients, i)) for i in ids]
+
+
+def _serve(pipe: Any, inherited: list[Any], make: Make, ids: tuple[int, ...]) -> None:
+    for end in inherited:
+        end.close()  # the parent's ends: while a copy is open here, its death would go unnoticed
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
     torch.set_num_threads(1)
     clients = make(ids)

@@ -1,0 +1,220 @@
+"""Corners of a run that once went wrong, or easily could."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import pomona
+from pomona.config import read_overrides, resolve
+from pomona.errors import ConfigError, DivergedError, LockedError, StorageError
+from pomona.federation.clients import Clients, Visit
+from pomona.federation.loop import round_of
+from pomona.federation.round import Roster
+from pomona.personal import PersonalModel
+from pomona.scenario import Scenario
+from pomona.transport.processes import Workers
+from problems import tiny
+
+
+def right(folder, scenario, client):
+    """Share of a client's test rows that its saved model gets right."""
+    net = PersonalModel.load(folder / f"models/client-{client:02d}.safetensors")
+    rows = scenario.partition.clients[client].test
+    answers = net.predict(scenario.dataset.x[rows])
+    return np.mean([a["class"] == str(y) for a, y in zip(answers, scenario.dataset.y[rows], strict=True)])
+
+
+def test_whoever_trained_in_any_round_has_a_model_and_a_score(tmp_path):
+    result = pomona.run(tiny("separate", clients=6, rounds=4, participation=0.5, eval_every=4), tmp_path / "r")
+    trained = sorted({c for r in result.rounds for c in r.cohort})
+    assert list(result.curve("personal", "trained")[-1].clients) == trained
+    assert len(list((tmp_path / "r/models").iterdir())) == len(trained)
+
+
+@pytest.mark.parametrize("buffers", ["local", "average"])
+def test_saved_models_with_batchnorm_answer_as_they_were_evaluated(tmp_path, buffers):
+    config = tiny(
+        "fedavg",
+        model={"name": "resnet18"},
+        data={"name": "digits", "train_limit": 60, "test_limit": 40, "resize": 32},
+        partition={"name": "iid"},
+        clients=2,
+        rounds=1,
+        buffers=buffers,
+    )
+    result = pomona.run(config, tmp_path / "r")
+    scenario = Scenario.prepare(config)
+    last = result.curve("global", "received")[-1]
+    assert [right(tmp_path / "r", scenario, c) for c in (0, 1)] == pytest.approx(last.accuracy)
+
+
+def test_mixtures_cannot_train_statistics_that_travel():
+    config = tiny("apple", model={"name": "resnet18"}, data={"name": "digits", "resize": 32}, buffers="average")
+    with pytest.raises(ConfigError, match="buffers=local"):
+        pomona.run(config)
+
+
+def test_decay_and_pull_leave_statistics_alone(monkeypatch):
+    """One round of FedAvg with heavy weight decay moves running variances exactly as without: they follow the data alone."""
+
+    def variances(**over):
+        config = tiny(
+            "fedprox",
+            {"mu": 3.0} if over else {"mu": 0.0},
+            model={"name": "tests_normed:normed"},
+            clients=1,
+            partition={"name": "iid"},
+            batch_size=1000,
+            buffers="average",
+            **over,
+        )
+        scenario = Scenario.prepare(config)
+        objective = scenario.objective()
+        method = config.method.method()
+        roster = Roster((len(scenario.partition.clients[0].train),))
+        clients = Clients(method.client, objective, roster, scenario.initial, (0,), 0)
+        state = method.server.start(scenario.initial, roster, 0)
+        round_ = round_of(config, 1)
+        (reply,) = clients.visit(Visit(round_, (0,)), method.server.down(state, (0,), round_))
+        return reply.uplink["model"][objective.trained :]
+
+    monkeypatch.setitem(sys.modules, "tests_normed", sys.modules[__name__])
+    assert torch.equal(variances(), variances(weight_decay=5.0))
+
+
+def normed(settings, input_shape, n_outputs, vocabulary):
+    """A user's own model: BatchNorm over the raw pixels, so that its statistics do not depend on any weight."""
+    return nn.Sequential(nn.Flatten(), nn.BatchNorm1d(64), nn.Linear(64, n_outputs))
+
+
+def dropped(settings, input_shape, n_outputs, vocabulary):
+    """A user's own model with dropout."""
+    return nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(64, n_outputs))
+
+
+def test_dropout_repeats_by_seed_whatever_the_workers(monkeypatch):
+    monkeypatch.setitem(sys.modules, "tests_dropped", sys.modules[__name__])
+    runs = [pomona.run(tiny("fedavg", model={"name": "tests_dropped:dropped"}, workers=w)) for w in (1, 1, 3)]
+    assert runs[0].evaluations == runs[1].evaluations == runs[2].evaluations
+    other = pomona.run(tiny("fedavg", model={"name": "tests_dropped:dropped"}, seed=1))
+    assert other.evaluations != runs[0].evaluations
+
+
+def test_large_answers_of_many_clients_do_not_block():
+    class Keeper:
+        def commit(self):
+            pass
+
+    transport = Workers(lambda ids: Keeper(), [1] * 60, 2)
+    try:
+        answers = transport.collect(large, range(60))
+    finally:
+        transport.close()
+    assert [int(a[0]) for a in answers] == list(range(60))
+
+
+def large(keeper, client):
+    """An answer larger than a pipe's buffer."""
+    return np.full(200_000, client)
+
+
+def test_sections_may_be_named_alone():
+    config = resolve(
+        read_overrides(["data=breast-cancer", "data.train_limit=9", "partition=dirichlet", "partition.beta=2"])
+    )
+    assert (config.data.name, config.data.train_limit, config.partition.beta) == ("breast-cancer", 9, 2.0)
+
+
+def test_data_that_says_whose_it_is_stays_with_its_owners():
+    config = resolve({"data": {"name": "csv", "path": "x.csv", "client_column": "site"}})
+    assert config.partition.name == "natural"
+    assert "clients" not in config.tree()
+    assert (
+        resolve({"data": {"name": "csv", "client_column": "a"}, "partition": {"name": "iid"}}).partition.name == "iid"
+    )
+
+
+@pytest.mark.parametrize("left", ["models", "private", "config.toml", "events.jsonl"])
+def test_a_folder_with_parts_of_a_run_is_refused_before_training(tmp_path, left):
+    (tmp_path / left).mkdir()
+    with pytest.raises(LockedError, match="already holds a run"):
+        pomona.run(tiny("separate"), tmp_path)
+
+
+@pytest.mark.parametrize("name", ["separate", "fedavg"])
+def test_a_model_that_diverges_in_its_last_step_is_said(name):
+    with pytest.raises(DivergedError, match="lower lr"):
+        pomona.run(tiny(name, rounds=1, batch_size=1000, lr=1e30))
+
+
+def test_a_full_disk_is_one_line():
+    from pomona.record import Record
+
+    record = Record(None, {})
+
+    class Full:
+        def write(self, text):
+            raise OSError(28, "No space left on device")
+
+    record.folder, record._file = Path("run"), Full()
+    with pytest.raises(StorageError, match="No space left"):
+        record.event("round", number=1)
+
+
+def start(tmp_path):
+    """A long run of two workers in its own process, once it has trained a round."""
+    words = ["separate", "rounds=100000", "clients=4", "workers=2", "model.hidden=[8]", "--out", str(tmp_path / "r")]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pomona", "run", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    events = tmp_path / "r/events.jsonl"
+    for _ in range(600):
+        if events.exists() and '"round"' in events.read_text():
+            return process
+        time.sleep(0.1)
+    process.kill()
+    raise AssertionError(process.communicate())
+
+
+def children(pid):
+    """The live processes that a process started."""
+    return [int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def alive(pid):
+    """Whether a process runs (a zombie does not)."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs a /proc file system to see child processes")
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_no_worker_outlives_its_run(tmp_path, how):
+    process = start(tmp_path)
+    workers = children(process.pid)
+    assert len(workers) == 2
+    os.kill(process.pid, how)
+    _, err = process.communicate(timeout=20)
+    deadline = time.monotonic() + 10
+    while any(alive(w) for w in workers) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not any(alive(w) for w in workers)
+    lines = (tmp_path / "r/events.jsonl").read_text().splitlines(keepends=True)
+    assert all(json.loads(line) for line in lines if line.endswith("\n"))
+    if how == signal.SIGINT:
+        assert process.returncode == 130
+        assert "error[INTERRUPTED]" in err
+    cut_short = pomona.load(tmp_path / "r")
+    assert cut_short.rounds
+    assert cut_short.summary == {}
