@@ -167,8 +167,13 @@ def keys(tree: Tree) -> list[str]:
             kinds = [CHOICES[name][chosen]] if chosen in CHOICES[name] else list(CHOICES[name].values())
         else:
             kinds = [t for t in (field.annotation, *get_args(field.annotation)) if _is_section(t)]
-        names += [f"{name}.{k}" for kind in kinds for k in kind.model_fields] or [name]
+        names += [f"{name}.{k}" for kind in kinds for k in _names(kind)] or [name]
     return sorted(set(names))
+
+
+def _names(kind: type[Settings]) -> list[str]:
+    """The keys of a section as users write them."""
+    return [field.alias or name for name, field in kind.model_fields.items()]
 
 
 def _is_section(kind: object) -> bool:

@@ -64,6 +64,8 @@ def simulate(scenario: Scenario, out: Path | None = None, watcher: Watcher | Non
             f"buffers = 'average', but {config.method.name} trains mixtures of models, which leave no one model's "
             "BatchNorm statistics behind; set buffers=local"
         )
+    if config.momentum and method.card.plain_steps:
+        raise ConfigError(f"momentum = {config.momentum}, but {config.method.name} assumes plain SGD; set momentum=0")
     record = Record(out, config.tree())
     if out:
         with writing(out):

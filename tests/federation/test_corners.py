@@ -63,6 +63,12 @@ def test_mixtures_cannot_train_statistics_that_travel():
         pomona.run(config)
 
 
+def test_a_method_that_assumes_plain_sgd_refuses_momentum_before_anything_is_written(tmp_path):
+    with pytest.raises(ConfigError, match="momentum=0"):
+        pomona.run(tiny("scaffold", momentum=0.9), tmp_path / "r")
+    assert not (tmp_path / "r").exists()
+
+
 def test_decay_and_pull_leave_statistics_alone(monkeypatch):
     """One round of FedAvg with heavy weight decay moves running variances exactly as without: they follow the data alone."""
 

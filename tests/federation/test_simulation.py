@@ -11,7 +11,6 @@ import pomona
 from pomona.errors import ConfigError, DivergedError, LockedError, PomonaError, StorageError
 from pomona.federation.clients import Clients
 from pomona.federation.loop import due, round_of, select
-from pomona.methods import METHODS
 from pomona.record import load
 from pomona.transport.processes import spread
 from problems import tiny
@@ -29,26 +28,6 @@ def outcome(result):
     rounds = [(r.round, r.cohort, r.loss, r.bytes_down, r.bytes_up) for r in result.rounds]
     info = [{k: v.tolist() for k, v in r.info.items()} for r in result.rounds]
     return rounds, info, result.evaluations, result.final
-
-
-@pytest.mark.parametrize("name", METHODS)
-def test_results_do_not_depend_on_the_number_of_workers(name):
-    expected = outcome(pomona.run(tiny(name)))
-    for workers in (2, 3):
-        assert outcome(pomona.run(tiny(name, workers=workers))) == expected
-
-
-@pytest.mark.parametrize("name", METHODS)
-def test_a_seed_repeats_a_run_and_another_one_does_not(name):
-    first = outcome(pomona.run(tiny(name)))
-    assert outcome(pomona.run(tiny(name))) == first
-    assert outcome(pomona.run(tiny(name, seed=1))) != first
-
-
-@pytest.mark.parametrize("name", METHODS)
-def test_loss_falls(name):
-    result = pomona.run(tiny(name, rounds=6))
-    assert np.mean(result.rounds[-1].loss) < np.mean(result.rounds[0].loss)
 
 
 def test_fedprox_without_its_term_is_fedavg():

@@ -5,7 +5,6 @@ import torch
 from torch.testing import assert_close
 
 from pomona.federation.round import Roster
-from pomona.methods import METHODS
 from pomona.methods.base import weighted_mean
 from pomona.methods.fedavg import FedAvg, FedAvgFT, FedAvgLocal
 from pomona.methods.fedprox import FedProx, FedProxFT
@@ -146,37 +145,3 @@ def test_absent_clients_are_unchanged_and_uncounted():
     run.round(a_round(lr=0.1), ids=(0, 2))
     steps = [w - 0.1 * (w - problem.targets[2 * i : 2 * i + 2].mean(0)) for i in (0, 2)]
     assert_close(run.server, (steps[0] + steps[1]) / 2)
-
-
-@pytest.mark.parametrize("name", METHODS)
-def test_a_round_that_is_not_committed_changes_nothing_and_comes_out_the_same_again(name):
-    problem = quadratics(3, samples=4)
-    run = Federation(METHODS[name]().method(), problem)
-    run.round(a_round(1, **PASSES))
-    from pomona.federation.clients import Visit
-
-    visit = Visit(a_round(2, **PASSES), run.ids, True, frozenset({"received", "trained"}))
-    down = run.method.server.down(run.server, run.ids, visit.round)
-    before = [{k: v.clone() for k, v in run.clients.private(i).items()} for i in run.ids]
-    first, second = run.clients.visit(visit, down), run.clients.visit(visit, down)
-    for i in run.ids:
-        for key, value in run.clients.private(i).items():
-            assert torch.equal(value, before[i][key])
-        assert first[i].uplink.keys() == second[i].uplink.keys()
-        assert all(torch.equal(first[i].uplink[k], second[i].uplink[k]) for k in first[i].uplink)
-        assert first[i].scores == second[i].scores
-
-
-@pytest.mark.parametrize("name", METHODS)
-def test_a_visit_that_only_looks_changes_nothing(name):
-    from pomona.federation.clients import Visit
-
-    run = Federation(METHODS[name]().method(), quadratics(2, samples=4))
-    run.round(a_round(1, **PASSES))
-    before = [{k: v.clone() for k, v in run.clients.private(i).items()} for i in run.ids]
-    visit = Visit(a_round(2, **PASSES), run.ids, False, frozenset({"received"}))
-    replies = run.clients.visit(visit, run.method.server.down(run.server, run.ids, visit.round))
-    run.clients.commit()
-    assert all(reply.loss is None for reply in replies)
-    for i in run.ids:
-        assert all(torch.equal(v, before[i][k]) for k, v in run.clients.private(i).items())

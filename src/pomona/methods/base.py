@@ -88,6 +88,7 @@ class Card:
 
     ``down`` and ``up`` are models per client and round; ``headline`` is the (model, when) that its paper reports.
     ``mixes``: gradients are taken at mixtures of models, so that no one model's BatchNorm statistics are trained.
+    ``plain_steps``: the update rule assumes SGD without momentum.
     """
 
     paper: str
@@ -98,6 +99,7 @@ class Card:
     headline: tuple[str, When]
     departures: tuple[str, ...] = ()
     mixes: bool = False
+    plain_steps: bool = False
 
 
 @dataclass(frozen=True)

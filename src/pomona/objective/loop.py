@@ -58,27 +58,11 @@ class LoopObjective:
         a list of one function a row, for what depends on the row or on a batch as a whole, of (outputs, targets,
         features), the last being what the last layer receives.
         """
-        with self._seeing_features() if isinstance(criterion, list) else nullcontext([]) as seen:
-            return self._gradient(W, indices, criterion, seen)
-
-    def _gradient(
-        self,
-        W: Tensor,
-        indices: list[Tensor],
-        criterion: Criterion | list[RowCriterion] | None,
-        seen: list[Tensor],
-    ) -> tuple[Tensor, Tensor]:
         losses, G = torch.empty(len(W), device=W.device), torch.empty_like(W)
         self._module.train()
         for row, index, g, k in zip(W, indices, G, range(len(W)), strict=True):
             self._point_at(row)
-            x, y = self.data.gather(index)
-            with self._autocast():
-                outputs = self._module(x)
-            if isinstance(criterion, list):
-                loss = criterion[k](outputs.float(), y, seen.pop())
-            else:
-                loss = (criterion or self._criterion)(outputs.float(), y).mean()
+            loss = self._loss(index, criterion, k)
             parts = torch.autograd.grad(loss, self._parameters)
             losses[k] = loss.detach()
             for entry, part in zip(self.space.parameters, parts, strict=True):
@@ -132,6 +116,17 @@ class LoopObjective:
     def criterion(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """The run's own per-sample losses (b,)."""
         return self._criterion(outputs, targets)
+
+    def _loss(self, index: Tensor, criterion: Criterion | list[RowCriterion] | None, k: int) -> Tensor:
+        """The mean loss () of the model pointed at, row ``k`` of a call."""
+        x, y = self.data.gather(index)
+        if not isinstance(criterion, list):
+            with self._autocast():
+                outputs = self._module(x)
+            return (criterion or self._criterion)(outputs.float(), y).mean()
+        with self._seeing_features() as seen, self._autocast():
+            outputs = self._module(x)
+        return criterion[k](outputs.float(), y, seen[-1])
 
     def _forward(self, index: Tensor) -> Tensor:
         x, _ = self.data.gather(index)

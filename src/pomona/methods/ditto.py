@@ -1,0 +1,71 @@
+"""Ditto: FedAvg, and beside it a personal model of each client that is held near the global one.
+
+Li, Hu, Beirami, Smith. Ditto: fair and robust federated learning through personalization. ICML 2021
+(arXiv 2012.04221), Algorithm 1.
+
+    objective        min_{v_i}  F_i(v_i) + lambda / 2 ||v_i - w*||^2,   w* = argmin_w sum_i n_i / n F_i(w)
+    client           w_i <- SGD(w), as FedAvg
+                     v_i <- v_i - lr (g_i(v_i) + lambda (v_i - w))       w is the model received, not the trained copy
+    server           as FedAvg, on the w_i: weights n_i / n
+
+v_i persists and never leaves the client. Named models: FedAvg's ``global`` and ``local``, and ``personal``, which is
+v_i after training. Both passes of a round draw the same batches, so that the global part is FedAvg and, for
+lambda = 0, v_i is Separate, to the bit.
+
+Differs from published code: that takes the steps of both models in turns (the same numbers: neither reads the other),
+samples clients by size and averages uniformly.
+"""
+
+from typing import Literal
+
+from pydantic import Field
+from torch import Tensor
+
+from pomona.federation.round import Round
+from pomona.methods import fedavg, separate
+from pomona.methods.base import Card, Client, Info, Method, Received, Uplink, averaging, sgd
+from pomona.objective.cohort import Cohort
+from pomona.settings import Settings
+
+
+class Ditto(Settings):
+    """Ditto's settings; symbols of the paper in brackets."""
+
+    name: Literal["ditto"] = "ditto"
+    lambda_: float = Field(
+        1.0, ge=0, alias="lambda", description="pull of the personal model towards the global one (lambda)"
+    )
+    personal_epochs: int | None = Field(
+        None, ge=0, description="epochs of the personal model a round; the run's local_epochs if not set"
+    )
+
+    def method(self) -> Method:
+        """The two halves."""
+        return Method(averaging(), client(self), CARD)
+
+
+def client(settings: Ditto) -> Client:
+    """FedAvg's client, and a personal model (n, d) trained beside it."""
+    shared = fedavg.client(mu=0.0)
+
+    def train(V: Tensor, received: Received, cohort: Cohort, round_: Round) -> tuple[Tensor, Uplink, Info]:
+        w, weight = received["model"], settings.lambda_
+        _, uplink, info = shared.train(None, received, cohort, round_)
+        sgd(cohort, V, round_, settings.personal_epochs, pull=lambda v: weight * (v - w[: len(v)]))
+        cohort.observe("personal", V, "trained")
+        return V, uplink, info
+
+    return Client(separate.start, train)
+
+
+CARD = Card(
+    paper="Li et al., ICML 2021, Algorithm 1",
+    summary="FedAvg, and a personal model of each client held near the global one",
+    down="1",
+    up="1",
+    private="the personal model",
+    headline=("personal", "trained"),
+    departures=(
+        "weights n_i / n over the cohort, where published code samples clients by size and averages uniformly",
+    ),
+)

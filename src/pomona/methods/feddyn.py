@@ -1,0 +1,108 @@
+"""FedDyn: a linear and a quadratic term make the optima of the clients agree with that of the federation.
+
+Acar, Zhao, Matas, Mattina, Whatmough, Saligrama. Federated learning based on dynamic regularization. ICLR 2021
+(arXiv 2111.04263), Algorithm 1.
+
+    objective        min_w  1/N sum_i F_i(w)
+    client           v <- argmin_v  F_i(v) - <lambda_i, v> + alpha / 2 ||v - w||^2         (eq. 1; SGD from v = w)
+                     lambda_i <- lambda_i - alpha (v - w)
+    server           h <- h - alpha / N sum_S (v_i - w)
+                     w <- 1/|S| sum_S v_i - h / alpha
+
+lambda_i and h start at 0. A local solve to the optimum makes lambda_i = grad F_i(v_i); h is the mean of all lambda_i
+after every round, whoever took part, and vanishes at the federation's optimum. Weights are uniform, not n_i / n.
+Named models: ``global`` is w (the paper's cloud model) as received, ``local`` is v after training. Batch statistics
+inside a row are no weights and have no linear term.
+
+Differs from published code: alpha is the same for all clients (there: divided by a client's share of the samples);
+gradients are not clipped; the quadratic term pulls towards w only (there: it is part of the weight decay).
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from pydantic import Field
+from torch import Tensor
+from torch.nn.functional import pad
+
+from pomona.federation.round import Roster, Round
+from pomona.methods.base import Card, Client, Downlink, Info, Initial, Method, Received, Rows, Server, Uplink, sgd
+from pomona.objective.cohort import Cohort
+from pomona.settings import Settings
+
+
+class FedDyn(Settings):
+    """FedDyn's settings; symbols of the paper in brackets."""
+
+    name: Literal["feddyn"] = "feddyn"
+    alpha: float = Field(0.01, gt=0, description="weight of the dynamic regulariser (alpha)")
+
+    def method(self) -> Method:
+        """The two halves."""
+        return Method(server(self.alpha), client(self.alpha), CARD)
+
+
+@dataclass(frozen=True)
+class Cloud:
+    """The cloud model w (d,) and the mean linear term h (t,), t the number of trained parameters."""
+
+    model: Tensor
+    h: Tensor
+
+
+def server(alpha: float) -> Server:
+    """The mean of the clients' models, corrected by h."""
+
+    def begin(initial: Initial, roster: Roster, seed: int) -> Cloud:
+        w = initial()
+        return Cloud(w, w.new_zeros(initial.layers[-1].stop))
+
+    def down(state: Cloud, ids: tuple[int, ...], round_: Round) -> Downlink:
+        return {"model": Rows.same(state.model, len(ids))}
+
+    def aggregate(state: Cloud, uplink: Uplink, ids: tuple[int, ...], roster: Roster, round_: Round) -> Cloud:
+        moved, t = uplink["model"] - state.model, len(state.h)
+        h = state.h - alpha / len(roster) * moved[:, :t].sum(0)
+        mean = state.model + moved.mean(0)
+        return Cloud(mean - pad(h / alpha, (0, len(mean) - t)), h)
+
+    return Server(begin, down, aggregate)
+
+
+@dataclass(frozen=True)
+class State:
+    """What a client keeps: its linear term lambda_i (n, t)."""
+
+    linear: Tensor
+
+
+def client(alpha: float) -> Client:
+    """Local SGD on the regularised objective, from the received model."""
+
+    def start(initial: Initial, roster: Roster, ids: tuple[int, ...], seed: int) -> State:
+        return State(initial().new_zeros(len(ids), initial.layers[-1].stop))
+
+    def train(state: State, received: Received, cohort: Cohort, round_: Round) -> tuple[State, Uplink, Info]:
+        w, t = received["model"], state.linear.shape[1]
+        cohort.observe("global", w, "received")
+        linear = pad(state.linear, (0, w.shape[1] - t))
+        local = sgd(cohort, w.clone(), round_, pull=lambda v: alpha * (v - w[: len(v)]) - linear[: len(v)])
+        cohort.observe("local", local, "trained")
+        return State(state.linear - alpha * (local - w)[:, :t]), {"model": local}, {}
+
+    return Client(start, train)
+
+
+CARD = Card(
+    paper="Acar et al., ICLR 2021, Algorithm 1",
+    summary="one global model; linear terms make the clients' optima agree with it",
+    down="1",
+    up="1",
+    private="each client's linear term",
+    headline=("global", "received"),
+    departures=(
+        "one alpha for all clients, where published code divides it by a client's share of the samples",
+        "no gradient clipping, where published code clips to norm 10",
+        "uniform mean over the cohort, as printed, not weighted by sample counts",
+    ),
+)

@@ -1,0 +1,102 @@
+"""pFedMe: the global model is trained on the Moreau envelopes of the clients' losses.
+
+T. Dinh, Tran, Nguyen. Personalized federated learning with Moreau envelopes. NeurIPS 2020 (arXiv 2006.08848),
+Algorithm 1.
+
+    objective        min_w  sum_i n_i / n min_theta { F_i(theta) + lambda / 2 ||theta - w||^2 }           (eqs. 2, 3)
+    client           w_i starts at the received w, theta at w; per batch
+                     K times: theta <- theta - personal_lr (g_i(theta) + lambda (theta - w_i))
+                     w_i   <- w_i - lr lambda (w_i - theta)
+    server           w <- (1 - beta) w + beta sum_i n_i / n w_i        over the cohort
+
+Named models: ``global`` is w as received, ``personal`` is theta after training. theta starts at w in every round, so
+that a client keeps nothing between rounds; within a round it goes on from the batch before, as in published code.
+Momentum and weight decay belong to F_i and act on theta's steps alone. lambda = 0 leaves w as it is for ever.
+
+Differs from published code: theta's weight decay is the run's (there: 0.001); only the cohort trains.
+"""
+
+from dataclasses import replace
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from pomona.federation.round import Roster, Round
+from pomona.methods.base import (
+    Card,
+    Client,
+    Info,
+    Method,
+    Received,
+    Server,
+    Uplink,
+    averaging,
+    descend,
+    nothing,
+    velocities,
+)
+from pomona.objective.cohort import Cohort
+from pomona.settings import Settings
+
+
+class PFedMe(Settings):
+    """pFedMe's settings; symbols of the paper in brackets."""
+
+    name: Literal["pfedme"] = "pfedme"
+    lambda_: float = Field(
+        15.0, ge=0, alias="lambda", description="pull between the personal and the client's global model (lambda)"
+    )
+    inner_steps: int = Field(5, ge=1, description="steps of the personal model per batch (K)")
+    beta: float = Field(
+        1.0, ge=0, description="share of the clients' mean in the new global model (beta); 0 freezes it"
+    )
+    personal_lr: float = Field(0.09, gt=0, description="learning rate of the personal model")
+
+    def method(self) -> Method:
+        """The two halves."""
+        return Method(server(self.beta), client(self), CARD)
+
+
+def server(beta: float) -> Server:
+    """FedAvg's server, mixed with the model it had."""
+    mean = averaging()
+
+    def aggregate(w: Tensor, uplink: Uplink, ids: tuple[int, ...], roster: Roster, round_: Round) -> Tensor:
+        return torch.lerp(w, mean.aggregate(w, uplink, ids, roster, round_), beta)
+
+    return replace(mean, aggregate=aggregate)
+
+
+def client(settings: PFedMe) -> Client:
+    """Solves for theta on each batch, and moves w_i towards it."""
+
+    def train(state: None, received: Received, cohort: Cohort, round_: Round) -> tuple[None, Uplink, Info]:
+        cohort.observe("global", received["model"], "received")
+        W, theta = received["model"].clone(), received["model"].clone()
+        weight, inner = settings.lambda_, replace(round_, lr=settings.personal_lr * round_.decay)
+        for batch, w, t, velocity in cohort.steps(round_.epochs, W, theta, velocities(theta, round_)):
+            for _ in range(settings.inner_steps):
+                _, g = cohort.gradient(t, batch)
+                descend(t, g + weight * (t - w), velocity, inner)
+            w.sub_(w - t, alpha=round_.lr * weight)
+        cohort.observe("personal", theta, "trained")
+        return None, {"model": W}, {}
+
+    return Client(nothing, train)
+
+
+CARD = Card(
+    paper="T. Dinh et al., NeurIPS 2020, Algorithm 1",
+    summary="one global model for all, a personal one near it for each batch of each client",
+    down="1",
+    up="1",
+    private="the personal model",
+    headline=("personal", "trained"),
+    departures=(
+        "theta goes on from the batch before, as in published code; the paper leaves the solver open",
+        "weight decay is the run's, where published code decays theta by 0.001",
+        "published code trains everybody and averages the cohort; here the cohort alone trains",
+    ),
+)

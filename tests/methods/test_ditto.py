@@ -1,0 +1,108 @@
+"""Ditto against its equations."""
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from pomona.methods.ditto import Ditto
+from pomona.methods.fedavg import FedAvg
+from pomona.methods.separate import Separate
+from problems import Federation, Quadratics, a_round, quadratics
+
+PASSES = {"epochs": 3, "batch_size": 1, "momentum": 0.9, "lr": 0.05, "weight_decay": 0.1}
+
+
+def ditto(weight, **settings):
+    return Ditto(**{"lambda": weight, **settings}).method()
+
+
+def test_two_rounds_by_hand():
+    """Sample 3, lambda = 2, two steps of .1 a round: v is pulled to the model received, not to the trained copy."""
+    run = Federation(ditto(2.0), Quadratics(torch.tensor([[3.0]], dtype=torch.float64), [[0]]))
+    w = v = run.initial().item()
+    for number in (1, 2):
+        run.round(a_round(number, epochs=2))
+        for _ in range(2):
+            v -= 0.1 * (v - 3 + 2 * (v - w))
+        assert run.state(0).item() == pytest.approx(v)
+        assert run.model(0, "personal", "trained").item() == pytest.approx(v)
+        w = 3 + (w - 3) * 0.9**2
+        assert run.server.item() == pytest.approx(w)
+
+
+def test_without_the_pull_the_personal_model_is_separate_to_the_bit():
+    problem = quadratics(3, samples=4)
+    run, alone = Federation(ditto(0.0), problem), Federation(Separate().method(), problem)
+    for number in (1, 2, 3):
+        run.round(a_round(number, **PASSES))
+        alone.round(a_round(number, **PASSES))
+        for i in range(3):
+            assert torch.equal(run.state(i), alone.state(i))
+
+
+@pytest.mark.parametrize("method", [ditto(0.0), ditto(3.0), ditto(1.0, personal_epochs=1)])
+def test_the_global_part_is_fedavg_to_the_bit(method):
+    problem = quadratics(3, samples=4)
+    run, avg = Federation(method, problem), Federation(FedAvg().method(), problem)
+    for number in (1, 2, 3):
+        run.round(a_round(number, **PASSES))
+        avg.round(a_round(number, **PASSES))
+        assert torch.equal(run.server, avg.server)
+        assert torch.equal(run.model(2, "local", "trained"), avg.model(2, "local", "trained"))
+        assert torch.equal(run.model(2, "global", "received"), avg.model(2, "global", "received"))
+
+
+@pytest.mark.parametrize("weight", [0.1, 1.0, 4.0])
+def test_it_converges_to_a_point_between_the_own_and_the_global_optimum(weight):
+    """F_i' (v) + lambda (v - w) = 0 with w = mean of all targets: v = (a_i + lambda w) / (1 + lambda)."""
+    problem = quadratics(3)
+    run = Federation(ditto(weight), problem)
+    for number in range(1, 201):
+        run.round(a_round(number, lr=0.2))
+    w = problem.targets.mean(0)
+    for i in range(3):
+        own = problem.targets[2 * i : 2 * i + 2].mean(0)
+        assert_close(run.model(i, "personal", "trained"), (own + weight * w) / (1 + weight))
+
+
+@pytest.mark.parametrize("weight", [1e2, 1e6])
+def test_a_heavy_pull_holds_the_personal_model_at_the_received_one(weight):
+    """With lr = 1 / lambda a step ends at w - grad F_i(v) / lambda, which tends to w."""
+    problem = quadratics(2)
+    run = Federation(ditto(weight), problem)
+    v = torch.full((1, 5), 9.0, dtype=torch.float64)
+    run.set_state(0, v.clone())
+    run.round(a_round(lr=1 / weight))
+    gradient = v[0] - problem.targets[:2].mean(0)
+    assert_close(run.state(0)[0], run.initial() - gradient / weight)
+
+
+def test_personal_epochs_are_the_personal_models_alone():
+    problem = quadratics(2, samples=3)
+    none, few, same = (Federation(ditto(1.0, personal_epochs=e), problem) for e in (0, 2, None))
+    long = Federation(ditto(1.0), problem)
+    for run, epochs in ((none, 2), (few, 1), (same, 1), (long, 2)):
+        run.round(a_round(**{**PASSES, "epochs": epochs}))
+    assert torch.equal(none.state(0)[0], none.initial())
+    assert torch.equal(few.state(0), long.state(0))
+    assert not torch.equal(few.state(0), same.state(0))
+    assert torch.equal(few.server, same.server)
+
+
+def test_absent_clients_are_unchanged_and_personal_models_stay_home():
+    run = Federation(ditto(1.0), quadratics(3))
+    run.round(a_round(1))
+    before = [run.state(i).clone() for i in range(3)]
+    run.round(a_round(2), ids=(0, 2))
+    assert torch.equal(run.state(1), before[1])
+    assert not torch.equal(run.state(0), before[0])
+    for i, reply in zip((0, 2), run.replies, strict=True):
+        assert reply.uplink.keys() == {"model"}
+        assert torch.equal(reply.uplink["model"], run.model(i, "local", "trained"))
+
+
+def test_the_key_is_lambda_in_and_out():
+    settings = Ditto.model_validate({"lambda": 0.5})
+    assert settings.model_dump() == {"name": "ditto", "lambda": 0.5, "personal_epochs": None}
+    assert Ditto.model_validate(settings.model_dump()) == settings
+    assert Ditto(lambda_=0.5) == settings

@@ -1,0 +1,158 @@
+"""SCAFFOLD against its equations."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.testing import assert_close
+
+from pomona.errors import ConfigError
+from pomona.methods.fedavg import FedAvg
+from pomona.methods.scaffold import Scaffold
+from pomona.methods.separate import Separate
+from problems import Federation, Quadratics, a_round, quadratics
+
+PASSES = {"epochs": 3, "batch_size": 1, "lr": 0.05}
+
+
+def controls(run):
+    return torch.cat([run.state(i).control for i in run.ids])
+
+
+def uneven(*copies):
+    """Client i has ``copies[i]`` copies of the sample i: no noise, but unequal numbers of steps at batch size 1."""
+    rows, flat = [], []
+    for value, count in enumerate(copies):
+        rows.append(list(range(len(flat), len(flat) + count)))
+        flat += [float(value)] * count
+    return Quadratics(torch.tensor(flat, dtype=torch.float64).unsqueeze(1), rows)
+
+
+def test_two_rounds_by_hand():
+    """Samples 0 and twice 1, batch size 1, lr .1, server_lr .5: one and two steps a round, in plain numbers."""
+    run = Federation(Scaffold(server_lr=0.5).method(), uneven(1, 2))
+    w, c, own = run.initial().item(), 0.0, [0.0, 0.0]
+    for number in (1, 2):
+        run.round(a_round(number, batch_size=1))
+        moves, changes = [], []
+        for i, steps in enumerate((1, 2)):
+            y = w
+            for _ in range(steps):
+                y -= 0.1 * (y - i + c - own[i])
+            moves.append(y - w)
+            changes.append((w - y) / (steps * 0.1) - c)
+        w, c = w + 0.5 * sum(moves) / 2, c + sum(changes) / 2
+        own = [old + change for old, change in zip(own, changes, strict=True)]
+        assert run.server.model.item() == pytest.approx(w)
+        assert run.server.control.item() == pytest.approx(c)
+        assert controls(run).flatten().tolist() == pytest.approx(own)
+
+
+def test_the_first_round_is_fedavg_with_equal_weights():
+    """All control variates are 0 then; equal sizes make FedAvg's weights uniform."""
+    problem = quadratics(3, samples=4)
+    run, avg = Federation(Scaffold().method(), problem), Federation(FedAvg().method(), problem)
+    run.round(a_round(**PASSES))
+    avg.round(a_round(**PASSES))
+    assert_close(run.server.model, avg.server)
+
+
+def test_the_mean_is_uniform_over_clients_of_any_size():
+    run = Federation(Scaffold().method(), uneven(1, 3))
+    w = run.initial()
+    run.round(a_round(lr=0.2))
+    assert_close(run.server.model, w - 0.2 * (w - 0.5))
+
+
+@given(cohorts=st.lists(st.sets(st.integers(0, 3), min_size=1), min_size=1, max_size=4), server_lr=st.floats(0.1, 2))
+def test_the_clients_variates_average_to_the_servers_whoever_takes_part(cohorts, server_lr):
+    run = Federation(Scaffold(server_lr=server_lr).method(), quadratics(4, samples=3))
+    for number, ids in enumerate(cohorts, 1):
+        run.round(a_round(number, **PASSES), ids=tuple(sorted(ids)))
+        assert_close(controls(run).mean(0), run.server.control)
+
+
+def test_one_client_alone_is_plain_sgd():
+    """c = c_i to the bit, so the correction is exactly zero; the model differs by rounding: w + (y - w)."""
+    problem = quadratics(1, samples=6)
+    run, alone = Federation(Scaffold().method(), problem), Federation(Separate().method(), problem)
+    for number in (1, 2, 3):
+        run.round(a_round(number, **PASSES))
+        alone.round(a_round(number, **PASSES))
+        assert torch.equal(run.state(0).control[0], run.server.control)
+        assert_close(run.server.model, alone.state(0)[0])
+
+
+@given(lr=st.floats(1e-3, 1), weight_decay=st.sampled_from([0.0, 0.3]))
+def test_after_one_full_batch_step_the_variate_is_the_gradient(lr, weight_decay):
+    """y = w - lr (grad F_i(w) + decay w): what option II reads off is the gradient of the decayed loss, for any lr."""
+    problem = quadratics(2)
+    run = Federation(Scaffold().method(), problem)
+    w = run.initial()
+    run.round(a_round(lr=lr, weight_decay=weight_decay))
+    for i in range(2):
+        gradient = w - problem.targets[2 * i : 2 * i + 2].mean(0) + weight_decay * w
+        assert_close(run.state(i).control[0], gradient, rtol=1e-9, atol=1e-9)
+
+
+def test_unequal_numbers_of_steps_do_not_bias_the_optimum():
+    """Samples 0, 1, 2 on 1, 4 and 2 samples: mean F_i has its optimum at 1. FedAvg's own steps pull it away."""
+    problem = uneven(1, 4, 2)
+    run, avg = Federation(Scaffold().method(), problem), Federation(FedAvg().method(), problem)
+    for number in range(1, 301):
+        run.round(a_round(number, batch_size=1))
+        avg.round(a_round(number, batch_size=1))
+    assert run.server.model.item() == pytest.approx(1, abs=1e-6)
+    assert controls(run).flatten().tolist() == pytest.approx([1, 0, -1], abs=1e-6)  # grad F_i(1) = 1 - i
+    pull = [n / 7 * (1 - 0.9**n) for n in (1, 4, 2)]  # FedAvg's fixed point: n_i / n times how far n_i steps go
+    assert avg.server.item() == pytest.approx((pull[1] + 2 * pull[2]) / sum(pull))
+
+
+def test_momentum_is_refused():
+    run = Federation(Scaffold().method(), quadratics(2))
+    with pytest.raises(ConfigError, match=r"momentum = 0\.9: .* set momentum=0"):
+        run.round(a_round(momentum=0.9))
+
+
+def test_absent_clients_are_unchanged():
+    run = Federation(Scaffold().method(), quadratics(3))
+    run.round(a_round(1))
+    before = controls(run).clone()
+    run.round(a_round(2), ids=(0, 2))
+    assert torch.equal(run.state(1).control[0], before[1])
+    assert not torch.equal(run.state(0).control[0], before[0])
+
+
+def test_a_client_without_a_step_keeps_its_variate():
+    run = Federation(Scaffold().method(), quadratics(2))
+    run.round(a_round(1))
+    before, w = controls(run).clone(), run.server.model
+    run.round(a_round(2, epochs=0))
+    assert torch.equal(controls(run), before)
+    assert torch.equal(run.server.model, w)
+
+
+def test_only_changes_go_up():
+    run = Federation(Scaffold().method(), quadratics(2))
+    run.round(a_round(1))
+    before, w = controls(run).clone(), run.server.model
+    run.round(a_round(2))
+    for i, reply in enumerate(run.replies):
+        assert reply.uplink.keys() == {"model_delta", "control_delta"}
+        assert_close(before[i] + reply.uplink["control_delta"], run.state(i).control[0])
+        assert_close(w + reply.uplink["model_delta"], run.model(i, "local", "trained"))
+
+
+def test_statistics_behind_the_last_layer_have_no_variate():
+    """The last number of a row is no part of any layer: there, clients of equal size train as in FedAvg."""
+    problem = quadratics(3)
+    problem.layers = (slice(0, 4),)
+    run, avg = Federation(Scaffold().method(), problem), Federation(FedAvg().method(), problem)
+    for number in (1, 2, 3):
+        run.round(a_round(number, **PASSES))
+        avg.round(a_round(number, **PASSES))
+    assert run.server.control.shape == (4,)
+    for i in range(3):
+        ours, theirs = run.model(i, "local", "trained"), avg.model(i, "local", "trained")
+        assert_close(ours[4], theirs[4])
+        assert not torch.isclose(ours[:4], theirs[:4]).any()
