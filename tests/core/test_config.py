@@ -91,3 +91,11 @@ def test_settings_are_plain_json():
 def test_near_names_fall_back_to_all():
     assert near("zzz", ["b", "a"]) == "known: a, b"
     assert "apple" in near("aple", ["apple", "fedavg"])
+
+
+def test_a_key_that_is_no_name_in_python_is_written_as_in_the_paper():
+    config = resolve({"method": {"name": "fedamp"}}, read_overrides(["method.lambda=0.5"]))
+    assert config.method.lambda_ == config.tree()["method"]["lambda"] == 0.5
+    assert "method.lambda" in keys({"method": {"name": "fedamp"}})
+    with pytest.raises(ConfigError, match=r"method\.lambda\b"):
+        resolve({"method": {"name": "fedamp", "lamda": 1}})

@@ -24,6 +24,9 @@ VARIANTS = [
     ("apple", {"budget": 2, "selection": "uniform"}),
     ("apple", {"mu": 1.0}),
     ("apfl", {"adaptive": True}),
+    ("fedamp", {"start": "cloud"}),
+    ("fedamp", {"attention": "scad"}),
+    ("fedfomo", {"budget": 1}),
 ]
 TABLE = [(name, {}) for name in METHODS] + VARIANTS
 IDS = [name + "".join(f" {k}={v}" for k, v in settings.items()) for name, settings in TABLE]

@@ -6,10 +6,14 @@ from pydantic import Field
 
 from pomona.methods.apfl import Apfl
 from pomona.methods.apple import Apple
+from pomona.methods.cfl import CFL
 from pomona.methods.ditto import Ditto
+from pomona.methods.fedamp import FedAMP, HeurFedAMP
 from pomona.methods.fedavg import FedAvg, FedAvgFT, FedAvgLocal
 from pomona.methods.feddyn import FedDyn
+from pomona.methods.fedfomo import FedFomo, FedFomoMA
 from pomona.methods.fedprox import FedProx, FedProxFT
+from pomona.methods.mocha import Mocha
 from pomona.methods.pfedme import PFedMe
 from pomona.methods.scaffold import Scaffold
 from pomona.methods.separate import Separate
@@ -24,9 +28,15 @@ AnyMethod = (
     | Scaffold
     | FedDyn
     | Apfl
+    | FedAMP
+    | HeurFedAMP
+    | FedFomo
+    | FedFomoMA
     | Apple
     | PFedMe
     | Ditto
+    | Mocha
+    | CFL
 )
 MethodSettings = Annotated[AnyMethod, Field(discriminator="name")]
 

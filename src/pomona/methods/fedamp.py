@@ -1,0 +1,224 @@
+"""FedAMP and HeurFedAMP: a cloud model for each client, the more made of other clients' models the closer those are.
+
+Huang, Chu, Zhou, Wang, Liu, Pei, Zhang. Personalized cross-silo federated learning on non-IID data. AAAI 2021
+(arXiv 2007.03797).
+
+    objective        min_W  sum_i F_i(w_i) + lambda sum_{i<j} A(||w_i - w_j||^2)                           (eq. 1)
+    server           u_i = sum_j xi_ij w_j                                                                 (eq. 5)
+                     xi_ij = alpha_k A'(||w_i - w_j||^2) for j != i,  xi_ii = 1 - sum_{j != i} xi_ij
+    client           w_i = argmin_w F_i(w) + lambda / (2 alpha_k) ||w - u_i||^2                            (eq. 7)
+                     by local SGD with the gradient g_i(w) + lambda / alpha_k (w - u_i)
+    attention        exponential  A' = exp(-t / sigma) / sigma
+    (t >= 0)         scad         A' = l for t <= l;  (a l - t) / (a - 1) for l < t <= a l;  0 beyond
+                     mcp          A' = max(l - t / g, 0)                                             (definition 1)
+    step size        constant alpha, lambda / sqrt(K), or diminishing alpha / k          (theorems 1 and 2; K rounds)
+    HeurFedAMP       xi_ij = (1 - xi_ii) exp(sigma cos(w_i, w_j)) / sum_{h != i} exp(sigma cos(w_i, w_h))    (eq. 8)
+
+The server keeps the last model of each client. It sends client i its cloud model u_i and, so that people can look at
+it, the row xi_i. Local SGD is stable while lr lambda / alpha_k < 2 (1 + momentum).
+
+``gradient`` says which multiple of A' a message weighs. "printed" (the default) is eq. 5: its fixed point is a
+stationary point of eq. 1 with lambda / 2 for lambda, because the gradient of A(||w_i - w_j||^2) carries a factor 2 that
+eq. 5 has not. "exact" has xi_ij = 2 alpha_k A', whose fixed point is a stationary point of eq. 1 itself.
+
+Convexity: u_i is a convex combination while sum_{j != i} xi_ij <= 1, which alpha_k (N - 1) A'(0) <= 1 ensures. Where
+the sum is larger, xi_ii is 0 and the other weights are divided by their sum; then the fixed point is another one.
+``coupling`` in info is the sum before that: values above 1 show where it happened.
+
+Differs from the paper: it does not print its hyper-parameters, nor where the local solve starts (``start``); with few
+steps and a small lambda / alpha, starting from the own model leaves hardly any coupling. All clients join each round
+there; here absent ones count with the last model they sent (before the first, with the initial one).
+Differs from published code: there is none by the authors; in some others' the proximal term has no gradient, which
+makes the method separate training.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Annotated, Literal
+
+import torch
+from pydantic import ConfigDict, Field
+from torch import Tensor
+from torch.nn import functional
+
+from pomona.federation.round import Roster, Round
+from pomona.methods.base import Card, Client, Downlink, Info, Initial, Method, Received, Rows, Server, Uplink, sgd
+from pomona.methods.separate import start as separately
+from pomona.objective.cohort import Cohort
+from pomona.settings import Settings
+
+BY_ALIAS = ConfigDict(populate_by_name=True, serialize_by_alias=True)  # lambda is no name in Python
+
+Lambda = Annotated[float, Field(ge=0, alias="lambda", description="weight of the attention term (lambda)")]
+Alpha = Annotated[float, Field(gt=0, description="step size of the cloud models (alpha); the pull is lambda / alpha")]
+AlphaSchedule = Annotated[
+    Literal["constant", "sqrt", "diminishing"],
+    Field(description="alpha_k over the rounds: alpha, lambda / sqrt(rounds), or alpha / k"),
+]
+Start = Annotated[Literal["own", "cloud"], Field(description="where local SGD starts: own last model or cloud model")]
+
+
+class FedAMP(Settings):
+    """FedAMP's settings; symbols of the paper in brackets."""
+
+    model_config = BY_ALIAS
+
+    name: Literal["fedamp"] = "fedamp"
+    lambda_: Lambda = 1.0
+    alpha: Alpha = 1.0
+    alpha_schedule: AlphaSchedule = "constant"
+    attention: Literal["exponential", "scad", "mcp"] = Field("exponential", description="attention-inducing function A")
+    sigma: float = Field(25.0, gt=0, description="scale of the exponential attention (sigma)")
+    scad_lambda: float = Field(0.04, gt=0, description="slope and knee of the scad attention (l)")
+    scad_a: float = Field(3.7, gt=1, description="squared distance, in units of l, where scad is flat (a)")
+    mcp_lambda: float = Field(0.04, gt=0, description="slope of the mcp attention at 0 (l)")
+    mcp_gamma: float = Field(250.0, gt=0, description="squared distance, in units of l, where mcp is flat (g)")
+    gradient: Literal["printed", "exact"] = Field(
+        "printed", description="message weights alpha A' as printed, or 2 alpha A', the exact gradient of eq. 1"
+    )
+    start: Start = "own"
+
+    def method(self) -> Method:
+        """The two halves."""
+        factor = 2.0 if self.gradient == "exact" else 1.0
+
+        def messages(W: Tensor, round_: Round) -> Tensor:
+            return factor * step(self, round_) * slope(self, distances(W))
+
+        return Method(server(messages), client(self), CARD)
+
+
+class HeurFedAMP(Settings):
+    """FedAMP with message weights by cosine similarity; symbols of the paper in brackets."""
+
+    model_config = BY_ALIAS
+
+    name: Literal["heurfedamp"] = "heurfedamp"
+    self_weight: float | None = Field(
+        None, ge=0, le=1, description="a client's own weight (xi_ii); 1 / clients if not set"
+    )
+    sigma: float = Field(25.0, ge=0, description="scale of the cosine similarity (sigma)")
+    lambda_: Lambda = 1.0
+    alpha: Alpha = 1.0
+    alpha_schedule: AlphaSchedule = "constant"
+    start: Start = "own"
+
+    def method(self) -> Method:
+        """The two halves."""
+
+        def messages(W: Tensor, round_: Round) -> Tensor:
+            own = 1 / len(W) if self.self_weight is None else self.self_weight
+            return (1 - own) * cosine_shares(W, self.sigma)
+
+        return Method(server(messages), client(self), HEURISTIC)
+
+
+def step(settings: FedAMP | HeurFedAMP, round_: Round) -> float:
+    """alpha_k; theorem 1's constant lambda / sqrt(K), or one with an infinite sum and a finite sum of squares."""
+    match settings.alpha_schedule:
+        case "sqrt":
+            return settings.lambda_ / math.sqrt(round_.total)
+        case "diminishing":
+            return settings.alpha / round_.number
+        case _:
+            return settings.alpha
+
+
+def slope(settings: FedAMP, t: Tensor) -> Tensor:
+    """A'(t) for squared distances t >= 0."""
+    match settings.attention:
+        case "scad":
+            knee, a = settings.scad_lambda, settings.scad_a
+            return ((a * knee - t) / (a - 1)).clamp(0, knee)
+        case "mcp":
+            return (settings.mcp_lambda - t / settings.mcp_gamma).clamp_min(0)
+        case _:
+            return torch.exp(-t / settings.sigma) / settings.sigma
+
+
+def distances(W: Tensor) -> Tensor:
+    """Squared Euclidean distances (N, N) of rows W (N, d), by one product of the rows with themselves."""
+    D = W - W[0]  # near models cancel badly far from the origin
+    gram = D @ D.T
+    squares = gram.diagonal()
+    return (squares.unsqueeze(1) + squares - 2 * gram).clamp_min(0)
+
+
+def cosine_shares(W: Tensor, sigma: float) -> Tensor:
+    """exp(sigma cos(w_i, w_j)) over its sum over j != i, (N, N) with a zero diagonal; eq. 8 without 1 - xi_ii."""
+    units = functional.normalize(W, dim=1)
+    scores = (sigma * units @ units.T).fill_diagonal_(-torch.inf)
+    return torch.softmax(scores, dim=1).nan_to_num(0)  # one client alone has nobody to weigh
+
+
+def closed(messages: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows xi (N, N) that are convex combinations, and each row's coupling (N, 1), its weight on others as asked for.
+
+    The diagonal of ``messages`` does not count; the self weight is what the others leave of 1.
+    """
+    others = messages.clone().fill_diagonal_(0)
+    coupling = others.sum(1, keepdim=True)
+    xi = others / coupling.clamp_min(1)
+    return xi + torch.diag_embed((1 - coupling.squeeze(1)).clamp_min(0)), coupling
+
+
+def server(messages: Callable[[Tensor, Round], Tensor]) -> Server:
+    """Keeps the last model of each client (N, d); mixes them anew for whoever takes part."""
+
+    def down(models: Tensor, ids: tuple[int, ...], round_: Round) -> Downlink:
+        xi, coupling = closed(messages(models, round_))
+        who = torch.tensor(ids)
+        cloud = models[0] + xi[who] @ (models - models[0])  # exactly w where all models equal w
+        return {
+            "cloud": Rows(cloud, torch.arange(len(ids))),
+            "attention": Rows(xi, who),
+            "coupling": Rows(coupling, who),
+        }
+
+    def aggregate(models: Tensor, uplink: Uplink, ids: tuple[int, ...], roster: Roster, round_: Round) -> Tensor:
+        return models.index_copy(0, torch.tensor(ids, device=models.device), uplink["model"])
+
+    def start(initial: Initial, roster: Roster, seed: int) -> Tensor:
+        return separately(initial, roster, tuple(range(len(roster))), seed)
+
+    return Server(start, down, aggregate)
+
+
+def client(settings: FedAMP | HeurFedAMP) -> Client:
+    """Local SGD held near the cloud model."""
+
+    def train(own: Tensor, received: Received, cohort: Cohort, round_: Round) -> tuple[Tensor, Uplink, Info]:
+        cloud = received["cloud"]
+        pull = settings.lambda_ / step(settings, round_) if settings.lambda_ else 0.0
+        W = own if settings.start == "own" else cloud.clone()
+        W = sgd(cohort, W, round_, pull=(lambda w: pull * (w - cloud[: len(w)])) if pull else None)
+        cohort.observe("personal", W, "trained")
+        info = {"attention": received["attention"], "coupling": received["coupling"].squeeze(1)}
+        return W, {"model": W}, info
+
+    return Client(separately, train)
+
+
+CARD = Card(
+    paper="Huang et al., AAAI 2021, eqs. 1-7",
+    summary="each client is held near its own mixture of the models that are close to its own",
+    down="1",
+    up="1",
+    private="nothing but the data",
+    headline=("personal", "trained"),
+    departures=(
+        'weights alpha A\' as printed minimise eq. 1 with lambda / 2; gradient = "exact" has the missing factor 2',
+        "where weights on others sum to more than 1, the self weight is 0 and the row is scaled to 1",
+        "start of the local solve and hyper-parameters are not in the paper",
+        "absent clients count with their last model; in the paper all join each round",
+    ),
+)
+HEURISTIC = Card(
+    paper="Huang et al., AAAI 2021, eq. 8",
+    summary="FedAMP with messages weighed by the cosine similarity of models",
+    down=CARD.down,
+    up=CARD.up,
+    private=CARD.private,
+    headline=CARD.headline,
+    departures=CARD.departures[2:],
+)

@@ -1,0 +1,343 @@
+"""FedFomo: each client tries others' models on its own validation data and moves towards those that help.
+
+Zhang, Sapra, Fidler, Yeung, Alvarez. Personalized federated learning with first order model optimization. ICLR 2021.
+
+    weight           w_n = (L_i(theta_i') - L_i(theta_n)) / ||theta_n - theta_i'||                         (eq. 3)
+                     theta_i' is the model before its last local training, L_i the mean validation loss;
+                     n runs over the models received and the client's own, just trained one
+    update           theta_i = theta_i' + sum_n w*_n (theta_n - theta_i'),   w*_n = max(w_n, 0) / sum_n max(w_n, 0);
+                     theta_i' itself where no w_n is positive; then E epochs of local SGD
+    affinity         p_i <- p_i + w, p_i = e_i at first; what to download next are the M largest p_ij (ties at random),
+                     each place taken with probability epsilon by a random model not yet picked
+    model averages   w_n = L_i(mean without theta_n) - L_i(mean)                                          (eq. 14)
+                     theta_i = mean + sum_n w*_n (theta_n - mean)
+
+The server keeps the last model of each client. The row p_i stays with client i, which asks for models along with its
+upload: the server sees the requests only. It tells clients who has a model to offer (this round's cohort among them);
+for a client that never asked it draws at random, as all p_ij (j != i) are equal then. Round 1 brings no models.
+
+Variant ``fedfomo-ma``: single models are not sent, only their mean and the means that leave one out. For V models
+theta_n - mean is (V - 1) (mean - mean without theta_n): arithmetic undoes the hiding.
+
+The validation share (the paper's split is 80/20) is a setting of the data: ``data.validation_share``. Validation
+losses are read past the gradient, so a differentially private objective does not cover them.
+
+Differs from the paper: the budget M counts other clients; its server ranks the affinities, which it must know for
+that. The paper says that links between clients and their uploads can be removed. That is not offered: affinities and
+requests name whose models helped, so a server that serves them cannot forget who sent what. What eq. 14 mixes is not
+printed: here clients' models relative to the mean, and the mean itself where no weight is positive. Eq. 12 does not
+derive eq. 3, which is taken as a definition; an unchanged model (0 / 0) has the weight 0.
+Differs from published code: that measures distances by the L1 norm (``norm="l1"``), adds w / sum |w| to p, starts p_ii
+at 0.1, repeats the same "random" choice each round, lets the own model count in M, augments validation images, and
+also sends the means of spectral clusters of the true number, of which the paper says nothing.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from pomona.errors import DataError
+from pomona.federation.round import Roster, Round
+from pomona.methods.base import (
+    Card,
+    Client,
+    Downlink,
+    Info,
+    Initial,
+    Method,
+    Received,
+    Rows,
+    Server,
+    Uplink,
+    sgd,
+    weighted_mean,
+)
+from pomona.methods.separate import start as separately
+from pomona.objective.cohort import Cohort
+from pomona.rng import stream
+from pomona.settings import Settings
+
+Budget = Annotated[int | None, Field(ge=1, description="others' models a client downloads a round (M); all if not set")]
+Epsilon = Annotated[float, Field(ge=0, le=1, description="chance of a random model in each place (epsilon)")]
+Decay = Annotated[float, Field(ge=0, le=1, description="taken off epsilon after each round")]
+
+
+class FedFomo(Settings):
+    """FedFomo's settings; symbols of the paper in brackets."""
+
+    name: Literal["fedfomo"] = "fedfomo"
+    budget: Budget = None
+    epsilon: Epsilon = 0.3
+    epsilon_decay: Decay = 0.05
+    norm: Literal["l2", "l1"] = Field("l2", description="distance between models; l1 is the published code's")
+
+    def method(self) -> Method:
+        """The two halves."""
+        order = 2 if self.norm == "l2" else 1
+
+        def start(initial: Initial, roster: Roster, ids: tuple[int, ...], seed: int) -> State:
+            return untouched(initial, roster, ids, seed, previous=initial())
+
+        def judge(state: State, received: Received, cohort: Cohort) -> Verdict:
+            return judge_models(state, received, cohort, order)
+
+        return Method(server(self, offer_models), Client(start, train(self, judge), private=("affinity",)), CARD)
+
+
+class FedFomoMA(Settings):
+    """FedFomo's variant with model averages; symbols of the paper in brackets."""
+
+    name: Literal["fedfomo-ma"] = "fedfomo-ma"
+    budget: Budget = None
+    epsilon: Epsilon = 0.3
+    epsilon_decay: Decay = 0.05
+
+    def method(self) -> Method:
+        """The two halves."""
+
+        def start(initial: Initial, roster: Roster, ids: tuple[int, ...], seed: int) -> State:
+            return untouched(initial, roster, ids, seed, previous=initial()[:0])
+
+        return Method(server(self, offer_means), Client(start, train(self, judge_means), private=("affinity",)), MEANS)
+
+
+Fomo = FedFomo | FedFomoMA
+
+
+# The server half: models, and what each client asked for.
+
+
+@dataclass(frozen=True)
+class Bank:
+    """The last model of each client (N, d); who has sent one (N,); the ids each asks for (N, M), its own for none."""
+
+    models: Tensor
+    uploaded: Tensor
+    requests: Tensor
+
+
+def server(settings: Fomo, offer: Callable[[Bank, Tensor], Downlink]) -> Server:
+    """Keeps models; answers with ``offer(bank, index)``, index (n, M) naming whose."""
+
+    def start(initial: Initial, roster: Roster, seed: int) -> Bank:
+        N = len(roster)
+        nothing = torch.arange(N).unsqueeze(1).repeat(1, limit(settings, N))
+        return Bank(initial().repeat(N, 1), torch.zeros(N, dtype=torch.bool), nothing)
+
+    def down(bank: Bank, ids: tuple[int, ...], round_: Round) -> Downlink:
+        who = torch.tensor(ids)
+        index = torch.stack([wishes(settings, bank, i, round_) for i in ids])
+        widest = int((index != who.unsqueeze(1)).sum(1).max())
+        available = bank.uploaded.index_fill(0, who, True)  # when this round's requests are served
+        return {**offer(bank, index[:, :widest]), "available": Rows.same(available, len(ids))}
+
+    def aggregate(bank: Bank, uplink: Uplink, ids: tuple[int, ...], roster: Roster, round_: Round) -> Bank:
+        who = torch.tensor(ids)
+        models = bank.models.index_copy(0, who.to(bank.models.device), uplink["model"])
+        return Bank(models, bank.uploaded.index_fill(0, who, True), bank.requests.index_copy(0, who, uplink["request"]))
+
+    return Server(start, down, aggregate)
+
+
+def wishes(settings: Fomo, bank: Bank, client: int, round_: Round) -> Tensor:
+    """The ids (M,) that a client asked for, or a uniform draw if it never did; its own id where there is none."""
+    if not bank.uploaded[client]:
+        equal = torch.zeros(len(bank.models))
+        return choose(settings, equal, bank.uploaded, client, round_.seed, round_.number - 1)
+    asked = bank.requests[client]
+    return padded(asked[bank.uploaded[asked] & (asked != client)], client, len(asked))
+
+
+def offer_models(bank: Bank, index: Tensor) -> Downlink:
+    """Single models."""
+    return {"models": Rows(bank.models, index)}
+
+
+def offer_means(bank: Bank, index: Tensor) -> Downlink:
+    """The mean of all models sent so far (the initial one before the first), and the means without one of them."""
+    sent = bank.models[bank.uploaded] if bank.uploaded.any() else bank.models[:1]
+    mean = weighted_mean(sent, torch.full((len(sent),), 1 / len(sent), dtype=torch.float64))
+    return {
+        "models": Rows(without(mean, bank.models, len(sent)), index),
+        "mean": Rows.same(mean, len(index)),
+        "uploaded": Rows.same(bank.uploaded, len(index)),
+    }
+
+
+def without(mean: Tensor, model: Tensor, count: Tensor | int) -> Tensor:
+    """The mean of ``count`` models but one, from the mean of all; of a single model that mean itself."""
+    return mean + (mean - model) / (torch.as_tensor(count, device=mean.device) - 1).clamp_min(1)
+
+
+# The client half: judge what came, move, train, ask.
+
+
+@dataclass(frozen=True)
+class State:
+    """What a client keeps: its model (n, d), the one before its last local training, its affinities (n, N).
+
+    ``previous`` is (n, 0) where models are judged against their mean.
+    """
+
+    current: Tensor
+    previous: Tensor
+    affinity: Tensor
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The personal model (n, d), and w and w* (n, M + 1) of the models received, then of the own one."""
+
+    personal: Tensor
+    gains: Tensor
+    shares: Tensor
+
+
+def untouched(initial: Initial, roster: Roster, ids: tuple[int, ...], seed: int, previous: Tensor) -> State:
+    """Everybody starts from the common model, with p_i = e_i."""
+    current = separately(initial, roster, ids, seed)
+    affinity = torch.eye(len(roster), dtype=current.dtype)[list(ids)]
+    return State(current, previous.repeat(len(ids), 1), affinity)
+
+
+def train(
+    settings: Fomo, judge: Callable[[State, Received, Cohort], Verdict]
+) -> Callable[[State, Received, Cohort, Round], tuple[State, Uplink, Info]]:
+    """A client's round: federated update, local SGD, and what it wants next."""
+
+    def round_trip(state: State, received: Received, cohort: Cohort, round_: Round) -> tuple[State, Uplink, Info]:
+        require_validation(settings.name, cohort)
+        verdict = judge(state, received, cohort)
+        whose = torch.cat([received["models"].index, cohort.ids.unsqueeze(1)], dim=1)
+        affinity = state.affinity.scatter_add(1, whose, verdict.gains.to(state.affinity))
+        weights = torch.zeros_like(affinity).scatter_add(1, whose, verdict.shares.to(affinity))
+        cohort.observe("personal", verdict.personal, "received")
+
+        previous = verdict.personal[:, : state.previous.shape[1]].clone()
+        W = sgd(cohort, verdict.personal, round_)
+        asks = (
+            choose(settings, p, available, i, round_.seed, round_.number)
+            for p, available, i in zip(affinity, received["available"], cohort.clients, strict=True)
+        )
+        uplink = {"model": W, "request": torch.stack(list(asks))}
+        return State(W, previous, affinity), uplink, {"weights": weights, "affinity": affinity}
+
+    return round_trip
+
+
+def require_validation(name: str, cohort: Cohort) -> None:
+    """Raise DataError naming the first client that cannot judge models."""
+    for client in cohort.clients:
+        if not len(cohort.objective.data.rows["validation"][client]):
+            raise DataError(
+                f"client {client} has no validation samples, by which {name} weighs models; "
+                "raise data.validation_share, or give it validation rows"
+            )
+
+
+def judge_models(state: State, received: Received, cohort: Cohort, order: int) -> Verdict:
+    """Eq. 3: models against the one before the last local training, gain in loss per distance."""
+    base, offer = state.previous, received["models"]
+    losses = each(offer, state.current, lambda W: cohort.loss(W, "validation"))
+    far = each(offer, state.current, lambda W: torch.linalg.vector_norm(W - base, order, dim=1))
+    gains = (cohort.loss(base, "validation").cpu().unsqueeze(1) - losses) / far.to(losses).masked_fill(
+        far == 0, torch.inf
+    )
+    gains[:, :-1].masked_fill_(offer.index == cohort.ids.unsqueeze(1), 0)
+    shares = normalised(gains)
+    return Verdict(moved(base, offer, state.current, shares), gains, shares)
+
+
+def judge_means(state: State, received: Received, cohort: Cohort) -> Verdict:
+    """Eq. 14: what leaving a model out costs the mean; the mean without the own model is the client's to make."""
+    base, offer, uploaded = received["mean"], received["models"], received["uploaded"]
+    count = uploaded.sum(1, keepdim=True)
+    own = without(base, state.current, count)
+    losses = each(offer, own, lambda W: cohort.loss(W, "validation"))
+    gains = losses - cohort.loss(base, "validation").cpu().unsqueeze(1)
+    gains[:, :-1].masked_fill_(offer.index == cohort.ids.unsqueeze(1), 0)
+    gains[:, -1:].masked_fill_(~uploaded.gather(1, cohort.ids.unsqueeze(1)), 0)
+    shares = normalised(gains)
+    return Verdict(moved(base, offer, own, (1 - count) * shares), gains, shares)
+
+
+def models(offer: Rows, own: Tensor) -> Iterator[Tensor]:
+    """The models received, one (n, d) after another, then the own one."""
+    yield from (offer.bank[column] for column in offer.index.T)
+    yield own
+
+
+def each(offer: Rows, own: Tensor, measure: Callable[[Tensor], Tensor]) -> Tensor:
+    """A number (n,) of every model received and of the own one: (n, M + 1), beside the indices on the CPU."""
+    return torch.stack([measure(W).cpu() for W in models(offer, own)], dim=1)
+
+
+def normalised(gains: Tensor) -> Tensor:
+    """w* = max(w, 0) / sum max(w, 0) along rows; zeros where no w is positive."""
+    positive = gains.clamp_min(0)
+    total = positive.sum(1, keepdim=True)
+    return positive / total.masked_fill(total == 0, 1)
+
+
+def moved(base: Tensor, offer: Rows, own: Tensor, weights: Tensor) -> Tensor:
+    """Rows base + sum_n weights_n (theta_n - base), (n, d); exactly the base where all weights are 0."""
+    W = base.clone()
+    for weight, model in zip(weights.T.to(base), models(offer, own), strict=True):
+        W.addcmul_(weight.unsqueeze(1), model - base)
+    return W
+
+
+def limit(settings: Fomo, N: int) -> int:
+    """Others' models a client downloads a round: M, at most all."""
+    return N - 1 if settings.budget is None else min(settings.budget, N - 1)
+
+
+def choose(settings: Fomo, p: Tensor, available: Tensor, client: int, seed: int, number: int) -> Tensor:
+    """The ids (M,) that a client asks for in round ``number``, epsilon-greedily by p (N,) among those available."""
+    draw = stream(seed, "request", number, client)
+    epsilon = settings.epsilon - settings.epsilon_decay * (number - 1)
+    others = available.clone().index_fill_(0, torch.tensor(client), False).numpy().nonzero()[0]
+    shuffled = draw.permutation(others)  # ties are taken in random order
+    pool = shuffled[np.argsort(-p.numpy()[shuffled], kind="stable")].tolist()
+    places = min(limit(settings, len(p)), len(pool))
+    picked = [pool.pop(int(draw.integers(len(pool))) if draw.random() < epsilon else 0) for _ in range(places)]
+    return padded(torch.tensor(sorted(picked), dtype=torch.long), client, limit(settings, len(p)))
+
+
+def padded(ids: Tensor, client: int, length: int) -> Tensor:
+    """Ids (length,), the client's own in places left free: it asks itself for nothing."""
+    return torch.cat([ids, ids.new_full((length - len(ids),), client)])
+
+
+CARD = Card(
+    paper="Zhang et al., ICLR 2021, eq. 3 and section 3.2",
+    summary="each client moves towards the models that lower its validation loss",
+    down="M (all others without a budget)",
+    up="1",
+    private="the affinities, the validation losses, and the personal model before local training",
+    headline=("personal", "received"),
+    departures=(
+        "clients keep their affinities and ask; the paper's server ranks them",
+        "removing the link between clients and uploads, as the paper suggests, contradicts asking by affinity",
+        'L2 distance as eq. 3; norm = "l1" is the published code\'s',
+        "no cluster averages, which only the published code sends",
+        "the validation split is the data's (data.validation_share), not the method's",
+    ),
+)
+MEANS = replace(
+    CARD,
+    paper="Zhang et al., ICLR 2021, eq. 14 and appendix A.4",
+    summary="FedFomo that is sent means without one model in place of single models",
+    down="M + 1 (N without a budget)",
+    private="the affinities and the validation losses",
+    departures=(
+        *CARD.departures[:2],
+        "what is mixed is not printed: models relative to the mean, which differences of means reveal",
+        *CARD.departures[3:],
+    ),
+)

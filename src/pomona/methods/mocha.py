@@ -1,0 +1,106 @@
+"""MOCHA's deep surrogate: separate networks whose last layers are coupled.
+
+Smith, Chiang, Sanjabi, Talwalkar. Federated multi-task learning. NeurIPS 2017. Its dual solver is for linear models;
+for networks this is the surrogate of LG-FedAvg's code (Liang et al., arXiv 2001.01523), which FedFomo compares with.
+
+    objective        min_w  sum_i F_i(w_i) + penalty tr(H M H^T),   H = (h_1, ..., h_N), h_i the last layer of w_i
+    client           local SGD with g_i(w_i), on the last layer + 2 penalty sum_j M_ij h_j; the others' h_j are as
+                     received, the own one is current
+    server           keeps the last h_i of each client, sends each client all others'
+    omega            centring   M = I - 1 1^T / N:  tr(H M H^T) = sum_i ||h_i - mean_j h_j||^2
+                     published  M = I + (1 - 1 / N)^2 1 1^T:  sum_i ||h_i||^2 + (1 - 1 / N)^2 ||sum_i h_i||^2
+
+Differs from the paper: Omega is fixed, not learned from the models, and there is no ridge term (the run's
+``weight_decay`` is one).
+Differs from published code: its Omega is a constant matrix, which pulls the *sum* of the models to zero where a
+centring one pulls them together (``omega="published"`` has it, with the ridge term of that code). Its penalty is 10^-f,
+f = floor(1 + log10 of the length of h_i) + 1; it also drops entries of h_i beyond a multiple of 4000.
+
+Absent clients count with the last layer they sent last, before that with the initial one.
+"""
+
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from pomona.federation.round import Roster, Round
+from pomona.methods.base import Card, Client, Downlink, Info, Initial, Method, Received, Rows, Server, Uplink, sgd
+from pomona.methods.separate import start
+from pomona.objective.cohort import Cohort
+from pomona.settings import Settings
+
+
+class Mocha(Settings):
+    """The surrogate's settings."""
+
+    name: Literal["mocha"] = "mocha"
+    penalty: float = Field(0.1, ge=0, description="weight of the coupling of last layers; 0 is separate training")
+    omega: Literal["centring", "published"] = Field(
+        "centring", description="coupling: towards the mean, or the constant matrix of the published code"
+    )
+
+    def method(self) -> Method:
+        """The two halves."""
+        return Method(server(), client(self), CARD)
+
+
+def coupling(settings: Mocha, N: int) -> tuple[float, float]:
+    """The diagonal and the other entries of M (N, N)."""
+    if settings.omega == "centring":
+        return 1 - 1 / N, -1 / N
+    constant = (1 - 1 / N) ** 2
+    return 1 + constant, constant
+
+
+def server() -> Server:
+    """A bank of last layers (N, h)."""
+
+    def begin(initial: Initial, roster: Roster, seed: int) -> Tensor:
+        return initial()[initial.layers[-1]].repeat(len(roster), 1)
+
+    def down(heads: Tensor, ids: tuple[int, ...], round_: Round) -> Downlink:
+        everybody = torch.arange(len(heads))
+        others = torch.stack([everybody[everybody != i] for i in ids])
+        return {"heads": Rows(heads, others)}
+
+    def aggregate(heads: Tensor, uplink: Uplink, ids: tuple[int, ...], roster: Roster, round_: Round) -> Tensor:
+        return heads.index_copy(0, torch.tensor(ids, device=heads.device), uplink["head"])
+
+    return Server(begin, down, aggregate)
+
+
+def client(settings: Mocha) -> Client:
+    """Local SGD with the pull of all heads on the own one."""
+
+    def train(W: Tensor, received: Received, cohort: Cohort, round_: Round) -> tuple[Tensor, Uplink, Info]:
+        head, N = cohort.layers[-1], len(cohort.roster)
+        own, other = coupling(settings, N)
+        others = received["heads"].bank[received["heads"].index].sum(1)
+
+        def pull(w: Tensor) -> Tensor:
+            g = torch.zeros_like(w)
+            g[:, head] = 2 * settings.penalty * (own * w[:, head] + other * others[: len(w)])
+            return g
+
+        W = sgd(cohort, W, round_, pull=pull if settings.penalty else None)
+        cohort.observe("personal", W, "trained")
+        mean = (W[:, head] + others) / N
+        return W, {"head": W[:, head]}, {"head_distance": (W[:, head] - mean).norm(dim=1)}
+
+    return Client(start, train)
+
+
+CARD = Card(
+    paper="Smith et al., NeurIPS 2017; for networks as in FedFomo's comparison",
+    summary="separate models whose last layers are drawn to their mean",
+    down="the last layers of all others",
+    up="its last layer",
+    private="all layers but the last",
+    headline=("personal", "trained"),
+    departures=(
+        "a surrogate for networks: the dual solver of the paper is for linear models",
+        'Omega is fixed and centring; omega = "published" is the constant matrix of the published code',
+    ),
+)

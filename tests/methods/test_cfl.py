@@ -1,0 +1,138 @@
+"""CFL: averages within clusters, and when and how clusters split."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.cluster.hierarchy import fcluster, linkage
+from scipy.spatial.distance import pdist
+from torch.testing import assert_close
+
+from pomona.methods.cfl import CFL, bipartition
+from pomona.methods.fedavg import FedAvg
+from problems import Federation, Quadratics, a_round, quadratics
+
+
+def groups():
+    """Clients 0, 2, 5 near (4, 0, 1), clients 1, 3, 4 near (-4, 0, 1): opposite updates at their common mean."""
+    sign = torch.tensor([1, -1, 1, -1, -1, 1], dtype=torch.float64).unsqueeze(1)
+    noise = torch.randn(6, 3, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    return Quadratics(
+        sign * torch.tensor([[4.0, 0, 0]]) + torch.tensor([[0, 0, 1.0]]) + 0.1 * noise, [[i] for i in range(6)]
+    )
+
+
+def run_of(problem, rounds, ids=None, **over):
+    run = Federation(CFL(**over).method(), problem)
+    for number in range(1, rounds + 1):
+        run.round(a_round(number, lr=0.5), ids)
+    return run
+
+
+def test_without_thresholds_met_it_is_fedavg_to_the_bit():
+    """Equal sizes: the plain mean is FedAvg's. No mean update is shorter than 0."""
+    problem = quadratics(4, samples=3)
+    cfl, avg = Federation(CFL(eps_mean=0.0, warmup_rounds=0).method(), problem), Federation(FedAvg().method(), problem)
+    for number in range(1, 6):
+        for run in (cfl, avg):
+            run.round(a_round(number, epochs=2, batch_size=2, momentum=0.9))
+    assert torch.equal(cfl.server.models, avg.server.unsqueeze(0))
+
+
+def test_means_do_not_weigh_samples():
+    """Samples {4} and {1, 1, 1}, w0, one step of .5: the plain mean of .5 w0 + 2 and .5 w0 + .5."""
+    problem = Quadratics(torch.tensor([4.0, 1, 1, 1], dtype=torch.float64).unsqueeze(1), [[0], [1, 2, 3]])
+    run = Federation(CFL().method(), problem)
+    run.round(a_round(lr=0.5))
+    assert run.server.models.item() == pytest.approx(0.5 * run.initial().item() + 1.25)
+
+
+def test_groups_with_opposite_updates_part_and_reach_their_own_optima():
+    problem = groups()
+    run = run_of(problem, 60, warmup_rounds=0)
+    assert run.server.labels.tolist() == [0, 1, 0, 1, 1, 0]
+    for members, cluster in (([0, 2, 5], 0), ([1, 3, 4], 1)):
+        assert_close(run.server.models[cluster], problem.targets[members].mean(0), atol=1e-6, rtol=0)
+        for i in members:
+            assert torch.equal(run.model(i, "personal", "received"), run.model(members[0], "personal", "received"))
+    assert [int(r.info["cluster"]) for r in run.replies] == [0, 1, 0, 1, 1, 0]
+
+
+def test_nobody_parts_before_the_warm_up_is_over():
+    """The thresholds are met long before: the split comes in round 9, with eight rounds of warm-up."""
+    assert len(run_of(groups(), 8, warmup_rounds=8).server.models) == 1
+    assert len(run_of(groups(), 9, warmup_rounds=8).server.models) == 2
+
+
+def test_a_pair_stays_together():
+    problem = Quadratics(torch.tensor([[4.0], [-4.0]], dtype=torch.float64), [[0], [1]])
+    run = run_of(problem, 30, warmup_rounds=0, eps_mean=10.0, eps_max=0.0)
+    assert len(run.server.models) == 1
+    assert_close(run.server.models, torch.zeros(1, 1, dtype=torch.float64), atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize(("mean", "largest", "splits"), [(1.01, 0.99, 2), (0.99, 0.99, 1), (1.01, 1.01, 1)])
+def test_both_thresholds_decide(mean, largest, splits):
+    """Thresholds just above and below the norms of the first round's updates, computed from the targets: dW = .5 (a - w)."""
+    problem = groups()
+    run = Federation(CFL().method(), problem)
+    updates = 0.5 * (problem.targets - run.initial())
+    over = {"eps_mean": mean * float(updates.mean(0).norm()), "eps_max": largest * float(updates.norm(dim=1).max())}
+    absolute = run_of(problem, 1, warmup_rounds=0, units="absolute", **over)
+    unit = float(updates.norm(dim=1).mean())
+    relative = run_of(problem, 1, warmup_rounds=0, **{k: v / unit for k, v in over.items()})
+    for got in (absolute, relative):
+        assert len(got.server.models) == splits
+
+
+def test_a_split_averages_within_the_new_clusters_at_once():
+    problem = groups()
+    run = run_of(problem, 1, warmup_rounds=0, units="absolute", eps_mean=1e9, eps_max=0.0)
+    trained = 0.5 * (problem.targets + run.initial())
+    for cluster in (0, 1):
+        assert_close(run.server.models[cluster], trained[run.server.labels == cluster].mean(0))
+
+
+def test_norms_are_shown():
+    problem = groups()
+    run = run_of(problem, 2, eps_mean=0.0)
+    first = 0.5 * (problem.targets - run.initial())
+    second = 0.5 * (problem.targets - (run.initial() + first.mean(0)))
+    for i, reply in enumerate(run.replies):
+        assert_close(reply.info["update_norm"], second[i].norm())
+        assert_close(reply.info["cluster_norms"], torch.stack([first.mean(0).norm(), first.norm(dim=1).max()]))
+
+
+def test_a_cluster_splits_only_when_it_is_complete_and_absent_ones_keep_their_model():
+    problem = groups()
+    assert len(run_of(problem, 30, ids=(0, 1, 2, 3, 4), warmup_rounds=0).server.models) == 1
+    run = run_of(problem, 30, warmup_rounds=0)
+    kept = run.server.models[1].clone()
+    run.round(a_round(31, lr=0.5), ids=(0, 5))
+    assert torch.equal(run.server.models[1], kept)
+    assert_close(run.server.models[0], 0.5 * (run.model(0, "personal", "received") + problem.targets[[0, 5]].mean(0)))
+
+
+def test_clusters_do_not_depend_on_the_order_of_clients():
+    problem, order = groups(), [4, 2, 0, 5, 1, 3]
+    shuffled = Quadratics(problem.targets[order], problem.rows)
+    labels = run_of(problem, 30, warmup_rounds=0).server.labels[order]
+    other = run_of(shuffled, 30, warmup_rounds=0).server.labels
+    assert torch.equal(labels == labels[0], other == other[0])
+
+
+@settings(max_examples=40)
+@given(st.integers(2, 9), st.integers(0, 10**6))
+def test_bipartition_is_complete_linkage_on_cosines(n, seed):
+    """Against SciPy's hierarchy, cut at two clusters."""
+    updates = torch.randn(n, 4, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).numpy()
+    expected = fcluster(linkage(pdist(updates, "cosine"), "complete"), 2, "maxclust")
+    assert np.array_equal(bipartition(updates), expected != expected[0])
+    assert not bipartition(updates)[0]
+
+
+def test_only_the_model_goes_up():
+    run = run_of(groups(), 1)
+    assert {name for reply in run.replies for name in reply.uplink} == {"model"}
+    assert run.clients.private(0) == {}

@@ -1,0 +1,340 @@
+"""FedFomo and its variant with model averages against their equations."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.testing import assert_close
+
+from pomona.errors import DataError
+from pomona.federation.clients import Visit
+from pomona.federation.loop import received_bytes
+from pomona.methods.fedfomo import FedFomo, FedFomoMA, State, choose, limit, normalised
+from pomona.methods.separate import Separate
+from pomona.objective.cohort import Cohort
+from problems import Federation, Quadratics, a_round, quadratics
+
+KINDS = [FedFomo, FedFomoMA]
+
+
+def values(*numbers):
+    return torch.tensor(numbers, dtype=torch.float64)
+
+
+def rigged(settings, problem, models, previous):
+    """A federation in which everybody has uploaded ``models`` (N, d), began its last training at ``previous``, asks all."""
+    run = Federation(settings.method(), problem)
+    N = len(models)
+    everybody = torch.arange(N)
+    requests = torch.stack([everybody[everybody != i] for i in range(N)])
+    run.server = replace(run.server, models=models, uploaded=torch.ones(N, dtype=torch.bool), requests=requests)
+    for i in range(N):
+        old = run.state(i)
+        run.set_state(i, State(models[i : i + 1].clone(), previous[i : i + 1, : old.previous.shape[1]], old.affinity))
+    return run
+
+
+def line(*targets):
+    """One client a number: F_i(w) = (w - a_i)^2 / 2, in validation too."""
+    return Quadratics(values(*targets).unsqueeze(1), [[i] for i in range(len(targets))])
+
+
+def shown(run, client, name):
+    return next(r.info[name] for r in run.replies if r.client == client)
+
+
+def test_a_federated_update_by_hand():
+    """Client 0 with a = 2, at 0 before training (loss 2), now at 1 (loss .5); others at 1.5 (loss .125) and 4 (loss 2).
+
+    w = (1.5 / 1, 1.875 / 1.5, 0 / 4) = (1.5, 1.25, 0); theta = 0 + (1.5 * 1 + 1.25 * 1.5) / 2.75; p = e_0 + w.
+    """
+    run = rigged(FedFomo(), line(2, 9, 9), values(1, 1.5, 4).unsqueeze(1), torch.zeros(3, 1, dtype=torch.float64))
+    run.round(a_round(2, lr=0.1))
+    theta = (1.5 + 1.25 * 1.5) / 2.75
+    assert run.model(0, "personal", "received").item() == pytest.approx(theta)
+    assert_close(shown(run, 0, "weights"), values(1.5, 1.25, 0) / 2.75)
+    assert_close(run.state(0).affinity[0], values(2.5, 1.25, 0))
+    assert run.state(0).previous.item() == pytest.approx(theta)
+    assert run.server.models[0].item() == pytest.approx(theta - 0.1 * (theta - 2))
+
+
+def test_the_norm_divides_the_gain():
+    """From 0 to (3, 4): 5 in l2, 7 in l1. The loss at 0 is (9 + 16) / 2, at (3, 4) it is 0."""
+    problem = Quadratics(values(3, 4, 0, 0).view(2, 2), [[0], [1]])
+    models = values(0, 0, 3, 4).view(2, 2)
+    for norm, length in (("l2", 5), ("l1", 7)):
+        run = rigged(FedFomo(norm=norm), problem, models, torch.zeros(2, 2, dtype=torch.float64))
+        run.round(a_round(2))
+        assert_close(run.state(0).affinity[0], values(1, 12.5 / length))
+
+
+def test_the_only_better_model_is_taken_over():
+    run = rigged(FedFomo(), line(5, 0, 0), values(-1, 4, -2).unsqueeze(1), torch.zeros(3, 1, dtype=torch.float64))
+    run.round(a_round(2))
+    assert run.model(0, "personal", "received").item() == pytest.approx(4)
+    assert_close(shown(run, 0, "weights"), values(0, 1, 0))
+
+
+def test_without_a_better_model_the_one_before_training_stays_to_the_bit():
+    """Even the own trained model is worse: early stopping. The affinities still learn, here negatively."""
+    previous = values(0.1, 0, 0).unsqueeze(1)
+    run = rigged(FedFomo(), line(0, 0, 0), values(3, 4, -2).unsqueeze(1), previous)
+    run.round(a_round(2))
+    assert torch.equal(run.model(0, "personal", "received"), previous[0])
+    assert torch.equal(shown(run, 0, "weights"), torch.zeros(3, dtype=torch.float64))
+    assert (run.state(0).affinity[0, 1:] < 0).all()
+
+
+def test_models_equal_to_the_one_before_training_change_nothing():
+    same = values(0.7, 0.7, 0.7).unsqueeze(1)
+    run = rigged(FedFomo(), line(1, 2, 3), same, same)
+    run.round(a_round(2, lr=0.0))
+    assert torch.equal(run.server.models, same)
+    assert torch.equal(torch.cat([run.state(i).affinity for i in range(3)]), torch.eye(3, dtype=torch.float64))
+
+
+def test_strangers_are_separate_training():
+    """Optima on opposite sides of the start: the other's model is always worse, the own one always better than before."""
+    problem = line(-100, 100)
+    fomo, alone = Federation(FedFomo().method(), problem), Federation(Separate().method(), problem)
+    for number in range(1, 7):
+        for run in (fomo, alone):
+            run.round(a_round(number, epochs=2, lr=0.4))
+    for i in range(2):
+        assert_close(fomo.state(i).current, alone.state(i))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_together_are_rows_alone(kind):
+    """The client half on three rows at once, and on each: one state, uplink and info."""
+    run = Federation(kind(budget=1).method(), quadratics(4))
+    for number in (1, 2):
+        run.round(a_round(number))
+    down, ids = run.method.server.down(run.server, (0, 1, 3), a_round(3)), (0, 1, 3)
+    received = {k: rows.bank[rows.index] if rows.index.dim() == 1 else rows for k, rows in down.items()}
+    states = [run.state(i) for i in ids]
+    joint = State(*(torch.cat([getattr(s, f) for s in states]) for f in ("current", "previous", "affinity")))
+    cohort = Cohort(run.problem, ids, run.roster, a_round(3))
+    state, uplink, info = run.method.client.train(joint, received, cohort, a_round(3))
+    run.round(a_round(3), ids)
+    for k, reply in enumerate(run.replies):
+        assert_close({n: t[k] for n, t in uplink.items()}, reply.uplink)
+        assert_close({n: t[k] for n, t in info.items()}, reply.info)
+        assert_close(vars(state)["affinity"][k], run.state(ids[k]).affinity[0])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("budget", [3, 9])
+def test_a_budget_of_all_others_is_no_budget(kind, budget):
+    problem = quadratics(4)
+    free, full = (Federation(kind(budget=b).method(), problem) for b in (None, budget))
+    for number in (1, 2, 3):
+        free.round(a_round(number))
+        full.round(a_round(number))
+    assert torch.equal(free.server.models, full.server.models)
+    assert all(torch.equal(free.state(i).affinity, full.state(i).affinity) for i in range(4))
+
+
+def test_traffic_follows_the_budget():
+    """Five float64 numbers a model and one byte a client for who is there; the averages' run also brings the mean."""
+    for kind, models, flags in ((FedFomo, 2, 4), (FedFomoMA, 3, 8)):
+        run = Federation(kind(budget=2).method(), quadratics(4))
+        for number in (1, 2):
+            down = run.method.server.down(run.server, run.ids, a_round(number))
+            count = models if number == 2 else models - 2
+            assert received_bytes(down, 4) == (count * 5 * 8 + flags,) * 4
+            run.round(a_round(number))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_only_models_of_those_who_have_uploaded_are_sent(kind):
+    run = Federation(kind(budget=3).method(), quadratics(6))
+    before = set()
+    for number, ids in enumerate([(0, 1), (2, 3), (0, 4), (1, 5)], start=1):
+        down = run.method.server.down(run.server, ids, a_round(number))["models"]
+        for i, asked in zip(ids, down.index.tolist(), strict=True):
+            assert set(asked) - {i} <= before
+            assert len(set(asked) - {i}) == min(3, len(before - {i})) or i in before
+        states = {i: run.state(i) for i in run.ids if i not in ids}
+        run.round(a_round(number), ids)
+        assert all(run.state(i) is state for i, state in states.items())
+        before |= set(ids)
+        assert set(run.server.uploaded.nonzero().flatten().tolist()) == before
+        for i in ids:
+            assert set(run.server.requests[i].tolist()) <= before  # itself stands for nobody
+
+
+def test_what_was_asked_for_comes():
+    run = Federation(FedFomo(budget=2).method(), quadratics(5))
+    run.round(a_round(1))
+    asked = run.server.requests.clone()
+    down = run.method.server.down(run.server, (1, 4), a_round(2))["models"]
+    assert torch.equal(down.index, asked[[1, 4]])
+
+
+def test_an_upload_that_never_came_leaves_its_place_empty():
+    """Both ask for each other, and one of them was lost on the way."""
+    run = Federation(FedFomo().method(), quadratics(3))
+    run.round(a_round(1))
+    run.server = replace(run.server, uploaded=torch.tensor([True, True, False]))
+    down = run.method.server.down(run.server, (0, 1), a_round(2))["models"]
+    assert down.index.tolist() == [[1], [0]]
+
+
+@pytest.mark.parametrize(("kind", "a", "gain"), [(FedFomo, 2.0, 1.5), (FedFomoMA, 1.0, 5 / 18)])
+def test_a_place_left_empty_counts_for_nothing(kind, a, gain):
+    """Client 1 asks nobody beside a client that asks two: its own model, sent to fill the row, is not judged twice.
+
+    Eq. 3 from 0 (loss 2) to 1 (loss .5) with a = 2: 1.5. Eq. 14 with models 0, 1, 4 and a = 1: without 1 the mean 5 / 3
+    becomes 2, and the loss (2 / 3)^2 / 2 becomes 1 / 2: 5 / 18.
+    """
+    run = rigged(kind(), line(9, a, 9), values(0, 1, 4).unsqueeze(1), torch.zeros(3, 1, dtype=torch.float64))
+    run.server = replace(run.server, requests=torch.tensor([[1, 2], [1, 1], [0, 1]]))
+    run.round(a_round(2), ids=(0, 1))
+    assert_close(run.state(1).affinity[0], values(0, 1 + gain, 0))
+
+
+def test_a_newcomer_is_no_part_of_the_mean_and_does_not_judge_itself():
+    run = Federation(FedFomoMA().method(), quadratics(3))
+    run.round(a_round(1), ids=(0, 1))
+    run.round(a_round(2), ids=(0, 2))
+    assert float(shown(run, 2, "weights")[2]) == 0
+    assert float(run.state(2).affinity[0, 2]) == 1
+    assert float(run.state(2).affinity[0, :2].abs().max()) > 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_looking_does_not_change_affinities(kind):
+    run = Federation(kind().method(), quadratics(3))
+    for number in (1, 2):
+        run.round(a_round(number))
+    before = [run.state(i).affinity.clone() for i in run.ids]
+    visit = Visit(a_round(3), run.ids, False, frozenset({"received"}), True)
+    run.clients.visit(visit, run.method.server.down(run.server, run.ids, visit.round))
+    run.clients.commit()
+    assert all(torch.equal(run.state(i).affinity, b) for i, b in zip(run.ids, before, strict=True))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_client_without_validation_samples_is_named(kind):
+    problem = quadratics(3)
+    problem.data.rows["validation"] = [*problem.data.rows["validation"]]
+    problem.data.rows["validation"][1] = torch.empty(0, dtype=torch.long)
+    with pytest.raises(DataError, match=rf"client 1 .*{kind().name}.*data\.validation_share"):
+        Federation(kind().method(), problem).round(a_round())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_affinities_and_the_model_before_training_never_go_up(kind):
+    run = Federation(kind().method(), quadratics(3))
+    run.round(a_round())
+    assert {name for reply in run.replies for name in reply.uplink} == {"model", "request"}
+
+
+@given(st.lists(st.floats(-1e3, 1e3), min_size=1, max_size=6), st.floats(1e-3, 1e3))
+def test_weights_are_shares_or_nothing_and_do_not_depend_on_the_scale_of_losses(gains, scale):
+    w = torch.tensor([gains], dtype=torch.float64)
+    shares = normalised(w)
+    assert (shares >= 0).all()
+    assert float(shares.sum()) == pytest.approx(1 if max(gains) > 0 else 0)
+    if max(gains) > 1e-200:
+        assert_close(normalised(scale * w), shares)
+
+
+@given(st.integers(1, 8), st.data())
+def test_a_choice_is_of_available_others_without_repeats(N, data):
+    client, budget = data.draw(st.integers(0, N - 1)), data.draw(st.none() | st.integers(1, 9))
+    available = torch.tensor(data.draw(st.lists(st.booleans(), min_size=N, max_size=N)))
+    settings = FedFomo(budget=budget, epsilon=data.draw(st.sampled_from([0.0, 0.5, 1.0])))
+    asked = choose(settings, torch.linspace(-1, 1, N), available, client, 0, 1).tolist()
+    others = [j for j in asked if j != client]
+    assert len(asked) == limit(settings, N)
+    assert len(set(others)) == len(others) == min(len(asked), int(available.sum()) - int(available[client]))
+    assert all(available[j] for j in others)
+    assert asked == sorted(others) + [client] * (len(asked) - len(others))
+
+
+def test_without_exploration_the_largest_affinities_are_asked_for():
+    p = torch.tensor([9.0, -2.0, 0.5, 0.1, -0.3])
+    everybody = torch.ones(5, dtype=torch.bool)
+    for number in range(1, 20):
+        assert choose(FedFomo(budget=2, epsilon=0.0), p, everybody, 0, 0, number).tolist() == [2, 3]
+    late = [choose(FedFomo(budget=2), p, everybody, 0, seed, 7).tolist() for seed in range(50)]
+    assert late == [[2, 3]] * 50  # .3 - 6 * .05 = 0
+
+
+@pytest.mark.parametrize(("p", "epsilon"), [((0.0, 3.0, 2.0, 1.0), 1.0), ((9.0, 0.0, 0.0, 0.0), 0.0)])
+def test_exploration_and_ties_are_uniform(p, epsilon):
+    """Each of three others a third of 3000 seeds, within 4 standard errors."""
+    settings, everybody = FedFomo(budget=1, epsilon=epsilon), torch.ones(4, dtype=torch.bool)
+    draws = [int(choose(settings, torch.tensor(p), everybody, 0, seed, 1)) for seed in range(3000)]
+    for j in (1, 2, 3):
+        assert abs(draws.count(j) / 3000 - 1 / 3) < 4 * math.sqrt(2 / 9 / 3000)
+
+
+def test_exploration_takes_each_place_with_its_chance():
+    """M = 1, epsilon = .5 among three: the best with .5 + .5 / 3, the others with .5 / 3 each."""
+    settings, everybody = FedFomo(budget=1, epsilon=0.5), torch.ones(4, dtype=torch.bool)
+    p = torch.tensor([0.0, 3.0, 2.0, 1.0])
+    draws = [int(choose(settings, p, everybody, 0, seed, 1)) for seed in range(3000)]
+    for j, share in ((1, 2 / 3), (2, 1 / 6), (3, 1 / 6)):
+        assert abs(draws.count(j) / 3000 - share) < 4 * math.sqrt(share * (1 - share) / 3000)
+
+
+def test_model_averages_by_hand():
+    """Models 0, 3, 6: mean 3; without them 4.5, 3, 1.5. Client 0 with a = 5 has the losses 2 | .125, 2, 6.125.
+
+    w = (-1.875, 0, 4.125), so all weight is on the last: theta = 3 + (6 - 3) = 6. Client 1 with a = 2 has .5 | 3.125, .5,
+    .125 and w = (2.625, 0, -.375): theta = 3 + (0 - 3) = 0.
+    """
+    models = values(0, 3, 6).unsqueeze(1)
+    run = rigged(FedFomoMA(), line(5, 2, 3), models, models)
+    down = run.method.server.down(run.server, run.ids, a_round(2))
+    assert_close(down["models"].bank, values(4.5, 3, 1.5).unsqueeze(1))
+    run.round(a_round(2))
+    assert_close(run.state(0).affinity[0], values(1 - 1.875, 0, 4.125))
+    assert run.model(0, "personal", "received").item() == pytest.approx(6)
+    assert_close(run.state(1).affinity[0], values(2.625, 1, -0.375))
+    assert run.model(1, "personal", "received").item() == pytest.approx(0)
+    # a = 3 is the mean itself: leaving anybody out but client 1 costs 1.125, so models 0 and 6 weigh half each.
+    assert_close(shown(run, 2, "weights"), values(0.5, 0, 0.5))
+
+
+def test_averages_run_over_those_who_have_uploaded_and_fall_back_to_the_mean():
+    run = Federation(FedFomoMA().method(), quadratics(4))
+    first = run.method.server.down(run.server, run.ids, a_round(1))
+    assert torch.equal(first["mean"].bank[0], run.initial())
+    run.round(a_round(1), ids=(1,))
+    down = run.method.server.down(run.server, (0, 1), a_round(2))
+    assert_close(down["mean"].bank[0], run.server.models[1])
+    run.round(a_round(2), ids=(0, 1))  # of a single model nothing can be left out: everybody starts from it
+    for i in (0, 1):
+        assert_close(run.model(i, "personal", "received"), down["mean"].bank[0])
+    down = run.method.server.down(run.server, (2,), a_round(3))
+    assert_close(down["mean"].bank[0], run.server.models[:2].mean(0))
+    assert_close(down["models"].bank[0], run.server.models[1])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_losses_fall(kind):
+    """Two pairs of kindred clients; every personal model ends nearer its optimum than where all began."""
+    problem = line(-2, -2.2, 3, 3.1)
+    run = Federation(kind().method(), problem)
+    began = [float(problem.losses(run.initial(), i, "train").mean()) for i in range(4)]
+    for number in range(1, 31):
+        run.round(a_round(number, lr=0.2, epochs=3))
+    for i in range(4):
+        assert float(problem.losses(run.model(i, "personal", "received"), i, "train").mean()) < 0.2 * began[i] + 0.01
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_client_alone_trains_alone(kind):
+    problem = quadratics(1)
+    fomo, alone = Federation(kind().method(), problem), Federation(Separate().method(), problem)
+    for number in (1, 2, 3):
+        for run in (fomo, alone):
+            run.round(a_round(number))
+    assert_close(fomo.state(0).current, alone.state(0))

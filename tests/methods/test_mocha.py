@@ -1,0 +1,120 @@
+"""MOCHA's surrogate: separate training with coupled heads."""
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from pomona.methods.mocha import Mocha, coupling
+from pomona.methods.separate import Separate
+from problems import Federation, a_round, quadratics
+
+# The last number of a quadratic's model is its head.
+
+
+def omega(kind, N):
+    """M of the docstring, written out."""
+    one = torch.ones(N, N, dtype=torch.float64)
+    eye = torch.eye(N, dtype=torch.float64)
+    return eye - one / N if kind == "centring" else eye + (1 - 1 / N) ** 2 * one
+
+
+def penalty(H, kind):
+    """tr(H M H^T) with the heads as columns; H (N, h) as rows."""
+    return float(torch.trace(H.T @ omega(kind, len(H)) @ H))
+
+
+@pytest.mark.parametrize("kind", ["centring", "published"])
+def test_the_pull_is_the_finite_difference_of_the_penalty(kind):
+    """One step of lr 1 against separate training's: the difference is the gradient of penalty tr(H M H^T) at the start."""
+    problem, N, d = quadratics(3, d=4), 3, 4
+    runs = [Federation(m.method(), problem) for m in (Mocha(penalty=0.7, omega=kind), Separate())]
+    own = torch.randn(N, d, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+    for run in runs:
+        for i in range(N):
+            run.set_state(i, own[i : i + 1].clone())
+    runs[0].server = own[:, -1:].clone()
+    for run in runs:
+        run.round(a_round(lr=1.0))
+    for i in range(N):
+        gradient = runs[1].state(i)[0] - runs[0].state(i)[0]
+        assert torch.equal(gradient[:-1], torch.zeros(d - 1, dtype=torch.float64))  # the other layers are uncoupled
+        up, down = own[:, -1:].clone(), own[:, -1:].clone()
+        up[i] += 1e-6
+        down[i] -= 1e-6
+        difference = 0.7 * (penalty(up, kind) - penalty(down, kind)) / 2e-6
+        assert float(gradient[-1]) == pytest.approx(difference, rel=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["centring", "published"])
+@pytest.mark.parametrize("N", [1, 2, 5])
+def test_the_coupling_is_the_matrix(kind, N):
+    M, (own, other) = omega(kind, N), coupling(Mocha(omega=kind), N)
+    assert_close(M.diagonal(), torch.full((N,), own, dtype=torch.float64))
+    off = M[~torch.eye(N, dtype=torch.bool)]
+    assert_close(off, torch.full_like(off, other))
+
+
+def test_it_converges_to_the_known_optimum():
+    """Heads: (h_i - a_i) + 2 p (h_i - mean h) = 0 sums to mean h = mean a, so h_i = (a_i + 2 p mean a) / (1 + 2 p)."""
+    problem, p = quadratics(4, samples=1), 0.6
+    run = Federation(Mocha(penalty=p).method(), problem)
+    for number in range(1, 41):
+        run.round(a_round(number, epochs=20, lr=0.2))
+    a = problem.targets
+    heads = (a[:, -1:] + 2 * p * a[:, -1:].mean(0)) / (1 + 2 * p)
+    assert_close(run.server, heads, atol=1e-8, rtol=0)
+    for i in range(4):
+        assert_close(run.model(i, "personal", "trained")[:-1], a[i, :-1], atol=1e-8, rtol=0)
+        assert_close(run.replies[i].info["head_distance"], (heads[i] - heads.mean(0)).norm(), atol=1e-8, rtol=0)
+
+
+def test_the_published_omega_pulls_the_sum_to_zero():
+    """(h_i - a_i) + 2 p (h_i + c S) = 0 with S = sum h: S (1 + 2 p + 2 p c N) = sum a."""
+    problem, p, N = quadratics(3, samples=1), 0.4, 3
+    run = Federation(Mocha(penalty=p, omega="published").method(), problem)
+    for number in range(1, 201):
+        run.round(a_round(number, epochs=5, lr=0.1))
+    c = (1 - 1 / N) ** 2
+    assert_close(run.server.sum(0), problem.targets[:, -1:].sum(0) / (1 + 2 * p + 2 * p * c * N), atol=1e-8, rtol=0)
+
+
+def test_without_a_penalty_it_is_separate_training_to_the_bit():
+    problem = quadratics(3, samples=4)
+    mocha, alone = Federation(Mocha(penalty=0.0).method(), problem), Federation(Separate().method(), problem)
+    coupled = Federation(Mocha().method(), problem)
+    for number in (1, 2):
+        for run in (mocha, alone, coupled):
+            run.round(a_round(number, epochs=2, batch_size=1, momentum=0.9, lr=0.05))
+    for i in range(3):
+        assert torch.equal(mocha.state(i), alone.state(i))
+        assert not torch.allclose(mocha.state(i), coupled.state(i))
+
+
+def test_equal_heads_cost_nothing_when_centred():
+    """The first step from the common model, and any step of a lone client, is separate training's."""
+    for N in (1, 3):
+        problem = quadratics(N)
+        mocha, alone = Federation(Mocha(penalty=2.0).method(), problem), Federation(Separate().method(), problem)
+        for run in (mocha, alone):
+            run.round(a_round(lr=0.1, epochs=3 if N == 1 else 1))
+        for i in range(N):
+            assert_close(mocha.state(i), alone.state(i))
+
+
+def test_only_heads_travel():
+    run = Federation(Mocha().method(), quadratics(4, d=6))
+    down = run.method.server.down(run.server, (1, 3), a_round())
+    assert down["heads"].bank.shape == (4, 1)
+    assert down["heads"].index.tolist() == [[0, 2, 3], [0, 1, 2]]
+    run.round(a_round())
+    assert {name for reply in run.replies for name in reply.uplink} == {"head"}
+    assert all(reply.uplink["head"].shape == (1,) for reply in run.replies)
+
+
+def test_absent_clients_keep_their_model_and_their_last_head():
+    run = Federation(Mocha().method(), quadratics(3))
+    run.round(a_round(1))
+    head, model = run.server[1].clone(), run.state(1).clone()
+    run.round(a_round(2), ids=(0, 2))
+    assert torch.equal(run.server[1], head)
+    assert torch.equal(run.state(1), model)
