@@ -27,6 +27,9 @@ VARIANTS = [
     ("fedamp", {"start": "cloud"}),
     ("fedamp", {"attention": "scad"}),
     ("fedfomo", {"budget": 1}),
+    ("fedala", {"layers": 2, "adapt": False}),
+    ("per-fedavg", {"order": "hf"}),
+    ("partialfed", {"rule": "lower-shared"}),
 ]
 TABLE = [(name, {}) for name in METHODS] + VARIANTS
 IDS = [name + "".join(f" {k}={v}" for k, v in settings.items()) for name, settings in TABLE]

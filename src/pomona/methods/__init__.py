@@ -7,13 +7,20 @@ from pydantic import Field
 from pomona.methods.apfl import Apfl
 from pomona.methods.apple import Apple
 from pomona.methods.cfl import CFL
+from pomona.methods.customised import FedAvgC, FedProxC
 from pomona.methods.ditto import Ditto
+from pomona.methods.fedala import FedAla
 from pomona.methods.fedamp import FedAMP, HeurFedAMP
 from pomona.methods.fedavg import FedAvg, FedAvgFT, FedAvgLocal
 from pomona.methods.feddyn import FedDyn
 from pomona.methods.fedfomo import FedFomo, FedFomoMA
+from pomona.methods.fedphp import FedPHP
 from pomona.methods.fedprox import FedProx, FedProxFT
+from pomona.methods.fedrep import FedRep
+from pomona.methods.lgfedavg import LGFedAvg
 from pomona.methods.mocha import Mocha
+from pomona.methods.partialfed import PartialFed
+from pomona.methods.perfedavg import PerFedAvg
 from pomona.methods.pfedme import PFedMe
 from pomona.methods.scaffold import Scaffold
 from pomona.methods.separate import Separate
@@ -23,8 +30,10 @@ AnyMethod = (
     | FedAvg
     | FedAvgLocal
     | FedAvgFT
+    | FedAvgC
     | FedProx
     | FedProxFT
+    | FedProxC
     | Scaffold
     | FedDyn
     | Apfl
@@ -33,8 +42,14 @@ AnyMethod = (
     | FedFomo
     | FedFomoMA
     | Apple
+    | FedAla
+    | PerFedAvg
+    | FedRep
     | PFedMe
     | Ditto
+    | FedPHP
+    | PartialFed
+    | LGFedAvg
     | Mocha
     | CFL
 )

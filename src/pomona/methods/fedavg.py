@@ -61,13 +61,16 @@ class FedAvgFT(Settings):
 
 
 def client(mu: float) -> Client:
-    """Local SGD from the received model w, pulled towards it by mu (v - w): FedAvg for mu = 0, FedProx above."""
+    """Local SGD from the received model w, pulled towards it by mu (v - w): FedAvg for mu = 0, FedProx above.
+
+    A method that prepares another start (fine-tuning, ALA) adds it as ``received["start"]``; the pull stays towards w.
+    """
 
     def train(state: None, received: Received, cohort: Cohort, round_: Round) -> tuple[None, Uplink, Info]:
         w = received["model"]
         cohort.observe("global", w, "received")
         pull = (lambda v: mu * (v - w[: len(v)])) if mu else None
-        local = sgd(cohort, w.clone(), round_, pull=pull)
+        local = sgd(cohort, received.get("start", w).clone(), round_, pull=pull)
         cohort.observe("local", local, "trained")
         return None, {"model": local}, {}
 

@@ -1,0 +1,173 @@
+"""FedPHP: every client inherits a private model from its own past, and lets it teach the next local training.
+
+Li, Zhan, Shao, Li, Song. FedPHP: federated personalization with inherited private models. ECML-PKDD 2021.
+
+    client           w_i <- SGD(w; E epochs on (1 - lambda) F_i + lambda R(., h_i))        h_i fixed
+                     h_i <- m h_i + (1 - m) w_i,   m = mu (r - 1) / rounds,   0 in the first participation
+    server           as FedAvg: w <- sum_i n_i / n w_i
+    transfer R       distillation: the run's loss against h_i's answers, softened by temperature 4
+                     mmd: squared maximum mean discrepancy between the features of w_i and of h_i on the batch, with
+                     five Gaussian kernels around the mean squared distance
+
+h_i never leaves the client; ``personal, trained`` is h_i after the mixing. Under full participation m is the published
+code's momentum, mu times the times a client took part over the times it will.
+
+Differs from published code: that knows the participation rate and counts each client's visits (here the round counts,
+which is the same on average), and clips gradients.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from pomona.federation.round import Roster, Round
+from pomona.methods.base import (
+    Card,
+    Client,
+    Info,
+    Initial,
+    Method,
+    Received,
+    Uplink,
+    averaging,
+    descend,
+    velocities,
+)
+from pomona.objective.cohort import Cohort
+from pomona.objective.loop import RowCriterion
+from pomona.objective.objective import Objective
+from pomona.settings import Settings
+
+TEMPERATURE = 4.0
+KERNELS = (0.25, 0.5, 1.0, 2.0, 4.0)
+
+
+class FedPHP(Settings):
+    """FedPHP's settings; symbols of the paper in brackets."""
+
+    name: Literal["fedphp"] = "fedphp"
+    mu: float = Field(0.9, ge=0, le=1, description="how much of the inherited model stays in the last round (mu)")
+    transfer: Literal["mmd", "distillation"] = Field(
+        "distillation", description="what the inherited model teaches: features, or answers"
+    )
+    transfer_weight: float = Field(0.1, ge=0, le=1, description="weight of the transfer in the loss (lambda)")
+
+    def method(self) -> Method:
+        """The two halves."""
+        return Method(averaging(), client(self), CARD)
+
+
+@dataclass(frozen=True)
+class State:
+    """A client's inherited model (n, d), and whether it ever took part (n,)."""
+
+    inherited: Tensor
+    seen: Tensor
+
+
+def client(settings: FedPHP) -> Client:
+    """Trains under the eyes of its inherited model, and mixes it anew."""
+
+    def start(initial: Initial, roster: Roster, ids: tuple[int, ...], seed: int) -> State:
+        model = initial().repeat(len(ids), 1)
+        return State(model, torch.zeros(len(ids), dtype=torch.bool, device=model.device))
+
+    def train(state: State, received: Received, cohort: Cohort, round_: Round) -> tuple[State, Uplink, Info]:
+        w, n = received["model"], cohort.objective.trained
+        cohort.observe("global", w, "received")
+        W = received.get("start", w).clone()
+        teachers = [
+            Teacher.of(settings, h, c, cohort.objective)
+            for h, c in zip(state.inherited, cohort.clients, strict=True)
+            if settings.transfer_weight and cohort.trains
+        ]
+        for batch, v, velocity in cohort.steps(round_.epochs, W, velocities(W[:, :n], round_)):
+            lessons = [teacher.lesson(index) for teacher, index in zip(teachers, batch.indices, strict=False)]
+            _, g = cohort.gradient(v, batch, lessons or None)
+            descend(v[:, :n], g[:, :n], velocity, round_)
+        cohort.observe("local", W, "trained")
+
+        kept = state.seen.to(W) * (settings.mu * (round_.number - 1) / round_.total)
+        inherited = torch.lerp(W, state.inherited, kept.unsqueeze(1))
+        cohort.observe("personal", inherited, "trained")
+        return State(inherited, torch.ones_like(state.seen)), {"model": W}, {"inheritance": kept}
+
+    return Client(start, train)
+
+
+@dataclass(frozen=True)
+class Teacher:
+    """What an inherited model says of a client's own training samples.
+
+    ``rows`` (m,) are the samples, ascending; ``says`` (m, f) its features of them, or (m, K) its soft answers.
+    """
+
+    settings: FedPHP
+    objective: Objective
+    rows: Tensor
+    says: Tensor
+
+    @classmethod
+    def of(cls, settings: FedPHP, h: Tensor, client: int, objective: Objective) -> "Teacher":
+        """Ask an inherited model (d,) about all of a client's training samples, once a round."""
+        rows, order = objective.data.rows["train"][client].sort()
+        if settings.transfer == "mmd":
+            says = objective.features(h, client, "train")
+        else:
+            says = softened(objective.outputs(h, client, "train")[0], objective.data.targets)
+        return cls(settings, objective, rows, says[order])
+
+    def lesson(self, index: Tensor) -> RowCriterion:
+        """The loss of one batch: (1 - lambda) F + lambda R."""
+        told, weight = self.says[torch.searchsorted(self.rows, index)], self.settings.transfer_weight
+
+        def loss(outputs: Tensor, targets: Tensor, features: Tensor) -> Tensor:
+            task = self.objective.criterion(outputs, targets).mean()
+            if self.settings.transfer == "mmd":
+                transfer = discrepancy(features, told)
+            else:
+                transfer = self.objective.criterion(outputs, told).mean()
+            return (1 - weight) * task + weight * transfer
+
+        return loss
+
+
+def softened(outputs: Tensor, targets: str) -> Tensor:
+    """A model's answers (m, K) as targets of the run's own loss: probabilities at temperature 4, or plain values."""
+    match targets:
+        case "classes":
+            return (outputs / TEMPERATURE).softmax(1)
+        case "multilabel":
+            return (outputs / TEMPERATURE).sigmoid()
+    return outputs
+
+
+def discrepancy(x: Tensor, y: Tensor) -> Tensor:
+    """Squared MMD () between samples x and y (b, f), over Gaussian kernels of five widths (biased estimate).
+
+    The middle width is the mean squared distance between different samples of both together, held fixed.
+    """
+    z = torch.cat([x, y])
+    b, m = len(x), len(z)
+    square = (z * z).sum(1)
+    distance = (square.unsqueeze(1) + square - 2 * z @ z.T).clamp_min(0)
+    width = distance.detach().sum() / (m * m - m) + 1e-8
+    kernel = torch.stack([torch.exp(-distance / (width * k)) for k in KERNELS]).sum(0)
+    return kernel[:b, :b].mean() + kernel[b:, b:].mean() - 2 * kernel[:b, b:].mean()
+
+
+CARD = Card(
+    paper="Li et al., ECML-PKDD 2021",
+    summary="one global model, and a moving average of its own local models for each client",
+    down="1",
+    up="1",
+    private="the inherited model",
+    headline=("personal", "trained"),
+    departures=(
+        "the momentum follows the round; published code counts a client's visits",
+        "no clipping of gradients",
+    ),
+)

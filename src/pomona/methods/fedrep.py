@@ -1,0 +1,143 @@
+"""FedRep: the lower layers are learned together, every client keeps a head of its own.
+
+Collins, Hassani, Mokhtari, Shakkottai. Exploiting shared representations for personalized federated learning. ICML
+2021, Algorithm 1.
+
+    objective        min_phi  1/n sum_i n_i min_{h_i} F_i(h_i o phi)         (eq. 2, weighted by samples)
+    client           h_i   <- SGD(h_i; head epochs), phi fixed at what was received
+                     phi_i <- SGD(phi; E epochs), h_i fixed
+    server           phi   <- sum_i n_i / n phi_i
+
+Only phi travels, in both directions. ``personal, received`` is the received phi under the head fitted to it, and
+``personal, trained`` the same after phi's epochs.
+
+Differs from the paper: the mean over clients is weighted by samples, so that with all layers shared this is FedAvg.
+Differs from published code: it judges the averaged phi under the head of the round before, and fits the heads for ten
+epochs once, at the end. BatchNorm statistics stand with phi; they move in the head's epochs too, as in the code.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from pomona.errors import ConfigError
+from pomona.federation.round import Roster, Round
+from pomona.methods.base import (
+    Card,
+    Client,
+    Info,
+    Initial,
+    Method,
+    Received,
+    Server,
+    Uplink,
+    averaging,
+    descend,
+    velocities,
+)
+from pomona.objective.cohort import TRAINING, Cohort
+from pomona.settings import Settings
+
+Layers = tuple[slice, ...]
+
+
+class FedRep(Settings):
+    """FedRep's settings."""
+
+    name: Literal["fedrep"] = "fedrep"
+    shared: int | None = Field(None, ge=0, description="lower layers that are shared; all but the last if not set")
+    head_epochs: int = Field(1, ge=0, description="epochs of the head each round, before those of the shared layers")
+
+    def method(self) -> Method:
+        """The two halves."""
+        return Method(server(self), client(self), CARD)
+
+
+def head(settings: FedRep, layers: Layers) -> slice:
+    """Where the head stands in a row. Raises ConfigError if fewer layers exist than are to be shared."""
+    return upper(layers, 1 if settings.shared is None else len(layers) - settings.shared)
+
+
+def server(settings: FedRep) -> Server:
+    """FedAvg's server, on the shared layers."""
+
+    def start(initial: Initial, roster: Roster, seed: int) -> Tensor:
+        return without(initial(), head(settings, initial.layers))
+
+    return replace(averaging(), start=start)
+
+
+@dataclass(frozen=True)
+class State:
+    """A client's head (n, h)."""
+
+    head: Tensor
+
+
+def client(settings: FedRep) -> Client:
+    """Fits its head, then trains the shared layers under it."""
+
+    def start(initial: Initial, roster: Roster, ids: tuple[int, ...], seed: int) -> State:
+        return State(initial()[head(settings, initial.layers)].repeat(len(ids), 1))
+
+    def train(state: State, received: Received, cohort: Cohort, round_: Round) -> tuple[State, Uplink, Info]:
+        part = head(settings, cohort.layers)
+        W = insert(received["model"], state.head, part)
+        sgd_on(slice(part.start, cohort.objective.trained), cohort, W, round_, settings.head_epochs, "head")
+        cohort.observe("personal", W, "received")
+        sgd_on(slice(0, part.start), cohort, W, round_, round_.epochs, TRAINING)
+        cohort.observe("personal", W, "trained")
+        return State(W[:, part].clone()), {"model": without(W, part)}, {}
+
+    return Client(start, train)
+
+
+def sgd_on(part: slice, cohort: Cohort, W: Tensor, round_: Round, epochs: int, purpose: str) -> None:
+    """Local SGD on a part of rows W (n, d), in place, the rest held fixed; nothing for an empty part."""
+    if part.start == part.stop:
+        return
+    for batch, w, velocity in cohort.steps(epochs, W, velocities(W[:, part], round_), purpose=purpose):
+        _, g = cohort.gradient(w, batch)
+        descend(w[:, part], g[:, part], velocity, round_)
+
+
+def upper(layers: Layers, count: int) -> slice:
+    """Where the ``count`` upper layers stand in a row; all layers are the whole row, with its statistics.
+
+    Statistics behind the parameters belong to the lower layers otherwise. Raises ConfigError unless that many exist.
+    """
+    if not 0 <= count <= len(layers):
+        raise ConfigError(
+            f"method.shared or method.layers names more layers than the network has; set it to {len(layers)} or less"
+        )
+    if count == len(layers):
+        return slice(0, None)
+    return slice(layers[-count].start if count else layers[-1].stop, layers[-1].stop)
+
+
+def without(W: Tensor, part: slice) -> Tensor:
+    """Rows (..., d) less a part: (..., d - p)."""
+    after = W[..., part.stop :] if part.stop is not None else W[..., :0]
+    return torch.cat([W[..., : part.start], after], dim=-1)
+
+
+def insert(rest: Tensor, values: Tensor, part: slice) -> Tensor:
+    """The inverse of ``without``: rows (..., d) of their rest (..., d - p) and the part's values (..., p)."""
+    return torch.cat([rest[..., : part.start], values, rest[..., part.start :]], dim=-1)
+
+
+CARD = Card(
+    paper="Collins et al., ICML 2021, Algorithm 1",
+    summary="lower layers shared, a head for each client",
+    down="share of the lower layers",
+    up="share of the lower layers",
+    private="the head",
+    headline=("personal", "received"),
+    departures=(
+        "weights n_i / n over the cohort, so that with all layers shared this is FedAvg",
+        "judged with the head fitted to the received layers; published code fits all heads once, at the end",
+    ),
+)

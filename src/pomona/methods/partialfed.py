@@ -1,0 +1,197 @@
+"""PartialFed: each client takes over part of the global model, layer by layer, and keeps its own last layers elsewhere.
+
+Sun, Huo, Yang, Bai. PartialFed: cross-domain personalized federated learning via partial initialization. NeurIPS 2021.
+No code was published; this is a reconstruction.
+
+    start            t_i = z * w + (1 - z) * w_i, gates z in {0, 1} a layer; w received, w_i the client's last model
+    rules (Fix)      lower-shared: all layers but the last are global;  head-shared: the last one only;
+                     local-norm: all but normalisation layers;  then w_i <- SGD(t_i; E epochs)
+    adaptive         both sources are trained: in each batch, with logistic noise e_l drawn anew,
+                     z_l = 1[pi_l + e_l > 0],   t = z * a + (1 - z) * b     a starts at w, b at w_i
+                     the chosen source takes the step:  a_l or b_l <- . - lr dF_i/dt_l        on 4/5 of the batch
+                     pi_l <- pi_l - lr <dF_i/dt_l, a_l - b_l> p (1 - p) / T, p = sigmoid((pi_l + e_l) / T)  on the rest
+                     at the end w_i = z * a + (1 - z) * b with z = 1[pi >= 0]
+    server           as FedAvg: w <- sum_i n_i / n w_i
+
+pi_l is the difference of the two logits of a straight-through Gumbel-softmax between the sources: the difference of two
+Gumbel variables is logistic, the softmax of two a sigmoid. pi starts at 0 and stays with the client. Gates go to info.
+
+Not known from the paper, chosen here: the disjoint shares (4/5 and 1/5 of each batch; a batch too small for that trains
+weights only), the logits' rate (the run's lr), a fixed temperature T, and what becomes of the source that a batch does
+not use (it rests).
+"""
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from pomona.errors import ConfigError
+from pomona.federation.round import Roster, Round
+from pomona.methods import separate
+from pomona.methods.base import (
+    Card,
+    Client,
+    Info,
+    Initial,
+    Method,
+    Received,
+    Uplink,
+    averaging,
+    descend,
+    sgd,
+    velocities,
+)
+from pomona.methods.fedrep import upper
+from pomona.objective.batches import Batch
+from pomona.objective.cohort import Cohort
+from pomona.rng import stream
+from pomona.settings import Settings
+
+STRATEGY_SHARE = 0.2
+
+
+class PartialFed(Settings):
+    """PartialFed's settings."""
+
+    name: Literal["partialfed"] = "partialfed"
+    rule: Literal["adaptive", "lower-shared", "head-shared", "local-norm"] = Field(
+        "adaptive", description="which layers are the global model's: learned gates, or a fixed rule"
+    )
+    temperature: float = Field(1.0, gt=0, description="of the sigmoid through which adaptive gates learn")
+
+    def method(self) -> Method:
+        """The two halves."""
+        if self.rule == "adaptive":
+            return Method(averaging(), adaptive(self.temperature), replace(CARD, mixes=True))
+        return Method(averaging(), fixed(self.rule), CARD)
+
+
+# Fix: the gates follow from the network.
+
+
+def fixed(rule: str) -> Client:
+    """Partial initialisation by a rule; the state is the client's last model (n, d)."""
+
+    def train(last: Tensor, received: Received, cohort: Cohort, round_: Round) -> tuple[Tensor, Uplink, Info]:
+        w = received.get("start", received["model"])
+        taken = global_part(rule, cohort, last)
+        W = torch.where(taken, w, last)
+        cohort.observe("personal", W, "received")
+        sgd(cohort, W, round_)
+        cohort.observe("personal", W, "trained")
+        gates = torch.stack([taken[s].to(W).mean() for s in cohort.layers])
+        return W, {"model": W}, {"gates": gates.repeat(len(W), 1)}
+
+    return Client(separate.start, train)
+
+
+def global_part(rule: str, cohort: Cohort, rows: Tensor) -> Tensor:
+    """Which numbers of rows (n, d) a rule takes from the global model: bool (d,).
+
+    Raises ConfigError for local-norm in a network without normalisation layers.
+    """
+    taken = torch.full_like(rows[0], rule != "head-shared", dtype=torch.bool)
+    if rule == "local-norm":
+        if not cohort.objective.norms:
+            raise ConfigError(
+                "method.rule = local-norm, but the network has no normalisation layers; take another rule"
+            )
+        for norm in cohort.objective.norms:
+            taken[norm] = False
+    else:
+        taken[upper(cohort.layers, 1)] = rule == "head-shared"
+    return taken
+
+
+# Adaptive: the gates are learned.
+
+
+@dataclass(frozen=True)
+class State:
+    """A client's last model (n, d), and a logit a layer (n, L): how much it favours the global one."""
+
+    last: Tensor
+    logits: Tensor
+
+
+def adaptive(temperature: float) -> Client:
+    """Learns two sources of weights, and gates between them."""
+
+    def start(initial: Initial, roster: Roster, ids: tuple[int, ...], seed: int) -> State:
+        last = initial().repeat(len(ids), 1)
+        return State(last, last.new_zeros(len(ids), len(initial.layers)))
+
+    def train(state: State, received: Received, cohort: Cohort, round_: Round) -> tuple[State, Uplink, Info]:
+        A, B, pi = received.get("start", received["model"]).clone(), state.last, state.logits
+        n, layer = cohort.objective.trained, layer_of(cohort.layers, A.shape[1]).to(A.device)
+        cohort.observe("personal", torch.where((pi >= 0)[:, layer], A, B), "received")
+
+        noise = [stream(round_.seed, "gates", round_.number, c) for c in cohort.clients]
+        sources = (A, B, velocities(A[:, :n], round_), velocities(A[:, :n], round_), pi)
+        for batch, a, b, va, vb, logits in cohort.steps(round_.epochs, *sources):
+            drawn = [torch.from_numpy(s.logistic(size=pi.shape[1])) for s in noise[: len(a)]]
+            soft = logits + torch.stack(drawn).to(logits)
+            z = (soft > 0)[:, layer]
+            weights, strategy, learns = halves(batch, cohort.objective.least_batch)
+
+            W, velocity = torch.where(z, a, b), torch.where(z[:, : va.shape[1]], va, vb)
+            _, g = cohort.gradient(W, weights)
+            descend(W[:, :n], g[:, :n], velocity, round_)
+            for source, v, chosen in ((a, va, z), (b, vb, ~z)):
+                source[chosen] = W[chosen]
+                v[chosen[:, : v.shape[1]]] = velocity[chosen[:, : v.shape[1]]]
+
+            if any(learns):
+                _, g = cohort.gradient(W, strategy)
+                slope = gate_slope(g * (a - b), cohort.layers, soft / temperature) / temperature
+                logits.sub_(slope * torch.tensor(learns).to(slope).unsqueeze(1), alpha=round_.lr)
+
+        W = torch.where((pi >= 0)[:, layer], A, B)
+        cohort.observe("personal", W, "trained")
+        return State(W, pi), {"model": W}, {"gates": pi.sigmoid()}
+
+    return Client(start, train, private=("logits",))
+
+
+def layer_of(layers: tuple[slice, ...], d: int) -> Tensor:
+    """The layer of each number of a row (d,); what stands behind all layers counts as the first."""
+    layer = torch.zeros(d, dtype=torch.long)
+    for number, part in enumerate(layers):
+        layer[part] = number
+    return layer
+
+
+def halves(batch: Batch, least: int) -> tuple[Batch, Batch, list[bool]]:
+    """A batch's samples for the weights, disjoint ones for the logits, and which clients have enough for both."""
+    held = [int(STRATEGY_SHARE * len(i)) for i in batch.indices]
+    held = [h if h >= least <= len(i) - h else 0 for h, i in zip(held, batch.indices, strict=True)]
+    weights = [i[h:] for h, i in zip(held, batch.indices, strict=True)]
+    strategy = [i[: h or least] for h, i in zip(held, batch.indices, strict=True)]
+    return (
+        replace(batch, indices=weights),
+        replace(batch, indices=strategy, purpose="strategy"),
+        [h > 0 for h in held],
+    )
+
+
+def gate_slope(products: Tensor, layers: tuple[slice, ...], soft: Tensor) -> Tensor:
+    """dF/d(soft) (n, L) through the sigmoid: layer sums of products (n, d) of gradient and difference of sources."""
+    p = soft.sigmoid()
+    return torch.stack([products[:, s].sum(1) for s in layers], 1) * p * (1 - p)
+
+
+CARD = Card(
+    paper="Sun et al., NeurIPS 2021",
+    summary="each client takes over some layers of the global model, and keeps its own elsewhere",
+    down="1",
+    up="1",
+    private="the gates and the personal model",
+    headline=("personal", "trained"),
+    departures=(
+        "a reconstruction: no code was published",
+        "4/5 of each batch for the weights, 1/5 for the gates; constant temperature; the logits' rate is lr",
+    ),
+)

@@ -1,0 +1,54 @@
+"""FedAvg-C and FedProx-C: fine-tuning first, then training on from there."""
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from pomona.methods.customised import FedAvgC, FedProxC
+from pomona.methods.fedavg import FedAvg
+from pomona.methods.fedprox import FedProx
+from problems import Federation, Quadratics, a_round, quadratics
+
+PASSES = {"epochs": 2, "batch_size": 2, "momentum": 0.9, "lr": 0.05}
+
+
+@pytest.mark.parametrize(
+    ("tuned", "plain"),
+    [(FedAvgC(finetune_epochs=0), FedAvg()), (FedProxC(finetune_epochs=0, mu=0.3), FedProx(mu=0.3))],
+)
+def test_no_fine_tuning_is_the_plain_method_to_the_bit(tuned, plain):
+    problem = quadratics(3, samples=5)
+    one, two = Federation(tuned.method(), problem), Federation(plain.method(), problem)
+    for number in (1, 2, 3):
+        one.round(a_round(number, **PASSES))
+        two.round(a_round(number, **PASSES))
+        assert torch.equal(one.server, two.server)
+        assert torch.equal(one.model(1, "personal", "received"), two.model(1, "global", "received"))
+
+
+def test_without_a_proximal_term_both_are_one():
+    problem = quadratics(3, samples=5)
+    prox, avg = Federation(FedProxC(mu=0.0).method(), problem), Federation(FedAvgC().method(), problem)
+    for number in (1, 2):
+        prox.round(a_round(number, **PASSES))
+        avg.round(a_round(number, **PASSES))
+    assert torch.equal(prox.server, avg.server)
+
+
+def test_full_batch_descent_is_fedavg_with_the_epochs_added():
+    problem = quadratics(3, samples=4)
+    tuned, longer = Federation(FedAvgC(finetune_epochs=3).method(), problem), Federation(FedAvg().method(), problem)
+    for number in (1, 2):
+        tuned.round(a_round(number, epochs=2))
+        longer.round(a_round(number, epochs=5))
+    assert_close(tuned.server, longer.server)
+
+
+def test_fedprox_c_by_hand():
+    """a = 3, lr .1, mu 2, one epoch each: t = w - .1 (w - 3) without the term; v = t - .1 ((t - 3) + 2 (t - w))."""
+    run = Federation(FedProxC(mu=2.0).method(), Quadratics(torch.tensor([[3.0]], dtype=torch.float64), [[0]]))
+    w = run.initial().item()
+    run.round(a_round(lr=0.1))
+    t = w - 0.1 * (w - 3)
+    assert run.model(0, "personal", "received").item() == pytest.approx(t)
+    assert run.server.item() == pytest.approx(t - 0.1 * ((t - 3) + 2 * (t - w)))

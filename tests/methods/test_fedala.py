@@ -1,0 +1,243 @@
+"""FedALA against its equations, and ALA as a plug-in."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pomona.errors import ConfigError
+from pomona.methods import fedavg
+from pomona.methods.base import Method, averaging
+from pomona.methods.fedala import Ala, FedAla, adaptive, by_layer, converged, mixed
+from pomona.methods.fedavg import FedAvg
+from pomona.methods.separate import Separate
+from problems import Federation, Quadratics, a_round, quadratics
+
+PASSES = {"epochs": 2, "batch_size": 2, "momentum": 0.9, "lr": 0.05}
+
+
+def state_with(run, client, **over):
+    run.set_state(client, replace(run.state(client), **over))
+
+
+def info(run, client, name):
+    return run.replies[client].info[name]
+
+
+def test_weight_gradient_is_the_finite_difference_of_the_loss_at_the_mixture():
+    """One full-batch epoch with eta = .01 far from the bounds: (W - W_new) / .01 is dF(w_i + (w - w_i) W) / dW."""
+    problem = quadratics(2, d=4)
+    run = Federation(FedAla(layers=2, sample_share=1.0, weight_lr=0.01).method(), problem)
+    w = run.server.clone()
+    last = w + torch.tensor([[0.5, -1.0, 2.0, 0.3]], dtype=torch.float64)
+    W = torch.full((1, 4), 0.5, dtype=torch.float64)
+    state_with(run, 0, last=last, weights=W, started=torch.tensor([True]))
+    run.round(a_round())
+    gradient = (W - run.state(0).weights)[0] / 0.01
+
+    def loss(weights):
+        return float(problem.losses(last[0] + (w - last[0]) * weights, 0, "train").mean())
+
+    for q in range(4):
+        step = torch.zeros(4, dtype=torch.float64)
+        step[q] = 1e-6
+        difference = (loss(W[0] + step) - loss(W[0] - step)) / 2e-6
+        assert gradient[q] == pytest.approx(difference, rel=1e-6, abs=1e-8)
+
+
+def test_without_a_weight_rate_it_is_fedavg_to_the_bit():
+    problem = quadratics(3, samples=5)
+    ala, avg = Federation(FedAla(weight_lr=0.0, layers=2).method(), problem), Federation(FedAvg().method(), problem)
+    for number in range(1, 5):
+        ala.round(a_round(number, **PASSES))
+        avg.round(a_round(number, **PASSES))
+        assert torch.equal(ala.server, avg.server)
+        assert torch.equal(ala.model(0, "personal", "received"), avg.model(0, "global", "received"))
+
+
+def test_weights_of_zero_on_all_layers_are_separate_training_to_the_bit():
+    problem = quadratics(3, samples=5)
+    ala, alone = Federation(FedAla(weight_lr=0.0, layers=2).method(), problem), Federation(Separate().method(), problem)
+    for i in range(3):
+        state_with(ala, i, weights=torch.zeros_like(ala.state(i).weights))
+    for number in range(1, 5):
+        ala.round(a_round(number, **PASSES))
+        alone.round(a_round(number, **PASSES))
+    assert all(torch.equal(ala.state(i).last, alone.state(i)) for i in range(3))
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.floats(0, 1e4), st.integers(0, 2), st.integers(0, 5))
+def test_weights_stay_between_zero_and_one(rate, layers, seed):
+    run = Federation(FedAla(weight_lr=rate, layers=layers).method(), quadratics(3, seed=seed))
+    for number in (1, 2, 3):
+        run.round(a_round(number))
+    for i in range(3):
+        weights = run.state(i).weights
+        assert ((weights >= 0) & (weights <= 1)).all()
+
+
+def test_a_received_model_equal_to_the_own_one_leaves_the_weights_alone():
+    """One client: what it receives is what it sent."""
+    run = Federation(FedAla().method(), quadratics(1))
+    for number in (1, 2, 3):
+        run.round(a_round(number))
+        assert info(run, 0, "ala_epochs") == 0
+    assert torch.equal(run.state(0).weights, torch.ones(1, 1, dtype=torch.float64))
+    assert not run.state(0).started
+
+
+def test_the_stages_none_then_until_converged_then_one_epoch():
+    run = Federation(FedAla(weight_lr=0.5).method(), quadratics(3))
+    epochs = []
+    for number in range(1, 5):
+        run.round(a_round(number))
+        epochs.append([float(info(run, i, "ala_epochs")) for i in range(3)])
+    assert epochs[0] == [0, 0, 0]
+    assert all(11 <= e <= 40 for e in epochs[1])
+    assert epochs[2:] == [[1, 1, 1], [1, 1, 1]]
+
+
+def test_the_stage_is_capped():
+    run = Federation(FedAla(stage_epochs=4).method(), quadratics(3))
+    for number in (1, 2):
+        run.round(a_round(number))
+    assert all(info(run, i, "ala_epochs") == 4 for i in range(3))
+
+
+def test_without_adaptation_the_initial_weights_are_reused():
+    run = Federation(FedAla(adapt=False, weight_lr=0.5).method(), quadratics(3))
+    for number in (1, 2):
+        run.round(a_round(number))
+    kept = [run.state(i).weights.clone() for i in range(3)]
+    run.round(a_round(3))
+    assert all(torch.equal(run.state(i).weights, kept[i]) for i in range(3))
+    assert any((weights < 1).any() for weights in kept)
+
+
+def test_before_its_start_round_it_is_fedavg():
+    problem = quadratics(3)
+    late, avg = Federation(FedAla(start_round=3).method(), problem), Federation(FedAvg().method(), problem)
+    for number in (1, 2):
+        late.round(a_round(number))
+        avg.round(a_round(number))
+    assert torch.equal(late.server, avg.server)
+    late.round(a_round(3))
+    assert all(info(late, i, "ala_epochs") >= 11 for i in range(3))
+
+
+def test_a_late_client_begins_at_its_first_visit():
+    run = Federation(FedAla().method(), quadratics(3))
+    run.round(a_round(1), ids=(0, 1))
+    run.round(a_round(2), ids=(0, 2))
+    assert run.replies[1].client == 2
+    assert run.replies[1].info["ala_epochs"] >= 11
+
+
+def test_absent_clients_rest():
+    run = Federation(FedAla().method(), quadratics(3))
+    for number in (1, 2):
+        run.round(a_round(number))
+    before = {name: t.clone() for name, t in vars(run.state(1)).items() if isinstance(t, torch.Tensor)}
+    run.round(a_round(3), ids=(0, 2))
+    assert all(torch.equal(getattr(run.state(1), name), t) for name, t in before.items())
+
+
+def test_lower_layers_are_the_received_ones_and_learning_lowers_the_loss():
+    problem = quadratics(4, samples=3)
+    run = Federation(FedAla(layers=1, weight_lr=0.5, sample_share=1.0).method(), problem)
+    run.round(a_round(1, lr=0.5))
+    w = run.server.clone()
+    run.round(a_round(2, lr=0.5))
+    losses = []
+    for i in range(4):
+        start = run.model(i, "personal", "received")
+        assert torch.equal(start[:-1], w[:-1])
+        losses.append([float(problem.losses(m, i, "train").mean()) for m in (start, w)])
+    assert all(adapted <= received for adapted, received in losses)
+    assert any(adapted < received for adapted, received in losses)
+
+
+def test_learned_weights_reach_the_best_mixture():
+    """One number: F(t) = (t - a)^2 / 2 on t = w_i + (w - w_i) W is lowest at W = (a - w_i) / (w - w_i), here 1/4."""
+    problem = Quadratics(torch.tensor([[1.0], [0.0]], dtype=torch.float64), [[0], [1]])
+    run = Federation(FedAla(sample_share=1.0, weight_lr=0.05, stage_epochs=300).method(), problem)
+    run.server = torch.tensor([4.0], dtype=torch.float64)
+    state_with(run, 0, last=torch.zeros(1, 1, dtype=torch.float64))
+    run.round(a_round(1))
+    # Each epoch brings W - 1/4 down to 1 - .05 * 16 = 1/5 of itself; eleven leave (3/4) / 5^11.
+    assert run.state(0).weights.item() == pytest.approx(0.25, abs=1e-7)
+    assert run.model(0, "personal", "received").item() == pytest.approx(1.0, abs=1e-6)
+
+
+def test_the_proximal_centre_stays_the_received_model():
+    """w_i = 2, w = 6, W = 1/4: start 3. F(v) = (v - 1)^2 / 2, mu = 2, lr .1: v <- 3 - .1 ((3 - 1) + 2 (3 - 6)) = 3.4."""
+    problem = Quadratics(torch.tensor([[1.0], [0.0]], dtype=torch.float64), [[0], [1]])
+    half = adaptive(fedavg.client(mu=2.0), Ala(weight_lr=0.0))
+    run = Federation(Method(averaging(), half, FedAla().method().card), problem)
+    run.server = torch.tensor([6.0], dtype=torch.float64)
+    full = {"last": 2.0, "weights": 0.25}
+    state_with(run, 0, **{k: torch.full((1, 1), v, dtype=torch.float64) for k, v in full.items()})
+    run.round(a_round(1, lr=0.1))
+    assert run.model(0, "personal", "received").item() == pytest.approx(3.0)
+    assert run.model(0, "global", "received").item() == pytest.approx(6.0)
+    assert run.state(0).last.item() == pytest.approx(3.4)
+
+
+def test_the_weights_learn_on_their_share_of_the_samples():
+    seen = []
+
+    class Watched(Quadratics):
+        def gradient(self, W, indices, criterion=None):
+            seen.append(indices[0])
+            return super().gradient(W, indices, criterion)
+
+    plain = quadratics(2, samples=10)
+    run = Federation(FedAla(sample_share=0.4, stage_epochs=3).method(), Watched(plain.targets, plain.rows))
+    run.round(a_round(1))
+    seen.clear()
+    run.round(a_round(2), ids=(1,))
+    stage, training = seen[:3], seen[3:]
+    assert [len(i) for i in stage] == [4, 4, 4]
+    assert len({tuple(sorted(i.tolist())) for i in stage}) == 1
+    assert set(stage[0].tolist()) < set(range(10, 20))
+    assert [len(i) for i in training] == [10]
+
+
+def test_only_the_model_goes_up():
+    run = Federation(FedAla().method(), quadratics(3))
+    for number in (1, 2):
+        run.round(a_round(number))
+    assert {name for reply in run.replies for name in reply.uplink} == {"model"}
+    assert run.replies[0].uplink["model"].shape == (5,)
+
+
+def test_a_mixture_is_exact_at_both_ends():
+    rows = torch.randn(2, 3, 50, generator=torch.Generator().manual_seed(0))
+    w, last = rows
+    assert torch.equal(mixed(w, last, torch.ones(3, 20), slice(30, 50)), w)
+    zero = mixed(w, last, torch.zeros(3, 20), slice(30, 50))
+    assert torch.equal(zero[:, 30:], last[:, 30:])
+    assert torch.equal(zero[:, :30], w[:, :30])
+
+
+def test_the_stage_ends_when_the_last_ten_losses_agree():
+    """Clients: constant loss; alternating by .1 (standard deviation .05); wild at first, constant for the last ten."""
+    losses = [torch.tensor([1.0, 1.0 + 0.1 * (k % 2), 9.0 if k < 2 else 1.0]) for k in range(12)]
+    assert not converged(losses[:10]).any()
+    assert converged(losses[:11]).tolist() == [True, False, False]
+    assert converged(losses).tolist() == [True, False, True]
+
+
+def test_mean_weights_by_layer():
+    weights = torch.tensor([[0.0, 1.0, 0.5]])
+    layers = (slice(0, 4), slice(4, 6), slice(6, 7))
+    assert by_layer(weights, layers, 2).tolist() == [[0.5, 0.5]]
+    assert by_layer(weights[:, :0], layers, 0).shape == (1, 0)
+
+
+def test_more_layers_than_there_are_is_refused():
+    with pytest.raises(ConfigError, match=r"method\.layers"):
+        Federation(FedAla(layers=3).method(), quadratics(2)).round(a_round())

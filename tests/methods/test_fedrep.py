@@ -1,0 +1,99 @@
+"""FedRep: what is shared, what stays, and its reductions."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.testing import assert_close
+
+from pomona.errors import ConfigError
+from pomona.federation.loop import received_bytes
+from pomona.methods.fedavg import FedAvg
+from pomona.methods.fedrep import FedRep, insert, upper, without
+from problems import Federation, Quadratics, a_round, quadratics
+
+PASSES = {"epochs": 2, "batch_size": 2, "momentum": 0.9, "lr": 0.05}
+LAYERS = (slice(0, 3), slice(3, 7), slice(7, 8))
+
+
+def test_a_round_by_hand():
+    """Two clients, base and head one number each. Head first: h + .5 (a - h), twice; then the base: b + .5 (a - b).
+
+    With sizes 1 and 1 the server's base is the mean of both clients' bases.
+    """
+    samples = torch.tensor([[4.0, 8.0], [2.0, -8.0]], dtype=torch.float64)
+    run = Federation(FedRep(head_epochs=2).method(), Quadratics(samples, [[0], [1]]))
+    b, h = run.initial().tolist()
+    run.round(a_round(lr=0.5))
+    assert run.server.item() == pytest.approx(0.5 * b + 1.5)
+    for i, (base, top) in enumerate(samples.tolist()):
+        assert run.state(i).head.item() == pytest.approx(top + (h - top) / 4)
+        assert run.model(i, "personal", "received").tolist() == pytest.approx([b, top + (h - top) / 4])
+        assert run.model(i, "personal", "trained").tolist() == pytest.approx([(b + base) / 2, top + (h - top) / 4])
+
+
+def test_with_all_layers_shared_it_is_fedavg_to_the_bit():
+    problem = quadratics(3, samples=5)
+    rep, avg = Federation(FedRep(shared=2, head_epochs=3).method(), problem), Federation(FedAvg().method(), problem)
+    for number in (1, 2, 3):
+        rep.round(a_round(number, **PASSES))
+        avg.round(a_round(number, **PASSES))
+    assert torch.equal(rep.server, avg.server)
+
+
+def test_with_a_frozen_head_the_base_is_fedavgs():
+    """The coordinates of these quadratics do not meet, so FedAvg's base is the same whatever its head does."""
+    problem = quadratics(3, samples=5)
+    rep, avg = Federation(FedRep(head_epochs=0).method(), problem), Federation(FedAvg().method(), problem)
+    for number in (1, 2, 3):
+        rep.round(a_round(number, **PASSES))
+        avg.round(a_round(number, **PASSES))
+    assert torch.equal(rep.server, avg.server[:-1])
+    assert torch.equal(rep.state(0).head[0], rep.initial()[-1:])
+
+
+def test_heads_reach_each_clients_optimum_and_the_base_the_common_one():
+    problem = quadratics(3, samples=4)
+    run = Federation(FedRep().method(), problem)
+    for number in range(1, 250):
+        run.round(a_round(number))
+    assert_close(run.server, problem.targets[:, :-1].mean(0), atol=1e-8, rtol=0)
+    for i in range(3):
+        assert_close(run.state(i).head[0], problem.targets[4 * i : 4 * i + 4, -1:].mean(0), atol=1e-8, rtol=0)
+
+
+def test_only_the_shared_layers_travel():
+    run = Federation(FedRep().method(), quadratics(3, d=7))
+    down = run.method.server.down(run.server, (0, 2), a_round())
+    assert received_bytes(down, 2) == (6 * 8,) * 2  # six float64 of seven
+    run.round(a_round())
+    assert [sum(t.nbytes for t in reply.uplink.values()) for reply in run.replies] == [6 * 8] * 3
+
+
+def test_absent_clients_keep_their_heads():
+    run = Federation(FedRep().method(), quadratics(3))
+    run.round(a_round(1))
+    kept = run.state(1).head.clone()
+    run.round(a_round(2), ids=(0, 2))
+    assert torch.equal(run.state(1).head, kept)
+
+
+def test_more_layers_than_there_are_is_refused():
+    with pytest.raises(ConfigError, match="set it to 2 or less"):
+        Federation(FedRep(shared=3).method(), quadratics(2))
+
+
+@given(st.integers(0, 3), st.integers(0, 2), st.integers(1, 3))
+def test_taking_a_part_out_and_putting_it_back_changes_nothing(count, tail, n):
+    W = torch.arange(n * (8 + tail), dtype=torch.float64).reshape(n, -1)
+    part = upper(LAYERS, count)
+    assert torch.equal(insert(without(W, part), W[:, part], part), W)
+    assert without(W, part).shape[1] + W[:, part].shape[1] == 8 + tail
+
+
+def test_statistics_behind_the_parameters_stand_with_the_lower_layers():
+    row = torch.arange(10)  # eight parameters, two statistics
+    assert without(row, upper(LAYERS, 1)).tolist() == [0, 1, 2, 3, 4, 5, 6, 8, 9]
+    assert row[upper(LAYERS, 2)].tolist() == [3, 4, 5, 6, 7]
+    assert without(row, upper(LAYERS, 3)).tolist() == []
+    assert without(row, upper(LAYERS, 0)).tolist() == row.tolist()

@@ -1,0 +1,85 @@
+"""Per-FedAvg against its update rules."""
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from pomona.methods.fedavg import FedAvg
+from pomona.methods.perfedavg import PerFedAvg, curvature
+from pomona.objective.batches import Batch
+from pomona.objective.cohort import Cohort
+from problems import Federation, Quadratics, a_round, quadratics
+
+PASSES = {"epochs": 2, "batch_size": 2, "momentum": 0.9, "lr": 0.05}
+
+
+def one_number(a):
+    return Quadratics(torch.tensor([[a]], dtype=torch.float64), [[0]])
+
+
+@pytest.mark.parametrize(("order", "power"), [("first", 1), ("hf", 2)])
+def test_a_step_by_hand(order, power):
+    """F(v) = (v - 3)^2 / 2 has Hessian 1: u - 3 = (1 - alpha) (w - 3), and HF multiplies its gradient by 1 - alpha again."""
+    run = Federation(PerFedAvg(alpha=0.2, beta=0.5, order=order).method(), one_number(3.0))
+    w = run.initial().item()
+    run.round(a_round())
+    assert run.server.item() == pytest.approx(w - 0.5 * (1 - 0.2) ** power * (w - 3))
+    assert run.model(0, "global", "received").item() == pytest.approx(w)
+    assert run.model(0, "personal", "received").item() == pytest.approx(w - 0.2 * (w - 3))
+
+
+def test_both_rates_decay():
+    run = Federation(PerFedAvg(alpha=0.2, beta=0.5).method(), one_number(3.0))
+    w = run.initial().item()
+    run.round(a_round(2, decay=0.5))
+    assert run.server.item() == pytest.approx(w - 0.25 * 0.9 * (w - 3))
+    assert run.model(0, "personal", "received").item() == pytest.approx(w - 0.1 * (w - 3))
+
+
+@pytest.mark.parametrize("order", ["first", "hf"])
+@pytest.mark.parametrize("beta", [None, 0.03])
+def test_without_an_inner_step_it_is_fedavg_to_the_bit(order, beta):
+    problem = quadratics(3, samples=5)
+    meta = Federation(PerFedAvg(alpha=0.0, beta=beta, order=order).method(), problem)
+    avg = Federation(FedAvg().method(), problem)
+    for number in (1, 2, 3):
+        meta.round(a_round(number, **PASSES))
+        avg.round(a_round(number, **{**PASSES, "lr": beta or PASSES["lr"]}))
+    assert torch.equal(meta.server, avg.server)
+
+
+def test_an_inner_step_changes_the_outcome_and_its_batches_are_its_own():
+    problem = quadratics(2, samples=6)
+    seen = []
+
+    class Watched(Quadratics):
+        def gradient(self, W, indices, criterion=None):
+            seen.append(indices[0].tolist())
+            return super().gradient(W, indices, criterion)
+
+    run = Federation(PerFedAvg(alpha=0.1).method(), Watched(problem.targets, problem.rows))
+    run.round(a_round(batch_size=2), ids=(0,))
+    adapting, (inner, outer) = seen[0], (seen[1::2], seen[2::2])
+    assert len(adapting) == 2
+    assert len(inner) == len(outer) == 3
+    assert sorted(i for b in inner for i in b) == sorted(i for b in outer for i in b) == list(range(6))
+    assert inner != outer
+
+
+@pytest.mark.parametrize("order", ["first", "hf"])
+def test_it_converges_to_the_optimum_of_its_objective(order):
+    """With Hessian 1, F_i(w - alpha g_i) = (1 - alpha)^2 F_i + const: the optimum is the mean of all samples."""
+    problem = quadratics(3, samples=4)
+    run = Federation(PerFedAvg(alpha=0.1, beta=0.3, order=order).method(), problem)
+    for number in range(1, 120):
+        run.round(a_round(number))
+    assert_close(run.server, problem.targets.mean(0), atol=1e-8, rtol=0)
+
+
+def test_curvature_is_the_hessian_times_a_vector():
+    """Quadratics have Hessian 1: the product is z itself, and 0 for z = 0."""
+    problem = quadratics(2, samples=3)
+    cohort = Cohort(problem, (0, 1), None, a_round())
+    batch = Batch([torch.tensor([0, 1]), torch.tensor([3])], "curvature", 0)
+    z = torch.tensor([[1.0, -2.0, 30.0, 0.0, 0.5], [0.0] * 5], dtype=torch.float64)
+    assert_close(curvature(cohort, problem.targets[:2].clone(), z, batch), z)
