@@ -3,7 +3,7 @@
 ``VARIANTS`` adds settings that change a method's course; ``ROUND`` what a method cannot run with is left out of.
 """
 
-from dataclasses import replace
+from dataclasses import fields, is_dataclass
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ import torch
 from torch.testing import assert_close
 
 import pomona
-from pomona.federation.clients import Visit, each
+from pomona.federation.clients import Visit
 from pomona.federation.clients import tensors as named_tensors
 from pomona.methods import METHODS
 from pomona.methods.base import Rows
@@ -130,6 +130,16 @@ def test_private_tensors_never_go_up(name, settings):
                     assert not torch.equal(sent.flatten(), secret.flatten())
 
 
+def joined(states):
+    """States of one client each as one of all: tensors along the leading axis."""
+    first = states[0]
+    if isinstance(first, torch.Tensor):
+        return torch.cat(states)
+    if is_dataclass(first):
+        return type(first)(**{f.name: joined([getattr(s, f.name) for s in states]) for f in fields(first)})
+    return first
+
+
 @every_method
 def test_rows_of_one_call_train_as_they_do_alone(name, settings):
     """Rows stacked longest first, with 4, 2 and 1 samples, give what one row at a time gives, up to rounding."""
@@ -139,12 +149,7 @@ def test_rows_of_one_call_train_as_they_do_alone(name, settings):
     round_ = passes(name, 2)
     down = run.method.server.down(run.server, ids, round_)
     received = {k: r.bank[r.index] if r.index.dim() == 1 else Rows(r.bank, r.index) for k, r in down.items()}
-    alone = [run.state(i) for i in ids]
-    stacked = alone[0]
-    if stacked is not None:
-        columns = [named_tensors(s) for s in alone]
-        joined = {k: torch.cat([c[k] for c in columns]).clone() for k in columns[0]}
-        stacked = joined["state"] if set(joined) == {"state"} else replace(each(torch.clone, stacked), **joined)
+    stacked = joined([run.state(i) for i in ids])
     cohort = Cohort(problem, ids, run.roster, round_)
     _, uplink, info = run.method.client.train(stacked, received, cohort, round_)
     run.round(round_)

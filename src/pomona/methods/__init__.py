@@ -24,6 +24,7 @@ from pomona.methods.perfedavg import PerFedAvg
 from pomona.methods.pfedme import PFedMe
 from pomona.methods.scaffold import Scaffold
 from pomona.methods.separate import Separate
+from pomona.methods.withala import DittoAla, FedPHPAla, FedProxAla, PerFedAvgAla, PFedMeAla
 
 AnyMethod = (
     Separate
@@ -52,6 +53,11 @@ AnyMethod = (
     | LGFedAvg
     | Mocha
     | CFL
+    | FedProxAla
+    | PerFedAvgAla
+    | PFedMeAla
+    | DittoAla
+    | FedPHPAla
 )
 MethodSettings = Annotated[AnyMethod, Field(discriminator="name")]
 

@@ -74,7 +74,8 @@ def client(settings: PFedMe) -> Client:
 
     def train(state: None, received: Received, cohort: Cohort, round_: Round) -> tuple[None, Uplink, Info]:
         cohort.observe("global", received["model"], "received")
-        W, theta = received["model"].clone(), received["model"].clone()
+        begins = received.get("start", received["model"])
+        W, theta = begins.clone(), begins.clone()
         weight, inner = settings.lambda_, replace(round_, lr=settings.personal_lr * round_.decay)
         for batch, w, t, velocity in cohort.steps(round_.epochs, W, theta, velocities(theta, round_)):
             for _ in range(settings.inner_steps):

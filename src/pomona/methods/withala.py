@@ -1,0 +1,75 @@
+"""ALA before other methods: those whose clients start local training from one received model.
+
+Zhang, Hua, Wang, Song, Xue, Ma, Guan. FedALA: adaptive local aggregation for personalized federated learning. AAAI
+2023, table 4 ("ALA as a module"). The wrapped method runs as it is, from ALA's start; a proximal centre stays the
+received model. A method that names a personal model of its own is still judged by that.
+
+Not offered, because there is no one received model to start from: APPLE, FedFomo, FedRep, LG-FedAvg, MOCHA. FedAvg with
+ALA is ``fedala``.
+"""
+
+from typing import Literal
+
+from pomona.methods.base import Method
+from pomona.methods.ditto import Ditto
+from pomona.methods.fedala import Ala, adaptive, adaptive_card
+from pomona.methods.fedphp import FedPHP
+from pomona.methods.fedprox import FedProx
+from pomona.methods.perfedavg import PerFedAvg
+from pomona.methods.pfedme import PFedMe
+
+
+def plugged(method: Method, settings: Ala, personal: bool) -> Method:
+    """A method with ALA before its local training; ``personal``: whether ALA's start is the model it is judged by."""
+    card = adaptive_card(method.card, personal)
+    return Method(method.server, adaptive(method.client, settings, personal), card)
+
+
+class FedProxAla(FedProx, Ala):
+    """FedProx from ALA's start."""
+
+    name: Literal["fedprox+ala"] = "fedprox+ala"  # type: ignore[assignment]
+
+    def method(self) -> Method:
+        """The two halves."""
+        return plugged(super().method(), self, personal=True)
+
+
+class PerFedAvgAla(PerFedAvg, Ala):
+    """Per-FedAvg from ALA's start."""
+
+    name: Literal["per-fedavg+ala"] = "per-fedavg+ala"  # type: ignore[assignment]
+
+    def method(self) -> Method:
+        """The two halves."""
+        return plugged(super().method(), self, personal=False)
+
+
+class PFedMeAla(PFedMe, Ala):
+    """PFedMe from ALA's start."""
+
+    name: Literal["pfedme+ala"] = "pfedme+ala"  # type: ignore[assignment]
+
+    def method(self) -> Method:
+        """The two halves."""
+        return plugged(super().method(), self, personal=False)
+
+
+class DittoAla(Ditto, Ala):
+    """Ditto whose global part trains from ALA's start."""
+
+    name: Literal["ditto+ala"] = "ditto+ala"  # type: ignore[assignment]
+
+    def method(self) -> Method:
+        """The two halves."""
+        return plugged(super().method(), self, personal=False)
+
+
+class FedPHPAla(FedPHP, Ala):
+    """FedPHP from ALA's start."""
+
+    name: Literal["fedphp+ala"] = "fedphp+ala"  # type: ignore[assignment]
+
+    def method(self) -> Method:
+        """The two halves."""
+        return plugged(super().method(), self, personal=False)

@@ -1,0 +1,49 @@
+"""ALA in front of other methods: nothing to adapt leaves them as they are, something to adapt does not."""
+
+import pytest
+import torch
+
+from pomona.methods import METHODS
+from problems import Federation, a_round, quadratics
+
+PLUGGED = [name for name in METHODS if name.endswith("+ala")]
+ROUND = {"epochs": 2, "batch_size": 1, "lr": 0.03}
+
+
+@pytest.mark.parametrize("name", PLUGGED)
+def test_weights_that_stay_at_one_leave_the_method_as_it_is_to_the_bit(name):
+    plain = METHODS[name.removesuffix("+ala")]
+    problem = quadratics(3, samples=4)
+    runs = [Federation(m.method(), problem) for m in (METHODS[name](weight_lr=0.0, layers=2), plain())]
+    for number in (1, 2, 3):
+        for run in runs:
+            run.round(a_round(number, **ROUND))
+        for one, two in zip(runs[0].replies, runs[1].replies, strict=True):
+            assert one.uplink.keys() == two.uplink.keys()
+            assert all(torch.equal(one.uplink[k], two.uplink[k]) for k in two.uplink)
+
+
+@pytest.mark.parametrize("name", PLUGGED)
+def test_weights_that_learn_change_what_is_trained(name):
+    problem = quadratics(3, samples=4)
+    runs = [Federation(METHODS[name](weight_lr=eta, layers=2).method(), problem) for eta in (0.0, 1.0)]
+    for number in (1, 2, 3):
+        for run in runs:
+            run.round(a_round(number, **ROUND))
+    assert any(
+        not torch.equal(one.uplink["model"], two.uplink["model"])
+        for one, two in zip(runs[0].replies, runs[1].replies, strict=True)
+    )
+
+
+def test_the_proximal_centre_stays_the_received_model():
+    """With a heavy pull and many steps FedProx ends near the received model, wherever ALA began."""
+    problem = quadratics(2, samples=4)
+    run = Federation(METHODS["fedprox+ala"](mu=200.0, weight_lr=1.0, layers=2).method(), problem)
+    run.round(a_round(1, lr=0.004, epochs=50))
+    received = run.server.clone()
+    run.round(a_round(2, lr=0.004, epochs=50))
+    start = run.model(0, "personal", "received")
+    trained = run.model(0, "local", "trained")
+    assert (trained - received).norm() < 0.05
+    assert (start - received).norm() > 1e-6
