@@ -9,6 +9,7 @@ import numpy as np
 from PIL import Image
 
 from pomona.cli import main
+from pomona.methods.pages import pages
 
 README = Path(__file__).parents[2] / "README.md"
 PLACES = re.compile(r"\]\(([^)#]+)\)")
@@ -41,3 +42,8 @@ def test_commands_and_code_run(tmp_path, monkeypatch, capsys):
     assert len(blocks) == 2
     for block in blocks:
         exec(compile(block, "README.md", "exec"), {})
+
+
+def test_the_pages_of_the_methods_are_those_of_the_code():
+    folder = README.parent / "docs/methods"
+    assert {p.name: p.read_text() for p in folder.iterdir()} == pages(), "run: pomona methods --out docs/methods"

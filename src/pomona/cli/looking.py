@@ -7,7 +7,7 @@ from cyclopts import Parameter
 
 from pomona.cli.words import emit, out, standing
 from pomona.errors import StorageError
-from pomona.record import Result, load
+from pomona.record import Result, load, writing
 
 Json = Annotated[bool, Parameter(name="--json", negative="", help="machine-readable output")]
 
@@ -42,10 +42,24 @@ def report(*runs: Path, to: Annotated[Path | None, Parameter(name="--out")] = No
     emit({"report": page}) if json else print(page)
 
 
-def methods(*, json: Json = False) -> None:
-    """List the methods: paper, cost per client and round in models, what stays private, which model is judged."""
-    from pomona.methods import METHODS
+def methods(*, to: Annotated[Path | None, Parameter(name="--out")] = None, json: Json = False) -> None:
+    """List the methods: paper, cost per client and round in models, what stays private, which model is judged.
 
+    Parameters
+    ----------
+    to
+        folder for the same as Markdown pages, with equations and settings
+    """
+    from pomona.methods import METHODS
+    from pomona.methods.pages import pages
+
+    if to:
+        with writing(to):
+            to.mkdir(parents=True, exist_ok=True)
+            for name, text in pages().items():
+                (to / name).write_text(text, encoding="utf-8")
+        emit({"written": to}) if json else print(to)
+        return
     cards = {name: settings().method().card for name, settings in METHODS.items()}
     if json:
         emit({name: vars(card) for name, card in cards.items()})

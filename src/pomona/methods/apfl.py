@@ -93,7 +93,7 @@ def client(settings: Apfl) -> Client:
         cohort.observe("personal", torch.lerp(W, V, A), "trained")
         return State(V, A.squeeze(1)), {"model": W}, {"alpha": A.squeeze(1)}
 
-    return Client(start, train)
+    return Client(start, train, private=("model", "alpha"))
 
 
 CARD = Card(
