@@ -1,7 +1,7 @@
 """A scenario: a data set together with its partition, and the network that fits it. Ready before any training."""
 
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, reduce
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from pomona.data import read
 from pomona.data.dataset import Dataset
 from pomona.data.table import moments
 from pomona.errors import ConfigError, DataError
+from pomona.methods.fedavgdata import FedAvgData
 from pomona.models import Targets, build, criterion
 from pomona.partition import divide
 from pomona.partition.divergence import label_counts
@@ -47,7 +48,10 @@ class Scenario:
             # The reader's moments may include rows that the partition has since put aside for testing.
             shift, scale = moments(dataset.x[np.concatenate([c.train for c in partition.clients])])
             dataset = replace(dataset, shift=shift, scale=scale)
-        scenario = cls(config, apply_turns(dataset, partition), partition)
+        dataset = apply_turns(dataset, partition)
+        if isinstance(config.method, FedAvgData):
+            partition = config.method.divide(partition, dataset.y, config.seed)
+        scenario = cls(config, dataset, partition)
         scenario._check(scenario.module())
         return scenario
 
@@ -127,6 +131,7 @@ class Scenario:
             "partition_sha256": self.partition.sha256,
             "targets": self.targets,
             "input_shape": list(self.input_shape),
+            "shared_samples": len(reduce(np.intersect1d, [c.train for c in rows])) if len(rows) > 1 else 0,
         }
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from itertools import count
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -81,7 +82,9 @@ def run(
 
 def demo(
     *,
-    out: Annotated[Path, Parameter(help="folder for the records and the report")] = Path("pomona-demo"),
+    out: Annotated[
+        Path | None, Parameter(help="folder for all output; default pomona-demo, pomona-demo-2, ...")
+    ] = None,
     seed: Annotated[int, Parameter(help="root of every random stream")] = 0,
     json: Json = False,
 ) -> None:
@@ -89,6 +92,8 @@ def demo(
 
     Twelve clients in four hidden groups of three; each group's scanner stands turned by another quarter.
     """
+    free = (Path(f"pomona-demo{suffix}") for suffix in ("", *(f"-{n}" for n in count(2))))
+    out = out or next(folder for folder in free if not folder.exists())
     configs = [resolve(DEMO, {"method": method, "seed": seed}) for method in DEMO_METHODS]
     results = [watched(config, out / config.method.name) for config in configs]
     page = write(results, out)

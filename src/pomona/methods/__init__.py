@@ -12,6 +12,7 @@ from pomona.methods.ditto import Ditto
 from pomona.methods.fedala import FedAla
 from pomona.methods.fedamp import FedAMP, HeurFedAMP
 from pomona.methods.fedavg import FedAvg, FedAvgFT, FedAvgLocal
+from pomona.methods.fedavgdata import FedAvgData
 from pomona.methods.feddyn import FedDyn
 from pomona.methods.fedfomo import FedFomo, FedFomoMA
 from pomona.methods.fedphp import FedPHP
@@ -32,6 +33,7 @@ AnyMethod = (
     | FedAvgLocal
     | FedAvgFT
     | FedAvgC
+    | FedAvgData
     | FedProx
     | FedProxFT
     | FedProxC

@@ -1,0 +1,65 @@
+"""FedAvg+Data: who trains on what."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import pomona
+from pomona.methods.fedavgdata import FedAvgData, balanced
+from pomona.partition.partition import ClientRows, Partition
+from pomona.rng import stream
+from pomona.scenario import Scenario
+from problems import tiny
+
+NONE = np.empty(0, dtype=np.int64)
+
+
+def two_clients():
+    """Client 0 holds twelve samples of class 0, client 1 four of class 1 and four of class 2."""
+    labels = np.array([0] * 12 + [1] * 4 + [2] * 4)
+    rows = (ClientRows(np.arange(12), NONE, NONE), ClientRows(np.arange(12, 20), NONE, NONE))
+    return Partition(rows, {}), labels
+
+
+def test_the_shared_set_is_balanced_and_everybodys():
+    """beta = .3 of 20 samples: six, two of each class."""
+    partition, labels = two_clients()
+    made = FedAvgData(shared_share=0.3).divide(partition, labels, seed=0)
+    shared = np.intersect1d(made.clients[0].train, made.clients[1].train)
+    assert np.bincount(labels[shared]).tolist() == [2, 2, 2]
+    assert len(made.clients[0].train) == 12 + 4
+    assert len(made.clients[1].train) == 8 + 2
+    assert np.array_equal(np.union1d(made.clients[0].train, made.clients[1].train), np.arange(20))
+
+
+def test_a_share_of_every_client_where_it_comes_from_clients():
+    """beta = .25: three of the twelve and two of the eight."""
+    partition, labels = two_clients()
+    shared = FedAvgData(shared_share=0.25, shared_from="clients").shared(partition, labels, seed=0)
+    assert ((shared < 12).sum(), (shared >= 12).sum()) == (3, 2)
+
+
+@given(st.lists(st.integers(0, 4), max_size=40), st.integers(0, 50))
+def test_balance_is_as_even_as_the_pool_allows(labels, size):
+    labels = np.array(labels, dtype=np.int64)
+    picked = balanced(np.arange(len(labels)), labels, min(size, len(labels)), stream(0, "t"))
+    assert len(np.unique(picked)) == len(picked) == min(size, len(labels))
+    taken = np.bincount(labels[picked], minlength=5)
+    there = np.bincount(labels, minlength=5)
+    assert all(taken[c] == there[c] or taken[c] >= taken.max() - 1 for c in range(5))
+
+
+def test_nothing_shared_is_fedavg():
+    one, two = pomona.run(tiny("fedavg-data", {"shared_share": 0.0})), pomona.run(tiny("fedavg"))
+    assert one.evaluations == two.evaluations
+    assert one.about["shared_samples"] == 0
+
+
+@pytest.mark.parametrize("source", ["held-out", "clients"])
+def test_the_record_says_how_much_is_shared(source):
+    config = tiny("fedavg-data", {"shared_share": 0.1, "shared_from": source})
+    plain, shared = Scenario.prepare(tiny("fedavg")), Scenario.prepare(config).about()["shared_samples"]
+    total = sum(len(c.train) for c in plain.partition.clients)
+    assert shared == pytest.approx(0.1 * total, abs=2)
+    assert pomona.run(config).about["shared_samples"] == shared

@@ -1,0 +1,49 @@
+"""On a federation with known groups, every method that claims to find partners finds them; the margin is stated."""
+
+import numpy as np
+import pytest
+import torch
+
+from pomona.methods import METHODS
+from problems import Federation, Quadratics, a_round
+
+GROUPS = np.array([0, 0, 0, 1, 1, 1])
+
+
+def two_groups():
+    """Six clients with twelve samples each; the optima of the groups are (2, ..) and (-2, ..), the noise is 1."""
+    noise = torch.randn(72, 6, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    centres = torch.tensor([2.0 if GROUPS[k // 12] == 0 else -2.0 for k in range(72)], dtype=torch.float64)
+    return Quadratics(noise + centres.unsqueeze(1), [list(range(12 * i, 12 * i + 12)) for i in range(6)])
+
+
+def weights(name, shown, settings, rounds=15):
+    """The matrix (n, N) that a method shows of itself after some rounds."""
+    run = Federation(METHODS[name](**settings).method(), two_groups())
+    for number in range(1, rounds + 1):
+        run.round(a_round(number, total=rounds, epochs=2, batch_size=4, lr=0.1))
+    return run, torch.stack([r.info[shown] for r in run.replies]).numpy()
+
+
+@pytest.mark.parametrize(
+    ("name", "shown", "settings"),
+    [
+        ("apple", "dr", {"dr_lr": 0.02}),
+        ("fedamp", "attention", {"sigma": 10.0, "alpha": 1.0}),
+        ("heurfedamp", "attention", {"sigma": 2.0}),
+        ("fedfomo", "affinity", {}),
+    ],
+)
+def test_partners_weigh_more_than_twice_as_much_as_strangers(name, shown, settings):
+    _, matrix = weights(name, shown, settings)
+    same, own = GROUPS[:, None] == GROUPS, np.eye(6, dtype=bool)
+    partners, strangers = matrix[same & ~own].mean(), matrix[~same].mean()
+    assert partners > 0
+    assert partners > 2 * strangers
+
+
+def test_clusters_split_into_the_groups():
+    run, _ = weights("cfl", "cluster", {"warmup_rounds": 3}, rounds=25)
+    clusters = np.array([int(r.info["cluster"]) for r in run.replies])
+    assert len(set(clusters[:3])) == len(set(clusters[3:])) == 1
+    assert clusters[0] != clusters[3]
