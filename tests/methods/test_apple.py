@@ -178,7 +178,7 @@ def test_bytes_follow_the_budget():
 
     run = Federation(Apple(budget=2).method(), quadratics(5, d=7))
     down = run.method.server.down(run.server, (1, 3), a_round())
-    assert received_bytes(down, 2) == (2 * 7 * 8,) * 2  # two float64 cores of seven numbers
+    assert received_bytes(down, (1, 3)) == (2 * 7 * 8,) * 2  # two float64 cores of seven numbers
 
 
 @given(

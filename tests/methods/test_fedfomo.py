@@ -12,7 +12,8 @@ from torch.testing import assert_close
 from pomona.errors import DataError
 from pomona.federation.clients import Visit
 from pomona.federation.loop import received_bytes
-from pomona.methods.fedfomo import FedFomo, FedFomoMA, State, choose, limit, normalised
+from pomona.methods.fedfomo import FedFomo, State, choose, limit, normalised
+from pomona.methods.fedfomoma import FedFomoMA
 from pomona.methods.separate import Separate
 from pomona.objective.cohort import Cohort
 from problems import Federation, Quadratics, a_round, quadratics
@@ -145,7 +146,7 @@ def test_traffic_follows_the_budget():
         for number in (1, 2):
             down = run.method.server.down(run.server, run.ids, a_round(number))
             count = models if number == 2 else models - 2
-            assert received_bytes(down, 4) == (count * 5 * 8 + flags,) * 4
+            assert received_bytes(down, run.ids) == (count * 5 * 8 + flags,) * 4
             run.round(a_round(number))
 
 

@@ -107,7 +107,7 @@ class Loop:
             perf_counter() - began,
             ids,
             tuple(r.loss for r in replies),
-            received_bytes(down, len(ids)),
+            received_bytes(down, ids),
             tuple(sum(t.nbytes for t in r.uplink.values()) for r in replies),
             {k: v.double().cpu().numpy() for k, v in stack(replies, lambda r: r.info).items()},
         )
@@ -146,7 +146,11 @@ class Loop:
         return made
 
 
-def received_bytes(down: Downlink, n: int) -> tuple[int, ...]:
+def received_bytes(down: Downlink, ids: tuple[int, ...]) -> tuple[int, ...]:
     """Bytes of models that each receiver of a downlink downloads: those of a bank that its index names."""
-    each = sum(rows.bank[0].nbytes * rows.index[0].numel() for rows in down.values())
-    return (each,) * n
+    totals = [0] * len(ids)
+    for rows in down.values():
+        for k, client in enumerate(ids):
+            names = rows.index[k]
+            totals[k] += rows.bank[0].nbytes * (int((names != client).sum()) if names.dim() else 1)
+    return tuple(totals)

@@ -14,7 +14,8 @@ from pomona.methods.fedamp import FedAMP, HeurFedAMP
 from pomona.methods.fedavg import FedAvg, FedAvgFT, FedAvgLocal
 from pomona.methods.fedavgdata import FedAvgData
 from pomona.methods.feddyn import FedDyn
-from pomona.methods.fedfomo import FedFomo, FedFomoMA
+from pomona.methods.fedfomo import FedFomo
+from pomona.methods.fedfomoma import FedFomoMA
 from pomona.methods.fedphp import FedPHP
 from pomona.methods.fedprox import FedProx, FedProxFT
 from pomona.methods.fedrep import FedRep

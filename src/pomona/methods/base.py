@@ -20,7 +20,8 @@ from pomona.objective.cohort import TRAINING, Cohort, When
 class Rows:
     """Who gets which models, without copies: receiver k of a downlink gets ``bank[index[k]]``.
 
-    ``bank`` (V, d); ``index`` (n,) for one model each, or (n, M) for M models each.
+    ``bank`` (V, d); ``index`` (n,) for one model each, or (n, M) for M models each: then row j of the bank
+    is client j's, and a receiver's own id marks a place left empty.
     """
 
     bank: Tensor

@@ -9,32 +9,26 @@ Zhang, Sapra, Fidler, Yeung, Alvarez. Personalized federated learning with first
                      theta_i' itself where no w_n is positive; then E epochs of local SGD
     affinity         p_i <- p_i + w, p_i = e_i at first; what to download next are the M largest p_ij (ties at random),
                      each place taken with probability epsilon by a random model not yet picked
-    model averages   w_n = L_i(mean without theta_n) - L_i(mean)                                          (eq. 14)
-                     theta_i = mean + sum_n w*_n (theta_n - mean)
 
 The server keeps the last model of each client. The row p_i stays with client i, which asks for models along with its
 upload: the server sees the requests only. It tells clients who has a model to offer (this round's cohort among them);
 for a client that never asked it draws at random, as all p_ij (j != i) are equal then. Round 1 brings no models.
-
-Variant ``fedfomo-ma``: single models are not sent, only their mean and the means that leave one out. For V models
-theta_n - mean is (V - 1) (mean - mean without theta_n): arithmetic undoes the hiding.
 
 The validation share (the paper's split is 80/20) is a setting of the data: ``data.validation_share``. Validation
 losses are read past the gradient, so a differentially private objective does not cover them.
 
 Differs from the paper: the budget M counts other clients; its server ranks the affinities, which it must know for
 that. The paper says that links between clients and their uploads can be removed. That is not offered: affinities and
-requests name whose models helped, so a server that serves them cannot forget who sent what. What eq. 14 mixes is not
-printed: here clients' models relative to the mean, and the mean itself where no weight is positive. Eq. 12 does not
-derive eq. 3, which is taken as a definition; an unchanged model (0 / 0) has the weight 0.
+requests name whose models helped, so a server that serves them cannot forget who sent what. Eq. 12
+does not derive eq. 3, which is taken as a definition; an unchanged model (0 / 0) has the weight 0.
 Differs from published code: that measures distances by the L1 norm (``norm="l1"``), adds w / sum |w| to p, starts p_ii
 at 0.1, repeats the same "random" choice each round, lets the own model count in M, augments validation images, and
 also sends the means of spectral clusters of the true number, of which the paper says nothing.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from typing import Annotated, Literal
+from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import torch
@@ -55,25 +49,26 @@ from pomona.methods.base import (
     Server,
     Uplink,
     sgd,
-    weighted_mean,
 )
 from pomona.methods.separate import start as separately
 from pomona.objective.cohort import Cohort
 from pomona.rng import stream
 from pomona.settings import Settings
 
-Budget = Annotated[int | None, Field(ge=1, description="others' models a client downloads a round (M); all if not set")]
-Epsilon = Annotated[float, Field(ge=0, le=1, description="chance of a random model in each place (epsilon)")]
-Decay = Annotated[float, Field(ge=0, le=1, description="taken off epsilon after each round")]
+
+class Fomo(Settings):
+    """What both variants share; symbols of the paper in brackets."""
+
+    name: str
+    budget: int | None = Field(None, ge=1, description="others' models a client downloads a round (M); all if not set")
+    epsilon: float = Field(0.3, ge=0, le=1, description="chance of a random model in each place (epsilon)")
+    epsilon_decay: float = Field(0.05, ge=0, le=1, description="taken off epsilon after each round")
 
 
-class FedFomo(Settings):
-    """FedFomo's settings; symbols of the paper in brackets."""
+class FedFomo(Fomo):
+    """FedFomo's settings."""
 
     name: Literal["fedfomo"] = "fedfomo"
-    budget: Budget = None
-    epsilon: Epsilon = 0.3
-    epsilon_decay: Decay = 0.05
     norm: Literal["l2", "l1"] = Field("l2", description="distance between models; l1 is the published code's")
 
     def method(self) -> Method:
@@ -87,26 +82,6 @@ class FedFomo(Settings):
             return judge_models(state, received, cohort, order)
 
         return Method(server(self, offer_models), Client(start, train(self, judge), private=("affinity",)), CARD)
-
-
-class FedFomoMA(Settings):
-    """FedFomo's variant with model averages; symbols of the paper in brackets."""
-
-    name: Literal["fedfomo-ma"] = "fedfomo-ma"
-    budget: Budget = None
-    epsilon: Epsilon = 0.3
-    epsilon_decay: Decay = 0.05
-
-    def method(self) -> Method:
-        """The two halves."""
-
-        def start(initial: Initial, roster: Roster, ids: tuple[int, ...], seed: int) -> State:
-            return untouched(initial, roster, ids, seed, previous=initial()[:0])
-
-        return Method(server(self, offer_means), Client(start, train(self, judge_means), private=("affinity",)), MEANS)
-
-
-Fomo = FedFomo | FedFomoMA
 
 
 # The server half: models, and what each client asked for.
@@ -156,22 +131,6 @@ def wishes(settings: Fomo, bank: Bank, client: int, round_: Round) -> Tensor:
 def offer_models(bank: Bank, index: Tensor) -> Downlink:
     """Single models."""
     return {"models": Rows(bank.models, index)}
-
-
-def offer_means(bank: Bank, index: Tensor) -> Downlink:
-    """The mean of all models sent so far (the initial one before the first), and the means without one of them."""
-    sent = bank.models[bank.uploaded] if bank.uploaded.any() else bank.models[:1]
-    mean = weighted_mean(sent, torch.full((len(sent),), 1 / len(sent), dtype=torch.float64))
-    return {
-        "models": Rows(without(mean, bank.models, len(sent)), index),
-        "mean": Rows.same(mean, len(index)),
-        "uploaded": Rows.same(bank.uploaded, len(index)),
-    }
-
-
-def without(mean: Tensor, model: Tensor, count: Tensor | int) -> Tensor:
-    """The mean of ``count`` models but one, from the mean of all; of a single model that mean itself."""
-    return mean + (mean - model) / (torch.as_tensor(count, device=mean.device) - 1).clamp_min(1)
 
 
 # The client half: judge what came, move, train, ask.
@@ -253,19 +212,6 @@ def judge_models(state: State, received: Received, cohort: Cohort, order: int) -
     return Verdict(moved(base, offer, state.current, shares), gains, shares)
 
 
-def judge_means(state: State, received: Received, cohort: Cohort) -> Verdict:
-    """Eq. 14: what leaving a model out costs the mean; the mean without the own model is the client's to make."""
-    base, offer, uploaded = received["mean"], received["models"], received["uploaded"]
-    count = uploaded.sum(1, keepdim=True)
-    own = without(base, state.current, count)
-    losses = each(offer, own, lambda W: cohort.loss(W, "validation"))
-    gains = losses - cohort.loss(base, "validation").cpu().unsqueeze(1)
-    gains[:, :-1].masked_fill_(offer.index == cohort.ids.unsqueeze(1), 0)
-    gains[:, -1:].masked_fill_(~uploaded.gather(1, cohort.ids.unsqueeze(1)), 0)
-    shares = normalised(gains)
-    return Verdict(moved(base, offer, own, (1 - count) * shares), gains, shares)
-
-
 def models(offer: Rows, own: Tensor) -> Iterator[Tensor]:
     """The models received, one (n, d) after another, then the own one."""
     yield from (offer.bank[column] for column in offer.index.T)
@@ -327,17 +273,5 @@ CARD = Card(
         'L2 distance as eq. 3; norm = "l1" is the published code\'s',
         "no cluster averages, which only the published code sends",
         "the validation split is the data's (data.validation_share), not the method's",
-    ),
-)
-MEANS = replace(
-    CARD,
-    paper="Zhang et al., ICLR 2021, eq. 14 and appendix A.4",
-    summary="FedFomo that is sent means without one model in place of single models",
-    down="M + 1 (N without a budget)",
-    private="the affinities and the validation losses",
-    departures=(
-        *CARD.departures[:2],
-        "what is mixed is not printed: models relative to the mean, which differences of means reveal",
-        *CARD.departures[3:],
     ),
 )
