@@ -13,7 +13,7 @@ import pytest
 
 import pomona
 from pomona.cli import main
-from pomona.cli.training import DEMO
+from pomona.cli.training import DEMO, unused
 
 SMALL = [
     "data.train_limit=240",
@@ -168,6 +168,14 @@ def test_the_demo_compares_four_methods(capsys, tmp_path, monkeypatch):
     assert time.monotonic() - began < 120
     assert all(name in out for name in ("Separate", "FedAvg", "FedAvg-FT", "APPLE", "report.html"))
     assert (tmp_path / "demo/report.html").exists()
+
+
+def test_a_second_demo_takes_the_next_free_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert str(unused("pomona-demo")) == "pomona-demo"
+    (tmp_path / "pomona-demo").mkdir()
+    (tmp_path / "pomona-demo-2").mkdir()
+    assert str(unused("pomona-demo")) == "pomona-demo-3"
 
 
 def idx(folder, images, labels, prefix="train"):

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -92,8 +92,7 @@ def demo(
 
     Twelve clients in four hidden groups of three; each group's scanner stands turned by another quarter.
     """
-    free = (Path(f"pomona-demo{suffix}") for suffix in ("", *(f"-{n}" for n in count(2))))
-    out = out or next(folder for folder in free if not folder.exists())
+    out = out or unused("pomona-demo")
     configs = [resolve(DEMO, {"method": method, "seed": seed}) for method in DEMO_METHODS]
     results = [watched(config, out / config.method.name) for config in configs]
     page = write(results, out)
@@ -108,6 +107,12 @@ def demo(
         f"records  {', '.join(str(r.folder) for r in results)}",
         f"next     pomona predict {out}/apple/models/client-00.safetensors IMAGE, or pomona run --help",
     )
+
+
+def unused(name: str) -> Path:
+    """The first of NAME, NAME-2, NAME-3, ... that is not there yet."""
+    names = chain((name,), (f"{name}-{n}" for n in count(2)))
+    return next(path for path in map(Path, names) if not path.exists())
 
 
 class Bar:
