@@ -66,23 +66,37 @@ def a_round(number: int = 1, **over: float) -> Round:
 class Federation:
     """A method on a problem, a round at a time, with its halves' states in reach."""
 
-    def __init__(self, method: Method, problem: Quadratics, seed: int = 0) -> None:
+    def __init__(
+        self, method: Method, problem: Quadratics, seed: int = 0, members: tuple[int, ...] | None = None
+    ) -> None:
         self.method, self.problem = method, problem
         d, n = problem.targets.shape[1], len(problem.rows)
         generator = torch.Generator().manual_seed(99)
         common = torch.randn(d, generator=generator, dtype=torch.float64)
         own = torch.randn(n, d, generator=generator, dtype=torch.float64)
         self.initial = Initial(lambda client: (common if client is None else own[client]).clone(), problem.layers)
-        self.roster = Roster(tuple(len(r) for r in problem.rows))
-        self.ids = tuple(range(n))
-        self.clients = Clients(method.client, problem, self.roster, self.initial, self.ids, seed)
+        self.everybody = Roster(tuple(len(r) for r in problem.rows))
+        self.roster = self.everybody.only(tuple(range(n)) if members is None else members)
+        self.ids = self.roster.members
+        self.clients = Clients(method.client, problem, self.initial, tuple(range(n)), seed)
         self.server = method.server.start(self.initial, self.roster, seed)
+        self.clients.begin(self.ids, self.roster, None)
         self.replies = []
+
+    def only(self, *ids: int) -> None:
+        """From now on these are the members; whoever is new is let in first."""
+        now = self.everybody.only(ids)
+        new = tuple(i for i in now.members if i not in self.roster.members)
+        if new:
+            self.server, row = self.method.server.welcome(self.server, new, self.roster)
+            self.clients.begin(new, now, row)
+        self.roster, self.ids = now, now.members
 
     def round(self, round_: Round, ids: tuple[int, ...] | None = None) -> None:
         ids = self.ids if ids is None else ids
-        down = self.method.server.down(self.server, ids, round_)
-        self.replies = self.clients.visit(Visit(round_, ids, True, frozenset({"received", "trained"}), True), down)
+        down = self.method.server.down(self.server, ids, self.roster, round_)
+        visit = Visit(round_, self.roster, ids, True, frozenset({"received", "trained"}), True)
+        self.replies = self.clients.visit(visit, down)
         uplink = stack(self.replies, lambda r: r.uplink)
         self.server = self.method.server.aggregate(self.server, uplink, ids, self.roster, round_)
         self.clients.commit()

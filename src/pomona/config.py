@@ -10,6 +10,7 @@ from pydantic import Field, ValidationError
 
 from pomona.data.settings import DataSettings
 from pomona.errors import ConfigError, near
+from pomona.federation.membership import Membership
 from pomona.methods import METHODS, MethodSettings
 from pomona.methods.fedavg import FedAvg
 from pomona.models import ModelSettings
@@ -45,6 +46,7 @@ class Config(Settings):
     workers: int | None = Field(None, ge=1, description="worker processes; as many as cores if not set")
     precision: Precision = Field("fp32", description="bf16: forward and backward under autocast, float32 weights")
     device: Literal["cpu", "cuda"] = Field("cpu", description="where the objective runs")
+    membership: Membership = Field(Membership(), description="clients that join late, leave, or are never trained with")
     eval_every: int = Field(1, ge=1, description="rounds between evaluations; the last round is always evaluated")
     buffers: Buffers = Field("local", description="BatchNorm statistics: each client's own, or averaged with the model")
 

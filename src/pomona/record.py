@@ -86,6 +86,7 @@ class Result:
         rounds, evaluations: in the order in which they happened.
         final: full metrics of the last models, one record a (model, split, client).
         summary: the figures of ``summary.json``.
+        unseen: evaluations of clients that were never trained with, one a client, model and split.
         folder: where the record lies, None when it was not kept.
     """
 
@@ -96,6 +97,7 @@ class Result:
     final: list[dict[str, Any]]
     summary: dict[str, Any]
     folder: Path | None = None
+    unseen: list[Evaluation] = field(default_factory=list)
 
     @property
     def name(self) -> str:
@@ -127,6 +129,8 @@ def gather(
                 result.rounds.append(RoundRow(**row))
             case "evaluation":
                 result.evaluations.append(Evaluation(**row))
+            case "unseen":
+                result.unseen.append(Evaluation(**row))
             case "final":
                 result.final.append(body)
             case "end":
@@ -194,6 +198,10 @@ class Record:
         """Append a named evaluation."""
         self.event("evaluation", **asdict(evaluation))
 
+    def unseen(self, evaluation: Evaluation) -> None:
+        """Append the evaluation of a client that was never trained with."""
+        self.event("unseen", **asdict(evaluation))
+
     def round(self, row: RoundRow) -> None:
         """Append a round."""
         body = {k: getattr(row, k) for k in row.__dataclass_fields__}
@@ -236,18 +244,20 @@ def _round_rows(result: Result) -> Iterator[dict[str, Any]]:
 
 def _client_rows(result: Result) -> Iterator[dict[str, Any]]:
     names = result.about["clients"]
+    unseen = {c for e in result.unseen for c in e.clients}
     traffic = {
         (r.round, c): (down, up)
         for r in result.rounds
         for c, down, up in zip(r.cohort, r.bytes_down, r.bytes_up, strict=True)
     }
-    for e in result.evaluations:
+    for e in (*result.evaluations, *result.unseen):
         for client, samples, loss, accuracy in zip(e.clients, e.samples, e.loss, e.accuracy, strict=True):
             down, up = traffic.get((e.round, client), (None, None))
             yield {
                 "round": e.round,
                 "client": client,
                 "name": names[client],
+                "unseen": client in unseen,
                 "model": e.model,
                 "when": e.when,
                 "split": e.split,

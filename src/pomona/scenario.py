@@ -50,13 +50,23 @@ class Scenario:
             dataset = replace(dataset, shift=shift, scale=scale)
         dataset = apply_turns(dataset, partition)
         if isinstance(config.method, FedAvgData):
+            if config.membership.changes:
+                raise ConfigError("fedavg-data draws its shared samples from all clients; take membership out")
             partition = config.method.divide(partition, dataset.y, config.seed)
+        config.membership.check(config.clients, config.rounds)
         scenario = cls(config, dataset, partition)
         scenario._check(scenario.module())
         return scenario
 
     def _check(self, module: "nn.Module") -> None:
-        """BatchNorm cannot train on one sample; say so before round 1."""
+        """Say before round 1 what a method or a network cannot work with."""
+        method = self.config.method.method().card
+        blind = [n for n, c in zip(self.names, self.partition.clients, strict=True) if not len(c.validation)]
+        if method.validates and blind:
+            raise DataError(
+                f"{', '.join(blind)}: no validation samples, by which {self.config.method.name} weighs models; "
+                "raise data.validation_share, or give them validation rows"
+            )
         normed = next((name for name, b in module.named_buffers() if b.is_floating_point()), None)
         lone = [name for name, c in zip(self.names, self.partition.clients, strict=True) if len(c.train) == 1]
         if normed and self.config.batch_size == 1:

@@ -85,7 +85,7 @@ def simulate(scenario: Scenario, out: Path | None = None, watcher: Watcher | Non
     roster = Roster(tuple(len(c.train) for c in scenario.partition.clients))
 
     def make(ids: tuple[int, ...]) -> Clients:
-        return Clients(method.client, scenario.objective(), roster, scenario.initial, ids, config.seed)
+        return Clients(method.client, scenario.objective(), scenario.initial, ids, config.seed)
 
     began = perf_counter()
     everybody = tuple(range(config.clients))

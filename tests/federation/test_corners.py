@@ -87,10 +87,11 @@ def test_decay_and_pull_leave_statistics_alone(monkeypatch):
         objective = scenario.objective()
         method = config.method.method()
         roster = Roster((len(scenario.partition.clients[0].train),))
-        clients = Clients(method.client, objective, roster, scenario.initial, (0,), 0)
+        clients = Clients(method.client, objective, scenario.initial, (0,), 0)
         state = method.server.start(scenario.initial, roster, 0)
+        clients.begin((0,), roster, None)
         round_ = round_of(config, 1)
-        (reply,) = clients.visit(Visit(round_, (0,)), method.server.down(state, (0,), round_))
+        (reply,) = clients.visit(Visit(round_, roster, (0,)), method.server.down(state, (0,), roster, round_))
         return reply.uplink["model"][objective.trained :]
 
     monkeypatch.setitem(sys.modules, "tests_normed", sys.modules[__name__])

@@ -8,7 +8,7 @@ import pytest
 from safetensors.numpy import load_file
 
 import pomona
-from pomona.errors import ConfigError, DivergedError, LockedError, PomonaError, StorageError
+from pomona.errors import ConfigError, DataError, DivergedError, LockedError, PomonaError, StorageError
 from pomona.federation.clients import Clients
 from pomona.federation.loop import due, round_of, select
 from pomona.record import load
@@ -169,9 +169,10 @@ def test_rounds_decay_and_selection_are_functions_of_the_round():
     config = tiny("fedavg", lr=1.0, lr_decay=0.5, participation=0.5, clients=10, rounds=4, eval_every=3)
     assert [round_of(config, n).lr for n in (1, 2, 3)] == [1.0, 0.5, 0.25]
     assert [due(config, n) for n in range(5)] == [True, False, False, True, True]
-    assert select(config, 2) == select(config, 2)
-    assert {len(select(config, n)) for n in range(1, 9)} == {5}
-    assert select(tiny("fedavg"), 1) == (0, 1, 2, 3)
+    everybody = tuple(range(10))
+    assert select(config, everybody, 2) == select(config, everybody, 2)
+    assert {len(select(config, everybody, n)) for n in range(1, 9)} == {5}
+    assert select(tiny("fedavg"), (0, 1, 2, 3), 1) == (0, 1, 2, 3)
 
 
 def test_work_is_spread_evenly():
@@ -205,3 +206,11 @@ def test_other_tasks_run(tmp_path):
         )
     )
     assert table.summary["models"]["personal, trained"]["last"]["value"] > 0.8
+
+
+@pytest.mark.parametrize("name", ["fedfomo", "fedfomo-ma"])
+def test_a_method_that_validates_names_who_cannot(name, tmp_path):
+    data = {"name": "digits", "train_limit": 240, "test_limit": 120, "validation_share": 0.0}
+    with pytest.raises(DataError, match=rf"client 1.*{name}.*data\.validation_share"):
+        pomona.run(tiny(name, data=data), tmp_path / "run")
+    assert not (tmp_path / "run").exists()

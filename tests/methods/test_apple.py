@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
+from pomona.federation.round import Roster
 from pomona.methods.apple import Apple, choose, dots, limit, personal, probabilities, schedule
 from pomona.methods.fedavg import FedAvg
 from pomona.methods.separate import Separate
@@ -153,8 +154,9 @@ def test_with_a_budget_of_one_every_other_core_is_fetched_once_in_the_first_roun
     run = Federation(Apple(budget=1, dr_lr=0.01).method(), quadratics(N))
     asked = [[] for _ in range(N)]
     for number in range(1, N):
+        down = run.method.server.down(run.server, run.ids, run.roster, a_round(number))
         for i in range(N):
-            asked[i] += run.server.requests[i].tolist()
+            asked[i] += down["cores"].index[i].tolist()
         run.round(a_round(number))
     assert [sorted(a) for a in asked] == [[j for j in range(N) if j != i] for i in range(N)]
 
@@ -177,7 +179,7 @@ def test_bytes_follow_the_budget():
     from pomona.federation.loop import received_bytes
 
     run = Federation(Apple(budget=2).method(), quadratics(5, d=7))
-    down = run.method.server.down(run.server, (1, 3), a_round())
+    down = run.method.server.down(run.server, (1, 3), run.roster, a_round())
     assert received_bytes(down, (1, 3)) == (2 * 7 * 8,) * 2  # two float64 cores of seven numbers
 
 
@@ -189,7 +191,7 @@ def test_a_choice_is_others_only_without_repeats_and_of_the_right_size(N, who, b
     settings = Apple(budget=budget, selection=selection)
     p = torch.linspace(-1, 1, N)
     fetched = torch.arange(N) % 2 == 0
-    asked = choose(settings, p, fetched, client, 0, number).tolist()
+    asked = choose(settings, p, fetched, client, Roster((1,) * len(p)), 0, number).tolist()
     assert len(asked) == limit(settings, N) == len(set(asked))
     assert client not in asked
     assert asked == sorted(asked)
@@ -199,7 +201,7 @@ def test_a_choice_is_others_only_without_repeats_and_of_the_right_size(N, who, b
 def test_never_downloaded_comes_first():
     fetched = torch.tensor([False, True, True, False, True, False])
     for number in range(1, 30):
-        asked = set(choose(Apple(budget=3), torch.ones(6), fetched, 0, 0, number).tolist())
+        asked = set(choose(Apple(budget=3), torch.ones(6), fetched, 0, Roster((1,) * 6), 0, number).tolist())
         assert {3, 5} <= asked
 
 
@@ -208,7 +210,9 @@ def test_known_cores_are_drawn_with_the_probabilities_of_equation_9():
     p, fetched = torch.tensor([9.0, 0.0, 1.0, -2.0]), torch.ones(4, dtype=torch.bool)
     power = np.array([2.75**0, 2.75**1, 2.75**2])
     expected = power / power.sum()
-    draws = np.array([int(choose(Apple(budget=1), p, fetched, 0, seed, 12)[0]) for seed in range(4000)])
+    draws = np.array(
+        [int(choose(Apple(budget=1), p, fetched, 0, Roster((1,) * len(p)), seed, 12)[0]) for seed in range(4000)]
+    )
     for j, share in zip((1, 2, 3), expected, strict=True):
         assert abs((draws == j).mean() - share) < 4 * math.sqrt(share * (1 - share) / 4000)
 

@@ -82,8 +82,8 @@ def test_shapes_and_dtypes_are_kept(name, settings):
 def test_a_round_that_is_not_committed_changes_nothing_and_comes_out_the_same_again(name, settings):
     run = Federation(method(name, settings), quadratics(3, samples=4))
     run.round(passes(name, 1))
-    visit = Visit(passes(name, 2), run.ids, True, WATCHED)
-    down = run.method.server.down(run.server, run.ids, visit.round)
+    visit = Visit(passes(name, 2), run.roster, run.ids, True, WATCHED)
+    down = run.method.server.down(run.server, run.ids, run.roster, visit.round)
     before = states(run)
     first, second = run.clients.visit(visit, down), run.clients.visit(visit, down)
     assert same(states(run), before)
@@ -98,8 +98,8 @@ def test_a_visit_that_only_looks_changes_nothing(name, settings):
     run = Federation(method(name, settings), quadratics(2, samples=4))
     run.round(passes(name, 1))
     before = states(run)
-    visit = Visit(passes(name, 2), run.ids, False, frozenset({"received"}))
-    replies = run.clients.visit(visit, run.method.server.down(run.server, run.ids, visit.round))
+    visit = Visit(passes(name, 2), run.roster, run.ids, False, frozenset({"received"}))
+    replies = run.clients.visit(visit, run.method.server.down(run.server, run.ids, run.roster, visit.round))
     run.clients.commit()
     assert same(states(run), before)
     assert all(reply.loss is None for reply in replies)
@@ -146,7 +146,7 @@ def test_rows_of_one_call_train_as_they_do_alone(name, settings):
     run = Federation(method(name, settings), problem)
     run.round(passes(name, 1))
     round_ = passes(name, 2)
-    down = run.method.server.down(run.server, ids, round_)
+    down = run.method.server.down(run.server, ids, run.roster, round_)
     received = {k: r.bank[r.index] if r.index.dim() == 1 else Rows(r.bank, r.index) for k, r in down.items()}
     stacked = joined([run.state(i) for i in ids])
     cohort = Cohort(problem, ids, run.roster, round_)
@@ -166,8 +166,8 @@ def test_the_order_of_clients_does_not_matter(name, settings):
     run.round(passes(name, 1))
     visits = {}
     for ids in ((0, 1, 2), (2, 0, 1)):
-        visit = Visit(passes(name, 2), ids)
-        replies = run.clients.visit(visit, run.method.server.down(run.server, ids, visit.round))
+        visit = Visit(passes(name, 2), run.roster, ids)
+        replies = run.clients.visit(visit, run.method.server.down(run.server, ids, run.roster, visit.round))
         visits[ids] = {r.client: r for r in replies}
     one, two = visits.values()
     assert all(same(one[i].uplink, two[i].uplink) and one[i].loss == two[i].loss for i in run.ids)

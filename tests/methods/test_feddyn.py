@@ -35,7 +35,7 @@ def test_two_rounds_by_hand():
         h -= 0.5 / 2 * sum(v - w for v in trained)
         w = sum(trained) / 2 - h / 0.5
         assert run.server.model.item() == pytest.approx(w)
-        assert run.server.h.item() == pytest.approx(h)
+        assert run.server.linear.mean(0).item() == pytest.approx(h)
         assert linear_terms(run).flatten().tolist() == pytest.approx(linear)
 
 
@@ -44,7 +44,7 @@ def test_h_is_the_mean_linear_term_whoever_takes_part(cohorts, alpha):
     run = Federation(FedDyn(alpha=alpha).method(), quadratics(4, samples=3))
     for number, ids in enumerate(cohorts, 1):
         run.round(a_round(number, **PASSES), ids=tuple(sorted(ids)))
-        assert_close(linear_terms(run).mean(0), run.server.h)
+        assert_close(linear_terms(run).mean(0), run.server.linear.mean(0))
 
 
 @given(alpha=st.floats(1e-2, 10))
@@ -66,7 +66,7 @@ def test_it_converges_to_the_uniform_optimum_where_h_vanishes():
     for number in range(1, 201):
         run.round(a_round(number, epochs=2, batch_size=1, lr=0.2))
     assert run.server.model.item() == pytest.approx(0.5)
-    assert run.server.h.item() == pytest.approx(0, abs=1e-9)
+    assert run.server.linear.mean(0).item() == pytest.approx(0, abs=1e-9)
     assert linear_terms(run).flatten().tolist() == pytest.approx([0.5, -0.5])
 
 
@@ -77,9 +77,9 @@ def test_with_frozen_linear_terms_a_small_alpha_is_fedavg():
     for number in (1, 2, 3):
         run.round(a_round(number, **PASSES))
         avg.round(a_round(number, **PASSES))
-        mean = run.server.model + run.server.h / alpha
+        mean = run.server.model + run.server.linear.mean(0) / alpha
         assert_close(mean, avg.server)
-        run.server = Cloud(mean, torch.zeros_like(mean))
+        run.server = Cloud(mean, torch.zeros_like(run.server.linear))
         for i in run.ids:
             run.set_state(i, State(torch.zeros(1, 5, dtype=torch.float64)))
 
@@ -112,6 +112,6 @@ def test_statistics_behind_the_last_layer_have_no_linear_term():
     for number in (1, 2, 3):
         run.round(a_round(number, **PASSES))
         prox.round(a_round(number, **PASSES))
-    assert run.server.h.shape == (4,)
+    assert run.server.linear.mean(0).shape == (4,)
     assert_close(run.server.model[4], prox.server[4])
     assert not torch.isclose(run.server.model[:4], prox.server[:4], rtol=1e-6).any()

@@ -175,6 +175,11 @@ def closing(result: Result, folder: Path, page: Path | None) -> None:
         )
     if figures and not figures["last"]:
         lines(f"test loss, model {s['headline']}, mean over clients: {figures['loss']:.4g} in the last round")
+    if unseen := s["unseen"].get(s["headline"]):
+        lines(
+            f"never trained with: {len(unseen['clients'])} clients, {percent(unseen['mean'])} mean test accuracy in %"
+            f" after {c['membership']['adapt_rounds']} rounds of their own"
+        )
     per_round = max(1, len(result.rounds))
     lines(
         f"{s['rounds']} rounds in {s['seconds']:.1f} s; {size(s['bytes_down'])} down, {size(s['bytes_up'])} up"

@@ -4,7 +4,7 @@ The same object serves one silo, or a worker process that stands for many client
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from math import isfinite
 from time import perf_counter
 from typing import Any
@@ -29,17 +29,21 @@ class Visit:
     """One exchange with some clients.
 
     Attributes:
+        roster: the members of the federation.
         ids: who is visited, in the order of the downlink's leading axis.
         trains: False for a visit that only evaluates what is received.
         watched: the moments to evaluate: "received", "trained".
         keep: hold on to the observed models, for the record.
+        adapts: nobody learns from these clients.
     """
 
     round: Round
+    roster: Roster
     ids: tuple[int, ...]
     trains: bool = True
     watched: frozenset[str] = frozenset()
     keep: bool = False
+    adapts: bool = False
 
 
 @dataclass(frozen=True)
@@ -72,13 +76,18 @@ class Clients:
 
     client: Client
     objective: Objective
-    roster: Roster
     initial: Initial
     ids: tuple[int, ...]
     seed: int
     _states: dict[int, Any] = field(default_factory=dict)
     _pending: dict[int, Any] = field(default_factory=dict)
     _models: dict[int, dict[Named, Tensor]] = field(default_factory=dict)
+
+    def begin(self, ids: tuple[int, ...], roster: Roster, row: Tensor | None) -> None:
+        """Make the first states of clients that join; they start from ``row`` (d,), or the run's initial models."""
+        initial = self.initial if row is None else replace(self.initial, make=lambda _: row.clone())
+        for client in ids:
+            self._states[client] = self.client.start(initial, roster, (client,), self.seed)
 
     def visit(self, visit: Visit, down: Downlink) -> list[Reply]:
         """Serve these clients, one row at a time. Their states change with ``commit`` only."""
@@ -110,19 +119,18 @@ class Clients:
         ]
 
     def state(self, client: int) -> Any:
-        """A client's committed state; made when first asked for."""
-        if client not in self._states:
-            self._states[client] = self.client.start(self.initial, self.roster, (client,), self.seed)
-        return self._states[client]
+        """A client's committed state; None before it has begun."""
+        return self._states.get(client)
 
     def _serve(self, visit: Visit, client: int, received: Received) -> Reply:
         began = perf_counter()
-        cohort = Cohort(self.objective, (client,), self.roster, visit.round, visit.trains, visit.watched)
+        cohort = Cohort(self.objective, (client,), visit.roster, visit.round, visit.trains, visit.watched)
+        train = self.client.adapt if visit.adapts and self.client.adapt else self.client.train
         with torch.random.fork_rng(devices=[]):
             # Dropout draws from PyTorch's global generator; here it has an address too.
             torch.default_generator.manual_seed(number(self.seed, "forward", visit.round.number, client))
             own = each(torch.clone, self.state(client))
-            state, uplink, info = self.client.train(own, received, cohort, visit.round)
+            state, uplink, info = train(own, received, cohort, visit.round)
         for name, tensor in uplink.items():
             if tensor.is_floating_point() and not torch.isfinite(tensor).all():
                 raise DivergedError(f"client {client}, round {visit.round.number}: {name} is not finite; lower lr")

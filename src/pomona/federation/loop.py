@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any, Protocol
 
+from torch import Tensor
+
 from pomona.config import Config
 from pomona.federation.clients import Reply, Visit, stack
 from pomona.federation.round import Roster, Round
@@ -15,6 +17,9 @@ from pomona.rng import stream
 
 class Transport(Protocol):
     """How downlinks and uplinks travel."""
+
+    def begin(self, ids: tuple[int, ...], roster: Roster, row: Tensor | None) -> None:
+        """Make the first states of clients that join, from a model (d,) or the run's initial one."""
 
     def visit(self, visit: Visit, down: Downlink) -> list[Reply]:
         """Serve the clients of a visit; replies in the order of its ids."""
@@ -49,13 +54,13 @@ def round_of(config: Config, number: int) -> Round:
     )
 
 
-def select(config: Config, number: int) -> tuple[int, ...]:
-    """The cohort of a round: a uniform draw without replacement, ids ascending."""
-    size = max(1, round(config.participation * config.clients))
-    if size >= config.clients:
-        return tuple(range(config.clients))
-    draw = stream(config.seed, "selection", number).choice(config.clients, size, replace=False)
-    return tuple(sorted(int(i) for i in draw))
+def select(config: Config, members: tuple[int, ...], number: int) -> tuple[int, ...]:
+    """The cohort of a round: a uniform draw from the members without replacement, ids ascending."""
+    size = max(1, round(config.participation * len(members)))
+    if size >= len(members):
+        return members
+    draw = stream(config.seed, "selection", number).choice(len(members), size, replace=False)
+    return tuple(members[i] for i in sorted(draw.tolist()))
 
 
 def due(config: Config, number: int) -> bool:
@@ -65,11 +70,11 @@ def due(config: Config, number: int) -> bool:
 
 @dataclass
 class Loop:
-    """One run of a method over a transport."""
+    """One run of a method over a transport; ``everybody`` is the roster of all that are ever members, or unseen."""
 
     config: Config
     server: Server
-    roster: Roster
+    everybody: Roster
     initial: Initial
     transport: Transport
     record: Record
@@ -79,26 +84,45 @@ class Loop:
     def run(self) -> Any:
         """All rounds and the closing evaluation. Returns the server's last state."""
         self.watcher.begin()
-        state = self.server.start(self.initial, self.roster, self.config.seed)
+        roster = self._roster(1)
+        state = self.server.start(self.initial, roster, self.config.seed)
+        self.transport.begin(roster.members, roster, None)
         for number in range(1, self.config.rounds + 1):
-            state = self._round(state, number)
-        self._look(state, self.config.rounds + 1, tuple(range(self.config.clients)), keep=True)
+            state = self._round(self._join(state, number), number)
+        self._look(state, self.config.rounds + 1, self._roster(self.config.rounds).members, keep=True)
         self._evaluate(self.config.rounds, "received")
+        for client in self.config.membership.unseen:
+            self._adapt(state, client)
+        return state
+
+    def _roster(self, number: int) -> Roster:
+        """The roster of round ``number``; after the last round its members stay."""
+        return self.config.membership.roster(self.everybody, min(number, self.config.rounds))
+
+    def _join(self, state: Any, number: int) -> Any:
+        """Let in whoever's first round this is."""
+        before, now = self._roster(number - 1), self._roster(number)
+        new = tuple(i for i in now.members if i not in before.members)
+        if number == 1 or not new:
+            return state
+        state, row = self.server.welcome(state, new, before)
+        self.transport.begin(new, now, row)
         return state
 
     def _round(self, state: Any, number: int) -> Any:
         began = perf_counter()
-        config, round_, ids = self.config, round_of(self.config, number), select(self.config, number)
-        partial = len(ids) < config.clients
+        config, round_, roster = self.config, round_of(self.config, number), self._roster(number)
+        ids = select(config, roster.members, number)
+        partial = len(ids) < len(roster.members)
         moments = {"received": due(config, number - 1), "trained": due(config, number) or partial}
         watched = frozenset(moment for moment, wanted in moments.items() if wanted)
-        # A client may not be drawn again before its trained model is asked for.
-        keep = number == config.rounds or partial
+        # A client may not be drawn again before its trained model is asked for, nor one that leaves.
+        keep = number == config.rounds or partial or number in config.membership.leaves.values()
         if "received" in watched:
-            self._look(state, number, tuple(i for i in range(config.clients) if i not in ids), keep=False)
-        down = self.server.down(state, ids, round_)
-        replies = self.transport.visit(Visit(round_, ids, True, watched, keep), down)
-        state = self.server.aggregate(state, stack(replies, lambda r: r.uplink), ids, self.roster, round_)
+            self._look(state, number, tuple(i for i in roster.members if i not in ids), keep=False)
+        down = self.server.down(state, ids, roster, round_)
+        replies = self.transport.visit(Visit(round_, roster, ids, True, watched, keep), down)
+        state = self.server.aggregate(state, stack(replies, lambda r: r.uplink), ids, roster, round_)
         self.transport.commit()
         self._note(replies)
         evaluations = self._evaluate(number - 1, "received") if "received" in watched else []
@@ -120,9 +144,29 @@ class Loop:
     def _look(self, state: Any, number: int, ids: tuple[int, ...], keep: bool) -> None:
         """Let clients receive and evaluate without training."""
         if ids:
-            round_ = round_of(self.config, number)
-            visit = Visit(round_, ids, trains=False, watched=frozenset({"received"}), keep=keep)
-            self._note(self.transport.visit(visit, self.server.down(state, ids, round_)))
+            round_, roster = round_of(self.config, number), self._roster(number)
+            visit = Visit(round_, roster, ids, trains=False, watched=frozenset({"received"}), keep=keep)
+            self._note(self.transport.visit(visit, self.server.down(state, ids, roster, round_)))
+
+    def _adapt(self, state: Any, client: int) -> None:
+        """Give a client that was never trained with a personal model, on a copy of the state that nobody else sees."""
+        rounds, last = self.config.membership.adapt_rounds, self._roster(self.config.rounds)
+        state, row = self.server.welcome(state, (client,), last)
+        roster = last.plus(client, self.everybody)
+        self.transport.begin((client,), roster, row)
+        for number in range(self.config.rounds + 1, self.config.rounds + rounds + 1):
+            round_, ends = round_of(self.config, number), number == self.config.rounds + rounds
+            watched = frozenset({"received", "trained"} if ends else ())
+            visit = Visit(round_, roster, (client,), True, watched, keep=ends, adapts=True)
+            (reply,) = self.transport.visit(visit, self.server.down(state, (client,), roster, round_))
+            self.transport.commit()
+            if self.server.separable:
+                uplink = stack([reply], lambda r: r.uplink)
+                state = self.server.aggregate(state, uplink, (client,), roster, round_)
+        for s in reply.scores:
+            if s.samples:
+                one = (s.model, s.when, s.split, (client,), (s.samples,), (s.loss,), (s.accuracy,))
+                self.record.unseen(Evaluation(self.config.rounds, *one))
 
     def _note(self, replies: list[Reply]) -> None:
         for reply in replies:
@@ -133,13 +177,14 @@ class Loop:
     def _evaluate(self, number: int, when: str) -> list[Evaluation]:
         """Record what is known of each named model.
 
-        An absent client's trained model is the one it last had; a client that never took part has none yet.
+        An absent client's trained model is the one it last had; a client that never took part has none yet, and one
+        that has left counts no more.
         """
-        made = []
+        made, members = [], self._roster(max(number, 1)).members
         for (model, moment, split), per_client in self._known.items():
-            if moment != when or not any(samples for samples, _, _ in per_client.values()):
+            clients = tuple(i for i in members if i in per_client)
+            if moment != when or not any(per_client[i][0] for i in clients):
                 continue
-            clients = tuple(sorted(per_client))
             samples, loss, accuracy = zip(*(per_client[c] for c in clients), strict=True)
             made.append(Evaluation(number, model, when, split, clients, samples, loss, accuracy))
             self.record.evaluation(made[-1])

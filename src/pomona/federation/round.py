@@ -9,15 +9,34 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Roster:
-    """All members of the federation, in id order, whether or not they take part in a round.
+    """All clients of the federation, in id order, whether or not they take part in a round.
 
-    ``sizes``: number of training samples per client; it leaves the client, once, when it registers.
+    ``sizes``: number of training samples per client; it leaves the client, once, when it registers. 0 for a client
+    that is no member now.
     """
 
     sizes: tuple[int, ...]
 
     def __len__(self) -> int:
         return len(self.sizes)
+
+    @cached_property
+    def members(self) -> tuple[int, ...]:
+        """The ids of those who are members now, ascending."""
+        return tuple(i for i, size in enumerate(self.sizes) if size)
+
+    @cached_property
+    def known(self) -> Tensor:
+        """Which clients are members now, (N,) bool."""
+        return torch.tensor(self.sizes) > 0
+
+    def only(self, ids: tuple[int, ...]) -> "Roster":
+        """The roster with these clients for members."""
+        return Roster(tuple(size if i in ids else 0 for i, size in enumerate(self.sizes)))
+
+    def plus(self, client: int, everybody: "Roster") -> "Roster":
+        """The roster with one client more, whose size stands on another."""
+        return everybody.only((*self.members, client))
 
     @cached_property
     def shares(self) -> Tensor:

@@ -26,7 +26,7 @@ from pomona.methods.perfedavg import PerFedAvg
 from pomona.methods.pfedme import PFedMe
 from pomona.methods.scaffold import Scaffold
 from pomona.methods.separate import Separate
-from pomona.methods.withala import DittoAla, FedPHPAla, FedProxAla, PerFedAvgAla, PFedMeAla
+from pomona.methods.withala import DittoAla, FedAMPAla, FedPHPAla, FedProxAla, PerFedAvgAla, PFedMeAla
 
 AnyMethod = (
     Separate
@@ -61,6 +61,7 @@ AnyMethod = (
     | PFedMeAla
     | DittoAla
     | FedPHPAla
+    | FedAMPAla
 )
 MethodSettings = Annotated[AnyMethod, Field(discriminator="name")]
 

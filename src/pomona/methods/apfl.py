@@ -103,6 +103,11 @@ CARD = Card(
     up="1",
     private="the own model and the mixing weight alpha",
     headline=("personal", "trained"),
+    keeps="its own model and alpha",
+    joining=(
+        "a newcomer's own model starts from the global one, alpha from its setting; unseen: as a newcomer, "
+        "under the standing global model"
+    ),
     departures=(
         "weights are mixed, as in the paper; published code mixes outputs",
         "alpha's gradient is the exact one, without the ridge of the published code",

@@ -47,6 +47,8 @@ from pomona.methods.base import (
     Server,
     Uplink,
     descend,
+    mean_of,
+    placed,
     velocities,
 )
 from pomona.objective.cohort import Cohort
@@ -105,20 +107,34 @@ def server(settings: Apple) -> Server:
 
     def start(initial: Initial, roster: Roster, seed: int) -> Bank:
         N = len(roster)
-        never = torch.zeros(N, dtype=torch.bool)
-        # Round 1 has no uplinks before it; a choice among cores never downloaded needs nothing private.
-        first = [choose(settings, roster.shares, never, i, seed, 1) for i in range(N)]
-        return Bank(initial_cores(settings, initial, N), torch.stack(first))
+        nothing = torch.arange(N).unsqueeze(1).repeat(1, limit(settings, N))
+        return Bank(initial_cores(settings, initial, N), nothing)
 
-    def down(bank: Bank, ids: tuple[int, ...], round_: Round) -> Downlink:
-        return {"cores": Rows(bank.cores, bank.requests[list(ids)])}
+    def down(bank: Bank, ids: tuple[int, ...], roster: Roster, round_: Round) -> Downlink:
+        return {"cores": Rows(bank.cores, torch.stack([wishes(settings, bank, i, roster, round_) for i in ids]))}
 
     def aggregate(bank: Bank, uplink: Uplink, ids: tuple[int, ...], roster: Roster, round_: Round) -> Bank:
         cores, requests, who = bank.cores.clone(), bank.requests.clone(), list(ids)
         cores[who], requests[who] = uplink["core"], uplink["request"]
         return Bank(cores, requests)
 
-    return Server(start, down, aggregate)
+    def welcome(bank: Bank, ids: tuple[int, ...], roster: Roster) -> tuple[Bank, Tensor]:
+        row = mean_of(bank.cores, roster)
+        return Bank(placed(bank.cores, ids, row), bank.requests), row
+
+    return Server(start, down, aggregate, welcome, separable=True)
+
+
+def wishes(settings: Apple, bank: Bank, client: int, roster: Roster, round_: Round) -> Tensor:
+    """The ids (M,) that a client asked for, less those that have left; its own id marks a place left empty.
+
+    Before its first uplink it has asked for none; a choice among cores never downloaded needs nothing private.
+    """
+    asked = bank.requests[client]
+    if (asked == client).all():
+        never = torch.zeros(len(roster), dtype=torch.bool)
+        return choose(settings, roster.shares, never, client, roster, round_.seed, round_.number)
+    return torch.where(roster.known[asked], asked, client)
 
 
 def initial_cores(settings: Apple, initial: Initial, n: int) -> Tensor:
@@ -156,9 +172,11 @@ def client(settings: Apple) -> Client:
         return State(cores[list(ids)], roster.shares.to(cores).repeat(n, 1), kept.repeat(n, 1, 1), fetched)
 
     def train(state: State, received: Received, cohort: Cohort, round_: Round) -> tuple[State, Uplink, Info]:
-        copies = refresh(state.copies, received["cores"])
+        known = cohort.roster.known
+        copies = refresh(state.copies, received["cores"], known)
         fetched = state.fetched.scatter(1, received["cores"].index, True)
-        C, P = state.core, state.dr
+        known = known.to(state.dr.device)
+        C, P = state.core, state.dr.masked_fill(~known, 0)
         p0 = cohort.roster.shares.to(P)
         own = torch.nn.functional.one_hot(cohort.ids, P.shape[1]).bool().to(P.device)
         pull = schedule(settings, round_) * settings.mu
@@ -168,21 +186,24 @@ def client(settings: Apple) -> Client:
         for batch, c, p, vc, vp, mine in cohort.steps(round_.epochs, *rows):
             C0 = copies[: len(c)] if copies.dim() == 3 else copies
             _, G = cohort.gradient(personal(p, mine, C0, c), batch)
-            D = dots(G, C0, mine, c) + pull * (p - p0)
+            D = (dots(G, C0, mine, c) + pull * (p - p0)) * known
             descend(c, p[mine].unsqueeze(1) * G, vc, round_)
             descend(p, D, vp, dr_round)
 
         if cohort.watches("trained"):
             cohort.observe("personal", personal(P, own, copies, C), "trained")
         asks = (
-            choose(settings, p, f, i, round_.seed, round_.number + 1)
+            choose(settings, p, f, i, cohort.roster, round_.seed, round_.number + 1)
             for p, f, i in zip(P.cpu(), fetched, cohort.clients, strict=True)
         )
         kept = copies if copies.dim() == 3 else state.copies
         info = {"dr": P, "schedule": torch.full((len(P),), schedule(settings, round_))}
         return State(C, P, kept, fetched), {"core": C, "request": torch.stack(list(asks))}, info
 
-    return Client(start, train, private=("dr", "fetched"))
+    def adapt(state: State, received: Received, cohort: Cohort, round_: Round) -> tuple[State, Uplink, Info]:
+        return train(state, received, cohort, replace(round_, lr=0.0))  # the DR row alone, over standing cores
+
+    return Client(start, train, private=("dr", "fetched"), adapt=adapt)
 
 
 def personal(p: Tensor, mine: Tensor, C0: Tensor, c: Tensor) -> Tensor:
@@ -202,10 +223,11 @@ def dots(G: Tensor, C0: Tensor, mine: Tensor, c: Tensor) -> Tensor:
     return others.masked_scatter(mine, own)
 
 
-def refresh(copies: Tensor, offer: Rows) -> Tensor:
-    """The cores a client mixes: what it just downloaded, and older copies of what it did not."""
+def refresh(copies: Tensor, offer: Rows, known: Tensor) -> Tensor:
+    """The cores a client mixes: what it just downloaded, and older copies of what it did not; none of who has left."""
     if not copies.shape[1]:
         return offer.bank
+    copies[:, ~known] = 0
     copies[torch.arange(len(copies)).unsqueeze(1), offer.index] = offer.bank[offer.index]
     return copies
 
@@ -215,20 +237,37 @@ def limit(settings: Apple, N: int) -> int:
     return N - 1 if settings.budget is None else min(settings.budget, N - 1)
 
 
-def choose(settings: Apple, p: Tensor, fetched: Tensor, client: int, seed: int, number: int) -> Tensor:
-    """The ids (M,) that a client asks for in round ``number``, ascending (A.2; r is the number of rounds behind it)."""
-    N, M, r = len(p), limit(settings, len(p)), number - 1
-    others = np.delete(np.arange(N), client)
+def choose(settings: Apple, p: Tensor, fetched: Tensor, client: int, roster: Roster, seed: int, number: int) -> Tensor:
+    """The ids (M,) that a client asks for in round ``number`` (A.2; r is the number of rounds behind it).
+
+    Ascending, then its own id in the places that it has no use for.
+    """
+    places, r = limit(settings, len(p)), number - 1
+    others = np.array([i for i in roster.members if i != client], dtype=np.int64)
+    M = min(places, len(others))
+    chosen = pick(settings, p, fetched, others, M, r, stream(seed, "request", number, client))
+    return torch.from_numpy(np.pad(np.sort(chosen), (0, places - M), constant_values=client))
+
+
+def pick(
+    settings: Apple,
+    p: Tensor,
+    fetched: Tensor,
+    others: NDArray[np.int64],
+    M: int,
+    r: int,
+    draw: np.random.Generator,
+) -> NDArray[np.int64]:
+    """M of the ids ``others``: those never fetched first, the rest by eq. 9; or all alike under uniform selection."""
     if len(others) == M:
-        return torch.from_numpy(others)
-    draw = stream(seed, "request", number, client)
+        return others
     if settings.selection == "uniform":
-        return torch.from_numpy(np.sort(draw.choice(others, M, replace=False)))
+        return draw.choice(others, M, replace=False)
     seen = fetched.numpy()[others]
     fresh = draw.permutation(others[~seen])[:M]
-    known, weight = others[seen], probabilities(p.double().numpy()[others[seen]], r, M, N)
+    known, weight = others[seen], probabilities(p.double().numpy()[others[seen]], r, M, len(others) + 1)
     rest = draw.choice(known, M - len(fresh), replace=False, p=weight) if len(fresh) < M else known[:0]
-    return torch.from_numpy(np.sort(np.concatenate([fresh, rest])))
+    return np.concatenate([fresh, rest])
 
 
 def probabilities(p: NDArray[np.float64], r: int, M: int, N: int) -> NDArray[np.float64]:
@@ -245,6 +284,12 @@ CARD = Card(
     up="1",
     private="the directed relationships and the personal model",
     headline=("personal", "trained"),
+    keeps="its core and its DR row; under a budget copies of all cores (N models)",
+    joining=(
+        "p_0 follows the roster; a newcomer's core starts from the members' mean core, its row from p_0, its "
+        "column at the others from 0; a leaver's column and copies become 0; unseen: learns its DR row alone "
+        "over standing cores"
+    ),
     mixes=True,
     departures=(
         "exponential scheduler eps^(r/L) as in the code; the printed e^(r/L) grows",

@@ -59,13 +59,19 @@ class Initial:
 class Server:
     """The server half.
 
-    start(initial, roster, seed) -> state;  down(state, ids, round) -> downlink, receivers in the order of ids;
+    start(initial, roster, seed) -> state;  down(state, ids, roster, round) -> downlink, receivers in the order of ids;
     aggregate(state, uplink, ids, roster, round) -> state, the uplink's leading axis being ids, ascending.
+    welcome(state, ids, roster) -> state, row: clients join a federation of the members on the roster; the state has
+    places for them, and ``row`` (d,) is the model they start from, None for the run's initial one.
+    ``separable``: aggregate touches nothing but what belongs to ids, so a copy of the state can serve one client that
+    nobody else learns from.
     """
 
     start: Callable[[Initial, Roster, int], Any]
-    down: Callable[[Any, tuple[int, ...], Round], Downlink]
+    down: Callable[[Any, tuple[int, ...], Roster, Round], Downlink]
     aggregate: Callable[[Any, Uplink, tuple[int, ...], Roster, Round], Any]
+    welcome: Callable[[Any, tuple[int, ...], Roster], tuple[Any, Tensor | None]]
+    separable: bool = False
 
 
 @dataclass(frozen=True)
@@ -74,6 +80,7 @@ class Client:
 
     start(initial, roster, ids, seed) -> state: a record of tensors (n, ...), or None for a client that keeps nothing;
     train(state, received, cohort, round) -> state, uplink, info. The state it is given is its own to change.
+    ``adapt``: train of a client that nobody learns from, where it differs.
     ``private`` names the tensors of the state that the record keeps apart. Info is for the record of a simulation; a
     deployment leaves it with the client.
     """
@@ -81,6 +88,7 @@ class Client:
     start: Callable[[Initial, Roster, tuple[int, ...], int], Any]
     train: Callable[[Any, Received, Cohort, Round], tuple[Any, Uplink, Info]]
     private: tuple[str, ...] = ()
+    adapt: Callable[[Any, Received, Cohort, Round], tuple[Any, Uplink, Info]] | None = None
 
 
 @dataclass(frozen=True)
@@ -88,6 +96,9 @@ class Card:
     """What a method says of itself; ``pomona methods`` prints it.
 
     ``down`` and ``up`` are models per client and round; ``headline`` is the (model, when) that its paper reports.
+    ``keeps``: a client's history, what its state holds from round to round. ``joining``: what clients that join, leave,
+    or were never trained with do to the method's numbers. ``needs``: what a round needs beyond any cohort's training
+    data; ``validates``: every client needs validation samples.
     ``mixes``: gradients are taken at mixtures of models, so that no one model's BatchNorm statistics are trained.
     ``plain_steps``: the update rule assumes SGD without momentum.
     """
@@ -98,6 +109,10 @@ class Card:
     up: str
     private: str
     headline: tuple[str, When]
+    keeps: str
+    joining: str
+    needs: str = "any cohort"
+    validates: bool = False
     departures: tuple[str, ...] = ()
     mixes: bool = False
     plain_steps: bool = False
@@ -127,18 +142,33 @@ def averaging() -> Server:
     def start(initial: Initial, roster: Roster, seed: int) -> Tensor:
         return initial()
 
-    def down(w: Tensor, ids: tuple[int, ...], round_: Round) -> Downlink:
+    def down(w: Tensor, ids: tuple[int, ...], roster: Roster, round_: Round) -> Downlink:
         return {"model": Rows.same(w, len(ids))}
 
     def aggregate(w: Tensor, uplink: Uplink, ids: tuple[int, ...], roster: Roster, round_: Round) -> Tensor:
         return weighted_mean(uplink["model"], roster.weights(ids))
 
-    return Server(start, down, aggregate)
+    return Server(start, down, aggregate, welcome=lambda w, *_: (w, w))
 
 
 def silent() -> Server:
     """The server of methods without one."""
-    return Server(nothing, lambda *_: {}, nothing)
+    return Server(nothing, lambda *_: {}, nothing, welcome=unprepared)
+
+
+def unprepared(state: Any, ids: tuple[int, ...], roster: Roster) -> tuple[Any, None]:
+    """The welcome of a server that has nothing to give: whoever joins starts from the run's initial model."""
+    return state, None
+
+
+def mean_of(W: Tensor, roster: Roster) -> Tensor:
+    """The mean model (d,) of the members, weighted by their samples, from the rows W (N, d) of all clients."""
+    return weighted_mean(W[roster.known], roster.shares[roster.known])
+
+
+def placed(W: Tensor, ids: tuple[int, ...], row: Tensor) -> Tensor:
+    """Rows W (N, d) with ``row`` in the places of ids."""
+    return W.index_copy(0, torch.tensor(ids, device=W.device), row.expand(len(ids), -1))
 
 
 def descend(w: Tensor, g: Tensor, velocity: Tensor, round_: Round) -> None:

@@ -52,6 +52,7 @@ from pomona.methods.base import (
 from pomona.objective.cohort import Cohort
 from pomona.settings import Settings
 
+NOBODY = -1  # the cluster of who is no member
 SMALLEST = 3
 """Members that a cluster must have to be split."""
 
@@ -90,17 +91,18 @@ def server(settings: CFL) -> Server:
     """Keeps the clusters' models; averages within clusters, and splits them."""
 
     def start(initial: Initial, roster: Roster, seed: int) -> Clusters:
-        everybody = torch.zeros(len(roster), dtype=torch.long)
+        everybody = torch.where(roster.known, 0, NOBODY)
         norms, unit = torch.zeros(1, 2, dtype=torch.float64), torch.zeros((), dtype=torch.float64)
         return Clusters(initial().unsqueeze(0), everybody, norms, unit)
 
-    def down(state: Clusters, ids: tuple[int, ...], round_: Round) -> Downlink:
+    def down(state: Clusters, ids: tuple[int, ...], roster: Roster, round_: Round) -> Downlink:
         mine = state.labels[list(ids)]
         names = torch.arange(len(state.models)).unsqueeze(1)
         return {"model": Rows(state.models, mine), "cluster": Rows(names, mine), "norms": Rows(state.norms, mine)}
 
     def aggregate(state: Clusters, uplink: Uplink, ids: tuple[int, ...], roster: Roster, round_: Round) -> Clusters:
         who = torch.tensor(ids)
+        state = replace(state, labels=state.labels.masked_fill(~roster.known, NOBODY))
         updates = (uplink["model"] - state.models[state.labels[who]]).double().cpu()
         if not state.unit:
             state = replace(state, unit=unit(settings, updates))
@@ -111,7 +113,13 @@ def server(settings: CFL) -> Server:
                 state = split(state, cluster, updates[state.labels[who] == cluster])
         return averaged(state, uplink["model"], who)
 
-    return Server(start, down, aggregate)
+    def welcome(state: Clusters, ids: tuple[int, ...], roster: Roster) -> tuple[Clusters, Tensor]:
+        sizes = torch.tensor(roster.sizes)
+        largest = max(range(len(state.models)), key=lambda v: int(sizes[state.labels == v].sum()))
+        labels = state.labels.index_fill(0, torch.tensor(ids), largest)
+        return replace(state, labels=labels), state.models[largest]
+
+    return Server(start, down, aggregate, welcome)
 
 
 def unit(settings: CFL, updates: Tensor) -> Tensor:
@@ -181,6 +189,12 @@ CARD = Card(
     up="1",
     private="nothing but the data",
     headline=("personal", "received"),
+    keeps="nothing",
+    joining=(
+        "a newcomer joins the cluster with the most samples, a leaver leaves its own; unseen: that cluster's "
+        "standing model"
+    ),
+    needs="any cohort; to split a cluster, all its members",
     departures=(
         'thresholds in units of the first round\'s mean update norm; units = "absolute" takes them as published',
         "a cluster splits only in a round in which all its members take part",

@@ -65,6 +65,10 @@ CARD = Card(
     up="1",
     private="the personal model",
     headline=("personal", "trained"),
+    keeps="its personal model",
+    joining=(
+        "a newcomer's personal model starts from the global one; unseen: as a newcomer, under the standing global model"
+    ),
     departures=(
         "weights n_i / n over the cohort, where published code samples clients by size and averages uniformly",
     ),

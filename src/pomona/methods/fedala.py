@@ -76,10 +76,11 @@ class State:
     started: Tensor
 
 
-def adaptive(inner: Client, settings: Ala, personal: bool = True) -> Client:
+def adaptive(inner: Client, settings: Ala, personal: bool = True, model: str = "model") -> Client:
     """ALA before a client half that starts from received["start"] and uplinks its trained model as "model".
 
-    ``personal``: the start is the personal model; False where the inner method names its own.
+    ``personal``: the start is the personal model; False where the inner method names its own. ``model``: the name of
+    what is received.
     """
 
     def start(initial: Initial, roster: Roster, ids: tuple[int, ...], seed: int) -> State:
@@ -89,7 +90,7 @@ def adaptive(inner: Client, settings: Ala, personal: bool = True) -> Client:
         return State(inner.start(initial, roster, ids, seed), last, weights, never)
 
     def train(state: State, received: Received, cohort: Cohort, round_: Round) -> tuple[State, Uplink, Info]:
-        w, part = received["model"], upper(cohort.layers, settings.layers)
+        w, part = received[model], upper(cohort.layers, settings.layers)
         begins = ~state.started & (w != state.last).any(1) & (round_.number >= settings.start_round)
         epochs = learn(settings, state, begins, w, part, cohort, round_)
         mixture = mixed(w, state.last, state.weights, part)
@@ -156,6 +157,8 @@ def adaptive_card(card: Card, personal: bool = True) -> Card:
         summary=f"{card.summary}; each client starts from its own mixture of the received model and its last one",
         private=f"{card.private}; ALA's weights",
         headline=("personal", "received") if personal else card.headline,
+        keeps=f"{'' if card.keeps == 'nothing' else card.keeps + '; '}its last model and W",
+        joining=f"{card.joining}; W starts from 1",
         departures=(
             *card.departures,
             "initial stage: threshold 0.01 on the losses of ten epochs, at most stage_epochs; absent clients rest",

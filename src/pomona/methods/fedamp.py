@@ -42,7 +42,21 @@ from torch import Tensor
 from torch.nn import functional
 
 from pomona.federation.round import Roster, Round
-from pomona.methods.base import Card, Client, Downlink, Info, Initial, Method, Received, Rows, Server, Uplink, sgd
+from pomona.methods.base import (
+    Card,
+    Client,
+    Downlink,
+    Info,
+    Initial,
+    Method,
+    Received,
+    Rows,
+    Server,
+    Uplink,
+    mean_of,
+    placed,
+    sgd,
+)
 from pomona.methods.separate import start as separately
 from pomona.objective.cohort import Cohort
 from pomona.settings import Settings
@@ -165,13 +179,15 @@ def closed(messages: Tensor) -> tuple[Tensor, Tensor]:
 def server(messages: Callable[[Tensor, Round], Tensor]) -> Server:
     """Keeps the last model of each client (N, d); mixes them anew for whoever takes part."""
 
-    def down(models: Tensor, ids: tuple[int, ...], round_: Round) -> Downlink:
-        xi, coupling = closed(messages(models, round_))
-        who = torch.tensor(ids)
-        cloud = models[0] + xi[who] @ (models - models[0])  # exactly w where all models equal w
+    def down(models: Tensor, ids: tuple[int, ...], roster: Roster, round_: Round) -> Downlink:
+        members = torch.tensor(roster.members)
+        W, who = models[members], torch.searchsorted(members, torch.tensor(ids))
+        xi, coupling = closed(messages(W, round_))
+        cloud = W[0] + xi[who] @ (W - W[0])  # exactly w where all models equal w
+        attention = xi.new_zeros(len(members), len(models)).index_copy(1, members.to(xi.device), xi)
         return {
             "cloud": Rows(cloud, torch.arange(len(ids))),
-            "attention": Rows(xi, who),
+            "attention": Rows(attention, who),
             "coupling": Rows(coupling, who),
         }
 
@@ -181,7 +197,11 @@ def server(messages: Callable[[Tensor, Round], Tensor]) -> Server:
     def start(initial: Initial, roster: Roster, seed: int) -> Tensor:
         return separately(initial, roster, tuple(range(len(roster))), seed)
 
-    return Server(start, down, aggregate)
+    def welcome(models: Tensor, ids: tuple[int, ...], roster: Roster) -> tuple[Tensor, Tensor]:
+        row = mean_of(models, roster)
+        return placed(models, ids, row), row
+
+    return Server(start, down, aggregate, welcome, separable=True)
 
 
 def client(settings: FedAMP | HeurFedAMP) -> Client:
@@ -190,7 +210,7 @@ def client(settings: FedAMP | HeurFedAMP) -> Client:
     def train(own: Tensor, received: Received, cohort: Cohort, round_: Round) -> tuple[Tensor, Uplink, Info]:
         cloud = received["cloud"]
         pull = settings.lambda_ / step(settings, round_) if settings.lambda_ else 0.0
-        W = own if settings.start == "own" else cloud.clone()
+        W = received.get("start", own if settings.start == "own" else cloud.clone())
         W = sgd(cohort, W, round_, pull=(lambda w: pull * (w - cloud[: len(w)])) if pull else None)
         cohort.observe("personal", W, "trained")
         info = {"attention": received["attention"], "coupling": received["coupling"].squeeze(1)}
@@ -206,6 +226,11 @@ CARD = Card(
     up="1",
     private="nothing but the data",
     headline=("personal", "trained"),
+    keeps="its model",
+    joining=(
+        "xi runs over the members; a newcomer starts from their mean model; unseen: gets cloud models of its "
+        "own, and its model goes to nobody"
+    ),
     departures=(
         'weights alpha A\' as printed minimise eq. 1 with lambda / 2; gradient = "exact" has the missing factor 2',
         "where weights on others sum to more than 1, the self weight is 0 and the row is scaled to 1",
@@ -220,5 +245,7 @@ HEURISTIC = Card(
     up=CARD.up,
     private=CARD.private,
     headline=CARD.headline,
+    keeps=CARD.keeps,
+    joining=CARD.joining,
     departures=CARD.departures[2:],
 )

@@ -97,6 +97,8 @@ CARD = Card(
     up="1",
     private="nothing but the data",
     headline=("global", "received"),
+    keeps="nothing",
+    joining="a newcomer starts from the global model; unseen: trains on from the standing global model",
 )
 
 

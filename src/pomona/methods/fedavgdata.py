@@ -71,5 +71,6 @@ CARD = replace(
     paper="Zhao et al., arXiv 1806.00582, section 4",
     summary="FedAvg with a small set of samples that all clients share",
     private="the data but for the shared samples",
+    joining="nobody may: the shared samples are drawn from all clients before round 1",
     departures=("held-out samples leave their owner's data and come back as everybody's",),
 )

@@ -21,6 +21,7 @@ gradients are not clipped; the quadratic term pulls towards w only (there: it is
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
 from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import pad
@@ -44,10 +45,13 @@ class FedDyn(Settings):
 
 @dataclass(frozen=True)
 class Cloud:
-    """The cloud model w (d,) and the mean linear term h (t,), t the number of trained parameters."""
+    """The cloud model w (d,), and the clients' linear terms (N, t), t the number of trained parameters.
+
+    h is their mean over the members: kept one by one, they can leave with their client.
+    """
 
     model: Tensor
-    h: Tensor
+    linear: Tensor
 
 
 def server(alpha: float) -> Server:
@@ -55,18 +59,18 @@ def server(alpha: float) -> Server:
 
     def begin(initial: Initial, roster: Roster, seed: int) -> Cloud:
         w = initial()
-        return Cloud(w, w.new_zeros(initial.layers[-1].stop))
+        return Cloud(w, w.new_zeros(len(roster), initial.layers[-1].stop))
 
-    def down(state: Cloud, ids: tuple[int, ...], round_: Round) -> Downlink:
+    def down(state: Cloud, ids: tuple[int, ...], roster: Roster, round_: Round) -> Downlink:
         return {"model": Rows.same(state.model, len(ids))}
 
     def aggregate(state: Cloud, uplink: Uplink, ids: tuple[int, ...], roster: Roster, round_: Round) -> Cloud:
-        moved, t = uplink["model"] - state.model, len(state.h)
-        h = state.h - alpha / len(roster) * moved[:, :t].sum(0)
-        mean = state.model + moved.mean(0)
-        return Cloud(mean - pad(h / alpha, (0, len(mean) - t)), h)
+        moved, t = uplink["model"] - state.model, state.linear.shape[1]
+        linear = state.linear.index_add(0, torch.tensor(ids, device=moved.device), moved[:, :t], alpha=-alpha)
+        h, mean = linear[roster.known].mean(0), state.model + moved.mean(0)
+        return Cloud(mean - pad(h / alpha, (0, len(mean) - t)), linear)
 
-    return Server(begin, down, aggregate)
+    return Server(begin, down, aggregate, welcome=lambda state, *_: (state, state.model))
 
 
 @dataclass(frozen=True)
@@ -100,6 +104,8 @@ CARD = Card(
     up="1",
     private="each client's linear term",
     headline=("global", "received"),
+    keeps="its linear term (1 model)",
+    joining="h is the mean over the members: a leaver takes its own term along, a newcomer brings 0",
     departures=(
         "one alpha for all clients, where published code divides it by a client's share of the samples",
         "no gradient clipping, where published code clips to norm 10",

@@ -27,7 +27,7 @@ also sends the means of spectral clusters of the true number, of which the paper
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -35,7 +35,6 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from pomona.errors import DataError
 from pomona.federation.round import Roster, Round
 from pomona.methods.base import (
     Card,
@@ -48,6 +47,8 @@ from pomona.methods.base import (
     Rows,
     Server,
     Uplink,
+    mean_of,
+    placed,
     sgd,
 )
 from pomona.methods.separate import start as separately
@@ -104,8 +105,9 @@ def server(settings: Fomo, offer: Callable[[Bank, Tensor], Downlink]) -> Server:
         nothing = torch.arange(N).unsqueeze(1).repeat(1, limit(settings, N))
         return Bank(initial().repeat(N, 1), torch.zeros(N, dtype=torch.bool), nothing)
 
-    def down(bank: Bank, ids: tuple[int, ...], round_: Round) -> Downlink:
+    def down(bank: Bank, ids: tuple[int, ...], roster: Roster, round_: Round) -> Downlink:
         who = torch.tensor(ids)
+        bank = replace(bank, uploaded=bank.uploaded & roster.known)
         index = torch.stack([wishes(settings, bank, i, round_) for i in ids])
         widest = int((index != who.unsqueeze(1)).sum(1).max())
         available = bank.uploaded.index_fill(0, who, True)  # when this round's requests are served
@@ -116,7 +118,11 @@ def server(settings: Fomo, offer: Callable[[Bank, Tensor], Downlink]) -> Server:
         models = bank.models.index_copy(0, who.to(bank.models.device), uplink["model"])
         return Bank(models, bank.uploaded.index_fill(0, who, True), bank.requests.index_copy(0, who, uplink["request"]))
 
-    return Server(start, down, aggregate)
+    def welcome(bank: Bank, ids: tuple[int, ...], roster: Roster) -> tuple[Bank, Tensor]:
+        row = mean_of(bank.models, roster)
+        return replace(bank, models=placed(bank.models, ids, row)), row
+
+    return Server(start, down, aggregate, welcome, separable=True)
 
 
 def wishes(settings: Fomo, bank: Bank, client: int, round_: Round) -> Tensor:
@@ -170,10 +176,11 @@ def train(
     """A client's round: federated update, local SGD, and what it wants next."""
 
     def round_trip(state: State, received: Received, cohort: Cohort, round_: Round) -> tuple[State, Uplink, Info]:
-        require_validation(settings.name, cohort)
         verdict = judge(state, received, cohort)
         whose = torch.cat([received["models"].index, cohort.ids.unsqueeze(1)], dim=1)
-        affinity = state.affinity.scatter_add(1, whose, verdict.gains.to(state.affinity))
+        affinity = state.affinity.masked_fill(~cohort.roster.known, 0).scatter_add(
+            1, whose, verdict.gains.to(state.affinity)
+        )
         weights = torch.zeros_like(affinity).scatter_add(1, whose, verdict.shares.to(affinity))
         cohort.observe("personal", verdict.personal, "received")
 
@@ -187,16 +194,6 @@ def train(
         return State(W, previous, affinity), uplink, {"weights": weights, "affinity": affinity}
 
     return round_trip
-
-
-def require_validation(name: str, cohort: Cohort) -> None:
-    """Raise DataError naming the first client that cannot judge models."""
-    for client in cohort.clients:
-        if not len(cohort.objective.data.rows["validation"][client]):
-            raise DataError(
-                f"client {client} has no validation samples, by which {name} weighs models; "
-                "raise data.validation_share, or give it validation rows"
-            )
 
 
 def judge_models(state: State, received: Received, cohort: Cohort, order: int) -> Verdict:
@@ -267,6 +264,13 @@ CARD = Card(
     up="1",
     private="the affinities, the validation losses, and the personal model before local training",
     headline=("personal", "received"),
+    keeps="its model, the one before its last training, and its row of P",
+    joining=(
+        "a newcomer starts from the members' mean model and p_i = e_i; a leaver's column of P becomes 0 and "
+        "nobody asks for it; unseen: as a newcomer, its model goes to nobody"
+    ),
+    needs="any cohort, a validation split",
+    validates=True,
     departures=(
         "clients keep their affinities and ask; the paper's server ranks them",
         "removing the link between clients and uploads, as the paper suggests, contradicts asking by affinity",

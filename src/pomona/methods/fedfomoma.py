@@ -74,6 +74,7 @@ CARD = replace(
     summary="FedFomo that is sent means without one model in place of single models",
     down="M + 1 (N without a budget)",
     private="the affinities and the validation losses",
+    keeps="its model and its row of P",
     departures=(
         *fedfomo.CARD.departures[:2],
         "what is mixed is not printed: models relative to the mean, which differences of means reveal",

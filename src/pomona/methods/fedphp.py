@@ -166,6 +166,8 @@ CARD = Card(
     up="1",
     private="the inherited model",
     headline=("personal", "trained"),
+    keeps="its inherited model",
+    joining="a newcomer inherits the global model; unseen: as a newcomer, under the standing global model",
     departures=(
         "the momentum follows the round; published code counts a client's visits",
         "no clipping of gradients",

@@ -36,6 +36,7 @@ from pomona.methods.base import (
     Uplink,
     averaging,
     descend,
+    unprepared,
     velocities,
 )
 from pomona.objective.cohort import TRAINING, Cohort
@@ -67,7 +68,7 @@ def server(settings: FedRep) -> Server:
     def start(initial: Initial, roster: Roster, seed: int) -> Tensor:
         return without(initial(), head(settings, initial.layers))
 
-    return replace(averaging(), start=start)
+    return replace(averaging(), start=start, welcome=unprepared)
 
 
 @dataclass(frozen=True)
@@ -136,6 +137,8 @@ CARD = Card(
     up="share of the lower layers",
     private="the head",
     headline=("personal", "received"),
+    keeps="its head",
+    joining=("a newcomer's head starts from the initial one; unseen: fits its head to the standing shared layers"),
     departures=(
         "weights n_i / n over the cohort, so that with all layers shared this is FedAvg",
         "judged with the head fitted to the received layers; published code fits all heads once, at the end",

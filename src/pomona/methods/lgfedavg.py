@@ -21,7 +21,19 @@ from pydantic import Field
 from torch import Tensor
 
 from pomona.federation.round import Roster, Round
-from pomona.methods.base import Card, Client, Info, Initial, Method, Received, Server, Uplink, averaging, sgd
+from pomona.methods.base import (
+    Card,
+    Client,
+    Info,
+    Initial,
+    Method,
+    Received,
+    Server,
+    Uplink,
+    averaging,
+    sgd,
+    unprepared,
+)
 from pomona.methods.fedrep import insert, upper, without
 from pomona.objective.cohort import Cohort
 from pomona.settings import Settings
@@ -44,7 +56,7 @@ def server(shared: int) -> Server:
     def start(initial: Initial, roster: Roster, seed: int) -> Tensor:
         return initial()[upper(initial.layers, shared)]
 
-    return replace(averaging(), start=start)
+    return replace(averaging(), start=start, welcome=unprepared)
 
 
 @dataclass(frozen=True)
@@ -78,6 +90,10 @@ CARD = Card(
     up="share of the upper layers",
     private="the lower layers",
     headline=("personal", "received"),
+    keeps="its lower layers",
+    joining=(
+        "a newcomer's lower layers start from the initial ones; unseen: trains them under the standing shared layers"
+    ),
     departures=(
         "weights n_i / n over the cohort; published code averages uniformly",
         "starts from the run's initial model; published code from a trained FedAvg model",

@@ -26,7 +26,21 @@ from pydantic import Field
 from torch import Tensor
 
 from pomona.federation.round import Roster, Round
-from pomona.methods.base import Card, Client, Downlink, Info, Initial, Method, Received, Rows, Server, Uplink, sgd
+from pomona.methods.base import (
+    Card,
+    Client,
+    Downlink,
+    Info,
+    Initial,
+    Method,
+    Received,
+    Rows,
+    Server,
+    Uplink,
+    mean_of,
+    placed,
+    sgd,
+)
 from pomona.methods.separate import start
 from pomona.objective.cohort import Cohort
 from pomona.settings import Settings
@@ -60,22 +74,25 @@ def server() -> Server:
     def begin(initial: Initial, roster: Roster, seed: int) -> Tensor:
         return initial()[initial.layers[-1]].repeat(len(roster), 1)
 
-    def down(heads: Tensor, ids: tuple[int, ...], round_: Round) -> Downlink:
-        everybody = torch.arange(len(heads))
-        others = torch.stack([everybody[everybody != i] for i in ids])
+    def down(heads: Tensor, ids: tuple[int, ...], roster: Roster, round_: Round) -> Downlink:
+        members = torch.tensor(roster.members)
+        others = torch.stack([members[members != i] for i in ids])
         return {"heads": Rows(heads, others)}
 
     def aggregate(heads: Tensor, uplink: Uplink, ids: tuple[int, ...], roster: Roster, round_: Round) -> Tensor:
         return heads.index_copy(0, torch.tensor(ids, device=heads.device), uplink["head"])
 
-    return Server(begin, down, aggregate)
+    def welcome(heads: Tensor, ids: tuple[int, ...], roster: Roster) -> tuple[Tensor, None]:
+        return placed(heads, ids, mean_of(heads, roster)), None
+
+    return Server(begin, down, aggregate, welcome, separable=True)
 
 
 def client(settings: Mocha) -> Client:
     """Local SGD with the pull of all heads on the own one."""
 
     def train(W: Tensor, received: Received, cohort: Cohort, round_: Round) -> tuple[Tensor, Uplink, Info]:
-        head, N = cohort.layers[-1], len(cohort.roster)
+        head, N = cohort.layers[-1], len(cohort.roster.members)
         own, other = coupling(settings, N)
         others = received["heads"].bank[received["heads"].index].sum(1)
 
@@ -99,6 +116,11 @@ CARD = Card(
     up="its last layer",
     private="all layers but the last",
     headline=("personal", "trained"),
+    keeps="its model",
+    joining=(
+        "sums run over the members; a newcomer starts from the initial model, its place at the server from "
+        "the mean last layer; unseen: as a newcomer, sent to nobody"
+    ),
     departures=(
         "a surrogate for networks: the dual solver of the paper is for linear models",
         'Omega is fixed and centring; omega = "published" is the constant matrix of the published code',

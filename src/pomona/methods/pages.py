@@ -50,6 +50,9 @@ def _page(module: str, names: list[str]) -> str:
                     f"- **models**: {card.down} down, {card.up} up, per client and round",
                     f"- **private**: {card.private}",
                     f"- **judged**: {', '.join(card.headline)}",
+                    f"- **needs**: {card.needs}",
+                    f"- **a client keeps**: {card.keeps}",
+                    f"- **clients come and go**: {card.joining}",
                     *(f"- **differs**: {departure}" for departure in card.departures),
                 ]
             )

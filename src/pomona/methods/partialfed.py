@@ -190,6 +190,10 @@ CARD = Card(
     up="1",
     private="the gates and the personal model",
     headline=("personal", "trained"),
+    keeps="its last model and a logit a layer",
+    joining=(
+        "a newcomer starts from the global model and even gates; unseen: as a newcomer, under the standing global model"
+    ),
     departures=(
         "a reconstruction: no code was published",
         "4/5 of each batch for the weights, 1/5 for the gates; constant temperature; the logits' rate is lr",

@@ -113,6 +113,8 @@ CARD = Card(
     up="1",
     private="the adapted model",
     headline=("personal", "received"),
+    keeps="nothing",
+    joining="a newcomer starts from the global model; unseen: trains on from the standing global model",
     departures=(
         "weights n_i / n over the cohort, so that alpha = 0 is FedAvg",
         "adapts on training data; published code on test data",

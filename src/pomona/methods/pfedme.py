@@ -95,6 +95,8 @@ CARD = Card(
     up="1",
     private="the personal model",
     headline=("personal", "trained"),
+    keeps="nothing",
+    joining="a newcomer starts from the global model; unseen: trains on from the standing global model",
     departures=(
         "theta goes on from the batch before, as in published code; the paper leaves the solver open",
         "weight decay is the run's, where published code decays theta by 0.001",

@@ -61,10 +61,13 @@ class Scaffold(Settings):
 
 @dataclass(frozen=True)
 class Center:
-    """The server's model w (d,) and control variate c (t,), t the number of trained parameters."""
+    """The server's model w (d,), and the clients' control variates c_i (N, t), t the number of trained parameters.
+
+    c is their mean over the members: kept one by one, they can leave with their client.
+    """
 
     model: Tensor
-    control: Tensor
+    controls: Tensor
 
 
 def server(settings: Scaffold) -> Server:
@@ -72,16 +75,18 @@ def server(settings: Scaffold) -> Server:
 
     def begin(initial: Initial, roster: Roster, seed: int) -> Center:
         w = initial()
-        return Center(w, w.new_zeros(initial.layers[-1].stop))
+        return Center(w, w.new_zeros(len(roster), initial.layers[-1].stop))
 
-    def down(state: Center, ids: tuple[int, ...], round_: Round) -> Downlink:
-        return {"model": Rows.same(state.model, len(ids)), "control": Rows.same(state.control, len(ids))}
+    def down(state: Center, ids: tuple[int, ...], roster: Roster, round_: Round) -> Downlink:
+        c = state.controls[roster.known].mean(0)
+        return {"model": Rows.same(state.model, len(ids)), "control": Rows.same(c, len(ids))}
 
     def aggregate(state: Center, uplink: Uplink, ids: tuple[int, ...], roster: Roster, round_: Round) -> Center:
         w = state.model + settings.server_lr * uplink["model_delta"].mean(0)
-        return Center(w, state.control + uplink["control_delta"].sum(0) / len(roster))
+        who = torch.tensor(ids, device=w.device)
+        return Center(w, state.controls.index_add(0, who, uplink["control_delta"]))
 
-    return Server(begin, down, aggregate)
+    return Server(begin, down, aggregate, welcome=lambda state, *_: (state, state.model))
 
 
 @dataclass(frozen=True)
@@ -123,6 +128,8 @@ CARD = Card(
     up="2",
     private="nothing but the data (a client's control variate is the sum of its uploads)",
     headline=("global", "received"),
+    keeps="its control variate (1 model)",
+    joining="c is the mean over the members: a leaver takes its own term along, a newcomer brings 0",
     plain_steps=True,
     departures=(
         "momentum is refused: option II reads the gradient off the distance that plain SGD goes",

@@ -44,4 +44,6 @@ CARD = Card(
     up="0",
     private="everything",
     headline=("personal", "trained"),
+    keeps="its model",
+    joining="a newcomer starts from the initial model; unseen: trains it alone",
 )

@@ -2,9 +2,10 @@
 
 Zhang, Hua, Wang, Song, Xue, Ma, Guan. FedALA: adaptive local aggregation for personalized federated learning. AAAI
 2023, table 4 ("ALA as a module"). The wrapped method runs as it is, from ALA's start; a proximal centre stays the
-received model. A method that names a personal model of its own is still judged by that.
+received model, for FedAMP the cloud model u_i. A method that names a personal model of its own is still judged by that.
 
-Not offered, because there is no one received model to start from: APPLE, FedFomo, FedRep, LG-FedAvg, MOCHA. FedAvg with
+Not offered, because there is no one received model to start from: APPLE, FedFomo, LG-FedAvg, MOCHA; FedRep, which
+receives a part of one; PartialFed, which trains two models side by side (table 4 has both, but not how). FedAvg with
 ALA is ``fedala``.
 """
 
@@ -13,16 +14,17 @@ from typing import Literal
 from pomona.methods.base import Method
 from pomona.methods.ditto import Ditto
 from pomona.methods.fedala import Ala, adaptive, adaptive_card
+from pomona.methods.fedamp import FedAMP
 from pomona.methods.fedphp import FedPHP
 from pomona.methods.fedprox import FedProx
 from pomona.methods.perfedavg import PerFedAvg
 from pomona.methods.pfedme import PFedMe
 
 
-def plugged(method: Method, settings: Ala, personal: bool) -> Method:
+def plugged(method: Method, settings: Ala, personal: bool, model: str = "model") -> Method:
     """A method with ALA before its local training; ``personal``: whether ALA's start is the model it is judged by."""
     card = adaptive_card(method.card, personal)
-    return Method(method.server, adaptive(method.client, settings, personal), card)
+    return Method(method.server, adaptive(method.client, settings, personal, model), card)
 
 
 class FedProxAla(FedProx, Ala):
@@ -73,3 +75,13 @@ class FedPHPAla(FedPHP, Ala):
     def method(self) -> Method:
         """The two halves."""
         return plugged(super().method(), self, personal=False)
+
+
+class FedAMPAla(FedAMP, Ala):
+    """FedAMP whose local solve begins at ALA's start between the cloud model and the own one."""
+
+    name: Literal["fedamp+ala"] = "fedamp+ala"  # type: ignore[assignment]
+
+    def method(self) -> Method:
+        """The two halves."""
+        return plugged(super().method(), self, personal=False, model="cloud")

@@ -12,7 +12,8 @@ def summarise(result: Result, seconds: float) -> dict[str, Any]:
 
     ``models`` has one entry a named model ("personal, trained"): ``last``, ``best_validation``, ``best_test`` (the
     papers' BMCTA) and ``best_test_pooled`` (BTA), each with value and round; ``clients``, the spread over clients, and
-    ``loss``, its mean over clients, in the last round. Bytes are those of training: what clients download only to
+    ``loss``, its mean over clients, in the last round. ``unseen`` holds the test accuracies of clients that were never
+    trained with, by client and named model, and their mean. Bytes are those of training: what clients download only to
     evaluate does not count.
     """
     n = len(result.about["clients"])
@@ -23,6 +24,7 @@ def summarise(result: Result, seconds: float) -> dict[str, Any]:
         "headline": ", ".join(result.about["headline"]),
         "rounds": len(result.rounds),
         "models": {name: outcome for name, outcome in models.items() if outcome},
+        "unseen": _unseen(result.unseen),
         "bytes_down": sum(sum(r.bytes_down) for r in result.rounds),
         "bytes_up": sum(sum(r.bytes_up) for r in result.rounds),
         "seconds": seconds,
@@ -41,6 +43,15 @@ def _outcome(result: Result, model: str, when: str, n: int) -> dict[str, Any] | 
         "clients": summarize(accuracies[-1], samples),
         "loss": _mean(test[-1].loss),
     }
+
+
+def _unseen(evaluations: Sequence[Evaluation]) -> dict[str, Any]:
+    tests = [e for e in evaluations if e.split == "test"]
+    accuracies = {
+        name: {str(e.clients[0]): e.accuracy[0] for e in tests if f"{e.model}, {e.when}" == name}
+        for name in sorted({f"{e.model}, {e.when}" for e in tests})
+    }
+    return {name: {"clients": each, "mean": _mean(list(each.values()))} for name, each in accuracies.items()}
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

@@ -7,13 +7,15 @@ streams, and replies are put back in the order of ids.
 import contextlib
 import signal
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import torch
-from torch import multiprocessing
+from torch import Tensor, multiprocessing
 
 from pomona.errors import PomonaError
 from pomona.federation.clients import Clients, Reply, Visit
+from pomona.federation.round import Roster
 from pomona.methods.base import Downlink, Rows
 
 T = TypeVar("T")
@@ -25,6 +27,10 @@ class Inline:
 
     def __init__(self, make: Make, ids: tuple[int, ...]) -> None:
         self._clients = make(ids)
+
+    def begin(self, ids: tuple[int, ...], roster: Roster, row: Tensor | None) -> None:
+        """Make the first states of clients that join."""
+        self._clients.begin(ids, roster, row)
 
     def visit(self, visit: Visit, down: Downlink) -> list[Reply]:
         """Serve the clients one after another."""
@@ -64,6 +70,14 @@ class Workers:
             self._home |= dict.fromkeys(ids, worker)
             self._processes.append(process)
 
+    def begin(self, ids: tuple[int, ...], roster: Roster, row: Tensor | None) -> None:
+        """Make the first states of clients that join."""
+        homes = sorted({self._home[i] for i in ids})
+        for w in homes:
+            self._send(w, Clients.begin, tuple(i for i in ids if self._home[i] == w), roster, row)
+        for w in homes:
+            self._receive(w)
+
     def visit(self, visit: Visit, down: Downlink) -> list[Reply]:
         """Serve the clients in parallel."""
         positions = [[k for k, i in enumerate(visit.ids) if self._home[i] == w] for w in range(len(self._pipes))]
@@ -72,7 +86,7 @@ class Workers:
             part = positions[w]
             ids = tuple(visit.ids[k] for k in part)
             own = {name: Rows(rows.bank, rows.index[part]) for name, rows in down.items()}
-            cut = Visit(visit.round, ids, visit.trains, visit.watched, visit.keep)
+            cut = replace(visit, ids=ids)
             self._send(w, Clients.visit, cut, own)
         replies = {r.client: r for w in asked for r in self._receive(w)}
         return [replies[i] for i in visit.ids]

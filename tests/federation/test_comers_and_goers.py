@@ -1,0 +1,79 @@
+"""Clients that come and go in whole runs: what is evaluated, saved and summed up."""
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+import pomona
+from pomona.errors import ConfigError
+from pomona.federation.membership import Membership
+from problems import tiny
+
+COMING = {"joins": {"3": 2}, "leaves": {"0": 2}, "unseen": [1], "adapt_rounds": 2}
+
+
+def coming(name, **over):
+    return tiny(name, clients=5, rounds=4, membership=COMING, partition={"name": "iid"}, **over)
+
+
+@pytest.mark.parametrize("name", ["fedavg-ft", "apple", "fedamp", "fedfomo", "ditto", "fedrep", "cfl", "separate"])
+def test_a_run_with_comers_and_goers(name, tmp_path):
+    result = pomona.run(coming(name), tmp_path / "run")
+    assert [r.cohort for r in result.rounds] == [(0, 2, 4), (0, 2, 3, 4), (2, 3, 4), (2, 3, 4)]
+    for e in result.evaluations:
+        assert e.clients == [(0, 2, 4), (0, 2, 4), (0, 2, 3, 4), (2, 3, 4), (2, 3, 4)][e.round]
+    headline = result.summary["headline"]
+    unseen = result.summary["unseen"][headline]
+    assert list(unseen["clients"]) == ["1"]
+    assert unseen["mean"] == unseen["clients"]["1"]
+    saved = sorted(p.name for p in (tmp_path / "run/models").iterdir())
+    assert saved == [f"client-0{i}.safetensors" for i in range(5)]
+    assert pomona.load(tmp_path / "run").unseen == result.unseen
+
+
+def test_workers_agree_when_members_change(tmp_path):
+    runs = [pomona.run(coming("apple", workers=w), tmp_path / str(w)) for w in (1, 2)]
+    assert runs[0].evaluations == runs[1].evaluations
+    assert runs[0].unseen == runs[1].unseen
+    for i in range(5):
+        one, two = (load_file(r.folder / f"models/client-0{i}.safetensors") for r in runs)
+        assert all(np.array_equal(one[k], two[k]) for k in one)
+
+
+def test_what_unseen_clients_do_changes_nobody_else(tmp_path):
+    short = pomona.run(coming("fedamp"), tmp_path / "short")
+    longer = tiny("fedamp", clients=5, rounds=4, partition={"name": "iid"}, membership={**COMING, "adapt_rounds": 5})
+    long = pomona.run(longer, tmp_path / "long")
+    assert short.evaluations == long.evaluations
+    assert short.unseen != long.unseen
+
+
+@pytest.mark.parametrize(
+    ("membership", "words"),
+    [
+        ({"unseen": [7]}, "client 7"),
+        ({"joins": {"1": 9}}, "round 9"),
+        ({"unseen": [0, 1, 2, 3]}, "nobody in round 1"),
+        ({"unseen": [1], "joins": {"1": 2}}, "client 1 is unseen"),
+        ({"joins": {"1": 3}, "leaves": {"1": 2}}, "after its last"),
+        ({"adapt_round": 2}, "adapt_rounds"),
+    ],
+)
+def test_impossible_memberships_are_refused(membership, words):
+    with pytest.raises(ConfigError, match=words):
+        pomona.run(tiny("fedavg", membership=membership))
+
+
+def test_members_are_a_function_of_the_round():
+    membership = Membership(joins={2: 3}, leaves={0: 1}, unseen=(3,))
+    assert [membership.members(4, n) for n in (1, 2, 3)] == [(0, 1), (1,), (1, 2)]
+
+
+def test_the_config_file_says_it_again(tmp_path):
+    from pomona.config import read_file, read_overrides, resolve
+
+    config = coming("fedavg")
+    path = tmp_path / "c.toml"
+    path.write_text(config.toml())
+    assert resolve(read_file(path)) == config
+    assert resolve(read_overrides(["membership.joins.3=2"])).membership.joins == {3: 2}
