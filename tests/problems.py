@@ -99,7 +99,7 @@ class Federation:
         self.replies = self.clients.visit(visit, down)
         uplink = stack(self.replies, lambda r: r.uplink)
         self.server = self.method.server.aggregate(self.server, uplink, ids, self.roster, round_)
-        self.clients.commit()
+        self.clients.commit(ids)
 
     def model(self, client: int, model: str, when: str) -> Tensor:
         return self.clients.models(client)[model, when]["w"]

@@ -47,6 +47,7 @@ class Config(Settings):
     precision: Precision = Field("fp32", description="bf16: forward and backward under autocast, float32 weights")
     device: Literal["cpu", "cuda"] = Field("cpu", description="where the objective runs")
     membership: Membership = Field(Membership(), description="clients that join late, leave, or are never trained with")
+    checkpoint_every: int = Field(1, ge=1, description="rounds between checkpoints; the last round always is one")
     eval_every: int = Field(1, ge=1, description="rounds between evaluations; the last round is always evaluated")
     buffers: Buffers = Field("local", description="BatchNorm statistics: each client's own, or averaged with the model")
 

@@ -34,6 +34,12 @@ class DataError(PomonaError):
     code, kind = 3, "DATA"
 
 
+class CheckpointError(PomonaError):
+    """Committed rounds that cannot be gone on from: damaged, or of another run."""
+
+    code, kind = 4, "CHECKPOINT"
+
+
 class LockedError(PomonaError):
     """A run folder that already belongs to another run."""
 
@@ -46,10 +52,32 @@ class StorageError(PomonaError):
     code, kind = 6, "STORAGE"
 
 
+class QuorumError(PomonaError):
+    """A round that too few clients took part in."""
+
+    code, kind = 7, "QUORUM"
+
+
 class DivergedError(PomonaError):
     """Training that no longer yields finite numbers."""
 
     code, kind = 8, "DIVERGED"
+
+
+class PrivacyBudgetError(PomonaError):
+    """A release that would spend more privacy than a client allows; it was not made."""
+
+    code, kind = 9, "PRIVACY"
+
+
+class WorkerError(PomonaError):
+    """A worker process that is gone, and with it its clients' round in flight."""
+
+
+class ProtocolError(PomonaError):
+    """A message from another party that is not what was agreed."""
+
+    code, kind = 10, "PROTOCOL"
 
 
 def near(name: str, known: Iterable[str]) -> str:

@@ -10,6 +10,7 @@
 
 import csv
 import json
+import os
 import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -20,7 +21,7 @@ from typing import Any, TextIO
 import numpy as np
 from numpy.typing import NDArray
 
-from pomona.errors import LockedError, StorageError
+from pomona.errors import CheckpointError, LockedError, StorageError
 
 EVENTS = "events.jsonl"
 
@@ -64,7 +65,10 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class RoundRow:
-    """What happened in one round. Per cohort client: mean training loss, bytes received and sent."""
+    """What happened in one round. Per cohort client: mean training loss, bytes received and sent.
+
+    ``refused``: a line for each client whose round was not used, and why.
+    """
 
     round: int
     seconds: float
@@ -73,6 +77,7 @@ class RoundRow:
     bytes_down: tuple[int, ...]
     bytes_up: tuple[int, ...]
     info: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
+    refused: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -167,13 +172,14 @@ class Record:
     Args:
         folder: made, and claimed for this run alone; None keeps the record in memory only.
         config: the resolved settings.
+        after: for a run that goes on, the bytes of its events that count; what follows them is cut off.
 
     Raises:
         LockedError: the folder already holds a run.
         StorageError: it cannot be written.
     """
 
-    def __init__(self, folder: Path | None, config: dict[str, Any]) -> None:
+    def __init__(self, folder: Path | None, config: dict[str, Any], after: int | None = None) -> None:
         self.folder = folder
         self.config = config
         self.events: list[dict[str, Any]] = []
@@ -181,9 +187,30 @@ class Record:
         if folder:
             with writing(folder):
                 folder.mkdir(parents=True, exist_ok=True)
-                if any((folder / name).exists() for name in (EVENTS, "config.toml", "models", "private")):
-                    raise LockedError(f"{folder} already holds a run; give another --out, or remove it")
-                self._file = (folder / EVENTS).open("x", encoding="utf-8")
+                if after is None:
+                    if any((folder / name).exists() for name in (EVENTS, "config.toml", "models", "private")):
+                        raise LockedError(f"{folder} already holds a run; give another --out, or go on with --resume")
+                    self._file = (folder / EVENTS).open("x", encoding="utf-8")
+                else:
+                    self._file = (folder / EVENTS).open("r+", encoding="utf-8")
+                    self._rewind(after)
+
+    def _rewind(self, after: int) -> None:
+        """Go back to the events of the last committed round."""
+        assert self._file
+        if self._file.seek(0, os.SEEK_END) < after:
+            raise CheckpointError(f"{self._file.name} is shorter than its last committed round; restore it")
+        self._file.truncate(after)
+        self._file.seek(0)
+        self.events = [json.loads(line) for line in self._file]
+
+    def sync(self) -> int:
+        """Make all events durable. Returns how many bytes they are; 0 for a record in memory."""
+        if not self._file or not self.folder:
+            return 0
+        with writing(self.folder / EVENTS):
+            os.fsync(self._file.fileno())
+        return os.fstat(self._file.fileno()).st_size
 
     def event(self, kind: str, **body: Any) -> None:
         """Append one event, safe against a kill of this process when the call returns."""

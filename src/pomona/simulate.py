@@ -4,6 +4,7 @@ import os
 import platform
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib.metadata import version
 from multiprocessing import get_all_start_methods
 from pathlib import Path
@@ -14,13 +15,18 @@ from safetensors.torch import save_file
 
 from pomona import personal
 from pomona.config import Config
-from pomona.errors import ConfigError
+from pomona.errors import ConfigError, LockedError, StorageError, WorkerError
+from pomona.federation import checkpoint
 from pomona.federation.clients import Clients
+from pomona.federation.commits import FOLDER, Commits, find, identity
+from pomona.federation.durable import probe
+from pomona.federation.lock import locked
 from pomona.federation.loop import Loop, Watcher
 from pomona.federation.round import Roster
+from pomona.federation.status import Status, ended, read_status, write_status
 from pomona.metrics.outcome import summarise
 from pomona.models.space import ParameterSpace
-from pomona.record import Evaluation, Record, Result, RoundRow, gather, writing
+from pomona.record import EVENTS, Evaluation, Record, Result, RoundRow, gather, load, writing
 from pomona.scenario import Scenario
 from pomona.transport.processes import Inline, Workers
 
@@ -34,14 +40,18 @@ class Silent:
     def round(self, row: RoundRow, evaluations: Sequence[Evaluation]) -> None:
         """Do nothing."""
 
+    def note(self, text: str) -> None:
+        """Do nothing."""
 
-def run(config: Config, out: Path | None = None, watcher: Watcher | None = None) -> Result:
+
+def run(config: Config, out: Path | None = None, watcher: Watcher | None = None, resume: bool = False) -> Result:
     """Train, evaluate and record one federation.
 
     Args:
         config: every setting.
         out: folder for the record; made if absent. None keeps the result in memory only.
         watcher: told of every round.
+        resume: go on after the last committed round in ``out``; a finished run is left as it is.
 
     Returns:
         The result, as ``pomona.load(out)`` would read it again.
@@ -49,12 +59,58 @@ def run(config: Config, out: Path | None = None, watcher: Watcher | None = None)
     Raises:
         PomonaError: with the remedy; nothing is written before data and settings have been checked.
     """
-    return simulate(Scenario.prepare(config), out, watcher)
+    return simulate(Scenario.prepare(config), out, watcher, resume)
 
 
-def simulate(scenario: Scenario, out: Path | None = None, watcher: Watcher | None = None) -> Result:
+def simulate(
+    scenario: Scenario, out: Path | None = None, watcher: Watcher | None = None, resume: bool = False
+) -> Result:
     """``run`` for a scenario that is ready."""
     torch.set_num_threads(1)
+    require_possible(scenario)
+    watcher = watcher or Silent()
+    if out is None:
+        return _train(scenario, Record(None, scenario.config.tree()), watcher, Commits(None, 1, {}))
+    before = read_status(out) if resume else None
+    if before and before.state == "finished":
+        watcher.note(f"{out} is finished; nothing to do")
+        return load(out)
+    with locked(out), writing(out):
+        probe(out)
+        return _recorded(scenario, out, watcher, resume)
+
+
+def _recorded(scenario: Scenario, out: Path, watcher: Watcher, resume: bool) -> Result:
+    """A run in a folder that is held for it, with its status kept; a lost worker process is made up for once."""
+    try:
+        try:
+            result = _attempt(scenario, out, watcher, resume)
+        except WorkerError as fault:
+            watcher.note(f"{fault}; once more from the last committed round")
+            result = _attempt(scenario, out, watcher, resume=True)
+    except BaseException as fault:
+        if not isinstance(fault, LockedError):
+            committed = checkpoint.committed(out / FOLDER)
+            with suppress(StorageError):
+                write_status(out, ended(fault, committed[-1][0] if committed else 0))
+        raise
+    write_status(out, ended(None, scenario.config.rounds))
+    return result
+
+
+def _attempt(scenario: Scenario, out: Path, watcher: Watcher, resume: bool) -> Result:
+    """Train from the start, or after the last committed round."""
+    stamp = identity(scenario.config, scenario.partition.recipe["fingerprint"], scenario.partition.sha256)
+    found, notes = find(out, stamp) if resume else (None, [])
+    for note in notes:
+        watcher.note(note)
+    begun = resume and (out / EVENTS).exists()  # perhaps cut short before its first commit
+    record = Record(out, scenario.config.tree(), found.meta["events"] if found else 0 if begun else None)
+    return _train(scenario, record, watcher, Commits(out, scenario.config.checkpoint_every, stamp, found))
+
+
+def require_possible(scenario: Scenario) -> None:
+    """Raise ConfigError for a method, a network and a device that do not go together."""
     config, method = scenario.config, scenario.config.method.method()
     space = ParameterSpace(scenario.module(), config.buffers)
     if config.device == "cuda" and not torch.cuda.is_available():
@@ -66,22 +122,13 @@ def simulate(scenario: Scenario, out: Path | None = None, watcher: Watcher | Non
         )
     if config.momentum and method.card.plain_steps:
         raise ConfigError(f"momentum = {config.momentum}, but {config.method.name} assumes plain SGD; set momentum=0")
-    record = Record(out, config.tree())
-    if out:
-        with writing(out):
-            (out / "config.toml").write_text(config.toml(), encoding="utf-8")
-            scenario.partition.save(out / "partition.json")
-    record.event(
-        "start",
-        time=time(),
-        method=config.method.name,
-        headline=list(method.card.headline),
-        parameters=space.trained,
-        model=config.model.name,
-        seed=config.seed,
-        versions=versions(),
-        **scenario.about(),
-    )
+
+
+def _train(scenario: Scenario, record: Record, watcher: Watcher, commits: Commits) -> Result:
+    """The rounds, the record's views, and the models."""
+    config, method, out = scenario.config, scenario.config.method.method(), record.folder
+    if not commits.found:
+        _open(scenario, record)
     roster = Roster(tuple(len(c.train) for c in scenario.partition.clients))
 
     def make(ids: tuple[int, ...]) -> Clients:
@@ -93,7 +140,7 @@ def simulate(scenario: Scenario, out: Path | None = None, watcher: Watcher | Non
     inline = workers == 1 or config.device != "cpu" or "fork" not in get_all_start_methods()
     transport = Inline(make, everybody) if inline else Workers(make, roster.sizes, workers)
     try:
-        Loop(config, method.server, roster, scenario.initial, transport, record, watcher or Silent()).run()
+        Loop(config, method.server, roster, scenario.initial, transport, record, watcher, commits).run()
         if out:
             with writing(out):
                 save_models(out, transport, scenario, method.card.headline)
@@ -107,12 +154,33 @@ def simulate(scenario: Scenario, out: Path | None = None, watcher: Watcher | Non
     return record.close()
 
 
+def _open(scenario: Scenario, record: Record) -> None:
+    """Write what a run is before its first round."""
+    config, method, out = scenario.config, scenario.config.method.method(), record.folder
+    if out:
+        with writing(out):
+            (out / "config.toml").write_text(config.toml(), encoding="utf-8")
+            scenario.partition.save(out / "partition.json")
+            write_status(out, Status(state="running", round=0))
+    record.event(
+        "start",
+        time=time(),
+        method=config.method.name,
+        headline=list(method.card.headline),
+        parameters=ParameterSpace(scenario.module(), config.buffers).trained,
+        model=config.model.name,
+        seed=config.seed,
+        versions=versions(),
+        **scenario.about(),
+    )
+
+
 def save_models(folder: Path, transport: Inline | Workers, scenario: Scenario, headline: tuple[str, str]) -> None:
     """One safetensors file a client: the model it is judged by, and apart from it what it keeps to itself.
 
     One client at a time: a federation's models together need not fit into memory.
     """
-    (folder / "models").mkdir()
+    (folder / "models").mkdir(exist_ok=True)
     for i in range(scenario.config.clients):
         (models,) = transport.collect(Clients.models, [i])
         (private,) = transport.collect(Clients.private, [i])

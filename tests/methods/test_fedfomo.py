@@ -214,7 +214,7 @@ def test_looking_does_not_change_affinities(kind):
     before = [run.state(i).affinity.clone() for i in run.ids]
     visit = Visit(a_round(3), run.roster, run.ids, False, frozenset({"received"}), True)
     run.clients.visit(visit, run.method.server.down(run.server, run.ids, run.roster, visit.round))
-    run.clients.commit()
+    run.clients.commit(run.ids)
     assert all(torch.equal(run.state(i).affinity, b) for i, b in zip(run.ids, before, strict=True))
 
 

@@ -1,8 +1,11 @@
 """The command line: thin, typed functions, imported when their command is called."""
 
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from threading import current_thread, main_thread
+from typing import NoReturn
 
 from cyclopts import App, CycloptsError
 
@@ -30,6 +33,8 @@ app.command(data)
 
 def main(words: Sequence[str] | None = None) -> None:
     """Run a command, this process's own without words; a user's mistake is one line and an exit code."""
+    if current_thread() is main_thread():
+        signal.signal(signal.SIGTERM, _terminate)
     sys.path.append(str(Path.cwd()))  # module:function of a user's own, as `python -m` would find it
     try:
         app(sys.argv[1:] if words is None else words, exit_on_error=False, print_error=False)
@@ -40,8 +45,13 @@ def main(words: Sequence[str] | None = None) -> None:
         print(f"error[USAGE]: {' '.join(str(fault).split())} See pomona --help.", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
-        print("error[INTERRUPTED]: stopped before the end", file=sys.stderr)
+        print("error[INTERRUPTED]: stopped before the end; `pomona run ... --resume` goes on", file=sys.stderr)
         sys.exit(130)
     except BrokenPipeError:
         sys.stderr.close()  # the reader of our output left; that is not a fault
         sys.exit(0)
+
+
+def _terminate(*_: object) -> NoReturn:
+    """SIGTERM ends a run as Ctrl-C does: the round in flight is dropped, the status is written."""
+    raise SystemExit(143)

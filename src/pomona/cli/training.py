@@ -46,6 +46,7 @@ def run(
     partition: Annotated[str | None, Parameter(help="partition, see `pomona data list`")] = None,
     data_dir: Annotated[Path | None, Parameter(help="folder of data sets; default POMONA_DATA")] = None,
     out: Annotated[Path | None, Parameter(help="folder for the record; default runs/METHOD-DATA-TIME")] = None,
+    resume: Annotated[bool, Parameter(negative="", help="go on after the last committed round in --out")] = False,
     report: Annotated[bool, Parameter(help="write the report page at the end")] = True,
     dry_run: Annotated[bool, Parameter(negative="", help="print the resolved settings and stop")] = False,
     json: Json = False,
@@ -71,8 +72,10 @@ def run(
     if dry_run:
         emit(config.tree()) if json else print(config.toml(), end="")
         return
+    if resume and not out:
+        raise ConfigError("--resume goes on in a folder that holds a run; name it with --out")
     folder = out or Path("runs") / f"{method}-{config.data.name.replace(':', '.')}-{datetime.now(UTC):%Y%m%d-%H%M%S-%f}"
-    result = watched(config, folder)
+    result = watched(config, folder, resume)
     page = write([result], folder) if report else None
     if json:
         emit({**result.summary, "folder": folder, "report": page})
@@ -135,8 +138,12 @@ class Bar:
             self._progress.update(self._task, seen=seen)
         self._progress.update(self._task, completed=row.round)
 
+    def note(self, text: str) -> None:
+        """Print a line above the bar."""
+        self._progress.console.print(f"warning: {text}", markup=False, highlight=False)
 
-def watched(config: Config, folder: Path) -> Result:
+
+def watched(config: Config, folder: Path, resume: bool = False) -> Result:
     """Run with a progress line."""
     columns = (
         TextColumn("{task.description:<10}"),
@@ -151,7 +158,7 @@ def watched(config: Config, folder: Path) -> Result:
         scenario = Scenario.prepare(config)
     progress = Progress(*columns, console=console)
     try:
-        return simulate(scenario, folder, Bar(progress, scenario.config))
+        return simulate(scenario, folder, Bar(progress, scenario.config), resume)
     finally:
         if progress.live.is_started:
             progress.stop()

@@ -3,8 +3,8 @@
 The same object serves one silo, or a worker process that stands for many clients.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from math import isfinite
 from time import perf_counter
 from typing import Any
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from pomona.errors import DivergedError
 from pomona.federation.round import Roster, Round
+from pomona.federation.tree import apply, flatten, rebuild
 from pomona.methods.base import Client, Downlink, Initial, Received, Rows
 from pomona.metrics.final import full_metrics, score
 from pomona.objective.cohort import Cohort
@@ -60,14 +61,15 @@ class Score:
 
 @dataclass(frozen=True)
 class Reply:
-    """What comes back from one client; tensors without a client axis."""
+    """What comes back from one client; tensors without a client axis. ``fault``: why there is nothing else in it."""
 
     client: int
-    uplink: dict[str, Tensor]
-    info: dict[str, Tensor]
-    loss: float | None
-    scores: list[Score]
-    seconds: float
+    uplink: dict[str, Tensor] = field(default_factory=dict)
+    info: dict[str, Tensor] = field(default_factory=dict)
+    loss: float | None = None
+    scores: list[Score] = field(default_factory=list)
+    seconds: float = 0.0
+    fault: str = ""
 
 
 @dataclass
@@ -92,12 +94,28 @@ class Clients:
     def visit(self, visit: Visit, down: Downlink) -> list[Reply]:
         """Serve these clients, one row at a time. Their states change with ``commit`` only."""
         self._pending = {}
-        return [self._serve(visit, client, cut(down, k)) for k, client in enumerate(visit.ids)]
+        return [self._try(visit, client, cut(down, k)) for k, client in enumerate(visit.ids)]
 
-    def commit(self) -> None:
-        """Keep what the last visit's training made."""
-        self._states |= self._pending
+    def commit(self, ids: Sequence[int]) -> None:
+        """Keep what the last visit's training made of these clients; all others stay as they were."""
+        self._states |= {i: state for i, state in self._pending.items() if i in ids}
         self._pending = {}
+
+    def stored(self, client: int) -> dict[str, Tensor]:
+        """All that a checkpoint needs of a client, by dotted path."""
+        kept = {f"kept.{client}.{model}.{when}": w for (model, when), w in self._models.get(client, {}).items()}
+        return flatten(self.state(client), f"client.{client}") | kept
+
+    def restore(self, ids: Sequence[int], named: Mapping[str, Tensor], roster: Roster) -> None:
+        """The inverse of ``stored`` for clients that have begun. Raises CheckpointError for other tensors."""
+        for client in ids:
+            template = self.client.start(self.initial, roster, (client,), self.seed)
+            self._states[client] = rebuild(template, named, f"client.{client}")
+        for path, row in named.items():
+            kind, owner, *rest = path.split(".")
+            if kind == "kept" and int(owner) in ids:
+                model, when = rest
+                self._models.setdefault(int(owner), {})[model, when] = row
 
     def models(self, client: int) -> dict[Named, dict[str, Tensor]]:
         """The kept models of a client by (model, when), as named tensors."""
@@ -105,7 +123,8 @@ class Clients:
 
     def private(self, client: int) -> dict[str, Tensor]:
         """The tensors of a client's state that its method names private."""
-        return {name: t for name, t in tensors(self.state(client)).items() if name in self.client.private}
+        named = {path.rpartition(".")[2]: t for path, t in flatten(self.state(client), "state").items()}
+        return {name: t for name, t in named.items() if name in self.client.private}
 
     def metrics(self, client: int) -> list[dict[str, Any]]:
         """Full metrics of the kept models on each split, one record a model and split."""
@@ -122,6 +141,13 @@ class Clients:
         """A client's committed state; None before it has begun."""
         return self._states.get(client)
 
+    def _try(self, visit: Visit, client: int, received: Received) -> Reply:
+        """Serve a client; if its numbers diverge, its round is discarded and its state stays."""
+        try:
+            return self._serve(visit, client, received)
+        except DivergedError as fault:
+            return Reply(client, fault=str(fault))
+
     def _serve(self, visit: Visit, client: int, received: Received) -> Reply:
         began = perf_counter()
         cohort = Cohort(self.objective, (client,), visit.roster, visit.round, visit.trains, visit.watched)
@@ -129,21 +155,18 @@ class Clients:
         with torch.random.fork_rng(devices=[]):
             # Dropout draws from PyTorch's global generator; here it has an address too.
             torch.default_generator.manual_seed(number(self.seed, "forward", visit.round.number, client))
-            own = each(torch.clone, self.state(client))
+            own = apply(torch.clone, self.state(client))
             state, uplink, info = train(own, received, cohort, visit.round)
-        for name, tensor in uplink.items():
-            if tensor.is_floating_point() and not torch.isfinite(tensor).all():
-                raise DivergedError(f"client {client}, round {visit.round.number}: {name} is not finite; lower lr")
-        if visit.trains:
-            self._pending[client] = state
-        if visit.keep:
-            rows: dict[Named, Tensor] = {named: W[0] for named, W in cohort.observed.items()}
-            self._models.setdefault(client, {}).update(rows)
         scores = [
             self._score(model, when, split, client, W[0])
             for (model, when), W in cohort.observed.items()
             for split in EVALUATED
         ]
+        if visit.trains:
+            self._pending[client] = state
+        if visit.keep:
+            rows: dict[Named, Tensor] = {named: W[0] for named, W in cohort.observed.items()}
+            self._models.setdefault(client, {}).update(rows)
         return Reply(
             client,
             {k: v[0] for k, v in uplink.items()},
@@ -169,24 +192,6 @@ def cut(down: Downlink, k: int) -> dict[str, Any]:
         name: rows.bank[rows.index[k : k + 1]] if rows.index.dim() == 1 else Rows(rows.bank, rows.index[k : k + 1])
         for name, rows in down.items()
     }
-
-
-def each(function: Callable[[Tensor], Tensor], state: Any) -> Any:
-    """Apply a function to every tensor of a state."""
-    if isinstance(state, Tensor):
-        return function(state)
-    if is_dataclass(state) and not isinstance(state, type):
-        return type(state)(**{f.name: each(function, getattr(state, f.name)) for f in fields(state)})
-    return state
-
-
-def tensors(state: Any, name: str = "state") -> dict[str, Tensor]:
-    """A state's tensors by name."""
-    if isinstance(state, Tensor):
-        return {name: state}
-    if is_dataclass(state) and not isinstance(state, type):
-        return {k: v for f in fields(state) for k, v in tensors(getattr(state, f.name), f.name).items()}
-    return {}
 
 
 def stack(replies: list[Reply], what: Callable[[Reply], Mapping[str, Tensor]]) -> dict[str, Tensor]:

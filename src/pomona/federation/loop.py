@@ -1,18 +1,25 @@
 """The round loop, once: plan, exchange, aggregate, commit, evaluate, record. A transport only carries."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from torch import Tensor
 
 from pomona.config import Config
-from pomona.federation.clients import Reply, Visit, stack
+from pomona.errors import DivergedError, QuorumError
+from pomona.federation.admission import Arrival, Expected, History, admit
+from pomona.federation.clients import Clients, Reply, Visit, stack
+from pomona.federation.commits import Commits
 from pomona.federation.round import Roster, Round
+from pomona.federation.tree import flatten, rebuild
 from pomona.methods.base import Downlink, Initial, Server
 from pomona.record import Evaluation, Record, RoundRow
 from pomona.rng import stream
+
+T = TypeVar("T")
+RUN = "simulation"  # one process tree carries one run; a deployment's transport checks its own id
 
 
 class Transport(Protocol):
@@ -24,8 +31,14 @@ class Transport(Protocol):
     def visit(self, visit: Visit, down: Downlink) -> list[Reply]:
         """Serve the clients of a visit; replies in the order of its ids."""
 
-    def commit(self) -> None:
-        """Tell the clients of the last visit to keep what it made."""
+    def commit(self, ids: Sequence[int]) -> None:
+        """Tell these clients to keep what the last visit made; the others of it stay as they were."""
+
+    def collect(self, what: Callable[[Clients, int], T], ids: Sequence[int]) -> list[T]:
+        """What each client's keeper answers to a question, in the order of ids."""
+
+    def restore(self, ids: Sequence[int], named: Mapping[str, Tensor], roster: Roster) -> None:
+        """Give clients the states of a checkpoint."""
 
 
 class Watcher(Protocol):
@@ -36,6 +49,9 @@ class Watcher(Protocol):
 
     def round(self, row: RoundRow, evaluations: Sequence[Evaluation]) -> None:
         """Called after each committed round."""
+
+    def note(self, text: str) -> None:
+        """Called with a line that people should see."""
 
 
 def round_of(config: Config, number: int) -> Round:
@@ -79,21 +95,49 @@ class Loop:
     transport: Transport
     record: Record
     watcher: Watcher
+    commits: Commits
     _known: dict[tuple[str, str, str], dict[int, tuple[int, float | None, float | None]]] = field(default_factory=dict)
+    _history: History = field(default_factory=History)
 
     def run(self) -> Any:
-        """All rounds and the closing evaluation. Returns the server's last state."""
+        """All rounds that are not committed yet, and the closing evaluation. Returns the server's last state."""
         self.watcher.begin()
-        roster = self._roster(1)
-        state = self.server.start(self.initial, roster, self.config.seed)
-        self.transport.begin(roster.members, roster, None)
-        for number in range(1, self.config.rounds + 1):
+        state, done = self._begin()
+        for number in range(done + 1, self.config.rounds + 1):
             state = self._round(self._join(state, number), number)
         self._look(state, self.config.rounds + 1, self._roster(self.config.rounds).members, keep=True)
         self._evaluate(self.config.rounds, "received")
         for client in self.config.membership.unseen:
             self._adapt(state, client)
         return state
+
+    def _begin(self) -> tuple[Any, int]:
+        """The server's state and the number of the round that the run goes on after, 0 at the start."""
+        roster, found = self._roster(1), self.commits.found
+        state = self.server.start(self.initial, roster, self.config.seed)
+        if not found:
+            self.transport.begin(roster.members, roster, None)
+            return state, 0
+        self.transport.restore(self._begun(found.number), found.tensors, roster)
+        self._history = History.from_json(found.meta["history"])
+        for model, when, split, client, *values in found.meta["known"]:
+            self._known.setdefault((model, when, split), {})[client] = tuple(values)
+        return rebuild(state, found.tensors, "server"), found.number
+
+    def _commit(self, state: Any, number: int) -> None:
+        """Make the round durable, with all that the next one needs."""
+        if self.commits.due(number, self.config.rounds):
+            tensors = flatten(state, "server")
+            for stored in self.transport.collect(Clients.stored, self._begun(number)):
+                tensors |= stored
+            known = [[*key, client, *values] for key, own in self._known.items() for client, values in own.items()]
+            meta = {"known": known, "history": self._history.as_json(), "events": self.record.sync()}
+            self.commits.commit(number, tensors, meta)
+
+    def _begun(self, number: int) -> tuple[int, ...]:
+        """The clients that have been members by round ``number``."""
+        joins, unseen = self.config.membership.joins, self.config.membership.unseen
+        return tuple(i for i in range(len(self.everybody)) if i not in unseen and joins.get(i, 1) <= number)
 
     def _roster(self, number: int) -> Roster:
         """The roster of round ``number``; after the last round its members stay."""
@@ -112,18 +156,20 @@ class Loop:
     def _round(self, state: Any, number: int) -> Any:
         began = perf_counter()
         config, round_, roster = self.config, round_of(self.config, number), self._roster(number)
-        ids = select(config, roster.members, number)
-        partial = len(ids) < len(roster.members)
+        asked = select(config, tuple(i for i in roster.members if i not in self._history.quarantined()), number)
+        partial = len(asked) < len(roster.members)
         moments = {"received": due(config, number - 1), "trained": due(config, number) or partial}
         watched = frozenset(moment for moment, wanted in moments.items() if wanted)
         # A client may not be drawn again before its trained model is asked for, nor one that leaves.
         keep = number == config.rounds or partial or number in config.membership.leaves.values()
         if "received" in watched:
-            self._look(state, number, tuple(i for i in roster.members if i not in ids), keep=False)
-        down = self.server.down(state, ids, roster, round_)
-        replies = self.transport.visit(Visit(round_, roster, ids, True, watched, keep), down)
+            self._look(state, number, tuple(i for i in roster.members if i not in asked), keep=False)
+        down = self.server.down(state, asked, roster, round_)
+        replies = self.transport.visit(Visit(round_, roster, asked, True, watched, keep), down)
+        replies, refused = self._admit(replies, state, roster, number)
+        ids = tuple(r.client for r in replies)
         state = self.server.aggregate(state, stack(replies, lambda r: r.uplink), ids, roster, round_)
-        self.transport.commit()
+        self.transport.commit(ids)
         self._note(replies)
         evaluations = self._evaluate(number - 1, "received") if "received" in watched else []
         row = RoundRow(
@@ -131,22 +177,47 @@ class Loop:
             perf_counter() - began,
             ids,
             tuple(r.loss for r in replies),
-            received_bytes(down, ids),
+            tuple(n for n, i in zip(received_bytes(down, asked), asked, strict=True) if i in ids),
             tuple(sum(t.nbytes for t in r.uplink.values()) for r in replies),
             {k: v.double().cpu().numpy() for k, v in stack(replies, lambda r: r.info).items()},
+            refused,
         )
         self.record.round(row)
         if due(config, number):
             evaluations += self._evaluate(number, "trained")
+        self._commit(state, number)
         self.watcher.round(row, evaluations)
         return state
+
+    def _admit(
+        self, replies: list[Reply], state: Any, roster: Roster, number: int
+    ) -> tuple[list[Reply], tuple[str, ...]]:
+        """The replies that are used, and why the others are not: those clients count as absent."""
+        faults = tuple(r.fault for r in replies if r.fault)
+        sizes = {r.client: roster.sizes[r.client] for r in replies}
+        expected = Expected(RUN, number, sizes, self.server.expects(state), len(roster))
+        arrivals = [Arrival(RUN, number, r.client, sizes[r.client], r.uplink) for r in replies if not r.fault]
+        verdict = admit(arrivals, expected, self._history)
+        self._history = verdict.history
+        refused = (*faults, *(r.reason for r in verdict.rejected))
+        for reason in refused:
+            self.watcher.note(reason)
+        if len(faults) == len(replies):
+            raise DivergedError(f"all clients of round {number} diverged: {faults[0]}")
+        if not verdict.accepted:
+            raise QuorumError(f"no uplink of round {number} can be used: {refused[0]}; lower lr, or look at the data")
+        return [r for r in replies if r.client in verdict.accepted], refused
 
     def _look(self, state: Any, number: int, ids: tuple[int, ...], keep: bool) -> None:
         """Let clients receive and evaluate without training."""
         if ids:
             round_, roster = round_of(self.config, number), self._roster(number)
             visit = Visit(round_, roster, ids, trains=False, watched=frozenset({"received"}), keep=keep)
-            self._note(self.transport.visit(visit, self.server.down(state, ids, roster, round_)))
+            replies = self.transport.visit(visit, self.server.down(state, ids, roster, round_))
+            for reply in replies:
+                if reply.fault:
+                    raise DivergedError(reply.fault)
+            self._note(replies)
 
     def _adapt(self, state: Any, client: int) -> None:
         """Give a client that was never trained with a personal model, on a copy of the state that nobody else sees."""
@@ -159,7 +230,9 @@ class Loop:
             watched = frozenset({"received", "trained"} if ends else ())
             visit = Visit(round_, roster, (client,), True, watched, keep=ends, adapts=True)
             (reply,) = self.transport.visit(visit, self.server.down(state, (client,), roster, round_))
-            self.transport.commit()
+            if reply.fault:
+                raise DivergedError(reply.fault)
+            self.transport.commit((client,))
             if self.server.separable:
                 uplink = stack([reply], lambda r: r.uplink)
                 state = self.server.aggregate(state, uplink, (client,), roster, round_)

@@ -19,9 +19,7 @@ class Membership(Settings):
     joins: dict[int, int] = Field({}, description="client -> the first round it takes part in")
     leaves: dict[int, int] = Field({}, description="client -> the last round it takes part in")
     unseen: tuple[int, ...] = Field((), description="clients never trained with; they get a personal model at the end")
-    adapt_rounds: int = Field(
-        10, ge=1, description="rounds an unseen client trains, the federation standing still"
-    )
+    adapt_rounds: int = Field(10, ge=1, description="rounds an unseen client trains, the federation standing still")
 
     @field_serializer("joins", "leaves")
     def _named(self, rounds: dict[int, int]) -> dict[str, int]:

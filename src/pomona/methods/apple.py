@@ -122,7 +122,10 @@ def server(settings: Apple) -> Server:
         row = mean_of(bank.cores, roster)
         return Bank(placed(bank.cores, ids, row), bank.requests), row
 
-    return Server(start, down, aggregate, welcome, separable=True)
+    def expects(bank: Bank) -> Uplink:
+        return {"core": bank.cores[0], "request": bank.requests[0]}
+
+    return Server(start, down, aggregate, welcome, expects, separable=True)
 
 
 def wishes(settings: Apple, bank: Bank, client: int, roster: Roster, round_: Round) -> Tensor:

@@ -63,6 +63,7 @@ class Server:
     aggregate(state, uplink, ids, roster, round) -> state, the uplink's leading axis being ids, ascending.
     welcome(state, ids, roster) -> state, row: clients join a federation of the members on the roster; the state has
     places for them, and ``row`` (d,) is the model they start from, None for the run's initial one.
+    expects(state) -> examples of one client's uplink, by name: what is let in has exactly these shapes and dtypes.
     ``separable``: aggregate touches nothing but what belongs to ids, so a copy of the state can serve one client that
     nobody else learns from.
     """
@@ -71,6 +72,7 @@ class Server:
     down: Callable[[Any, tuple[int, ...], Roster, Round], Downlink]
     aggregate: Callable[[Any, Uplink, tuple[int, ...], Roster, Round], Any]
     welcome: Callable[[Any, tuple[int, ...], Roster], tuple[Any, Tensor | None]]
+    expects: Callable[[Any], Uplink]
     separable: bool = False
 
 
@@ -148,12 +150,12 @@ def averaging() -> Server:
     def aggregate(w: Tensor, uplink: Uplink, ids: tuple[int, ...], roster: Roster, round_: Round) -> Tensor:
         return weighted_mean(uplink["model"], roster.weights(ids))
 
-    return Server(start, down, aggregate, welcome=lambda w, *_: (w, w))
+    return Server(start, down, aggregate, welcome=lambda w, *_: (w, w), expects=lambda w: {"model": w})
 
 
 def silent() -> Server:
     """The server of methods without one."""
-    return Server(nothing, lambda *_: {}, nothing, welcome=unprepared)
+    return Server(nothing, lambda *_: {}, nothing, welcome=unprepared, expects=lambda _: {})
 
 
 def unprepared(state: Any, ids: tuple[int, ...], roster: Roster) -> tuple[Any, None]:

@@ -119,7 +119,7 @@ def server(settings: CFL) -> Server:
         labels = state.labels.index_fill(0, torch.tensor(ids), largest)
         return replace(state, labels=labels), state.models[largest]
 
-    return Server(start, down, aggregate, welcome)
+    return Server(start, down, aggregate, welcome, expects=lambda state: {"model": state.models[0]})
 
 
 def unit(settings: CFL, updates: Tensor) -> Tensor:

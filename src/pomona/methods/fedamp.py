@@ -201,7 +201,7 @@ def server(messages: Callable[[Tensor, Round], Tensor]) -> Server:
         row = mean_of(models, roster)
         return placed(models, ids, row), row
 
-    return Server(start, down, aggregate, welcome, separable=True)
+    return Server(start, down, aggregate, welcome, expects=lambda models: {"model": models[0]}, separable=True)
 
 
 def client(settings: FedAMP | HeurFedAMP) -> Client:

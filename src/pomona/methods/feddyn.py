@@ -70,7 +70,10 @@ def server(alpha: float) -> Server:
         h, mean = linear[roster.known].mean(0), state.model + moved.mean(0)
         return Cloud(mean - pad(h / alpha, (0, len(mean) - t)), linear)
 
-    return Server(begin, down, aggregate, welcome=lambda state, *_: (state, state.model))
+    def welcome(state: Cloud, ids: tuple[int, ...], roster: Roster) -> tuple[Cloud, Tensor]:
+        return state, state.model
+
+    return Server(begin, down, aggregate, welcome, expects=lambda state: {"model": state.model})
 
 
 @dataclass(frozen=True)

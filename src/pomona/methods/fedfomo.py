@@ -122,7 +122,10 @@ def server(settings: Fomo, offer: Callable[[Bank, Tensor], Downlink]) -> Server:
         row = mean_of(bank.models, roster)
         return replace(bank, models=placed(bank.models, ids, row)), row
 
-    return Server(start, down, aggregate, welcome, separable=True)
+    def expects(bank: Bank) -> Uplink:
+        return {"model": bank.models[0], "request": bank.requests[0]}
+
+    return Server(start, down, aggregate, welcome, expects, separable=True)
 
 
 def wishes(settings: Fomo, bank: Bank, client: int, round_: Round) -> Tensor:

@@ -86,7 +86,10 @@ def server(settings: Scaffold) -> Server:
         who = torch.tensor(ids, device=w.device)
         return Center(w, state.controls.index_add(0, who, uplink["control_delta"]))
 
-    return Server(begin, down, aggregate, welcome=lambda state, *_: (state, state.model))
+    def expects(state: Center) -> Uplink:
+        return {"model_delta": state.model, "control_delta": state.controls[0]}
+
+    return Server(begin, down, aggregate, welcome=lambda state, *_: (state, state.model), expects=expects)
 
 
 @dataclass(frozen=True)

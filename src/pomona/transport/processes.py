@@ -6,14 +6,14 @@ streams, and replies are put back in the order of ids.
 
 import contextlib
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, multiprocessing
 
-from pomona.errors import PomonaError
+from pomona.errors import WorkerError
 from pomona.federation.clients import Clients, Reply, Visit
 from pomona.federation.round import Roster
 from pomona.methods.base import Downlink, Rows
@@ -36,9 +36,13 @@ class Inline:
         """Serve the clients one after another."""
         return self._clients.visit(visit, down)
 
-    def commit(self) -> None:
-        """Keep what the last visit made."""
-        self._clients.commit()
+    def commit(self, ids: Sequence[int]) -> None:
+        """Let these clients keep what the last visit made."""
+        self._clients.commit(ids)
+
+    def restore(self, ids: Sequence[int], named: Mapping[str, Tensor], roster: Roster) -> None:
+        """Give clients the states of a checkpoint."""
+        self._clients.restore(ids, named, roster)
 
     def collect(self, what: Callable[[Clients, int], T], ids: Sequence[int]) -> list[T]:
         """What each client's keeper answers to a question, in the order of ids."""
@@ -91,12 +95,18 @@ class Workers:
         replies = {r.client: r for w in asked for r in self._receive(w)}
         return [replies[i] for i in visit.ids]
 
-    def commit(self) -> None:
-        """Every worker keeps what its last visit made."""
-        for w in range(len(self._pipes)):
-            self._send(w, Clients.commit)
-        for w in range(len(self._pipes)):
-            self._receive(w)
+    def commit(self, ids: Sequence[int]) -> None:
+        """Let these clients keep what the last visit made."""
+        self._all(lambda own: (Clients.commit, [i for i in ids if i in own]))
+
+    def restore(self, ids: Sequence[int], named: Mapping[str, Tensor], roster: Roster) -> None:
+        """Give clients the states of a checkpoint."""
+
+        def part(own: set[int]) -> tuple[Any, ...]:
+            mine = [i for i in ids if i in own]
+            return Clients.restore, mine, {k: t for k, t in named.items() if int(k.split(".")[1]) in mine}, roster
+
+        self._all(part)
 
     def collect(self, what: Callable[[Clients, int], T], ids: Sequence[int]) -> list[T]:
         """What each client's keeper answers to a question, in the order of ids."""
@@ -117,6 +127,13 @@ class Workers:
                 process.terminate()
                 process.join()
 
+    def _all(self, request: Callable[[set[int]], tuple[Any, ...]]) -> None:
+        """Ask every worker something, by the ids it keeps."""
+        for w in range(len(self._pipes)):
+            self._send(w, *request({i for i, home in self._home.items() if home == w}))
+        for w in range(len(self._pipes)):
+            self._receive(w)
+
     def _send(self, worker: int, function: Callable[..., Any], *args: Any) -> None:
         try:
             self._pipes[worker].send((function, args))
@@ -132,10 +149,10 @@ class Workers:
             raise answer
         return answer
 
-    def _dead(self, worker: int) -> PomonaError:
+    def _dead(self, worker: int) -> WorkerError:
         ids = sorted(i for i, w in self._home.items() if w == worker)
         code = self._processes[worker].exitcode
-        return PomonaError(
+        return WorkerError(
             f"worker {worker} with clients {ids} died (exit {code}); is there enough memory? try workers=1"
         )
 
@@ -156,6 +173,7 @@ def _serve(pipe: Any, inherited: list[Any], make: Make, ids: tuple[int, ...]) ->
     for end in inherited:
         end.close()  # the parent's ends: while a copy is open here, its death would go unnoticed
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     torch.set_num_threads(1)
     clients = make(ids)
     with contextlib.suppress(EOFError, ConnectionResetError, BrokenPipeError):

@@ -1,0 +1,215 @@
+"""Who is let in: every uplink is checked before anyone uses it; a refused client counts as absent.
+
+What is checked: run and round; that the client was asked, is not in quarantine and has not answered yet; its number of
+samples, as registered; names, shapes and dtypes, exactly; that numbers are finite and integers name clients; and each
+float tensor's L2 norm, which may be at most ``factor`` times the median of those accepted before. The norm is the
+tensor's own, not its distance from an earlier one: that grows with a client's data, with every round it was away, and
+shrinks towards the optimum, so that a bound on it refuses honest clients. What the gate stops is numbers out of all
+proportion; it is no defence against a peer who poisons within them.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import isfinite
+from statistics import median
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pomona.errors import ProtocolError
+from pomona.federation.tensorfile import digest, shown
+from pomona.federation.uplink import mismatch, non_finite, not_plain, strangers
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much is let in.
+
+    Attributes:
+        factor: a norm may be this many times the median of those accepted before.
+        enough: norms that make a median. Until as many were accepted, the round's own uplinks count as well, and while
+            they are still too few, norms are only checked to be finite.
+        window: accepted norms remembered for each tensor.
+        strikes: uplinks refused in a row that put a client in quarantine.
+    """
+
+    factor: float = 100.0
+    enough: int = 5
+    window: int = 1000
+    strikes: int = 3
+
+
+DEFAULT = Limits()
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """An uplink as it came, nothing of it believed; ``tensors`` is the decoder's error where it could not be read.
+
+    Tensors have no client axis. ``client`` comes from whoever knows the sender, not from what was sent.
+    """
+
+    run: str
+    round: int
+    client: int
+    samples: int
+    tensors: Mapping[str, Tensor] | ProtocolError
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What a round waits for.
+
+    Attributes:
+        sizes: the clients asked, with the number of training samples each registered.
+        spec: example tensors by name, on any device, "meta" for one; names, shapes and dtypes count.
+        members: clients in the federation; integers in an uplink name one of them.
+    """
+
+    run: str
+    round: int
+    sizes: Mapping[int, int]
+    spec: Mapping[str, Tensor]
+    members: int
+
+
+@dataclass(frozen=True)
+class History:
+    """What is remembered from round to round: refusals in a row per client, accepted norms per tensor, oldest first."""
+
+    strikes: Mapping[int, int] = field(default_factory=dict)
+    norms: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+
+    def quarantined(self, limits: Limits = DEFAULT) -> frozenset[int]:
+        """The clients that are no longer asked."""
+        return frozenset(client for client, count in self.strikes.items() if count >= limits.strikes)
+
+    def as_json(self) -> dict[str, Any]:
+        """For a checkpoint's note."""
+        return {
+            "strikes": {str(client): count for client, count in self.strikes.items()},
+            "norms": {name: list(norms) for name, norms in self.norms.items()},
+        }
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, Any]) -> "History":
+        """The inverse of ``as_json``."""
+        return cls(
+            {int(client): count for client, count in body["strikes"].items()},
+            {name: tuple(norms) for name, norms in body["norms"].items()},
+        )
+
+
+@dataclass(frozen=True)
+class Rejection:
+    """One uplink that is not used, and why, in one line. ``struck``: it brings its client nearer to quarantine."""
+
+    client: int
+    reason: str
+    struck: bool
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Accepted tensors by client, ids ascending; what was refused; the history for the next round."""
+
+    accepted: dict[int, Mapping[str, Tensor]]
+    rejected: tuple[Rejection, ...]
+    history: History
+
+
+def admit(arrivals: Sequence[Arrival], expected: Expected, history: History, limits: Limits = DEFAULT) -> Verdict:
+    """Judge a round's uplinks together, so that the order of arrival decides nothing but which of two copies is first.
+
+    A stale, unasked or repeated uplink is ignored; one that is wrong in itself is also a strike, unless the same client
+    had another accepted. Accepted clients begin again at no strikes.
+    """
+    sound: dict[int, Mapping[str, Tensor]] = {}
+    rejected: list[Rejection] = []
+    for arrival in arrivals:
+        ignored, wrong = _uninvited(arrival, expected, history, limits), None
+        if not ignored:
+            wrong = _flaw(arrival, expected)
+        if not ignored and not wrong and not isinstance(arrival.tensors, ProtocolError):
+            if arrival.client not in sound:
+                sound[arrival.client] = arrival.tensors
+                continue
+            ignored = _repeated(sound[arrival.client], arrival.tensors)
+        rejected.append(_rejection(arrival.client, expected.round, ignored or wrong or "", struck=bool(wrong)))
+
+    norms = {client: _norms(sound[client]) for client in sorted(sound)}
+    bounds = {
+        name: _bound(history.norms.get(name, ()), [n[name] for n in norms.values()], limits)
+        for name, example in expected.spec.items()
+        if example.is_floating_point()
+    }
+    accepted: dict[int, Mapping[str, Tensor]] = {}
+    for client, own in norms.items():
+        huge = [
+            f"tensor {shown(name)} has norm {own[name]:.3g}, the bound is {bound:.3g}"
+            for name, bound in bounds.items()
+            if not own[name] <= bound
+        ]
+        if huge:
+            rejected.append(_rejection(client, expected.round, "; ".join(huge), struck=True))
+        else:
+            accepted[client] = sound[client]
+    struck = {r.client for r in rejected if r.struck} - accepted.keys()
+    strikes = {c: n for c, n in history.strikes.items() if c not in accepted}
+    strikes |= {c: strikes.get(c, 0) + 1 for c in sorted(struck)}
+    remembered = {
+        name: (*history.norms.get(name, ()), *(norms[c][name] for c in accepted))[-limits.window :] for name in bounds
+    }
+    rejected.sort(key=lambda r: (r.client, r.reason))
+    return Verdict(accepted, tuple(rejected), History(strikes, remembered))
+
+
+def _uninvited(arrival: Arrival, expected: Expected, history: History, limits: Limits) -> str | None:
+    if arrival.run != expected.run:
+        return f"it is for run {shown(str(arrival.run))}, this is {expected.run}"
+    if arrival.round != expected.round:
+        return f"it is for round {arrival.round}"
+    if arrival.client not in expected.sizes:
+        return "nobody asked this client"
+    if arrival.client in history.quarantined(limits):
+        return f"in quarantine after {limits.strikes} refused uplinks in a row"
+    return None
+
+
+def _flaw(arrival: Arrival, expected: Expected) -> str | None:
+    size = expected.sizes[arrival.client]
+    if type(arrival.samples) is not int or arrival.samples != size:
+        return f"it counts {shown(str(arrival.samples))} samples, registered are {size}"
+    tensors = arrival.tensors
+    if isinstance(tensors, ProtocolError):
+        return str(tensors)
+    return (
+        not_plain(tensors)
+        or mismatch(tensors, expected.spec)
+        or non_finite(tensors)
+        or strangers(tensors, expected.members)
+    )
+
+
+def _repeated(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> str:
+    one, other = digest(first), digest(second)
+    return "the same uplink again" if one == other else f"a second uplink, {other}, after {one}, which counts"
+
+
+def _norms(tensors: Mapping[str, Tensor]) -> dict[str, float]:
+    """L2 norms, summed in float64; an overflow is infinite."""
+    floats = {name: t for name, t in tensors.items() if t.is_floating_point()}
+    return {name: float(torch.linalg.vector_norm(t, dtype=torch.float64)) for name, t in floats.items()}
+
+
+def _bound(history: Sequence[float], candidates: Sequence[float], limits: Limits) -> float:
+    """The largest norm to accept; the largest float, which no infinity passes, while too little is known."""
+    known = [*history] if len(history) >= limits.enough else [*history, *candidates]
+    middle = median(known) if len(known) >= limits.enough else 0.0
+    top = limits.factor * middle
+    return top if middle > 0 and isfinite(top) else torch.finfo(torch.float64).max
+
+
+def _rejection(client: int, round_: int, reason: str, struck: bool) -> Rejection:
+    return Rejection(client, f"client {client}, round {round_}: {reason}", struck)

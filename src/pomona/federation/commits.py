@@ -1,0 +1,69 @@
+"""What a committed round is: everything that the rounds after it need, durable in the run's folder.
+
+A round counts when its checkpoint is on disk; whatever happens then, a run goes on after it. The record's events up to
+that moment are part of it: what was appended later is cut off when the run goes on.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from pomona.config import Config
+from pomona.federation import checkpoint
+from pomona.federation.checkpoint import Checkpoint
+from pomona.federation.status import Status, write_status
+
+FOLDER = "checkpoints"
+FREE = ("workers", "checkpoint_every", "membership.adapt_rounds", "data.dir")
+"""Settings that may change between the parts of a run: no committed number depends on them."""
+
+
+def identity(config: Config, fingerprint: str, partition: str) -> dict[str, Any]:
+    """What must be the same for a run to go on: its settings, its data, who holds which rows, the form of its files."""
+    tree = config.tree()
+    for name in FREE:
+        section, _, key = name.rpartition(".")
+        (tree.get(section, {}) if section else tree).pop(key, None)
+    return {"schema": checkpoint.SCHEMA, "config": tree, "data": fingerprint, "partition": partition}
+
+
+@dataclass(frozen=True)
+class Commits:
+    """A run's committed rounds.
+
+    Attributes:
+        out: the run's folder; None for a run that is kept in memory, which commits nothing.
+        every: rounds between checkpoints.
+        identity: what a checkpoint is stamped with.
+        found: the round to go on after; None at the start.
+    """
+
+    out: Path | None
+    every: int
+    identity: Mapping[str, Any]
+    found: Checkpoint | None = None
+
+    def due(self, number: int, total: int) -> bool:
+        """Whether round ``number`` is to be committed."""
+        return self.out is not None and (number % self.every == 0 or number == total)
+
+    def commit(self, number: int, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
+        """Make a round durable. Raises StorageError; the rounds before it stay."""
+        if self.out is not None:
+            checkpoint.save(self.out / FOLDER, number, tensors, {"identity": self.identity, **meta})
+            write_status(self.out, Status(state="running", round=number))
+
+
+def find(out: Path, now: Mapping[str, Any]) -> tuple[Checkpoint | None, list[str]]:
+    """The round that a run goes on after, and a line for each damaged checkpoint that was put aside on the way.
+
+    Raises CheckpointError if all are damaged, or if they belong to a run with other settings or data.
+    """
+    found, corrupt = checkpoint.newest(out / FOLDER)
+    if found:
+        checkpoint.require_same(found, found.meta["identity"], now)
+    checkpoint.set_aside(corrupt)
+    return found, [f"{reason}; going on from round {found.number if found else 0}" for reason in corrupt.values()]

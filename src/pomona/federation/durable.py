@@ -1,0 +1,61 @@
+"""Files that are whole or absent, whatever happens while they are written."""
+
+import hashlib
+import os
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+
+UNFINISHED = ".unfinished"  # one name a folder: what a kill left behind is overwritten by the next file
+
+
+def publish(folder: Path, pieces: Iterable[bytes | memoryview], name: Callable[[str], str]) -> Path:
+    """Write a file, make it durable, and only then let it appear under its name, in place of any older one.
+
+    Args:
+        folder: made if absent; no other process may publish in it at the same time.
+        pieces: the content, in order.
+        name: file name for the content's SHA-256 in hex.
+
+    Returns:
+        The path, durable when this returns.
+
+    Raises:
+        OSError: from any step. Before the renaming nothing has changed; after it the new file is whole.
+    """
+    if not folder.is_dir():
+        folder.mkdir(parents=True)
+        sync(folder.parent)
+    temporary, content = folder / UNFINISHED, hashlib.sha256()
+    try:
+        with temporary.open("wb") as file:
+            for piece in pieces:
+                content.update(piece)
+                file.write(piece)
+            file.flush()
+            os.fsync(file.fileno())
+        path = temporary.replace(folder / name(content.hexdigest()))
+    except BaseException:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)  # a full disk needs the room
+        raise
+    sync(folder)
+    return path
+
+
+def sync(folder: Path) -> None:
+    """Make a folder's list of names durable."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def probe(folder: Path) -> None:
+    """Find out before anything is computed whether files can be published in a folder; leaves no file.
+
+    Raises:
+        OSError: they cannot.
+    """
+    publish(folder, [b"\0" * 4096], lambda _: ".probe").unlink()

@@ -1,0 +1,75 @@
+"""One run folder, one process: a lock that the kernel releases, however its holder ends."""
+
+import errno
+import fcntl
+import json
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+
+from pomona.errors import LockedError, StorageError
+
+LOCK = ".lock"
+_held: set[int] = set()  # file descriptors; a forked worker must not keep its dead parent's lock alive
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold a run folder for this process alone; its forked children do not hold it.
+
+    The file that carries the lock stays, says who took it last, and means nothing by itself.
+
+    Args:
+        folder: made if absent.
+
+    Raises:
+        LockedError: another process, or another part of this one, holds it.
+        StorageError: the folder cannot be written or its file system has no locks.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as fault:
+        raise StorageError(f"cannot write {folder} ({fault.strerror}); give another folder") from fault
+    _held.add(handle)
+    try:
+        _take(handle, folder)
+        yield
+    finally:
+        _held.discard(handle)
+        os.close(handle)
+
+
+def _take(handle: int, folder: Path) -> None:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.ftruncate(handle, 0)
+        since = datetime.now(UTC).isoformat(timespec="seconds")
+        os.write(handle, json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "since": since}).encode())
+    except OSError as fault:
+        if fault.errno in {errno.EWOULDBLOCK, errno.EACCES}:
+            raise LockedError(
+                f"{folder} is in use{_holder(handle)}; wait until it ends, or give another folder"
+            ) from None
+        raise StorageError(f"cannot lock {folder} ({fault.strerror}); give a folder on a local disk") from fault
+
+
+def _holder(handle: int) -> str:
+    try:
+        holder = json.loads(os.pread(handle, 4096, 0))
+        return f" by process {holder['pid']} on {holder['host']} since {holder['since']}"
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+
+
+def _drop() -> None:
+    for handle in _held:
+        with suppress(OSError):
+            os.close(handle)
+    _held.clear()
+
+
+os.register_at_fork(after_in_child=_drop)
