@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import Literal
 
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor, nn
 
 from pomona.models import layers
 from pomona.models.space import ParameterSpace
+from pomona.objective.chain import Chain
 from pomona.objective.resident import Resident
 
 Criterion = Callable[[Tensor, Tensor], Tensor]  # (outputs (b, K), targets) -> losses (b,)
@@ -48,6 +50,8 @@ class LoopObjective:
         self._parameters = [named[e.name] for e in space.parameters]
         buffers = dict(module.named_buffers())
         self._buffers = [buffers[e.name] for e in space.buffers]
+        exact = precision == "fp32" and data.x.device.type == "cpu"
+        self._chain = Chain.of(module, space) if exact else None
 
     def gradient(
         self, W: Tensor, indices: list[Tensor], criterion: Criterion | list[RowCriterion] | None = None
@@ -60,14 +64,13 @@ class LoopObjective:
         """
         losses, G = torch.empty(len(W), device=W.device), torch.empty_like(W)
         self._module.train()
-        for row, index, g, k in zip(W, indices, G, range(len(W)), strict=True):
-            self._point_at(row)
-            loss = self._loss(index, criterion, k)
-            parts = torch.autograd.grad(loss, self._parameters)
-            losses[k] = loss.detach()
-            for entry, part in zip(self.space.parameters, parts, strict=True):
-                entry.view(g).copy_(part)
-            g[self.space.trained :] = 0
+        for k, (row, index, g) in enumerate(zip(W, indices, G, strict=True)):
+            x, y = self.data.gather(index)
+            if self._chain is None:
+                losses[k] = self._autograd(x, y, row, g, criterion, k)
+            else:
+                losses[k] = self._chain.gradient(x, row, g, partial(self._loss, y, criterion, k))
+        G[:, self.space.trained :] = 0
         return losses, G
 
     @torch.no_grad()
@@ -117,16 +120,25 @@ class LoopObjective:
         """The run's own per-sample losses (b,)."""
         return self._criterion(outputs, targets)
 
-    def _loss(self, index: Tensor, criterion: Criterion | list[RowCriterion] | None, k: int) -> Tensor:
-        """The mean loss () of the model pointed at, row ``k`` of a call."""
-        x, y = self.data.gather(index)
-        if not isinstance(criterion, list):
-            with self._autocast():
-                outputs = self._module(x)
-            return (criterion or self._criterion)(outputs.float(), y).mean()
+    def _loss(
+        self, y: Tensor, criterion: Criterion | list[RowCriterion] | None, k: int, outputs: Tensor, features: Tensor
+    ) -> Tensor:
+        """The mean loss () of outputs (b, K), in row ``k`` of a call."""
+        if isinstance(criterion, list):
+            return criterion[k](outputs.float(), y, features.float())
+        return (criterion or self._criterion)(outputs.float(), y).mean()
+
+    def _autograd(
+        self, x: Tensor, y: Tensor, row: Tensor, g: Tensor, criterion: Criterion | list[RowCriterion] | None, k: int
+    ) -> Tensor:
+        """As ``Chain.gradient``, for any module."""
+        self._point_at(row)
         with self._seeing_features() as seen, self._autocast():
             outputs = self._module(x)
-        return criterion[k](outputs.float(), y, seen[-1])
+        loss = self._loss(y, criterion, k, outputs, seen[-1])
+        for entry, part in zip(self.space.parameters, torch.autograd.grad(loss, self._parameters), strict=True):
+            entry.view(g).copy_(part)
+        return loss.detach()
 
     def _forward(self, index: Tensor) -> Tensor:
         x, _ = self.data.gather(index)

@@ -1,0 +1,106 @@
+"""One APPLE step against published code's, which runs all N core models forward in every step.
+
+    python benchmarks/apple_step.py [TURNS] [key=value ...]
+
+LeNet 20-50-500, batch 256, 12 clients, momentum 0.9, images of noise, one thread. Both get the batch's images from
+their own resident data, and take the same step (the first losses are compared).
+"""
+
+import sys
+from collections.abc import Callable
+from functools import partial
+
+import torch
+
+from pomona.config import Tree, read_overrides, resolve
+from pomona.federation.loop import round_of
+from pomona.federation.round import Roster
+from pomona.methods.apple import Apple
+from pomona.methods.base import Rows
+from pomona.objective.cohort import Cohort
+from pomona.scenario import Scenario
+from reference import AppleClient, Cnn, Mixture
+from rounds import noise, scenario_of
+from timing import Times, seconds
+
+SETTINGS: Tree = {
+    "clients": 12,
+    "batch_size": 256,
+    "momentum": 0.9,
+    "lr": 0.01,
+    "model": {"name": "lenet"},
+    "method": {"name": "apple", "mu": 0.01},
+    "data": {"name": "noise", "validation_share": 0.0},
+    "partition": {"name": "iid"},
+}
+STEPS = 8  # a call's, so that what a round does once is shared as in a round
+
+
+class PomonaSteps:
+    """Steps of client 0, as a round takes them."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        config = scenario.config
+        assert isinstance(config.method, Apple)
+        self.client = config.method.method().client
+        self.roster = Roster(tuple(len(c.train) for c in scenario.partition.clients))
+        self.round = round_of(config, 1)
+        self.objective = scenario.objective()
+        self.state = self.client.start(scenario.initial, self.roster, (0,), config.seed)
+        others = torch.arange(1, config.clients).unsqueeze(0)
+        self.received = {"cores": Rows(scenario.initial().repeat(config.clients, 1), others)}
+
+    def run(self) -> float:
+        """STEPS steps. Returns their mean loss."""
+        cohort = Cohort(self.objective, (0,), self.roster, self.round)
+        self.state, _, _ = self.client.train(self.state, self.received, cohort, self.round)
+        (loss,) = cohort.training_losses()
+        return loss or 0.0
+
+
+class ReferenceSteps:
+    """The same steps, N models forward; the batch's images as floats."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        config, objective = scenario.config, scenario.objective()
+        named = objective.space.unpack(scenario.initial())
+        cores = []
+        for _ in range(config.clients):
+            cores.append(Cnn(20, 50, 500))
+            own = dict(zip((k for k, _ in cores[-1].named_parameters()), named.values(), strict=True))
+            cores[-1].load_state_dict(own)
+        shares = torch.tensor([len(c.train) for c in scenario.partition.clients], dtype=torch.float32)
+        mixture = Mixture(cores, 0, shares / shares.sum())
+        self.client = AppleClient(mixture, config.lr, config.method.dr_lr, config.momentum, config.method.mu)
+        x, y = objective.data.gather(objective.data.rows["train"][0])
+        self.batches = list(zip(x.contiguous().split(config.batch_size), y.split(config.batch_size), strict=True))
+
+    def run(self) -> float:
+        """STEPS steps. Returns their mean loss."""
+        return sum(self.client.step(x, y) for x, y in self.batches) / len(self.batches)
+
+
+def main(turns: int, words: list[str]) -> None:
+    """Measure and print."""
+    torch.set_num_threads(1)
+    configs = {p: resolve(SETTINGS, {"precision": p}, read_overrides(words)) for p in ("fp32", "bf16")}
+    c = configs["fp32"]
+    images = noise(c.clients * STEPS * c.batch_size * 5 // 4)
+    scenarios = {p: scenario_of(config, images) for p, config in configs.items()}
+    runs = {
+        "reference": ReferenceSteps(scenarios["fp32"]),
+        **{f"pomona {p}": PomonaSteps(s) for p, s in scenarios.items()},
+    }
+    first = {name: round(run.run(), 5) for name, run in runs.items()}
+    times = Times.interleaved({name: partial(_a_step, run.run) for name, run in runs.items()}, turns)
+    times.report(
+        "A step of APPLE", model=c.model.name, batch=c.batch_size, clients=c.clients, threads=1, first_losses=first
+    )
+
+
+def _a_step(run: Callable[[], object]) -> float:
+    return seconds(run) / STEPS
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 7, sys.argv[2:])

@@ -1,0 +1,56 @@
+"""What several benchmarks run: noise images, and a method's rounds one at a time."""
+
+import numpy as np
+
+from pomona.config import Config
+from pomona.data.dataset import Dataset
+from pomona.federation.clients import Clients, Visit, stack
+from pomona.federation.loop import round_of
+from pomona.federation.round import Roster
+from pomona.partition import divide
+from pomona.rng import stream
+from pomona.scenario import Scenario
+from pomona.transport.processes import Inline, Workers
+
+
+def noise(n: int) -> Dataset:
+    """Images as large as MNIST's, without its pixels, whose values do not change the work."""
+    draw = stream(0, "noise")
+    x, y = draw.integers(0, 256, (n, 28, 28, 1), dtype=np.uint8), draw.integers(0, 10, n)
+    return Dataset("noise", "image", x, y, tuple("0123456789"), n, (127.5,), (127.5,))
+
+
+def scenario_of(config: Config, dataset: Dataset) -> Scenario:
+    """A scenario whose data need not come from a file."""
+    return Scenario(config, dataset, divide(dataset, config.data, config.partition, config.clients, config.seed))
+
+
+class Rounds:
+    """A method, a round at a time, in this process or in workers; ``watched`` as in ``Visit``."""
+
+    def __init__(self, scenario: Scenario, workers: int = 1, watched: frozenset[str] = frozenset()) -> None:
+        config = self.config = scenario.config
+        self.ids, self.watched, self.method = tuple(range(config.clients)), watched, config.method.method()
+        self.roster = Roster(tuple(len(c.train) for c in scenario.partition.clients))
+
+        def make(ids: tuple[int, ...]) -> Clients:
+            return Clients(self.method.client, scenario.objective(), scenario.initial, ids, config.seed)
+
+        self.transport = Inline(make, self.ids) if workers == 1 else Workers(make, self.roster.sizes, workers)
+        self.transport.begin(self.ids, self.roster, None)
+        self.state = self.method.server.start(scenario.initial, self.roster, config.seed)
+        self.number = 0
+        self.accuracy = float("nan")
+
+    def run(self) -> None:
+        """One round: downlink, local training of all clients, what is watched evaluated, aggregation."""
+        self.number += 1
+        round_ = round_of(self.config, self.number)
+        down = self.method.server.down(self.state, self.ids, self.roster, round_)
+        replies = self.transport.visit(Visit(round_, self.roster, self.ids, True, self.watched), down)
+        uplink = stack(replies, lambda r: r.uplink)
+        self.state = self.method.server.aggregate(self.state, uplink, self.ids, self.roster, round_)
+        self.transport.commit(self.ids)
+        scores = [s for r in replies for s in r.scores if s.split == "test" and s.samples]
+        if scores:
+            self.accuracy = sum(s.samples * (s.accuracy or 0) for s in scores) / sum(s.samples for s in scores)

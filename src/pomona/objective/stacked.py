@@ -1,0 +1,179 @@
+"""The objective, many rows at a time: n small training steps as one large one, for a GPU."""
+
+from collections.abc import Iterator
+from contextlib import nullcontext
+from functools import partial
+from itertools import groupby
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+from torch.nn.utils.rnn import pad_sequence
+
+from pomona.models import layers
+from pomona.models.space import ParameterSpace
+from pomona.objective.loop import Criterion, LoopObjective, Precision, RowCriterion
+from pomona.objective.resident import Resident
+
+MEMORY = 2**31  # bytes
+Named = dict[str, Tensor]
+
+
+class StackedObjective:
+    """Losses and gradients of rows W (n, d), all rows in one forward and one backward pass.
+
+    Equal to ``LoopObjective`` up to rounding, and given the same arguments: rows of unequal batches are padded, and
+    what is padded counts for nothing; networks that normalise over a batch are not padded, but computed by runs of
+    rows with equally long batches. Evaluation has large batches already, and goes row by row.
+
+    Dropout draws for each row apart, but from one generator for all of them: closeness to the loop ends there. A
+    network must be one that ``torch.func.vmap`` takes: no branches on values, no ``.item()``.
+
+    Args:
+        module: the architecture; its own values are never used.
+        space: the module's parameter space.
+        data: the resident data; everything is computed on its device.
+        criterion: (outputs (b, K), targets) -> per-sample losses (b,).
+        precision: ``bf16`` runs forward and backward under autocast; rows and gradients stay as they are.
+        memory: bytes that the passes of a call may take, roughly; more rows are computed in chunks. At least one row
+            is computed at a time.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        space: ParameterSpace,
+        data: Resident,
+        criterion: Criterion,
+        precision: Precision = "fp32",
+        memory: int = MEMORY,
+    ) -> None:
+        single = LoopObjective(module, space, data, criterion, precision)
+        self.outputs, self.features, self.tensors = single.outputs, single.features, single.tensors
+        self.losses, self.criterion = single.losses, single.criterion
+        self.trained, self.layers, self.norms = single.trained, single.layers, single.norms
+        self.least_batch = single.least_batch
+        self.space, self.data = space, data
+        self._module, self._precision, self._memory = module, precision, memory
+        self._last = module.get_submodule(layers(module)[-1][0])
+        kinds = nn.modules.batchnorm._BatchNorm
+        self._mixes_samples = space.has_statistics or any(isinstance(m, kinds) for m in module.modules())
+        self._cost: tuple[int, int] | None = None
+        for part in module.modules():
+            if isinstance(part, nn.Embedding) and part.padding_idx is not None:
+                part.register_forward_hook(partial(_stop_at, part.padding_idx))
+
+    def gradient(
+        self, W: Tensor, indices: list[Tensor], criterion: Criterion | list[RowCriterion] | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Mean losses (n,) on the given samples and their gradients G (n, d); buffers inside W are updated in place.
+
+        ``criterion`` replaces the run's own loss: one function of (outputs, targets) that returns per-sample losses; or
+        a list of one function a row, of (outputs, targets, features), the last being what the last layer receives.
+        """
+        losses, G = torch.empty(len(W), device=W.device), torch.empty_like(W)
+        G[:, self.trained :] = 0
+        self._module.train()
+        for part in self._chunks(W, [len(i) for i in indices]):
+            own = criterion[part] if isinstance(criterion, list) else criterion or self.criterion
+            losses[part] = self._differentiate(W[part], indices[part], own, G[part])
+        return losses, G
+
+    def rows_at_once(self, W: Tensor, length: int) -> int:
+        """How many rows like those of W, on batches of this length, are computed together."""
+        if self._cost is None:
+            two, four = (self._kept(W, length) for length in (2, 4))
+            slope = (four - two) // 2
+            self._cost = max(two - 2 * slope, 0), slope
+        fixed, slope = self._cost
+        # The backward pass makes as much again of what the forward pass has kept.
+        return max(1, self._memory // (2 * (fixed + slope * length)))
+
+    def _chunks(self, W: Tensor, lengths: list[int]) -> Iterator[slice]:
+        """Slices of the rows that are computed together."""
+        runs = [list(run) for _, run in groupby(lengths)] if self._mixes_samples else [lengths] if lengths else []
+        start = 0
+        for run in runs:
+            stop, size = start + len(run), self.rows_at_once(W, max(run))
+            yield from (slice(k, min(k + size, stop)) for k in range(start, stop, size))
+            start = stop
+
+    def _differentiate(
+        self, W: Tensor, indices: list[Tensor], criterion: Criterion | list[RowCriterion], G: Tensor
+    ) -> Tensor:
+        """Mean losses (m,) of a chunk's rows; their gradients go into G (m, d)."""
+        parameters, buffers = self._named(W)
+        index, real = padded(indices)
+        outputs, features, y = self._forward(parameters, buffers, index, isinstance(criterion, list))
+        if isinstance(criterion, list):
+            counts = [len(i) for i in indices]
+            rows = zip(criterion, counts, outputs, y, features, strict=True)
+            losses = torch.stack([loss(o[:b], t[:b], f[:b]) for loss, b, o, t, f in rows])
+        else:
+            each = criterion(outputs.flatten(0, 1), y.flatten(0, 1)).unflatten(0, real.shape)
+            losses = each.where(real, 0).sum(1) / real.sum(1)
+        parts = torch.autograd.grad(losses.sum(), list(parameters.values()))
+        for entry, part in zip(self.space.parameters, parts, strict=True):
+            entry.view(G).copy_(part)
+        for entry in self.space.buffers:
+            entry.view(W).copy_(buffers[entry.name])
+        return losses.detach()
+
+    def _named(self, W: Tensor) -> tuple[Named, Named]:
+        """Stacked parameters, views of W and leaves of the graph; and stacked buffers, contiguous copies to write on.
+
+        Buffers that are no part of W are the module's own: in training nothing depends on what BatchNorm writes there.
+        """
+        parameters = {e.name: e.view(W).detach().requires_grad_() for e in self.space.parameters}
+        loose = {k: b.expand(len(W), *b.shape) for k, b in self._module.named_buffers() if b.is_floating_point()}
+        buffers = loose | {e.name: e.view(W) for e in self.space.buffers}
+        return parameters, {k: b.detach().clone(memory_format=torch.contiguous_format) for k, b in buffers.items()}
+
+    def _forward(
+        self, parameters: Named, buffers: Named, index: Tensor, features: bool
+    ) -> tuple[Tensor, Tensor | tuple[()], Tensor]:
+        """Outputs (m, b, K), features (m, b, f) if wanted, and targets, of m models on samples ``index`` (m, b)."""
+
+        def one(parameters: Named, buffers: Named, x: Tensor) -> tuple[Tensor, list[Tensor]]:
+            seen: list[Tensor] = []
+            hook = self._last.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].flatten(1).float()))
+            with hook if features else nullcontext():
+                outputs: Tensor = functional_call(self._module, parameters | buffers, (x,))
+            return outputs.float(), seen[-1:]
+
+        x, y = self.data.gather(index.flatten())
+        with torch.autocast(x.device.type, torch.bfloat16, enabled=self._precision == "bf16"):
+            outputs, seen = vmap(one, randomness="different")(parameters, buffers, x.unflatten(0, index.shape))
+        return outputs, seen[0] if seen else (), y.unflatten(0, index.shape)
+
+    def _kept(self, W: Tensor, length: int) -> int:
+        """Bytes that the forward pass of one row on a batch of this length keeps for the backward pass."""
+        kept: dict[int, int] = {}
+
+        def note(tensor: Tensor) -> Tensor:
+            kept[tensor.data_ptr()] = tensor.nbytes
+            return tensor
+
+        parameters, buffers = self._named(torch.zeros_like(W[:1]))
+        index = torch.zeros(1, length, dtype=torch.long, device=W.device)
+        hooks = torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor)
+        with torch.random.fork_rng(devices=[W.device] if W.is_cuda else []), hooks:
+            outputs, _, y = self._forward(parameters, buffers, index, False)
+            self.criterion(outputs[0], y[0])
+        return sum(kept.values())
+
+
+def padded(indices: list[Tensor]) -> tuple[Tensor, Tensor]:
+    """Index lists of n rows as one (n, b), b the longest, and which of them are real, bool (n, b).
+
+    A row is padded with its own first sample: what is finite without padding is finite with it, so that zero times
+    it is zero.
+    """
+    index = pad_sequence(indices, batch_first=True, padding_value=-1)
+    real = index >= 0
+    return index.where(real, index[:, :1]), real
+
+
+def _stop_at(token: int, _: nn.Module, inputs: tuple[Tensor], embedded: Tensor) -> Tensor:
+    """No gradient for the padding token: ``vmap`` observes an embedding's ``padding_idx`` in the first row only."""
+    return torch.where(torch.eq(inputs[0], token).unsqueeze(-1), embedded.detach(), embedded)
