@@ -7,6 +7,30 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pomona.rng import stream
+
+
+@dataclass(frozen=True)
+class Pass:
+    """Where and how a client goes over its samples: the address of the pass's random stream, and its settings.
+
+    Attributes:
+        seed, purpose, round, client: the address.
+        epochs: how often.
+        size: samples a step.
+        share: part of the samples that the epochs go over, drawn once for the pass.
+        least: samples that a step needs.
+    """
+
+    seed: int
+    purpose: str
+    round: int
+    client: int
+    epochs: int
+    size: int
+    share: float = 1.0
+    least: int = 1
+
 
 @dataclass(frozen=True)
 class Batch:
@@ -15,6 +39,13 @@ class Batch:
     indices: list[Tensor]
     purpose: str
     step: int
+
+
+def ordinary(rows: Tensor, pass_: Pass) -> Iterator[Tensor]:
+    """The batches of a pass over a client's rows: a share of them, in a fresh order each epoch."""
+    draw = stream(pass_.seed, pass_.purpose, pass_.round, pass_.client)
+    own = drawn(rows, pass_.share, draw, pass_.least)
+    return shuffled(own, pass_.epochs, pass_.size, draw, pass_.least)
 
 
 def shuffled(rows: Tensor, epochs: int, size: int, generator: np.random.Generator, least: int = 1) -> Iterator[Tensor]:

@@ -9,10 +9,9 @@ from torch import Tensor
 
 from pomona.errors import DivergedError
 from pomona.federation.round import Roster, Round
-from pomona.objective.batches import Batch, drawn, in_step, shuffled
+from pomona.objective.batches import Batch, Pass, in_step, ordinary
 from pomona.objective.loop import Criterion, RowCriterion
-from pomona.objective.objective import Objective
-from pomona.rng import stream
+from pomona.objective.objective import Guarded, Objective
 
 When = Literal["received", "trained"]
 TRAINING = "training"
@@ -68,11 +67,13 @@ class Cohort:
         r, least = self.round, self.objective.least_batch
         if purpose == TRAINING and not self.trains:
             return
-        draws = [stream(r.seed, purpose, r.number, c) for c in self.clients]
-        own = (self.objective.data.rows["train"][c] for c in self.clients)
+        batches = self.objective.batches if isinstance(self.objective, Guarded) else ordinary
         streams = [
-            shuffled(drawn(samples, share, draw, least), epochs, r.batch_size, draw, least)
-            for samples, draw in zip(own, draws, strict=True)
+            batches(
+                self.objective.data.rows["train"][c],
+                Pass(r.seed, purpose, r.number, c, epochs, r.batch_size, share, least),
+            )
+            for c in self.clients
         ]
         for batch in in_step(streams, purpose):
             active = len(batch.indices)
@@ -109,5 +110,7 @@ class Cohort:
             self.observed[model, when] = W.clone()
 
     def training_losses(self) -> list[float | None]:
-        """Mean training loss per client over the steps taken so far; None before the first."""
+        """Mean training loss per client over the steps taken so far; None before the first, or if it is not shown."""
+        if isinstance(self.objective, Guarded) and not self.objective.shows_losses:
+            return [None] * len(self.clients)
         return [float(s / n) if n else None for s, n in zip(self._losses, self._samples, strict=True)]

@@ -1,9 +1,11 @@
 """What a method may ask of private data: the interface that every backend of the objective keeps."""
 
-from typing import Protocol
+from collections.abc import Iterator
+from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
+from pomona.objective.batches import Pass
 from pomona.objective.loop import Criterion, RowCriterion
 from pomona.objective.resident import Resident
 
@@ -36,3 +38,16 @@ class Objective(Protocol):
 
     def criterion(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """The run's own per-sample losses (b,)."""
+
+
+@runtime_checkable
+class Guarded(Protocol):
+    """An objective that guards its samples: it draws the batches itself, and may keep losses to itself.
+
+    ``shows_losses``: whether the losses that ``gradient`` returns are losses; zeros, which say nothing, if not.
+    """
+
+    shows_losses: bool
+
+    def batches(self, rows: Tensor, pass_: Pass) -> Iterator[Tensor]:
+        """The batches of a pass over a client's rows (m,), each an index tensor; ``gradient`` takes no others."""

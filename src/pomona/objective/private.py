@@ -1,0 +1,211 @@
+"""The objective of a client that trains with differential privacy (DP-SGD; Abadi et al., CCS 2016).
+
+    G = (sum_i clip(dF_i/dw, C) + N(0, (sigma C)^2)) / B     i over a Poisson sample, each with probability q = B / n
+
+is the only function of private data that a method receives: what it computes from G (APPLE's step on its directed
+relationships, FedALA's weights, APFL's alpha) is post-processing and costs nothing more. B is the expected batch size,
+min(batch_size, n), never the drawn one.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad_and_value, vmap
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from pomona.errors import ConfigError
+from pomona.models.space import ParameterSpace
+from pomona.objective.batches import Pass
+from pomona.objective.loop import Criterion, RowCriterion
+from pomona.objective.objective import Objective
+from pomona.privacy import coverage, mechanism
+from pomona.privacy.ledger import Draw, Position
+from pomona.privacy.settings import Privacy
+from pomona.privacy.vault import Vault
+
+CHUNK_NUMBERS = 2**24  # of per-sample gradients held at a time
+CHUNK_SAMPLES = 64
+
+
+class PrivateObjective:
+    """An objective whose gradients are differentially private; evaluation is the wrapped objective's.
+
+    Per-sample gradients are float32 whatever the wrapped objective's precision. They are computed in chunks of one
+    size, the last one padded, so that what a sample contributes does not depend on who else was drawn.
+
+    Args:
+        inner: the objective over the same data.
+        module: the architecture; its own values are never used.
+        space: the module's parameter space.
+        settings: the run's privacy.
+        folder: of the clients' vaults; each is opened when the client first trains.
+        chunk: samples whose gradients are held at a time; by memory if not set.
+
+    Raises:
+        ConfigError: a layer keeps statistics of a batch or mixes its samples.
+    """
+
+    def __init__(
+        self,
+        inner: Objective,
+        module: nn.Module,
+        space: ParameterSpace,
+        settings: Privacy,
+        folder: Path,
+        chunk: int | None = None,
+    ) -> None:
+        refuse_statistics(module)
+        self.inner, self.data = inner, inner.data
+        self.trained, self.layers, self.norms = inner.trained, inner.layers, inner.norms
+        self.least_batch = 1
+        self.shows_losses = "training-loss" in settings.acknowledge
+        self._space, self._settings, self._folder = space, settings, folder
+        self._chunk = chunk or max(1, min(CHUNK_SAMPLES, CHUNK_NUMBERS // space.trained))
+        self._vaults: dict[int, Vault] = {}
+        self._drawn = WeakTensorKeyDictionary()  # index tensor -> (client, draw)
+        self._module = module.train()
+
+        def loss(parameters: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+            outputs = functional_call(module, parameters, (x.unsqueeze(0),))
+            return inner.criterion(outputs.float(), y.unsqueeze(0)).squeeze(0)
+
+        self._each = vmap(grad_and_value(loss), in_dims=(None, 0, 0), randomness="different")
+        self._refuse_mixing()
+
+    def vault(self, client: int) -> Vault:
+        """A client's key and ledger. Raises as ``Vault.open``."""
+        if client not in self._vaults:
+            self._vaults[client] = Vault.open(self._folder, client, self._settings)
+        return self._vaults[client]
+
+    def position(self, client: int) -> Position:
+        """Where a client's ledger stands, for a checkpoint."""
+        return self.vault(client).position()
+
+    def require(self, client: int, position: Position) -> None:
+        """Raise StorageError unless a client's ledger goes on from a checkpoint's position."""
+        self.vault(client).ledger.require(position)
+
+    def spent(self, client: int) -> float:
+        """A client's epsilon so far."""
+        return self.vault(client).spent()
+
+    def batches(self, rows: Tensor, pass_: Pass) -> Iterator[Tensor]:
+        """Poisson batches of a client's rows: as many steps as ordinary passes have, any of them possibly empty."""
+        n, vault = len(rows), self.vault(pass_.client)
+        for step in range(pass_.epochs * mechanism.steps(n, pass_.size, pass_.share)):
+            draw = Draw(pass_.round, pass_.purpose, step, n, pass_.size)
+            index = rows[vault.batch(draw).to(rows.device)]
+            self._drawn[index] = pass_.client, draw
+            yield index
+
+    def gradient(
+        self, W: Tensor, indices: list[Tensor], criterion: Criterion | list[RowCriterion] | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Private gradients G (n, d) at rows W (n, d), and losses (n,): zeros unless "training-loss" is acknowledged.
+
+        Raises:
+            ConfigError: the batch was not drawn by ``batches``; or there is a criterion, which is not acknowledged.
+            PrivacyBudgetError, StorageError: as ``Vault.release``.
+        """
+        if criterion is not None:
+            coverage.require(self._settings, "output-criterion")
+        losses, G = W.new_zeros(len(W)), torch.zeros_like(W)
+        for k, index in enumerate(indices):
+            client, draw = self._address(index)
+            vault = self.vault(client)
+            if criterion is not None:
+                vault.unprotected(draw, W[k])
+                if len(index):
+                    own = [criterion[k]] if isinstance(criterion, list) else criterion
+                    loss, G[k : k + 1] = self.inner.gradient(W[k : k + 1], [index], own)
+                    losses[k] = loss[0]
+            else:
+                with torch.random.fork_rng(devices=[]):
+                    torch.default_generator.manual_seed(vault.forward_seed(draw, W[k]))
+                    losses[k], total = self.clipped_sum(W[k], index)
+                G[k] = vault.release(draw, W[k], total) / min(draw.size, draw.n)
+        return (losses if self.shows_losses else torch.zeros_like(losses)), G
+
+    def clipped_sum(self, row: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean loss () and sum (d,) float64 of the clipped gradients of samples ``index``; private, without noise."""
+        loss, total = row.new_zeros(()), torch.zeros_like(row, dtype=torch.float64)
+        parameters = {e.name: e.view(row) for e in self._space.parameters}
+        for part in index.split(self._chunk) if len(index) else ():
+            parts, values = self._each(parameters, *self.data.gather(padded(part, self._chunk)))
+            P = row.new_zeros(self._chunk, len(row))
+            for entry in self._space.parameters:
+                entry.view(P).copy_(parts[entry.name])
+            P[len(part) :] = 0
+            total += mechanism.clipped(P, self._settings.max_grad_norm).sum(0, dtype=torch.float64)
+            loss = loss + values[: len(part)].sum() / len(index)
+        return loss, total
+
+    def outputs(self, row: Tensor, client: int, split: str) -> tuple[Tensor, Tensor]:
+        """The wrapped objective's; to be acknowledged as "metrics", or "output-criterion" for training data."""
+        coverage.require(self._settings, "output-criterion" if split == "train" else "metrics")
+        return self.inner.outputs(row, client, split)
+
+    def features(self, row: Tensor, client: int, split: str) -> Tensor:
+        """The wrapped objective's; to be acknowledged as "output-criterion"."""
+        coverage.require(self._settings, "output-criterion")
+        return self.inner.features(row, client, split)
+
+    def tensors(self, row: Tensor, client: int) -> dict[str, Tensor]:
+        """One row (d,) as named tensors; a function of the row alone, as no layer keeps statistics."""
+        return self.inner.tensors(row, client)
+
+    def losses(self, row: Tensor, client: int, split: str) -> Tensor:
+        """The wrapped objective's; to be acknowledged as "validation-losses"."""
+        coverage.require(self._settings, "validation-losses")
+        return self.inner.losses(row, client, split)
+
+    def criterion(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """The run's own per-sample losses (b,)."""
+        return self.inner.criterion(outputs, targets)
+
+    def _address(self, index: Tensor) -> tuple[int, Draw]:
+        if index not in self._drawn:
+            raise ConfigError(
+                "the method made a batch of its own, which privacy cannot account for: take whole batches of "
+                "cohort.steps, as they come"
+            )
+        address: tuple[int, Draw] = self._drawn[index]
+        return address
+
+    def _refuse_mixing(self) -> None:
+        """Whether a sample's gradient depends on who stands beside it, on two samples of the data."""
+        if len(self.data.y) < 2:
+            return
+        row = torch.zeros(self._space.size, device=self.data.y.device).fill_(0.01)
+        parameters = {e.name: e.view(row) for e in self._space.parameters}
+        alone, beside = (torch.tensor(pair, device=row.device) for pair in ([0, 0], [0, 1]))
+        with torch.random.fork_rng(devices=[]):
+            seen = []
+            for pair in (alone, beside):
+                torch.default_generator.manual_seed(0)  # equal dropout masks
+                seen.append(self._each(parameters, *self.data.gather(pair))[0])
+        for name, part in seen[0].items():
+            if not torch.equal(part[0], seen[1][name][0]):
+                raise ConfigError(
+                    f"the gradient of {name} at one sample changes with the samples beside it; privacy needs a model "
+                    "that treats each sample alone"
+                )
+
+
+def refuse_statistics(module: nn.Module) -> None:
+    """Raise ConfigError naming the first layer that normalises over a batch or keeps statistics of samples."""
+    for name, layer in module.named_modules():
+        keeps = any(b.is_floating_point() for b in layer.buffers(recurse=False))
+        if keeps or isinstance(layer, nn.modules.batchnorm._BatchNorm):
+            raise ConfigError(
+                f"layer {name} ({type(layer).__name__}) keeps or uses statistics of a batch, which privacy cannot "
+                "cover; take a model without it (lenet, cnn, vgg11, mlp), or put GroupNorm or LayerNorm in its place"
+            )
+
+
+def padded(index: Tensor, length: int) -> Tensor:
+    """Indices (length,): the given ones, then the first of them again."""
+    return torch.cat([index, index[:1].expand(length - len(index))])

@@ -1,0 +1,90 @@
+"""Epsilon of a history of releases, by Opacus' accountants.
+
+k releases on one Poisson batch count as one release with noise multiplier sigma / sqrt(k): conditional on the batch
+their composition is dominated by that single Gaussian (Dong, Roth and Su, Gaussian differential privacy, 2022), and
+sampling acts on the dominating pair (Zhu, Dong and Wang, AISTATS 2022).
+"""
+
+import math
+import warnings
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import NamedTuple
+
+from pomona.errors import ConfigError
+from pomona.privacy.settings import Privacy
+
+CONFIDENT = 100.0  # beyond this the numerical accountant's grid no longer fits into memory, and no claim is left
+
+
+class Event(NamedTuple):
+    """One Poisson-subsampled Gaussian release: noise multiplier sigma, sampling rate q."""
+
+    sigma: float
+    q: float
+
+
+History = Mapping[Event, int]  # event -> how often
+
+
+def epsilon(settings: Privacy, history: History) -> float:
+    """Epsilon at the settings' delta of a composed history; inf where any release had no noise.
+
+    Raises ConfigError where Opacus is not installed.
+    """
+    counts = {event: count for event, count in history.items() if count}
+    if not counts:
+        return 0.0
+    if any(event.sigma == 0 for event in counts):
+        return math.inf
+    bound = _opacus("rdp", settings.delta, counts)
+    if settings.accountant == "rdp" or bound > CONFIDENT:
+        return bound
+    return min(bound, _opacus("prv", settings.delta, counts))  # both are upper bounds
+
+
+def _opacus(name: str, delta: float, counts: History) -> float:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # hints on the grid of orders, which costs tightness and not validity
+            accountant = import_module("opacus.accountants").create_accountant(name)
+            accountant.history = [(*event, count) for event, count in sorted(counts.items())]
+            return float(accountant.get_epsilon(delta=delta))
+    except ImportError as fault:
+        raise ConfigError(f"privacy needs Opacus ({fault}); install it: pip install 'pomona[dp]'") from None
+
+
+def combined(sigmas: Iterable[float]) -> float:
+    """The noise multiplier of one Gaussian release that tells as much as several of one batch; 0 if any has none."""
+    each = list(sigmas)
+    return float(sum(s**-2 for s in each) ** -0.5) if all(each) else 0.0
+
+
+@dataclass
+class Budget:
+    """Whether a history is within the budget, without an accountant's work at each release.
+
+    Epsilon grows with every count, so a history below one known to be within is within as well; how far ahead is
+    looked is halved whenever it is too far.
+    """
+
+    settings: Privacy
+    _safe: dict[Event, int] = field(default_factory=dict)
+    _stride: float = 1.0
+
+    def allows(self, history: History) -> bool:
+        """Whether epsilon of the history is at most the budget."""
+        limit = self.settings.epsilon_budget
+        if limit is None or all(count <= self._safe.get(event, 0) for event, count in history.items()):
+            return True
+        if epsilon(self.settings, history) > limit:
+            return False
+        self._safe = dict(history)
+        while self._stride * max(history.values()) >= 1:
+            ahead = {event: math.ceil(count * (1 + self._stride)) for event, count in history.items()}
+            if epsilon(self.settings, ahead) <= limit:
+                self._safe = ahead
+                break
+            self._stride /= 2
+        return True

@@ -1,0 +1,203 @@
+"""A client's write-ahead ledger of releases: one JSON object a line, each durable before its noise is used.
+
+    {"chain": HEX, "client": 3, "key": HEX, "test_seed": null}                                   the head
+    {"chain": HEX, "round": 1, "purpose": "training", "step": 0, "n": 500, "size": 50, "sigma": 1.0, "release": HEX}
+
+``chain`` is the SHA-256 of the chain before it and of the rest of its line, so that no line can be changed, dropped or
+moved unseen. Lines cut off at the end are seen by whoever remembers a ``Position``: a checkpoint. A line that a kill
+tore has no end; its release was never made, and it goes away.
+
+Entries are per release, not per round: the accountant then counts what was made, also of a round that was killed half
+way, and a release that is made again, bit for bit, is found by its name and costs nothing.
+"""
+
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import weakref
+from collections import Counter
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pomona.errors import LockedError, StorageError
+from pomona.federation.durable import sync
+from pomona.privacy.accounting import Event, combined
+from pomona.privacy.mechanism import rate
+
+
+@dataclass(frozen=True)
+class Draw:
+    """The address of one Poisson batch: n and size set the sampling rate."""
+
+    round: int
+    purpose: str
+    step: int
+    n: int
+    size: int
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One release: its batch, its noise multiplier (0: none), and a name that is its own (hex)."""
+
+    draw: Draw
+    sigma: float
+    release: str
+
+    def line(self) -> dict[str, Any]:
+        """As it stands in the file."""
+        return {**asdict(self.draw), "sigma": self.sigma, "release": self.release}
+
+    @classmethod
+    def of(cls, line: dict[str, Any]) -> "Entry":
+        """The inverse of ``line``."""
+        draw = Draw(**{k: line[k] for k in Draw.__dataclass_fields__})
+        return cls(draw, float(line["sigma"]), str(line["release"]))
+
+
+class Position(NamedTuple):
+    """How far a ledger is: its number of entries, and the chain of the last. For a checkpoint."""
+
+    entries: int
+    chain: str
+
+
+@dataclass(frozen=True)
+class Head:
+    """Whose ledger it is: the client, a fingerprint of its key, and the test seed if the key is made from one."""
+
+    client: int
+    key: str
+    test_seed: int | None
+
+
+@dataclass
+class Ledger:
+    """An open ledger; this process holds it alone."""
+
+    path: Path
+    head: Head
+    _handle: int
+    _chains: list[str] = field(default_factory=list)
+    _releases: set[str] = field(default_factory=set)
+    _batches: dict[Draw, list[float]] = field(default_factory=dict)
+    _events: Counter[Event] = field(default_factory=Counter)
+
+    @classmethod
+    def open(cls, path: Path) -> "Ledger":
+        """Open a ledger that is there.
+
+        Raises:
+            StorageError: it is missing or damaged.
+            LockedError: somebody else has it open.
+        """
+        try:
+            handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
+        except OSError as fault:
+            raise StorageError(
+                f"{path}: no privacy ledger ({fault.strerror}); what was spent is unknown: restore it, or start over "
+                "with a new folder and new data"
+            ) from fault
+        try:
+            ledger = cls(path, Head(0, "", None), handle)
+            weakref.finalize(ledger, os.close, handle)
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise LockedError(f"{path} is in use by another process; wait until it ends") from None
+        ledger._read()
+        return ledger
+
+    @classmethod
+    def create(cls, path: Path, head: Head) -> None:
+        """Write an empty ledger, in place of another empty one at most."""
+        line, _ = chained("", asdict(head))
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            os.write(handle, line)
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+        sync(path.parent)
+
+    def append(self, entry: Entry) -> None:
+        """Write down a release, durably, before its noise is drawn; one that is known already costs nothing.
+
+        Raises StorageError where the file cannot be written; the release must not be made then.
+        """
+        if entry.release in self._releases:
+            return
+        line, chain = chained(self._chains[-1], entry.line())
+        end = os.lseek(self._handle, 0, os.SEEK_END)
+        try:
+            if os.write(self._handle, line) != len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            os.fsync(self._handle)
+        except OSError as fault:
+            with suppress(OSError):
+                os.ftruncate(self._handle, end)
+            raise StorageError(f"cannot write {self.path} ({fault.strerror}); the release was not made") from fault
+        self._take(entry, chain)
+
+    def history(self, also: Entry | None = None) -> Counter[Event]:
+        """What was released so far, as events, and one more entry if given."""
+        if also is None or also.release in self._releases:
+            return self._events
+        events, before, q = self._events.copy(), self._batches.get(also.draw, []), rate(also.draw.n, also.draw.size)
+        if before:
+            events[Event(combined(before), q)] -= 1
+        events[Event(combined([*before, also.sigma]), q)] += 1
+        return +events
+
+    def position(self) -> Position:
+        """Where the ledger stands."""
+        return Position(len(self._chains) - 1, self._chains[-1])
+
+    def require(self, position: Position) -> None:
+        """Raise StorageError unless the ledger is at a position or beyond it."""
+        entries, chain = position
+        if entries >= len(self._chains) or self._chains[entries] != chain:
+            raise StorageError(
+                f"{self.path}: the privacy ledger has {len(self._chains) - 1} entries and does not continue from the "
+                f"{entries} that the checkpoint knows: it was rolled back or replaced; restore the ledger"
+            )
+
+    def _take(self, entry: Entry, chain: str) -> None:
+        self._events = self.history(entry)
+        self._chains.append(chain)
+        self._releases.add(entry.release)
+        self._batches.setdefault(entry.draw, []).append(entry.sigma)
+
+    def _read(self) -> None:
+        text = self.path.read_bytes()
+        whole = text.rfind(b"\n") + 1
+        os.ftruncate(self._handle, whole)  # what a kill tore
+        chain = ""
+        for number, line in enumerate(text[:whole].splitlines()):
+            try:
+                tree = json.loads(line)
+                claimed = tree.pop("chain")
+                known, chain = chained(chain, tree)
+                if (known, claimed) != (line + b"\n", chain):
+                    raise ValueError("its checksum does not fit")
+                if number:
+                    self._take(Entry.of(tree), chain)
+                else:
+                    self.head = Head(**tree)
+                    self._chains.append(chain)
+            except (ValueError, KeyError, TypeError, AttributeError) as fault:
+                raise StorageError(
+                    f"{self.path}, line {number + 1}: the privacy ledger was changed or damaged ({fault}); restore it"
+                ) from None
+        if not self._chains:
+            raise StorageError(f"{self.path}: the privacy ledger is empty; restore it")
+
+
+def chained(chain: str, tree: dict[str, Any]) -> tuple[bytes, str]:
+    """A line of the file, and its chain: the hash of the chain before it and of the line's content."""
+    content = json.dumps(tree, sort_keys=True, allow_nan=False)
+    new = hashlib.sha256(f"{chain}\n{content}".encode()).hexdigest()
+    return (json.dumps({"chain": new, **tree}, sort_keys=True) + "\n").encode(), new

@@ -1,0 +1,48 @@
+"""The Gaussian mechanism on per-sample gradients: who is sampled, what a sample may contribute, and the noise.
+
+Abadi et al., Deep learning with differential privacy, CCS 2016; Poisson sampling and a public denominator as its
+analysis asks for.
+"""
+
+from math import ceil
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+BELOW = 1 - 2**-20  # more than the rounding of float32 can add to a norm
+
+
+def steps(n: int, size: int, share: float = 1.0) -> int:
+    """Steps of an epoch over a share of n samples: public, whatever is drawn."""
+    return ceil(share * n / size)
+
+
+def rate(n: int, size: int) -> float:
+    """q, the chance of each sample to be in a batch."""
+    return min(1.0, size / n)
+
+
+def poisson(n: int, size: int, generator: np.random.Generator) -> NDArray[np.int64]:
+    """A Poisson sample of range(n), ascending: each independently with probability q; may be empty."""
+    return np.flatnonzero(generator.random(n) < rate(n, size))
+
+
+def clipped(P: Tensor, C: float) -> Tensor:
+    """Per-sample gradients (b, d) scaled to norm below C where they exceed it; zeros where one is not finite.
+
+    A non-finite gradient is dropped inside the mechanism: norm 0 is allowed to any sample.
+    """
+    norms = torch.linalg.vector_norm(P, dim=1, dtype=torch.float64)
+    factors = (C * BELOW / norms).clamp(max=1.0).to(P)
+    return torch.where(norms.isfinite().unsqueeze(1), P * factors.unsqueeze(1), 0)
+
+
+def gaussian(d: int, generator: np.random.Generator) -> Tensor:
+    """N(0, 1) (d,) float64, each number half the sum of four draws.
+
+    A single floating-point draw can be recognised by the gaps between the values it can take (Mironov, CCS 2012); sums
+    make that hard (Holohan and Braghin, ESORICS 2021).
+    """
+    return torch.from_numpy(generator.standard_normal((4, d)).sum(0) / 2)

@@ -1,0 +1,34 @@
+"""What a user says about privacy: section ``privacy`` of a run."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from pomona.settings import Settings
+
+
+class Privacy(Settings):
+    """Differentially private training of every client; symbols of the field in brackets."""
+
+    noise_multiplier: float = Field(ge=0, description="noise by clipping norm (sigma); 0 clips only: no privacy")
+    max_grad_norm: float = Field(gt=0, description="L2 norm to which each sample's gradient is clipped (C)")
+    delta: float = Field(gt=0, lt=1, description="chance that the bound does not hold (delta); below 1 / n")
+    epsilon_budget: float | None = Field(
+        None, gt=0, description="a client stops before it would spend more (epsilon); no limit if not set"
+    )
+    accountant: Literal["rdp", "prv"] = Field(
+        "rdp", description="how losses add up: Renyi, or the tighter numerical one"
+    )
+    acknowledge: tuple[str, ...] = Field((), description="names of the releases that are not covered, and accepted")
+    seed: int | None = Field(
+        None, ge=0, description="for tests: noise from this seed, which whoever knows it can subtract; no privacy"
+    )
+
+    @property
+    def void(self) -> str | None:
+        """Why these settings give no privacy at all, for the record; None if they give some."""
+        if self.seed is not None:
+            return "no privacy: the noise comes from a test seed"
+        if not self.noise_multiplier:
+            return "no privacy: noise_multiplier = 0"
+        return None

@@ -1,0 +1,85 @@
+"""A few clients with small tables, a network, and the private objective over them."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pomona.data.dataset import Dataset
+from pomona.federation.clients import Clients, Visit, stack
+from pomona.federation.round import Roster, Round
+from pomona.methods.base import Initial, Method
+from pomona.models import ModelSettings, build, criterion
+from pomona.models.space import ParameterSpace
+from pomona.objective.batches import Pass
+from pomona.objective.loop import LoopObjective
+from pomona.objective.private import PrivateObjective
+from pomona.objective.resident import Resident
+from pomona.partition.partition import ClientRows, Partition
+from pomona.privacy.settings import Privacy
+from pomona.rng import stream
+from problems import a_round
+
+FEATURES, CLASSES = 6, 3
+EVERYTHING = ("sample-counts", "metrics", "validation-losses", "unlimited-epsilon")
+
+
+def privacy(**over) -> Privacy:
+    base = {"noise_multiplier": 1.0, "max_grad_norm": 0.7, "delta": 1e-5, "acknowledge": EVERYTHING, "seed": 5}
+    return Privacy(**{**base, **over})
+
+
+@dataclass
+class Problem:
+    """What a test holds: the objective, its space, an initial row, and the clients' sizes."""
+
+    objective: PrivateObjective
+    inner: LoopObjective
+    space: ParameterSpace
+    module: torch.nn.Module
+    row: Tensor
+    sizes: tuple[int, ...]
+
+    def batch(self, client: int = 0, round_: int = 1, size: int = 4, epochs: int = 1, purpose: str = "training"):
+        """The batches of a pass, all of them."""
+        rows = self.objective.data.rows["train"][client]
+        return list(self.objective.batches(rows, Pass(0, purpose, round_, client, epochs, size)))
+
+
+def problem(folder: Path, settings: Privacy, sizes=(12, 9), data_seed=1, model="mlp", chunk=None) -> Problem:
+    n = sum(sizes)
+    draw = stream(data_seed, "data")
+    x, y = draw.normal(size=(n, FEATURES)).astype(np.float32), draw.integers(0, CLASSES, n)
+    dataset = Dataset("noise", "table", x, y, tuple("abc"), n)
+    ends = np.cumsum(sizes)
+    clients = tuple(
+        ClientRows(np.arange(e - s, e), np.arange(e - s, e)[: min(s, 2)], np.arange(0, 2))
+        for e, s in zip(ends, sizes, strict=True)
+    )
+    choice = ModelSettings(name=model, hidden=(4,))
+    module = build(choice, (FEATURES,), CLASSES, seed=3)
+    space = ParameterSpace(module)
+    data = Resident.of(dataset, Partition(clients, {}), "classes")
+    inner = LoopObjective(module, space, data, criterion(choice, "classes"))
+    apart = build(choice, (FEATURES,), CLASSES, seed=3)
+    objective = PrivateObjective(inner, apart, space, settings, folder, chunk)
+    return Problem(objective, inner, space, apart, space.pack(module), tuple(sizes))
+
+
+def rounds(method: Method, p: Problem, count: int, **over: float) -> tuple[Clients, object, list]:
+    """Train a method for some rounds: the clients, the server's state, and every reply in order."""
+    roster, ids = Roster(p.sizes), tuple(range(len(p.sizes)))
+    initial = Initial(lambda _: p.row.clone(), p.space.layers)
+    clients = Clients(method.client, p.objective, initial, ids, 0)
+    server, replies = method.server.start(initial, roster, 0), []
+    clients.begin(ids, roster, None)
+    for number in range(1, count + 1):
+        at: Round = a_round(number, **{"batch_size": 4, "epochs": 2, "total": count, **over})
+        visit = Visit(at, roster, ids, True, frozenset({"received", "trained"}))
+        got = clients.visit(visit, method.server.down(server, ids, roster, at))
+        server = method.server.aggregate(server, stack(got, lambda r: r.uplink), ids, roster, at)
+        clients.commit(ids)
+        replies += got
+    return clients, server, replies

@@ -1,0 +1,129 @@
+"""Epsilon: published goldens, properties of an accountant, batches asked several times, budgets and projections."""
+
+import math
+import os
+import sys
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from private_problem import privacy, problem, rounds
+
+from pomona.errors import ConfigError, PrivacyBudgetError
+from pomona.methods import METHODS
+from pomona.privacy.accounting import Budget, Event, combined, epsilon
+from pomona.privacy.plan import passes, projected, projected_epsilon
+
+
+def test_goldens_of_independent_accountants():
+    """sigma 1.5, q 0.04, 2250 steps: dp-accounting's RDP gives 7.3293, its PLD accountant 6.769."""
+    history = {Event(1.5, 0.04): 2250}
+    rdp, prv = (epsilon(privacy(accountant=a), history) for a in ("rdp", "prv"))
+    assert rdp == pytest.approx(7.3293, abs=0.01)
+    assert prv == pytest.approx(6.779, abs=0.005)
+    assert 6.769 <= prv + 0.02 <= rdp
+
+
+@pytest.mark.parametrize(
+    ("n", "size", "epochs", "number", "sigma", "rdp", "pld"),
+    [(500, 50, 5, 100, 1, 88.8, 68.5), (500, 50, 5, 100, 2, 21.3, 19.7), (500, 50, 1, 100, 1, 24.2, 21.8),
+     (5000, 64, 5, 100, 1, 20.0, 18.7), (5000, 64, 1, 100, 1, 7.6, 7.0), (60, 10, 5, 100, 1, 138, 90),
+     (60, 10, 1, 20, 2, 3.4, 3.0)],
+)  # fmt: skip
+def test_realistic_silos(n, size, epochs, number, sigma, rdp, pld):
+    """delta = 1 / (10 n), against dp-accounting's two accountants: its PLD is tight, its RDP has coarser orders.
+
+    Printed to one decimal, hence 1.2 %.
+    """
+    settings = privacy(noise_multiplier=sigma, delta=1 / (10 * n))
+    got = projected_epsilon(settings, METHODS["fedavg"](), n, size, epochs, number)
+    assert pld < got <= rdp * 1.012
+    if rdp < 22:
+        assert got == pytest.approx(rdp, rel=0.012)
+
+
+def test_no_noise_is_no_privacy_and_no_release_costs_nothing():
+    assert epsilon(privacy(), {}) == epsilon(privacy(), {Event(1.0, 0.1): 0}) == 0
+    for accountant in ("rdp", "prv"):
+        assert epsilon(privacy(accountant=accountant), {Event(0.0, 0.1): 1, Event(1.0, 0.1): 5}) == math.inf
+
+
+def test_one_full_batch_with_many_samples_is_the_plain_gaussian():
+    """q = 1: the analytic Gaussian mechanism (Balle and Wang 2018) bounds PRV from below; sigma 1, delta 1e-5: 4.38."""
+    assert epsilon(privacy(accountant="prv"), {Event(1.0, 1.0): 1}) == pytest.approx(4.38, abs=0.03)
+
+
+@given(st.floats(0.6, 4), st.sampled_from([0.01, 0.1, 0.5]), st.integers(1, 300))
+@settings(max_examples=4, deadline=None)
+def test_epsilon_grows_with_steps_rate_and_quiet(sigma, q, count):
+    base = epsilon(privacy(), {Event(sigma, q): count})
+    assert epsilon(privacy(), {Event(sigma, q): count + 1}) >= base
+    assert epsilon(privacy(), {Event(sigma, q * 1.5): count}) >= base
+    assert epsilon(privacy(), {Event(sigma * 1.1, q): count}) <= base
+    assert epsilon(privacy(delta=1e-6), {Event(sigma, q): count}) >= base
+
+
+def test_events_add_up_whatever_their_order():
+    a, b = Event(1.0, 0.1), Event(0.8, 0.05)
+    assert epsilon(privacy(), {a: 30, b: 20}) == epsilon(privacy(), {b: 20, a: 30})
+
+
+def test_k_releases_of_one_batch_cost_what_one_does_with_less_noise():
+    """Full batches: k releases at sigma are one at sigma / sqrt(k), exactly, and RDP agrees."""
+    assert combined([2.0] * 4) == pytest.approx(1.0)
+    assert combined([3.0, 4.0]) == pytest.approx(1 / math.sqrt(1 / 9 + 1 / 16))
+    assert combined([1.0, 0.0]) == 0
+    assert epsilon(privacy(), {Event(2.0, 1.0): 4}) == pytest.approx(epsilon(privacy(), {Event(1.0, 1.0): 1}))
+
+
+@given(st.floats(0.5, 20))
+@settings(max_examples=3, deadline=None)
+def test_a_budget_stops_at_the_last_step_that_fits(limit):
+    limited = privacy(epsilon_budget=limit)
+    budget, event, count = Budget(limited), Event(1.0, 0.2), 0
+    while count < 600 and budget.allows({event: count + 1}):
+        count += 1
+    assert count == 0 or epsilon(limited, {event: count}) <= limit
+    assert count == 600 or epsilon(limited, {event: count + 1}) > limit
+
+
+def test_training_stops_before_the_budget_is_exceeded(tmp_path):
+    settings = privacy(epsilon_budget=6.0)
+    p = problem(tmp_path, settings, (12,))
+    with pytest.raises(PrivacyBudgetError, match="client 0, round") as told:
+        rounds(METHODS["fedavg"]().method(), p, 50)
+    assert told.value.code == 9
+    spent = p.objective.spent(0)
+    one_more = Counter(p.objective.vault(0).ledger.history()) + Counter({Event(1.0, 1 / 3): 1})
+    assert spent <= 6.0 < epsilon(settings, one_more)
+
+
+COVERED = [
+    (name, {"transfer_weight": 0.0} if "fedphp" in name else {"rule": "lower-shared"} if name == "partialfed" else {})
+    for name in METHODS
+] + [("ditto", {"personal_epochs": 1}), ("ditto", {"personal_epochs": 3}), ("per-fedavg", {"order": "hf"}),
+     ("fedrep", {"head_epochs": 1})]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "over"), COVERED, ids=[f"{n} {o}" for n, o in COVERED])
+def test_no_method_takes_more_gradients_than_its_projection_says(tmp_path, monkeypatch, name, over):
+    monkeypatch.setattr(os, "fsync", lambda _: None)  # durability is tested elsewhere
+    p = problem(tmp_path, privacy(acknowledge=("metrics", "validation-losses", "sample-counts")), (12, 9))
+    method = METHODS[name](**over)
+    rounds(method.method(), p, 2)
+    for client, n in enumerate(p.sizes):
+        said = projected(privacy(), n, 4, passes(method, 2, 2))
+        made = p.objective.vault(client).ledger.history()
+        assert made, "a method that takes no gradients"
+        assert epsilon(privacy(), made) <= epsilon(privacy(), said) * (1 + 1e-9)
+        if name in {"fedavg", "apple", "pfedme", "scaffold", "fedfomo"}:  # no evaluation that trains
+            assert made == said
+        if name in {"apfl", "ditto"}:  # the same batches; both ask the same question where their models are equal
+            assert made.total() == said.total()
+
+
+def test_without_opacus_the_message_says_how_to_install_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "opacus.accountants", None)
+    with pytest.raises(ConfigError, match=r"pip install 'pomona\[dp\]'"):
+        epsilon(privacy(), {Event(1.0, 0.1): 1})

@@ -1,0 +1,72 @@
+"""An attack on the mechanism itself: it must not tell two neighbours apart better than epsilon allows."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from private_problem import privacy
+from scipy import stats
+
+from pomona.privacy.accounting import Event, epsilon
+from pomona.privacy.ledger import Draw
+from pomona.privacy.mechanism import gaussian, poisson
+from pomona.privacy.vault import Vault
+from pomona.rng import stream
+
+DELTA, RUNS = 1e-5, 100_000
+
+
+def lower_bound(without, with_, trust=1e-3):
+    """A lower bound on epsilon: the threshold is chosen on one half, Clopper-Pearson bounds are taken on the other."""
+    best, threshold = 0.0, 0.0
+    for t in np.quantile(np.concatenate([without[::2], with_[::2]]), np.linspace(0.01, 0.999, 200)):
+        fpr, tpr = (without[::2] > t).mean(), (with_[::2] > t).mean()
+        if fpr > 1e-4 and (tpr - DELTA) / fpr > best:
+            best, threshold = (tpr - DELTA) / fpr, t
+    fp, tp, n = int((without[1::2] > threshold).sum()), int((with_[1::2] > threshold).sum()), len(without[1::2])
+    high, low = stats.beta.ppf(1 - trust, fp + 1, n - fp), stats.beta.ppf(trust, tp, n - tp + 1)
+    return math.log(max(low - DELTA, 1e-12) / high)
+
+
+def observed(canary, sigma, key, q=1.0, C=0.7):
+    """What an attacker sees along the canary: the clipped sum of a full-norm gradient or of none, with noise."""
+    draw = stream(key, "audit", int(canary))
+    present = draw.random(RUNS) < q if canary else np.zeros(RUNS, dtype=bool)
+    return present * C + sigma * C * gaussian(RUNS, draw).numpy()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("q", [1.0, 0.3])
+def test_an_attacker_gets_less_than_the_accountant_says(q):
+    said = epsilon(privacy(accountant="prv"), {Event(1.0, q): 1})
+    found = lower_bound(observed(False, 1.0, 1, q), observed(True, 1.0, 2, q))
+    assert 0.25 * said < found <= said  # the attack works, and stays within the claim
+    halved = lower_bound(observed(False, 0.4, 3, q), observed(True, 0.4, 4, q))
+    assert halved > said  # and would catch noise that is too small
+
+
+@pytest.mark.slow
+def test_the_released_sums_are_those_of_the_claim(tmp_path):
+    """Through the vault: 2,000 runs of one release of 50 numbers, a canary of full norm in the first of each pair."""
+    vault, C = Vault.open(tmp_path, 0, privacy()), 0.7
+    zero = torch.zeros(50).double()
+    canary = zero.clone()
+    canary[0] = C
+    seen = [
+        [float(vault.release(Draw(r, "training", 0, 10, 10), torch.zeros(1), s)[0]) for r in range(2000)]
+        for s in (zero, canary)
+    ]
+    without, with_ = (np.asarray(s) for s in seen)
+    assert stats.kstest(without / C, "norm").pvalue > 1e-6
+    assert stats.kstest((with_ - C) / C, "norm").pvalue > 1e-6
+    assert lower_bound(without, with_) <= epsilon(privacy(accountant="prv"), {Event(1.0, 1.0): 1})
+
+
+@pytest.mark.slow
+def test_the_sampler_and_the_noise_at_a_million(tmp_path):
+    z = gaussian(1_000_000, stream(7, "noise")).numpy()
+    assert 2 * min(stats.chi2.cdf((z**2).sum(), len(z)), stats.chi2.sf((z**2).sum(), len(z))) > 1e-6
+    sizes = [len(poisson(100, 10, stream(7, "sample", i))) for i in range(50_000)]
+    assert abs(np.mean(sizes) - 10) < 5 * math.sqrt(9 / 50_000)
+    assert abs(np.var(sizes) - 9) < 5 * 9 * math.sqrt(2 / 50_000) * 1.1

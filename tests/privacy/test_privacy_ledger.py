@@ -1,0 +1,235 @@
+"""The write-ahead ledger and the key: what is found again, what is refused, and what a kill leaves behind."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from private_problem import privacy, problem, rounds
+
+from pomona.errors import ConfigError, LockedError, StorageError
+from pomona.methods import METHODS
+from pomona.privacy.accounting import Event
+from pomona.privacy.ledger import Draw, Entry, Head, Ledger, Position
+from pomona.privacy.vault import Vault
+
+
+def entry(step=0, release="a", sigma=1.0, round_=1):
+    return Entry(Draw(round_, "training", step, 20, 5), sigma, release)
+
+
+def ledger(folder, *entries):
+    path = folder / "ledger.jsonl"
+    Ledger.create(path, Head(0, "k", None))
+    opened = Ledger.open(path)
+    for e in entries:
+        opened.append(e)
+    return opened
+
+
+def path(folder):
+    return folder / "ledger.jsonl"
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from("abcdef")), max_size=12))
+@settings(max_examples=25, deadline=None)
+def test_what_was_written_is_read_again(tmp_path_factory, written):
+    folder = tmp_path_factory.mktemp("ledger")
+    entries = [entry(step, f"{step}{name}") for step, name in written]
+    first = ledger(folder, *entries)
+    history, position = first.history(), first.position()
+    del first
+    again = Ledger.open(path(folder))
+    assert (again.history(), again.position()) == (history, position)
+    assert position.entries == len({e.release for e in entries})  # a known release costs nothing
+    per_batch = [len({e.release for e in entries if e.draw.step == s}) for s in range(4)]
+    expected = {k: per_batch.count(k) for k in set(per_batch) - {0}}
+    assert {round(e.sigma**-2): c for e, c in again.history().items()} == expected
+    assert all(e.q == 0.25 for e in again.history())
+
+
+def test_several_releases_of_one_batch_are_one_event_with_less_noise(tmp_path):
+    assert ledger(tmp_path, entry(0, "a"), entry(0, "b"), entry(1, "c")).history() == {
+        Event(2**-0.5, 0.25): 1,
+        Event(1.0, 0.25): 1,
+    }
+
+
+def test_every_changed_missing_or_moved_line_is_found(tmp_path):
+    ledger(tmp_path, *(entry(s, str(s)) for s in range(4)))
+    lines = path(tmp_path).read_text().splitlines(keepends=True)
+    damaged = [lines[:k] + lines[k + 1 :] for k in range(len(lines) - 1)]
+    damaged += [lines[:2] + lines[3:4] + lines[2:3] + lines[4:], [*lines, lines[-1]]]
+    damaged += [
+        [line.replace('"sigma": 1.0', '"sigma": 9.0') if k == j else line for j, line in enumerate(lines)]
+        for k in range(1, 5)
+    ]
+    damaged += [["not JSON\n"], ["[]\n"], []]
+    for content in damaged:
+        path(tmp_path).write_text("".join(content))
+        with pytest.raises(StorageError, match="restore it"):
+            Ledger.open(path(tmp_path))
+
+
+def test_every_flipped_bit_is_found(tmp_path):
+    ledger(tmp_path, entry(0, "a"), entry(1, "b"))
+    content = path(tmp_path).read_bytes()
+    whole = content[: content.rindex(b"\n", 0, -1)]  # the last line's own end is a torn line when flipped
+    for place in range(0, len(whole), 3):
+        flipped = bytearray(content)
+        flipped[place] ^= 1 << (place % 8)
+        path(tmp_path).write_bytes(bytes(flipped))
+        with pytest.raises(StorageError):
+            Ledger.open(path(tmp_path))
+
+
+def test_a_checkpoint_notices_a_ledger_that_was_rolled_back_or_replaced(tmp_path):
+    full = ledger(tmp_path, *(entry(s, str(s)) for s in range(3)))
+    middle = full.position()
+    full.append(entry(3, "3"))
+    end = full.position()
+    full.require(middle)  # what came after the checkpoint is there to be found again
+    full.require(end)
+    lines = path(tmp_path).read_text().splitlines(keepends=True)
+    del full
+    path(tmp_path).write_text("".join(lines[:-1]))
+    cut = Ledger.open(path(tmp_path))
+    cut.require(middle)
+    with pytest.raises(StorageError, match="rolled back"):
+        cut.require(end)
+    del cut
+    (tmp_path / "other").mkdir()
+    other = ledger(tmp_path / "other", *(entry(s, f"x{s}") for s in range(5)))
+    for position in (middle, end):
+        with pytest.raises(StorageError, match="rolled back or replaced"):
+            other.require(position)
+    fresh = Vault.open(tmp_path / "fresh", 0, privacy())
+    with pytest.raises(StorageError, match="0 entries"):
+        fresh.ledger.require(Position(*json.loads(json.dumps(end))))
+
+
+def test_a_torn_last_line_is_a_release_that_was_never_made(tmp_path):
+    ledger(tmp_path, entry(0, "a"))
+    kept = path(tmp_path).read_bytes()
+    ledger_ = Ledger.open(path(tmp_path))
+    ledger_.append(entry(1, "b"))
+    longer = path(tmp_path).read_bytes()
+    del ledger_
+    for end in range(len(kept), len(longer)):
+        path(tmp_path).write_bytes(longer[:end])
+        opened = Ledger.open(path(tmp_path))
+        assert opened.position().entries == 1
+        opened.append(entry(1, "b"))
+        assert path(tmp_path).read_bytes() == longer
+        del opened
+
+
+def test_a_full_disk_stops_the_release_and_leaves_the_ledger_whole(tmp_path, monkeypatch):
+    vault = Vault.open(tmp_path, 0, privacy())
+    file = tmp_path / "client-00" / "ledger.jsonl"
+    before = file.read_bytes()
+
+    def full(_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(StorageError, match="not made"):
+        vault.release(Draw(1, "training", 0, 10, 5), torch.zeros(2), torch.zeros(2).double())
+    assert file.read_bytes() == before
+    assert vault.position().entries == 0
+
+
+def test_one_process_at_a_time(tmp_path):
+    held = ledger(tmp_path)
+    with pytest.raises(LockedError):
+        Ledger.open(path(tmp_path))
+    assert held.position().entries == 0
+
+
+def test_key_and_ledger_belong_together(tmp_path):
+    secret = privacy(seed=None)
+    draw, zero = Draw(1, "training", 0, 10, 5), torch.zeros(2)
+    for client in (0, 1):
+        Vault.open(tmp_path, client, secret).release(draw, zero, zero.double())
+    home, other = tmp_path / "client-00", tmp_path / "client-01"
+    for file in ("key", "ledger.jsonl"):
+        assert (home / file).stat().st_mode & 0o777 == 0o600
+        (home / file).rename(tmp_path / "aside")
+        with pytest.raises(StorageError, match="restore"):
+            Vault.open(tmp_path, 0, secret)
+        (home / file).write_bytes((other / file).read_bytes())
+        (home / file).chmod(0o600)
+        with pytest.raises(StorageError, match="another client or key"):
+            Vault.open(tmp_path, 0, secret)
+        (tmp_path / "aside").rename(home / file)
+    assert Vault.open(tmp_path, 0, secret).position().entries == 1
+    (home / "key").chmod(0o644)
+    with pytest.raises(StorageError, match="chmod 600"):
+        Vault.open(tmp_path, 0, secret)
+    (home / "key").chmod(0o600)
+    (home / "key").write_text("abc")
+    with pytest.raises(StorageError, match="no key"):
+        Vault.open(tmp_path, 0, secret)
+
+
+def test_a_beginning_that_was_cut_short_begins_again(tmp_path):
+    Vault.open(tmp_path, 0, privacy(seed=None))
+    (tmp_path / "client-00" / "key").unlink()
+    assert Vault.open(tmp_path, 0, privacy(seed=None)).position().entries == 0
+
+
+@pytest.mark.parametrize(("first", "then"), [(None, 5), (5, None), (5, 6)])
+def test_a_test_seed_and_a_secret_key_do_not_mix(tmp_path, first, then):
+    Vault.open(tmp_path, 0, privacy(seed=first))
+    with pytest.raises(ConfigError, match="give a new folder"):
+        Vault.open(tmp_path, 0, privacy(seed=then))
+
+
+KILLED = """
+import os, signal, sys, torch
+from pathlib import Path
+from pomona.privacy import vault as v
+from pomona.privacy.ledger import Draw
+from private_problem import privacy
+vault = v.Vault.open(Path(sys.argv[1]), 0, privacy(seed=None))
+vault.release(Draw(1, "training", 0, 10, 5), torch.zeros(3), torch.ones(4).double())
+v.gaussian = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+vault.release(Draw(1, "training", 1, 10, 5), torch.zeros(3), torch.ones(4).double())
+"""
+
+
+def test_a_kill_between_ledger_and_noise_costs_the_release_once(tmp_path):
+    here = Path(__file__).parent
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(here.parent), str(here), *sys.path])}
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(KILLED), str(tmp_path)], env=environment, check=False)
+    assert done.returncode == -signal.SIGKILL
+    vault = Vault.open(tmp_path, 0, privacy(seed=None))
+    assert vault.position().entries == 2  # it was written down before it could be used
+    spent = vault.spent()
+    made = [vault.release(Draw(1, "training", s, 10, 5), torch.zeros(3), torch.ones(4).double()) for s in (0, 1)]
+    assert (vault.position().entries, vault.spent()) == (2, spent)
+    assert not torch.equal(*made)
+
+
+def test_a_run_that_is_stopped_and_repeated_releases_the_same_and_pays_once(tmp_path):
+    """Round 2 is made twice, as after a kill before its checkpoint: same uploads, same epsilon."""
+    method = METHODS["apple"](dr_lr=0.1).method()
+    whole = problem(tmp_path / "whole", privacy())
+    _, _, replies = rounds(method, whole, 3)
+    rounds(method, problem(tmp_path / "parts", privacy()), 2)
+    parts = problem(tmp_path / "parts", privacy())
+    middle = parts.objective.position(0)
+    _, _, again = rounds(method, parts, 3, total=3)
+    parts.objective.require(0, middle)
+    for one, two in zip(replies, again, strict=True):
+        assert all(torch.equal(one.uplink[k], two.uplink[k]) for k in one.uplink)
+    for client in (0, 1):
+        assert parts.objective.spent(client) == whole.objective.spent(client)
+        assert parts.objective.position(client) == whole.objective.position(client)

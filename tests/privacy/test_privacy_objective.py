@@ -1,0 +1,192 @@
+"""The private objective: what leaves it, what it refuses, and that methods compute from the noised gradient alone."""
+
+import pytest
+import torch
+from private_problem import privacy, problem, rounds
+from torch import nn
+from torch.testing import assert_close
+
+from pomona.errors import ConfigError
+from pomona.methods import METHODS
+from pomona.objective.private import PrivateObjective, refuse_statistics
+from pomona.privacy.ledger import Draw
+
+
+def test_without_noise_and_clipping_it_is_the_ordinary_gradient_over_the_public_batch_size(tmp_path):
+    p = problem(tmp_path, privacy(noise_multiplier=0, max_grad_norm=1e6))
+    for index in p.batch(size=4):
+        _, G = p.objective.gradient(p.row.unsqueeze(0), [index])
+        if len(index):
+            _, mean = p.inner.gradient(p.row.unsqueeze(0), [index])
+            assert_close(G, mean * len(index) / 4, atol=1e-6, rtol=1e-4)
+    assert p.objective.spent(0) == float("inf")
+
+
+def test_a_batch_size_above_n_takes_all_samples_and_divides_by_n(tmp_path):
+    p = problem(tmp_path, privacy(noise_multiplier=0, max_grad_norm=1e6))
+    (index,) = p.batch(size=100)
+    assert index.tolist() == list(range(12))
+    _, G = p.objective.gradient(p.row.unsqueeze(0), [index])
+    assert_close(G, p.inner.gradient(p.row.unsqueeze(0), [index])[1], atol=1e-6, rtol=1e-4)
+
+
+def test_an_empty_batch_is_noise_and_counts(tmp_path):
+    p = problem(tmp_path, privacy())
+    batches = p.batch(size=1, epochs=4)
+    empty = [index for index in batches if not len(index)]
+    assert len(batches) == 48
+    assert 0 < len(empty) < 48  # each with chance (11 / 12)^12 = 0.35
+    _, G = p.objective.gradient(p.row.unsqueeze(0), [empty[0]])
+    assert float(G.std()) == pytest.approx(0.7, rel=0.5)  # sigma C / B, B = 1
+    assert p.objective.position(0).entries == 1
+
+
+def test_a_client_without_samples_takes_no_steps(tmp_path):
+    p = problem(tmp_path, privacy(), (5, 0))
+    assert p.batch(1) == []
+
+
+def test_losses_are_zeros_unless_acknowledged(tmp_path):
+    hidden = problem(tmp_path / "a", privacy())
+    index = max(hidden.batch(), key=len)
+    assert hidden.objective.gradient(hidden.row.unsqueeze(0), [index])[0].tolist() == [0]
+    shown = problem(tmp_path / "b", privacy(acknowledge=("training-loss",)))
+    same = max(shown.batch(), key=len)
+    losses, _ = shown.objective.gradient(shown.row.unsqueeze(0), [same])
+    expected, _ = shown.inner.gradient(shown.row.unsqueeze(0), [same])
+    assert_close(losses, expected)
+
+
+def test_the_record_of_a_round_has_no_loss_where_it_is_hidden(tmp_path):
+    for names, shown in ((("metrics",), False), (("metrics", "training-loss"), True)):
+        p = problem(tmp_path / str(shown), privacy(acknowledge=names))
+        _, _, replies = rounds(METHODS["fedavg"]().method(), p, 1)
+        assert [r.loss is not None for r in replies] == [shown] * 2
+
+
+@pytest.mark.parametrize(
+    ("name", "over"),
+    [
+        ("apple", {"dr_lr": 0.5}),
+        ("apple", {"dr_lr": 0.5, "budget": 1}),
+        ("fedala", {}),
+        ("apfl", {"adaptive": True}),
+        ("ditto", {}),
+        ("scaffold", {}),
+    ],
+)
+def test_all_that_leaves_is_a_function_of_the_noised_gradients(tmp_path, monkeypatch, name, over):
+    """Other data, the same noised gradients: states, uplinks and info do not change by a bit; APPLE's DR row among them."""
+    method, released = METHODS[name](**over).method(), []
+    real = PrivateObjective.gradient
+
+    def recording(self, W, indices, criterion=None):
+        released.append(real(self, W, indices, criterion))
+        return released[-1]
+
+    monkeypatch.setattr(PrivateObjective, "gradient", recording)
+    first = problem(tmp_path / "a", privacy(acknowledge=("metrics",)))
+    clients, server, replies = rounds(method, first, 3)
+
+    replay = iter(released)
+    monkeypatch.setattr(PrivateObjective, "gradient", lambda self, W, indices, criterion=None: next(replay))
+    second = problem(tmp_path / "b", privacy(acknowledge=("metrics",)), data_seed=2)
+    assert not torch.equal(first.objective.data.x, second.objective.data.x)
+    others, other_server, other_replies = rounds(method, second, 3)
+    assert next(replay, None) is None
+    for one, two in zip(replies, other_replies, strict=True):
+        assert all(torch.equal(one.uplink[k], two.uplink[k]) for k in one.uplink)
+        assert all(torch.equal(one.info[k], two.info[k]) for k in one.info)
+    assert repr(server) == repr(other_server)
+    for client in (0, 1):
+        assert repr(clients.state(client)) == repr(others.state(client))
+
+
+def test_the_gradients_themselves_do_depend_on_the_data(tmp_path):
+    sums = [
+        problem(tmp_path / str(s), privacy(), data_seed=s).objective.clipped_sum(
+            problem(tmp_path / str(s), privacy()).row, torch.arange(5)
+        )[1]
+        for s in (1, 2)
+    ]
+    assert not torch.allclose(*sums)
+
+
+def test_a_batch_of_the_methods_own_is_refused(tmp_path):
+    p = problem(tmp_path, privacy())
+    index = max(p.batch(), key=len)
+    for own in (index[1:], index.clone(), torch.arange(3)):
+        with pytest.raises(ConfigError, match="batch of its own"):
+            p.objective.gradient(p.row.unsqueeze(0), [own])
+    assert p.objective.position(0).entries == 0
+    with pytest.raises(ConfigError, match="batch of its own"):
+        rounds(METHODS["partialfed"](rule="adaptive").method(), p, 1)
+
+
+def test_a_criterion_on_outputs_is_refused_or_costs_everything(tmp_path):
+    p = problem(tmp_path / "a", privacy())
+    with pytest.raises(ConfigError, match="output-criterion"):
+        rounds(METHODS["fedphp"]().method(), p, 1)
+    p = problem(tmp_path / "b", privacy(acknowledge=("metrics", "output-criterion")))
+    rounds(METHODS["fedphp"]().method(), p, 1)
+    assert p.objective.spent(0) == float("inf")
+
+
+@pytest.mark.parametrize(
+    ("name", "ask"),
+    [
+        ("metrics", lambda o, w: o.outputs(w, 0, "test")),
+        ("validation-losses", lambda o, w: o.losses(w, 0, "validation")),
+        ("output-criterion", lambda o, w: o.outputs(w, 0, "train")),
+        ("output-criterion", lambda o, w: o.features(w, 0, "train")),
+    ],
+)
+def test_reading_data_past_the_gradient_must_be_acknowledged(tmp_path, name, ask):
+    refused = problem(tmp_path, privacy(acknowledge=()))
+    with pytest.raises(ConfigError, match=name):
+        ask(refused.objective, refused.row)
+    accepted = problem(tmp_path, privacy(acknowledge=(name,)))
+    ask(accepted.objective, accepted.row)
+
+
+def test_batch_normalisation_is_refused_by_the_name_of_the_layer():
+    stem = nn.Sequential(nn.Linear(3, 4), nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)))
+    with pytest.raises(ConfigError, match=r"layer 1\.1 \(BatchNorm1d\).*GroupNorm"):
+        refuse_statistics(stem)
+    with pytest.raises(ConfigError, match="BatchNorm1d"):
+        refuse_statistics(nn.BatchNorm1d(4, track_running_stats=False, affine=False))
+    refuse_statistics(nn.Sequential(nn.Linear(3, 4), nn.GroupNorm(2, 4), nn.LayerNorm(4)))
+
+
+def test_a_sample_that_depends_on_its_neighbours_is_refused(tmp_path):
+    """A network that remembers how often it was asked."""
+    p, asked = problem(tmp_path, privacy()), []
+    whole = p.module.forward
+
+    def forward(x):
+        asked.append(1)
+        return whole(x) * len(asked)
+
+    p.module.forward = forward
+    with pytest.raises(ConfigError, match="samples beside it"):
+        PrivateObjective(p.inner, p.module, p.space, privacy(), tmp_path)
+
+
+def test_dropout_masks_are_secret_and_the_same_for_the_same_release(tmp_path):
+    sums = []
+    for _ in range(2):
+        p = problem(tmp_path, privacy())
+        p.module.append(nn.Dropout(0.5)) if isinstance(p.module, nn.Sequential) else None
+        index = max(p.batch(), key=len)
+        torch.manual_seed(len(sums))  # the global generator has no say
+        sums.append(p.objective.gradient(p.row.unsqueeze(0), [index])[1])
+        assert p.objective.position(0).entries == 1
+    assert torch.equal(*sums)
+
+
+def test_sampling_follows_the_secret_key_and_not_the_runs_seed(tmp_path):
+    a, b = problem(tmp_path / "a", privacy(seed=None)), problem(tmp_path / "b", privacy(seed=None))
+    one, two = ([i.tolist() for i in p.batch(epochs=5)] for p in (a, b))
+    assert one != two
+    assert one == [i.tolist() for i in a.batch(epochs=5)]
+    assert a.objective.vault(0).batch(Draw(1, "training", 0, 12, 4)).tolist() == one[0]
