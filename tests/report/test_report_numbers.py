@@ -10,8 +10,9 @@ from report_results import comparison, degenerate, halved, result
 
 from pomona.record import Evaluation, Result
 from pomona.report import headline, table
-from pomona.report.directed import blocks, find, order
 from pomona.report.numbers import comparable, percent, runs, views
+from pomona.report.series import blocks, order, recorded
+from pomona.report.style import label_of
 from pomona.report.words import cautions, opening
 from pomona.rng import stream
 
@@ -57,6 +58,24 @@ def test_summary_agrees_with_numpy(n: int, rounds: int, seed: int) -> None:
     assert row["pooled"] == pytest.approx((test[-1] * sizes).sum() / sizes.sum())
     assert row["worst"] == test[-1].min()
     assert row["percentile_10"] == pytest.approx(np.quantile(test[-1], 0.1))
+
+
+def test_summary_holds_where_clients_come_late_and_a_validation_round_is_missing() -> None:
+    views = [
+        (1, "test", (0, 1), (0.5, 0.7)), (2, "test", (0, 1, 2), (0.9, 0.2, None)), (3, "test", (0, 1, 2), (0.6, 0.4, 0.8)),
+        (1, "validation", (0, 1), (0.1, 0.2)), (3, "validation", (0, 1, 2), (0.2, 0.3, 0.1)),
+    ]  # fmt: skip
+    evaluations = [
+        Evaluation(r, "personal", "trained", split, who, (10, 30, 20)[: len(who)], (0.5,) * len(who), accuracy)
+        for r, split, who, accuracy in views
+    ]
+    about = {"clients": ["a", "b", "c"]}
+    row = table([Result({"method": {"name": "apple"}}, about, [], evaluations, [], {})])[0]
+    assert row["last"] == pytest.approx((0.6 + 0.4 + 0.8) / 3)
+    assert (row["best_on_test"], row["test_round"]) == (pytest.approx((0.5 + 0.7) / 2), 1)
+    assert (row["best_on_validation"], row["validation_round"]) == (pytest.approx((0.6 + 0.4 + 0.8) / 3), 3)
+    assert row["pooled"] == pytest.approx((10 * 0.6 + 30 * 0.4 + 20 * 0.8) / 60)
+    assert (row["worst"], row["worst_client"]) == (0.4, "b")
 
 
 def test_traffic_and_time_are_totals() -> None:
@@ -138,16 +157,19 @@ def test_order_puts_groups_together() -> None:
 def test_a_client_that_sits_out_keeps_its_row() -> None:
     run = result("apple", n=3, rounds=2)
     first, second = run.rounds
-    dr = find(runs([replace(run, rounds=[first, halved(second)])]))
-    assert dr is not None
+    dr = recorded(runs([replace(run, rounds=[first, halved(second)])])[0])["dr"]
     np.testing.assert_array_equal(dr.values[0], first.info["dr"])
     np.testing.assert_array_equal(dr.values[1, [0, 2]], second.info["dr"][[0, 2]])
     np.testing.assert_array_equal(dr.values[1, 1], first.info["dr"][1])
-    late = find(runs([replace(run, rounds=[halved(first)])]))
-    assert late is not None
+    late = recorded(runs([replace(run, rounds=[halved(first)])])[0])["dr"]
     assert np.isnan(late.values[0, 1]).all()
 
 
 @pytest.mark.parametrize(("share", "text"), [(0.93314, "93.31"), (1.0, "100.00"), (None, "\N{EN DASH}")])
 def test_percent(share: float | None, text: str) -> None:
     assert percent(share) == text
+
+
+def test_methods_are_written_as_their_papers_write_them() -> None:
+    names = ("fedphp+ala", "per-fedavg", "mine", "mine+ala")
+    assert [label_of(name) for name in names] == ["FedPHP+ALA", "Per-FedAvg", "mine", "mine+ala"]

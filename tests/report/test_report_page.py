@@ -173,7 +173,7 @@ def test_relationship_csvs_hold_the_matrices(report: Path, results: list[Result]
     assert sorted({int(r["round"]) for r in heat}) == [1, 20, 40]
     for row in heat + table_of(report, "dr-trajectories"):
         values = [float(row[f"p_{j}"]) for j in range(12)]
-        assert values == recorded[int(row["round"])][int(row["listener"])].tolist()
+        assert values == recorded[int(row["round"])][int(row["client"])].tolist()
     for row in table_of(report, "dr-self"):
         assert [float(row[f"p_{i}_{i}"]) for i in range(12)] == np.diag(recorded[int(row["round"])]).tolist()
 
@@ -236,7 +236,7 @@ DRAWN = {
     "cut short": PLAIN - {"confusion"},
     "only separate": PLAIN - {"traffic"},
     "no relationships": PLAIN,
-    "regression": {"curves", "schedule", *RELATIONSHIPS},
+    "regression": {"curves", "schedule", *(f"{n}-apple{twin}" for n in RELATIONSHIPS for twin in ("", "-2"))},
 }
 
 

@@ -6,9 +6,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pomona.metrics.summary import summarize
+from pomona.report.axes import bare, grid, legend_below, panels
 from pomona.report.numbers import Run, baseline, headline, leader, percent
 from pomona.report.picture import Picture, Rows
-from pomona.report.style import DARK, FRAME, INK, PALE, bare, colour_of, grid, marker_of, panels, shorten
+from pomona.report.style import DARK, FRAME, INK, PALE, colour_of, marker_of, shorten
 
 LABELLED = 45
 """Rows of a figure that still carry a name each."""
@@ -67,7 +69,7 @@ def accuracies(runs: list[Run]) -> Picture | None:
         gains.set(xlabel="gain over Separate (points)")
         gains.tick_params(left=False)
         grid(gains, along="x")
-    figure.legend(loc="outside lower center", ncols=min(4, len(shown)))
+    legend_below(figure, min(4, len(shown)))
     return Picture(
         name="clients",
         title="What each client gets" + (", and what it gains" if compared else ""),
@@ -129,20 +131,21 @@ def spread(runs: list[Run]) -> Picture | None:
         # Neighbours in rank go to different heights, so that equal accuracies stay apart.
         jitter = (np.arange(len(values)) * 0.618 % 1 - 0.5) * 0.3
         ax.plot(values, y + jitter, "o", color=colour, markersize=3.5, alpha=0.55, markeredgewidth=0)
-        tenth = float(np.percentile(values, 10))
-        ax.plot(values[0], y, "X", color=colour, markersize=8, markeredgewidth=0)
-        ax.plot(tenth, y, "D", color=colour, markersize=7.5, markerfacecolor="none", markeredgewidth=1.6)
-        marks = np.percentile(values / 100, [0, 10, 25, 50, 75, 100])
-        names = ("worst", "percentile_10", "lower_quartile", "median", "upper_quartile", "best")
-        row = {"run": run.label, "model": run.model, "clients": len(values), "mean": run.mean}
-        rows.insert(0, {**row, **dict(zip(names, map(float, marks), strict=True))})
+        over_clients = summarize(list(run.accuracies.values()), [1] * len(values))
+        named = {name: over_clients[name] for name in ("clients", "mean", "worst", "percentile_10")}
+        ax.plot(100 * named["worst"], y, "X", color=colour, markersize=8, markeredgewidth=0)
+        look: dict[str, Any] = {"markersize": 7.5, "markerfacecolor": "none", "markeredgewidth": 1.6}
+        ax.plot(100 * named["percentile_10"], y, "D", color=colour, **look)
+        marks = np.percentile(values / 100, [25, 50, 75, 100])
+        quartiles = dict(zip(("lower_quartile", "median", "upper_quartile", "best"), map(float, marks), strict=True))
+        rows.insert(0, {"run": run.label, "model": run.model, **named, **quartiles})
     ax.plot([], [], "X", color=INK, linestyle="none", label="worst client")
     ax.plot([], [], "D", color=INK, markerfacecolor="none", linestyle="none", label="10th percentile")
     ax.set_yticks(range(len(shown)), [run.label for run in reversed(shown)])
     ax.set(xlabel="test accuracy of a client (%)", ylim=(-0.6, len(shown) - 0.4))
     ax.tick_params(left=False)
     grid(ax, along="x")
-    figure.legend(loc="outside lower center", ncols=2)
+    legend_below(figure, 2)
     return Picture(
         name="spread",
         title="How evenly the clients fare",

@@ -5,9 +5,10 @@ from itertools import accumulate
 from typing import Any
 
 from pomona.record import Evaluation
+from pomona.report.axes import grid, legend_below, over_rounds, panels
 from pomona.report.numbers import Run, average, percent, views
 from pomona.report.picture import Picture, Rows
-from pomona.report.style import FRAME, colour_of, dash_of, grid, marker_of, panels
+from pomona.report.style import FRAME, colour_of, dash_of, marker_of
 
 MEGABYTE = 1e6
 
@@ -31,15 +32,12 @@ def curves(runs: list[Run]) -> Picture | None:
             rows += [_row(run, f"test {measure}", model, when, x, y) for x, y in pairs]
     if not rows:
         return None
-    left.set(
-        title="Training loss, mean over clients",
-        xlabel="round",
-        ylabel="loss",
-    )
+    left.set(title="Training loss, mean over clients", ylabel="loss")
     unit = "%" if measure == "accuracy" else "mean over clients"
-    right.set(title=f"Test {measure}, mean over clients", xlabel="round", ylabel=unit)
+    right.set(title=f"Test {measure}, mean over clients", ylabel=unit)
+    over_rounds(left, right)
     grid(left, right)
-    figure.legend(loc="outside lower center", ncols=3)
+    legend_below(figure, 3)
     return Picture(
         name="curves",
         title="Loss and accuracy over the rounds",
@@ -124,7 +122,7 @@ def traffic(runs: list[Run]) -> Picture | None:
     _decades(ax)
     ax.set(xlabel="MB sent so far, down + up, all clients (log scale)", ylabel="test accuracy, mean over clients (%)")
     grid(ax)
-    figure.legend(loc="outside lower center", ncols=2)
+    legend_below(figure, 2)
     ends = {row["run"]: row for row in rows}
     return Picture(
         name="traffic",
@@ -172,9 +170,10 @@ def schedule(runs: list[Run]) -> Picture | None:
             ax.axvline(share * rounds, color=FRAME, linewidth=1, linestyle=":")
     if not rows:
         return None
-    ax.set(xlabel="round", ylabel="λ(r)", ylim=(-0.04, 1.06))
+    ax.set(ylabel="λ(r)", ylim=(-0.04, 1.06))
+    over_rounds(ax)
     grid(ax)
-    figure.legend(loc="outside lower center")
+    legend_below(figure, 1)
     return Picture(
         name="schedule",
         title="The loss scheduler",

@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pomona.report.axes import grid, panels
 from pomona.report.numbers import Run, client_names
 from pomona.report.picture import Picture
-from pomona.report.style import DARK, FRAME, client_colours, grid, panels, shorten
+from pomona.report.style import DARK, FRAME, client_colours, shorten
 
 NAMED = 40
 """Clients or classes that still carry a name each."""

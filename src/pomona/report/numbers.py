@@ -4,12 +4,13 @@ The page, its figures and the command line share them.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
 
+from pomona.metrics.summary import best_rounds, summarize
 from pomona.record import Evaluation, Result
 from pomona.report.style import label_of
 
@@ -199,12 +200,16 @@ def _row(run: Run, key: Key, *, headline: bool) -> dict[str, Any]:
     result = run.result
     test = result.curve(*key)
     last = test[-1]
-    means = {e.round: e.mean for e in test if e.mean is not None}
-    validation = {e.round: e.mean for e in result.curve(*key, "validation") if e.mean is not None and e.round in means}
-    chosen = max(validation, key=validation.__getitem__, default=None)
-    peak = max(means, key=means.__getitem__, default=None)
-    known = [(a, c) for a, c in zip(last.accuracy, last.clients, strict=True) if a is not None]
-    worst = min(known, default=None)
+    held_out = {e.round: e for e in result.curve(*key, "validation")}
+    clients = sorted({c for e in test for c in e.clients})
+    accuracies = [_by_client(e, e.accuracy, clients) for e in test]
+    validation = [
+        _by_client(e, e.accuracy, clients) if (e := held_out.get(t.round)) else [None] * len(clients) for t in test
+    ]
+    samples = [s or 0 for s in _by_client(last, last.samples, clients)]
+    best = best_rounds([e.round for e in test], accuracies, samples, validation)
+    over_clients = summarize(accuracies[-1], samples)
+    worst = over_clients["worst"]
     return {
         "run": run.label,
         "method": result.name,
@@ -214,20 +219,26 @@ def _row(run: Run, key: Key, *, headline: bool) -> dict[str, Any]:
         "finished": finished(result),
         "clients": len(last.clients),
         "round": last.round,
-        "last": last.mean,
-        "best_on_validation": None if chosen is None else means[chosen],
-        "validation_round": chosen,
-        "best_on_test": None if peak is None else means[peak],
-        "test_round": peak,
-        "pooled": last.pooled,
-        "worst": worst[0] if worst else None,
-        "worst_client": run.client(worst[1]) if worst else None,
-        "percentile_10": float(np.percentile([a for a, _ in known], 10)) if known else None,
+        "last": over_clients["mean"],
+        "best_on_validation": best.best_validation and best.best_validation.value,
+        "validation_round": best.best_validation and best.best_validation.round,
+        "best_on_test": best.best_test and best.best_test.value,
+        "test_round": best.best_test and best.best_test.round,
+        "pooled": over_clients["pooled"],
+        "worst": worst,
+        "worst_client": None if worst is None else run.client(clients[accuracies[-1].index(worst)]),
+        "percentile_10": over_clients["percentile_10"],
         "loss": average(last.loss),
         "bytes_down": sum(sum(r.bytes_down) for r in result.rounds),
         "bytes_up": sum(sum(r.bytes_up) for r in result.rounds),
         "seconds": float(sum(r.seconds for r in result.rounds)),
     }
+
+
+def _by_client(evaluation: Evaluation, values: Sequence[Any], clients: list[int]) -> list[Any]:
+    """One value for each of some clients, None for those that were not evaluated then."""
+    known = dict(zip(evaluation.clients, values, strict=True))
+    return [known.get(client) for client in clients]
 
 
 def percent(share: float | None, sign: str = "") -> str:

@@ -3,28 +3,17 @@
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from pomona.errors import ConfigError, StorageError
 from pomona.record import Result
-from pomona.report import clients, curves, labels, relationships, words
+from pomona.report import clients, words
+from pomona.report.folder import save
 from pomona.report.numbers import NOTHING, Run, comparable, flat, headline, leader, percent, spoken, table
 from pomona.report.numbers import runs as prepare
-from pomona.report.picture import Picture
+from pomona.report.sections import sections
 from pomona.report.style import drawing
 
-Draw: TypeAlias = Callable[[list[Run]], Picture | None]
-
-SECTIONS: tuple[tuple[str, str, tuple[Draw, ...]], ...] = (
-    ("training", "How the training went", (curves.curves, curves.traffic)),
-    ("outcome", "What the clients got", (clients.accuracies, clients.spread, clients.confusion)),
-    (
-        "relationships",
-        "Directed relationships",
-        (relationships.heatmap, relationships.trajectories, relationships.self_relationships, curves.schedule),
-    ),
-    ("data", "Who holds what", (labels.bubbles, labels.holders)),
-)
 METRICS: Mapping[str, tuple[str, Callable[[float], str]]] = {
     "balanced_accuracy": ("Balanced acc. (%)", percent),
     "subset_accuracy": ("All labels right (%)", percent),
@@ -40,16 +29,11 @@ FACTS = ("data", "model", "parameters", "partition_sha256", "versions")
 """What the start event says about a run beyond its settings, as far as a reader needs it to repeat the run."""
 
 
-def pictures(runs: list[Run]) -> list[tuple[str, str, list[Picture]]]:
-    """(anchor, heading, figures) of every section that has a figure. Call it inside ``style.drawing``."""
-    drawn = [(anchor, heading, [p for draw in draws if (p := draw(runs))]) for anchor, heading, draws in SECTIONS]
-    return [section for section in drawn if section[2]]
-
-
 def write(results: list[Result], out: Path) -> Path:
     """Write ``out/report.html``, ``out/figures/NAME.png`` and ``out/figures/NAME.csv``; return the path of the page.
 
     One result gives the report of a run, several a comparison. A figure whose numbers were not recorded is left out.
+    Figures that an earlier call wrote into the same folder, and this one does not, are deleted.
 
     Raises:
         ConfigError: there is no result.
@@ -59,11 +43,6 @@ def write(results: list[Result], out: Path) -> Path:
 
     if not results:
         raise ConfigError("a report needs at least one run; give one or more run folders")
-    folder = out / "figures"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as fault:
-        raise _unwritable(out, fault) from fault
     environment = Environment(
         loader=PackageLoader("pomona", "report"),
         autoescape=True,
@@ -74,14 +53,14 @@ def write(results: list[Result], out: Path) -> Path:
     environment.filters |= {"percent": percent, "spoken": spoken}
     runs = prepare(results)
     with drawing():
-        sections = pictures(runs)
+        parts = sections(runs)
         html = environment.get_template("page.html.jinja").render(
             title=words.title(runs),
             opening=words.opening(runs),
             cautions=words.cautions(runs),
             summary=table(results),
             columns=summary_columns(table(results)),
-            sections=sections,
+            sections=parts,
             tables=client_tables(runs),
             ranked=len(runs) > 1 and comparable(runs),
             labels=[run.label for run in runs],
@@ -89,8 +68,7 @@ def write(results: list[Result], out: Path) -> Path:
         )
         page = out / "report.html"
         try:
-            for picture in (p for _, _, drawn in sections for p in drawn):
-                picture.save(folder)
+            save([picture for part in parts for picture in part.pictures], out / "figures")
             page.write_text(html, encoding="utf-8")
         except OSError as fault:
             raise _unwritable(out, fault) from fault

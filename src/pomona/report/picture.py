@@ -20,6 +20,11 @@ if TYPE_CHECKING:
 Rows: TypeAlias = list[Mapping[str, Any]]
 
 
+def slug(name: str) -> str:
+    """A name as it may stand in a file name, an address or an id."""
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "unnamed"
+
+
 @dataclass(frozen=True)
 class Picture:
     """A figure of the report.
@@ -57,7 +62,10 @@ class Picture:
         assert box is not None
         body = text[text.index(">", text.index("<svg")) + 1 :]
         body = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->", "", body, flags=re.DOTALL)
+        used = set(re.findall(r'(?:url\(#|xlink:href="#)([^)"]*)', body))
+        body = re.sub(r'\bid="([^"]*)"', lambda name: name[0] if name[1] in used else "", body)
         body = re.sub(r'\bid="|url\(#|xlink:href="#', rf"\g<0>{self.name}-", body).replace("xlink:href", "href")
+        body = body.replace("-DejaVuSans-", "-")
         # Two decimals of a point are finer than any screen; transforms keep theirs.
         body = re.sub(r' d="[^"]*"', lambda path: re.sub(r"(\.\d\d)\d+", r"\1", path[0]), body)
         body = re.sub(r"\n\s*", "\n", body).replace(INK, "currentColor")

@@ -7,16 +7,8 @@ text), the others tab20.
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any
 from warnings import catch_warnings, filterwarnings
-
-import numpy as np
-from numpy.typing import NDArray
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-Layout: TypeAlias = Literal["constrained", "compressed"]
 
 INK = "#1d2125"
 """The colour of text: becomes the page's own in the inlined drawing, so nothing else may use it."""
@@ -24,6 +16,8 @@ FRAME = "#8b9198"
 """A grey for axes and guides that reads on white and on near black."""
 DARK, PALE, MISSING = "#111111", "#f7f7f7", "#9aa0a6"
 """Fixed colours for what is drawn on top of a picture: they must not follow the page."""
+KIN = "#009e73"
+"""The colour of clients of the same true group."""
 
 METHODS = {
     "separate": ("Separate", "#7f868d"),
@@ -64,7 +58,8 @@ def _index(method: str) -> int:
 
 def label_of(method: str) -> str:
     """A method's name as its paper writes it."""
-    return METHODS[method][0] if method in METHODS else method
+    own, plus, wrapper = method.partition("+")
+    return METHODS[own][0] + plus + wrapper.upper() if own in METHODS else method
 
 
 def colour_of(method: str) -> str:
@@ -138,28 +133,3 @@ def drawing() -> Iterator[None]:
         # A name in a script that the font lacks is drawn as boxes; the tables and CSVs spell it.
         filterwarnings("ignore", message=r"Glyph .* missing from font")
         yield
-
-
-def panels(
-    width: float, height: float, rows: int = 1, columns: int = 1, *, layout: Layout = "constrained", **grid: Any
-) -> tuple["Figure", NDArray[Any]]:
-    """A figure of the given size in inches and its (rows, columns) array of axes.
-
-    Axes that hold an image keep its proportions; only the "compressed" layout finds room for their labels in one go.
-    """
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width, height), layout=layout)
-    return figure, np.asarray(figure.subplots(rows, columns, squeeze=False, **grid))
-
-
-def bare(ax: Any) -> None:
-    """Take the frame and the tick marks off axes that hold a picture."""
-    ax.tick_params(length=0)
-    ax.spines[:].set_visible(False)
-
-
-def grid(*axes: Any, along: str = "both") -> None:
-    """Switch on the guide lines of some axes."""
-    for ax in axes:
-        ax.grid(visible=True, axis=along)

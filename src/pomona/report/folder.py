@@ -1,0 +1,43 @@
+"""The folder of figures: holds those of the page beside it, and forgets those of an earlier page."""
+
+import json
+import re
+from pathlib import Path
+
+from pomona.report.picture import Picture
+
+INDEX = "index.json"
+"""What the report itself has put into the folder; nothing else is ever deleted."""
+SUFFIXES = (".png", ".csv")
+
+
+def save(pictures: list[Picture], folder: Path) -> None:
+    """Write ``NAME.png`` and ``NAME.csv`` of all pictures, then delete what an earlier call wrote and this one did not.
+
+    Raises:
+        OSError: the folder cannot be made or written.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    new = {picture.name + suffix: picture.title for picture in pictures for suffix in SUFFIXES}
+    old = listed(folder)
+    # Both, until the old ones are gone: a kill in between leaves no file that the list does not know.
+    _list(folder, dict.fromkeys(old, "") | new)
+    for picture in pictures:
+        picture.save(folder)
+    for name in old - new.keys():
+        (folder / name).unlink(missing_ok=True)
+    _list(folder, new)
+
+
+def listed(folder: Path) -> set[str]:
+    """The names of figures' files in the list; whatever else stands there counts for nothing."""
+    try:
+        names = json.loads((folder / INDEX).read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        return set()
+    return {n for n in names if re.fullmatch(r"[a-z0-9-]+\.(png|csv)", n)} if isinstance(names, dict) else set()
+
+
+def _list(folder: Path, names: dict[str, str]) -> None:
+    text = json.dumps(names, indent=2, ensure_ascii=False) + "\n"
+    (folder / INDEX).write_text(text, encoding="utf-8")
