@@ -18,6 +18,7 @@ from pomona.models.space import Buffers
 from pomona.objective.loop import Precision
 from pomona.partition import RECIPES, PartitionSettings
 from pomona.partition.iid import Iid
+from pomona.privacy.settings import Privacy
 from pomona.settings import Settings
 
 Tree = dict[str, Any]
@@ -46,6 +47,7 @@ class Config(Settings):
     workers: int | None = Field(None, ge=1, description="worker processes; as many as cores if not set")
     precision: Precision = Field("fp32", description="bf16: forward and backward under autocast, float32 weights")
     device: Literal["cpu", "cuda"] = Field("cpu", description="where the objective runs")
+    privacy: Privacy | None = Field(None, description="differentially private training of every client")
     membership: Membership = Field(Membership(), description="clients that join late, leave, or are never trained with")
     checkpoint_every: int = Field(1, ge=1, description="rounds between checkpoints; the last round always is one")
     eval_every: int = Field(1, ge=1, description="rounds between evaluations; the last round is always evaluated")

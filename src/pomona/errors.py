@@ -64,8 +64,8 @@ class DivergedError(PomonaError):
     code, kind = 8, "DIVERGED"
 
 
-class PrivacyBudgetError(PomonaError):
-    """A release that would spend more privacy than a client allows; it was not made."""
+class PrivacyError(PomonaError):
+    """A release that would spend more privacy than a client allows and was not made, or a ledger that does not fit."""
 
     code, kind = 9, "PRIVACY"
 

@@ -195,6 +195,13 @@ class Record:
                     self._file = (folder / EVENTS).open("r+", encoding="utf-8")
                     self._rewind(after)
 
+    def __enter__(self) -> "Record":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._file:
+            self._file.close()
+
     def _rewind(self, after: int) -> None:
         """Go back to the events of the last committed round."""
         assert self._file

@@ -20,10 +20,13 @@ from pomona.partition.turns import apply_turns
 from pomona.rng import number
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from torch import nn
 
     from pomona.methods.base import Initial
     from pomona.objective.loop import LoopObjective
+    from pomona.objective.private import PrivateObjective
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,13 @@ class Scenario:
 
     def _check(self, module: "nn.Module") -> None:
         """Say before round 1 what a method or a network cannot work with."""
+        if self.config.privacy:
+            from pomona.objective.private import refuse_statistics
+            from pomona.privacy import coverage
+
+            sizes = [len(c.train) for c in self.partition.clients]
+            coverage.check(self.config.privacy, self.config.method, sizes, self.dataset.kind)
+            refuse_statistics(module)
         method = self.config.method.method().card
         blind = [n for n, c in zip(self.names, self.partition.clients, strict=True) if not len(c.validation)]
         if method.validates and blind:
@@ -107,6 +117,28 @@ class Scenario:
         address = () if client is None else (client,)
         seed = number(self.config.seed, "model", *address)
         return build(self.config.model, self.input_shape, self.dataset.n_outputs, self.dataset.vocabulary, seed)
+
+    def private(self, folder: "Path") -> "PrivateObjective":
+        """The objective whose gradients are private; each client's key and ledger lie in the folder."""
+        from pomona.models.space import ParameterSpace
+        from pomona.objective.private import PrivateObjective
+
+        assert self.config.privacy
+        module = self.module().to(self.config.device)
+        space = ParameterSpace(module, self.config.buffers)
+        return PrivateObjective(self.objective(), module, space, self.config.privacy, folder)
+
+    def epsilons(self) -> list[float]:
+        """What the whole run costs each client at most. Raises ConfigError if the accountants are not installed."""
+        from pomona.privacy.plan import projected_epsilon
+
+        c = self.config
+        assert c.privacy
+        sizes = [len(rows.train) for rows in self.partition.clients]
+        each = {
+            n: projected_epsilon(c.privacy, c.method, n, c.batch_size, c.local_epochs, c.rounds) for n in set(sizes)
+        }
+        return [each[n] for n in sizes]
 
     def objective(self) -> "LoopObjective":
         """The objective over this scenario's data."""

@@ -4,11 +4,14 @@ import os
 import platform
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from importlib.metadata import version
+from math import isfinite
 from multiprocessing import get_all_start_methods
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from time import perf_counter, time
+from typing import Any
 
 import torch
 from safetensors.torch import save_file
@@ -29,6 +32,8 @@ from pomona.models.space import ParameterSpace
 from pomona.record import EVENTS, Evaluation, Record, Result, RoundRow, gather, load, writing
 from pomona.scenario import Scenario
 from pomona.transport.processes import Inline, Workers
+
+VAULTS = Path("private") / "dp"  # keys and ledgers
 
 
 class Silent:
@@ -105,8 +110,13 @@ def _attempt(scenario: Scenario, out: Path, watcher: Watcher, resume: bool) -> R
     for note in notes:
         watcher.note(note)
     begun = resume and (out / EVENTS).exists()  # perhaps cut short before its first commit
-    record = Record(out, scenario.config.tree(), found.meta["events"] if found else 0 if begun else None)
-    return _train(scenario, record, watcher, Commits(out, scenario.config.checkpoint_every, stamp, found))
+    if scenario.config.privacy:
+        worst = max(scenario.epsilons())
+        delta = scenario.config.privacy.delta
+        watcher.note(f"this run will cost a client at most epsilon {worst:.3g} at delta {delta:g}")
+    after = found.meta["events"] if found else 0 if begun else None
+    with Record(out, scenario.config.tree(), after) as record:
+        return _train(scenario, record, watcher, Commits(out, scenario.config.checkpoint_every, stamp, found))
 
 
 def require_possible(scenario: Scenario) -> None:
@@ -131,8 +141,12 @@ def _train(scenario: Scenario, record: Record, watcher: Watcher, commits: Commit
         _open(scenario, record)
     roster = Roster(tuple(len(c.train) for c in scenario.partition.clients))
 
+    vaults = ExitStack()
+    folder = (out / VAULTS) if out else Path(vaults.enter_context(TemporaryDirectory()))
+
     def make(ids: tuple[int, ...]) -> Clients:
-        return Clients(method.client, scenario.objective(), scenario.initial, ids, config.seed)
+        objective = scenario.private(folder) if config.privacy else scenario.objective()
+        return Clients(method.client, objective, scenario.initial, ids, config.seed)
 
     began = perf_counter()
     everybody = tuple(range(config.clients))
@@ -147,11 +161,23 @@ def _train(scenario: Scenario, record: Record, watcher: Watcher, commits: Commit
         for metrics in transport.collect(Clients.metrics, everybody):
             for each in metrics:
                 record.event("final", **each)
+        spent = transport.collect(Clients.spent, everybody) if config.privacy else None
     finally:
         transport.close()
+        vaults.close()
     result = gather(record.events, record.config, None)
-    record.event("end", time=time(), summary=summarise(result, perf_counter() - began))
+    record.event("end", time=time(), summary={**summarise(result, perf_counter() - began), **privacy(config, spent)})
     return record.close()
+
+
+def privacy(config: Config, spent: Sequence[float] | None) -> dict[str, Any]:
+    """What the summary says of privacy: each client's epsilon, None where there is no bound."""
+    if not config.privacy or spent is None:
+        return {}
+    bounded = [e if isfinite(e) else None for e in spent]
+    worst = None if None in bounded else max(spent)
+    p = config.privacy
+    return {"privacy": {"epsilon": worst, "delta": p.delta, "clients": bounded, "void": p.void}}
 
 
 def _open(scenario: Scenario, record: Record) -> None:
@@ -171,6 +197,7 @@ def _open(scenario: Scenario, record: Record) -> None:
         model=config.model.name,
         seed=config.seed,
         versions=versions(),
+        privacy=config.privacy.void or "private" if config.privacy else None,
         **scenario.about(),
     )
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from private_problem import privacy, problem, rounds
 
-from pomona.errors import ConfigError, PrivacyBudgetError
+from pomona.errors import ConfigError, PrivacyError
 from pomona.methods import METHODS
 from pomona.privacy.accounting import Budget, Event, combined, epsilon
 from pomona.privacy.plan import passes, projected, projected_epsilon
@@ -91,7 +91,7 @@ def test_a_budget_stops_at_the_last_step_that_fits(limit):
 def test_training_stops_before_the_budget_is_exceeded(tmp_path):
     settings = privacy(epsilon_budget=6.0)
     p = problem(tmp_path, settings, (12,))
-    with pytest.raises(PrivacyBudgetError, match="client 0, round") as told:
+    with pytest.raises(PrivacyError, match="client 0, round") as told:
         rounds(METHODS["fedavg"]().method(), p, 50)
     assert told.value.code == 9
     spent = p.objective.spent(0)

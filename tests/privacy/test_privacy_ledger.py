@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from private_problem import privacy, problem, rounds
 
-from pomona.errors import ConfigError, LockedError, StorageError
+from pomona.errors import ConfigError, LockedError, PrivacyError, StorageError
 from pomona.methods import METHODS
 from pomona.privacy.accounting import Event
 from pomona.privacy.ledger import Draw, Entry, Head, Ledger, Position
@@ -102,16 +102,16 @@ def test_a_checkpoint_notices_a_ledger_that_was_rolled_back_or_replaced(tmp_path
     path(tmp_path).write_text("".join(lines[:-1]))
     cut = Ledger.open(path(tmp_path))
     cut.require(middle)
-    with pytest.raises(StorageError, match="rolled back"):
+    with pytest.raises(PrivacyError, match="rolled back"):
         cut.require(end)
     del cut
     (tmp_path / "other").mkdir()
     other = ledger(tmp_path / "other", *(entry(s, f"x{s}") for s in range(5)))
     for position in (middle, end):
-        with pytest.raises(StorageError, match="rolled back or replaced"):
+        with pytest.raises(PrivacyError, match="rolled back or replaced"):
             other.require(position)
     fresh = Vault.open(tmp_path / "fresh", 0, privacy())
-    with pytest.raises(StorageError, match="0 entries"):
+    with pytest.raises(PrivacyError, match="0 entries"):
         fresh.ledger.require(Position(*json.loads(json.dumps(end))))
 
 

@@ -18,7 +18,8 @@ from pomona.federation.tree import apply, flatten, rebuild
 from pomona.methods.base import Client, Downlink, Initial, Received, Rows
 from pomona.metrics.final import full_metrics, score
 from pomona.objective.cohort import Cohort
-from pomona.objective.objective import Objective
+from pomona.objective.objective import Guarded, Objective
+from pomona.privacy.ledger import Position
 from pomona.rng import number
 
 EVALUATED = ("validation", "test")
@@ -125,6 +126,20 @@ class Clients:
         """The tensors of a client's state that its method names private."""
         named = {path.rpartition(".")[2]: t for path, t in flatten(self.state(client), "state").items()}
         return {name: t for name, t in named.items() if name in self.client.private}
+
+    def spent(self, client: int) -> float:
+        """A client's epsilon so far."""
+        assert isinstance(self.objective, Guarded)
+        return self.objective.spent(client)
+
+    def position(self, client: int) -> list[Any]:
+        """Where a client's privacy ledger stands: [entries, chain]; empty without one."""
+        return list(self.objective.position(client)) if isinstance(self.objective, Guarded) else []
+
+    def agree(self, client: int, positions: Mapping[int, Sequence[Any]]) -> None:
+        """Raise PrivacyError unless a client's ledger goes on from where a checkpoint saw it."""
+        if isinstance(self.objective, Guarded):
+            self.objective.require(client, Position(*positions[client]))
 
     def metrics(self, client: int) -> list[dict[str, Any]]:
         """Full metrics of the kept models on each split, one record a model and split."""

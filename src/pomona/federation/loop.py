@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from time import perf_counter
 from typing import Any, Protocol, TypeVar
 
@@ -118,7 +119,11 @@ class Loop:
         if not found:
             self.transport.begin(roster.members, roster, None)
             return state, 0
-        self.transport.restore(self._begun(found.number), found.tensors, roster)
+        begun = self._begun(found.number)
+        positions = dict(zip(begun, found.meta["privacy"], strict=True))
+        self.transport.collect(partial(Clients.agree, positions=positions), begun)
+        clients = {path: t for path, t in found.tensors.items() if path.partition(".")[0] != "server"}
+        self.transport.restore(begun, clients, roster)
         self._history = History.from_json(found.meta["history"])
         for model, when, split, client, *values in found.meta["known"]:
             self._known.setdefault((model, when, split), {})[client] = tuple(values)
@@ -128,11 +133,13 @@ class Loop:
         """Make the round durable, with all that the next one needs."""
         if self.commits.due(number, self.config.rounds):
             tensors = flatten(state, "server")
-            for stored in self.transport.collect(Clients.stored, self._begun(number)):
+            begun = self._begun(number)
+            for stored in self.transport.collect(Clients.stored, begun):
                 tensors |= stored
+            privacy = self.transport.collect(Clients.position, begun)
             known = [[*key, client, *values] for key, own in self._known.items() for client, values in own.items()]
-            meta = {"known": known, "history": self._history.as_json(), "events": self.record.sync()}
-            self.commits.commit(number, tensors, meta)
+            meta = {"known": known, "history": self._history.as_json(), "privacy": privacy}
+            self.commits.commit(number, tensors, {**meta, "events": self.record.sync()})
 
     def _begun(self, number: int) -> tuple[int, ...]:
         """The clients that have been members by round ``number``."""

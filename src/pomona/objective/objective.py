@@ -8,6 +8,7 @@ from torch import Tensor
 from pomona.objective.batches import Pass
 from pomona.objective.loop import Criterion, RowCriterion
 from pomona.objective.resident import Resident
+from pomona.privacy.ledger import Position
 
 
 class Objective(Protocol):
@@ -51,3 +52,12 @@ class Guarded(Protocol):
 
     def batches(self, rows: Tensor, pass_: Pass) -> Iterator[Tensor]:
         """The batches of a pass over a client's rows (m,), each an index tensor; ``gradient`` takes no others."""
+
+    def position(self, client: int) -> Position:
+        """Where a client's ledger stands, for a checkpoint."""
+
+    def require(self, client: int, position: Position) -> None:
+        """Raise PrivacyError unless a client's ledger goes on from a checkpoint's position."""
+
+    def spent(self, client: int) -> float:
+        """A client's epsilon so far."""

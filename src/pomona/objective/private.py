@@ -108,7 +108,7 @@ class PrivateObjective:
 
         Raises:
             ConfigError: the batch was not drawn by ``batches``; or there is a criterion, which is not acknowledged.
-            PrivacyBudgetError, StorageError: as ``Vault.release``.
+            PrivacyError, StorageError: as ``Vault.release``.
         """
         if criterion is not None:
             coverage.require(self._settings, "output-criterion")

@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pomona.errors import LockedError, StorageError
+from pomona.errors import LockedError, PrivacyError, StorageError
 from pomona.federation.durable import sync
 from pomona.privacy.accounting import Event, combined
 from pomona.privacy.mechanism import rate
@@ -157,10 +157,10 @@ class Ledger:
         return Position(len(self._chains) - 1, self._chains[-1])
 
     def require(self, position: Position) -> None:
-        """Raise StorageError unless the ledger is at a position or beyond it."""
+        """Raise PrivacyError unless the ledger is at a position or beyond it."""
         entries, chain = position
         if entries >= len(self._chains) or self._chains[entries] != chain:
-            raise StorageError(
+            raise PrivacyError(
                 f"{self.path}: the privacy ledger has {len(self._chains) - 1} entries and does not continue from the "
                 f"{entries} that the checkpoint knows: it was rolled back or replaced; restore the ledger"
             )

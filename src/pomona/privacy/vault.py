@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pomona.errors import ConfigError, PrivacyBudgetError, StorageError
+from pomona.errors import ConfigError, PrivacyError, StorageError
 from pomona.federation.durable import sync
 from pomona.privacy.accounting import Budget, epsilon
 from pomona.privacy.ledger import Draw, Entry, Head, Ledger, Position
@@ -81,7 +81,7 @@ class Vault:
             total: sum of gradients clipped to the settings' norm.
 
         Raises:
-            PrivacyBudgetError: the release would exceed the budget; it is neither made nor entered.
+            PrivacyError: the release would exceed the budget; it is neither made nor entered.
             StorageError: the ledger cannot be written.
         """
         name = self._name(draw, question, total)
@@ -107,7 +107,7 @@ class Vault:
 
     def _spend(self, entry: Entry) -> None:
         if not self._budget.allows(self.ledger.history(entry)):
-            raise PrivacyBudgetError(
+            raise PrivacyError(
                 f"client {self.client}, round {entry.draw.round}, step {entry.draw.step}: another release would exceed "
                 f"privacy.epsilon_budget = {self.settings.epsilon_budget} ({self.spent():.4g} spent); "
                 "raise it, or stop here"

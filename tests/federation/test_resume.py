@@ -1,0 +1,281 @@
+"""Runs that were cut short go on after their last committed round, and end as if nothing had happened."""
+
+import json
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+import pomona
+from pomona.errors import CheckpointError, ConfigError, LockedError, PrivacyError, StorageError
+from pomona.federation import loop
+from pomona.federation.status import read_status
+from pomona.federation.tensorfile import digest
+from pomona.methods import METHODS
+from problems import tiny
+
+PRIVATE = {"noise_multiplier": 1.0, "max_grad_norm": 1.0, "delta": 1e-3, "seed": 1}
+ACKNOWLEDGED = ["metrics", "sample-counts", "training-loss", "feature-moments", "unlimited-epsilon"]
+
+
+class Stop(Exception):
+    """A kill that a test can survive."""
+
+
+def models(folder):
+    """The hash of every tensor that a finished run holds, and of what was seen on the way."""
+    files = sorted([*folder.glob("models/*"), *folder.glob("private/*.safetensors")])
+    tensors = {f"{path.parent.name}/{path.name}/{k}": t for path in files for k, t in load_file(path).items()}
+    return digest(tensors)
+
+
+def run(name, folder, resume=False, **over):
+    return pomona.run(tiny(name, **over), folder, resume=resume)
+
+
+def stopped_after(number, monkeypatch):
+    """Make the loop stop when round ``number`` has been trained, before it is committed."""
+    commit = loop.Loop._commit
+
+    def stops(self, state, at):
+        if at == number:
+            raise Stop
+        commit(self, state, at)
+
+    monkeypatch.setattr(loop.Loop, "_commit", stops)
+
+
+@pytest.mark.parametrize("name", list(METHODS))
+@pytest.mark.parametrize("number", [1, 3])
+def test_every_method_goes_on_to_the_same_end(name, number, tmp_path, monkeypatch):
+    partial = {"participation": 0.5} if number == 3 else {}
+    whole = run(name, tmp_path / "whole", **partial)
+    with monkeypatch.context() as patch:
+        stopped_after(number, patch)
+        with pytest.raises(Stop):
+            run(name, tmp_path / "parts", **partial)
+    assert read_status(tmp_path / "parts").round == number - 1
+    parts = run(name, tmp_path / "parts", resume=True, **partial)
+    assert models(tmp_path / "parts") == models(tmp_path / "whole")
+    assert parts.evaluations == whole.evaluations
+    assert [r.loss for r in parts.rounds] == [r.loss for r in whole.rounds]
+    assert pomona.load(tmp_path / "parts").evaluations == whole.evaluations
+    assert read_status(tmp_path / "parts").state == "finished"
+
+
+def test_comers_and_goers_go_on(tmp_path, monkeypatch):
+    over = {
+        "clients": 5,
+        "rounds": 4,
+        "partition": {"name": "iid"},
+        "membership": {"joins": {"3": 2}, "leaves": {"0": 2}, "unseen": [1], "adapt_rounds": 2},
+        "workers": 2,
+    }
+    whole = run("apple", tmp_path / "whole", **over)
+    for number in (2, 3):
+        with monkeypatch.context() as patch:
+            stopped_after(number, patch)
+            with pytest.raises(Stop):
+                run("apple", tmp_path / "parts", resume=True, **over)
+    parts = run("apple", tmp_path / "parts", resume=True, **over)
+    assert models(tmp_path / "parts") == models(tmp_path / "whole")
+    assert parts.unseen == whole.unseen
+
+
+def test_a_private_run_goes_on_and_pays_once(tmp_path, monkeypatch):
+    over = {"privacy": {**PRIVATE, "acknowledge": ACKNOWLEDGED}}
+    whole = run("apple", tmp_path / "whole", **over)
+    with monkeypatch.context() as patch:
+        stopped_after(2, patch)
+        with pytest.raises(Stop):
+            run("apple", tmp_path / "parts", **over)
+    parts = run("apple", tmp_path / "parts", resume=True, **over)
+    assert models(tmp_path / "parts") == models(tmp_path / "whole")
+    assert parts.summary["privacy"] == whole.summary["privacy"]
+    assert parts.summary["privacy"]["epsilon"] > 0
+    assert "test seed" in parts.summary["privacy"]["void"]
+
+
+def test_a_ledger_that_is_gone_stops_a_private_run(tmp_path, monkeypatch):
+    over = {"privacy": {**PRIVATE, "acknowledge": ACKNOWLEDGED}}
+    with monkeypatch.context() as patch:
+        stopped_after(3, patch)
+        with pytest.raises(Stop):
+            run("fedavg", tmp_path / "parts", **over)
+    ledger = next((tmp_path / "parts/private/dp").rglob("*.jsonl"))
+    ledger.write_text("".join(ledger.read_text().splitlines(keepends=True)[:3]))
+    with pytest.raises((PrivacyError, StorageError), match="ledger"):
+        run("fedavg", tmp_path / "parts", resume=True, **over)
+
+
+def test_a_budget_that_is_spent_stops_the_run(tmp_path):
+    named = [a for a in ACKNOWLEDGED if a != "unlimited-epsilon"]
+    over = {"privacy": {**PRIVATE, "acknowledge": named, "epsilon_budget": 5.0}, "rounds": 30}
+    with pytest.raises(PrivacyError, match="client"):
+        run("fedavg", tmp_path / "run", **over)
+    status = read_status(tmp_path / "run")
+    assert (status.state, status.code) == ("failed", 9)
+
+
+def test_a_finished_run_is_left_alone(tmp_path):
+    first = run("fedavg", tmp_path / "run")
+    before = {p: p.stat().st_mtime_ns for p in (tmp_path / "run").rglob("*")}
+    again = run("fedavg", tmp_path / "run", resume=True)
+    assert again.evaluations == first.evaluations
+    assert {p: p.stat().st_mtime_ns for p in (tmp_path / "run").rglob("*")} == before
+
+
+@pytest.mark.parametrize(
+    ("over", "key"),
+    [({"lr": 0.2}, "config.lr"), ({"data": {"name": "breast-cancer"}}, "data"), ({"seed": 3}, "config.seed")],
+)
+def test_another_run_is_not_gone_on_with(over, key, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        stopped_after(2, patch)
+        with pytest.raises(Stop):
+            run("fedavg", tmp_path / "run")
+    with pytest.raises(CheckpointError, match=key):
+        run("fedavg", tmp_path / "run", resume=True, **over)
+    run("fedavg", tmp_path / "run", resume=True, workers=2)
+
+
+def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(tmp_path, monkeypatch):
+    whole = run("apple", tmp_path / "whole")
+    with monkeypatch.context() as patch:
+        stopped_after(3, patch)
+        with pytest.raises(Stop):
+            run("apple", tmp_path / "parts")
+    newest = max((tmp_path / "parts/checkpoints").glob("round-*"))
+    content = bytearray(newest.read_bytes())
+    content[len(content) // 2] ^= 1
+    newest.write_bytes(content)
+    notes = []
+
+    class Listener:
+        def begin(self): ...
+        def round(self, row, evaluations): ...
+        def note(self, text):
+            notes.append(text)
+
+    pomona.run(tiny("apple"), tmp_path / "parts", Listener(), resume=True)
+    assert any(newest.name in note and "round 1" in note for note in notes)
+    assert models(tmp_path / "parts") == models(tmp_path / "whole")
+    assert whole.summary["rounds"] == 3
+
+
+def test_when_all_checkpoints_are_damaged_nothing_is_touched(tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        stopped_after(3, patch)
+        with pytest.raises(Stop):
+            run("fedavg", tmp_path / "run")
+    for path in (tmp_path / "run/checkpoints").glob("round-*"):
+        path.write_bytes(path.read_bytes()[:-7])
+    with pytest.raises(CheckpointError, match="all 2 checkpoints"):
+        run("fedavg", tmp_path / "run", resume=True)
+    assert len(list((tmp_path / "run/checkpoints").glob("round-*.safetensors"))) == 2
+
+
+def test_a_run_without_resume_does_not_overwrite_one(tmp_path):
+    run("fedavg", tmp_path / "run")
+    with pytest.raises(LockedError, match="--resume"):
+        run("fedavg", tmp_path / "run")
+    assert read_status(tmp_path / "run").state == "finished"
+
+
+def test_resume_in_an_empty_folder_is_a_fresh_run(tmp_path):
+    assert run("fedavg", tmp_path / "run", resume=True).summary["rounds"] == 3
+
+
+def test_checkpoints_as_often_as_asked(tmp_path):
+    run("fedavg", tmp_path / "run", rounds=5, checkpoint_every=2)
+    numbers = sorted(int(p.name[6:12]) for p in (tmp_path / "run/checkpoints").iterdir())
+    assert numbers == [4, 5]
+
+
+def test_a_lost_worker_is_made_up_for_once(tmp_path, monkeypatch):
+    """A worker dies in round 2: the run goes on from round 1 with new processes, to the same end."""
+    import os
+    import signal
+
+    from pomona.transport.processes import Workers
+
+    whole = run("apple", tmp_path / "whole")
+    visit, killed = Workers.visit, []
+
+    def kills(self, asked, down):
+        if asked.round.number == 2 and not killed:
+            killed.append(self._processes[0].pid)
+            os.kill(killed[0], signal.SIGKILL)
+        return visit(self, asked, down)
+
+    monkeypatch.setattr(Workers, "visit", kills)
+    parts = run("apple", tmp_path / "parts", workers=2)
+    assert killed
+    assert models(tmp_path / "parts") == models(tmp_path / "whole")
+    assert parts.evaluations == whole.evaluations
+
+
+def test_all_clients_diverging_stops_the_run_with_the_last_round_intact(tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        stopped_after(3, patch)
+        with pytest.raises(Stop):
+            run("fedavg", tmp_path / "run")
+    from pomona.errors import DivergedError
+    from pomona.objective.cohort import Cohort
+
+    def breaks(self, W, batch, criterion=None):
+        raise DivergedError(f"client {self.clients[0]}, round {self.round.number}, step {batch.step}: the loss is nan")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Cohort, "gradient", breaks)
+        with pytest.raises(DivergedError, match="all clients of round 3 diverged: client 0, round 3, step 0"):
+            run("fedavg", tmp_path / "run", resume=True)
+    assert read_status(tmp_path / "run").round == 2
+    run("fedavg", tmp_path / "run", resume=True)
+
+
+def test_a_client_that_diverges_once_keeps_its_state_and_its_peers_never_see_it(tmp_path, monkeypatch):
+    from pomona.errors import DivergedError
+    from pomona.objective.cohort import Cohort
+
+    gradient = Cohort.gradient
+
+    def breaks(self, W, batch, criterion=None):
+        if self.clients == (2,) and self.round.number == 2 and batch.step == 1:
+            raise DivergedError(f"client 2, round 2, step {batch.step}: the loss is nan; lower lr")
+        return gradient(self, W, batch, criterion)
+
+    monkeypatch.setattr(Cohort, "gradient", breaks)
+    result = run("apple", tmp_path / "run")
+    assert result.rounds[1].cohort == (0, 1, 3)
+    assert result.rounds[1].refused == ("client 2, round 2, step 1: the loss is nan; lower lr",)
+    assert result.rounds[2].cohort == (0, 1, 2, 3)
+    events = [json.loads(line) for line in (Path(result.folder) / "events.jsonl").read_text().splitlines()]
+    assert not any("NaN" in json.dumps(e) for e in events)
+
+
+def test_a_poisoned_uplink_never_reaches_a_peer_and_three_put_it_in_quarantine(tmp_path, monkeypatch):
+    import torch
+
+    from pomona.federation.clients import Clients
+
+    serve = Clients._serve
+
+    def poisons(self, visit, client, received):
+        reply = serve(self, visit, client, received)
+        if client == 1 and visit.trains:
+            reply.uplink["core"][0] = torch.nan
+        return reply
+
+    monkeypatch.setattr(Clients, "_serve", poisons)
+    result = run("apple", tmp_path / "run", rounds=5)
+    assert [r.cohort for r in result.rounds] == [(0, 2, 3)] * 5
+    assert [len(r.refused) for r in result.rounds] == [1, 1, 1, 0, 0]
+    assert "core" in result.rounds[0].refused[0]
+
+
+def test_resume_needs_a_folder():
+    from pomona.cli import training
+
+    with pytest.raises(ConfigError, match="--out"):
+        training.run("fedavg", resume=True)
