@@ -4,9 +4,10 @@ import numpy as np
 
 from pomona.config import Config
 from pomona.data.dataset import Dataset
-from pomona.federation.clients import Clients, Visit, stack
+from pomona.federation.clients import Clients, Groups, Visit, grouped, stack
 from pomona.federation.loop import round_of
 from pomona.federation.round import Roster
+from pomona.methods.fedavgdata import FedAvgData
 from pomona.partition import divide
 from pomona.rng import stream
 from pomona.scenario import Scenario
@@ -22,7 +23,10 @@ def noise(n: int) -> Dataset:
 
 def scenario_of(config: Config, dataset: Dataset) -> Scenario:
     """A scenario whose data need not come from a file."""
-    return Scenario(config, dataset, divide(dataset, config.data, config.partition, config.clients, config.seed))
+    partition = divide(dataset, config.data, config.partition, config.clients, config.seed)
+    if isinstance(config.method, FedAvgData):
+        partition = config.method.divide(partition, dataset.y, config.seed)
+    return Scenario(config, dataset, partition)
 
 
 class Rounds:
@@ -33,10 +37,11 @@ class Rounds:
         self.ids, self.watched, self.method = tuple(range(config.clients)), watched, config.method.method()
         self.roster = Roster(tuple(len(c.train) for c in scenario.partition.clients))
 
-        def make(ids: tuple[int, ...]) -> Clients:
-            return Clients(self.method.client, scenario.objective(), scenario.initial, ids, config.seed)
+        def make(groups: Groups) -> Clients:
+            return Clients(self.method.client, scenario.objective(), scenario.initial, groups, config.seed)
 
-        self.transport = Inline(make, self.ids) if workers == 1 else Workers(make, self.roster.sizes, workers)
+        groups = grouped(self.roster.sizes, config.rows)
+        self.transport = Inline(make, groups) if workers == 1 else Workers(make, groups, self.roster.sizes, workers)
         self.transport.begin(self.ids, self.roster, None)
         self.state = self.method.server.start(scenario.initial, self.roster, config.seed)
         self.number = 0

@@ -78,7 +78,7 @@ class Federation:
         self.everybody = Roster(tuple(len(r) for r in problem.rows))
         self.roster = self.everybody.only(tuple(range(n)) if members is None else members)
         self.ids = self.roster.members
-        self.clients = Clients(method.client, problem, self.initial, tuple(range(n)), seed)
+        self.clients = Clients(method.client, problem, self.initial, tuple((i,) for i in range(n)), seed)
         self.server = method.server.start(self.initial, self.roster, seed)
         self.clients.begin(self.ids, self.roster, None)
         self.replies = []

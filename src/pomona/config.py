@@ -45,6 +45,9 @@ class Config(Settings):
     clients: int = Field(12, ge=1, description="members of the federation; those of the data where it names them")
     participation: float = Field(1.0, gt=0, le=1, description="share of the clients in a round, drawn uniformly")
     workers: int | None = Field(None, ge=1, description="worker processes; as many as cores if not set")
+    rows_per_call: int | None = Field(
+        None, ge=1, description="clients that train as rows of one call; if not set 1 on a cpu, all on a gpu"
+    )
     precision: Precision = Field("fp32", description="bf16: forward and backward under autocast, float32 weights")
     device: Literal["cpu", "cuda"] = Field("cpu", description="where the objective runs")
     privacy: Privacy | None = Field(None, description="differentially private training of every client")
@@ -52,6 +55,11 @@ class Config(Settings):
     checkpoint_every: int = Field(1, ge=1, description="rounds between checkpoints; the last round always is one")
     eval_every: int = Field(1, ge=1, description="rounds between evaluations; the last round is always evaluated")
     buffers: Buffers = Field("local", description="BatchNorm statistics: each client's own, or averaged with the model")
+
+    @property
+    def rows(self) -> int:
+        """How many clients train in one call."""
+        return self.rows_per_call or (1 if self.device == "cpu" else self.clients)
 
     def tree(self) -> Tree:
         """Plain values, as they stand in a TOML file; keys that are not set are left out."""

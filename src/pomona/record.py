@@ -166,6 +166,12 @@ def writing(path: Path) -> Iterator[None]:
         raise StorageError(f"cannot write {path} ({reason}); free some space, or give another folder") from fault
 
 
+def require_free(folder: Path) -> None:
+    """Raise LockedError if the folder already holds a run."""
+    if any((folder / name).exists() for name in (EVENTS, "config.toml", "models", "private")):
+        raise LockedError(f"{folder} already holds a run; give another --out, or go on with --resume")
+
+
 class Record:
     """Writes events as they happen; keeps them for the Result.
 
@@ -188,8 +194,7 @@ class Record:
             with writing(folder):
                 folder.mkdir(parents=True, exist_ok=True)
                 if after is None:
-                    if any((folder / name).exists() for name in (EVENTS, "config.toml", "models", "private")):
-                        raise LockedError(f"{folder} already holds a run; give another --out, or go on with --resume")
+                    require_free(folder)
                     self._file = (folder / EVENTS).open("x", encoding="utf-8")
                 else:
                     self._file = (folder / EVENTS).open("r+", encoding="utf-8")

@@ -2,31 +2,33 @@
 
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+from torch import nn
 
 from pomona.config import Config
 from pomona.data import read
 from pomona.data.dataset import Dataset
 from pomona.data.table import moments
 from pomona.errors import ConfigError, DataError
+from pomona.methods.base import Initial
 from pomona.methods.fedavgdata import FedAvgData
 from pomona.models import Targets, build, criterion
+from pomona.models.space import ParameterSpace
+from pomona.objective.loop import LoopObjective
+from pomona.objective.private import PrivateObjective
+from pomona.objective.resident import Resident
+from pomona.objective.stacked import StackedObjective
 from pomona.partition import divide
 from pomona.partition.divergence import label_counts
 from pomona.partition.partition import Partition
 from pomona.partition.turns import apply_turns
+from pomona.privacy.plan import projected_epsilon
 from pomona.rng import number
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from torch import nn
-
-    from pomona.methods.base import Initial
-    from pomona.objective.loop import LoopObjective
-    from pomona.objective.private import PrivateObjective
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,7 @@ class Scenario:
         scenario._check(scenario.module())
         return scenario
 
-    def _check(self, module: "nn.Module") -> None:
+    def _check(self, module: nn.Module) -> None:
         """Say before round 1 what a method or a network cannot work with."""
         if self.config.privacy:
             from pomona.objective.private import refuse_statistics
@@ -112,17 +114,14 @@ class Scenario:
         shape = self.dataset.x.shape[1:]
         return (shape[2], shape[0], shape[1]) if self.dataset.kind == "image" else tuple(shape)
 
-    def module(self, client: int | None = None) -> "nn.Module":
+    def module(self, client: int | None = None) -> nn.Module:
         """The network with the run's initial values, or with a client's own when one is named."""
         address = () if client is None else (client,)
         seed = number(self.config.seed, "model", *address)
         return build(self.config.model, self.input_shape, self.dataset.n_outputs, self.dataset.vocabulary, seed)
 
-    def private(self, folder: "Path") -> "PrivateObjective":
+    def private(self, folder: Path) -> PrivateObjective:
         """The objective whose gradients are private; each client's key and ledger lie in the folder."""
-        from pomona.models.space import ParameterSpace
-        from pomona.objective.private import PrivateObjective
-
         assert self.config.privacy
         module = self.module().to(self.config.device)
         space = ParameterSpace(module, self.config.buffers)
@@ -130,8 +129,6 @@ class Scenario:
 
     def epsilons(self) -> list[float]:
         """What the whole run costs each client at most. Raises ConfigError if the accountants are not installed."""
-        from pomona.privacy.plan import projected_epsilon
-
         c = self.config
         assert c.privacy
         sizes = [len(rows.train) for rows in self.partition.clients]
@@ -140,23 +137,19 @@ class Scenario:
         }
         return [each[n] for n in sizes]
 
-    def objective(self) -> "LoopObjective":
+    def objective(self) -> LoopObjective | StackedObjective:
         """The objective over this scenario's data."""
-        from pomona.models.space import ParameterSpace
-        from pomona.objective.loop import LoopObjective
-        from pomona.objective.resident import Resident
-
         module = self.module().to(self.config.device)
         data = Resident.of(self.dataset, self.partition, self.targets, self.config.device)
-        loss = criterion(self.config.model, self.targets)
-        return LoopObjective(module, ParameterSpace(module, self.config.buffers), data, loss, self.config.precision)
+        loss, space = criterion(self.config.model, self.targets), ParameterSpace(module, self.config.buffers)
+        # On a CPU convolutions are quicker a client at a time, and what is shared is the method's own algebra.
+        flat = not any(isinstance(part, CONVOLUTIONS) for part in module.modules())
+        engine = StackedObjective if self.config.rows > 1 and (flat or self.config.device != "cpu") else LoopObjective
+        return engine(module, space, data, loss, self.config.precision)
 
     @cached_property
-    def initial(self) -> "Initial":
+    def initial(self) -> Initial:
         """The models that training starts from."""
-        from pomona.methods.base import Initial
-        from pomona.models.space import ParameterSpace
-
         space = ParameterSpace(self.module(), self.config.buffers)
         return Initial(lambda client: space.pack(self.module(client)).to(self.config.device), space.layers)
 

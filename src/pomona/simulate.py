@@ -20,7 +20,7 @@ from pomona import personal
 from pomona.config import Config
 from pomona.errors import ConfigError, LockedError, StorageError, WorkerError
 from pomona.federation import checkpoint
-from pomona.federation.clients import Clients
+from pomona.federation.clients import Clients, Groups, grouped
 from pomona.federation.commits import FOLDER, Commits, find, identity
 from pomona.federation.durable import probe
 from pomona.federation.lock import locked
@@ -29,7 +29,7 @@ from pomona.federation.round import Roster
 from pomona.federation.status import Status, ended, read_status, write_status
 from pomona.metrics.outcome import summarise
 from pomona.models.space import ParameterSpace
-from pomona.record import EVENTS, Evaluation, Record, Result, RoundRow, gather, load, writing
+from pomona.record import EVENTS, Evaluation, Record, Result, RoundRow, gather, load, require_free, writing
 from pomona.scenario import Scenario
 from pomona.transport.processes import Inline, Workers
 
@@ -76,6 +76,8 @@ def simulate(
     watcher = watcher or Silent()
     if out is None:
         return _train(scenario, Record(None, scenario.config.tree()), watcher, Commits(None, 1, {}))
+    if not resume:
+        require_free(out)
     before = read_status(out) if resume else None
     if before and before.state == "finished":
         watcher.note(f"{out} is finished; nothing to do")
@@ -144,15 +146,16 @@ def _train(scenario: Scenario, record: Record, watcher: Watcher, commits: Commit
     vaults = ExitStack()
     folder = (out / VAULTS) if out else Path(vaults.enter_context(TemporaryDirectory()))
 
-    def make(ids: tuple[int, ...]) -> Clients:
+    def make(groups: Groups) -> Clients:
         objective = scenario.private(folder) if config.privacy else scenario.objective()
-        return Clients(method.client, objective, scenario.initial, ids, config.seed)
+        return Clients(method.client, objective, scenario.initial, groups, config.seed)
 
     began = perf_counter()
     everybody = tuple(range(config.clients))
     workers = min(config.workers or len(os.sched_getaffinity(0)), config.clients)
     inline = workers == 1 or config.device != "cpu" or "fork" not in get_all_start_methods()
-    transport = Inline(make, everybody) if inline else Workers(make, roster.sizes, workers)
+    groups = grouped(roster.sizes, config.rows)
+    transport = Inline(make, groups) if inline else Workers(make, groups, roster.sizes, workers)
     try:
         Loop(config, method.server, roster, scenario.initial, transport, record, watcher, commits).run()
         if out:

@@ -87,7 +87,7 @@ def test_decay_and_pull_leave_statistics_alone(monkeypatch):
         objective = scenario.objective()
         method = config.method.method()
         roster = Roster((len(scenario.partition.clients[0].train),))
-        clients = Clients(method.client, objective, scenario.initial, (0,), 0)
+        clients = Clients(method.client, objective, scenario.initial, ((0,),), 0)
         state = method.server.start(scenario.initial, roster, 0)
         clients.begin((0,), roster, None)
         round_ = round_of(config, 1)
@@ -121,7 +121,7 @@ def test_large_answers_of_many_clients_do_not_block():
         def commit(self):
             pass
 
-    transport = Workers(lambda ids: Keeper(), [1] * 60, 2)
+    transport = Workers(lambda groups: Keeper(), tuple((i,) for i in range(60)), [1] * 60, 2)
     try:
         answers = transport.collect(large, range(60))
     finally:

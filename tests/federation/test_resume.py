@@ -262,10 +262,11 @@ def test_a_poisoned_uplink_never_reaches_a_peer_and_three_put_it_in_quarantine(t
     serve = Clients._serve
 
     def poisons(self, visit, client, received):
-        reply = serve(self, visit, client, received)
-        if client == 1 and visit.trains:
-            reply.uplink["core"][0] = torch.nan
-        return reply
+        replies = serve(self, visit, client, received)
+        for reply in replies:
+            if reply.client == 1 and visit.trains:
+                reply.uplink["core"][0] = torch.nan
+        return replies
 
     monkeypatch.setattr(Clients, "_serve", poisons)
     result = run("apple", tmp_path / "run", rounds=5)

@@ -3,8 +3,6 @@
 ``VARIANTS`` adds settings that change a method's course; ``ROUND`` what a method cannot run with is left out of.
 """
 
-from dataclasses import fields, is_dataclass
-
 import numpy as np
 import pytest
 import torch
@@ -12,7 +10,7 @@ from torch.testing import assert_close
 
 import pomona
 from pomona.federation.clients import Visit
-from pomona.federation.tree import flatten
+from pomona.federation.tree import flatten, joined
 from pomona.methods import METHODS
 from pomona.methods.base import Rows
 from pomona.objective.cohort import Cohort
@@ -127,16 +125,6 @@ def test_private_tensors_never_go_up(name, settings):
             for sent in reply.uplink.values():
                 if sent.is_floating_point() and secret.is_floating_point() and sent.numel() == secret.numel():
                     assert not torch.equal(sent.flatten(), secret.flatten())
-
-
-def joined(states):
-    """States of one client each as one of all: tensors along the leading axis."""
-    first = states[0]
-    if isinstance(first, torch.Tensor):
-        return torch.cat(states)
-    if is_dataclass(first):
-        return type(first)(**{f.name: joined([getattr(s, f.name) for s in states]) for f in fields(first)})
-    return first
 
 
 @every_method

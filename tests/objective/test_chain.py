@@ -86,7 +86,7 @@ def test_outputs_and_features_together_add_up():
         module, x, lambda outputs, features: nn.functional.cross_entropy(outputs, y) + features.std(0).sum()
     )
     assert_close(loss, expected, atol=0, rtol=1e-6)
-    assert (g - wanted).norm() <= 1e-6 * wanted.norm()
+    assert (g - wanted).norm() <= 1e-5 * wanted.norm()  # the standard deviation of four numbers amplifies rounding
 
 
 class Twice(nn.Linear):

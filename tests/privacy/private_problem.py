@@ -72,7 +72,7 @@ def rounds(method: Method, p: Problem, count: int, **over: float) -> tuple[Clien
     """Train a method for some rounds: the clients, the server's state, and every reply in order."""
     roster, ids = Roster(p.sizes), tuple(range(len(p.sizes)))
     initial = Initial(lambda _: p.row.clone(), p.space.layers)
-    clients = Clients(method.client, p.objective, initial, ids, 0)
+    clients = Clients(method.client, p.objective, initial, tuple((i,) for i in ids), 0)
     server, replies = method.server.start(initial, roster, 0), []
     clients.begin(ids, roster, None)
     for number in range(1, count + 1):

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from pomona.errors import DivergedError
 from pomona.federation.round import Roster, Round
-from pomona.federation.tree import apply, flatten, rebuild
+from pomona.federation.tree import flatten, joined, rebuild, row
 from pomona.methods.base import Client, Downlink, Initial, Received, Rows
 from pomona.metrics.final import full_metrics, score
 from pomona.objective.cohort import Cohort
@@ -24,6 +24,7 @@ from pomona.rng import number
 
 EVALUATED = ("validation", "test")
 Named = tuple[str, str]  # (model, when)
+Groups = tuple[tuple[int, ...], ...]  # clients of one process, by the call they train in
 
 
 @dataclass(frozen=True)
@@ -75,27 +76,33 @@ class Reply:
 
 @dataclass
 class Clients:
-    """The clients of one process: their states, and the round in flight."""
+    """The clients of one process: their states, and the round in flight.
+
+    ``groups``: clients that train as rows of one call, each group's longest pass first; see ``grouped``.
+    """
 
     client: Client
     objective: Objective
     initial: Initial
-    ids: tuple[int, ...]
+    groups: Groups
     seed: int
     _states: dict[int, Any] = field(default_factory=dict)
     _pending: dict[int, Any] = field(default_factory=dict)
     _models: dict[int, dict[Named, Tensor]] = field(default_factory=dict)
 
-    def begin(self, ids: tuple[int, ...], roster: Roster, row: Tensor | None) -> None:
-        """Make the first states of clients that join; they start from ``row`` (d,), or the run's initial models."""
-        initial = self.initial if row is None else replace(self.initial, make=lambda _: row.clone())
+    def begin(self, ids: tuple[int, ...], roster: Roster, w: Tensor | None) -> None:
+        """Make the first states of clients that join; they start from ``w`` (d,), or the run's initial models."""
+        initial = self.initial if w is None else replace(self.initial, make=lambda _: w.clone())
         for client in ids:
             self._states[client] = self.client.start(initial, roster, (client,), self.seed)
 
     def visit(self, visit: Visit, down: Downlink) -> list[Reply]:
-        """Serve these clients, one row at a time. Their states change with ``commit`` only."""
+        """Serve these clients, a group a call. Their states change with ``commit`` only."""
         self._pending = {}
-        return [self._try(visit, client, cut(down, k)) for k, client in enumerate(visit.ids)]
+        place = {client: k for k, client in enumerate(visit.ids)}
+        calls = [tuple(i for i in group if i in place) for group in self.groups]
+        replies = [r for ids in calls if ids for r in self._try(visit, ids, cut(down, [place[i] for i in ids]))]
+        return sorted(replies, key=lambda r: place[r.client])
 
     def commit(self, ids: Sequence[int]) -> None:
         """Keep what the last visit's training made of these clients; all others stay as they were."""
@@ -112,15 +119,15 @@ class Clients:
         for client in ids:
             template = self.client.start(self.initial, roster, (client,), self.seed)
             self._states[client] = rebuild(template, named, f"client.{client}")
-        for path, row in named.items():
+        for path, kept in named.items():
             kind, owner, *rest = path.split(".")
             if kind == "kept" and int(owner) in ids:
                 model, when = rest
-                self._models.setdefault(int(owner), {})[model, when] = row
+                self._models.setdefault(int(owner), {})[model, when] = kept
 
     def models(self, client: int) -> dict[Named, dict[str, Tensor]]:
         """The kept models of a client by (model, when), as named tensors."""
-        return {named: self.objective.tensors(row, client) for named, row in self._models.get(client, {}).items()}
+        return {named: self.objective.tensors(w, client) for named, w in self._models.get(client, {}).items()}
 
     def private(self, client: int) -> dict[str, Tensor]:
         """The tensors of a client's state that its method names private."""
@@ -146,8 +153,8 @@ class Clients:
         data, seed = self.objective.data, self.seed
         return [
             {"model": model, "when": when, "split": split, "client": client}
-            | full_metrics(*self.objective.outputs(row, client, split), data.targets, seed=seed, client=client)
-            for (model, when), row in self._models.get(client, {}).items()
+            | full_metrics(*self.objective.outputs(w, client, split), data.targets, seed=seed, client=client)
+            for (model, when), w in self._models.get(client, {}).items()
             for split in EVALUATED
             if len(data.rows[split][client])
         ]
@@ -156,43 +163,43 @@ class Clients:
         """A client's committed state; None before it has begun."""
         return self._states.get(client)
 
-    def _try(self, visit: Visit, client: int, received: Received) -> Reply:
-        """Serve a client; if its numbers diverge, its round is discarded and its state stays."""
+    def _try(self, visit: Visit, ids: tuple[int, ...], received: Received) -> list[Reply]:
+        """Serve a group; a client whose numbers diverge has its round discarded, and its state stays."""
         try:
-            return self._serve(visit, client, received)
+            return self._serve(visit, ids, received)
         except DivergedError as fault:
-            return Reply(client, fault=str(fault))
+            if len(ids) == 1:
+                return [Reply(ids[0], fault=str(fault))]
+        alone = [self._try(visit, (i,), one(received, k)) for k, i in enumerate(ids)]
+        return [reply for replies in alone for reply in replies]
 
-    def _serve(self, visit: Visit, client: int, received: Received) -> Reply:
+    def _serve(self, visit: Visit, ids: tuple[int, ...], received: Received) -> list[Reply]:
         began = perf_counter()
-        cohort = Cohort(self.objective, (client,), visit.roster, visit.round, visit.trains, visit.watched)
+        cohort = Cohort(self.objective, ids, visit.roster, visit.round, visit.trains, visit.watched)
         train = self.client.adapt if visit.adapts and self.client.adapt else self.client.train
-        with torch.random.fork_rng(devices=[]):
-            # Dropout draws from PyTorch's global generator; here it has an address too.
-            torch.default_generator.manual_seed(number(self.seed, "forward", visit.round.number, client))
-            own = apply(torch.clone, self.state(client))
+        with torch.random.fork_rng():
+            # Dropout draws from PyTorch's global generators; here they have an address too.
+            torch.manual_seed(number(self.seed, "forward", visit.round.number, *ids))
+            own = joined([self.state(i) for i in ids])
             state, uplink, info = train(own, received, cohort, visit.round)
-        scores = [
-            self._score(model, when, split, client, W[0])
-            for (model, when), W in cohort.observed.items()
-            for split in EVALUATED
-        ]
-        if visit.trains:
-            self._pending[client] = state
-        if visit.keep:
-            rows: dict[Named, Tensor] = {named: W[0] for named, W in cohort.observed.items()}
-            self._models.setdefault(client, {}).update(rows)
-        return Reply(
-            client,
-            {k: v[0] for k, v in uplink.items()},
-            {k: v[0].clone() for k, v in info.items()},
-            cohort.training_losses()[0],
-            scores,
-            perf_counter() - began,
-        )
+        losses, replies = cohort.training_losses(), []
+        for k, client in enumerate(ids):
+            scores = [
+                self._score(model, when, split, client, W[k])
+                for (model, when), W in cohort.observed.items()
+                for split in EVALUATED
+            ]
+            if visit.trains:
+                self._pending[client] = state if len(ids) == 1 else row(state, k)
+            if visit.keep:
+                rows: dict[Named, Tensor] = {named: W[k].clone() for named, W in cohort.observed.items()}
+                self._models.setdefault(client, {}).update(rows)
+            sent, seen = {n: v[k] for n, v in uplink.items()}, {n: v[k].clone() for n, v in info.items()}
+            replies.append(Reply(client, sent, seen, losses[k], scores, (perf_counter() - began) / len(ids)))
+        return replies
 
-    def _score(self, model: str, when: str, split: str, client: int, row: Tensor) -> Score:
-        outputs, targets = self.objective.outputs(row, client, split)
+    def _score(self, model: str, when: str, split: str, client: int, w: Tensor) -> Score:
+        outputs, targets = self.objective.outputs(w, client, split)
         if not len(targets):
             return Score(model, when, split, 0, None, None)
         loss = float(self.objective.criterion(outputs, targets).double().mean())
@@ -201,11 +208,28 @@ class Clients:
         return Score(model, when, split, len(targets), loss, score(outputs, targets, self.objective.data.targets))
 
 
-def cut(down: Downlink, k: int) -> dict[str, Any]:
-    """What the k-th receiver of a downlink gets: a row (1, d) of its own, or its part of a bank."""
+def grouped(sizes: Sequence[int], rows: int) -> Groups:
+    """Clients in groups of ``rows`` that train in one call, by their numbers of samples, the largest first.
+
+    A function of the federation alone: neither who takes part nor the number of workers changes who shares a call.
+    """
+    order = sorted(range(len(sizes)), key=lambda i: (-sizes[i], i))
+    return tuple(tuple(order[k : k + rows]) for k in range(0, len(order), rows))
+
+
+def cut(down: Downlink, places: list[int]) -> Received:
+    """What the receivers at these places of a downlink get: rows (n, d) of their own, or their part of a bank."""
     return {
-        name: rows.bank[rows.index[k : k + 1]] if rows.index.dim() == 1 else Rows(rows.bank, rows.index[k : k + 1])
+        name: rows.bank[rows.index[places]] if rows.index.dim() == 1 else Rows(rows.bank, rows.index[places])
         for name, rows in down.items()
+    }
+
+
+def one(received: Received, k: int) -> Received:
+    """What receiver ``k`` of a call got."""
+    return {
+        name: Rows(got.bank, got.index[k : k + 1]) if isinstance(got, Rows) else got[k : k + 1].clone()
+        for name, got in received.items()
     }
 
 

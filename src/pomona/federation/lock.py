@@ -5,6 +5,7 @@ import fcntl
 import json
 import os
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
@@ -43,9 +44,18 @@ def locked(folder: Path) -> Iterator[None]:
         os.close(handle)
 
 
-def _take(handle: int, folder: Path) -> None:
+def _take(handle: int, folder: Path, patience: float = 2.0) -> None:
+    """Take the lock, or refuse after ``patience`` seconds: a dead holder's newborn child may still let go of it."""
+    until = time.monotonic() + patience
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        while True:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > until:
+                    raise
+                time.sleep(0.05)
         os.ftruncate(handle, 0)
         since = datetime.now(UTC).isoformat(timespec="seconds")
         os.write(handle, json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "since": since}).encode())

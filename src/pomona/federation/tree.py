@@ -3,10 +3,11 @@
 A state is None, a tensor, or a frozen dataclass of states.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any, TypeVar
 
+import torch
 from torch import Tensor
 
 from pomona.errors import CheckpointError
@@ -18,6 +19,22 @@ def apply(function: Callable[[Tensor], Tensor], state: S) -> S:
     """The same state with ``function`` applied to every tensor of it."""
     mapped: S = _map(lambda _, tensor: function(tensor), state, "")
     return mapped
+
+
+def joined(states: Sequence[S]) -> S:
+    """States of one client each as a state of all: copies of their tensors, along the leading axis."""
+    first = states[0]
+    if isinstance(first, Tensor):
+        return torch.cat(states)  # type: ignore[arg-type, return-value]
+    if first is None:
+        return first
+    parts = {name: joined([getattr(state, name) for state in states]) for name, _, _ in _parts(first, "")}
+    return type(first)(**parts)
+
+
+def row(state: S, k: int) -> S:
+    """The state of the k-th client of a state of several, on its own storage."""
+    return apply(lambda t: t[k : k + 1].clone(), state)
 
 
 def flatten(state: object, prefix: str) -> dict[str, Tensor]:

@@ -14,19 +14,19 @@ import torch
 from torch import Tensor, multiprocessing
 
 from pomona.errors import WorkerError
-from pomona.federation.clients import Clients, Reply, Visit
+from pomona.federation.clients import Clients, Groups, Reply, Visit
 from pomona.federation.round import Roster
 from pomona.methods.base import Downlink, Rows
 
 T = TypeVar("T")
-Make = Callable[[tuple[int, ...]], Clients]  # ids -> the clients of one process
+Make = Callable[[Groups], Clients]  # groups -> the clients of one process
 
 
 class Inline:
     """All clients in this process."""
 
-    def __init__(self, make: Make, ids: tuple[int, ...]) -> None:
-        self._clients = make(ids)
+    def __init__(self, make: Make, groups: Groups) -> None:
+        self._clients = make(groups)
 
     def begin(self, ids: tuple[int, ...], roster: Roster, row: Tensor | None) -> None:
         """Make the first states of clients that join."""
@@ -53,25 +53,26 @@ class Inline:
 
 
 class Workers:
-    """Clients spread over forked processes by their number of samples; each process has one computing thread.
+    """Groups of clients spread over forked processes by their number of samples; each process has one computing thread.
 
     Tensors travel through shared memory. A worker keeps its clients' states; the processes end with ``close``.
     """
 
-    def __init__(self, make: Make, sizes: Sequence[int], workers: int) -> None:
+    def __init__(self, make: Make, groups: Groups, sizes: Sequence[int], workers: int) -> None:
         context = multiprocessing.get_context("fork")
         self._home: dict[int, int] = {}
         self._pipes: list[Any] = []
         self._processes: list[Any] = []
-        for worker, ids in enumerate(spread(sizes, workers)):
+        for worker, homes in enumerate(spread([sum(sizes[i] for i in group) for group in groups], workers)):
+            own = tuple(groups[k] for k in homes)
             here, there = context.Pipe()
             self._pipes.append(here)
             process = context.Process(
-                target=_serve, args=(there, list(self._pipes), make, ids), daemon=True, name=f"pomona-worker-{worker}"
+                target=_serve, args=(there, list(self._pipes), make, own), daemon=True, name=f"pomona-worker-{worker}"
             )
             process.start()
             there.close()
-            self._home |= dict.fromkeys(ids, worker)
+            self._home |= {i: worker for group in own for i in group}
             self._processes.append(process)
 
     def begin(self, ids: tuple[int, ...], roster: Roster, row: Tensor | None) -> None:
@@ -158,7 +159,7 @@ class Workers:
 
 
 def spread(sizes: Sequence[int], workers: int) -> list[tuple[int, ...]]:
-    """Clients per worker: the largest first, each to the worker with the least so far; none stays empty."""
+    """What each worker gets of pieces of these sizes: the largest first, to whoever has least; none stays empty."""
     homes: list[list[int]] = [[] for _ in range(min(workers, len(sizes)))]
     for client in sorted(range(len(sizes)), key=lambda i: (-sizes[i], i)):
         min(homes, key=lambda home: (sum(sizes[i] for i in home), len(home))).append(client)
@@ -169,13 +170,13 @@ def _each(clients: Clients, what: Callable[[Clients, int], T], ids: list[int]) -
     return [(i, what(clients, i)) for i in ids]
 
 
-def _serve(pipe: Any, inherited: list[Any], make: Make, ids: tuple[int, ...]) -> None:
+def _serve(pipe: Any, inherited: list[Any], make: Make, groups: Groups) -> None:
     for end in inherited:
         end.close()  # the parent's ends: while a copy is open here, its death would go unnoticed
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     torch.set_num_threads(1)
-    clients = make(ids)
+    clients = make(groups)
     with contextlib.suppress(EOFError, ConnectionResetError, BrokenPipeError):
         while request := pipe.recv():
             function, args = request

@@ -1,0 +1,58 @@
+"""Clients as rows of one call: close to one at a time, and still independent of the number of workers."""
+
+import pytest
+from torch.testing import assert_close
+
+import pomona
+from pomona.errors import DivergedError
+from pomona.federation.clients import grouped
+from pomona.methods import METHODS
+from pomona.objective.cohort import Cohort
+from pomona.objective.loop import LoopObjective
+from pomona.objective.stacked import StackedObjective
+from pomona.scenario import Scenario
+from problems import tiny
+
+
+def test_groups_follow_from_the_sizes_alone():
+    assert grouped((1, 9, 3, 9, 2), 2) == ((1, 3), (2, 4), (0,))
+    assert grouped((1, 9, 3), 1) == ((1,), (2,), (0,))
+    assert grouped((), 3) == ()
+    assert grouped((4, 4), 9) == ((0, 1),)
+
+
+@pytest.mark.parametrize("name", list(METHODS))
+def test_every_method_comes_close_to_one_row_a_call(name):
+    one, all_ = (pomona.run(tiny(name, rows_per_call=rows, rounds=2)) for rows in (1, 4))
+    for a, b in zip(one.rounds, all_.rounds, strict=True):
+        assert a.cohort == b.cohort
+        assert a.bytes_up == b.bytes_up
+        assert_close(list(a.loss), list(b.loss), rtol=2e-2, atol=2e-2)
+    assert len(one.evaluations) == len(all_.evaluations)
+
+
+def test_rows_share_calls_whatever_the_workers(tmp_path):
+    runs = [
+        pomona.run(tiny("apple", rows_per_call=2, workers=w, participation=0.75, rounds=4), tmp_path / str(w))
+        for w in (1, 2)
+    ]
+    assert runs[0].evaluations == runs[1].evaluations
+    assert [r.loss for r in runs[0].rounds] == [r.loss for r in runs[1].rounds]
+
+
+def test_the_engine_follows_from_network_and_setting():
+    assert isinstance(Scenario.prepare(tiny("fedavg")).objective(), LoopObjective)
+    assert isinstance(Scenario.prepare(tiny("fedavg", rows_per_call=4)).objective(), StackedObjective)
+
+
+def test_one_diverging_client_of_a_call_leaves_the_others(monkeypatch):
+    gradient = Cohort.gradient
+
+    def breaks(self, W, batch, criterion=None):
+        if 2 in self.clients[: len(W)] and self.round.number == 2:
+            raise DivergedError("client 2, round 2, step 0: the loss is nan; lower lr")
+        return gradient(self, W, batch, criterion)
+
+    monkeypatch.setattr(Cohort, "gradient", breaks)
+    result = pomona.run(tiny("apple", rows_per_call=4))
+    assert [r.cohort for r in result.rounds] == [(0, 1, 2, 3), (0, 1, 3), (0, 1, 2, 3)]
