@@ -27,6 +27,7 @@ from pomona.federation.lock import locked
 from pomona.federation.loop import Loop, Watcher
 from pomona.federation.round import Roster
 from pomona.federation.status import Status, ended, read_status, write_status
+from pomona.federation.tree import flatten
 from pomona.metrics.outcome import summarise
 from pomona.models.space import ParameterSpace
 from pomona.record import EVENTS, Evaluation, Record, Result, RoundRow, gather, load, require_free, writing
@@ -131,6 +132,16 @@ def require_possible(scenario: Scenario) -> None:
         raise ConfigError(
             f"buffers = 'average', but {config.method.name} trains mixtures of models, which leave no one model's "
             "BatchNorm statistics behind; set buffers=local"
+        )
+    kept = flatten(method.client.start(scenario.initial, Roster((1,) * config.clients), (0,), config.seed), "state")
+    need, have = (
+        config.clients * sum(t.nbytes for t in kept.values()),
+        os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
+    )
+    if need > have:
+        raise ConfigError(
+            f"what {config.clients} clients of {config.method.name} keep takes {need / 1e9:.1f} GB, this machine has "
+            f"{have / 1e9:.1f} GB; take fewer clients or a smaller model, for apple leave method.budget out"
         )
     if config.momentum and method.card.plain_steps:
         raise ConfigError(f"momentum = {config.momentum}, but {config.method.name} assumes plain SGD; set momentum=0")

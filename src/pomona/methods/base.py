@@ -178,7 +178,7 @@ def descend(w: Tensor, g: Tensor, velocity: Tensor, round_: Round) -> None:
     if round_.weight_decay:
         g = g + round_.weight_decay * w
     if round_.momentum:
-        g = velocity.mul_(round_.momentum).add_(g)
+        g = torch.add(g, velocity, alpha=round_.momentum, out=velocity)  # one pass over memory, not two
     w.sub_(g, alpha=round_.lr)
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from math import isfinite
 from typing import Any, Literal
 
 import torch
@@ -38,12 +39,11 @@ class Cohort:
     trains: bool = True
     watched: frozenset[str] = frozenset()
     observed: dict[tuple[str, When], Tensor] = field(default_factory=dict)
-    _losses: Tensor = field(init=False)
-    _samples: Tensor = field(init=False)
+    _losses: list[float] = field(init=False)
+    _samples: list[int] = field(init=False)
 
     def __post_init__(self) -> None:
-        self._losses = torch.zeros(len(self.clients), dtype=torch.float64)
-        self._samples = torch.zeros(len(self.clients), dtype=torch.float64)
+        self._losses, self._samples = [0.0] * len(self.clients), [0] * len(self.clients)
 
     @property
     def ids(self) -> Tensor:
@@ -84,15 +84,15 @@ class Cohort:
     ) -> tuple[Tensor, Tensor]:
         """Mean losses (n,) of rows W on the batch, gradients G (n, d). Raises DivergedError naming who and where."""
         losses, G = self.objective.gradient(W, batch.indices, criterion)
-        for k in (~torch.isfinite(losses)).nonzero().flatten().tolist():
-            raise DivergedError(
-                f"client {self.clients[k]}, round {self.round.number}, step {batch.step}: "
-                f"the loss is {float(losses[k])}; lower lr"
-            )
-        if batch.purpose == TRAINING:
-            counts = torch.tensor([len(i) for i in batch.indices], dtype=torch.float64)
-            self._losses[: len(counts)] += losses.double().cpu() * counts
-            self._samples[: len(counts)] += counts
+        for k, (loss, index) in enumerate(zip(losses.tolist(), batch.indices, strict=True)):
+            if not isfinite(loss):
+                raise DivergedError(
+                    f"client {self.clients[k]}, round {self.round.number}, step {batch.step}: "
+                    f"the loss is {loss}; lower lr"
+                )
+            if batch.purpose == TRAINING:
+                self._losses[k] += loss * len(index)
+                self._samples[k] += len(index)
         return losses, G
 
     def loss(self, W: Tensor, split: str) -> Tensor:
@@ -113,4 +113,4 @@ class Cohort:
         """Mean training loss per client over the steps taken so far; None before the first, or if it is not shown."""
         if isinstance(self.objective, Guarded) and not self.objective.shows_losses:
             return [None] * len(self.clients)
-        return [float(s / n) if n else None for s, n in zip(self._losses, self._samples, strict=True)]
+        return [s / n if n else None for s, n in zip(self._losses, self._samples, strict=True)]
