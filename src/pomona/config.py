@@ -3,7 +3,7 @@
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 import tomli_w
 from pydantic import Field, ValidationError
@@ -22,6 +22,7 @@ from pomona.privacy.settings import Privacy
 from pomona.settings import Settings
 
 Tree = dict[str, Any]
+S = TypeVar("S", bound=Settings)
 
 SECTIONS = ("method", "data", "partition", "model")
 CHOICES: dict[str, Mapping[str, type[Settings]]] = {"method": METHODS, "partition": RECIPES}
@@ -84,10 +85,18 @@ def resolve(*layers: Mapping[str, Any]) -> Config:
         name = part.get("name") if isinstance(part, dict) else part
         if name is not None and name not in kinds:
             raise ConfigError(f"unknown {section} {name!r}; {near(str(name), kinds)}")
+    return validated(Config, tree)
+
+
+def validated(kind: type[S], tree: Tree) -> S:
+    """The settings a tree says. Raises ConfigError naming every bad key or value, with near names of unknown keys."""
     try:
-        return Config.model_validate(tree)
+        return kind.model_validate(tree)
     except ValidationError as fault:
-        raise ConfigError("; ".join(_explain(dict(e), tree) for e in fault.errors())) from None
+        known = keys(tree, kind)
+        # A default that follows from a key that is itself bad is nothing to tell of.
+        said = [_explain(dict(e), known) for e in fault.errors() if e["type"] != "default_factory_not_called"]
+        raise ConfigError("; ".join(said)) from None
 
 
 def named(layer: Mapping[str, Any]) -> Tree:
@@ -148,39 +157,39 @@ def _snake(value: Any) -> Any:
     return value
 
 
-def _explain(error: Tree, tree: Tree) -> str:
+def _explain(error: Tree, known: Iterable[str]) -> str:
     # A discriminated union puts the chosen name into the path; users know the section only.
     path = [str(p) for i, p in enumerate(error["loc"]) if not (i == 1 and error["loc"][0] in CHOICES)]
     key = ".".join(path)
     match error["type"]:
         case "extra_forbidden":
-            return f"unknown key {key!r}; {_nearest(key, tree)}"
+            return f"unknown key {key!r}; {_nearest(key, known)}"
         case "missing":
             return f"{key} must be set"
         case "union_tag_not_found":
             return f"{key}.name must be set; known: {', '.join(CHOICES.get(key, {}))}"
         case _:
-            return f"{key} = {error['input']!r}: {error['msg'][0].lower()}{error['msg'][1:]}"
+            said = error["msg"].removeprefix("Value error, ")
+            return f"{key} = {error['input']!r}: {said[0].lower()}{said[1:]}" if key else said
 
 
-def _nearest(key: str, tree: Tree) -> str:
+def _nearest(key: str, known: Iterable[str]) -> str:
     """Near names of an unknown key: those spelt like it, here or in another section."""
-    known = set(keys(tree))
     here = [k for k in known if k.rpartition(".")[2] == key.rpartition(".")[2]]
     return f"did you mean {' or '.join(sorted(here))}?" if here else near(key, known)
 
 
-def keys(tree: Tree) -> list[str]:
-    """All dotted keys that a run with this method and partition knows."""
+def keys(tree: Tree, kind: type[Settings] = Config) -> list[str]:
+    """All dotted keys that settings with this method and partition know."""
     names = []
-    for name, field in Config.model_fields.items():
+    for name, field in kind.model_fields.items():
         part = tree.get(name)
         if name in CHOICES:
             chosen = str(part.get("name")) if isinstance(part, dict) else ""
             kinds = [CHOICES[name][chosen]] if chosen in CHOICES[name] else list(CHOICES[name].values())
         else:
             kinds = [t for t in (field.annotation, *get_args(field.annotation)) if _is_section(t)]
-        names += [f"{name}.{k}" for kind in kinds for k in _names(kind)] or [name]
+        names += [f"{name}.{k}" for section in kinds for k in _names(section)] or [name]
     return sorted(set(names))
 
 

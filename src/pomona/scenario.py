@@ -33,11 +33,12 @@ CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 @dataclass(frozen=True)
 class Scenario:
-    """Data, partition and network of a run."""
+    """Data, partition and network of a run; ``titles`` name its clients, where the data do not."""
 
     config: Config
     dataset: Dataset
     partition: Partition
+    titles: tuple[str, ...] = ()
 
     @classmethod
     def prepare(cls, config: Config) -> "Scenario":
@@ -94,7 +95,9 @@ class Scenario:
 
     @property
     def names(self) -> list[str]:
-        """Client names: the data's own, or their numbers."""
+        """Client names: those given, else the data's own, else their numbers."""
+        if self.titles:
+            return list(self.titles)
         owners = self.dataset.owners
         if owners is not None and self.config.partition.name == "natural":
             return list(owners.names)

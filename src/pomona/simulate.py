@@ -3,7 +3,7 @@
 import os
 import platform
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from importlib.metadata import version
 from math import isfinite
@@ -20,11 +20,13 @@ from pomona import personal
 from pomona.config import Config
 from pomona.errors import ConfigError, LockedError, StorageError, WorkerError
 from pomona.federation import checkpoint
+from pomona.federation.checkpoint import differing
 from pomona.federation.clients import Clients, Groups, grouped
 from pomona.federation.commits import FOLDER, Commits, find, identity
 from pomona.federation.durable import probe
 from pomona.federation.lock import locked
 from pomona.federation.loop import Loop, Watcher
+from pomona.federation.membership import Planned
 from pomona.federation.round import Roster
 from pomona.federation.status import Status, ended, read_status, write_status
 from pomona.federation.tree import flatten
@@ -35,6 +37,7 @@ from pomona.scenario import Scenario
 from pomona.transport.processes import Inline, Workers
 
 VAULTS = Path("private") / "dp"  # keys and ledgers
+BF16 = ("amx_bf16", "avx512_bf16", "bf16")  # the last is ARM's
 
 
 class Silent:
@@ -75,6 +78,7 @@ def simulate(
     torch.set_num_threads(1)
     require_possible(scenario)
     watcher = watcher or Silent()
+    _note_slow(scenario.config, watcher)
     if out is None:
         return _train(scenario, Record(None, scenario.config.tree()), watcher, Commits(None, 1, {}))
     if not resume:
@@ -119,7 +123,28 @@ def _attempt(scenario: Scenario, out: Path, watcher: Watcher, resume: bool) -> R
         watcher.note(f"this run will cost a client at most epsilon {worst:.3g} at delta {delta:g}")
     after = found.meta["events"] if found else 0 if begun else None
     with Record(out, scenario.config.tree(), after) as record:
+        if found:
+            _note_moves(record.events[0]["versions"], versions(), watcher)
         return _train(scenario, record, watcher, Commits(out, scenario.config.checkpoint_every, stamp, found))
+
+
+def bf16_instructions() -> list[str]:
+    """The processor's instructions for bf16 arithmetic, by PyTorch's names; without any it is emulated."""
+    known = getattr(torch.cpu, "get_capabilities", dict)()  # younger than the oldest PyTorch that will do
+    return [name for name in BF16 if known.get(name)]
+
+
+def _note_slow(config: Config, watcher: Watcher) -> None:
+    """Say that bf16 costs time where it was chosen to save it."""
+    if config.precision == "bf16" and config.device == "cpu" and not bf16_instructions():
+        watcher.note("this processor has no bf16 arithmetic (AMX, AVX512-BF16): bf16 is slower than fp32 here")
+
+
+def _note_moves(then: Mapping[str, str], now: Mapping[str, str], watcher: Watcher) -> None:
+    """Say which versions are others than those that a run was begun with: its bits may differ from there on."""
+    moved = [f"{name} {then.get(name)}, now {now.get(name)}" for name in differing(then, now)]
+    if moved:
+        watcher.note(f"begun with {'; '.join(moved)}: the end may differ in its last bits from a run without a break")
 
 
 def require_possible(scenario: Scenario) -> None:
@@ -168,7 +193,8 @@ def _train(scenario: Scenario, record: Record, watcher: Watcher, commits: Commit
     groups = grouped(roster.sizes, config.rows)
     transport = Inline(make, groups) if inline else Workers(make, groups, roster.sizes, workers)
     try:
-        Loop(config, method.server, roster, scenario.initial, transport, record, watcher, commits).run()
+        attendance = Planned(config.membership, roster)
+        Loop(config, method.server, attendance, scenario.initial, transport, record, watcher, commits).run()
         if out:
             with writing(out):
                 save_models(out, transport, scenario, method.card.headline)

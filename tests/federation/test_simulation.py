@@ -5,6 +5,7 @@ import os
 
 import numpy as np
 import pytest
+import torch
 from safetensors.numpy import load_file
 
 import pomona
@@ -12,6 +13,7 @@ from pomona.errors import ConfigError, DataError, DivergedError, LockedError, Po
 from pomona.federation.clients import Clients
 from pomona.federation.loop import due, round_of, select
 from pomona.record import load
+from pomona.simulate import Silent
 from pomona.transport.processes import spread
 from problems import tiny
 
@@ -214,3 +216,20 @@ def test_a_method_that_validates_names_who_cannot(name, tmp_path):
     with pytest.raises(DataError, match=rf"client 1.*{name}.*data\.validation_share"):
         pomona.run(tiny(name, data=data), tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("precision", "has", "said"),
+    [("bf16", {}, 1), ("bf16", {"avx512_bf16": False}, 1), ("bf16", {"amx_bf16": True}, 0), ("fp32", {}, 0)],
+)
+def test_bf16_on_a_processor_without_it_is_said_to_be_slower(monkeypatch, precision, has, said):
+    notes = []
+
+    class Listener(Silent):
+        def note(self, text):
+            notes.append(text)
+
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: has)
+    pomona.run(tiny("fedavg", rounds=1, precision=precision), watcher=Listener())
+    assert len(notes) == said
+    assert all("bf16 is slower than fp32" in note for note in notes)

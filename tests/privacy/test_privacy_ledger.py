@@ -74,7 +74,7 @@ def test_every_changed_missing_or_moved_line_is_found(tmp_path):
     damaged += [["not JSON\n"], ["[]\n"], []]
     for content in damaged:
         path(tmp_path).write_text("".join(content))
-        with pytest.raises(StorageError, match="restore it"):
+        with pytest.raises(PrivacyError, match="restore it"):
             Ledger.open(path(tmp_path))
 
 
@@ -86,7 +86,7 @@ def test_every_flipped_bit_is_found(tmp_path):
         flipped = bytearray(content)
         flipped[place] ^= 1 << (place % 8)
         path(tmp_path).write_bytes(bytes(flipped))
-        with pytest.raises(StorageError):
+        with pytest.raises(PrivacyError):
             Ledger.open(path(tmp_path))
 
 
@@ -162,20 +162,20 @@ def test_key_and_ledger_belong_together(tmp_path):
     for file in ("key", "ledger.jsonl"):
         assert (home / file).stat().st_mode & 0o777 == 0o600
         (home / file).rename(tmp_path / "aside")
-        with pytest.raises(StorageError, match="restore"):
+        with pytest.raises(PrivacyError, match="restore"):
             Vault.open(tmp_path, 0, secret)
         (home / file).write_bytes((other / file).read_bytes())
         (home / file).chmod(0o600)
-        with pytest.raises(StorageError, match="another client or key"):
+        with pytest.raises(PrivacyError, match="another client or key"):
             Vault.open(tmp_path, 0, secret)
         (tmp_path / "aside").rename(home / file)
     assert Vault.open(tmp_path, 0, secret).position().entries == 1
     (home / "key").chmod(0o644)
-    with pytest.raises(StorageError, match="chmod 600"):
+    with pytest.raises(PrivacyError, match="chmod 600"):
         Vault.open(tmp_path, 0, secret)
     (home / "key").chmod(0o600)
     (home / "key").write_text("abc")
-    with pytest.raises(StorageError, match="no key"):
+    with pytest.raises(PrivacyError, match="no key"):
         Vault.open(tmp_path, 0, secret)
 
 

@@ -1,11 +1,13 @@
 """The command line: thin, typed functions, imported when their command is called."""
 
+import os
 import signal
 import sys
 from collections.abc import Sequence
+from contextlib import redirect_stderr, suppress
 from pathlib import Path
 from threading import current_thread, main_thread
-from typing import NoReturn
+from typing import Any, NoReturn, TextIO
 
 from cyclopts import App, CycloptsError
 
@@ -19,20 +21,77 @@ app = App(
     help_flags=("--help", "-h"),
 )
 data = App(name="data", help="What data there is, and how a partition cuts it, before any training.")
+deploy = App(name="deploy", help="A federation between organisations: its kits, and a rehearsal on this machine.")
+server = App(name="server", help="The server of a federation between organisations.")
+silo = App(name="silo", help="A silo of a federation, on its own machine.")
+SERVER = {
+    "start": "Run the federation until it ends.",
+    "resume": "Go on with a run that was interrupted, or that failed.",
+    "status": "Show the round, who is present, absent or rejected and why, bytes and time.",
+    "stop": "Stop the server in order.",
+    "add": "Add a silo; it joins at the next round.",
+    "revoke": "Revoke a silo from the next round on.",
+    "audit": "Show the audit log, or verify it.",
+}
+SILO = {
+    "check": "Find out what is wrong before taking part, and say what would leave the silo.",
+    "start": "Take part: keep this silo connected until it is stopped.",
+    "status": "Show the node's state, the last visit, certificate and disk.",
+    "report": "Show what the federation did for this silo: accuracy, gain, who helped.",
+    "stop": "Stop taking part; the silo's state stays.",
+}
 
 app.command("pomona.cli.training:demo", name="demo", help="Compare four methods on embedded data, in under a minute.")
 app.command("pomona.cli.training:run", name="run", help="Train one federation and record it.")
+app.command("pomona.cli.bench:bench", name="bench", help="Run a suite: a table of methods and scenarios, tuned.")
 app.command("pomona.cli.looking:compare", name="compare", help="Tabulate recorded runs side by side.")
 app.command("pomona.cli.looking:report", name="report", help="Write the report page of recorded runs.")
 app.command("pomona.cli.looking:methods", name="methods", help="List the methods: paper, cost, what stays private.")
 app.command("pomona.cli.using:predict", name="predict", help="Let a client's personal model answer.")
+app.command("pomona.cli.using:export", name="export", help="Write a personal model for other programs.")
 data.command("pomona.cli.data:list_", name="list", help="List data sets, partitions and models.")
 data.command("pomona.cli.data:show", name="show", help="Show a scenario: sizes, label map, divergence.")
 app.command(data)
+deploy.command("pomona.cli.deploy:provision", name="provision", help="Make keys and kits for server and silos.")
+app.command(deploy)
+for name, what in SERVER.items():
+    server.command(f"pomona.cli.server:{name}", name=name, help=what)
+for name, what in SILO.items():
+    silo.command(f"pomona.cli.silo:{name}", name=name, help=what)
+app.command(server)
+app.command(silo)
+
+
+class Unheard:
+    """Standard error whose file may be full or whose reader may be gone: what cannot be said harms nothing else."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """Say it, or not."""
+        with suppress(OSError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        """What cannot be said now is not kept for later."""
+        try:
+            self._stream.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
 def main(words: Sequence[str] | None = None) -> None:
     """Run a command, this process's own without words; a user's mistake is one line and an exit code."""
+    with redirect_stderr(Unheard(sys.stderr)):
+        _main(words)
+
+
+def _main(words: Sequence[str] | None) -> None:
     if current_thread() is main_thread():
         signal.signal(signal.SIGTERM, _terminate)
     sys.path.append(str(Path.cwd()))  # module:function of a user's own, as `python -m` would find it
@@ -45,6 +104,8 @@ def main(words: Sequence[str] | None = None) -> None:
         print(f"error[USAGE]: {' '.join(str(fault).split())} See pomona --help.", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
+        if current_thread() is main_thread():
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second one could only disturb the end
         print("error[INTERRUPTED]: stopped before the end; `pomona run ... --resume` goes on", file=sys.stderr)
         sys.exit(130)
     except BrokenPipeError:

@@ -16,8 +16,10 @@ from pomona.errors import ConfigError
 from pomona.record import Evaluation, Result, RoundRow
 from pomona.report import table as result_table
 from pomona.report import write
+from pomona.report.live import following
 from pomona.scenario import Scenario
 from pomona.simulate import simulate
+from pomona.track import Together, tracking
 
 Words = Annotated[tuple[str, ...], Parameter(help="TOML files and key=value settings, e.g. rounds=10 method.mu=0.1")]
 Json = Annotated[bool, Parameter(name="--json", negative="", help="machine-readable output")]
@@ -48,7 +50,9 @@ def run(
     out: Annotated[Path | None, Parameter(help="folder for the record; default runs/METHOD-DATA-TIME")] = None,
     resume: Annotated[bool, Parameter(negative="", help="go on after the last committed round in --out")] = False,
     report: Annotated[bool, Parameter(help="write the report page at the end")] = True,
+    live: Annotated[bool, Parameter(negative="", help="write it during the run too; an open page follows")] = False,
     dry_run: Annotated[bool, Parameter(negative="", help="print the resolved settings and stop")] = False,
+    track: Annotated[Path | None, Parameter(help="folder for TensorBoard scalars, written as rounds go")] = None,
     json: Json = False,
 ) -> None:
     """Train one federation and record it.
@@ -75,7 +79,7 @@ def run(
     if resume and not out:
         raise ConfigError("--resume goes on in a folder that holds a run; name it with --out")
     folder = out or Path("runs") / f"{method}-{config.data.name.replace(':', '.')}-{datetime.now(UTC):%Y%m%d-%H%M%S-%f}"
-    result = watched(config, folder, resume)
+    result = watched(config, folder, resume, track, live)
     page = write([result], folder) if report else None
     if json:
         emit({**result.summary, "folder": folder, "report": page})
@@ -140,11 +144,13 @@ class Bar:
 
     def note(self, text: str) -> None:
         """Print a line above the bar."""
-        self._progress.console.print(f"warning: {text}", markup=False, highlight=False)
+        self._progress.console.print(f"note: {text}", markup=False, highlight=False)
 
 
-def watched(config: Config, folder: Path, resume: bool = False) -> Result:
-    """Run with a progress line."""
+def watched(
+    config: Config, folder: Path, resume: bool = False, track: Path | None = None, live: bool = False
+) -> Result:
+    """Run with a progress line; with TensorBoard scalars in a folder if one is given, and with a page that follows."""
     columns = (
         TextColumn("{task.description:<10}"),
         BarColumn(bar_width=24),
@@ -158,7 +164,11 @@ def watched(config: Config, folder: Path, resume: bool = False) -> Result:
         scenario = Scenario.prepare(config)
     progress = Progress(*columns, console=console)
     try:
-        return simulate(scenario, folder, Bar(progress, scenario.config), resume)
+        with tracking(track) as scalars, following(folder if live else None) as pages:
+            result = simulate(scenario, folder, Together(Bar(progress, scenario.config), *scalars, *pages), resume)
+            for board in scalars:
+                board.end(result)
+            return result
     finally:
         if progress.live.is_started:
             progress.stop()
@@ -187,6 +197,10 @@ def closing(result: Result, folder: Path, page: Path | None) -> None:
             f"never trained with: {len(unseen['clients'])} clients, {percent(unseen['mean'])} mean test accuracy in %"
             f" after {c['membership']['adapt_rounds']} rounds of their own"
         )
+    if "privacy" in s:
+        p = s["privacy"]
+        bound = "no bound" if p["epsilon"] is None else f"epsilon {p['epsilon']:.3g} at delta {p['delta']:g}"
+        lines(f"privacy: the client that spent most has {bound}" + (f"; {p['void']}" if p["void"] else ""))
     per_round = max(1, len(result.rounds))
     lines(
         f"{s['rounds']} rounds in {s['seconds']:.1f} s; {size(s['bytes_down'])} down, {size(s['bytes_up'])} up"

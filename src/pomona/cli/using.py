@@ -1,7 +1,8 @@
-"""``pomona predict``: a saved personal model answers for new inputs."""
+"""``pomona predict`` and ``pomona export``: what comes of a saved personal model."""
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 from zipfile import BadZipFile
 
 import numpy as np
@@ -9,7 +10,7 @@ from cyclopts import Parameter
 from numpy.typing import NDArray
 
 from pomona.cli.words import emit, out, table
-from pomona.errors import DataError
+from pomona.errors import ConfigError, DataError, near
 
 if TYPE_CHECKING:
     from pomona.personal import PersonalModel
@@ -39,6 +40,53 @@ def predict(model: Path, *inputs: Path, json: Json = False) -> None:
         for k, answer in enumerate(net.predict(values)):
             rows.append({"input": f"{path}[{k}]" if len(values) > 1 else str(path), **answer})
     emit(rows) if json else out.print(table(rows))
+
+
+def export(
+    run: Path,
+    *,
+    client: Annotated[str, Parameter(help="number of the client from 0, or its name")],
+    to: Annotated[
+        Literal["safetensors", "pt2", "onnx"],
+        Parameter(help="plain tensors, a program for torch.export.load, or ONNX"),
+    ],
+    out_: Annotated[Path | None, Parameter(name="--out", help="the file; default RUN/exports/client-NN.FORMAT")] = None,
+    json: Json = False,
+) -> None:
+    """Write a client's personal model for other programs.
+
+    A program (pt2) and an ONNX file take samples as their owner holds them and normalise them on their own; the tensors
+    (safetensors) are the network's state_dict and nothing more.
+
+    Parameters
+    ----------
+    run
+        a folder that `pomona run` wrote
+    """
+    from pomona.export import export as write
+    from pomona.export import inputs
+    from pomona.personal import PersonalModel
+    from pomona.record import load, writing
+
+    number = client_number(client, load(run).about["clients"])
+    net = PersonalModel.load(run / "models" / f"client-{number:02d}.safetensors")
+    path = out_ or run / "exports" / f"client-{number:02d}.{to}"
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write(net, path, to)
+    if json:
+        emit({"written": path, "client": net.about["client"], "model": net.about["model"], "inputs": inputs(net)})
+    else:
+        print(path)
+
+
+def client_number(word: str, names: Sequence[str]) -> int:
+    """The number of the client that a person names, by its name or its number. Raises ConfigError."""
+    if word in names:
+        return names.index(word)
+    if word.isdecimal() and int(word) < len(names):
+        return int(word)
+    raise ConfigError(f"no client {word!r}; give a number from 0 to {len(names) - 1}, or a name: {near(word, names)}")
 
 
 def read_inputs(path: Path, net: "PersonalModel") -> NDArray[np.generic]:

@@ -26,7 +26,9 @@ def labels(y: NDArray[Any], n_classes: int | None, where: str) -> NDArray[np.int
         DataError: not integers, not one a row, or out of range (with the count and the first row).
     """
     if y.dtype.kind not in "biu":
-        raise DataError(f"{where}: labels are {y.dtype}, not whole numbers; store integers, or set data.targets")
+        raise DataError(
+            f"{where}: labels are {y.dtype}, not whole numbers{_between(y)}; store integers, or set data.targets"
+        )
     if y.ndim != 1 and y.shape[1:] != (1,):
         raise DataError(
             f"{where}: labels have shape {y.shape}, not one a row; set data.targets, or store class numbers"
@@ -40,6 +42,14 @@ def labels(y: NDArray[Any], n_classes: int | None, where: str) -> NDArray[np.int
             f"first {flat[bad[0]]} in row {bad[0]}; correct them"
         )
     return flat.astype(np.int64)
+
+
+def _between(y: NDArray[Any]) -> str:
+    """The first label that is no whole number, for a message; nothing where there is none, or no number at all."""
+    if y.dtype.kind != "f":
+        return ""
+    rows = np.flatnonzero((y != np.floor(y)).reshape(len(y), -1).any(axis=1))
+    return f" (first {y[rows[0]]} in row {rows[0]})" if rows.size else ""
 
 
 def finite(x: NDArray[Any], where: str) -> None:

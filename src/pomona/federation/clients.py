@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pomona.errors import DivergedError
+from pomona.errors import DivergedError, ProtocolError
 from pomona.federation.round import Roster, Round
 from pomona.federation.tree import flatten, joined, rebuild, row
 from pomona.methods.base import Client, Downlink, Initial, Received, Rows
@@ -38,6 +38,7 @@ class Visit:
         watched: the moments to evaluate: "received", "trained".
         keep: hold on to the observed models, for the record.
         adapts: nobody learns from these clients.
+        expects: the form of an uplink, by name, for a transport that reads it from bytes.
     """
 
     round: Round
@@ -47,6 +48,7 @@ class Visit:
     watched: frozenset[str] = frozenset()
     keep: bool = False
     adapts: bool = False
+    expects: Mapping[str, Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,14 @@ class Score:
 
 @dataclass(frozen=True)
 class Reply:
-    """What comes back from one client; tensors without a client axis. ``fault``: why there is nothing else in it."""
+    """What comes back from one client; tensors without a client axis.
+
+    Attributes:
+        fault: why there is nothing else in it.
+        unread: why its uplink cannot be read from what a peer sent.
+        claim: run, round and number of samples, as a peer states them.
+        sent: bytes down and up, where they were counted on the wire.
+    """
 
     client: int
     uplink: dict[str, Tensor] = field(default_factory=dict)
@@ -72,6 +81,9 @@ class Reply:
     scores: list[Score] = field(default_factory=list)
     seconds: float = 0.0
     fault: str = ""
+    unread: ProtocolError | None = None
+    claim: tuple[str, int, int] | None = None
+    sent: tuple[int, int] | None = None
 
 
 @dataclass

@@ -9,13 +9,19 @@ from pathlib import Path
 UNFINISHED = ".unfinished"  # one name a folder: what a kill left behind is overwritten by the next file
 
 
-def publish(folder: Path, pieces: Iterable[bytes | memoryview], name: Callable[[str], str]) -> Path:
+def publish(
+    folder: Path,
+    pieces: Iterable[bytes | memoryview],
+    name: Callable[[str], str],
+    unfinished: str = UNFINISHED,
+) -> Path:
     """Write a file, make it durable, and only then let it appear under its name, in place of any older one.
 
     Args:
-        folder: made if absent; no other process may publish in it at the same time.
+        folder: made if absent.
         pieces: the content, in order.
         name: file name for the content's SHA-256 in hex.
+        unfinished: what the file is called until then; no other process may use that name in the folder.
 
     Returns:
         The path, durable when this returns.
@@ -26,7 +32,7 @@ def publish(folder: Path, pieces: Iterable[bytes | memoryview], name: Callable[[
     if not folder.is_dir():
         folder.mkdir(parents=True)
         sync(folder.parent)
-    temporary, content = folder / UNFINISHED, hashlib.sha256()
+    temporary, content = folder / unfinished, hashlib.sha256()
     try:
         with temporary.open("wb") as file:
             for piece in pieces:

@@ -1,17 +1,16 @@
 """The round loop, once: plan, exchange, aggregate, commit, evaluate, record. A transport only carries."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from time import perf_counter
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 from torch import Tensor
 
 from pomona.config import Config
 from pomona.errors import DivergedError, QuorumError
 from pomona.federation.admission import Arrival, Expected, History, admit
-from pomona.federation.clients import Clients, Reply, Visit, stack
+from pomona.federation.clients import Reply, Visit, stack
 from pomona.federation.commits import Commits
 from pomona.federation.round import Roster, Round
 from pomona.federation.tree import flatten, rebuild
@@ -19,8 +18,8 @@ from pomona.methods.base import Downlink, Initial, Server
 from pomona.record import Evaluation, Record, RoundRow
 from pomona.rng import stream
 
-T = TypeVar("T")
-RUN = "simulation"  # one process tree carries one run; a deployment's transport checks its own id
+SIMULATION = "simulation"
+"""The run id of one process tree, which carries one run; a deployment has its own."""
 
 
 class Transport(Protocol):
@@ -30,16 +29,29 @@ class Transport(Protocol):
         """Make the first states of clients that join, from a model (d,) or the run's initial one."""
 
     def visit(self, visit: Visit, down: Downlink) -> list[Reply]:
-        """Serve the clients of a visit; replies in the order of its ids."""
+        """Serve the clients of a visit; replies in the order of its ids, without those who did not answer."""
 
     def commit(self, ids: Sequence[int]) -> None:
         """Tell these clients to keep what the last visit made; the others of it stay as they were."""
 
-    def collect(self, what: Callable[[Clients, int], T], ids: Sequence[int]) -> list[T]:
-        """What each client's keeper answers to a question, in the order of ids."""
+    def save(self, ids: Sequence[int]) -> tuple[dict[str, Tensor], Any]:
+        """What a checkpoint must hold of these clients, as they stand: tensors by dotted path, and a note for JSON."""
 
-    def restore(self, ids: Sequence[int], named: Mapping[str, Tensor], roster: Roster) -> None:
-        """Give clients the states of a checkpoint."""
+    def restore(self, ids: Sequence[int], tensors: Mapping[str, Tensor], note: Any, roster: Roster) -> None:
+        """The inverse of ``save``. Raises PrivacyError for a client whose ledger does not go on from there."""
+
+
+class Attendance(Protocol):
+    """Who is a member when."""
+
+    def roster(self, number: int, guest: int | None = None) -> Roster:
+        """The roster of round ``number``, with one client more where a guest is named. A past round's stands."""
+
+    def begun(self, number: int) -> tuple[int, ...]:
+        """The clients that have been members in any round up to ``number``, ascending."""
+
+    def parting(self, number: int) -> bool:
+        """Whether round ``number`` is somebody's last."""
 
 
 class Watcher(Protocol):
@@ -87,16 +99,21 @@ def due(config: Config, number: int) -> bool:
 
 @dataclass
 class Loop:
-    """One run of a method over a transport; ``everybody`` is the roster of all that are ever members, or unseen."""
+    """One run of a method over a transport.
+
+    ``quorum``: uplinks that a round needs; one with fewer is tried once more, then the run stops.
+    """
 
     config: Config
     server: Server
-    everybody: Roster
+    attendance: Attendance
     initial: Initial
     transport: Transport
     record: Record
     watcher: Watcher
     commits: Commits
+    run_id: str = SIMULATION
+    quorum: int = 1
     _known: dict[tuple[str, str, str], dict[int, tuple[int, float | None, float | None]]] = field(default_factory=dict)
     _history: History = field(default_factory=History)
 
@@ -119,11 +136,8 @@ class Loop:
         if not found:
             self.transport.begin(roster.members, roster, None)
             return state, 0
-        begun = self._begun(found.number)
-        positions = dict(zip(begun, found.meta["privacy"], strict=True))
-        self.transport.collect(partial(Clients.agree, positions=positions), begun)
         clients = {path: t for path, t in found.tensors.items() if path.partition(".")[0] != "server"}
-        self.transport.restore(begun, clients, roster)
+        self.transport.restore(self.attendance.begun(found.number), clients, found.meta["clients"], roster)
         self._history = History.from_json(found.meta["history"])
         for model, when, split, client, *values in found.meta["known"]:
             self._known.setdefault((model, when, split), {})[client] = tuple(values)
@@ -132,23 +146,14 @@ class Loop:
     def _commit(self, state: Any, number: int) -> None:
         """Make the round durable, with all that the next one needs."""
         if self.commits.due(number, self.config.rounds):
-            tensors = flatten(state, "server")
-            begun = self._begun(number)
-            for stored in self.transport.collect(Clients.stored, begun):
-                tensors |= stored
-            privacy = self.transport.collect(Clients.position, begun)
+            clients, note = self.transport.save(self.attendance.begun(number))
             known = [[*key, client, *values] for key, own in self._known.items() for client, values in own.items()]
-            meta = {"known": known, "history": self._history.as_json(), "privacy": privacy}
-            self.commits.commit(number, tensors, {**meta, "events": self.record.sync()})
-
-    def _begun(self, number: int) -> tuple[int, ...]:
-        """The clients that have been members by round ``number``."""
-        joins, unseen = self.config.membership.joins, self.config.membership.unseen
-        return tuple(i for i in range(len(self.everybody)) if i not in unseen and joins.get(i, 1) <= number)
+            meta = {"known": known, "history": self._history.as_json(), "clients": note}
+            self.commits.commit(number, flatten(state, "server") | clients, {**meta, "events": self.record.sync()})
 
     def _roster(self, number: int) -> Roster:
         """The roster of round ``number``; after the last round its members stay."""
-        return self.config.membership.roster(self.everybody, min(number, self.config.rounds))
+        return self.attendance.roster(min(number, self.config.rounds))
 
     def _join(self, state: Any, number: int) -> Any:
         """Let in whoever's first round this is."""
@@ -168,24 +173,24 @@ class Loop:
         moments = {"received": due(config, number - 1), "trained": due(config, number) or partial}
         watched = frozenset(moment for moment, wanted in moments.items() if wanted)
         # A client may not be drawn again before its trained model is asked for, nor one that leaves.
-        keep = number == config.rounds or partial or number in config.membership.leaves.values()
+        keep = number == config.rounds or partial or self.attendance.parting(number)
         if "received" in watched:
             self._look(state, number, tuple(i for i in roster.members if i not in asked), keep=False)
         down = self.server.down(state, asked, roster, round_)
-        replies = self.transport.visit(Visit(round_, roster, asked, True, watched, keep), down)
-        replies, refused = self._admit(replies, state, roster, number)
+        replies, refused = self._exchange(Visit(round_, roster, asked, True, watched, keep), down, state)
         ids = tuple(r.client for r in replies)
         state = self.server.aggregate(state, stack(replies, lambda r: r.uplink), ids, roster, round_)
         self.transport.commit(ids)
-        self._note(replies)
+        self._note(asked, replies)
         evaluations = self._evaluate(number - 1, "received") if "received" in watched else []
+        down_bytes = dict(zip(asked, received_bytes(down, asked), strict=True))
         row = RoundRow(
             number,
             perf_counter() - began,
             ids,
             tuple(r.loss for r in replies),
-            tuple(n for n, i in zip(received_bytes(down, asked), asked, strict=True) if i in ids),
-            tuple(sum(t.nbytes for t in r.uplink.values()) for r in replies),
+            tuple(r.sent[0] if r.sent else down_bytes[r.client] for r in replies),
+            tuple(r.sent[1] if r.sent else sum(t.nbytes for t in r.uplink.values()) for r in replies),
             {k: v.double().cpu().numpy() for k, v in stack(replies, lambda r: r.info).items()},
             refused,
         )
@@ -196,24 +201,33 @@ class Loop:
         self.watcher.round(row, evaluations)
         return state
 
-    def _admit(
-        self, replies: list[Reply], state: Any, roster: Roster, number: int
-    ) -> tuple[list[Reply], tuple[str, ...]]:
+    def _exchange(self, visit: Visit, down: Downlink, state: Any) -> tuple[list[Reply], tuple[str, ...]]:
         """The replies that are used, and why the others are not: those clients count as absent."""
-        faults = tuple(r.fault for r in replies if r.fault)
-        sizes = {r.client: roster.sizes[r.client] for r in replies}
-        expected = Expected(RUN, number, sizes, self.server.expects(state), len(roster))
-        arrivals = [Arrival(RUN, number, r.client, sizes[r.client], r.uplink) for r in replies if not r.fault]
-        verdict = admit(arrivals, expected, self._history)
+        spec, number = self.server.expects(state), visit.round.number
+        visit = replace(visit, expects={name: t.to("meta") for name, t in spec.items()})
+        sizes = {i: visit.roster.sizes[i] for i in visit.ids}
+        expected = Expected(self.run_id, number, sizes, spec, len(visit.roster))
+        for again in (self.quorum > 1, False):
+            replies = self.transport.visit(visit, down)
+            faults = tuple(r.fault for r in replies if r.fault)
+            arrivals = [_arrival(r, expected) for r in replies if not r.fault]
+            verdict = admit(arrivals, expected, self._history)
+            refused = (*faults, *(r.reason for r in verdict.rejected))
+            for reason in refused:
+                self.watcher.note(reason)
+            if replies and len(faults) == len(replies):
+                raise DivergedError(f"all clients of round {number} diverged: {faults[0]}")
+            if len(verdict.accepted) >= self.quorum:
+                break
+            found = f"{len(verdict.accepted) or 'no'} uplink{'s' * (len(verdict.accepted) > 1)} of round {number}"
+            short = f"{found} can be used{f', {self.quorum} are needed' if self.quorum > 1 else ''}"
+            if not again:
+                why = refused[0] if refused else "nobody answered in time"
+                raise QuorumError(f"{short}: {why}; lower lr, or look at the data")
+            self.watcher.note(f"{short}; once more")
         self._history = verdict.history
-        refused = (*faults, *(r.reason for r in verdict.rejected))
-        for reason in refused:
-            self.watcher.note(reason)
-        if len(faults) == len(replies):
-            raise DivergedError(f"all clients of round {number} diverged: {faults[0]}")
-        if not verdict.accepted:
-            raise QuorumError(f"no uplink of round {number} can be used: {refused[0]}; lower lr, or look at the data")
-        return [r for r in replies if r.client in verdict.accepted], refused
+        used = verdict.accepted
+        return [r for c in used for r in replies if r.client == c and r.uplink is used[c]], refused
 
     def _look(self, state: Any, number: int, ids: tuple[int, ...], keep: bool) -> None:
         """Let clients receive and evaluate without training."""
@@ -224,13 +238,13 @@ class Loop:
             for reply in replies:
                 if reply.fault:
                     raise DivergedError(reply.fault)
-            self._note(replies)
+            self._note(ids, replies)
 
     def _adapt(self, state: Any, client: int) -> None:
         """Give a client that was never trained with a personal model, on a copy of the state that nobody else sees."""
-        rounds, last = self.config.membership.adapt_rounds, self._roster(self.config.rounds)
-        state, row = self.server.welcome(state, (client,), last)
-        roster = last.plus(client, self.everybody)
+        rounds, last = self.config.membership.adapt_rounds, self.config.rounds
+        state, row = self.server.welcome(state, (client,), self._roster(last))
+        roster = self.attendance.roster(last, guest=client)
         self.transport.begin((client,), roster, row)
         for number in range(self.config.rounds + 1, self.config.rounds + rounds + 1):
             round_, ends = round_of(self.config, number), number == self.config.rounds + rounds
@@ -248,7 +262,13 @@ class Loop:
                 one = (s.model, s.when, s.split, (client,), (s.samples,), (s.loss,), (s.accuracy,))
                 self.record.unseen(Evaluation(self.config.rounds, *one))
 
-    def _note(self, replies: list[Reply]) -> None:
+    def _note(self, asked: tuple[int, ...], replies: list[Reply]) -> None:
+        """Remember what clients say of their models; what a client received counts only while it is current."""
+        absent = set(asked) - {r.client for r in replies}
+        for (_, when, _), per_client in self._known.items():
+            if when == "received":
+                for client in absent & per_client.keys():
+                    del per_client[client]
         for reply in replies:
             for s in reply.scores:
                 per_client = self._known.setdefault((s.model, s.when, s.split), {})
@@ -269,6 +289,12 @@ class Loop:
             made.append(Evaluation(number, model, when, split, clients, samples, loss, accuracy))
             self.record.evaluation(made[-1])
         return made
+
+
+def _arrival(reply: Reply, expected: Expected) -> Arrival:
+    """An uplink as it came: with what its sender claims, where it claims anything."""
+    run, number, samples = reply.claim or (expected.run, expected.round, expected.sizes.get(reply.client, 0))
+    return Arrival(run, number, reply.client, samples, reply.unread or reply.uplink)
 
 
 def received_bytes(down: Downlink, ids: tuple[int, ...]) -> tuple[int, ...]:

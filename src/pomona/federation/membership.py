@@ -4,6 +4,7 @@ A client that is no member has no samples on the roster, so its share in every w
 does to a method's own numbers stands on the method's card.
 """
 
+from dataclasses import dataclass
 from typing import Self
 
 from pydantic import Field, field_serializer, model_validator
@@ -65,3 +66,25 @@ class Membership(Settings):
     def roster(self, everybody: Roster, number: int) -> Roster:
         """The roster of round ``number``."""
         return everybody.only(self.members(len(everybody), number))
+
+
+@dataclass(frozen=True)
+class Planned:
+    """Attendance as a run's settings say it from the start; ``everybody`` has all that are ever members, or unseen."""
+
+    membership: Membership
+    everybody: Roster
+
+    def roster(self, number: int, guest: int | None = None) -> Roster:
+        """The roster of round ``number``, with one client more where a guest is named."""
+        roster = self.membership.roster(self.everybody, number)
+        return roster if guest is None else roster.plus(guest, self.everybody)
+
+    def begun(self, number: int) -> tuple[int, ...]:
+        """The clients that have been members in any round up to ``number``."""
+        joins, unseen = self.membership.joins, self.membership.unseen
+        return tuple(i for i in range(len(self.everybody)) if i not in unseen and joins.get(i, 1) <= number)
+
+    def parting(self, number: int) -> bool:
+        """Whether round ``number`` is somebody's last."""
+        return number in self.membership.leaves.values()

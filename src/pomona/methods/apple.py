@@ -125,7 +125,7 @@ def server(settings: Apple) -> Server:
     def expects(bank: Bank) -> Uplink:
         return {"core": bank.cores[0], "request": bank.requests[0]}
 
-    return Server(start, down, aggregate, welcome, expects, separable=True)
+    return Server(start, down, aggregate, welcome, expects, separable=True, relays={"cores": "core"})
 
 
 def wishes(settings: Apple, bank: Bank, client: int, roster: Roster, round_: Round) -> Tensor:

@@ -6,7 +6,7 @@ leading axis of clients, of length one in a silo.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -66,6 +66,7 @@ class Server:
     expects(state) -> examples of one client's uplink, by name: what is let in has exactly these shapes and dtypes.
     ``separable``: aggregate touches nothing but what belongs to ids, so a copy of the state can serve one client that
     nobody else learns from.
+    ``relays``: entries of the downlink whose rows are clients' uplinks, passed on unchanged, with the uplink's name.
     """
 
     start: Callable[[Initial, Roster, int], Any]
@@ -74,6 +75,7 @@ class Server:
     welcome: Callable[[Any, tuple[int, ...], Roster], tuple[Any, Tensor | None]]
     expects: Callable[[Any], Uplink]
     separable: bool = False
+    relays: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

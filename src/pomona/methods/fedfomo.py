@@ -82,7 +82,7 @@ class FedFomo(Fomo):
         def judge(state: State, received: Received, cohort: Cohort) -> Verdict:
             return judge_models(state, received, cohort, order)
 
-        return Method(server(self, offer_models), Client(start, train(self, judge), private=("affinity",)), CARD)
+        return Method(replace(server(self, offer_models), relays={"models": "model"}), Client(start, train(self, judge), private=("affinity",)), CARD)
 
 
 # The server half: models, and what each client asked for.

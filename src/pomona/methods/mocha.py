@@ -85,7 +85,15 @@ def server() -> Server:
     def welcome(heads: Tensor, ids: tuple[int, ...], roster: Roster) -> tuple[Tensor, None]:
         return placed(heads, ids, mean_of(heads, roster)), None
 
-    return Server(begin, down, aggregate, welcome, expects=lambda heads: {"head": heads[0]}, separable=True)
+    return Server(
+        begin,
+        down,
+        aggregate,
+        welcome,
+        expects=lambda heads: {"head": heads[0]},
+        separable=True,
+        relays={"heads": "head"},
+    )
 
 
 def client(settings: Mocha) -> Client:

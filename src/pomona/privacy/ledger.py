@@ -92,13 +92,13 @@ class Ledger:
         """Open a ledger that is there.
 
         Raises:
-            StorageError: it is missing or damaged.
+            PrivacyError: it is missing or damaged, so that nobody knows what was spent.
             LockedError: somebody else has it open.
         """
         try:
             handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
         except OSError as fault:
-            raise StorageError(
+            raise PrivacyError(
                 f"{path}: no privacy ledger ({fault.strerror}); what was spent is unknown: restore it, or start over "
                 "with a new folder and new data"
             ) from fault
@@ -189,11 +189,11 @@ class Ledger:
                     self.head = Head(**tree)
                     self._chains.append(chain)
             except (ValueError, KeyError, TypeError, AttributeError) as fault:
-                raise StorageError(
+                raise PrivacyError(
                     f"{self.path}, line {number + 1}: the privacy ledger was changed or damaged ({fault}); restore it"
                 ) from None
         if not self._chains:
-            raise StorageError(f"{self.path}: the privacy ledger is empty; restore it")
+            raise PrivacyError(f"{self.path}: the privacy ledger is empty; restore it")
 
 
 def chained(chain: str, tree: dict[str, Any]) -> tuple[bytes, str]:

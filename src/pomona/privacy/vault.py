@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pomona.errors import ConfigError, PrivacyError, StorageError
+from pomona.errors import ConfigError, PrivacyError
 from pomona.federation.durable import sync
 from pomona.privacy.accounting import Budget, epsilon
 from pomona.privacy.ledger import Draw, Entry, Head, Ledger, Position
@@ -44,7 +44,7 @@ class Vault:
         """Open a client's vault, or make it where there is none.
 
         Raises:
-            StorageError: key or ledger is missing, damaged, or readable by others; they do not belong together.
+            PrivacyError: key or ledger is missing, damaged, or readable by others; they do not belong together.
             ConfigError: the vault was made with another test seed, or without one.
             LockedError: another process has it open.
         """
@@ -54,7 +54,7 @@ class Vault:
         if not key.exists():
             # The ledger comes first: one without entries and without a key is a beginning that was cut short.
             if ledger.exists() and Ledger.open(ledger).position().entries:
-                raise StorageError(f"{key}: the key of a privacy ledger is missing; restore it")
+                raise PrivacyError(f"{key}: the key of a privacy ledger is missing; restore it")
             _make(key, ledger, client, settings.seed)
         secret = _secret(key)
         account = Ledger.open(ledger)
@@ -64,7 +64,7 @@ class Vault:
                 "keeps its origin: give a new folder"
             )
         if account.head != Head(client, fingerprint(secret), settings.seed):
-            raise StorageError(f"{ledger} belongs to another client or key; restore key and ledger together")
+            raise PrivacyError(f"{ledger} belongs to another client or key; restore key and ledger together")
         return cls(client, settings, account, secret)
 
     def batch(self, draw: Draw) -> Tensor:
@@ -146,7 +146,7 @@ def _make(key: Path, ledger: Path, client: int, seed: int | None) -> None:
 
 def _secret(path: Path) -> bytes:
     if path.stat().st_mode & 0o077:
-        raise StorageError(
+        raise PrivacyError(
             f"{path} can be read by others; whoever did can take the noise off: chmod 600, or start anew"
         )
     try:
@@ -154,5 +154,5 @@ def _secret(path: Path) -> bytes:
     except ValueError:
         key = b""
     if len(key) != 32:
-        raise StorageError(f"{path} is no key of 32 bytes in hex; restore it")
+        raise PrivacyError(f"{path} is no key of 32 bytes in hex; restore it")
     return key

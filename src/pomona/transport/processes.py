@@ -8,6 +8,7 @@ import contextlib
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -40,9 +41,14 @@ class Inline:
         """Let these clients keep what the last visit made."""
         self._clients.commit(ids)
 
-    def restore(self, ids: Sequence[int], named: Mapping[str, Tensor], roster: Roster) -> None:
+    def save(self, ids: Sequence[int]) -> tuple[dict[str, Tensor], list[Any]]:
+        """All clients' states, and where their privacy ledgers stand."""
+        return saved(self, ids)
+
+    def restore(self, ids: Sequence[int], tensors: Mapping[str, Tensor], note: list[Any], roster: Roster) -> None:
         """Give clients the states of a checkpoint."""
-        self._clients.restore(ids, named, roster)
+        self.collect(partial(Clients.agree, positions=dict(zip(ids, note, strict=True))), ids)
+        self._clients.restore(ids, tensors, roster)
 
     def collect(self, what: Callable[[Clients, int], T], ids: Sequence[int]) -> list[T]:
         """What each client's keeper answers to a question, in the order of ids."""
@@ -100,12 +106,17 @@ class Workers:
         """Let these clients keep what the last visit made."""
         self._all(lambda own: (Clients.commit, [i for i in ids if i in own]))
 
-    def restore(self, ids: Sequence[int], named: Mapping[str, Tensor], roster: Roster) -> None:
+    def save(self, ids: Sequence[int]) -> tuple[dict[str, Tensor], list[Any]]:
+        """All clients' states, and where their privacy ledgers stand."""
+        return saved(self, ids)
+
+    def restore(self, ids: Sequence[int], tensors: Mapping[str, Tensor], note: list[Any], roster: Roster) -> None:
         """Give clients the states of a checkpoint."""
+        self.collect(partial(Clients.agree, positions=dict(zip(ids, note, strict=True))), ids)
 
         def part(own: set[int]) -> tuple[Any, ...]:
             mine = [i for i in ids if i in own]
-            return Clients.restore, mine, {k: t for k, t in named.items() if int(k.split(".")[1]) in mine}, roster
+            return Clients.restore, mine, {k: t for k, t in tensors.items() if int(k.split(".")[1]) in mine}, roster
 
         self._all(part)
 
@@ -156,6 +167,12 @@ class Workers:
         return WorkerError(
             f"worker {worker} with clients {ids} died (exit {code}); is there enough memory? try workers=1"
         )
+
+
+def saved(transport: Inline | Workers, ids: Sequence[int]) -> tuple[dict[str, Tensor], list[Any]]:
+    """What a checkpoint holds of clients that this process tree keeps."""
+    tensors = {path: t for own in transport.collect(Clients.stored, ids) for path, t in own.items()}
+    return tensors, transport.collect(Clients.position, ids)
 
 
 def spread(sizes: Sequence[int], workers: int) -> list[tuple[int, ...]]:

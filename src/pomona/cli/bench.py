@@ -1,0 +1,139 @@
+"""``pomona bench``: a table of methods and scenarios, tuned, run in parallel, resumable."""
+
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from time import monotonic
+from typing import Annotated
+
+from cyclopts import Parameter
+from rich.live import Live
+from rich.table import Table
+
+from pomona.bench import Bench, read_suite, run
+from pomona.bench.cells import Group
+from pomona.bench.cluster import cluster
+from pomona.bench.index import INDEX
+from pomona.bench.results import RESULTS
+from pomona.bench.suite import Size
+from pomona.bench.table import value
+from pomona.bench.verdict import Verdict
+from pomona.cli.words import console, emit, table
+from pomona.cli.words import out as terminal
+from pomona.federation.status import read_status
+
+Json = Annotated[bool, Parameter(name="--json", negative="", help="machine-readable output")]
+
+
+def bench(
+    suite: Path,
+    *,
+    size: Annotated[Size, Parameter(help="which of the suite's sizes")] = "cpu",
+    out: Annotated[Path | None, Parameter(help="folder of the bench; default runs/SUITE-SIZE")] = None,
+    executor: Annotated[
+        str | None,
+        Parameter(help="a Dask scheduler, tcp://host:port; its workers must see --out and the data at the same paths"),
+    ] = None,
+    jobs: Annotated[int | None, Parameter(help="processes on this machine; default one a core")] = None,
+    retry: Annotated[bool, Parameter(negative="", help="run failed cells again")] = False,
+    json: Json = False,
+) -> None:
+    """Run a suite, or go on with it: the same command again keeps what is finished.
+
+    Exit code 1 if a cell failed; the others are finished and tabulated all the same.
+
+    Parameters
+    ----------
+    suite
+        a suite's TOML file
+    """
+    folder = out or Path("runs") / f"{suite.stem}-{size}"
+    plan = read_suite(suite)
+    try:
+        with ExitStack() as stack:
+            workers = stack.enter_context(cluster(executor, folder)) if executor else None
+            watch = stack.enter_context(Board(folder, plan.title)) if console.is_terminal else None
+            made = run(plan, folder, workers, size=size, jobs=jobs, retry=retry, watch=watch)
+    except KeyboardInterrupt:
+        print(f"error[INTERRUPTED]: stopped; the same command goes on, finished cells are in {folder}", file=sys.stderr)
+        sys.exit(130)
+    _closing(made, json)
+    if "failed" in made.counts:
+        sys.exit(1)
+
+
+class Board:
+    """The live table: methods down, scenarios across, how many cells of each are done."""
+
+    def __init__(self, folder: Path, title: str) -> None:
+        self._folder, self._title = folder, title
+        self._began, self._kept = monotonic(), -1
+        self._live = Live(console=console, auto_refresh=False, transient=True)
+
+    def __enter__(self) -> "Board":
+        self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._live.stop()
+
+    def __call__(self, groups: Sequence[Group], verdicts: Mapping[Path, Verdict]) -> None:
+        """Draw it anew."""
+        wanted = [v for g in groups for v in _states(g, verdicts)]
+        settled = sum(v.settled for v in wanted)
+        self._kept = settled if self._kept < 0 else self._kept
+        drawn = Table(title=self._title, title_justify="left", box=None, pad_edge=False)
+        scenarios, methods = dict.fromkeys(g.scenario for g in groups), dict.fromkeys(g.method for g in groups)
+        for name in ("method", *scenarios):
+            drawn.add_column(name)
+        texts = {(g.method, g.scenario): self._text(g, verdicts) for g in groups}
+        for method in methods:
+            drawn.add_row(method, *(texts.get((method, s), "") for s in scenarios))
+        drawn.caption = f"{settled} of {len(wanted)} runs done{self._left(settled, len(wanted))}"
+        drawn.caption_justify = "left"
+        self._live.update(drawn, refresh=True)
+
+    def _text(self, group: Group, verdicts: Mapping[Path, Verdict]) -> str:
+        states = _states(group, verdicts)
+        failed = sum(v.state == "failed" for v in states)
+        waiting = [c.folder for c in group.wanted(verdicts) if not verdicts[c.folder].settled]
+        rounds = [s.round for f in dict.fromkeys(waiting) if (s := read_status(self._folder / f)) and s.round]
+        return (
+            "data missing"
+            if any(v.state == "data missing" for v in states)
+            else f"{sum(v.state == 'finished' for v in states)}/{len(states)}"
+            + (f" [red]{failed} failed[/]" if failed else "")
+            + (f" [dim]round {', '.join(map(str, rounds))}[/]" if rounds else "")
+        )
+
+    def _left(self, settled: int, total: int) -> str:
+        """The time that the rest takes if it goes on as since the start."""
+        if settled in (self._kept, total):
+            return ""
+        seconds = (monotonic() - self._began) / (settled - self._kept) * (total - settled)
+        return f", about {seconds / 60:.0f} min left" if seconds > 90 else f", about {seconds:.0f} s left"
+
+
+def _states(group: Group, verdicts: Mapping[Path, Verdict]) -> list[Verdict]:
+    """How each run of a group stands; of runs that depend on a choice to come, those of the first point."""
+    chosen = group.chosen(verdicts)
+    cells = (*group.trials, *group.finals[chosen or 0])
+    return [verdicts[folder] for folder in dict.fromkeys(c.folder for c in cells)]
+
+
+def _closing(made: Bench, json: bool) -> None:
+    """What came of it, and where it lies."""
+    paths = {name: str(made.folder / name) for name in ("table.md", "table.csv", RESULTS, "timing.json", INDEX)}
+    if json:
+        emit({"folder": made.folder, "counts": made.counts, "rows": made.rows, "failures": made.failures, **paths})
+        return
+    cells = {(r["method"], r["scenario"]): value(r, "best_validation") for r in made.results["results"]}
+    scenarios, methods = list(made.results["scenarios"]), list(made.results["methods"])
+    drawn = table([{"method": m, **{s: cells.get((m, s), "") for s in scenarios}} for m in methods])
+    drawn.title = "Test accuracy in %, mean over clients in the round best on validation, ± over seeds (how many)"
+    terminal.print(drawn)
+    for folder, reason in made.failures.items():
+        print(f"{folder}: {reason}")
+    print(", ".join(f"{n} {state}" for state, n in made.counts.items()))
+    print(f"written  {paths['table.md']}, {paths['table.csv']}, {paths[RESULTS]}, index {paths[INDEX]}")

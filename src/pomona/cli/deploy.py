@@ -1,0 +1,93 @@
+"""``pomona deploy``: kits for a federation between organisations."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from pomona.cli.words import emit
+from pomona.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pomona.deploy.provision import Provisioned
+
+Json = Annotated[bool, Parameter(name="--json", negative="", help="machine-readable output")]
+
+
+def provision(
+    federation: Path | None = None,
+    *,
+    out: Annotated[Path, Parameter(help="folder of the kits: a new one, or with --add the one that is there")] = Path(
+        "kits"
+    ),
+    add: Annotated[str | None, Parameter(help="name of a newcomer to make a kit for")] = None,
+    key: Annotated[Path | None, Parameter(help="with --add: the public key that the newcomer brought")] = None,
+    json: Json = False,
+) -> None:
+    """Make keys and a kit for the server and each silo of a federation.
+
+    Parameters
+    ----------
+    federation
+        the federation.toml; not with --add, which goes by that of the kits
+    """
+    from pomona.deploy import provision as kits
+
+    if add is not None and federation is None:
+        made, closing = kits.add(out, add, key), _newcomer
+    elif federation is not None and add is None and key is None:
+        made, closing = kits.provision(federation, out), _everybody
+    else:
+        raise ConfigError("give either a federation.toml, or --add NAME with or without --key FILE")
+    if json:
+        emit(_record(made))
+    else:
+        print("\n".join(closing(made)))
+
+
+def _everybody(made: "Provisioned") -> Iterator[str]:
+    f = made.federation
+    yield f"federation {f.name}, {f.config().method.name}: kits for the server and {len(made.silos)} silos"
+    if made.until:
+        yield f"{made.folder}/authority  stays with you: ca.key adds silos; back it up offline, put it into no kit"
+        until = f"its certificate is valid until {made.until:%Y-%m-%d}"
+        yield f"{made.folder}/server  for who runs {f.server}; certs/server.key is secret; {until}"
+    else:
+        yield f"{made.folder}/server  for who runs {f.server}; INSECURE: no encryption, no keys, this machine only"
+    yield from _silos(made)
+    yield f"agreement  {f.agreement}; every silo's `pomona silo check` must print the same"
+    yield "next       add Pomona's wheel to each kit's wheels/ and your number to its README.md, then send it"
+
+
+def _newcomer(made: "Provisioned") -> Iterator[str]:
+    name = made.silos[0]
+    yield from _silos(made)
+    if made.until:
+        keys = f"{made.folder}/server/keys/{name}.pub"
+        yield f"next       send {keys} and {name}.pub.sig (no secrets) to the server's administrator, who runs there"
+        yield f"           pomona server add {name} --key {name}.pub"
+        yield "others     need copy nothing: the authority's signature travels with the next round"
+    else:
+        yield f"next       pomona server add {name}"
+
+
+def _silos(made: "Provisioned") -> Iterator[str]:
+    for name in made.silos:
+        if name in made.brought:
+            how = "its own key: no secret inside, but it must arrive unchanged (it says whom the silo trusts)"
+        elif made.until:
+            how = "keys/silo.key is secret: hand the kit over in person or encrypted"
+        else:
+            how = "no keys"
+        yield f"{made.folder}/{name}  for silo {name}; {how}"
+
+
+def _record(made: "Provisioned") -> dict[str, object]:
+    return {
+        "federation": made.federation.name,
+        "folder": made.folder,
+        "agreement": made.federation.agreement,
+        "certificate_until": made.until.isoformat() if made.until else None,
+        "silos": [{"name": name, "kit": made.folder / name, "own_key": name in made.brought} for name in made.silos],
+    }

@@ -1,0 +1,92 @@
+"""``pomona silo``: a silo of a federation, on its own machine."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from pomona.cli.server import stopping
+from pomona.cli.words import console, emit, out, percent, size, table
+
+Json = Annotated[bool, Parameter(name="--json", negative="", help="machine-readable output")]
+Folder = Annotated[Path, Parameter(help="the silo's kit")]
+HERE = Path()
+
+
+def start(*, folder: Folder = HERE, json: Json = False) -> None:
+    """Take part: keep this silo connected until it is stopped."""
+    from pomona.deploy.attend import keep
+    from pomona.deploy.server import talk
+
+    try:
+        keep(folder, (lambda text: emit({"said": text})) if json else talk)
+    except KeyboardInterrupt:
+        print("error[INTERRUPTED]: stopped; `pomona silo start` takes part again", file=sys.stderr)
+        sys.exit(130)
+
+
+def status(*, folder: Folder = HERE, json: Json = False) -> None:
+    """Show the node's state, the last visit, certificate and disk."""
+    from pomona.deploy.standing import silo
+
+    s = silo(folder)
+    if json:
+        emit(s)
+        return
+    why = f" ({s['reason']})" if s["reason"] else ""
+    lines = [
+        f"{s['federation']} at {s['server']}",
+        f"node      {s['state']}{why}, since {s['since'] or '-'}, {s['restarts']} restarts",
+        f"round     {s['round'] or 0} of {s['rounds']}, last visit {s['last_visit'] or 'none yet'}",
+        f"traffic   {size(s['bytes_down'])} down, {size(s['bytes_up'])} up",
+        f"disk      {s['free_gb']} GB free",
+    ]
+    for line in lines + ([f"authority valid until {s['authority']}"] if s["authority"] else []):
+        print(line)
+
+
+def stop(*, folder: Folder = HERE, json: Json = False) -> None:
+    """Stop taking part; the silo's state stays, and `pomona silo start` goes on with it."""
+    stopping(folder / "state", "silo", json)
+
+
+def check(*, folder: Folder = HERE, json: Json = False) -> None:
+    """Find out what is wrong before taking part, and say what would leave the silo."""
+    from pomona.deploy.check import run, texts
+
+    lines, leaves, code = run(folder)
+    if json:
+        emit({"checks": [vars(line) for line in lines], "leaves": leaves, "code": code})
+    else:
+        for line in lines:
+            print(f"{line.result:<8} {line.check:<12} {line.text}")
+        if leaves:
+            print("\nWhat would leave this silo")
+            for text in texts(leaves):
+                print(f"  {text}")
+    sys.exit(code)
+
+
+def report(*, folder: Folder = HERE, json: Json = False) -> None:
+    """Show what the federation did for this silo: its accuracy, the gain over training alone, who helped."""
+    from rich.progress import Progress
+
+    from pomona.cli.training import Bar
+    from pomona.deploy.helped import report as made
+
+    with Progress(console=console, transient=True) as progress:
+        r = made(folder, lambda config: Bar(progress, config))
+    if json:
+        emit({**vars(r), "gain": r.gain})
+        return
+    own, alone = r.own, r.alone
+    print(f"{r.silo} in {r.federation}: {r.method}, model {own['model']} {own['when']}, round {own['round']}")
+    print(
+        f"test accuracy in %: {percent(own['accuracy'])} on {own['samples']} own samples; training alone for as many "
+        f"rounds {percent(alone['accuracy'])}; gain {percent(r.gain)} points"
+    )
+    for title, rows in r.peers:
+        out.print()
+        out.print(table(rows, title))
+    print(f"\nwritten  {folder / 'state' / 'report.md'}")

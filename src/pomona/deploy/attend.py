@@ -1,0 +1,200 @@
+"""A silo's side: a SuperNode that is kept connected, for weeks, without anybody looking."""
+
+import json
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from pomona.deploy import supernode
+from pomona.deploy.federation import Address, Federation
+from pomona.deploy.processes import Identity, adopt, end, environment, family, reap, start, trim, undisturbed
+from pomona.deploy.silofile import SiloFile
+from pomona.deploy.watchdog import HEARTBEAT, PATIENCE, Sight, connected, knock, wedged
+from pomona.errors import ConfigError, ProtocolError, StorageError
+from pomona.federation.durable import publish
+from pomona.federation.lock import locked
+
+TICK = 1.0
+PROBE = 30.0  # seconds between looks at whether the server can be reached
+RESTART = 15.0  # seconds before a node that ended starts again; the server counts it as present for a minute
+LONGEST = 600.0
+STEADY = 300.0  # seconds of connection after which a node is as good as new
+STATE = "node.json"
+
+
+def delay(failures: int) -> float:
+    """Seconds before a node is started again, after so many failures without a steady connection between them."""
+    return float(min(RESTART * 2.0 ** max(0, failures - 1), LONGEST))
+
+
+@dataclass(frozen=True)
+class News:
+    """What ``node.json`` says: state "starting", "connected", "waiting" (for the server) or "restarting", and why."""
+
+    state: str
+    since: str
+    restarts: int
+    reason: str = ""
+    code: int | None = None
+
+
+@dataclass
+class Attendant:
+    """Keeps one SuperNode going, until a signal.
+
+    Args:
+        state: the silo's folder for what changes.
+        command, env: of the node.
+        online: whether a process is connected.
+        reach: raises ProtocolError while the server cannot be reached.
+        say: told of everything that people should know.
+    """
+
+    state: Path
+    command: Sequence[str]
+    env: Mapping[str, str]
+    online: Callable[[int], bool]
+    reach: Callable[[], object]
+    say: Callable[[str], None]
+    _news: News | None = None
+
+    def run(self) -> None:
+        """Until a signal; leaves no process behind."""
+        adopt()
+        before = set(family(os.getpid()))
+
+        def ours() -> set[Identity]:
+            return set(family(os.getpid())) - before
+
+        failures = restarts = 0
+        try:
+            while True:
+                began = time.monotonic()
+                reason, code, steady = self._watch(restarts)
+                end(ours)
+                reap()
+                failures, restarts = 1 if steady else failures + 1, restarts + 1
+                wait = max(0.0, delay(failures) - (time.monotonic() - began if steady else 0.0))
+                self.say(f"the node ended ({reason}); it starts again in {wait:.0f} s")
+                self._tell("restarting", restarts, reason, code)
+                time.sleep(wait)
+        finally:
+            with undisturbed():
+                end(ours)
+                reap()
+                self._tell("stopped", restarts)
+
+    def _watch(self, restarts: int) -> tuple[str, int | None, bool]:
+        """One life of a node: why it ended, its exit code, and whether it had been steadily connected."""
+        log = self.state / "logs" / "supernode.log"
+        process = start(self.command, log, dict(self.env))
+        self._tell("starting", restarts)
+        sights: list[Sight] = []
+        first: float | None = None
+        last, probed = 0.0, float("-inf")
+        reachable = False
+        while process.poll() is None:
+            now = time.monotonic()
+            if now - probed >= PROBE:
+                reachable, probed = self._reachable(), now
+                trim(log)
+                reap({process.pid})
+            online = self.online(process.pid)
+            if online:
+                first, last = first or now, now
+            sights = [s for s in [*sights, Sight(now, online, reachable)] if s.time >= now - 2 * PATIENCE]
+            recent = first is not None and now - last < 2 * HEARTBEAT
+            self._tell("connected" if recent else "starting" if reachable else "waiting", restarts)
+            if wedged(sights):
+                return f"no connection in {PATIENCE:.0f} s although the server can be reached", None, False
+            time.sleep(TICK)
+        return ending(process.returncode, log), process.returncode, first is not None and last - first > STEADY
+
+    def _reachable(self) -> bool:
+        try:
+            self.reach()
+        except ProtocolError:
+            return False
+        return True
+
+    def _tell(self, state: str, restarts: int, reason: str = "", code: int | None = None) -> None:
+        """Write ``node.json`` where something has changed; a disk that is full does not end the node."""
+        if self._news and (self._news.state, self._news.restarts, self._news.reason) == (state, restarts, reason):
+            return
+        self._news = News(state, datetime.now(UTC).isoformat(timespec="seconds"), restarts, reason, code)
+        with suppress(OSError):
+            publish(self.state / "node", [json.dumps(asdict(self._news)).encode()], lambda _: STATE)
+
+
+REASONS = {
+    "[code: 2004]": "the server does not admit this silo's key: it was never added, it was revoked, or its last "
+    "connection still counts, which lasts a minute",
+    "[code: 2001]": "the server admits nobody without a key: compare insecure in its federation.toml and in this one",
+    "Invalid SuperNode authentication": "the server does not accept the signature: compare the clocks",
+    "CERTIFICATE_VERIFY_FAILED": "the server's certificate is not the federation's: `pomona silo check`",
+    "address already in use": "its port is taken: set another one in silo.toml",
+}
+
+
+def ending(code: int | None, log: Path) -> str:
+    """Why a node ended, by the last words of its log, in a line that names no path."""
+    with suppress(OSError):
+        text = log.read_bytes()[-6000:].decode(errors="replace")
+        text = text[text.rfind("Starting Flower SuperNode") :]  # of this life, not of the one before
+        for sign, reason in REASONS.items():
+            if sign in text:
+                return reason
+    return f"exit code {code}; its last words are in logs/supernode.log"
+
+
+def keep(folder: Path, say: Callable[[str], None]) -> None:
+    """Keep a silo kit's SuperNode going until a signal.
+
+    Raises:
+        PomonaError: nothing has been started.
+        SystemExit, KeyboardInterrupt: after everything has been stopped.
+    """
+    folder = folder.absolute()
+    silo, federation = SiloFile.load(folder / "silo.toml"), Federation.load(folder / "federation.toml")
+    app, ca, key = pinned_app(folder), folder / "certs" / "ca.crt", folder / "keys" / "silo.key"
+    if not federation.insecure and not key.is_file():
+        raise ConfigError(f"{key} is missing; put the private key of this silo there, readable by its owner alone")
+    os.umask(0o077)
+    state = folder / "state"
+    try:
+        state.mkdir(mode=0o700, exist_ok=True)
+        with locked(state):
+            home = state / "flwr"
+            home.mkdir(mode=0o700, exist_ok=True)
+            way = urlsplit(silo.proxy).port if silo.proxy else None
+
+            def tell(text: str) -> None:
+                say(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S}Z {text}")
+
+            tell(f"{silo.name} attends {federation.name} at {federation.server}")
+            Attendant(
+                state,
+                supernode.command(folder, silo, federation, app),
+                environment(home, silo.proxy),
+                lambda pid: connected(pid, way or Address.parse(federation.server).port, silo.port),
+                lambda: knock(federation, ca, silo.proxy),
+                tell,
+            ).run()
+    except OSError as fault:
+        raise StorageError(f"cannot write {state} ({fault.strerror}); make room, or mend its permissions") from fault
+
+
+def pinned_app(folder: Path) -> str:
+    """SHA-256 in hex of the app that a silo's kit allows. Raises ConfigError."""
+    try:
+        text = (folder / "app.sha256").read_text(encoding="ascii").strip()
+    except (OSError, ValueError):
+        text = ""
+    if len(text) != 64 or set(text) - set("0123456789abcdef"):
+        raise ConfigError(f"{folder / 'app.sha256'} holds no SHA-256; copy it from the kit again")
+    return text

@@ -1,0 +1,152 @@
+"""Who did what and when, for those who must answer for it later: an append-only file that shows when it was altered.
+
+Each line is a JSON object that ends in ``chain``, the SHA-256 over the chain of the line before it and its own text.
+Whoever changes, removes or reorders lines breaks the chain from there on; whoever rewrites the whole rest of the file
+does not, so copy the last chain elsewhere now and then. Values are names, numbers, hashes and short reasons: never a
+key, a path, or data.
+"""
+
+import errno
+import fcntl
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from pomona.errors import StorageError
+
+SEED = "0" * 64  # the chain before the first line
+TORN = "torn"
+
+
+class Audit:
+    """An audit file, opened for appending; several processes may write it at the same time.
+
+    Args:
+        path: made if absent, readable by its owner alone. A last line that a kill cut short stays as it is; the chain
+            goes on after it with a line that says so.
+
+    Raises:
+        StorageError: it cannot be written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._chain, self._end = SEED, 0  # of what this process has seen of the file
+        with _writing(path):
+            self._handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+    def __enter__(self) -> "Audit":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the file."""
+        os.close(self._handle)
+
+    def write(self, event: str, **fields: Any) -> None:
+        """Append one line; it is on the disk when this returns. Raises StorageError."""
+        with _writing(self.path):
+            fcntl.flock(self._handle, fcntl.LOCK_EX)
+            try:
+                self._catch_up()
+                self._append(event, fields)
+                os.fsync(self._handle)
+            finally:
+                fcntl.flock(self._handle, fcntl.LOCK_UN)
+
+    def _catch_up(self) -> None:
+        """Take in what others have written since."""
+        news = os.pread(self._handle, os.fstat(self._handle).st_size - self._end, self._end)
+        self._end += len(news)
+        lines = list(_lines(news))
+        chains = [line["chain"] for _, line in lines if line is not None]
+        self._chain = chains[-1] if chains else self._chain
+        if news and not news.endswith(b"\n"):
+            self._end += os.write(self._handle, b"\n")
+            text, line = lines[-1]
+            if line is None:
+                self._append(TORN, {"bytes": len(text)})
+
+    def _append(self, event: str, fields: dict[str, Any]) -> None:
+        line = {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "event": event, **fields}
+        chain = link(self._chain, line)
+        text = _text({**line, "chain": chain}) + b"\n"
+        if os.write(self._handle, text) != len(text):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self._chain, self._end = chain, self._end + len(text)
+
+
+def link(chain: str, line: dict[str, Any]) -> str:
+    """The chain of a line (without its ``chain``) that follows a line of the given chain."""
+    return hashlib.sha256(chain.encode() + _text(line)).hexdigest()
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """All whole lines, without judging them. Raises StorageError if there is no such file."""
+    return [line for _, line in _lines(_content(path)) if line is not None]
+
+
+def verify(path: Path) -> int | None:
+    """The number of the first broken line, from 1; None where the whole file is as it was written.
+
+    A line that a kill cut short is not broken if the next line says that it was: ``event`` is "torn" with its length.
+    """
+    chain = SEED
+    torn: tuple[int, int] | None = None  # number and length of a piece that the next line must own up to
+    for number, (text, line) in enumerate(_lines(_content(path)), start=1):
+        if line is None:
+            if torn:
+                return torn[0]
+            torn = number, len(text)
+            continue
+        said = line.pop("chain", None)
+        if torn and (line.get("event"), line.get("bytes")) != (TORN, torn[1]):
+            return torn[0]
+        if said != link(chain, line):
+            return number
+        chain, torn = said, None
+    return torn[0] if torn else None
+
+
+def _lines(content: bytes) -> Iterator[tuple[bytes, dict[str, Any] | None]]:
+    """Each line and what it holds; None where that is no whole line of an audit file."""
+    *whole, rest = content.split(b"\n")
+    for text in whole:
+        yield text, _parsed(text)
+    if rest:
+        yield rest, _parsed(rest)
+
+
+def _parsed(text: bytes) -> dict[str, Any] | None:
+    try:
+        line = json.loads(text)
+    except ValueError:
+        return None
+    # Another spelling of the same values is not what was written.
+    return line if isinstance(line, dict) and "chain" in line and _text(line) == text else None
+
+
+def _text(line: dict[str, Any]) -> bytes:
+    return json.dumps(line, separators=(",", ":"), allow_nan=False, ensure_ascii=False).encode()
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as fault:
+        raise StorageError(f"{path} cannot be read ({fault.strerror}); name a folder with an audit file") from None
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as fault:
+        raise StorageError(f"cannot write {path} ({fault.strerror}); make room, then go on") from fault

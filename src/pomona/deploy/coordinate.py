@@ -1,0 +1,202 @@
+"""The server's process: the round loop over a courier, with the record, the checkpoints and the news in ``run/``."""
+
+import json
+import os
+import secrets
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import time
+from typing import Any
+
+import numpy as np
+import torch
+
+from pomona.data.dataset import Dataset
+from pomona.deploy.audit import Audit
+from pomona.deploy.book import Book
+from pomona.deploy.courier import Courier, Post
+from pomona.deploy.federation import Federation
+from pomona.errors import LockedError, QuorumError, StorageError
+from pomona.federation import checkpoint
+from pomona.federation.commits import FOLDER, Commits, find
+from pomona.federation.durable import publish
+from pomona.federation.lock import locked
+from pomona.federation.loop import Loop
+from pomona.federation.status import Status, ended, write_status
+from pomona.metrics.outcome import summarise
+from pomona.partition.partition import ClientRows, Partition
+from pomona.record import EVENTS, Evaluation, Record, RoundRow, gather, writing
+from pomona.scenario import Scenario
+from pomona.simulate import versions
+
+LIVE = "live.json"
+
+
+def coordinate(folder: Path, post: Post, pause: float = 1.0) -> None:
+    """Run the federation of a server's kit to its end, from its last committed round.
+
+    Args:
+        folder: the kit.
+        post: who carries messages.
+        pause: seconds between looks for answers.
+
+    Raises:
+        PomonaError: as written to ``run/status.json``.
+    """
+    os.umask(0o077)
+    torch.set_num_threads(1)
+    federation, out = Federation.load(folder / "federation.toml"), folder / "run"
+    with locked(out / FOLDER), writing(out):
+        try:
+            _coordinate(federation, out, post, pause)
+        except BaseException as fault:
+            if not isinstance(fault, LockedError):
+                with suppress(StorageError):
+                    write_status(out, ended(fault, _committed(out)))
+            raise
+        write_status(out, ended(None, federation.config().rounds))
+
+
+def _coordinate(federation: Federation, out: Path, post: Post, pause: float) -> None:
+    config, scenario = federation.config(), blank(federation)
+    stamp = {"schema": checkpoint.SCHEMA, "agreement": federation.agreement}
+    found, notes = find(out, stamp)
+    begun = (out / EVENTS).exists()
+    write_status(out, Status(state="running", round=found.number if found else 0))
+    with Audit(out / "audit.jsonl") as audit, Record(out, config.tree(), _after(found, begun)) as record:
+        method = config.method.method()
+        courier = Courier(federation, _run_id(out), method.server, Book(out, federation), post, audit, pause)
+        news = News(out, courier, audit, record)
+        for note in notes:
+            news.note(note)
+        audit.write("start", round=found.number if found else 0, agreement=federation.agreement, run=courier.run)
+        gather_silos(courier, federation)
+        # From here on, whoever comes is let in before a round's roster is settled.
+        book = Book(out, federation, courier.greet)
+        if not found:
+            _open(record, federation, scenario, book)
+        commits = Commits(out, 1, stamp, found)
+        began = time()
+        parts = (config, method.server, book, scenario.initial, courier, record, news, commits)
+        Loop(*parts, run_id=courier.run, quorum=federation.quorum).run()
+        result = gather(record.events, record.config, None)
+        record.event("end", time=time(), summary=summarise(result, time() - began))
+        record.close()
+        audit.write("finished", round=config.rounds)
+
+
+def gather_silos(courier: Courier, federation: Federation) -> None:
+    """Wait for the silos at the start. Raises QuorumError if too few come."""
+
+    def here() -> list[str]:
+        return [e.name for i, e in enumerate(courier.book.entries) if i in courier.known and not e.revoked]
+
+    everybody = [e.name for e in courier.book.entries if not e.revoked]
+    courier.greet(federation.wait, until=lambda: len(here()) == len(everybody))
+    present = here()
+    if len(present) < federation.quorum:
+        away = ", ".join(sorted(set(everybody) - set(present)))
+        raise QuorumError(
+            f"{len(present)} of {len(everybody)} silos came within {federation.wait:g} s, {federation.quorum} are "
+            f"needed (missing: {away}); have them started, then resume"
+        )
+
+
+@dataclass
+class News:
+    """What people see while the federation runs: ``live.json`` and the audit log."""
+
+    out: Path
+    courier: Courier
+    audit: Audit
+    record: Record
+    _notes: list[str] = field(default_factory=list)
+
+    def begin(self) -> None:
+        """Nothing has happened yet."""
+
+    def note(self, text: str) -> None:
+        """A line that the operator should see."""
+        self._notes.append(text)
+        self.audit.write("note", text=text)
+        print(text, flush=True)  # noqa: T201 - the ServerApp's log
+
+    def round(self, row: RoundRow, evaluations: Sequence[Evaluation]) -> None:
+        """A round is committed."""
+        entries = self.courier.book.entries
+        present = [entries[i].name for i in row.cohort]
+        rejected = {n: t for n in self.courier.absent for t in [self.courier.absent[n]]}
+        rejected |= {e.name: t for t in row.refused for i, e in enumerate(entries) if t.startswith(f"client {i},")}
+        accuracy = {f"{e.model}, {e.when}, {e.split}, round {e.round}": e.mean for e in evaluations}
+        live = {
+            "round": row.round,
+            "rounds": self.record.config["rounds"],
+            "present": present,
+            "absent": [e.name for e in entries if e.name not in present and not e.revoked],
+            "rejected": rejected,
+            "bytes_down": sum(row.bytes_down),
+            "bytes_up": sum(row.bytes_up),
+            "seconds": row.seconds,
+            "mean_accuracy": accuracy,
+            "notes": self._notes,
+            "since": time(),
+        }
+        publish(self.out, [json.dumps(live, indent=1).encode() + b"\n"], lambda _: LIVE, ".live")
+        self._notes = []
+        self.audit.write("round", round=row.round, present=present, absent=live["absent"])
+        print(f"round {row.round}: {len(present)} silos, {row.seconds:.1f} s", flush=True)  # noqa: T201 - its log
+
+
+def blank(federation: Federation) -> Scenario:
+    """The agreed task as a scenario without any data: what the server knows."""
+    task, config = federation.task, federation.config()
+    dtype = {"image": np.uint8, "table": np.float32, "text": np.int32}[task.kind]
+    x = np.zeros((0, *task.input_shape), dtype)
+    y = np.zeros(0, np.int64) if task.classes else np.zeros((0, task.outputs), np.float32)
+    fields: dict[str, Any] = {"shift": task.shift, "scale": task.scale, "vocabulary": task.vocabulary}
+    dataset = Dataset(federation.name, task.kind, x, y, task.classes, 0, words=task.words, **fields)
+    nobody = ClientRows(*(np.empty(0, np.int64) for _ in range(3)))
+    partition = Partition((nobody,) * federation.places, {"fingerprint": ""})
+    return Scenario(config, dataset, partition)
+
+
+def _open(record: Record, federation: Federation, scenario: Scenario, book: Book) -> None:
+    """Write what the federation is before its first round; what a server cannot know is null."""
+    config, about = federation.config(), scenario.about()
+    names = [e.name for e in book.entries]
+    about["clients"] = [*names, *(f"place {i}" for i in range(len(names), federation.places))]
+    about["sizes"] = {"train": [*(e.size or 0 for e in book.entries), *[0] * (federation.places - len(names))]}
+    about["label_counts"] = None
+    assert record.folder
+    (record.folder / "config.toml").write_text(config.toml(), encoding="utf-8")
+    record.event(
+        "start",
+        time=time(),
+        method=config.method.name,
+        headline=list(config.method.method().card.headline),
+        parameters=len(scenario.initial()),
+        model=config.model.name,
+        seed=config.seed,
+        versions=versions(),
+        privacy="private" if config.privacy else None,
+        **about,
+    )
+
+
+def _after(found: Any, begun: bool) -> int | None:
+    return found.meta["events"] if found else 0 if begun else None
+
+
+def _run_id(out: Path) -> str:
+    """The run's id, drawn once."""
+    path = out / "run.json"
+    if not path.exists():
+        publish(out, [json.dumps({"run": secrets.token_hex(8)}).encode()], lambda _: path.name, ".run")
+    return str(json.loads(path.read_text())["run"])
+
+
+def _committed(out: Path) -> int:
+    found = checkpoint.committed(out / FOLDER)
+    return found[-1][0] if found else 0

@@ -1,0 +1,401 @@
+"""The server's side of the exchange: a transport for the round loop that goes through messages and waits for silos.
+
+It carries downlinks as tasks and brings uplinks back, and knows nothing of what is in them. What a silo keeps, it
+keeps itself; a checkpoint of the server holds which round of each silo the federation has used, and who made which row.
+"""
+
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from time import monotonic, sleep
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from pomona.deploy.audit import Audit
+from pomona.deploy.book import Book
+from pomona.deploy.federation import Federation
+from pomona.deploy.signing import signed
+from pomona.deploy.wire import (
+    Answer,
+    Greeting,
+    Hello,
+    Introduction,
+    Offer,
+    Origin,
+    Refused,
+    Task,
+    name,
+    pack,
+    read,
+    statement,
+    unseal,
+)
+from pomona.errors import ConfigError, ProtocolError
+from pomona.federation.clients import Reply, Score, Visit
+from pomona.federation.round import Roster
+from pomona.federation.tensorfile import DTYPES
+from pomona.methods.base import Downlink, Rows, Server
+
+CODES: dict[torch.dtype, Any] = {dtype: code for code, dtype in DTYPES.items()}
+GREETING = 120.0  # seconds that a silo may take to say who it is: a process starts, and its data is read
+ATTEMPTS = 3  # times that one task is sent to a silo whose node was lost on the way
+
+
+@dataclass(frozen=True)
+class Parcel:
+    """A message: text in JSON, its sender's signature, and rows or an uplink as bytes by name."""
+
+    kind: str
+    body: str
+    signature: str = ""
+    enclosed: Mapping[str, bytes] = field(default_factory=dict)
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return len(self.body) + len(self.signature) + sum(len(k) + len(v) for k, v in self.enclosed.items())
+
+
+@dataclass(frozen=True)
+class Lost:
+    """No answer will come; ``again``: because the node is gone, so that the message may be sent once more."""
+
+    reason: str
+    again: bool
+
+
+class Post(Protocol):
+    """Who carries parcels to nodes. A node's number says nothing about whose it is."""
+
+    def online(self) -> frozenset[int]:
+        """The nodes that are connected."""
+
+    def send(self, node: int, parcel: Parcel, seconds: float) -> str:
+        """Send a parcel that is worth answering for so long. Returns a ticket."""
+
+    def fetch(self, tickets: Sequence[str]) -> dict[str, Parcel | Lost]:
+        """The answers that have come since, by ticket."""
+
+
+@dataclass
+class Courier:
+    """The transport of a deployment.
+
+    Attributes:
+        run: id of the run, the same after every restart of the server.
+        absent: why silos did not take part in the last visit, by name.
+        pause: seconds between looks for answers.
+    """
+
+    federation: Federation
+    run: str
+    server: Server
+    book: Book
+    post: Post
+    audit: Audit
+    pause: float = 1.0
+    absent: dict[str, str] = field(default_factory=dict)
+    _nodes: dict[int, int] = field(default_factory=dict)  # place -> node
+    _greeted: dict[int, float] = field(default_factory=dict)  # node -> when it may be asked again
+    _held: dict[int, frozenset[str]] = field(default_factory=dict)
+    _settled: dict[int, int] = field(default_factory=dict)
+    _starts: dict[int, Tensor] = field(default_factory=dict)
+    _origins: dict[str, Origin] = field(default_factory=dict)  # of rows in the bank, by hash
+    _fresh: dict[int, list[tuple[str, Origin]]] = field(default_factory=dict)
+    _visited: int = 0
+
+    # What the loop asks for.
+
+    def begin(self, ids: tuple[int, ...], roster: Roster, row: Tensor | None) -> None:  # noqa: ARG002 - a Transport
+        """Remember what newcomers start from; they make their states themselves."""
+        if row is not None:
+            self._starts |= dict.fromkeys(ids, row)
+
+    def visit(self, visit: Visit, down: Downlink) -> list[Reply]:
+        """Send every silo its task, and wait for the answers until all are there or the deadline is over."""
+        self.absent, self._fresh, self._visited = {}, {}, visit.round.number
+        errands, packed = {}, _Packed(down, self.federation)
+        for k, place in enumerate(visit.ids):
+            errands[place] = _Errand(self._task(visit, k, packed), packed.rows)
+        replies = self._exchange(errands, visit)
+        for place, errand in errands.items():
+            if place not in replies:
+                self.absent[self._name(place)] = errand.reason
+                self.audit.write("absent", silo=self._name(place), round=visit.round.number, reason=errand.reason)
+        return [replies[i] for i in visit.ids if i in replies]
+
+    def commit(self, ids: Sequence[int]) -> None:
+        """The round counts for these silos; they learn of it with their next task."""
+        for place in ids:
+            self._settled[place] = self._visited
+            name_ = self._name(place)
+            mine = {k: o for k, o in self._origins.items() if o.silo == name_}
+            for digest in mine:
+                del self._origins[digest]
+            self._origins |= dict(self._fresh.get(place, []))
+            self._starts.pop(place, None)
+
+    def save(self, ids: Sequence[int]) -> tuple[dict[str, Tensor], Any]:
+        """Which round of each silo counts, who made the rows at hand, and what newcomers start from."""
+        origins = {digest: origin.model_dump() for digest, origin in self._origins.items()}
+        starts = {f"start.{place}": row for place, row in self._starts.items()}
+        return starts, {"settled": {str(i): self._settled.get(i, 0) for i in ids}, "origins": origins, "run": self.run}
+
+    def restore(self, ids: Sequence[int], tensors: Mapping[str, Tensor], note: Any, roster: Roster) -> None:  # noqa: ARG002
+        """The inverse of ``save``; silos have kept their states."""
+        self._settled = {int(i): number for i, number in note["settled"].items() if number}
+        self._origins = {digest: Origin(**origin) for digest, origin in note["origins"].items()}
+        self._starts = {int(path.partition(".")[2]): row for path, row in tensors.items()}
+
+    # Who is there.
+
+    @property
+    def known(self) -> frozenset[int]:
+        """The places whose nodes have said who they are."""
+        return frozenset(self._nodes)
+
+    def greet(self, seconds: float = 0.0, until: Callable[[], bool] = lambda: True) -> None:
+        """Ask every node that nobody knows yet who it is; go on for so long, or until that is enough."""
+        limit = monotonic() + seconds
+        waiting: dict[str, int] = {}
+        hellos: dict[str, Hello] = {}
+        while True:
+            self._ask(waiting, hellos)
+            for ticket, got in self.post.fetch(list(waiting)).items():
+                self._meet(waiting.pop(ticket), hellos.pop(ticket), got)
+            asked_out = not waiting and (until() or monotonic() > limit)
+            if asked_out or monotonic() > limit + GREETING:
+                return
+            sleep(self.pause)
+
+    def _ask(self, waiting: dict[str, int], hellos: dict[str, Hello]) -> None:
+        """Send a hello to each new node."""
+        for node in self.post.online() - set(self._nodes.values()) - set(waiting.values()):
+            if self._greeted.get(node, 0.0) <= monotonic():
+                self._greeted[node] = monotonic() + GREETING
+                hello = Hello(agreement=self.federation.agreement, run=self.run, nonce=secrets.token_hex(16))
+                ticket = self.post.send(node, Parcel("hello", hello.model_dump_json()), GREETING)
+                waiting[ticket], hellos[ticket] = node, hello
+
+    def _meet(self, node: int, hello: Hello, got: Parcel | Lost) -> None:
+        """Give a node its silo's place, by the key that signed."""
+        if isinstance(got, Lost):
+            return
+        try:
+            if got.kind == "refused":
+                refused: Refused = read(Refused, got.body)
+                self._note("refused", refused.silo, refused.fault)
+                return
+            greeting: Greeting = read(Greeting, got.body)
+            place = self.book.place(greeting.silo)
+            self._require_signed(place, "greeting", greeting, got.signature)
+            if (greeting.nonce, greeting.run, greeting.agreement) != (hello.nonce, hello.run, hello.agreement):
+                raise ProtocolError(f"{greeting.silo}: an answer to another hello")
+            if self.book.entries[place].revoked:
+                raise ProtocolError(f"{greeting.silo} was revoked")
+            self.book.register(place, greeting.samples)
+        except (ProtocolError, ConfigError) as fault:
+            self._note("refused", f"node {node}", str(fault))
+            return
+        self._nodes[place] = node
+        self.audit.write("present", silo=greeting.silo, samples=greeting.samples, node=str(node))
+
+    # A round's messages.
+
+    def _exchange(self, errands: dict[int, "_Errand"], visit: Visit) -> dict[int, Reply]:
+        replies: dict[int, Reply] = {}
+        began = monotonic()
+        last_seen = dict.fromkeys(errands, began)
+        waiting: dict[str, int] = {}
+        hellos: tuple[dict[str, int], dict[str, Hello]] = ({}, {})
+        open_ = set(errands)
+        while open_ and monotonic() < began + self.federation.deadline:
+            online, left = self.post.online(), began + self.federation.deadline - monotonic()
+            if any(self._nodes.get(place) not in online for place in open_):
+                self._ask(*hellos)  # a silo may be back under another node
+            for place in open_ - set(waiting.values()):
+                if self._nodes.get(place) in online and errands[place].attempts < ATTEMPTS:
+                    waiting[self._send(place, errands[place], left)] = place
+            got = self.post.fetch([*waiting, *hellos[0]])
+            for ticket, parcel in got.items():
+                if ticket in waiting:
+                    place = waiting.pop(ticket)
+                    reply = self._receive(place, errands[place], parcel, visit)
+                    if reply:
+                        replies[place] = reply
+                    if reply or errands[place].over:
+                        open_.discard(place)
+                else:
+                    self._meet(hellos[0].pop(ticket), hellos[1].pop(ticket), parcel)
+            now = monotonic()
+            last_seen |= {place: now for place in open_ if self._nodes.get(place) in online}
+            patient = {place for place in open_ if now - last_seen[place] <= self.federation.patience}
+            open_ &= patient | set(waiting.values())
+            if open_ and not got:
+                sleep(self.pause)
+        return replies
+
+    def _task(self, visit: Visit, k: int, packed: "_Packed") -> Task:
+        """What receiver ``k`` of a visit is asked."""
+        place, entries = visit.ids[k], self.book.entries
+        offers = {}
+        for key, rows in packed.down.items():
+            index = rows.index[k].tolist() if rows.index.dim() == 2 else [int(rows.index[k])]
+            wanted = [j for j in dict.fromkeys(index) if rows.index.dim() == 1 or j != place]
+            digests = {j: packed.digest(key, j) for j in wanted}
+            made = {j: self._origins[d] for j, d in digests.items() if d in self._origins}
+            many = rows.index.dim() == 2
+            offers[key] = Offer(
+                many=many,
+                index=tuple(index) if many else (0,),
+                dtype=CODES[rows.bank.dtype],
+                width=rows.bank.shape[1],
+                rows=digests if many else {0: digests[index[0]]},
+                origins=made if key in self.server.relays else {},
+            )
+        start = self._starts.get(place)
+        return Task(
+            agreement=self.federation.agreement,
+            run=self.run,
+            number=visit.round.number,
+            place=place,
+            trains=visit.trains,
+            watched=tuple(sorted(visit.watched)),
+            sizes=visit.roster.sizes,
+            settled=self._settled.get(place, 0),
+            start=None if start is None else packed.add(start),
+            offers=offers,
+            introductions=tuple(
+                Introduction(place=i, silo=e.name, key=e.key, certificate=e.certificate)
+                for i, e in enumerate(entries)
+                if i >= len(self.federation.silo)
+            ),
+            gone=tuple(e.name for e in entries if e.revoked),
+        )
+
+    def _send(self, place: int, errand: "_Errand", seconds: float) -> str:
+        errand.attempts += 1
+        held = self._held.get(place, frozenset()) if errand.attempts == 1 and not errand.asked_for else frozenset()
+        enclosed = {digest: errand.rows[digest] for digest in errand.task.needs - held}
+        parcel = Parcel("task", errand.task.model_dump_json(), enclosed=enclosed)
+        errand.down += parcel.size
+        silo, number = self._name(place), errand.task.number
+        self.audit.write("sent", silo=silo, round=number, task=errand.task.digest, bytes=parcel.size)
+        return self.post.send(self._nodes[place], parcel, seconds)
+
+    def _receive(self, place: int, errand: "_Errand", got: Parcel | Lost, visit: Visit) -> Reply | None:
+        """One answer; None where the silo counts as absent, or is asked again."""
+        silo = self._name(place)
+        if isinstance(got, Lost):
+            errand.reason, errand.over = got.reason, not got.again or errand.attempts >= ATTEMPTS
+            return None
+        try:
+            if got.kind == "refused":
+                refused: Refused = read(Refused, got.body)
+                errand.reason, errand.over = refused.fault, True
+                return None
+            answer: Answer = read(Answer, got.body)
+            self._require_signed(place, "answer", answer, got.signature)
+            if answer.silo != silo or answer.task != errand.task.digest:
+                raise ProtocolError(f"{silo}: an answer to another task")
+        except ProtocolError as fault:
+            errand.reason, errand.over = str(fault), True
+            return Reply(place, unread=fault) if visit.trains else None
+        self._held[place] = frozenset(answer.held)
+        errand.up += got.size
+        if answer.missing:
+            errand.asked_for, errand.reason = True, "it lacks rows that were sent"
+            errand.over = errand.attempts >= ATTEMPTS
+            return None
+        uplink = got.enclosed.get("uplink", b"")
+        fields = {"uplink": answer.uplink, "bytes": got.size}
+        self.audit.write("received", silo=silo, round=answer.number, **fields)
+        errand.over = True
+        if answer.fault and not visit.trains:
+            errand.reason = answer.fault
+            return None
+        return self._reply(place, answer, uplink, errand, visit)
+
+    def _reply(self, place: int, answer: Answer, uplink: bytes, errand: "_Errand", visit: Visit) -> Reply:
+        scores = [Score(**s.model_dump()) for s in answer.scores]
+        fault = f"{answer.silo}: {answer.fault}" if answer.fault else ""
+        reply = Reply(
+            place,
+            loss=answer.loss,
+            scores=scores,
+            seconds=answer.seconds,
+            fault=fault,
+            claim=(answer.run, answer.number, answer.samples),
+            sent=(errand.down, errand.up),
+        )
+        if fault or not visit.trains:
+            return reply
+        try:
+            if name(uplink) != answer.uplink:
+                raise ProtocolError(f"{answer.silo}: the uplink is not the one that was signed")
+            tensors = unseal(uplink, visit.expects, self.federation.wire, self.federation.places)
+            self._remember(place, answer, tensors)
+        except ProtocolError as unread:
+            return replace(reply, unread=unread)
+        return replace(reply, uplink=tensors)
+
+    def _remember(self, place: int, answer: Answer, tensors: Mapping[str, Tensor]) -> None:
+        """Whose the rows are that will be passed on. Raises ProtocolError for one that its silo did not sign."""
+        fresh = []
+        for tensor in self.server.relays.values():
+            row = pack(tensors[tensor], self.federation.wire, self.federation.places)
+            signature = answer.rows.get(tensor, "")
+            origin = Origin(silo=answer.silo, round=answer.number, tensor=tensor, signature=signature)
+            fresh.append((name(row), origin))
+        self._fresh[place] = fresh
+
+    def _require_signed(self, place: int, kind: str, body: Any, signature: str) -> None:
+        entry = self.book.entries[place]
+        if not self.federation.insecure and not signed(entry.key, kind, statement(body), signature):
+            raise ProtocolError(f"{entry.name}: the signature is not {entry.name}'s")
+
+    def _name(self, place: int) -> str:
+        return self.book.entries[place].name
+
+    def _note(self, event: str, who: str, reason: str) -> None:
+        self.absent[who] = reason
+        self.audit.write(event, silo=who, reason=reason)
+
+
+@dataclass
+class _Errand:
+    """One silo's task on its way."""
+
+    task: Task
+    rows: Mapping[str, bytes]
+    attempts: int = 0
+    asked_for: bool = False
+    over: bool = False
+    reason: str = "it did not answer in time"
+    down: int = 0
+    up: int = 0
+
+
+class _Packed:
+    """A downlink's rows as bytes, each made once for all receivers."""
+
+    def __init__(self, down: Downlink, federation: Federation) -> None:
+        self.down: dict[str, Rows] = dict(down)
+        self.rows: dict[str, bytes] = {}
+        self._form = federation.wire, federation.places
+        self._digests: dict[tuple[str, int], str] = {}
+
+    def digest(self, key: str, j: int) -> str:
+        """The hash of a row of a bank."""
+        if (key, j) not in self._digests:
+            self._digests[key, j] = self.add(self.down[key].bank[j])
+        return self._digests[key, j]
+
+    def add(self, row: Tensor) -> str:
+        """Pack one row more."""
+        data = pack(row, *self._form)
+        digest = name(data)
+        self.rows[digest] = data
+        return digest

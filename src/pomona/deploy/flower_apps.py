@@ -1,0 +1,137 @@
+"""Pomona in Flower's two apps: messages become parcels and back, and nothing else happens here.
+
+A silo's process lives for one message, as Flower starts one for each; everything that must survive lies in its folder.
+"""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MessageType, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+
+from pomona.deploy.courier import Lost, Parcel
+from pomona.deploy.wire import Hello, Refused, Task, read, statement
+from pomona.errors import ProtocolError
+from pomona.settings import Settings
+
+RAW = "pomona.bytes"  # how an array's bytes are to be read: by Pomona, not by anything that unpickles
+AGAIN = {3, 5, 8}  # Flower's codes for a node or a process that is gone: message unavailable, node, silent app
+LETTER, ROWS = "letter", "rows"
+
+logger = logging.getLogger("pomona")
+server_app = ServerApp()
+client_app = ClientApp()
+
+
+@server_app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Run the federation of the folder that the run's configuration names."""
+    from pomona.deploy.coordinate import coordinate
+
+    coordinate(Path(str(context.run_config["folder"])), Carrier(grid))
+
+
+@client_app.query()
+def query(message: Message, context: Context) -> Message:
+    """Say who this silo is."""
+    return _answered(message, context)
+
+
+@client_app.train()
+def train(message: Message, context: Context) -> Message:
+    """Do a round's task."""
+    return _answered(message, context)
+
+
+def _answered(message: Message, context: Context) -> Message:
+    parcel = unpacked(message.content)
+    return Message(packed(handled(Path(str(context.node_config["folder"])), parcel)), reply_to=message)
+
+
+def handled(folder: Path, parcel: Parcel) -> Parcel:
+    """What the silo of a kit's folder answers to a parcel; a refusal where it will not or cannot."""
+    import os
+
+    import torch
+
+    from pomona.deploy.silo import Silo, audited, scrubbed
+
+    os.umask(0o077)
+    torch.set_num_threads(1)
+    silo = Silo(folder)
+    try:
+        body: Settings
+        if parcel.kind == "hello":
+            body, enclosed = silo.greet(read(Hello, parcel.body)), {}
+            kind = "greeting"
+        else:
+            task: Task = read(Task, parcel.body)
+            body, uplink = silo.answer(task, parcel.enclosed)
+            kind, enclosed = "answer", {"uplink": uplink} if uplink else {}
+            audited(silo, "answered", round=task.number, task=task.digest, bytes=len(uplink))
+        return Parcel(kind, body.model_dump_json(), silo.signer.sign(kind, statement(body)), enclosed)
+    except Exception as fault:  # whatever it is, its text stays here
+        logger.exception("a message could not be answered")
+        audited(silo, "refused", reason=scrubbed(fault))
+        refused = Refused(silo=silo.file.name, fault=scrubbed(fault)[:500])
+        return Parcel("refused", refused.model_dump_json(), silo.signer.sign("refused", statement(refused)))
+
+
+@dataclass
+class Carrier:
+    """The post of a running SuperLink."""
+
+    grid: Grid
+
+    def online(self) -> frozenset[int]:
+        """The nodes that SuperLink has heard of in the last minute."""
+        return frozenset(self.grid.get_node_ids())
+
+    def send(self, node: int, parcel: Parcel, seconds: float) -> str:
+        """Push one message."""
+        kind = MessageType.QUERY if parcel.kind == "hello" else MessageType.TRAIN
+        message = Message(packed(parcel), node, kind, ttl=seconds)
+        (ticket,) = self.grid.push_messages([message])
+        return ticket
+
+    def fetch(self, tickets: Sequence[str]) -> dict[str, Parcel | Lost]:
+        """Pull what has come."""
+        came = self.grid.pull_messages(tickets) if tickets else ()
+        return {message.metadata.reply_to_message_id: received(message) for message in came}
+
+
+def received(message: Message) -> Parcel | Lost:
+    """A reply, or why there is none. Flower's own texts of errors may hold a peer's paths, so only codes are told."""
+    if message.has_error():
+        code = message.error.code
+        return Lost(f"Flower reports error {code}", again=code in AGAIN)
+    try:
+        return unpacked(message.content)
+    except ProtocolError as fault:
+        return Lost(str(fault), again=False)
+
+
+def packed(parcel: Parcel) -> RecordDict:
+    """A parcel as a message's content."""
+    arrays = {name: Array("uint8", (len(data),), RAW, data) for name, data in parcel.enclosed.items()}
+    letter = {"kind": parcel.kind, "body": parcel.body, "signature": parcel.signature}
+    return RecordDict({LETTER: ConfigRecord(letter), ROWS: ArrayRecord(arrays)})  # type: ignore[arg-type]
+
+
+def unpacked(content: RecordDict) -> Parcel:
+    """The inverse. Raises ProtocolError for anything else."""
+    try:
+        letter, rows = content[LETTER], content[ROWS]
+        if not isinstance(letter, ConfigRecord) or not isinstance(rows, ArrayRecord):
+            raise TypeError
+        kind, body, signature = (letter[k] for k in ("kind", "body", "signature"))
+        if not all(isinstance(v, str) for v in (kind, body, signature)):
+            raise TypeError
+        if any(array.stype != RAW for array in rows.values()):
+            raise TypeError
+        return Parcel(str(kind), str(body), str(signature), {name: array.data for name, array in rows.items()})
+    except (KeyError, TypeError):
+        raise ProtocolError("a message holds something else than was agreed; check the peer's version") from None

@@ -1,0 +1,175 @@
+"""``pomona silo report``: what the federation did for this silo, computed here and for nobody else."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pomona.config import Config
+from pomona.deploy.federation import Federation
+from pomona.deploy.owndata import scenario
+from pomona.deploy.silofile import SiloFile
+from pomona.deploy.standing import Row, visits
+from pomona.errors import DataError
+from pomona.federation.durable import publish
+from pomona.federation.loop import Watcher
+from pomona.methods.separate import Separate
+from pomona.record import writing
+from pomona.report.quantities import quantity
+from pomona.simulate import simulate
+
+ALONE = "alone.json"
+
+
+@dataclass(frozen=True)
+class Report:
+    """A silo's figures.
+
+    Attributes:
+        own: the last evaluation of the model that the method is judged by, on the own test data.
+        alone: the same for a model trained on the own data alone, for as many rounds; accuracy None for regression.
+        peers: one table a quantity: (its meaning, rows of peer and number, largest first).
+        numbers: other quantities of the last visit: (meaning, values).
+    """
+
+    silo: str
+    federation: str
+    method: str
+    own: Row
+    alone: Row
+    peers: list[tuple[str, list[Row]]]
+    numbers: list[tuple[str, list[float]]]
+
+    @property
+    def gain(self) -> float | None:
+        """Accuracy over training alone; None without accuracies."""
+        mine, lone = self.own["accuracy"], self.alone["accuracy"]
+        return None if mine is None or lone is None else mine - lone
+
+    def markdown(self) -> str:
+        """The report as a page."""
+        own, alone = self.own, self.alone
+        lines = [
+            f"# {self.silo} in federation {self.federation}",
+            "",
+            "Computed in this silo from its own records. Nothing of it was sent.",
+            "",
+            f"- model: {own['model']}, {own['when']}, by {self.method}, round {own['round']}",
+            f"- own test data: {own['samples']} samples",
+            f"- accuracy {_percent(own['accuracy'])}, loss {_number(own['loss'])}",
+            f"- training alone, {alone['round']} rounds: accuracy {_percent(alone['accuracy'])}, "
+            f"loss {_number(alone['loss'])}",
+            f"- gain over training alone: {_points(self.gain)}",
+        ]
+        for meaning, rows in self.peers:
+            lines += ["", f"## {meaning}", "", "| silo | value |", "|---|---:|"]
+            lines += [f"| {row['silo']} | {row['value']:.4g} |" for row in rows]
+        for meaning, values in self.numbers:
+            lines += ["", f"## {meaning}", "", ", ".join(f"{v:.4g}" for v in values)]
+        return "\n".join(lines) + "\n"
+
+
+def report(folder: Path, watch: Callable[[Config], Watcher | None] = lambda _: None) -> Report:
+    """Make the report of a silo's kit, and write it to ``state/report.md``.
+
+    Args:
+        folder: the kit.
+        watch: makes a progress line for the training alone, where that has not been computed yet.
+
+    Raises:
+        DataError: there is no evaluation of the own model yet.
+        StorageError: the folder cannot be written.
+    """
+    one, federation = SiloFile.load(folder / "silo.toml"), Federation.load(folder / "federation.toml")
+    seen = visits(folder)
+    method = federation.config().method.method()
+    own = judged(seen, method.card.headline)
+    alone = _alone(folder, one, federation, own["round"], watch)
+    names = peers(federation, one.name)
+    tables, numbers = helpers(_last_info(seen), names, one.name)
+    made = Report(one.name, federation.name, federation.config().method.name, own, alone, tables, numbers)
+    with writing(folder / "state"):
+        publish(folder / "state" / "node", [made.markdown().encode()], lambda _: "report.md").replace(
+            folder / "state" / "report.md"
+        )
+    return made
+
+
+def judged(seen: Sequence[Row], headline: tuple[str, str]) -> Row:
+    """The last evaluation on the own test data of the model that the method is judged by, else of any."""
+    scores = [
+        {"round": visit["round"], **score} for visit in seen for score in visit["scores"] if score["split"] == "test"
+    ]
+    found = [s for s in scores if (s["model"], s["when"]) == headline] or scores
+    found = [s for s in found if s["samples"]]
+    if not found:
+        raise DataError(
+            "no model has been evaluated on own test data yet; wait for the first round, and keep test rows"
+        )
+    return found[-1]
+
+
+def peers(federation: Federation, own: str) -> list[str]:
+    """The name of each place; a newcomer's that this kit does not name by its number."""
+    known = [silo.name for silo in federation.silo]
+    return [*known, *(f"place {k}" for k in range(len(known), federation.places))]
+
+
+def helpers(
+    info: Mapping[str, Any], names: Sequence[str], own: str
+) -> tuple[list[tuple[str, list[Row]]], list[tuple[str, list[float]]]]:
+    """The tables and numbers of a visit's info; a number for each place is about the silo there."""
+    tables: list[tuple[str, list[Row]]] = []
+    others: list[tuple[str, list[float]]] = []
+    for name, value in info.items():
+        values = [float(v) for v in (value if isinstance(value, list) else [value])]
+        words = quantity(name, len(values), len(names))
+        if words.kind == "matrix" and len(values) == len(names):
+            rows = [
+                {"silo": f"{peer} (this silo)" if peer == own else peer, "value": v}
+                for peer, v in zip(names, values, strict=True)
+                if v or not peer.startswith("place ")
+            ]
+            tables.append((words.title, sorted(rows, key=lambda row: -row["value"])))
+        else:
+            others.append((words.title, values))
+    return tables, others
+
+
+def _last_info(seen: Sequence[Row]) -> Mapping[str, Any]:
+    return next((visit["info"] for visit in reversed(seen) if visit.get("info")), {})
+
+
+def _alone(
+    folder: Path, one: SiloFile, federation: Federation, rounds: int, watch: Callable[[Config], Watcher | None]
+) -> Row:
+    """What training alone reaches in as many rounds, computed once."""
+    key = f"{federation.agreement}-{rounds}"
+    path = folder / "state" / "node" / ALONE
+    try:
+        known = json.loads(path.read_bytes())
+        if known["key"] == key:
+            return dict(known["alone"])
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
+    lone = scenario(one, federation, Separate())
+    lone = replace(lone, config=lone.config.model_copy(update={"rounds": max(1, rounds)}))
+    result = simulate(lone, None, watch(lone.config))
+    last = result.curve("personal", "trained")[-1]
+    alone = {"round": last.round, "samples": last.samples[0], "loss": last.loss[0], "accuracy": last.accuracy[0]}
+    with writing(path):
+        publish(path.parent, [json.dumps({"key": key, "alone": alone}).encode()], lambda _: ALONE)
+    return alone
+
+
+def _percent(value: float | None) -> str:
+    return "not defined" if value is None else f"{100 * value:.2f} %"
+
+
+def _points(value: float | None) -> str:
+    return "not defined" if value is None else f"{100 * value:+.2f} percentage points"
+
+
+def _number(value: float | None) -> str:
+    return "not defined" if value is None else f"{value:.4g}"

@@ -1,0 +1,66 @@
+"""A federation on data at hand: every client's rows as a silo's own files, and the simulation of the same files."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tomli_w
+
+from pomona.config import Config, Tree, resolve
+from pomona.deploy.federation import ELSEWHERE
+from pomona.errors import ConfigError
+from pomona.partition.partition import ClientRows
+from pomona.scenario import Scenario
+
+PARTS = ("train", "validation", "test")
+
+
+def federation_file(scenario: Scenario, server: str, **settings: Any) -> str:
+    """The ``federation.toml`` of a simulation's scenario: a silo for each client, the task as its data has it."""
+    if scenario.dataset.kind == "text":
+        raise ConfigError("a rehearsal deals out images and tables; take another data set")
+    if scenario.config.membership.changes:
+        raise ConfigError("a rehearsal has the same silos from the first round to the last; take membership out")
+    data = scenario.dataset
+    run = {k: v for k, v in scenario.config.tree().items() if k not in ELSEWHERE}
+    task: Tree = {
+        "kind": data.kind,
+        "input_shape": list(data.x.shape[1:]),
+        "classes": list(data.classes),
+        "outputs": data.n_outputs,
+        "targets": scenario.targets,
+        "shift": list(data.shift),
+        "scale": list(data.scale),
+    }
+    silos = [{"name": f"silo-{i}"} for i in range(len(scenario.partition.clients))]
+    top = {"name": "rehearsal", "server": server, "places": len(silos), **settings}
+    return tomli_w.dumps({**top, "run": run, "task": task, "silo": silos})
+
+
+def deal(scenario: Scenario, client: int, folder: Path) -> dict[str, Path]:
+    """Write a client's rows as archives of arrays x and y, one a part that it has rows of."""
+    rows: ClientRows = scenario.partition.clients[client]
+    folder.mkdir(parents=True, exist_ok=True)
+    files = {}
+    for part in PARTS:
+        own = getattr(rows, part)
+        if len(own):
+            files[part] = folder / f"{part}.npz"
+            np.savez(files[part], x=scenario.dataset.x[own], y=scenario.dataset.y[own])
+    return files
+
+
+def data_section(scenario: Scenario, files: Mapping[str, Mapping[str, Path]]) -> Tree:
+    """Section data of whoever reads these files: one silo, or all of them."""
+    clients = [{"name": name, **{k: str(v) for k, v in own.items()}} for name, own in files.items()]
+    section: Tree = {"name": "clients", "clients": clients}
+    if scenario.dataset.classes:
+        return {**section, "classes": list(scenario.dataset.classes)}
+    return {**section, "targets": scenario.targets}
+
+
+def simulated(scenario: Scenario, files: Mapping[str, Mapping[str, Path]]) -> Config:
+    """The simulation of all silos' files; the same numbers as the scenario that they were dealt from."""
+    tree = {k: v for k, v in scenario.config.tree().items() if k not in ("data", "partition", "clients")}
+    return resolve(tree, {"data": data_section(scenario, files), "partition": {"name": "natural"}})

@@ -1,0 +1,117 @@
+"""``pomona server start``: from a kit to a federation that runs, and the checks before it."""
+
+import os
+import socket
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+
+import tomli_w
+
+from pomona.deploy import superlink
+from pomona.deploy.audit import Audit
+from pomona.deploy.certs import certificate, private
+from pomona.deploy.control import Control, bundle, connection, reachable
+from pomona.deploy.federation import Address, Federation
+from pomona.deploy.processes import QUIET, environment
+from pomona.deploy.roster import members
+from pomona.deploy.supervise import Supervisor, committed
+from pomona.errors import CheckpointError, ConfigError, LockedError, StorageError
+from pomona.federation.durable import probe
+from pomona.federation.lock import locked
+from pomona.federation.status import Status, ended, read_status
+
+
+def serve(folder: Path, say: Callable[[str], None], resume: bool = False) -> Status:
+    """Run the federation of a server's kit until it ends; a run that was begun goes on after its last round.
+
+    Args:
+        folder: the kit.
+        say: told of everything that people should know.
+        resume: refuse where there is nothing to go on with.
+
+    Raises:
+        PomonaError: nothing has been started.
+        SystemExit, KeyboardInterrupt: after everything has been stopped in order; the status says so.
+    """
+    federation = Federation.load(folder / "federation.toml")
+    folder, state = folder.absolute(), folder.absolute() / "run"
+    os.umask(0o077)
+    before = read_status(state)
+    if before and before.state == "finished":
+        say(f"the run in {state} is finished after round {before.round}; nothing to do")
+        return before
+    done = committed(state)
+    if resume and not (before or done):
+        raise CheckpointError(f"{state} holds no run to resume; use `pomona server start`")
+    try:
+        state.mkdir(mode=0o700, exist_ok=True)
+        with locked(state):
+            probe(state)
+            require_ready(folder, federation)
+            if before or done:
+                say(f"going on after round {done}")
+            return _served(folder, state, federation, say)
+    except OSError as fault:
+        raise StorageError(f"cannot write {state} ({fault.strerror}); make room, or mend its permissions") from fault
+
+
+def _served(folder: Path, state: Path, federation: Federation, say: Callable[[str], None]) -> Status:
+    home, ca = state / "flwr", folder / "certs" / "ca.crt"
+    home.mkdir(mode=0o700, exist_ok=True)
+    (home / "config.toml").write_text(tomli_w.dumps(connection(federation, ca)), encoding="utf-8")
+    env = environment(home)
+    os.environ.update({k: env[k] for k in ("FLWR_HOME", "NO_PROXY")} | QUIET)  # Flower is asked in process too
+    with Audit(state / "audit.jsonl") as audit:
+
+        def tell(text: str) -> None:
+            say(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S}Z {text}")
+
+        audit.write("started", federation=federation.name, agreement=federation.agreement, round=committed(state))
+        supervisor = Supervisor(
+            folder,
+            superlink.command(folder, federation),
+            env,
+            lambda: Control(reachable(federation), None if federation.insecure else ca),
+            lambda: bundle(folder / "app"),
+            lambda: {} if federation.insecure else members(folder),
+            tell,
+            audit,
+        )
+        try:
+            status = supervisor.run()
+        except BaseException as fault:
+            code = ended(fault, 0).code
+            audit.write("stopped", code=code, round=committed(state))
+            raise
+        audit.write("stopped", code=status.code, round=status.round)
+        return status
+
+
+def require_ready(folder: Path, federation: Federation) -> None:
+    """Raise ConfigError or LockedError for what would keep a SuperLink from running; checked before it is started."""
+    app = folder / "app" / "pyproject.toml"
+    if not app.is_file():
+        raise ConfigError(f"{app} is missing; copy folder app from the kit again")
+    if not federation.insecure:
+        private(folder / "certs" / "server.key")
+        certificate(folder / "certs" / "server.crt", folder / "certs" / "server.key", folder / "certs" / "ca.crt")
+    bind = Address.parse(federation.bind)
+    kind = socket.AF_INET6 if ":" in bind.host else socket.AF_INET
+    with socket.socket(kind, socket.SOCK_STREAM) as probe_:
+        probe_.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe_.bind((bind.host, bind.port))
+        except OSError as fault:
+            raise LockedError(
+                f"bind = {federation.bind}: {fault.strerror}; stop who listens there, or change bind"
+            ) from None
+
+
+def talk(text: str) -> None:
+    """Say it on standard error, where a service's journal takes it up; a reader that left is no fault."""
+    with suppress(OSError, ValueError):
+        sys.stderr.write(f"{text}\n")
+        sys.stderr.flush()

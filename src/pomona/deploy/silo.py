@@ -1,0 +1,354 @@
+"""One silo's side of the federation: state in its own folder, a task in, an answer out, the same one however often.
+
+A file a round, published as a whole, holds the state after that round's training, what it went on from, and the answer
+that was given. The next task says which round's state the federation has used (``settled``): the silo goes on from
+there, whatever it has trained since. A task that comes again finds its answer in the file.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pomona import personal
+from pomona.config import Config
+from pomona.deploy import owndata
+from pomona.deploy.audit import Audit
+from pomona.deploy.federation import Federation
+from pomona.deploy.keys import certified
+from pomona.deploy.shelf import Shelf
+from pomona.deploy.signing import Signer, signed
+from pomona.deploy.silofile import SiloFile
+from pomona.deploy.wire import (
+    Answer,
+    Figure,
+    Greeting,
+    Hello,
+    Introduction,
+    Offer,
+    Origin,
+    Task,
+    name,
+    pack,
+    row_statement,
+    seal,
+    unpack,
+)
+from pomona.errors import CheckpointError, PomonaError, ProtocolError
+from pomona.federation import checkpoint
+from pomona.federation.checkpoint import Checkpoint
+from pomona.federation.clients import Clients, Reply, Visit
+from pomona.federation.durable import publish
+from pomona.federation.loop import round_of
+from pomona.federation.round import Roster
+from pomona.methods.base import Downlink, Method, Rows
+from pomona.partition.partition import ClientRows
+from pomona.scenario import Scenario
+
+KEPT = 3  # rounds: the one in flight, the one it went on from, and one more in case a disk fails
+ANSWER = "answer"  # the uplink's bytes beside the state
+
+
+@dataclass(frozen=True)
+class Silo:
+    """A silo's folder (its kit) and what lies in it."""
+
+    folder: Path
+
+    @cached_property
+    def federation(self) -> Federation:
+        """What was agreed."""
+        return Federation.load(self.folder / "federation.toml")
+
+    @cached_property
+    def file(self) -> SiloFile:
+        """The silo's own settings."""
+        return SiloFile.load(self.folder / "silo.toml")
+
+    @property
+    def state(self) -> Path:
+        """The folder of what never leaves."""
+        return self.folder / "state"
+
+    @cached_property
+    def method(self) -> Method:
+        """The method agreed on."""
+        return self.federation.config().method.method()
+
+    @cached_property
+    def signer(self) -> Signer:
+        """Who signs for this silo."""
+        return Signer(None if self.federation.insecure else self.folder / "keys" / "silo.key")
+
+    @cached_property
+    def own(self) -> Scenario:
+        """The silo's data, read and checked, as a scenario of one client."""
+        return owndata.scenario(self.file, self.federation)
+
+    def greet(self, hello: Hello) -> Greeting:
+        """Who this is, and how many training samples it has."""
+        self.require_agreed(hello.agreement)
+        samples = len(self.own.partition.clients[0].train)
+        return Greeting(
+            agreement=hello.agreement, run=hello.run, nonce=hello.nonce, silo=self.file.name, samples=samples
+        )
+
+    def answer(self, task: Task, enclosed: Mapping[str, bytes]) -> tuple[Answer, bytes]:
+        """Do what is asked, once.
+
+        Args:
+            task: from the server; nothing of it is believed.
+            enclosed: rows by hash, as far as they were sent.
+
+        Returns:
+            The answer, and the uplink's bytes.
+
+        Raises:
+            PomonaError: the task is not what was agreed, or cannot be done here.
+        """
+        began = perf_counter()
+        self.require_agreed(task.agreement)
+        shelf = Shelf(self.state / "cache")
+        missing = shelf.take(enclosed, task.needs)
+        blank = Answer(
+            agreement=task.agreement,
+            run=task.run,
+            number=task.number,
+            silo=self.file.name,
+            task=task.digest,
+            samples=len(self.own.partition.clients[0].train),
+        )
+        if missing:
+            return blank.model_copy(update={"missing": missing, "held": shelf.held}), b""
+        given = self._given(task)
+        if given and task.trains:
+            return Answer.model_validate_json(given.meta["answer"]), bytes(given.tensors[ANSWER].numpy())
+        rows = {digest: shelf.row(digest) for digest in task.needs}
+        down = self._received(task, rows)
+        clients, reply = self._visit(task, down, rows)
+        done = blank.model_copy(
+            update={
+                "loss": reply.loss,
+                "scores": tuple(_figure(s) for s in reply.scores) if self.federation.share_scores else (),
+                "fault": reply.fault[:500],
+            }
+        )
+        uplink = b""
+        if task.trains and not reply.fault:
+            uplink = seal(reply.uplink, self.federation.wire, self.federation.places)
+            done = done.model_copy(update={"uplink": name(uplink), "rows": self._signatures(task, reply.uplink)})
+        shelf.keep(task.needs)
+        done = done.model_copy(update={"held": shelf.held, "seconds": perf_counter() - began})
+        if task.trains and not reply.fault:
+            self._commit(task, clients, done, uplink)
+        self._note(task, clients, reply, len(uplink), sum(map(len, enclosed.values())))
+        return done, uplink
+
+    def require_agreed(self, agreement: str) -> None:
+        """Raise ProtocolError unless the server means what this silo has agreed to, and go on meaning it."""
+        mine, pinned = self.federation.agreement, self.state / "agreement.json"
+        if not pinned.exists():
+            publish(self.state, [json.dumps({"agreement": mine}).encode()], lambda _: pinned.name, ".agreement")
+        first = json.loads(pinned.read_text())["agreement"]
+        if mine != first:
+            raise ProtocolError(
+                "federation.toml is no longer what this silo agreed to when it first started; restore it, or, if the "
+                "change is meant, remove state/agreement.json"
+            )
+        if agreement != mine:
+            raise ProtocolError(
+                "the server runs something else than this silo agreed to; compare federation.toml with the server's"
+            )
+
+    # What was received.
+
+    def _given(self, task: Task) -> Checkpoint | None:
+        """The round's file, if this very task was answered."""
+        for number, path in checkpoint.committed(self.state / "checkpoints"):
+            if number == task.number:
+                found = checkpoint.read(path)
+                return found if found.meta["task"] == task.digest else None
+        return None
+
+    def _received(self, task: Task, rows: Mapping[str, bytes]) -> Downlink:
+        """The downlink, as this silo alone gets it; every row that is another silo's carries that silo's signature."""
+        down = {}
+        for key, offer in task.offers.items():
+            if key in self.method.server.relays:
+                self._require_origins(task, key, offer, rows)
+            unpacked = {j: unpack(rows[digest], offer, *self._form) for j, digest in offer.rows.items()}
+            height = self.federation.places if offer.many else len(unpacked)
+            if any(not 0 <= j < height for j in (*unpacked, *offer.index)):
+                raise ProtocolError(f"{key} speaks of rows that there are not; check the server's version")
+            # Rows that nobody offered stay untouched zeros, which take no memory.
+            some = next(iter(unpacked.values()), torch.zeros(offer.width))
+            bank = torch.zeros(height, offer.width, dtype=some.dtype)
+            for j, row in unpacked.items():
+                bank[j] = row
+            index = torch.tensor(offer.index, dtype=torch.long)
+            down[key] = Rows(bank, index.unsqueeze(0) if offer.many else index)
+        return down
+
+    def _require_origins(self, task: Task, key: str, offer: Offer, rows: Mapping[str, bytes]) -> None:
+        names = self._names(task)
+        seen = self.state / "seen.json"
+        known: dict[str, int] = json.loads(seen.read_text()) if seen.exists() else {}
+        for j, digest in offer.rows.items():
+            origin, peer = offer.origins.get(j), names.get(j, f"place {j}")
+            if self.federation.insecure:
+                continue
+            if origin is None:
+                if peer in known and not self._initial_row(task, key, j, rows[digest]):
+                    raise ProtocolError(f"{key}: the row of {peer} is not signed by {peer}; ask the server's operator")
+                continue
+            tensor = self.method.server.relays[key]
+            if origin.silo != peer or origin.tensor != tensor or origin.round > task.number:
+                raise ProtocolError(f"{key}: a row for {peer} is said to be {origin.tensor} of {origin.silo}")
+            if origin.round < known.get(peer, 0):
+                raise ProtocolError(f"{key}: a row of {peer} is older than one that came before")
+            if not signed(
+                self._key(peer, task), "row", row_statement(task.agreement, task.run, origin, digest), origin.signature
+            ):
+                raise ProtocolError(f"{key}: the signature on the row of {peer} is not {peer}'s")
+            known[peer] = origin.round
+        publish(self.state, [json.dumps(known).encode()], lambda _: seen.name, ".seen")
+
+    def _names(self, task: Task) -> dict[int, str]:
+        """Who has which place: the founders by the agreement, newcomers as the authority certified them."""
+        founders = dict(enumerate(s.name for s in self.federation.silo))
+        return {i.place: i.silo for i in task.introductions} | founders
+
+    def _key(self, peer: str, task: Task) -> str:
+        """A silo's public key: from the kit, or introduced with the authority's word for it."""
+        for i in task.introductions:
+            if i.silo == peer and self._vouched(i):
+                return i.key
+        path = self.folder / "keys" / "peers" / f"{peer}.pub"
+        if not path.exists():
+            raise ProtocolError(f"no public key of {peer} is known; put it at keys/peers/{peer}.pub")
+        return path.read_text()
+
+    def _vouched(self, i: Introduction) -> bool:
+        authority = (self.folder / "certs" / "ca.crt").read_bytes()
+        return certified(authority, i.silo, i.key.encode(), bytes.fromhex(i.certificate))
+
+    def _initial_row(self, task: Task, key: str, j: int, data: bytes) -> bool:
+        """Whether a row is what the run starts from, which everybody can make."""
+        server, scenario, place = self.method.server, self._seated(task), task.place
+        roster, first = Roster(task.sizes), round_of(scenario.config, 1)
+        begun = server.start(scenario.initial, roster, scenario.config.seed)
+        return self._packed(server.down(begun, (place,), roster, first)[key].bank[j]) == data
+
+    # Training.
+
+    def _visit(self, task: Task, down: Downlink, rows: Mapping[str, bytes]) -> tuple[Clients, Reply]:
+        """Go on from the settled state; all that a silo evaluates it keeps."""
+        scenario, roster = self._seated(task), Roster(task.sizes)
+        config, place = scenario.config, task.place
+        objective = scenario.private(self.state / "private" / "dp") if config.privacy else scenario.objective()
+        clients = Clients(self.method.client, objective, scenario.initial, ((place,),), config.seed)
+        if task.settled:
+            settled = self._settled(task.settled)
+            clients.agree(place, {place: settled.meta["position"]})
+            clients.restore((place,), {k: t for k, t in settled.tensors.items() if k != ANSWER}, roster)
+        else:
+            form = Offer(many=False, index=(0,), dtype="F32", width=len(scenario.initial()), rows={})
+            clients.begin((place,), roster, unpack(rows[task.start], form, *self._form) if task.start else None)
+        visit = Visit(round_of(config, task.number), roster, (place,), task.trains, frozenset(task.watched), keep=True)
+        (reply,) = clients.visit(visit, down)
+        clients.commit((place,))
+        return clients, reply
+
+    def _settled(self, number: int) -> Checkpoint:
+        for found, path in checkpoint.committed(self.state / "checkpoints"):
+            if found == number:
+                return checkpoint.read(path)
+        raise CheckpointError(
+            f"the federation goes on from this silo's round {number}, which is not in state/checkpoints; restore the "
+            "folder from a backup, or have the silo revoked and added anew"
+        )
+
+    def _commit(self, task: Task, clients: Clients, answer: Answer, uplink: bytes) -> None:
+        stored = clients.stored(task.place)
+        stored[ANSWER] = torch.from_numpy(np.frombuffer(uplink, dtype=np.uint8).copy())
+        meta = {"task": task.digest, "answer": answer.model_dump_json(), "position": clients.position(task.place)}
+        checkpoint.save(self.state / "checkpoints", task.number, stored, meta, keep=KEPT)
+
+    def _seated(self, task: Task) -> Scenario:
+        """The own data at the silo's place among all."""
+        return seated(self.own, self.federation, task.place, self._names(task))
+
+    def _signatures(self, task: Task, uplink: Mapping[str, Tensor]) -> dict[str, str]:
+        """This silo's word for each row that the server passes on."""
+        made = {}
+        for tensor in self.method.server.relays.values():
+            origin = Origin(silo=self.file.name, round=task.number, tensor=tensor, signature="")
+            about = row_statement(task.agreement, task.run, origin, name(self._packed(uplink[tensor])))
+            made[tensor] = self.signer.sign("row", about)
+        return made
+
+    def _packed(self, row: Tensor) -> bytes:
+        return pack(row, *self._form)
+
+    @property
+    def _form(self) -> tuple[Any, int]:
+        return self.federation.wire, self.federation.places
+
+    def _note(self, task: Task, clients: Clients, reply: Reply, up: int, down: int) -> None:
+        """Write down what only this silo may know, and save the model that it is judged by."""
+        line = {
+            "round": task.number,
+            "trained": task.trains,
+            "loss": reply.loss,
+            "scores": [_figure(s).model_dump() for s in reply.scores],
+            "info": {k: v.tolist() for k, v in reply.info.items()},
+            "seconds": reply.seconds,
+            "bytes_down": down,
+            "bytes_up": up,
+            "fault": reply.fault,
+        }
+        with (self.state / "rounds.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+        headline, models = self.method.card.headline, clients.models(task.place)
+        if headline in models:
+            (self.state / "models").mkdir(exist_ok=True)
+            path = self.state / "models" / "personal.safetensors"
+            fresh = path.with_suffix(".new")
+            personal.save(fresh, models[headline], self._seated(task), task.place, headline)
+            fresh.replace(path)
+
+
+def seated(own: Scenario, federation: Federation, place: int, names: Mapping[int, str]) -> Scenario:
+    """A scenario of all places of which this silo knows one."""
+    nobody = ClientRows(*(np.empty(0, np.int64) for _ in range(3)))
+    rows = [nobody] * federation.places
+    rows[place] = own.partition.clients[0]
+    known = {"data": own.config.data, "device": own.config.device}
+    config: Config = federation.config().model_copy(update=known)
+    titles = tuple(names.get(i, f"place {i}") for i in range(federation.places))
+    return Scenario(config, own.dataset, replace(own.partition, clients=tuple(rows)), titles)
+
+
+def _figure(score: Any) -> Figure:
+    return Figure(**{k: getattr(score, k) for k in Figure.model_fields})
+
+
+def scrubbed(fault: BaseException) -> str:
+    """A fault as others may read it: its kind, and for one of ours the line, without paths."""
+    if not isinstance(fault, PomonaError):
+        return f"a {type(fault).__name__}; the silo's log has the rest"
+    words = str(fault).split()
+    return f"{fault.kind}: " + " ".join("(path)" if "/" in w.strip("'\"(),;:") else w for w in words)
+
+
+def audited(silo: Silo, event: str, **fields: Any) -> None:
+    """A line in the silo's own audit log."""
+    with Audit(silo.state / "audit.jsonl") as audit:
+        audit.write(event, **fields)

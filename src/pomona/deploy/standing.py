@@ -1,0 +1,128 @@
+"""How a server or a silo stands, from what lies in its folder: nothing is asked of anybody."""
+
+import json
+import shutil
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from pomona.deploy import keys
+from pomona.deploy.attend import STATE
+from pomona.deploy.federation import Federation
+from pomona.deploy.processes import holder
+from pomona.deploy.roster import Member, entries
+from pomona.errors import PomonaError, StorageError
+from pomona.federation.status import read_status
+
+Row = dict[str, Any]
+
+
+def server(folder: Path) -> Row:
+    """A server's standing: whether it runs, its round, its silos, its traffic.
+
+    Raises ConfigError or StorageError where the folder is no server's kit or cannot be read.
+    """
+    federation = Federation.load(folder / "federation.toml")
+    state = folder / "run"
+    said, live, held = read_status(state), _json(state / "live.json"), holder(state)
+    return {
+        "federation": federation.name,
+        "method": federation.config().method.name,
+        "state": _spoken(said.state if said else None, bool(held)),
+        "pid": held.get("pid") if held else None,
+        "since": held.get("since") if held else None,
+        "round": said.round if said else 0,
+        "rounds": federation.config().rounds,
+        "code": said.code if said else None,
+        "reason": said.reason if said else "",
+        "bytes_down": live.get("bytes_down"),
+        "bytes_up": live.get("bytes_up"),
+        "seconds": live.get("seconds"),
+        "certificate": None if federation.insecure else _until(folder / "certs" / "server.crt"),
+        "silos": [
+            {
+                "silo": member.name,
+                "state": _state(member, live),
+                "samples": member.size,
+                "joined": member.joined,
+                "left": member.left,
+                "why": live.get("rejected", {}).get(member.name, ""),
+            }
+            for member in entries(folder)
+        ],
+    }
+
+
+def _state(member: Member, live: Row) -> str:
+    if member.left is not None:
+        return "revoked"
+    for state in ("rejected", "present", "absent"):
+        if member.name in live.get(state, ()):
+            return state
+    return "not seen yet"
+
+
+def _spoken(state: str | None, held: bool) -> str:
+    """What a run is doing: one that was killed still says that it runs."""
+    if state == "running" and not held:
+        return "killed; `pomona server resume` goes on"
+    return state or ("starting" if held else "never started")
+
+
+def silo(folder: Path) -> Row:
+    """A silo's standing: its node, its last visit, its certificate, its disk."""
+    federation = Federation.load(folder / "federation.toml")
+    state = folder / "state"
+    held, news, last = holder(state), _json(state / "node" / STATE), visits(folder)[-1:]
+    gone = "killed" if news.get("state") not in {None, "stopped"} else "stopped" if news else "never started"
+    stopped = not held
+    return {
+        "federation": federation.name,
+        "server": federation.server,
+        "state": gone if stopped else news.get("state", "starting"),
+        "since": news.get("since"),
+        "restarts": news.get("restarts", 0),
+        "reason": news.get("reason", ""),
+        "round": last[0]["round"] if last else None,
+        "rounds": federation.config().rounds,
+        "last_visit": _when(state / "rounds.jsonl"),
+        "bytes_down": sum(v.get("bytes_down") or 0 for v in visits(folder)),
+        "bytes_up": sum(v.get("bytes_up") or 0 for v in visits(folder)),
+        "authority": None if federation.insecure else _until(folder / "certs" / "ca.crt"),
+        "free_gb": round(shutil.disk_usage(folder).free / 1e9, 1),
+    }
+
+
+def visits(folder: Path) -> list[Row]:
+    """All visits of a silo, oldest first; a line that a kill cut short is left out. Raises StorageError."""
+    path = folder / "state" / "rounds.jsonl"
+    try:
+        return [json.loads(line) for line in path.read_bytes().split(b"\n")[:-1]]
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError) as fault:
+        raise StorageError(f"{path} cannot be read ({fault}); restore it from a backup") from None
+
+
+def _json(path: Path) -> Row:
+    try:
+        value = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as fault:
+        raise StorageError(f"{path} cannot be read ({fault}); remove it, it is written again") from None
+    return value if isinstance(value, dict) else {}
+
+
+def _until(path: Path) -> str:
+    try:
+        return f"{keys.expires(path):%Y-%m-%d}"
+    except PomonaError as fault:
+        return str(fault)
+
+
+def _when(path: Path) -> str | None:
+    try:
+        return datetime.fromtimestamp(path.stat().st_mtime, UTC).isoformat(timespec="seconds")
+    except OSError:
+        return None

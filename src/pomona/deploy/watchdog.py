@@ -1,0 +1,122 @@
+"""Whether a SuperNode that lives still works, as far as that can be seen without asking the server about it."""
+
+import http.client
+import ssl
+import sys
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from pomona.deploy.federation import Address, Federation
+from pomona.errors import ProtocolError
+
+HEARTBEAT = 30.0  # seconds between a SuperNode's signs of life
+PATIENCE = 5 * HEARTBEAT
+TCP_ESTABLISHED = "01"
+
+
+@dataclass(frozen=True)
+class Sight:
+    """One look at a node that lives: was it connected to the server, and could the server be reached from here."""
+
+    time: float
+    connected: bool
+    reachable: bool
+
+
+def wedged(sights: Sequence[Sight], patience: float = PATIENCE) -> bool:
+    """Whether a node that lives has given up: never connected in ``patience`` seconds in which the server was there.
+
+    After an error whose text speaks of TLS (a load balancer that drops a connection is enough) Flower's SuperNode stops
+    its work for good, but its process goes on. Its log is silent then, as it is while a model trains for hours, and its
+    status can be asked of the server only, which a silo must not. But a node that works opens a connection for every
+    heartbeat, each 30 s, and keeps it for 5 s, whatever its app does: looking each second, none is missed, and five
+    heartbeats in a row cannot be. While the server cannot be reached the node is right to wait, so that time does not
+    count; nor does the time before the first look.
+
+    Args:
+        sights: looks at one process, oldest first, about one a second.
+        patience: seconds.
+    """
+    if not sights or sights[-1].time - sights[0].time < patience:
+        return False
+    recent = [s for s in sights if s.time >= sights[-1].time - patience]
+    return all(s.reachable and not s.connected for s in recent)
+
+
+def connected(pid: int, port: int, local: int) -> bool:
+    """Whether a process has a TCP connection to a remote ``port`` (Linux).
+
+    ``local`` is the port that the process listens on itself: who connects to that comes from any port.
+    """
+    folder = Path("/proc") / str(pid)
+    if not folder.exists():
+        return sys.platform != "linux"  # elsewhere there is nothing to see: no news is good news
+    own = set()
+    for handle in (folder / "fd").glob("*"):
+        with suppress(OSError):
+            own.add(str(handle.readlink()).removeprefix("socket:[").removesuffix("]"))
+    return any(
+        row.inode in own and row.remote == port and row.local != local
+        for name in ("tcp", "tcp6")
+        for row in _sockets(folder / "net" / name)
+    )
+
+
+@dataclass(frozen=True)
+class _Socket:
+    local: int
+    remote: int
+    inode: str
+
+
+def _sockets(table: Path) -> Iterable[_Socket]:
+    try:
+        lines = table.read_text().splitlines()[1:]
+    except OSError:
+        return
+    for line in lines:
+        _, here, there, state, *rest = line.split()
+        if state == TCP_ESTABLISHED:
+            yield _Socket(int(here.rpartition(":")[2], 16), int(there.rpartition(":")[2], 16), rest[5])
+
+
+def knock(federation: Federation, ca: Path, proxy: str = "", timeout: float = 10.0) -> datetime | None:
+    """Ask the server for its health as a silo would reach it. Returns its clock (UTC), where it says.
+
+    Raises ProtocolError with the reason and the remedy.
+    """
+    server = Address.parse(federation.server)
+    way = urlsplit(proxy) if proxy else None
+    host, port = (way.hostname or "", way.port or 3128) if way else server
+    try:
+        if federation.insecure:
+            line: http.client.HTTPConnection = http.client.HTTPConnection(host, port, timeout=timeout)
+        else:
+            context = ssl.create_default_context(cafile=str(ca))
+            line = http.client.HTTPSConnection(host, port, timeout=timeout, context=context)
+        if way:
+            line.set_tunnel(*server)
+        try:
+            line.request("GET", "/health")
+            answer = line.getresponse()
+        finally:
+            line.close()
+    except ssl.SSLCertVerificationError as fault:
+        raise ProtocolError(
+            f"{federation.server} shows a certificate that is not the federation's ({fault.verify_message}); ask for "
+            "the authority's ca.crt, and look for a proxy that opens TLS"
+        ) from None
+    except (OSError, http.client.HTTPException) as fault:
+        through = f" through {host}:{port}" if way else ""
+        raise ProtocolError(
+            f"{federation.server} does not answer{through} ({fault}); is the server up, and the way out open?"
+        ) from None
+    if answer.status != 200:
+        raise ProtocolError(f"{federation.server} answers {answer.status}; is it a Pomona server?")
+    said = answer.headers.get("Date")
+    return parsedate_to_datetime(said).astimezone(UTC) if said else None

@@ -1,0 +1,116 @@
+"""A federation in this process: the real kits, the unchanged Flower apps, and a grid without a network."""
+
+import tomllib
+from itertools import count
+
+import tomli_w
+from flwr.app import Context, Error, Message, RecordDict
+from flwr.serverapp import Grid
+from flwr.supercore.task_identity import TaskIdentity
+
+from pomona.config import resolve
+from pomona.deploy.flower_apps import client_app, server_app
+from pomona.deploy.provision import provision
+from pomona.deploy.rehearsal import data_section, deal, federation_file, simulated
+from pomona.scenario import Scenario
+
+def settings(**over):
+    """A small run on embedded data."""
+    tree = {
+        "data": {"name": "digits", "train_limit": 300, "test_limit": 100},
+        "partition": {"name": "dirichlet", "beta": 1.0, "min_size": 8},
+        "model": {"name": "mlp", "hidden": [8]},
+        "batch_size": 16,
+        "lr": 0.1,
+        "rounds": 3,
+        "clients": 3,
+        "workers": 1,
+    }
+    return resolve(tree, over)
+
+
+class Federation:
+    """Kits in a folder, with each client's rows in its silo; and the same as a simulation."""
+
+    def __init__(self, folder, config, **options):
+        scenario = Scenario.prepare(config)
+        self.toml = folder / "federation.toml"
+        options = {"deadline": 60.0, "wait": 5.0, "quorum": 1, **options}
+        self.toml.write_text(federation_file(scenario, "127.0.0.1:28443", **options))
+        self.kits = folder / "kits"
+        provision(self.toml, self.kits)
+        self.names = [s["name"] for s in tomllib.loads(self.toml.read_text())["silo"]]
+        files = {n: deal(scenario, i, self.kits / n / "data") for i, n in enumerate(self.names)}
+        for name in self.names:
+            path = self.kits / name / "silo.toml"
+            own = tomllib.loads(path.read_text()) | {"data": data_section(scenario, {name: files[name]})}
+            path.write_text(tomli_w.dumps(own))
+        self.simulation = simulated(scenario, files)
+        self.grid = LocalGrid({10 + i: self.kits / n for i, n in enumerate(self.names)})
+
+    @property
+    def server(self):
+        """The server's kit."""
+        return self.kits / "server"
+
+    def run(self):
+        """Run the ServerApp to its end."""
+        context = Context(1, 0, {}, RecordDict(), {"folder": str(self.server)})
+        server_app(self.grid, context)
+
+
+class LocalGrid(Grid):
+    """Calls the ClientApp for each message; ``faults`` may change a reply, or be the reason for none."""
+
+    def __init__(self, folders):
+        TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1  # as Flower sets in an app's process
+        self.folders, self.faults, self.sent = dict(folders), [], []
+        self._ids, self._replies = count(1), {}
+
+    def set_run(self, run):
+        """One run only."""
+
+    @property
+    def run(self):
+        """No one asks."""
+        raise NotImplementedError
+
+    def create_message(self, content, message_type, dst_node_id, group_id, ttl=None):
+        """No one asks."""
+        raise NotImplementedError
+
+    def get_node_ids(self):
+        """Everybody is online."""
+        return list(self.folders)
+
+    def push_messages(self, messages):
+        """Serve each at once."""
+        tickets = []
+        for message in messages:
+            ticket = str(next(self._ids))
+            message.metadata.__dict__["_message_id"] = ticket
+            self.sent.append(message)
+            self._replies[ticket] = self._served(message)
+            tickets.append(ticket)
+        return tickets
+
+    def _served(self, message):
+        node = message.metadata.dst_node_id
+        context = Context(1, node, {"folder": str(self.folders[node])}, RecordDict(), {})
+        reply = client_app(message, context)
+        for fault in self.faults:
+            reply = fault(message, reply)
+        return reply
+
+    def pull_messages(self, message_ids):
+        """What has been answered."""
+        return [r for i in message_ids if (r := self._replies.pop(i, None)) is not None]
+
+    def send_and_receive(self, messages, *, timeout=None):
+        """No one asks."""
+        raise NotImplementedError
+
+
+def lost(message, code=5):
+    """The error that Flower answers with where a node is gone."""
+    return Message(Error(code, "gone"), reply_to=message)

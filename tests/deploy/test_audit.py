@@ -1,0 +1,114 @@
+"""The audit file: what it holds, that alterations show, and that a kill does not break it."""
+
+import hashlib
+import json
+import stat
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pomona.deploy.audit import SEED, Audit, read, verify
+from pomona.errors import StorageError
+
+
+def written(path, events):
+    with Audit(path) as audit:
+        for event, fields in events:
+            audit.write(event, **fields)
+    return path.read_bytes()
+
+
+def test_the_chain_is_the_hash_of_the_chain_before_and_the_line(tmp_path):
+    path = tmp_path / "audit.jsonl"
+    lines = written(path, [("start", {"pid": 7}), ("join", {"silo": "north"})]).decode().splitlines()
+    chain = SEED
+    for line in lines:
+        body, _, rest = line.rpartition(',"chain":"')
+        chain = hashlib.sha256((chain + body + "}").encode()).hexdigest()
+        assert rest == chain + '"}'
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert [r["event"] for r in read(path)] == ["start", "join"]
+    assert read(path)[0]["time"].endswith("+00:00")
+    assert verify(path) is None
+
+
+def test_reopened_it_goes_on(tmp_path):
+    path = tmp_path / "audit.jsonl"
+    first = written(path, [("a", {})])
+    assert written(path, [("b", {})]).startswith(first)
+    assert verify(path) is None
+
+
+@pytest.mark.parametrize("which", [0, 1, 2])
+def test_a_changed_line_is_named(tmp_path, which):
+    path = tmp_path / "audit.jsonl"
+    lines = written(path, [("round", {"number": n}) for n in range(3)]).splitlines(keepends=True)
+    lines[which] = lines[which].replace(b'"number":%d' % which, b'"number":9')
+    path.write_bytes(b"".join(lines))
+    assert verify(path) == which + 1
+
+
+def test_another_spelling_a_missing_and_a_swapped_line_show(tmp_path):
+    path = tmp_path / "audit.jsonl"
+    lines = written(path, [("round", {"number": n}) for n in range(4)]).splitlines(keepends=True)
+    for altered, broken in (
+        ([lines[0], lines[2], lines[3]], 2),
+        ([lines[1], lines[0], lines[2]], 1),
+        ([lines[0], lines[1].replace(b'":', b'": '), lines[2]], 2),
+        ([lines[0], b"\n", lines[1]], 2),
+    ):
+        path.write_bytes(b"".join(altered))
+        assert verify(path) == broken
+
+
+@given(st.data())
+def test_cut_anywhere_it_goes_on_and_says_what_was_lost(tmp_path_factory, data):
+    path = tmp_path_factory.mktemp("audit") / "audit.jsonl"
+    whole = written(path, [("a", {"k": "ä"}), ("b", {})])
+    cut = data.draw(st.integers(0, len(whole)))
+    path.write_bytes(whole[:cut])
+    ends = [k for k, byte in enumerate(whole) if byte == ord("\n")]
+    kept = sum(cut >= end for end in ends)  # whole, perhaps but for its newline
+    piece = 0 if cut in ends else cut - whole[:cut].rfind(b"\n") - 1
+    written(path, [("c", {})])
+    assert verify(path) is None
+    events = [(r["event"], r.get("bytes")) for r in read(path)]
+    assert events == [("a", None), ("b", None)][:kept] + ([("torn", piece)] if piece else []) + [("c", None)]
+
+
+def test_a_piece_that_nobody_owns_up_to_is_broken(tmp_path):
+    path = tmp_path / "audit.jsonl"
+    whole = written(path, [("a", {}), ("b", {})])
+    path.write_bytes(whole[:-6])
+    assert verify(path) == 2
+    path.write_bytes(whole[:-6] + b"\n" + whole)
+    assert verify(path) == 2
+
+
+def test_two_writers_share_one_chain(tmp_path):
+    path = tmp_path / "audit.jsonl"
+    with Audit(path) as one, Audit(path) as other:
+        for n in range(3):
+            one.write("one", number=n)
+            other.write("other", number=n)
+            other.write("other", number=n)
+    assert verify(path) is None
+    assert len(read(path)) == 9
+
+
+def test_what_the_disk_refuses_is_said(tmp_path):
+    with pytest.raises(StorageError, match="cannot write"):
+        Audit(tmp_path / "no folder" / "audit.jsonl")
+    with pytest.raises(StorageError, match="cannot be read"):
+        verify(tmp_path / "nothing")
+    full = Audit(Path("/dev/full"))
+    with full, pytest.raises(StorageError, match="No space left"):
+        full.write("start")
+
+
+def test_values_must_be_plain(tmp_path):
+    with Audit(tmp_path / "audit.jsonl") as audit, pytest.raises(ValueError, match="JSON"):
+        audit.write("a", loss=float("nan"))
+    assert json.loads("[]") == read(tmp_path / "audit.jsonl")

@@ -1,0 +1,231 @@
+"""Keys and certificates: verified by the library, by TLS on loopback, and by OpenSSL's and OpenSSH's own programs."""
+
+import shutil
+import socket
+import ssl
+import stat
+import subprocess
+import threading
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_private_key
+from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pomona.deploy import keys
+from pomona.errors import ConfigError, StorageError
+
+NOW = datetime.now(UTC).replace(microsecond=0)
+AUTHORITY = keys.authority("hospitals", NOW)
+OTHER = keys.authority("hospitals", NOW)
+SILO = keys.silo()
+
+
+def certificate(pair):
+    return x509.load_pem_x509_certificate(pair.public)
+
+
+def verified(issuer, made, host, when):
+    """The chain from a server's certificate to an authority, as the library's path validation finds it."""
+    try:
+        subject = x509.IPAddress(ip_address(host))
+    except ValueError:
+        subject = x509.DNSName(host)
+    policy = PolicyBuilder().store(Store([certificate(issuer)])).time(when).build_server_verifier(subject)
+    return policy.verify(certificate(made), [])
+
+
+@pytest.mark.parametrize("host", ["fl.example.org", "192.0.2.7", "2001:db8::1", "localhost"])
+def test_a_servers_certificate_leads_to_its_authority_for_its_host_alone(host):
+    made = keys.server(AUTHORITY, [host], NOW)
+    chain = verified(AUTHORITY, made, host, NOW)
+    assert chain == [certificate(made), certificate(AUTHORITY)]
+    for authority, name in ((OTHER, host), (AUTHORITY, "other.example.org"), (AUTHORITY, "192.0.2.8")):
+        with pytest.raises(VerificationError):
+            verified(authority, made, name, NOW)
+
+
+def test_certificates_hold_for_as_long_as_said():
+    made = keys.server(AUTHORITY, ["fl.example.org"], NOW)
+    last = NOW + timedelta(days=825)
+    verified(AUTHORITY, made, "fl.example.org", last)
+    verified(AUTHORITY, made, "fl.example.org", NOW - timedelta(minutes=59))
+    for moment in (last + timedelta(seconds=1), NOW - timedelta(minutes=61)):
+        with pytest.raises(VerificationError):
+            verified(AUTHORITY, made, "fl.example.org", moment)
+    assert timedelta(days=3650) < certificate(AUTHORITY).not_valid_after_utc - NOW < timedelta(days=3654)
+
+
+def test_a_server_cannot_issue_certificates():
+    made = keys.server(AUTHORITY, ["fl.example.org"], NOW)
+    forged = keys.server(made, ["fl.example.org"], NOW)
+    policy = PolicyBuilder().store(Store([certificate(AUTHORITY)])).time(NOW)
+    with pytest.raises(VerificationError):
+        policy.build_server_verifier(x509.DNSName("fl.example.org")).verify(certificate(forged), [certificate(made)])
+
+
+def test_an_expiry_is_read_from_the_file(tmp_path):
+    path = tmp_path / "server.crt"
+    path.write_bytes(keys.server(AUTHORITY, ["localhost"], NOW).public)
+    assert keys.expires(path) == NOW + timedelta(days=825)
+    path.write_bytes(b"nothing")
+    with pytest.raises(ConfigError, match=r"server\.crt.*no certificate"):
+        keys.expires(path)
+    with pytest.raises(ConfigError, match=r"absent\.crt.*cannot be read"):
+        keys.expires(tmp_path / "absent.crt")
+
+
+def handshake(tmp_path, trusted):
+    """A TLS connection on loopback, with the files as they are written: what the client reads, or its error."""
+    made = keys.server(AUTHORITY, ["localhost", "127.0.0.1"])
+    for name, content in (("crt", made.public), ("key", made.private), ("ca", trusted.public)):
+        (tmp_path / name).write_bytes(content)
+    inside = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    inside.load_cert_chain(tmp_path / "crt", tmp_path / "key")
+    outside = ssl.create_default_context(cafile=tmp_path / "ca")
+    outside.verify_flags |= ssl.VERIFY_X509_STRICT  # the default from Python 3.13 on
+
+    def serve(listener):
+        connection, _ = listener.accept()
+        connection.settimeout(10)
+        try:
+            with inside.wrap_socket(connection, server_side=True) as stream:
+                stream.sendall(b"hello")
+        except OSError:
+            connection.close()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = threading.Thread(target=serve, args=(listener,))
+        server.start()
+        try:
+            with (
+                socket.create_connection(listener.getsockname(), timeout=10) as plain,
+                outside.wrap_socket(plain, server_hostname="127.0.0.1") as stream,
+            ):
+                return stream.recv(5)
+        finally:
+            server.join()
+
+
+def test_tls_connects_with_the_made_files(tmp_path):
+    assert handshake(tmp_path, AUTHORITY) == b"hello"
+
+
+def test_tls_refuses_another_authority(tmp_path):
+    with pytest.raises(ssl.SSLCertVerificationError):
+        handshake(tmp_path, OTHER)
+
+
+def test_a_silos_keys_are_a_pair_on_p384_in_opensshs_format():
+    private = load_ssh_private_key(SILO.private, password=None)
+    assert isinstance(private.curve, ec.SECP384R1)
+    line = private.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+    assert SILO.public == line + b"\n"
+    assert keys.silo().public != SILO.public
+
+
+@pytest.mark.skipif(not shutil.which("ssh-keygen"), reason="needs ssh-keygen")
+def test_openssh_reads_our_keys_and_we_read_its(tmp_path):
+    keys.write(tmp_path / "ours", SILO.private)
+    said = subprocess.run(["ssh-keygen", "-y", "-f", tmp_path / "ours"], capture_output=True, check=True).stdout
+    assert said.split() == SILO.public.split()
+    make = ["ssh-keygen", "-q", "-t", "ecdsa", "-b", "384", "-N", "", "-C", "me@here", "-f", tmp_path / "theirs"]
+    subprocess.run(make, check=True)
+    line = keys.public(tmp_path / "theirs.pub")
+    assert line.split() == (tmp_path / "theirs.pub").read_bytes().split()[:2]  # without the comment
+    with pytest.raises(ConfigError, match=r"private key, which stays"):
+        keys.public(tmp_path / "theirs")
+
+
+def test_keys_of_another_kind_are_refused_with_how_to_make_one(tmp_path):
+    path = tmp_path / "silo.pub"
+    for key in (ec.generate_private_key(ec.SECP256R1()), ed25519.Ed25519PrivateKey.generate()):
+        path.write_bytes(key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH))
+        with pytest.raises(ConfigError, match=r"silo\.pub.*P-384.*ssh-keygen -t ecdsa -b 384"):
+            keys.public(path)
+    path.write_bytes(b"ssh-rsa nonsense")
+    with pytest.raises(ConfigError, match=r"silo\.pub.*OpenSSH"):
+        keys.public(path)
+    with pytest.raises(ConfigError, match=r"absent.*cannot be read"):
+        keys.public(tmp_path / "absent")
+
+
+# The authority's word for a silo's key
+
+NAMES = st.text(max_size=12)
+
+
+@settings(max_examples=30, deadline=None)
+@given(NAMES, NAMES)
+def test_what_the_authority_signs_holds_for_that_name_alone(name, other):
+    signature = keys.certify(AUTHORITY.private, name, SILO.public)
+    assert keys.certified(AUTHORITY.public, name, SILO.public, signature)
+    assert keys.certified(AUTHORITY.public, other, SILO.public, signature) == (other == name)
+
+
+def test_it_holds_for_that_key_and_that_authority_alone():
+    signature = keys.certify(AUTHORITY.private, "north", SILO.public)
+    assert keys.certified(AUTHORITY.public, "north", SILO.public.strip() + b" a comment\n", signature)
+    assert not keys.certified(AUTHORITY.public, "north", keys.silo().public, signature)
+    assert not keys.certified(OTHER.public, "north", SILO.public, signature)
+    assert not keys.certified(AUTHORITY.public, "north", b"no key", signature)
+
+
+def test_a_signature_with_any_bit_turned_does_not_hold():
+    signature = keys.certify(AUTHORITY.private, "north", SILO.public)
+    for bit in range(8 * len(signature)):
+        turned = bytearray(signature)
+        turned[bit // 8] ^= 1 << bit % 8
+        assert not keys.certified(AUTHORITY.public, "north", SILO.public, bytes(turned)), bit
+    assert not keys.certified(AUTHORITY.public, "north", SILO.public, signature[:-1])
+    assert not keys.certified(AUTHORITY.public, "north", SILO.public, b"")
+
+
+# Files
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o700])
+def test_a_file_is_its_owners_alone_from_the_first_moment(tmp_path, mode, monkeypatch):
+    modes = []
+    opened = keys.os.open
+
+    def watched(path, flags, mode):
+        handle = opened(path, flags, mode)
+        modes.append(stat.S_IMODE(keys.os.fstat(handle).st_mode))
+        return handle
+
+    monkeypatch.setattr(keys.os, "open", watched)
+    old = keys.os.umask(0)
+    try:
+        keys.write(tmp_path / "key", b"secret", mode)
+    finally:
+        keys.os.umask(old)
+    assert modes == [mode] == [stat.S_IMODE((tmp_path / "key").stat().st_mode)]
+    assert (tmp_path / "key").read_bytes() == b"secret"
+
+
+def test_a_key_is_never_overwritten(tmp_path):
+    keys.write(tmp_path / "key", b"first")
+    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
+    for name in ("key", "link"):
+        with pytest.raises(StorageError, match=rf"{name}.*not overwritten"):
+            keys.write(tmp_path / name, b"second")
+    assert (tmp_path / "key").read_bytes() == b"first"
+    assert not (tmp_path / "elsewhere").exists()
+    with pytest.raises(StorageError, match="cannot be written"):
+        keys.write(tmp_path / "absent" / "key", b"")
+
+
+def test_half_a_key_is_none(tmp_path, monkeypatch):
+    def full(_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(keys.os, "fsync", full)
+    with pytest.raises(StorageError, match="No space left"):
+        keys.write(tmp_path / "key", b"secret")
+    assert not (tmp_path / "key").exists()

@@ -1,0 +1,223 @@
+"""The gate before SuperLink, the pin on SuperNode's app, and the environment that both run in."""
+
+import asyncio
+import hashlib
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from pomona.config import resolve  # noqa: F401  settings must be importable without Flower
+from pomona.deploy import control, superlink, supernode
+from pomona.deploy.federation import Federation
+from pomona.deploy.processes import QUIET, environment
+from pomona.deploy.silofile import SiloFile
+from pomona.errors import ConfigError, ProtocolError
+
+TASK = {"kind": "table", "input_shape": [4], "classes": ["a", "b"]}
+
+
+def federation(**keys):
+    return Federation.model_validate(
+        {"name": "try", "server": "127.0.0.1:8443", "silo": [{"name": "north"}], "task": TASK, **keys}
+    )
+
+
+def scope(path, client="203.0.113.9", server="198.51.100.1", kind="http", headers=()):
+    return {"type": kind, "path": path, "client": (client, 1234), "server": (server, 8443), "headers": list(headers)}
+
+
+@pytest.mark.parametrize(
+    ("asked", "passes"),
+    [
+        (scope("/v1/fleet/pull-messages"), True),
+        (scope("/health"), True),
+        (scope("/v1/control/start-run"), False),
+        (scope("/v1/runtime/acquire-task"), False),
+        (scope("/docs"), False),
+        (scope("/v1/fleet"), False),
+        (scope("/v1/fleetx/a"), False),
+        (scope("/V1/fleet/a"), False),
+        (scope("/health/x"), False),
+        (scope("/v1/fleet/a", kind="websocket"), False),
+        (scope("/v1/control/start-run", "127.0.0.1"), True),
+        (scope("/v1/control/start-run", "127.4.5.6"), True),
+        (scope("/v1/control/start-run", "::1"), True),
+        (scope("/v1/control/start-run", "::ffff:127.0.0.1"), True),
+        (scope("/v1/control/start-run", "::ffff:203.0.113.9"), False),
+        (scope("/v1/control/start-run", "198.51.100.1"), True),  # its own address: this machine
+        (scope("/v1/control/start-run", "198.51.100.2"), False),
+        (scope("/v1/control/start-run", "127.0.0.1", headers=[(b"X-Forwarded-For", b"127.0.0.1")]), False),
+        (scope("/v1/control/start-run", "127.0.0.1", headers=[(b"forwarded", b"for=127.0.0.1")]), False),
+        (scope("/v1/fleet/pull-messages", "127.0.0.1", headers=[(b"x-forwarded-for", b"203.0.113.9")]), True),
+        ({"type": "http", "path": "/v1/control/a", "client": None, "server": None, "headers": []}, False),
+        ({"type": "http", "path": "/v1/control/a", "client": ("testclient", 1), "server": ("testclient", 1)}, False),
+        ({"type": "lifespan"}, True),
+    ],
+)
+def test_the_gate_lets_strangers_to_the_fleet_only(asked, passes):
+    assert superlink.passes(asked) is passes
+
+
+def test_what_may_not_pass_is_answered_plainly():
+    async def never(*_):
+        raise AssertionError("reached the application")
+
+    sent = []
+
+    async def send(message):
+        sent.append(message)
+
+    asyncio.run(superlink.Gate(never)(scope("/v1/control/start-run"), None, send))
+    assert [m.get("status") for m in sent] == [403, None]
+    assert sent[1]["body"] == b"forbidden\n"
+    sent.clear()
+    asyncio.run(superlink.Gate(never)(scope("/v1/control/x", kind="websocket"), None, send))
+    assert sent == [{"type": "websocket.close", "code": 1008}]
+
+    async def reached(*_):
+        sent.append("reached")
+
+    asyncio.run(superlink.Gate(reached)(scope("/v1/fleet/x"), None, send))
+    assert sent[-1] == "reached"
+
+
+def test_only_the_pinned_bytes_are_an_app():
+    content = b"the app"
+    expected = hashlib.sha256(content).hexdigest()
+    asked = []
+
+    def get_fab(fab_hash, run_id):
+        asked.append(fab_hash)
+        return SimpleNamespace(content=content if fab_hash == expected else b"other", hash_str=fab_hash)
+
+    get = supernode.pinned(get_fab, expected)
+    assert get(expected, 1).content == content
+    with pytest.raises(ProtocolError, match="not the one that this silo agreed to run"):
+        get("0" * 64, 1)
+    assert asked == [expected], "another app is not even asked for"
+    lying = supernode.pinned(lambda *_: SimpleNamespace(content=b"other"), expected)
+    with pytest.raises(ProtocolError, match="agreed"):
+        lying(expected, 1)
+
+
+GUARDED = """
+import sys
+from pomona.deploy import supernode
+supernode.guard("0" * 64)
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.supercore.fab import Fab
+from flwr.supercore.inflatable.inflatable_object import get_object_tree
+from flwr.supercore.object_store import ObjectStoreFactory
+from flwr.supercore.run import Run
+from flwr.supernode import start_client_internal as node
+from flwr.supernode.nodestate import NodeStateFactory
+
+stores = ObjectStoreFactory()
+state, store = NodeStateFactory(objectstore_factory=stores).state(), stores.store()
+state.set_node_id(5)
+message = Message(content=RecordDict({"a": ConfigRecord({"b": 1})}), dst_node_id=5, message_type="train")
+message.metadata.__dict__.update(_run_id=7, _message_id=message.object_id, _src_node_id=1)
+
+def run(run_id):
+    made = Run.create_empty(run_id)
+    made.fab_hash, made.primary_task_type = "1" * 64, sys.argv[1]
+    return made
+
+def fab(*_):
+    raise AssertionError("downloaded")
+
+got = node._pull_and_store_message(
+    state=state, object_store=store, node_config={}, receive=lambda: (message, get_object_tree(message)), get_run=run,
+    get_fab=fab, pull_object=None, confirm_message_received=None, trusted_entities=None)
+(reply,) = state.get_messages_legacy(is_reply=True)
+assert got == 7 and state.get_run(7) is None, got
+print(reply.error.code, reply.error.reason)
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"), [("flwr-serverapp", "not the one that this silo agreed"), ("flwr-agentapp", "not the one")]
+)
+def test_a_supernode_refuses_a_foreign_app_with_an_error_that_names_no_path(kind, said):
+    pytest.importorskip("flwr")
+    done = subprocess.run(
+        [sys.executable, "-c", GUARDED, kind],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        env=environment(Path("/nowhere")),
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert said in done.stdout
+    assert "/" not in done.stdout
+    log = (
+        "no federation's" if kind == "flwr-agentapp" else "agreed to run (SHA-256 111111111111, expected 000000000000)"
+    )
+    assert log in done.stderr + done.stdout
+
+
+@pytest.mark.parametrize("words", [[], ["--app-sha256"], ["--app-sha256", "zz"], ["--insecure"]])
+def test_without_a_pin_there_is_no_node(words):
+    with pytest.raises(SystemExit, match="SHA-256"):
+        supernode.main(words)
+
+
+def test_commands_carry_tls_and_keys_unless_insecure(tmp_path):
+    silo = SiloFile.model_validate({"name": "north", "port": 9099, "data": {}})
+    server = superlink.command(tmp_path, federation(bind="0.0.0.0:8443", server="fl.example.org:8443"))
+    assert server[1:7] == ["-m", "pomona.deploy.superlink", "--host", "0.0.0.0", "--port", "8443"]
+    assert "--enable-supernode-auth" in server
+    assert "--insecure" not in server
+    assert "--disable-runtime-dependency-installation" in server
+    node = supernode.command(tmp_path, silo, federation(), "a" * 64)
+    assert node[1:5] == ["-m", "pomona.deploy.supernode", "--app-sha256", "a" * 64]
+    assert "--auth-supernode-private-key" in node
+    assert node[node.index("--host") + 1] == "127.0.0.1"
+    assert node[node.index("--node-config") + 1] == f'folder="{tmp_path}"'
+    open_ = federation(insecure=True)
+    assert "--insecure" in superlink.command(tmp_path, open_)
+    assert "--insecure" in (plain := supernode.command(tmp_path, silo, open_, "a" * 64))
+    assert "--auth-supernode-private-key" not in plain
+    with pytest.raises(ConfigError, match="plainer folder"):
+        supernode.command(tmp_path / 'a"b', silo, open_, "a" * 64)
+
+
+def test_flower_sees_what_we_say_and_no_more(monkeypatch, tmp_path):
+    monkeypatch.setenv("FLWR_TELEMETRY_ENABLED", "1")
+    monkeypatch.setenv("FLWR_INTERNAL_GRPC_CONTROL_API", "1")
+    monkeypatch.setenv("FORWARDED_ALLOW_IPS", "*")
+    monkeypatch.setenv("https_proxy", "http://elsewhere:1")
+    monkeypatch.setenv("NO_PROXY", "everything")
+    env = environment(tmp_path)
+    assert {k: v for k, v in env.items() if k.startswith("FLWR_")} == {
+        "FLWR_HOME": str(tmp_path),
+        **{k: v for k, v in QUIET.items() if k.startswith("FLWR_")},
+    }
+    assert env["FLWR_TELEMETRY_ENABLED"] == "0"
+    assert env["FORWARDED_ALLOW_IPS"] == ""
+    assert not {k for k in env if k.lower().endswith("s_proxy")}
+    assert env["NO_PROXY"] == "localhost,127.0.0.1,::1"
+    assert environment(tmp_path, "http://proxy:3128")["HTTPS_PROXY"] == "http://proxy:3128"
+
+
+def test_the_server_reaches_itself(tmp_path):
+    assert control.reachable(federation(server="fl.example.org:8443")) == "127.0.0.1:8443"
+    assert control.reachable(federation(bind="[::]:8443", server="fl.example.org:8443")) == "[::1]:8443"
+    assert control.reachable(federation(bind="192.0.2.4:1", server="fl.example.org:8443")) == "192.0.2.4:1"
+    assert control.connection(federation(), tmp_path)["superlink"]["pomona"] == {
+        "address": "127.0.0.1:8443",
+        "root-certificates": str(tmp_path),
+    }
+    assert control.connection(federation(insecure=True), tmp_path)["superlink"]["pomona"]["insecure"] is True
+
+
+def test_keys_are_brought_to_what_the_book_says():
+    known = [control.Node(1, "north", "online", b"N"), control.Node(2, "gone", "offline", b"G")]
+    assert control.changes({"north": b"N", "south": b"S"}, known) == ({"south": b"S"}, [known[1]])
+    assert control.changes({}, []) == ({}, [])
+    with pytest.raises(ConfigError, match=r"silo\.pub"):
+        control.pem("no key")

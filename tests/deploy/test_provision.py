@@ -1,0 +1,400 @@
+"""Kits: what is in them, what is not, who may read it, and that nothing is ever written over."""
+
+import hashlib
+import os
+import shutil
+import stat
+import subprocess
+import sys
+import tomllib
+import zipfile
+from io import BytesIO
+
+import pytest
+import tomli_w
+import yaml
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_private_key
+
+from pomona.cli import main
+from pomona.deploy import keys, kits
+from pomona.deploy.federation import Federation
+from pomona.deploy.provision import add, provision
+from pomona.deploy.silofile import SiloFile
+from pomona.errors import ConfigError, StorageError
+from pomona.methods import METHODS
+
+TASK = {"kind": "image", "input_shape": [8, 8, 1], "classes": ['a "b"', "é😀"], "scale": [16.0]}
+SETTINGS = {"name": "hospitals", "server": "fl.example.org:8443", "run": {"method": "apple"}, "task": TASK}
+SHARED = {
+    "README.md",
+    "start.sh",
+    "compose.yaml",
+    "Dockerfile",
+    ".dockerignore",
+    "wheels/README.txt",
+    "federation.toml",
+}
+APP = {f"app/{name}" for name in ("pyproject.toml", "LICENSE")} | {
+    f"app/pomona_app/{name}.py" for name in ("__init__", "server_app", "client_app")
+}
+
+
+def written(folder, *silos, **changes):
+    path = folder / "federation.toml"
+    path.write_text("# as agreed\n" + tomli_w.dumps(SETTINGS | {"silo": list(silos)} | changes))
+    return path
+
+
+def files(folder):
+    return {str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()}
+
+
+@pytest.fixture(scope="module")
+def kit(tmp_path_factory):
+    """Kits for north, south, and west, which brought its own key; under a umask that forbids nothing."""
+    home = tmp_path_factory.mktemp("provision")
+    own = keys.silo()
+    (home / "west.pub").write_bytes(own.public)
+    path = written(home, {"name": "north"}, {"name": "south"}, {"name": "west", "key": "west.pub"})
+    umask = os.umask(0)
+    try:
+        provision(path, home / "kits")
+    finally:
+        os.umask(umask)
+    return home / "kits"
+
+
+@pytest.fixture
+def copy(kit, tmp_path):
+    return shutil.copytree(kit, tmp_path / "kits")
+
+
+def peers(*names):
+    return {f"{name}.pub{end}" for name in names for end in ("", ".sig")}
+
+
+def test_every_kit_holds_what_it_needs_and_no_more(kit):
+    everybody = ("north", "south", "west")
+    assert {p.name for p in kit.iterdir()} == {"authority", "server", *everybody}
+    assert files(kit / "authority") == {"ca.key", "ca.crt"}
+    assert files(kit / "server") == SHARED | APP | {"pomona-server.service", "app.sha256"} | {
+        f"certs/{name}" for name in ("ca.crt", "server.crt", "server.key")
+    } | {f"keys/{name}" for name in peers(*everybody)}
+    for name in everybody:
+        own = {"keys/silo.pub"} if name == "west" else {"keys/silo.pub", "keys/silo.key"}
+        assert files(kit / name) == SHARED | own | {
+            "pomona-silo.service",
+            "silo.toml",
+            "app.sha256",
+            "certs/ca.crt",
+        } | {f"keys/peers/{peer}" for peer in peers(*everybody)}
+    assert not [p for p in kit.parent.iterdir() if p.name.startswith(".")]
+
+
+def test_everything_is_its_owners_alone_whatever_the_umask(kit):
+    for path in (kit, *kit.rglob("*")):
+        mode = 0o700 if path.is_dir() or path.name == "start.sh" else 0o600
+        assert stat.S_IMODE(path.lstat().st_mode) == mode, path
+
+
+def test_private_keys_are_in_their_own_kit_alone(kit):
+    secrets = {p.read_bytes() for p in kit.rglob("*") if p.is_file() and b"PRIVATE KEY" in p.read_bytes()}
+    places = [p for p in kit.rglob("*") if p.is_file() and p.read_bytes() in secrets]
+    assert {str(p.relative_to(kit)) for p in places} == {
+        "authority/ca.key",
+        "server/certs/server.key",
+        "north/keys/silo.key",
+        "south/keys/silo.key",
+    }
+    assert len(secrets) == 4
+
+
+def test_every_public_key_is_certified_for_its_name_and_belongs_to_the_private_one(kit):
+    ca = (kit / "authority/ca.crt").read_bytes()
+    for name in ("north", "south", "west"):
+        public = (kit / name / "keys/silo.pub").read_bytes()
+        for folder in ("server/keys", "north/keys/peers", "south/keys/peers", "west/keys/peers"):
+            assert (kit / folder / f"{name}.pub").read_bytes() == public
+            assert keys.certified(ca, name, public, (kit / folder / f"{name}.pub.sig").read_bytes())
+        assert (kit / name / "certs/ca.crt").read_bytes() == ca == (kit / "server/certs/ca.crt").read_bytes()
+        if name != "west":
+            key = load_ssh_private_key((kit / name / "keys/silo.key").read_bytes(), None).public_key()
+            assert key.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH) + b"\n" == public
+
+
+def test_the_server_and_the_silos_read_their_own_files(kit):
+    texts = {(folder / "federation.toml").read_bytes() for folder in kit.iterdir() if folder.name != "authority"}
+    assert texts == {(kit.parent / "federation.toml").read_bytes()}
+    assert Federation.load(kit / "north/federation.toml").config().method.name == "apple"
+    silo = SiloFile.load(kit / "north/silo.toml")
+    assert silo.name == "north"
+    assert silo.data.classes == tuple(TASK["classes"])
+    assert silo.data.clients[0].train == kit / "north/data/train.npz"
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        {"kind": "table", "input_shape": [4], "outputs": 1, "targets": "regression"},
+        {"kind": "text", "input_shape": [9], "vocabulary": 7, "classes": ["a", "b"]},
+    ],
+)
+def test_a_silos_file_fits_other_kinds_of_data_and_privacy(tmp_path, task):
+    privacy = {"noise_multiplier": 1.0, "max_grad_norm": 1.0, "delta": 1e-5, "epsilon_budget": 3.0}
+    run = {"method": "fedavg", "privacy": privacy}
+    provision(written(tmp_path, {"name": "north"}, task=task, run=run), tmp_path / "kits")
+    home = tmp_path / "kits/north"
+    data = SiloFile.load(home / "silo.toml").data
+    assert (data.targets, data.classes) == (task.get("targets", "classes"), tuple(task.get("classes", ())))
+    assert data.clients[0].train.suffix == ".csv"
+    assert bool(data.text_columns) == (task["kind"] == "text")
+    (home / "silo.toml").write_text((home / "silo.toml").read_text().replace("# accept", "accept"))
+    assert SiloFile.load(home / "silo.toml").accept_epsilon == 3.0
+    assert "pomona[flower,dp]==" in (home / "Dockerfile").read_text()
+
+
+@pytest.mark.parametrize("method", sorted(set(METHODS) - {"fedavg-data"}))
+def test_the_readme_says_what_leaves_the_silo(tmp_path, method):
+    card = METHODS[method]().method().card
+    path = written(tmp_path, {"name": "north"}, run={"method": method}, share_scores=False)
+    text = kits.silo(Federation.load(path), "north", "0" * 64, own_key=False)["README.md"].decode()
+    assert f"signed with your key: {card.up}. " in text
+    assert f"private with `{method}`: {card.private}." in text
+    assert "Accuracy" not in text
+    assert "{" not in text
+
+
+# The app
+
+
+def test_the_app_is_pinned_as_flower_bundles_it(kit, tmp_path):
+    pinned = {(kit / name / "app.sha256").read_text().strip() for name in ("server", "north", "south", "west")}
+    subprocess.run(
+        [sys.executable, "-m", "flwr.cli.app", "build", "--app", kit / "server/app"], cwd=tmp_path, check=True
+    )
+    [bundle] = tmp_path.glob("local.pomona-app.*.fab")
+    assert pinned == {hashlib.sha256(bundle.read_bytes()).hexdigest()}
+    with zipfile.ZipFile(BytesIO(bundle.read_bytes())) as archive:
+        names = set(archive.namelist()) - {".info/CONTENT"}
+        assert names == {name.removeprefix("app/") for name in APP}
+        about = tomllib.loads(archive.read("pyproject.toml").decode())["tool"]["flwr"]["app"]
+        assert about["config"] == {"folder": ""}
+        for half in ("serverapp", "clientapp"):
+            module, name = about["components"][half].split(":")
+            code = archive.read(f"{module.replace('.', '/')}.py").decode()
+            assert f"from pomona.deploy.flower_apps import {module[-10:]} as {name}" in code
+
+
+def test_the_apps_bytes_do_not_depend_on_the_federation_or_on_what_python_leaves_there(kit, tmp_path):
+    provision(written(tmp_path, {"name": "other"}, name="clinics", run={"method": "fedavg"}), tmp_path / "kits")
+    assert (tmp_path / "kits/server/app.sha256").read_bytes() == (kit / "north/app.sha256").read_bytes()
+    cache = tmp_path / "kits/server/app/pomona_app/__pycache__"
+    cache.mkdir()
+    (cache / "x.pyc").write_bytes(b"x")
+    assert kits.app_digest(tmp_path / "kits/server/app") == (kit / "north/app.sha256").read_text().strip()
+
+
+# Newcomers
+
+
+def test_a_newcomer_gets_a_kit_and_everybody_its_public_key(copy):
+    before = {p: p.read_bytes() for p in copy.rglob("*") if p.is_file()}
+    made = add(copy, "east")
+    assert (made.silos, made.brought) == (("east",), frozenset())
+    assert files(copy / "east") - {"keys/silo.key"} == {
+        str(name).replace("west", "east") for name in files(copy / "west")
+    } | {f"keys/peers/{peer}" for peer in peers("west")}
+    public, ca = (copy / "east/keys/silo.pub").read_bytes(), (copy / "authority/ca.crt").read_bytes()
+    new = set(copy.rglob("east.pub"))
+    assert {str(p.parent.relative_to(copy)) for p in new} == {"server/keys"} | {
+        f"{name}/keys/peers" for name in ("north", "south", "west", "east")
+    }
+    for path in new:
+        assert path.read_bytes() == public
+        assert keys.certified(ca, "east", public, path.with_suffix(".pub.sig").read_bytes())
+    assert {p: p.read_bytes() for p in before} == before
+
+
+def test_a_newcomer_may_bring_its_key_but_not_anothers(copy, tmp_path):
+    (tmp_path / "own.pub").write_bytes(keys.silo().public)
+    assert add(copy, "east", tmp_path / "own.pub").brought == {"east"}
+    assert not (copy / "east/keys/silo.key").exists()
+    assert "copy the private one to `keys/silo.key`" in (copy / "east/README.md").read_text()
+    with pytest.raises(ConfigError, match=r"'east' and 'thief' have the same key"):
+        add(copy, "thief", tmp_path / "own.pub")
+    with pytest.raises(ConfigError, match=r"private key, which stays"):
+        add(copy, "thief", copy / "north/keys/silo.key")
+    assert not (copy / "thief").exists()
+
+
+@pytest.mark.parametrize("name", ["north", "server", "authority", "../x", "-x", "Ä", ""])
+def test_a_newcomers_name_is_new_and_is_one(copy, name):
+    before = files(copy)
+    with pytest.raises(ConfigError, match="name"):
+        add(copy, name)
+    assert files(copy) == before
+
+
+def test_a_newcomer_is_added_where_the_authority_is(copy, tmp_path):
+    shutil.rmtree(copy / "authority")
+    with pytest.raises(ConfigError, match=r"authority.*silos are added where"):
+        add(copy, "east")
+    with pytest.raises(ConfigError, match="holds no kits"):
+        add(tmp_path / "absent", "east")
+    assert not (copy / "east").exists()
+
+
+# Refusals and failures
+
+
+def test_kits_are_never_written_over(kit, tmp_path):
+    before = {p: p.read_bytes() for p in kit.rglob("*") if p.is_file()}
+    with pytest.raises(StorageError, match=r"kits exists already.*--add"):
+        provision(kit.parent / "federation.toml", kit)
+    assert {p: p.read_bytes() for p in kit.rglob("*") if p.is_file()} == before
+    (tmp_path / "dangling").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(StorageError, match="exists already"):
+        provision(kit.parent / "federation.toml", tmp_path / "dangling")
+
+
+def test_what_fails_half_way_leaves_nothing(tmp_path, monkeypatch):
+    path = written(tmp_path, {"name": "north"}, {"name": "south"})
+
+    def broken(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(kits, "silo", broken)
+    with pytest.raises(StorageError, match=r"kits.*No space left"):
+        provision(path, tmp_path / "kits")
+    assert [p.name for p in tmp_path.iterdir()] == ["federation.toml"]
+
+
+def test_two_silos_with_one_key_are_refused(tmp_path):
+    (tmp_path / "k.pub").write_bytes(keys.silo().public)
+    path = written(tmp_path, {"name": "north", "key": "k.pub"}, {"name": "south", "key": "k.pub"})
+    with pytest.raises(ConfigError, match=r"'north' and 'south' have the same key"):
+        provision(path, tmp_path / "kits")
+    assert not (tmp_path / "kits").exists()
+
+
+def test_insecure_kits_hold_no_keys_and_are_for_loopback(tmp_path):
+    path = written(tmp_path, {"name": "north"}, server="127.0.0.1:9000", insecure=True)
+    made = provision(path, tmp_path / "kits")
+    assert made.until is None
+    add(tmp_path / "kits", "east")
+    assert not [name for name in files(tmp_path / "kits") if name.split("/")[1] in ("certs", "keys", "ca.key")]
+    assert "**Insecure**" in (tmp_path / "kits/east/README.md").read_text()
+    with pytest.raises(ConfigError, match="insecure = true, but server"):
+        provision(written(tmp_path, {"name": "north"}, insecure=True), tmp_path / "more")
+    (tmp_path / "k.pub").write_bytes(keys.silo().public)
+    with pytest.raises(ConfigError, match="no use for keys"):
+        add(tmp_path / "kits", "west", tmp_path / "k.pub")
+    path = written(tmp_path, {"name": "a", "key": "k.pub"}, server="127.0.0.1:9000", insecure=True)
+    with pytest.raises(ConfigError, match="no use for keys"):
+        provision(path, tmp_path / "more")
+
+
+def test_the_certificate_names_loopback_only_where_the_server_is_there(kit, tmp_path):
+    def names(folder):
+        certificate = keys.x509.load_pem_x509_certificate((folder / "server/certs/server.crt").read_bytes())
+        said = certificate.extensions.get_extension_for_class(keys.x509.SubjectAlternativeName).value
+        return {str(name.value) for name in said}
+
+    assert names(kit) == {"fl.example.org"}
+    provision(written(tmp_path, {"name": "north"}, server="127.0.0.1:9000"), tmp_path / "kits")
+    assert names(tmp_path / "kits") == {"127.0.0.1", "localhost", "::1"}
+
+
+# Units, containers, start commands
+
+
+@pytest.mark.parametrize("name", ["server", "north"])
+def test_start_is_one_command_of_posix_sh(kit, name, tmp_path):
+    bin_ = tmp_path / "bin"
+    bin_.mkdir()
+    (bin_ / "pomona").write_text('#!/bin/sh\necho "$@"\n')
+    (bin_ / "pomona").chmod(0o700)
+    moved = shutil.copytree(kit / name, tmp_path / "a kit")
+    said = subprocess.run(
+        [moved / "start.sh"], env={"PATH": f"{bin_}:/usr/bin:/bin"}, capture_output=True, text=True, check=True
+    )
+    role = "server" if name == "server" else "silo"
+    assert said.stdout == f"{role} start --folder {moved}\n"
+
+
+@pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="needs systemd-analyze")
+@pytest.mark.parametrize("low", [False, True])
+def test_systemd_accepts_the_units(kit, tmp_path, low):
+    home = kit
+    if low:
+        provision(written(tmp_path, {"name": "north"}, server="fl.example.org:443"), tmp_path / "kits")
+        home = tmp_path / "kits"
+    for unit in (home / "server/pomona-server.service", home / "north/pomona-silo.service"):
+        said = subprocess.run(["systemd-analyze", "verify", unit], capture_output=True, text=True, check=True)
+        assert said.stdout + said.stderr == ""
+        lines = unit.read_text().splitlines()
+        assert ("CapabilityBoundingSet=CAP_NET_BIND_SERVICE" in lines) == (low and "server" in unit.name)
+
+
+def test_compose_files_say_what_they_should(kit, tmp_path):
+    provision(written(tmp_path, {"name": "north"}, server="127.0.0.1:9000"), tmp_path / "kits")
+    for home, host in ((kit, {"server"}), (tmp_path / "kits", {"server", "north"})):
+        for name in ("server", "north"):
+            made = yaml.safe_load((home / name / "compose.yaml").read_text())
+            role, state = ("server", "run") if name == "server" else ("silo", "state")
+            service = made["services"][role]
+            assert made.keys() == {"name", "services"}
+            assert service.keys() - {"network_mode"} == COMPOSE.keys()
+            for key, kind in COMPOSE.items():
+                assert isinstance(service[key], kind), key
+            assert (service.get("network_mode") == "host") == (name in host)
+            assert "ports" not in service
+            assert service["volumes"] == [".:/kit:ro", f"./{state}:/kit/{state}"]
+            assert (home / name / state).is_dir()
+            assert service["read_only"] is True
+            assert service["restart"] == ("on-failure" if name == "server" else "always")
+
+
+COMPOSE = {  # keys of a service, with their types, from the Compose specification
+    "build": str,
+    "image": str,
+    "command": list,
+    "user": str,
+    "working_dir": str,
+    "environment": dict,
+    "volumes": list,
+    "read_only": bool,
+    "tmpfs": list,
+    "cap_drop": list,
+    "security_opt": list,
+    "init": bool,
+    "restart": str,
+    "stop_signal": str,
+    "stop_grace_period": str,
+}
+
+
+def test_keys_do_not_enter_the_image(kit):
+    for name in ("server", "north"):
+        assert (kit / name / ".dockerignore").read_text().split() == ["*", "!wheels"]
+        copied = [line for line in (kit / name / "Dockerfile").read_text().splitlines() if line.startswith("COPY")]
+        assert copied == ["COPY wheels /wheels"]
+
+
+# The command
+
+
+def test_the_command_says_what_goes_where_and_what_is_secret(tmp_path, capsys):
+    path = written(tmp_path, {"name": "north"}, {"name": "south"})
+    main(["deploy", "provision", str(path), "--out", str(tmp_path / "kits")])
+    said = capsys.readouterr().out
+    for word in ("north", "south", "server", "ca.key", "in person or encrypted", Federation.load(path).agreement):
+        assert word in said
+    main(["deploy", "provision", "--out", str(tmp_path / "kits"), "--add", "east"])
+    said = capsys.readouterr().out
+    assert "east.pub.sig" in said
+    assert "pomona server add east --key east.pub" in said
+    for words in ([], [str(path), "--add", "x"], [str(path), "--key", "k.pub"]):
+        with pytest.raises(SystemExit, match="2"):
+            main(["deploy", "provision", *words])
+        assert "error[CONFIG]" in capsys.readouterr().err
