@@ -14,6 +14,7 @@ from pomona.deploy.provision import provision
 from pomona.deploy.rehearsal import data_section, deal, federation_file, simulated
 from pomona.scenario import Scenario
 
+
 def settings(**over):
     """A small run on embedded data."""
     tree = {

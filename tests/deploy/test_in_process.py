@@ -1,32 +1,141 @@
 """The unchanged Flower apps over a grid in this process, against the simulator: the same models, bit by bit."""
 
+import json
+
 import pytest
-from local import Federation, settings
-from safetensors.torch import load_file
 
-import pomona
+from conftest import APPLE, deployed, same
+from pomona.deploy.audit import read, verify
+from pomona.deploy.book import Book
+from pomona.deploy.coordinate import News
+from pomona.deploy.federation import Federation
+from pomona.federation.membership import Membership
 from pomona.federation.status import read_status
+from pomona.methods import METHODS
+from pomona.record import load
+
+QUICK = ["fedavg", APPLE, "fedfomo", "fedamp", "fedala", "scaffold", "fedrep", "mocha"]
+SLOW = [name for name in METHODS if name not in [*QUICK, "apple", "fedavg-data"]]
 
 
-def models(federation, folder):
-    """The personal models of the silos, and those of the simulation of the same files."""
-    deployed = {
-        n: load_file(federation.kits / n / "state" / "models" / "personal.safetensors") for n in federation.names
-    }
-    pomona.run(federation.simulation, folder / "simulation")
-    simulated = {
-        n: load_file(folder / "simulation" / "models" / f"client-{i:02d}.safetensors")
-        for i, n in enumerate(federation.names)
-    }
-    return deployed, simulated
-
-
-@pytest.mark.parametrize("method", ["fedavg", {"name": "apple", "budget": 1}])
-def test_deployed_models_are_those_of_the_simulation(method, tmp_path):
-    federation = Federation(tmp_path, settings(method=method))
+@pytest.mark.parametrize("method", [*QUICK, *(pytest.param(m, marks=pytest.mark.slow) for m in SLOW)], ids=str)
+def test_deployed_models_are_those_of_the_simulation(method, world):
+    federation = world.federation(method if isinstance(method, dict) else {"name": method})
     federation.run()
-    deployed, simulated = models(federation, tmp_path)
-    for name, own in deployed.items():
-        assert own.keys() == simulated[name].keys()
-        assert all(own[k].equal(simulated[name][k]) for k in own)
+    assert same(deployed(federation), world.simulated(federation))
     assert read_status(federation.server / "run").state == "finished"
+
+
+def test_figures_are_those_of_the_simulation(world):
+    federation = world.federation()
+    federation.run()
+    world.simulated(federation)
+    ours, simulation = load(federation.server / "run"), load(world.folder / "simulation")
+    assert ours.evaluations == simulation.evaluations
+    assert [r.loss for r in ours.rounds] == [r.loss for r in simulation.rounds]
+    assert all(not r.info for r in ours.rounds)  # what silos learn of each other stays with them
+
+
+def test_a_silo_sends_no_scores_where_none_are_agreed_on(world):
+    federation = world.federation(share_scores=False)
+    federation.run()
+    assert load(federation.server / "run").evaluations == []
+    lines = (federation.kits / "silo-0" / "state" / "rounds.jsonl").read_text().splitlines()
+    rounds = [json.loads(line) for line in lines]
+    assert [bool(r["scores"]) for r in rounds if r["trained"]] == [True] * 3
+
+
+def test_a_newcomer_joins_and_a_member_leaves(world):
+    """Four places: silo-2 comes with round 2, silo-0 is gone from round 3 on."""
+    federation = world.federation(run={"rounds": 4})
+    late = federation.grid.folders.pop(12)
+    round_ = News.round
+
+    def rounds(news, row, evaluations):
+        round_(news, row, evaluations)
+        if row.round == 1:
+            federation.grid.folders[12] = late
+        if row.round == 2:
+            Book(federation.server / "run", Federation.load(federation.toml)).revoke("silo-0")
+
+    world.patch.setattr(News, "round", rounds)
+    federation.run()
+    expected = world.simulated(federation, membership=Membership(joins={2: 2}, leaves={0: 2}))
+    ours = deployed(federation)
+    # Whoever has left keeps the model of its last round, as the simulation does.
+    assert all(same({n: ours[n]}, {n: expected[n]}) for n in ("silo-1", "silo-2", "silo-0"))
+
+
+def test_bf16_halves_the_bytes_of_models(world):
+    federation = world.federation()
+    federation.run()
+    federation_bf16 = type(world)(world.folder / "narrow", world.patch)
+    federation_bf16.folder.mkdir()
+    narrow = federation_bf16.federation(wire="bf16")
+    narrow.run()
+
+    def models(f):
+        return [sum(len(a.data) for a in m.content["rows"].values()) for m in f.grid.sent]
+
+    assert sum(models(narrow)) * 2 == sum(models(federation)) > 0
+    for n, own in deployed(narrow).items():
+        for k, t in own.items():
+            wide = deployed(federation)[n][k]
+            assert not t.equal(wide) or not t.numel()
+            assert (t - wide).abs().max() < 0.05  # three rounds of 2^-9 relative
+
+
+def test_rows_that_a_silo_holds_are_not_sent_again(world):
+    """With one client a round, the cores of the others stand still: only what changed since travels."""
+    federation = world.federation({"name": "apple"}, run={"participation": 0.34, "rounds": 6, "eval_every": 6})
+    federation.run()
+    assert same(deployed(federation), world.simulated(federation))
+    tasks = [(m.metadata.dst_node_id, json.loads(m.content["letter"]["body"]), m) for m in federation.grid.sent]
+    shelf = {}
+    for node, body, message in tasks:
+        if "offers" in body:
+            needs = {d for o in body["offers"].values() for d in o["rows"].values()}
+            assert set(message.content["rows"]) == needs - shelf.get(node, set())
+            shelf[node] = needs
+    assert any("offers" in b and not m.content["rows"] for _, b, m in tasks)
+
+
+def test_without_keys_on_loopback(world):
+    federation = world.federation(insecure=True)
+    federation.run()
+    assert same(deployed(federation), world.simulated(federation))
+
+
+def test_audit_logs_are_whole_and_name_everybody(world):
+    federation = world.federation()
+    federation.run()
+    log = federation.server / "run" / "audit.jsonl"
+    assert verify(log) is None
+    events = read(log)
+    assert {e["silo"] for e in events if e["event"] == "received"} == set(federation.names)
+    assert verify(federation.kits / "silo-0" / "state" / "audit.jsonl") is None
+
+
+def test_no_key_and_no_path_in_what_is_written_or_sent(world):
+    federation = world.federation()
+    federation.run()
+    secrets = [
+        line
+        for n in federation.names
+        for line in (federation.kits / n / "keys" / "silo.key").read_text().splitlines()[1:-1]
+    ]
+    written = [
+        p for k in ("server/run", *(f"{n}/state" for n in federation.names)) for p in (federation.kits / k).rglob("*")
+    ]
+    contents = [p.read_bytes() for p in written if p.is_file()]
+    sent = [m.content["letter"]["body"].encode() for m in federation.grid.sent]
+    assert not any(s.encode() in c for s in secrets for c in [*contents, *sent])
+    assert not any(str(world.folder).encode() in body for body in sent)
+
+
+def test_state_is_for_its_owner_alone(world):
+    federation = world.federation()
+    federation.run()
+    for folder in ("server/run", "silo-0/state"):
+        for path in (federation.kits / folder).rglob("*"):
+            assert path.stat().st_mode & 0o077 == 0, path

@@ -1,14 +1,9 @@
-"""The book of a server's kit, as its administrator changes it and its supervisor follows it.
+"""The book of a server's kit, as its administrator changes it and its supervisor follows it."""
 
-Before the first round there may be no book yet: then the members are those whose keys lie in the kit.
-"""
-
-from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 from pomona.deploy import keys
+from pomona.deploy.book import BOOK, Book, Entry
 from pomona.deploy.control import pem
 from pomona.deploy.federation import Federation
 from pomona.errors import ConfigError, ProtocolError
@@ -19,32 +14,21 @@ LASTING = (
 )
 
 
-@dataclass(frozen=True)
-class Member:
-    """A silo as the server knows it; ``left`` is the first round without it, None while it is a member."""
+def entries(folder: Path) -> list[Entry]:
+    """All silos that are or were members, by place; the founders where there is no book yet. Writes nothing.
 
-    name: str
-    key: str
-    size: int | None = None
-    joined: int | None = None
-    left: int | None = None
-
-
-def entries(folder: Path) -> list[Member]:
-    """All silos that are or were members, by place. Raises ConfigError or StorageError."""
+    Raises ConfigError or StorageError.
+    """
     federation = Federation.load(folder / "federation.toml")
-    book = _book(folder)
-    if book is not None:
-        return [Member(e.name, e.key, e.size, e.joined, e.left) for e in book.entries]
-    places = [silo.name for silo in federation.silo]
-    return [
-        Member(n, "" if federation.insecure else keys.public(folder / "keys" / f"{n}.pub").decode()) for n in places
-    ]
+    if (folder / "run" / BOOK).exists():
+        return Book(folder / "run", federation).entries
+    return [Entry(silo.name) for silo in federation.silo]
 
 
 def members(folder: Path) -> dict[str, bytes]:
-    """Public keys (PEM) by silo of those that are members now."""
-    return {m.name: pem(m.key) for m in entries(folder) if m.left is None and m.key}
+    """Public keys (PEM) by silo of those that may connect now; begins the book if there is none."""
+    book = Book(folder / "run", Federation.load(folder / "federation.toml"))
+    return {entry.name: pem(entry.key) for entry in book.entries if entry.key and not entry.revoked}
 
 
 def admit(folder: Path, name: str, key: Path | None) -> int:
@@ -60,8 +44,9 @@ def admit(folder: Path, name: str, key: Path | None) -> int:
         ProtocolError: the authority did not sign this name and key.
     """
     federation = Federation.load(folder / "federation.toml")
+    book = Book(folder / "run", federation)
     if federation.insecure:
-        return int(_required(folder).add(name, "", ""))
+        return book.add(name, "", "")
     if key is None:
         raise ConfigError(f"give the public key of {name}: --key {name}.pub")
     public = keys.public(key)
@@ -73,25 +58,13 @@ def admit(folder: Path, name: str, key: Path | None) -> int:
             f"{beside}: cannot be read ({fault.strerror}); `pomona deploy provision --add` made it"
         ) from None
     if not keys.certified((folder / "certs" / "ca.crt").read_bytes(), name, public, signature):
-        raise ProtocolError(
-            f"{key} is not certified as {name}'s by this federation's authority; take its own two files"
-        )
-    return int(_required(folder).add(name, public.decode(), signature.hex()))
+        raise ProtocolError(f"{key} is not certified as {name}'s by this federation's authority; take its two files")
+    return book.add(name, public.decode().strip(), signature.hex())
 
 
 def dismiss(folder: Path, name: str) -> None:
     """Revoke a silo from the next round on. Raises ConfigError if it is no member."""
-    _required(folder).revoke(name)
-
-
-def _required(folder: Path) -> Any:
-    book = _book(folder)
-    if book is None:
-        raise ConfigError(f"{folder / 'run'} has no book yet; start the server once, then add or revoke")
-    return book
-
-
-def _book(folder: Path) -> Any:
-    if not (folder / "run" / "roster.json").exists():
-        return None
-    return import_module("pomona.deploy.book").Book.load(folder / "run")
+    book = Book(folder / "run", Federation.load(folder / "federation.toml"))
+    if book.entries[book.place(name)].revoked:
+        raise ConfigError(f"{name} is revoked already")
+    book.revoke(name)

@@ -8,9 +8,10 @@ from typing import Any
 
 from pomona.deploy import keys
 from pomona.deploy.attend import STATE
+from pomona.deploy.book import Entry
 from pomona.deploy.federation import Federation
 from pomona.deploy.processes import holder
-from pomona.deploy.roster import Member, entries
+from pomona.deploy.roster import entries
 from pomona.errors import PomonaError, StorageError
 from pomona.federation.status import read_status
 
@@ -53,8 +54,8 @@ def server(folder: Path) -> Row:
     }
 
 
-def _state(member: Member, live: Row) -> str:
-    if member.left is not None:
+def _state(member: Entry, live: Row) -> str:
+    if member.revoked:
         return "revoked"
     for state in ("rejected", "present", "absent"):
         if member.name in live.get(state, ()):

@@ -1,0 +1,339 @@
+"""Faults of silos, of the server and on the way between them, over a grid in this process; see ``reliability.md``.
+
+What holds in each: the federation ends with the models of a run in which the same silos were declared absent.
+"""
+
+import io
+import pickle
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from local import lost
+
+from conftest import deployed, same
+from pomona.deploy import courier, flower_apps, silo
+from pomona.deploy.audit import read
+from pomona.deploy.wire import Task, name, seal, unseal
+from pomona.deploy.wire import read as parsed
+from pomona.errors import CheckpointError, QuorumError
+from pomona.federation.clients import Clients
+from pomona.federation.loop import Loop
+from pomona.federation.status import read_status
+
+BAD = {(2, 1)}  # silo-1 in round 2
+
+
+class Canary:
+    """Whoever unpickles it makes a file."""
+
+    def __reduce__(self):
+        return Path.touch, (Path("canary"),)
+
+
+def zipped(_):
+    """What torch.save writes."""
+    buffer = io.BytesIO()
+    torch.save({"core": Canary()}, buffer)
+    return buffer.getvalue()
+
+
+def tensors(function):
+    """Uplink bytes whose tensors are ``function``'s."""
+
+    def change(data):
+        spec = {"core": torch.empty(CORE), "request": torch.empty(1, dtype=torch.long)}
+        return seal(function(unseal(data, spec, "fp32", 3)), "fp32", 3)
+
+    return change
+
+
+CORE = 64 * 8 + 8 + 8 * 10 + 10  # parameters of the test's network
+UPLINKS = {
+    "F23 NaN": (tensors(lambda u: {**u, "core": u["core"].index_fill(0, torch.tensor([7]), torch.nan)}), "not finite"),
+    "F24 a broadcastable shape": (tensors(lambda u: {**u, "core": u["core"][:1]}), "shape"),
+    "F25 another dtype": (tensors(lambda u: {**u, "core": u["core"].half()}), "dtype"),
+    "F26 a missing tensor": (tensors(lambda u: {"core": u["core"]}), "missing"),
+    "F28 ten times the size": (lambda data: data * 10, "bytes came where at most"),
+    "F28 a header that lies": (lambda data: (2**40).to_bytes(8, "little") + data[8:], "header"),
+    "F29 a pickle": (lambda _: pickle.dumps(Canary()), "cannot be read"),
+    "F29 a torch archive": (zipped, "cannot be read"),
+    "F31 a million times as large": (tensors(lambda u: {**u, "core": u["core"] * 1e6}), "norm"),
+    "nothing": (lambda _: b"", "cannot be read"),
+}
+
+
+def reasons(federation):
+    """All that the server's audit log says of why."""
+    lines = read(federation.server / "run" / "audit.jsonl")
+    return " | ".join(str(e.get("reason") or e.get("text", "")) for e in lines)
+
+
+def mistaken(patch, change):
+    """Let silo-1 answer round 2 with another uplink, which it signs."""
+    answer = silo.Silo.answer
+
+    def answers(self, task, enclosed):
+        body, uplink = answer(self, task, enclosed)
+        if task.trains and task.number == 2 and self.file.name == "silo-1":
+            uplink = change(uplink)
+            body = body.model_copy(update={"uplink": name(uplink)})
+        return body, uplink
+
+    patch.setattr(silo.Silo, "answer", answers)
+
+
+@pytest.mark.parametrize("what", UPLINKS)
+def test_an_uplink_that_is_wrong_counts_as_absent(what, world):
+    change, said = UPLINKS[what]
+    federation = world.federation(run={"rounds": 4}, quorum=2)
+    world.patch.chdir(world.folder)
+    mistaken(world.patch, change)
+    federation.run()
+    assert said in reasons(federation)
+    assert same(deployed(federation), world.simulated(federation, absent=BAD))
+    assert not Path("canary").exists()
+
+
+def on_answer(change, number=2, node=11, times=9):
+    """A fault of the way back: what becomes of the answer to a training task."""
+    left = [times]
+
+    def fault(message, reply):
+        parcel = flower_apps.unpacked(message.content)
+        task = parsed(Task, parcel.body) if parcel.kind == "task" else None
+        if task and task.trains and task.number == number and message.metadata.dst_node_id == node and left[0]:
+            left[0] -= 1
+            return change(message, reply)
+        return reply
+
+    return fault
+
+
+def repacked(change):
+    """Another parcel in the same message."""
+
+    def apply(message, reply):
+        parcel = change(flower_apps.unpacked(reply.content))
+        return type(reply)(flower_apps.packed(parcel), reply_to=message)
+
+    return apply
+
+
+WAYS = {
+    "F1 the node is gone": (lambda m, _: lost(m), "error 5"),
+    "the app crashed": (lambda m, _: lost(m, 8), "error 8"),
+    "the app raised": (lambda m, _: lost(m, 2), "error 2"),
+    "F22 a cut upload": (repacked(lambda p: replace(p, enclosed={"uplink": p.enclosed["uplink"][:-9]})), "not the one"),
+    "bytes changed on the way": (
+        repacked(lambda p: replace(p, enclosed={"uplink": p.enclosed["uplink"][:-1] + b"\1"})),
+        "not the one that was signed",
+    ),
+    "text changed on the way": (
+        repacked(lambda p: replace(p, body=p.body.replace('"samples":', '"samples":1'))),
+        "signature is not silo-1's",
+    ),
+    "F3 no signature": (repacked(lambda p: replace(p, signature="")), "signature is not silo-1's"),
+    "no text at all": (repacked(lambda p: replace(p, body="{")), "cannot be read"),
+    "no answer within the deadline": (lambda *_: None, "did not answer in time"),
+}
+
+
+@pytest.mark.parametrize("what", WAYS)
+def test_what_goes_wrong_on_the_way_counts_as_absent(what, world):
+    change, said = WAYS[what]
+    federation = world.federation(run={"rounds": 4}, deadline=1.0 if "deadline" in what else 60.0)
+    federation.grid.faults.append(on_answer(change))
+    federation.run()
+    assert said in reasons(federation)
+    assert same(deployed(federation), world.simulated(federation, absent=BAD))
+
+
+def test_a_node_that_comes_back_within_the_round_is_asked_again(world):
+    federation = world.federation()
+    trained = counted(world.patch)
+    federation.grid.faults.append(on_answer(lambda m, _: lost(m), times=2))
+    federation.run()
+    assert same(deployed(federation), world.simulated(federation))
+    assert trained.count((2, 1)) == 1  # its answer was waiting
+
+
+def counted(patch):
+    """(round, silo) of every training that was computed, from here on, of silos."""
+    trained = []
+    visit = silo.Silo._visit
+
+    def visits(self, task, down, rows):
+        if task.trains:
+            trained.append((task.number, task.place))
+        return visit(self, task, down, rows)
+
+    patch.setattr(silo.Silo, "_visit", visits)
+    return trained
+
+
+def test_an_answer_to_an_earlier_task_is_not_taken(world):
+    """F17: silo-1 answers round 2 with what it answered in round 1."""
+    federation = world.federation(run={"rounds": 4})
+    old = []
+
+    def keep(_, reply):
+        old.append(flower_apps.unpacked(reply.content))
+        return reply
+
+    federation.grid.faults += [on_answer(keep, number=1), on_answer(repacked(lambda _: old[0]))]
+    federation.run()
+    assert "another task" in reasons(federation)
+    assert same(deployed(federation), world.simulated(federation, absent=BAD))
+
+
+def test_a_silo_whose_code_fails_tells_nothing(world):
+    federation = world.federation(run={"rounds": 4})
+    visit = silo.Silo._visit
+
+    def fails(self, task, down, rows):
+        if task.trains and task.number == 2 and self.file.name == "silo-1":
+            raise RuntimeError(f"patient 17 in {self.folder}")
+        return visit(self, task, down, rows)
+
+    world.patch.setattr(silo.Silo, "_visit", fails)
+    federation.run()
+    log = (federation.server / "run" / "audit.jsonl").read_text()
+    assert "RuntimeError" in log
+    assert "patient" not in log
+    assert str(world.folder) not in log
+    assert same(deployed(federation), world.simulated(federation, absent=BAD))
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_a_server_that_is_killed_goes_on(when, number, world):
+    """F4: between training and commit, or between commit and the next round."""
+    federation, commit = world.federation(), Loop._commit
+    trained = counted(world.patch)
+
+    def killed(loop, state, at):
+        if at == number and when == "before":
+            raise KeyboardInterrupt
+        commit(loop, state, at)
+        if at == number:
+            raise KeyboardInterrupt
+
+    with world.patch.context() as patch:
+        patch.setattr(Loop, "_commit", killed)
+        with pytest.raises(KeyboardInterrupt):
+            federation.run()
+    assert read_status(federation.server / "run").code == 130
+    federation.run()
+    assert same(deployed(federation), world.simulated(federation))
+    assert sorted(trained) == [(r, p) for r in (1, 2, 3) for p in (0, 1, 2)]  # nobody trained a round twice
+
+
+def test_quorum_lost_and_regained(world):
+    """F19: a round that too few answer is tried once more, then the run stops; it goes on when they are back."""
+    federation = world.federation(quorum=3)
+    federation.grid.faults.append(on_answer(lambda m, _: lost(m, 2)))
+    with pytest.raises(QuorumError, match="2 uplinks of round 2 can be used, 3 are needed"):
+        federation.run()
+    assert read_status(federation.server / "run").code == 7
+    federation.grid.faults.clear()
+    federation.run()
+    assert same(deployed(federation), world.simulated(federation))
+
+
+def test_too_few_silos_at_the_start(world):
+    """F20: the wait for them ends."""
+    federation = world.federation(quorum=3, wait=0.5)
+    del federation.grid.folders[11]
+    with pytest.raises(QuorumError, match="missing: silo-1"):
+        federation.run()
+
+
+def test_a_silo_that_lost_its_state_says_so_and_is_absent(world):
+    federation = world.federation(run={"rounds": 4})
+
+    def loses(message, reply):
+        for path in (federation.kits / "silo-1" / "state" / "checkpoints").iterdir():
+            path.unlink()
+        return reply
+
+    federation.grid.faults.append(on_answer(loses, number=2))
+    federation.run()
+    assert CheckpointError.kind in reasons(federation)
+    assert "restore the folder from a backup" in reasons(federation)
+    gone = {(3, 1), (4, 1)}
+    expected = world.simulated(federation, absent=gone)
+    ours = deployed(federation)
+    assert same({n: ours[n] for n in ("silo-0", "silo-2")}, {n: expected[n] for n in ("silo-0", "silo-2")})
+
+
+@pytest.mark.parametrize("swap", [True, False], ids=["two cores swapped", "a core invented"])
+def test_a_server_cannot_swap_or_invent_a_core(swap, world):
+    """F49: every silo refuses the round, and names whose row it is."""
+    federation, digest = world.federation({"name": "apple"}), courier._Packed.digest
+
+    def false(packed, key, j):
+        rows = packed.down[key].bank
+        return digest(packed, key, 2 - j if swap and j in (0, 2) else j) if swap else packed.add(rows[j] + 1)
+
+    task = courier.Courier._task
+
+    def tasks(self, visit, k, packed):
+        if visit.round.number == 3 and visit.trains:
+            with pytest.MonkeyPatch.context() as inner:
+                inner.setattr(courier._Packed, "digest", false)
+                return task(self, visit, k, packed)
+        return task(self, visit, k, packed)
+
+    world.patch.setattr(courier.Courier, "_task", tasks)
+    with pytest.raises(QuorumError):
+        federation.run()
+    assert ("is said to be" if swap else "is not signed by") in reasons(federation)
+
+
+def test_another_agreement_is_refused(world):
+    """A server that means something else than the silo agreed to."""
+    federation = world.federation(wait=0.5)
+    text = federation.toml.read_text().replace("rounds = 3", "rounds = 30")
+    (federation.server / "federation.toml").write_text(text)
+    with pytest.raises(QuorumError):
+        federation.run()
+    assert "something else than this silo agreed to" in reasons(federation)
+
+
+def test_a_silos_own_file_may_not_change_behind_its_back(world):
+    federation = world.federation(wait=0.5)
+    federation.run()
+    text = federation.toml.read_text().replace("rounds = 3", "rounds = 30")
+    for kit in ("server", *federation.names):
+        (federation.kits / kit / "federation.toml").write_text(text)
+    with pytest.raises(CheckpointError, match="agreement"):
+        federation.run()
+
+
+def test_a_silo_with_an_unknown_key_gets_no_place(world):
+    federation = world.federation(wait=0.5, quorum=2)
+    own, other = (federation.kits / n / "keys" / "silo.key" for n in ("silo-1", "silo-0"))
+    own.write_bytes(other.read_bytes())
+    federation.run()
+    assert "the signature is not silo-1's" in reasons(federation)
+    assert not (federation.kits / "silo-1" / "state" / "models").exists()
+
+
+def test_diverged_silo_counts_as_absent(world):
+    federation = world.federation(run={"rounds": 4})
+    serve = Clients._serve
+
+    def diverges(self, visit, ids, received):
+        from pomona.errors import DivergedError
+
+        if visit.trains and visit.round.number == 2 and ids == (1,):
+            raise DivergedError("client 1, round 2, step 3: the loss is nan")
+        return serve(self, visit, ids, received)
+
+    with world.patch.context() as patch:
+        patch.setattr(Clients, "_serve", diverges)
+        federation.run()
+    assert "step 3" in reasons(federation)
+    assert same(deployed(federation), world.simulated(federation, absent=BAD))

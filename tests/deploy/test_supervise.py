@@ -1,0 +1,412 @@
+"""The two supervisors: what a look calls for, what survives which death, and that nothing is left behind."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pomona.deploy import attend, processes, supervise
+from pomona.deploy.attend import Attendant
+from pomona.deploy.audit import Audit, read, verify
+from pomona.deploy.control import Node
+from pomona.deploy.processes import ask_to_stop, end, family, holder, start, trim
+from pomona.deploy.supervise import Sight, Supervisor, judge
+from pomona.deploy.watchdog import PATIENCE, connected, wedged
+from pomona.deploy.watchdog import Sight as Look
+from pomona.errors import ProtocolError
+from pomona.federation.lock import locked
+from pomona.federation.status import Status, read_status, write_status
+
+SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
+
+
+def status(state, code=None):
+    return Status(state=state, round=2, code=code)
+
+
+@pytest.mark.parametrize(
+    ("sight", "verdict"),
+    [
+        (Sight(None, 0, True, False, False, 1), "wait"),
+        (Sight(status("running"), 5, True, True, True, 5), "wait"),
+        (Sight(status("running"), 5, True, False, True, 5), "resubmit"),
+        (Sight(status("running"), 5, False, True, True, 5), "restart"),
+        (Sight(status("running"), 5, True, False, False, 61), "restart"),
+        (Sight(status("finished", 0), 1, True, True, True, 5), "wait"),  # it is still leaving
+        (Sight(status("finished", 0), 31, True, True, True, 5), "finished"),
+        (Sight(status("finished", 0), 1, True, False, True, 5), "finished"),
+        (Sight(status("finished", 0), 1, False, False, True, 5), "finished"),
+        (Sight(status("interrupted", 143), 1, True, False, True, 5), "resubmit"),
+        (Sight(status("interrupted", 130), 1, False, False, True, 5), "restart"),
+        (Sight(status("failed", 1), 1, True, False, True, 5), "resubmit"),
+        *((Sight(status("failed", code), 1, True, False, True, 5), "failed") for code in range(2, 11)),
+    ],
+)
+def test_what_a_look_calls_for(sight, verdict):
+    assert judge(sight) == verdict
+
+
+class Fake:
+    """A SuperLink whose ServerApps are the given programs, one a submission; each gets the folder run/."""
+
+    def __init__(self, programs):
+        self.programs, self.keys, self.stopped, self.submitted = list(programs), {}, [], []
+
+    def nodes(self):
+        return [Node(k, name, "online", key) for k, (name, key) in enumerate(self.keys.items())]
+
+    def register(self, name, key):
+        self.keys[name] = key
+
+    def unregister(self, node):
+        del self.keys[list(self.keys)[node]]
+
+    def submit(self, fab, settings):
+        program = self.programs.pop(0)
+        text = f"from pathlib import Path\nimport os, sys, time, signal\nrun = Path(sys.argv[2]) / 'run'\n{program}"
+        self.submitted.append(
+            (subprocess.Popen([sys.executable, "-c", text, "flwr-serverapp", settings["folder"]]), fab)
+        )
+        return len(self.submitted)
+
+    def stop(self, run):
+        self.stopped.append(run)
+
+    def close(self):
+        for process, _ in self.submitted:
+            process.poll()
+
+
+SAYS = '(run / \'status.json\').write_text(\'{{"state": "{}", "round": {}, "code": {}, "time": 1}}\')\n'
+DONE = SAYS.format("finished", 3, 0)
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    monkeypatch.setattr(supervise, "TICK", 0.05)
+    monkeypatch.setattr(supervise, "DELAYS", (0.05,))
+    monkeypatch.setattr(attend, "TICK", 0.05)
+    before = set(family(os.getpid()))
+    yield
+    assert not set(family(os.getpid())) - before, "processes left behind"
+
+
+def supervisor(folder, link, command=SLEEP, members=None):
+    said = []
+    (folder / "run").mkdir(exist_ok=True)
+    audit = Audit(folder / "run" / "audit.jsonl")
+    made = Supervisor(
+        folder,
+        command,
+        processes.environment(folder / "run" / "flwr"),
+        lambda: link,
+        lambda: b"app",
+        members or (lambda: {"north": b"N"}),
+        said.append,
+        audit,
+    )
+    return made, said
+
+
+def finish(made, link):
+    try:
+        return made.run()
+    finally:
+        made.audit.close()
+        for process, _ in link.submitted:
+            process.wait(5)
+
+
+def test_a_run_that_finishes(tmp_path, quick):
+    link = Fake([f"time.sleep(0.3)\n{DONE}"])
+    made, _ = supervisor(tmp_path, link)
+    assert finish(made, link) == Status(state="finished", round=3, code=0, time=1)
+    assert link.keys == {"north": b"N"}
+    assert link.submitted[0][1] == b"app"
+    assert [r["event"] for r in read(tmp_path / "run" / "audit.jsonl")] == ["superlink", "registered", "submitted"]
+    assert verify(tmp_path / "run" / "audit.jsonl") is None
+
+
+def test_a_killed_server_app_is_submitted_again_and_its_run_stopped(tmp_path, quick):
+    link = Fake(
+        ["time.sleep(0.3)\nos.kill(os.getpid(), 9)", "time.sleep(0.3)\nos._exit(1)", f"time.sleep(0.2)\n{DONE}"]
+    )
+    made, said = supervisor(tmp_path, link)
+    assert finish(made, link).state == "finished"
+    assert link.stopped == [1, 2]
+    assert sum("starts again" in line for line in said) == 2
+    assert [r["process"] for r in read(tmp_path / "run" / "audit.jsonl") if r["event"] == "lost"] == ["ServerApp"] * 2
+
+
+def test_a_killed_superlink_is_started_again_with_everything_that_hung_on_it(tmp_path, quick):
+    link = Fake(["time.sleep(60)", f"time.sleep(0.2)\n{DONE}"])
+    made, said = supervisor(tmp_path, link)
+    killer = threading.Timer(0.8, lambda: made._process.kill())  # noqa: PLW0108 - started later
+    killer.start()
+    assert finish(made, link).state == "finished"
+    killer.join()
+    assert len(link.submitted) == 2
+    assert any("the SuperLink is gone" in line for line in said)
+
+
+@pytest.mark.parametrize("code", [2, 7, 10])
+def test_what_a_restart_cannot_mend_ends_the_server_with_its_code(tmp_path, quick, code):
+    link = Fake([f"time.sleep(0.2)\n{SAYS.format('failed', 1, code)}"])
+    made, _ = supervisor(tmp_path, link)
+    assert finish(made, link).code == code
+
+
+def test_a_signal_stops_everything_within_five_seconds_and_says_so(tmp_path, quick):
+    stubborn = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\ntime.sleep(60)"
+    tree = (
+        "import os, signal, subprocess, sys, time\n"
+        "code = 'import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)'\n"
+        "subprocess.Popen([sys.executable, '-c', code], start_new_session=True)\n"
+        "time.sleep(60)"
+    )
+    link = Fake([stubborn])
+    made, _ = supervisor(tmp_path, link, [sys.executable, "-c", tree])
+    began = []
+
+    def terminate():
+        time.sleep(1)
+        began.append(time.monotonic())
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    def raising(*_):
+        raise SystemExit(143)
+
+    before = signal.signal(signal.SIGTERM, raising)
+    thread = threading.Thread(target=terminate)
+    thread.start()
+    try:
+        with pytest.raises(SystemExit, match="143"):
+            finish(made, link)
+    finally:
+        thread.join()
+        signal.signal(signal.SIGTERM, before)
+    assert time.monotonic() - began[0] < 5.5
+    said_last = read_status(tmp_path / "run")
+    assert (said_last.state, said_last.code) == ("interrupted", 143)
+
+
+def test_the_book_is_followed_while_the_run_goes(tmp_path, quick):
+    members = {"north": b"N", "south": b"S"}
+    wait = "while not (run / 'go').exists():\n    time.sleep(0.05)\n"
+    link = Fake([wait + DONE])
+    made, said = supervisor(tmp_path, link, members=lambda: dict(members))
+
+    def revoke():
+        time.sleep(0.6)
+        members.pop("south")
+        (tmp_path / "run" / "roster.json").write_text("{}")
+        time.sleep(0.6)
+        (tmp_path / "run" / "go").touch()
+
+    thread = threading.Thread(target=revoke)
+    thread.start()
+    finish(made, link)
+    thread.join()
+    assert link.keys == {"north": b"N"}
+    assert "south: unregistered" in said
+
+
+def test_a_superlink_that_never_answers_is_tried_again_until_a_signal(tmp_path, quick, monkeypatch):
+    made, said = supervisor(tmp_path, Fake([]), [sys.executable, "-c", "print('no database')"])
+
+    def refuse():
+        raise ConnectionError("nobody there")
+
+    def say(text):
+        said.append(text)
+        if len(said) > 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(made, "connect", refuse)
+    monkeypatch.setattr(made, "say", say)
+    with pytest.raises(KeyboardInterrupt):
+        made.run()
+    made.audit.close()
+    assert "did not come up" in said[0]
+    assert read_status(tmp_path / "run").code == 130
+    assert b"no database" in (tmp_path / "run" / "logs" / "superlink.log").read_bytes()
+
+
+def test_no_key_is_in_any_file_that_a_run_leaves(tmp_path, quick):
+    from pomona.deploy import keys
+
+    (tmp_path / "certs").mkdir()
+    secret = keys.silo()
+    (tmp_path / "certs" / "server.key").write_bytes(secret.private)
+    link = Fake([f"time.sleep(0.2)\n{DONE}"])
+    command = [sys.executable, "-c", "import sys, time; print(sys.argv); time.sleep(60)", str(tmp_path / "certs")]
+    made, _ = supervisor(tmp_path, link, command, members=lambda: {"north": secret.public})
+    finish(made, link)
+    body = b"".join(secret.private.splitlines()[1:-1])
+    lines = [line for line in secret.private.splitlines() if len(line) > 20]
+    for path in (tmp_path / "run").rglob("*"):
+        if path.is_file():
+            content = path.read_bytes()
+            assert b"PRIVATE" not in content
+            assert body not in content
+            assert not any(line in content for line in lines)
+
+
+def looks(*parts):
+    """Looks a second apart: (seconds, connected, reachable) for each part."""
+    now, made = 0.0, []
+    for seconds, online, reachable in parts:
+        for _ in range(int(seconds)):
+            made.append(Look(now, online, reachable))
+            now += 1
+    return made
+
+
+def test_a_node_that_has_given_up_is_told_from_one_that_works_or_waits():
+    long = PATIENCE + 2
+    assert wedged(looks((60, True, True), (long, False, True)))
+    assert wedged(looks((long, False, True))), "it never got to connect"
+    assert not wedged([])
+    assert not wedged(looks((PATIENCE - 5, False, True))), "too early to tell"
+    assert not wedged(looks((long, False, False))), "the server is away: it is right to wait"
+    assert not wedged(looks((long, False, True), (1, False, False)))
+    assert not wedged(looks((long, False, False), (100, False, True))), "the server is back for too short"
+    heartbeats = [part for _ in range(10) for part in ((25, False, True), (5, True, True))]
+    assert not wedged(looks(*heartbeats)), "a model trains: nothing but heartbeats"
+    assert not wedged(looks(*heartbeats, (PATIENCE - 10, False, True)))
+    assert wedged(looks(*heartbeats, (long, False, True)))
+
+
+@given(st.integers(0, 60))
+def test_delays_grow_to_ten_minutes(failures):
+    assert 15 <= attend.delay(failures) <= attend.delay(failures + 1) <= 600
+    assert (attend.delay(1), attend.delay(2), attend.delay(7)) == (15, 30, 600)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+def test_connections_are_seen_while_they_are_there():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        assert not connected(os.getpid(), port, 1)
+        client = socket.create_connection(("127.0.0.1", port))
+        with client, server.accept()[0]:
+            assert connected(os.getpid(), port, 1)
+            assert not connected(os.getpid(), port, client.getsockname()[1])
+        assert not connected(os.getpid(), port, 1)
+    assert not connected(2**22 + 1, port, 1)
+
+
+def attendant(folder, program, reach=lambda: None, online=lambda _: True):
+    said = []
+    made = Attendant(folder, [sys.executable, "-c", program], processes.environment(folder), online, reach, said.append)
+    return made, said
+
+
+def news(folder):
+    return json.loads((folder / "node" / attend.STATE).read_bytes())
+
+
+def stopping_after(n, said, made):
+    def say(text):
+        said.append(text)
+        if len(said) == n:
+            raise SystemExit(143)
+
+    made.say = say
+
+
+def test_a_node_that_ends_is_started_again_and_the_reason_is_named(tmp_path, quick, monkeypatch):
+    monkeypatch.setattr(attend, "delay", lambda failures: 0.01 * failures)
+    program = "print('Starting Flower SuperNode'); print('[code: 2004] no'); raise SystemExit(1)"
+    made, said = attendant(tmp_path, program)
+    stopping_after(3, said, made)
+    with pytest.raises(SystemExit):
+        made.run()
+    assert len(said) == 3
+    assert all("does not admit this silo's key" in line for line in said)
+    assert news(tmp_path)["state"] == "stopped"
+    assert news(tmp_path)["restarts"] == 3
+
+
+def test_a_wedged_node_is_killed_and_started_again(tmp_path, quick, monkeypatch):
+    monkeypatch.setattr(attend, "PATIENCE", 0.5)
+    monkeypatch.setattr(attend, "wedged", lambda sights: wedged(sights, 0.5))
+    program = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)"
+    made, said = attendant(tmp_path, program, online=lambda _: False)
+    stopping_after(1, said, made)
+    with pytest.raises(SystemExit):
+        made.run()
+    assert "although the server can be reached" in said[0]
+
+
+def test_a_node_whose_server_is_away_is_left_alone(tmp_path, quick, monkeypatch):
+    def away():
+        raise ProtocolError("does not answer")
+
+    monkeypatch.setattr(attend, "wedged", lambda sights: wedged(sights, 0.3))
+    made, said = attendant(tmp_path, "import time; time.sleep(1.2)", reach=away, online=lambda _: False)
+    stopping_after(1, said, made)
+    with pytest.raises(SystemExit):
+        made.run()
+    assert "exit code 0" in said[0]
+
+
+def test_who_holds_a_folder_is_known_and_can_be_asked_to_stop(tmp_path):
+    assert holder(tmp_path) is None
+    assert not ask_to_stop(tmp_path)
+    program = (
+        "import sys, time\nfrom pathlib import Path\nfrom pomona.federation.lock import locked\n"
+        "with locked(Path(sys.argv[1])):\n    print('held', flush=True)\n    time.sleep(60)"
+    )
+    child = subprocess.Popen([sys.executable, "-c", program, str(tmp_path)], stdout=subprocess.PIPE)
+    try:
+        assert child.stdout.readline() == b"held\n"
+        assert holder(tmp_path)["pid"] == child.pid
+        reaper = threading.Thread(target=child.wait)
+        reaper.start()
+        assert ask_to_stop(tmp_path)
+        reaper.join()
+    finally:
+        child.kill()
+        child.stdout.close()
+        child.wait()
+    assert holder(tmp_path) is None
+    with locked(tmp_path):
+        assert holder(tmp_path)["pid"] == os.getpid()
+
+
+def test_a_log_is_private_and_set_aside_when_long(tmp_path, monkeypatch):
+    log = tmp_path / "logs" / "a.log"
+    with start([sys.executable, "-c", "print('x' * 100)"], log, dict(os.environ)) as child:
+        child.wait()
+    assert log.stat().st_mode & 0o077 == 0
+    monkeypatch.setattr(processes, "LOG_LIMIT", 50)
+    trim(log)
+    assert log.stat().st_size == 0
+    assert (tmp_path / "logs" / "a.log.1").stat().st_size == 101
+
+
+def test_ended_processes_are_those_that_were_meant():
+    with subprocess.Popen(SLEEP) as other, subprocess.Popen(SLEEP) as meant:
+        end(lambda: [k for k in family(os.getpid()) if k[0] == meant.pid])
+        assert meant.wait(1) == -signal.SIGTERM
+        assert other.poll() is None
+        other.kill()
+
+
+def test_a_status_written_by_the_run_is_what_is_judged(tmp_path, quick):
+    (tmp_path / "run").mkdir()
+    write_status(tmp_path / "run", Status(state="failed", round=1, code=7))  # of yesterday
+    link = Fake([f"time.sleep(0.2)\n{DONE}"])
+    made, _ = supervisor(tmp_path, link)
+    assert finish(made, link).state == "finished"
+    assert Path(tmp_path / "run" / "status.json").exists()
