@@ -5,7 +5,9 @@ export OMP_NUM_THREADS = 1
 # With a constraint on torch, pip takes the pinned version instead of the newest with its several GB of CUDA packages.
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test test-slow check cost results clean
+BENCHMARKS := fedavg_round apple_step apple_round methods growth workers rate memory startup stacked
+
+.PHONY: demo test test-slow check cost bench results clean
 
 demo: .venv/demo
 	$(BIN)/pomona demo
@@ -24,6 +26,10 @@ check: .venv/dev
 
 cost: .venv/demo
 	$(BIN)/python benchmarks/apple_round.py
+
+# ARGS=--quick for a look in a minute
+bench: .venv/demo
+	for name in $(BENCHMARKS); do $(BIN)/python benchmarks/$$name.py $(ARGS) || exit 1; done
 
 results: .venv/demo
 	PATH=$(CURDIR)/$(BIN):$$PATH configs/apple-table1/run.sh

@@ -1,21 +1,20 @@
 """What APPLE's personalization costs: its round against FedAvg's, interleaved in one process with one thread.
 
-    python benchmarks/apple_round.py [ROUNDS] [key=value ...]
+    python benchmarks/apple_round.py [--quick] [key=value ...]
 
 LeNet 20-50-500, batch 256, 12 clients, noise images. Each turn runs one training round of either method on the same
 clients' data. No evaluation.
 """
 
-import sys
+from dataclasses import dataclass
 from functools import partial
 
 import torch
 
-from pomona.config import Tree, read_overrides, resolve
+from pomona.config import read_overrides, resolve
+from pomona.toml import Tree
 from rounds import Rounds, noise, scenario_of
-from timing import Times, seconds
-
-CLIENT_IMAGES = 1_880  # 20 % go to testing, 15 % of the rest to validation: 1,278 for training, 5 batches of 256
+from timing import Table, Times, chosen, seconds
 
 SETTINGS: Tree = {
     "clients": 12,
@@ -26,16 +25,29 @@ SETTINGS: Tree = {
 }
 
 
-def main(turns: int, words: list[str]) -> None:
+@dataclass(frozen=True)
+class Size:
+    """Images of a client, of which 68 % are for training, and turns."""
+
+    images: int
+    turns: int
+
+
+FULL = Size(1_880, 9)  # 1,278 for training, 5 batches of 256
+QUICK = Size(32, 2)
+
+
+def main(size: Size, words: list[str]) -> list[Table]:
     """Measure and print."""
     torch.set_num_threads(1)
     configs = [resolve(SETTINGS, {"method": {"name": m}}, read_overrides(words)) for m in ("apple", "fedavg")]
     c = configs[0]
-    dataset = noise(CLIENT_IMAGES * c.clients)
+    dataset = noise(size.images * c.clients)
     runs = {c.method.name: Rounds(scenario_of(c, dataset)) for c in configs}
-    times = Times.interleaved({name: partial(seconds, r.run) for name, r in runs.items()}, turns)
-    times.report("APPLE's round against FedAvg's", model=c.model.name, batch=c.batch_size, clients=c.clients, threads=1)
+    times = Times.interleaved({name: partial(seconds, r.run) for name, r in runs.items()}, size.turns)
+    about = {"model": c.model.name, "batch": c.batch_size, "clients": c.clients, "threads": 1}
+    return [times.report("APPLE's round against FedAvg's", **about)]
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 15, sys.argv[2:])
+    main(*chosen(QUICK, FULL))

@@ -1,27 +1,28 @@
 """One APPLE step against published code's, which runs all N core models forward in every step.
 
-    python benchmarks/apple_step.py [TURNS] [key=value ...]
+    python benchmarks/apple_step.py [--quick] [key=value ...]
 
 LeNet 20-50-500, batch 256, 12 clients, momentum 0.9, images of noise, one thread. Both get the batch's images from
 their own resident data, and take the same step (the first losses are compared).
 """
 
-import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 
 import torch
 
-from pomona.config import Tree, read_overrides, resolve
+from pomona.config import read_overrides, resolve
 from pomona.federation.loop import round_of
 from pomona.federation.round import Roster
 from pomona.methods.apple import Apple
 from pomona.methods.base import Rows
 from pomona.objective.cohort import Cohort
 from pomona.scenario import Scenario
+from pomona.toml import Tree
 from reference import AppleClient, Cnn, Mixture
 from rounds import noise, scenario_of
-from timing import Times, seconds
+from timing import Table, Times, chosen, seconds
 
 SETTINGS: Tree = {
     "clients": 12,
@@ -33,7 +34,17 @@ SETTINGS: Tree = {
     "data": {"name": "noise", "validation_share": 0.0},
     "partition": {"name": "iid"},
 }
-STEPS = 8  # a call's, so that what a round does once is shared as in a round
+
+
+@dataclass(frozen=True)
+class Size:
+    """Steps of a call, so that what a round does once is shared as in a round, and turns."""
+
+    steps: int
+    turns: int
+
+
+FULL, QUICK = Size(8, 9), Size(1, 1)
 
 
 class PomonaSteps:
@@ -51,7 +62,7 @@ class PomonaSteps:
         self.received = {"cores": Rows(scenario.initial().repeat(config.clients, 1), others)}
 
     def run(self) -> float:
-        """STEPS steps. Returns their mean loss."""
+        """One pass over its images. Returns the steps' mean loss."""
         cohort = Cohort(self.objective, (0,), self.roster, self.round)
         self.state, _, _ = self.client.train(self.state, self.received, cohort, self.round)
         (loss,) = cohort.training_losses()
@@ -76,31 +87,30 @@ class ReferenceSteps:
         self.batches = list(zip(x.contiguous().split(config.batch_size), y.split(config.batch_size), strict=True))
 
     def run(self) -> float:
-        """STEPS steps. Returns their mean loss."""
+        """One pass over its images. Returns the steps' mean loss."""
         return sum(self.client.step(x, y) for x, y in self.batches) / len(self.batches)
 
 
-def main(turns: int, words: list[str]) -> None:
+def main(size: Size, words: list[str]) -> list[Table]:
     """Measure and print."""
     torch.set_num_threads(1)
     configs = {p: resolve(SETTINGS, {"precision": p}, read_overrides(words)) for p in ("fp32", "bf16")}
     c = configs["fp32"]
-    images = noise(c.clients * STEPS * c.batch_size * 5 // 4)
+    images = noise(c.clients * size.steps * c.batch_size * 5 // 4)
     scenarios = {p: scenario_of(config, images) for p, config in configs.items()}
     runs = {
         "reference": ReferenceSteps(scenarios["fp32"]),
         **{f"pomona {p}": PomonaSteps(s) for p, s in scenarios.items()},
     }
     first = {name: round(run.run(), 5) for name, run in runs.items()}
-    times = Times.interleaved({name: partial(_a_step, run.run) for name, run in runs.items()}, turns)
-    times.report(
-        "A step of APPLE", model=c.model.name, batch=c.batch_size, clients=c.clients, threads=1, first_losses=first
-    )
+    times = Times.interleaved({name: partial(_a_step, run.run, size.steps) for name, run in runs.items()}, size.turns)
+    about = {"model": c.model.name, "batch": c.batch_size, "clients": c.clients, "threads": 1, "first_losses": first}
+    return [times.report("A step of APPLE", **about)]
 
 
-def _a_step(run: Callable[[], object]) -> float:
-    return seconds(run) / STEPS
+def _a_step(run: Callable[[], object], steps: int) -> float:
+    return seconds(run) / steps
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 7, sys.argv[2:])
+    main(*chosen(QUICK, FULL))

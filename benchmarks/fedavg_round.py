@@ -1,27 +1,29 @@
 """A round of FedAvg against a plain PyTorch federation that is given the same two cores.
 
-    python benchmarks/fedavg_round.py [TURNS] [key=value ...]
+    python benchmarks/fedavg_round.py [--quick] [key=value ...]
 
 MNIST pooled and split anew (a quarter for testing), Dirichlet(0.1), 20 clients, batch 10, one local epoch, the network
 ``cnn`` (582,026 parameters), the global model evaluated on all test data in each round: the set-up in which users of
 the published simulators report their seconds. Images of noise stand in for MNIST where POMONA_DATA is not set. The
-reference runs in two processes of one thread: the same code in one process with two threads is slower.
+reference runs in two processes of one thread: the same code in one process with two threads is slower. With
+``precision=fp32`` that alone is measured; without it bf16 takes its turn too.
 """
 
 import os
-import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 
 import torch
 
-from pomona.config import Config, Tree, read_overrides, resolve
+from pomona.config import read_overrides, resolve
 from pomona.data import read
 from pomona.objective.resident import Resident
 from pomona.scenario import Scenario
+from pomona.toml import Tree
 from reference import Client, Cnn, Processes
 from rounds import Rounds, noise, scenario_of
-from timing import Times, seconds
+from timing import Table, Times, chosen, seconds
 
 SETTINGS: Tree = {
     "clients": 20,
@@ -32,6 +34,18 @@ SETTINGS: Tree = {
     "partition": {"name": "dirichlet", "beta": 0.1},
 }
 CORES = 2
+
+
+@dataclass(frozen=True)
+class Size:
+    """Images in all, all of MNIST's if not set, and turns."""
+
+    images: int | None
+    turns: int
+
+
+FULL = Size(None, 3)
+QUICK = Size(400, 1)
 
 
 def clients(scenario: Scenario, make: Callable[[], Cnn]) -> list[Client]:
@@ -48,41 +62,42 @@ def clients(scenario: Scenario, make: Callable[[], Cnn]) -> list[Client]:
     ]
 
 
-def main(turns: int, words: list[str]) -> None:
+def main(size: Size, words: list[str]) -> list[Table]:
     """Measure and print."""
     real = "POMONA_DATA" in os.environ
     over = read_overrides(words)
-    configs = {
-        p: resolve(SETTINGS, {"data": {"name": "mnist" if real else "noise"}, "precision": p}, over)
-        for p in ("fp32", "bf16")
-    }
-    dataset = read(configs["fp32"].data) if real else noise(configs["fp32"].data.train_limit or 70_000)
-    scenario = scenario_of(configs["fp32"], dataset)
+    precisions = [over.pop("precision")] if "precision" in over else ["fp32", "bf16"]
+    data = {"name": "mnist", "train_limit": size.images, "test_limit": size.images} if real else {"name": "noise"}
+    configs = {p: resolve(SETTINGS, {"data": data, "precision": p}, over) for p in precisions}
+    config = configs[precisions[0]]
+    dataset = read(config.data) if real else noise(size.images or 70_000)
+    scenario = scenario_of(config, dataset)
     make = partial(Cnn, 32, 64, 512)
     torch.set_num_threads(1)  # before anything forks
     two = Processes(make, clients(scenario, make), CORES)
-    pomona = {p: Rounds(_with(scenario, c), CORES, frozenset({"received"})) for p, c in configs.items()}
+    pomona = {
+        p: Rounds(Scenario(c, dataset, scenario.partition), CORES, frozenset({"received"})) for p, c in configs.items()
+    }
     times = Times.interleaved(
         {
             "reference, 2 processes": partial(seconds, two.round),
             **{f"pomona {p}, 2 workers": partial(seconds, r.run) for p, r in pomona.items()},
         },
-        turns,
+        size.turns,
     )
-    times.report(
+    for run in (two, *pomona.values()):
+        run.close()
+    table = times.report(
         "A round of FedAvg",
         data="MNIST" if real else "noise as large as MNIST (POMONA_DATA is not set)",
         training_images=two.samples,
         test_images=sum(len(c.test) for c in scenario.partition.clients),
-        clients=configs["fp32"].clients,
-        batch=configs["fp32"].batch_size,
+        clients=config.clients,
+        batch=config.batch_size,
         accuracy={"reference": round(two.accuracy, 4), **{p: round(r.accuracy, 4) for p, r in pomona.items()}},
     )
-
-
-def _with(scenario: Scenario, config: Config) -> Scenario:
-    return Scenario(config, scenario.dataset, scenario.partition)
+    return [table]
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 5, sys.argv[2:])
+    main(*chosen(QUICK, FULL))

@@ -1,18 +1,19 @@
 """Is bf16 as accurate as fp32? The same runs in both, the same seeds, accuracies beside each other.
 
-    POMONA_DATA=folder python benchmarks/precision.py [SEEDS] [key=value ...]
+    POMONA_DATA=folder python benchmarks/precision.py [--quick] [key=value ...]
 
 MNIST and CIFAR-10 cut down to minutes, FedAvg and APPLE, 8 clients with Dirichlet(0.5) labels. Test accuracy of the
 model that each method is judged by, mean over clients, in the last round. Where the processor has no bf16 arithmetic it
-is emulated: the numbers are those of bf16, the time is not.
+is emulated: the numbers are those of bf16, the time is not. ``--quick`` needs no data: it takes scikit-learn's digits.
 """
 
 import statistics
-import sys
+from dataclasses import dataclass
 
 import pomona
-from pomona.config import Tree, read_overrides, resolve
-from timing import machine
+from pomona.config import read_overrides, resolve
+from pomona.toml import Tree
+from timing import Table, chosen, publish
 
 BASE: Tree = {
     "clients": 8,
@@ -33,28 +34,42 @@ METHODS: dict[str, Tree] = {
 }
 
 
+@dataclass(frozen=True)
+class Size:
+    """Number of seeds, and data sets with their networks."""
+
+    seeds: int
+    data: dict[str, Tree]
+
+
+FULL, QUICK = Size(3, DATA), Size(1, {"digits": {"data": {"name": "digits"}, "model": {"name": "mlp"}, "rounds": 2}})
+
+
 def accuracy(*layers: Tree) -> float:
     """Of one run, in the last round."""
     summary = pomona.run(resolve(BASE, *layers)).summary
     return float(summary["models"][summary["headline"]]["last"]["value"])
 
 
-def main(seeds: int, words: list[str]) -> None:
+def main(size: Size, words: list[str]) -> list[Table]:
     """Run and print."""
-    print(*(f"{k}: {v}" for k, v in machine().items()), sep="\n")
-    for data, where in DATA.items():
+    rows: dict[str, Table] = {}
+    for data, where in size.data.items():
         for method, how in METHODS.items():
-            pairs = [
-                [accuracy(where, how, {"seed": seed, "precision": p}, read_overrides(words)) for p in ("fp32", "bf16")]
-                for seed in range(seeds)
-            ]
-            fp32, bf16 = (statistics.mean(column) for column in zip(*pairs, strict=True))
-            gaps = ", ".join(f"{100 * (b - a):+.2f}" for a, b in pairs)
-            print(
-                f"{data:<8} {method:<7} fp32 {100 * fp32:.2f}  bf16 {100 * bf16:.2f}  bf16 - fp32 by seed: {gaps}",
-                flush=True,
+            fp32, bf16 = (
+                [
+                    accuracy(where, how, {"seed": seed, "precision": p}, read_overrides(words))
+                    for seed in range(size.seeds)
+                ]
+                for p in ("fp32", "bf16")
             )
+            rows[f"{data}, {method}"] = {
+                "fp32 %": 100 * statistics.mean(fp32),
+                "bf16 %": 100 * statistics.mean(bf16),
+                "bf16 - fp32, by seed": ", ".join(f"{100 * (b - a):+.2f}" for a, b in zip(fp32, bf16, strict=True)),
+            }
+    return [publish("Accuracy in bf16 and in fp32", rows, size.seeds)]
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 3, sys.argv[2:])
+    main(*chosen(QUICK, FULL))

@@ -123,6 +123,11 @@ class Processes:
         aggregate(self.model, models, weights)
         self.accuracy = right / max(1, samples)
 
+    def close(self) -> None:
+        """End the processes."""
+        for pipe, _ in self.pipes:
+            pipe.send(None)
+
 
 def _serve(pipe: Any, clients: Sequence[Client]) -> None:
     torch.set_num_threads(1)

@@ -59,3 +59,7 @@ class Rounds:
         scores = [s for r in replies for s in r.scores if s.split == "test" and s.samples]
         if scores:
             self.accuracy = sum(s.samples * (s.accuracy or 0) for s in scores) / sum(s.samples for s in scores)
+
+    def close(self) -> None:
+        """End the workers."""
+        self.transport.close()

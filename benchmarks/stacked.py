@@ -1,56 +1,63 @@
 """The stacked objective against the loop: gradients of many rows, and a training round of many clients in one call.
 
-    python benchmarks/stacked.py [REPEATS] [key=value ...]
+    python benchmarks/stacked.py [--quick] [key=value ...]
 
-Noise images of MNIST's size, batch 10, one thread. The variants of a line take turns in one process; a line gives
-medians, and the ratio of the first column to each other one (above 1: faster than the first). ``device=cuda`` measures
-on a GPU.
+Noise images of MNIST's size, batch 10, one thread. The variants of a network take turns in one process, and are
+compared with the loop. ``device=cuda`` measures on a GPU.
 """
 
-import platform
-import statistics
-import sys
-from collections.abc import Callable
-from time import perf_counter
+from dataclasses import dataclass
+from functools import partial
 
 import torch
 
-from apple_round import noise
-from pomona.config import Config, Tree, read_overrides, resolve
+from pomona.config import read_overrides, resolve
 from pomona.federation.loop import round_of
 from pomona.federation.round import Roster
 from pomona.objective.cohort import Cohort
 from pomona.objective.objective import Objective
 from pomona.objective.stacked import StackedObjective
-from pomona.partition import divide
-from pomona.scenario import Scenario
+from pomona.toml import Tree
+from rounds import noise, scenario_of
+from timing import Table, Times, Work, chosen, publish, seconds
 
-MODELS = ("mlp", "lenet", "cnn")
 SETTINGS: Tree = {"batch_size": 10, "data": {"name": "noise"}, "partition": {"name": "dirichlet", "beta": 1.0}}
-CLIENT_IMAGES = 120
+
+
+@dataclass(frozen=True)
+class Size:
+    """Networks, numbers of rows of a gradient, a round's clients, images of a client, turns of gradients and rounds."""
+
+    models: tuple[str, ...]
+    rows: tuple[int, ...]
+    clients: int
+    images: int
+    turns: tuple[int, int]
+
+
+FULL = Size(("mlp", "lenet", "cnn"), (12, 20), 20, 120, (20, 5))
+QUICK = Size(("mlp",), (3,), 3, 12, (1, 1))
 
 
 class Federation:
     """A scenario with both engines."""
 
-    def __init__(self, *layers: Tree) -> None:
+    def __init__(self, images: int, *layers: Tree) -> None:
         config = self.config = resolve(SETTINGS, *layers)
-        dataset = noise(CLIENT_IMAGES * config.clients)
-        partition = divide(dataset, config.data, config.partition, config.clients, config.seed)
-        self.scenario = Scenario(config, dataset, partition)
-        self.roster = Roster(tuple(len(c.train) for c in partition.clients))
+        self.scenario = scenario_of(config, noise(images * config.clients))
+        self.roster = Roster(tuple(len(c.train) for c in self.scenario.partition.clients))
         loop = self.scenario.objective()
         module = self.scenario.module().to(config.device)
         self.loop: Objective = loop
         self.stacked: Objective = StackedObjective(module, loop.space, loop.data, loop.criterion, config.precision)
 
-    def gradient(self, objective: Objective) -> Callable[[], object]:
+    def gradient(self, objective: Objective) -> Work:
         """One gradient of every client's row on its first batch."""
         W = torch.stack([self.scenario.initial(i) for i in range(self.config.clients)])
         indices = [rows[: self.config.batch_size] for rows in self.loop.data.rows["train"]]
         return lambda: objective.gradient(W, indices)
 
-    def round(self, objective: Objective, rows: int) -> Callable[[], object]:
+    def round(self, objective: Objective, rows: int) -> Work:
         """Local training of every client in round 1, so many rows a call."""
         method, round_ = self.config.method.method(), round_of(self.config, 1)
         server = method.server.start(self.scenario.initial, self.roster, self.config.seed)
@@ -67,46 +74,53 @@ class Federation:
         return train
 
 
-def medians(variants: list[Callable[[], object]], repeats: int, device: str) -> list[float]:
-    """Median seconds of each variant, interleaved, after one turn to warm up."""
-    times: list[list[float]] = [[] for _ in variants]
-    for _ in range(repeats + 1):
-        for variant, seconds in zip(variants, times, strict=True):
-            began = perf_counter()
-            variant()
-            if device == "cuda":
-                torch.cuda.synchronize()
-            seconds.append(perf_counter() - began)
-    return [statistics.median(seconds[1:]) for seconds in times]
+def timed(work: Work, device: str) -> float:
+    """Seconds of one call, until the device is done."""
+
+    def done() -> None:
+        work()
+        if device == "cuda":
+            torch.cuda.synchronize()
+
+    return seconds(done)
 
 
-def line(name: str, seconds: list[float]) -> str:
-    """Milliseconds of each variant, with the first one's ratio to it."""
-    first = seconds[0]
-    return f"{name:<22}" + "".join(f"{s * 1e3:>10.1f} ms ({first / s:4.2f})" for s in seconds)
+def compare(title: str, works: dict[str, dict[str, Work]], device: str, turns: int, **notes: object) -> Table:
+    """One table of several groups of works: those of a group take turns."""
+    rows = {}
+    for group, variants in works.items():
+        times = Times.interleaved({name: partial(timed, work, device) for name, work in variants.items()}, turns)
+        for name in variants:
+            rows[f"{group}: {name}"] = {"median ms": 1e3 * times.median(name), "times as fast": 1 / times.cost(name)}
+    return publish(title, rows, turns, device=device, **notes)
 
 
-def main(repeats: int, words: list[str]) -> None:
+def main(size: Size, words: list[str]) -> list[Table]:
     """Measure and print."""
     torch.set_num_threads(1)
     over = read_overrides(words)
-    config: Config = resolve(SETTINGS, over)
-    device = torch.cuda.get_device_name() if config.device == "cuda" else platform.processor() or platform.machine()
-    print(f"{device}, {platform.system()}, Python {platform.python_version()}, torch {torch.__version__}")
-    print(f"batch {config.batch_size}, {config.precision}, 1 thread, n = {repeats} interleaved repeats\n")
-    print(f"{'gradient':<22}{'loop':>20}{'stacked':>20}")
-    for model in MODELS:
-        for n in (12, 20):
-            f = Federation({"model": {"name": model}, "clients": n}, over)
-            variants = [f.gradient(f.loop), f.gradient(f.stacked)]
-            print(line(f"{model}, {n} rows", medians(variants, repeats, config.device)), flush=True)
-    print(f"\n{'round of 20 clients':<22}{'loop, 1 row':>20}{'loop, 20 rows':>20}{'stacked, 20 rows':>20}")
+    config = resolve(SETTINGS, over)
+    device = torch.cuda.get_device_name() if config.device == "cuda" else "cpu"
+    notes = {"name": device, "batch": config.batch_size, "precision": config.precision, "threads": 1}
+    gradients, rounds = dict[str, dict[str, Work]](), dict[str, dict[str, Work]]()
+    for model in size.models:
+        for n in size.rows:
+            f = Federation(size.images, {"model": {"name": model}, "clients": n}, over)
+            gradients[f"{model}, {n} rows"] = {"loop": f.gradient(f.loop), "stacked": f.gradient(f.stacked)}
+    n = size.clients
     for method in ("fedavg", "apple"):
-        for model in MODELS:
-            f = Federation({"method": {"name": method}, "model": {"name": model}, "clients": 20}, over)
-            variants = [f.round(f.loop, 1), f.round(f.loop, 20), f.round(f.stacked, 20)]
-            print(line(f"{method}, {model}", medians(variants, max(3, repeats // 4), config.device)), flush=True)
+        for model in size.models:
+            f = Federation(size.images, {"method": {"name": method}, "model": {"name": model}, "clients": n}, over)
+            rounds[f"{method}, {model}"] = {
+                "loop, 1 row": f.round(f.loop, 1),
+                f"loop, {n} rows": f.round(f.loop, n),
+                f"stacked, {n} rows": f.round(f.stacked, n),
+            }
+    return [
+        compare("Gradients of many rows", gradients, config.device, size.turns[0], **notes),
+        compare(f"Local training of {n} clients", rounds, config.device, size.turns[1], **notes),
+    ]
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 20, sys.argv[2:])
+    main(*chosen(QUICK, FULL))

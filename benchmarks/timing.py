@@ -4,25 +4,30 @@ import json
 import os
 import platform
 import statistics
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, process_time
+from typing import TypeVar
 
-import torch
+from pomona.simulate import bf16_instructions
 
-KERNELS = {"amx": "_is_amx_tile_supported", "avx512_bf16": "_is_avx512_bf16_supported"}
+T = TypeVar("T")
+Work = Callable[[], object]
+
+Table = dict[str, object]
 
 
-def machine() -> dict[str, object]:
+def machine() -> Table:
     """What the numbers were made on, and with."""
     names = [line for line in _lines(Path("/proc/cpuinfo")) if line.startswith("model name")]
     return {
         "processor": names[0].partition(":")[2].strip() if names else platform.processor() or platform.machine(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-        # Without one of them bf16 is emulated, and slower than fp32.
-        "bf16 in hardware": [name for name, asks in KERNELS.items() if getattr(torch.cpu, asks, bool)()],
+        "bf16 in hardware": bf16_instructions() or "none",
         "system": platform.system(),
         "python": platform.python_version(),
         **{name: version(name) for name in ("torch", "numpy")},
@@ -33,11 +38,54 @@ def _lines(path: Path) -> list[str]:
     return path.read_text(encoding="utf-8").splitlines() if path.exists() else []
 
 
-def seconds(work: Callable[[], object]) -> float:
+def chosen(quick: T, full: T) -> tuple[T, list[str]]:
+    """The size that the command line asks for, ``--quick`` or the full one, and its other words."""
+    words = sys.argv[1:]
+    return (quick if "--quick" in words else full), [word for word in words if word != "--quick"]
+
+
+def seconds(work: Work) -> float:
     """Wall time of one call."""
     began = perf_counter()
     work()
     return perf_counter() - began
+
+
+def measured(works: Mapping[str, Work], turns: int) -> tuple["Times", "Times"]:
+    """Wall time and this process's CPU time of works that take turns, as ``Times.interleaved``."""
+    cpu: dict[str, list[float]] = {name: [] for name in works}
+
+    def timed(name: str, work: Work) -> float:
+        began = process_time()
+        wall = seconds(work)
+        cpu[name].append(process_time() - began)
+        return wall
+
+    wall = Times.interleaved({name: partial(timed, name, work) for name, work in works.items()}, turns)
+    return wall, Times({name: times[1:] for name, times in cpu.items()})
+
+
+def publish(title: str, rows: Mapping[str, Mapping[str, object]], n: int, **notes: object) -> Table:
+    """Print a table with what it was made on; as JSON it goes to the file that POMONA_BENCHMARKS names, a line each."""
+    about = {**machine(), **notes, "n": n}
+    print(f"{title}\n" + "\n".join(f"  {k}: {v}" for k, v in about.items()) + f"\n{_aligned(rows)}\n", flush=True)
+    result = {"title": title, "machine": machine(), "notes": notes, "n": n, "rows": rows}
+    if target := os.environ.get("POMONA_BENCHMARKS"):
+        with Path(target).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(result, default=str) + "\n")
+    return result
+
+
+def _aligned(rows: Mapping[str, Mapping[str, object]]) -> str:
+    """Rows by name below the columns of the first; four figures of a number."""
+    columns = list(next(iter(rows.values())))
+    cells = [["", *columns], *([name, *(_cell(row[c]) for c in columns)] for name, row in rows.items())]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return "\n".join("  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip() for line in cells)
+
+
+def _cell(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str("" if value is None else value)
 
 
 @dataclass(frozen=True)
@@ -57,26 +105,28 @@ class Times:
         first = next(iter(self.of.values()))
         return [a / b for a, b in zip(first, self.of[name], strict=True)]
 
-    def report(self, title: str, **notes: object) -> dict[str, object]:
-        """Print medians and ratios; the same as JSON goes to the file that POMONA_BENCHMARKS names, a line a report."""
-        n = len(next(iter(self.of.values())))
-        print(f"{title}\n" + "\n".join(f"  {k}: {v}" for k, v in {**machine(), **notes, "n": n}.items()))
-        figures = {name: _figures(times, self.ratios(name)) for name, times in self.of.items()}
-        width = max(map(len, figures))
-        for name, f in figures.items():
-            spread = f"{f['min']:.4g} to {f['max']:.4g}"
-            print(f"{name:<{width}}  median {f['median']:.4g} s ({spread}), {f['ratio']:.2f} times as fast")
-        result = {"title": title, "machine": machine(), "notes": notes, "n": n, "seconds": figures}
-        if target := os.environ.get("POMONA_BENCHMARKS"):
-            with Path(target).open("a", encoding="utf-8") as file:
-                file.write(json.dumps(result, default=str) + "\n")
-        return result
+    @property
+    def turns(self) -> int:
+        """How often each candidate was measured."""
+        return len(next(iter(self.of.values())))
 
+    def median(self, name: str) -> float:
+        """Of one candidate's seconds."""
+        return statistics.median(self.of[name])
 
-def _figures(times: list[float], ratios: list[float]) -> dict[str, float]:
-    return {
-        "median": statistics.median(times),
-        "min": min(times),
-        "max": max(times),
-        "ratio": statistics.median(ratios),
-    }
+    def cost(self, name: str, against: str | None = None) -> float:
+        """One candidate's median over another's (the first's if none is named): above 1, it is dearer."""
+        return self.median(name) / self.median(against or next(iter(self.of)))
+
+    def report(self, title: str, **notes: object) -> Table:
+        """Publish medians, and by the median of the turns' ratios how many times as fast each is as the first."""
+        rows = {
+            name: {
+                "median s": statistics.median(times),
+                "min s": min(times),
+                "max s": max(times),
+                "times as fast": statistics.median(self.ratios(name)),
+            }
+            for name, times in self.of.items()
+        }
+        return publish(title, rows, self.turns, **notes)

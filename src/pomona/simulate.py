@@ -19,10 +19,11 @@ from safetensors.torch import save_file
 from pomona import personal
 from pomona.config import Config
 from pomona.errors import ConfigError, LockedError, StorageError, WorkerError
-from pomona.federation import checkpoint
 from pomona.federation.checkpoint import differing
 from pomona.federation.clients import Clients, Groups, grouped
-from pomona.federation.commits import FOLDER, Commits, find, identity
+from pomona.federation.commits import Commits, find, identity
+from pomona.federation.committed import FOLDER
+from pomona.federation.committed import committed as committed_rounds
 from pomona.federation.durable import probe
 from pomona.federation.lock import locked
 from pomona.federation.loop import Loop, Watcher
@@ -102,7 +103,7 @@ def _recorded(scenario: Scenario, out: Path, watcher: Watcher, resume: bool) -> 
             result = _attempt(scenario, out, watcher, resume=True)
     except BaseException as fault:
         if not isinstance(fault, LockedError):
-            committed = checkpoint.committed(out / FOLDER)
+            committed = committed_rounds(out / FOLDER)
             with suppress(StorageError):
                 write_status(out, ended(fault, committed[-1][0] if committed else 0))
         raise
@@ -130,7 +131,8 @@ def _attempt(scenario: Scenario, out: Path, watcher: Watcher, resume: bool) -> R
 
 def bf16_instructions() -> list[str]:
     """The processor's instructions for bf16 arithmetic, by PyTorch's names; without any it is emulated."""
-    known = getattr(torch.cpu, "get_capabilities", dict)()  # younger than the oldest PyTorch that will do
+    # The function is younger than the oldest PyTorch that will do.
+    known: dict[str, bool] = getattr(torch.cpu, "get_capabilities", dict)()
     return [name for name in BF16 if known.get(name)]
 
 

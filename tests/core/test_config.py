@@ -4,8 +4,9 @@ import json
 
 import pytest
 
-from pomona.config import Config, keys, read_file, read_overrides, resolve
+from pomona.config import Config, keys, read_overrides, resolve
 from pomona.errors import ConfigError, near
+from pomona.toml import read_file
 
 
 def test_later_layers_win():

@@ -112,12 +112,14 @@ from flwr.supercore.fab import Fab
 from flwr.supercore.inflatable.inflatable_object import get_object_tree
 from flwr.supercore.object_store import ObjectStoreFactory
 from flwr.supercore.run import Run
+from flwr.supercore.task_identity import TaskIdentity
 from flwr.supernode import start_client_internal as node
 from flwr.supernode.nodestate import NodeStateFactory
 
 stores = ObjectStoreFactory()
 state, store = NodeStateFactory(objectstore_factory=stores).state(), stores.store()
 state.set_node_id(5)
+TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 7, 1, 1
 message = Message(content=RecordDict({"a": ConfigRecord({"b": 1})}), dst_node_id=5, message_type="train")
 message.metadata.__dict__.update(_run_id=7, _message_id=message.object_id, _src_node_id=1)
 
@@ -129,6 +131,7 @@ def run(run_id):
 def fab(*_):
     raise AssertionError("downloaded")
 
+TaskIdentity._run_id = TaskIdentity._node_id = TaskIdentity._task_id = None  # as in a SuperNode
 got = node._pull_and_store_message(
     state=state, object_store=store, node_config={}, receive=lambda: (message, get_object_tree(message)), get_run=run,
     get_fab=fab, pull_object=None, confirm_message_received=None, trusted_entities=None)

@@ -1,6 +1,7 @@
 """Kits: what is in them, what is not, who may read it, and that nothing is ever written over."""
 
 import hashlib
+import json
 import os
 import shutil
 import stat
@@ -384,17 +385,36 @@ def test_keys_do_not_enter_the_image(kit):
 # The command
 
 
+def call(capsys, *words):
+    """Run a command in this process: exit code, standard output, standard error."""
+    with pytest.raises(SystemExit) as stop:
+        main(["deploy", "provision", *(str(word) for word in words)])
+    return int(stop.value.code or 0), *capsys.readouterr()
+
+
 def test_the_command_says_what_goes_where_and_what_is_secret(tmp_path, capsys):
-    path = written(tmp_path, {"name": "north"}, {"name": "south"})
-    main(["deploy", "provision", str(path), "--out", str(tmp_path / "kits")])
-    said = capsys.readouterr().out
+    path, out = written(tmp_path, {"name": "north"}, {"name": "south"}), tmp_path / "kits"
+    code, said, _ = call(capsys, path, "--out", out)
+    assert code == 0
     for word in ("north", "south", "server", "ca.key", "in person or encrypted", Federation.load(path).agreement):
         assert word in said
-    main(["deploy", "provision", "--out", str(tmp_path / "kits"), "--add", "east"])
-    said = capsys.readouterr().out
+    code, said, _ = call(capsys, "--out", out, "--add", "east")
+    assert code == 0
     assert "east.pub.sig" in said
     assert "pomona server add east --key east.pub" in said
-    for words in ([], [str(path), "--add", "x"], [str(path), "--key", "k.pub"]):
-        with pytest.raises(SystemExit, match="2"):
-            main(["deploy", "provision", *words])
-        assert "error[CONFIG]" in capsys.readouterr().err
+    code, said, _ = call(capsys, "--out", out, "--add", "upper", "--json")
+    assert json.loads(said)["silos"] == [{"name": "upper", "kit": str(out / "upper"), "own_key": False}]
+    for words in ([], [path, "--add", "x"], [path, "--key", "k.pub"]):
+        code, _, said = call(capsys, *words)
+        assert (code, said.count("\n")) == (2, 1)
+        assert "error[CONFIG]: give either a federation.toml, or --add NAME" in said
+    code, _, said = call(capsys, path, "--out", out)
+    assert code == 6
+    assert "never overwritten" in said
+
+
+def test_help_loads_neither_flower_nor_torch():
+    code = "import sys\nfrom pomona.cli import main\ntry: main(['deploy', '--help'])\nexcept SystemExit: pass\n"
+    code += "assert not {'torch', 'flwr', 'cryptography'} & set(sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "provision" in done.stdout

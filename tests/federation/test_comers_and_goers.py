@@ -70,7 +70,8 @@ def test_members_are_a_function_of_the_round():
 
 
 def test_the_config_file_says_it_again(tmp_path):
-    from pomona.config import read_file, read_overrides, resolve
+    from pomona.config import read_overrides, resolve
+    from pomona.toml import read_file
 
     config = coming("fedavg")
     path = tmp_path / "c.toml"

@@ -1,123 +1,166 @@
-"""The page in a real browser: opens from a file, asks nobody for anything, fits a phone, follows the dark mode."""
+"""The page in a real browser: whole from a file and from nowhere else, on a phone, in the dark, on paper, while a run goes."""
 
 import json
-import shutil
-from collections.abc import Iterator
+import time
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from report_results import comparison
+from browsing import address, choose, colours, contrast, luminance, opened, screen, written
+from learned_results import clustered, each_kind, showing
+from report_results import degenerate
 
-from pomona.report import write
-
-CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
-pytestmark = pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="needs chromium and chromedriver")
-FLAGS = (
-    "headless", "no-sandbox", "disable-gpu", "disable-quic", "no-first-run", "disable-background-networking",
-    "disable-component-update", "disable-sync", "disable-dev-shm-usage",
-)  # fmt: skip
+from pomona.record import Result
 
 
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    from selenium import webdriver
-    from selenium.webdriver.chrome.service import Service
-
-    options = webdriver.ChromeOptions()
-    options.binary_location = str(CHROMIUM)
-    for flag in (*FLAGS, f"user-data-dir={tmp_path_factory.mktemp('profile')}"):
-        options.add_argument(f"--{flag}")
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    driver = webdriver.Chrome(options=options, service=Service(executable_path=str(DRIVER)))
-    yield driver
-    driver.quit()
-
-
-@pytest.fixture(scope="module")
-def page(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    path: Path = write(comparison(rounds=8), tmp_path_factory.mktemp("report"))
-    # What the browser opens of its own accord when it starts is no business of the page.
-    browser.get("about:blank")
-    browser.get_log("performance"), browser.get_log("browser")
-    browser.get(path.as_uri())
-    return browser
-
-
-def colours(page: Any, theme: str) -> dict[str, list[float]]:
-    """Computed colours under a theme: the paper, the text, and the text inside the first drawing."""
-    page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": theme}]})
-    found: dict[str, list[float]] = page.execute_script(
-        """
-        const rgb = text => text.match(/[\\d.]+/g).slice(0, 3).map(Number);
-        const inked = [...document.querySelectorAll("svg [style*=currentColor]")][0];
-        const body = getComputedStyle(document.body);
-        return {paper: rgb(body.backgroundColor), ink: rgb(body.color), drawn: rgb(getComputedStyle(inked).fill)};
-        """
-    )
-    return found
-
-
-def luminance(colour: list[float]) -> float:
-    """Relative luminance (WCAG 2)."""
-    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in (v / 255 for v in colour)]
-    return sum(weight * c for weight, c in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
-
-
-def contrast(one: list[float], other: list[float]) -> float:
-    low, high = sorted([luminance(one), luminance(other)])
-    return (high + 0.05) / (low + 0.05)
-
-
-def test_nothing_but_files_is_asked_for(page: Any) -> None:
+def test_nothing_but_the_file_is_asked_for_and_the_console_is_silent(page: Any) -> None:
+    choose(page, "run", "FedAvg")
+    choose(page, "run", "APPLE")
     events = [json.loads(entry["message"])["message"] for entry in page.get_log("performance")]
     asked = [e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent"]
     assert any(url.endswith("report.html") for url in asked)
     assert [url for url in asked if not url.startswith(("file:", "data:"))] == []
-
-
-def test_console_is_silent(page: Any) -> None:
     assert page.get_log("browser") == []
 
 
-def test_every_drawing_has_a_size(page: Any) -> None:
+def test_every_figure_is_drawn(page: Any) -> None:
     sizes = page.execute_script(
-        "return [...document.querySelectorAll('figure svg')]"
-        ".map(s => [s.getBoundingClientRect().width, s.getBoundingClientRect().height])"
+        "return Object.fromEntries([...document.querySelectorAll('figure')].map(f => [f.id, "
+        "[...f.querySelectorAll('.plot svg')].map(s => [s.getBoundingClientRect().height, s.childElementCount])]))"
     )
-    assert len(sizes) == 11
-    assert min(min(size) for size in sizes) > 150
+    names = ("loss-0", "test-0", "traffic", "schedule", "clients", "gains", "spread", "confusion", "matrix", "graph",
+             "history", "own", "labels", "holders")  # fmt: skip
+    assert set(sizes) == {f"figure-{name}" for name in names}
+    for name, drawn in sizes.items():
+        assert len(drawn) == (12 if name == "figure-history" else 1), name
+        assert all(height > 100 and parts > 5 for height, parts in drawn), name
 
 
-def test_fonts_inside_drawings_cannot_be_missing(page: Any) -> None:
-    assert page.execute_script("return document.querySelectorAll('svg text').length") == 0
-
-
-@pytest.mark.parametrize("width", [320, 390, 820, 1400])
+@pytest.mark.parametrize("width", [320, 360, 820, 1400])
 def test_no_sideways_scrolling(page: Any, width: int) -> None:
-    metrics = {"width": width, "height": 844, "deviceScaleFactor": 1, "mobile": width < 500}
-    page.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    screen(page, width)
     page.execute_script("document.querySelectorAll('details').forEach(d => d.open = true)")
     assert page.execute_script("return window.innerWidth") == width
     assert page.execute_script("return document.documentElement.scrollWidth") <= width
-    page.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+    wide = page.execute_script(
+        "return [...document.querySelectorAll('.plot svg')].filter(s => s.getBoundingClientRect().right > innerWidth).length"
+    )
+    assert wide == 0
+    # The controls stay in reach and leave most of a phone's screen to the figures.
+    assert page.execute_script("return document.querySelector('.controls').offsetHeight") < 130
 
 
-def test_dark_and_light_are_both_readable(page: Any) -> None:
-    light, dark = colours(page, "light"), colours(page, "dark")
+def test_dark_and_light_are_both_readable_and_the_reader_can_choose(page: Any) -> None:
+    from selenium.webdriver.common.by import By
+
+    def system(theme: str) -> dict[str, list[float]]:
+        page.execute_cdp_cmd(
+            "Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": theme}]}
+        )
+        return colours(page)
+
+    light, dark = system("light"), system("dark")
     assert luminance(light["paper"]) > 0.8
     assert luminance(dark["paper"]) < 0.05
     for theme in (light, dark):
         assert contrast(theme["paper"], theme["ink"]) > 10
-        assert theme["drawn"] == theme["ink"]
+        assert contrast(theme["paper"], theme["drawn"]) > 4.5
+    page.find_element(By.ID, "theme").click()
+    assert colours(page) == light
+    page.refresh()
+    assert colours(page) == light
+    page.find_element(By.ID, "theme").click()
+    assert colours(page) == dark
+    system("light")
+    assert colours(page) == dark
+    page.execute_script("localStorage.clear()")
+    page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
 
 
-def test_keyboard_reaches_links_and_shows_where_it_is(page: Any) -> None:
-    from selenium.webdriver.common.by import By
-    from selenium.webdriver.common.keys import Keys
+def test_keyboard_alone_reaches_everything_and_shows_where_it_is(page: Any) -> None:
+    from selenium.webdriver import ActionChains
 
-    page.find_element(By.TAG_NAME, "body").send_keys(Keys.TAB)
     style = "getComputedStyle(document.activeElement)"
-    assert page.execute_script("return document.activeElement.className") == "skip"
-    outline = page.execute_script(f"return [{style}.outlineStyle, parseFloat({style}.outlineWidth)]")
-    assert outline == ["solid", 3]
+    reached = []
+    for _ in range(120):
+        ActionChains(page).send_keys("\ue004").perform()
+        name, outline, width = page.execute_script(
+            f"const a = document.activeElement; return [a.id || (typeof a.className === 'string' && a.className) || a.closest('figure')?.id || a.tagName, {style}.outlineStyle, parseFloat({style}.outlineWidth)]"
+        )
+        if name == "BODY":
+            break
+        assert (outline, width) == ("solid", 3), name
+        reached.append(name)
+    assert reached[:2] == ["skip", "theme"]
+    assert {
+        "run",
+        "client",
+        "round",
+        "play",
+        "threshold",
+        "filter",
+        "legend-0",
+        "figure-matrix",
+        "figure-graph",
+        "sort",
+    } <= set(reached)
+
+
+def test_it_prints_in_light_with_everything_open(page: Any) -> None:
+    page.execute_cdp_cmd(
+        "Emulation.setEmulatedMedia",
+        {"media": "print", "features": [{"name": "prefers-color-scheme", "value": "dark"}]},
+    )
+    shown = colours(page)
+    assert luminance(shown["paper"]) == 1
+    assert contrast(shown["paper"], shown["ink"]) > 15
+    assert page.execute_script("return getComputedStyle(document.querySelector('.controls')).display") == "none"
+    page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "", "features": []})
+
+
+def test_a_live_page_reads_itself_again_and_keeps_the_choices(
+    browser: Any, compared: list[Result], tmp_path: Path
+) -> None:
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    whole = compared[3]
+    young = replace(
+        whole, rounds=whole.rounds[:3], evaluations=[e for e in whole.evaluations if e.round <= 3], final=[], summary={}
+    )
+    opened(browser, written([young], tmp_path, 1), "#learned?client=2&round=2")
+    browser.execute_script("window.old = true")
+    assert "round 3 of 8 is done" in browser.execute_script("return document.querySelector('.live').textContent")
+    written([whole], tmp_path)
+    WebDriverWait(browser, 20).until(
+        lambda d: d.execute_script("return !window.old && document.readyState === 'complete'")
+    )
+    assert address(browser) == "#learned?client=2&round=2"
+    assert browser.execute_script(
+        "return [document.getElementById('round').max, document.querySelectorAll('.live').length]"
+    ) == ["7", 0]
+    browser.execute_script("window.old = true")
+    time.sleep(2.5)
+    assert browser.execute_script("return window.old")
+
+
+def kinds() -> dict[str, Callable[[], list[Result]]]:
+    return {"each kind": lambda: [showing(each_kind())], "clusters": lambda: [clustered()], **degenerate()}
+
+
+@pytest.mark.parametrize("case", kinds())
+def test_whatever_was_recorded_draws_without_a_fault(browser: Any, case: str, tmp_path: Path) -> None:
+    from selenium.webdriver.common.by import By
+
+    screen(browser, 700)
+    opened(browser, written(kinds()[case](), tmp_path))
+    if what := browser.find_elements(By.ID, "what"):
+        for option in [o.get_attribute("textContent") for o in what[0].find_elements(By.TAG_NAME, "option")]:
+            if what[0].is_displayed():
+                choose(browser, "what", option)
+            assert browser.execute_script("return document.querySelectorAll('#learned-figures svg').length") > 0
+    assert browser.get_log("browser") == []
+    numbers = "return [...document.querySelectorAll('figure')].filter(f => /NaN|Infinity|undefined/.test(f.innerHTML)).map(f => f.id)"
+    assert browser.execute_script(numbers) == []
+    assert browser.execute_script("return document.documentElement.scrollWidth") <= 700

@@ -14,7 +14,7 @@ from PIL import Image
 
 from pomona.record import Result
 from pomona.report.clusters import thresholds
-from pomona.report.learned import figures, groups
+from pomona.report.learned import figures, learned
 from pomona.report.numbers import runs
 from pomona.report.picture import Picture, slug
 from pomona.report.quantities import CATALOGUE, quantity
@@ -208,15 +208,13 @@ def test_without_a_split_there_is_no_map() -> None:
     assert set(drawn(showing([{"cluster": np.zeros(6)}]))) == {"cluster-map"}
 
 
-def test_every_run_has_its_group_and_the_best_is_open() -> None:
+def test_figures_of_several_runs_are_named_after_their_methods() -> None:
     several = [showing(each_kind(1)), showing([{}], method={"name": "separate"}), clustered()]
-    made = groups(runs(several))
-    assert [group.label for group in made] == ["FedAvg", "CFL"]
-    # Made-up accuracies grow with the rounds: CFL had five, FedAvg one.
-    assert [group.open for group in made] == [False, True]
-    assert all(p.name.endswith("-cfl") for p in made[1].pictures)
-    assert groups(runs(several[1:2])) == []
-    assert groups(runs(several[2:]))[0].label == ""
+    made = learned(runs(several))
+    assert {p.name.rpartition("-")[2] for p in made} == {"fedavg", "cfl"}
+    assert {p.title.rpartition(", ")[2] for p in made} == {"FedAvg", "CFL"}
+    assert learned(runs(several[1:2])) == []
+    assert [p.name for p in learned(runs(several[2:]))] == ["cluster-map", "cluster-norms"]
 
 
 def test_pictures_fill_their_frame(tmp_path: Path) -> None:

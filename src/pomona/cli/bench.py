@@ -9,6 +9,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 from rich.live import Live
+from rich.markup import escape
 from rich.table import Table
 
 from pomona.bench import Bench, read_suite, run
@@ -83,7 +84,7 @@ class Board:
         wanted = [v for g in groups for v in _states(g, verdicts)]
         settled = sum(v.settled for v in wanted)
         self._kept = settled if self._kept < 0 else self._kept
-        drawn = Table(title=self._title, title_justify="left", box=None, pad_edge=False)
+        drawn = Table(title=escape(self._title), title_justify="left", box=None, pad_edge=False)
         scenarios, methods = dict.fromkeys(g.scenario for g in groups), dict.fromkeys(g.method for g in groups)
         for name in ("method", *scenarios):
             drawn.add_column(name)

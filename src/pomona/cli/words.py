@@ -9,7 +9,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from pomona.config import Config, Tree, read_file, read_overrides, resolve
+from pomona.config import Config, read_overrides, resolve
+from pomona.toml import Tree, read_file
 
 console = Console(stderr=True)
 out = Console(width=None if sys.stdout.isatty() else 160)  # a file or a pipe has no width of its own

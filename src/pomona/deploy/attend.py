@@ -2,19 +2,19 @@
 
 import json
 import os
+import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from pomona.deploy import supernode
 from pomona.deploy.federation import Address, Federation
 from pomona.deploy.processes import Identity, adopt, end, environment, family, reap, start, trim, undisturbed
 from pomona.deploy.silofile import SiloFile
-from pomona.deploy.watchdog import HEARTBEAT, PATIENCE, Sight, connected, knock, wedged
+from pomona.deploy.watchdog import HEARTBEAT, PATIENCE, Sight, connected, knock, through, wedged
 from pomona.errors import ConfigError, ProtocolError, StorageError
 from pomona.federation.durable import publish
 from pomona.federation.lock import locked
@@ -62,6 +62,7 @@ class Attendant:
     reach: Callable[[], object]
     say: Callable[[str], None]
     _news: News | None = None
+    _process: subprocess.Popen[bytes] | None = None
 
     def run(self) -> None:
         """Until a signal; leaves no process behind."""
@@ -76,8 +77,7 @@ class Attendant:
             while True:
                 began = time.monotonic()
                 reason, code, steady = self._watch(restarts)
-                end(ours)
-                reap()
+                self._end(ours)
                 failures, restarts = 1 if steady else failures + 1, restarts + 1
                 wait = max(0.0, delay(failures) - (time.monotonic() - began if steady else 0.0))
                 self.say(f"the node ended ({reason}); it starts again in {wait:.0f} s")
@@ -85,14 +85,13 @@ class Attendant:
                 time.sleep(wait)
         finally:
             with undisturbed():
-                end(ours)
-                reap()
+                self._end(ours)
                 self._tell("stopped", restarts)
 
     def _watch(self, restarts: int) -> tuple[str, int | None, bool]:
         """One life of a node: why it ended, its exit code, and whether it had been steadily connected."""
         log = self.state / "logs" / "supernode.log"
-        process = start(self.command, log, dict(self.env))
+        self._process = process = start(self.command, log, dict(self.env))
         self._tell("starting", restarts)
         sights: list[Sight] = []
         first: float | None = None
@@ -114,6 +113,12 @@ class Attendant:
                 return f"no connection in {PATIENCE:.0f} s although the server can be reached", None, False
             time.sleep(TICK)
         return ending(process.returncode, log), process.returncode, first is not None and last - first > STEADY
+
+    def _end(self, ours: Callable[[], set[Identity]]) -> None:
+        end(ours)
+        if self._process:
+            self._process.wait()
+        reap()
 
     def _reachable(self) -> bool:
         try:
@@ -160,7 +165,7 @@ def keep(folder: Path, say: Callable[[str], None]) -> None:
         SystemExit, KeyboardInterrupt: after everything has been stopped.
     """
     folder = folder.absolute()
-    silo, federation = SiloFile.load(folder / "silo.toml"), Federation.load(folder / "federation.toml")
+    silo, federation = SiloFile.load(folder / "silo.toml"), Federation.read(folder / "federation.toml")
     app, ca, key = pinned_app(folder), folder / "certs" / "ca.crt", folder / "keys" / "silo.key"
     if not federation.insecure and not key.is_file():
         raise ConfigError(f"{key} is missing; put the private key of this silo there, readable by its owner alone")
@@ -171,7 +176,7 @@ def keep(folder: Path, say: Callable[[str], None]) -> None:
         with locked(state):
             home = state / "flwr"
             home.mkdir(mode=0o700, exist_ok=True)
-            way = urlsplit(silo.proxy).port if silo.proxy else None
+            port = (through(silo.proxy) or Address.parse(federation.server)).port
 
             def tell(text: str) -> None:
                 say(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S}Z {text}")
@@ -181,7 +186,7 @@ def keep(folder: Path, say: Callable[[str], None]) -> None:
                 state,
                 supernode.command(folder, silo, federation, app),
                 environment(home, silo.proxy),
-                lambda pid: connected(pid, way or Address.parse(federation.server).port, silo.port),
+                lambda pid: connected(pid, port, silo.port),
                 lambda: knock(federation, ca, silo.proxy),
                 tell,
             ).run()

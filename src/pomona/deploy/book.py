@@ -12,12 +12,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pomona.deploy.federation import Federation
 from pomona.errors import ConfigError, StorageError, near
 from pomona.federation.durable import publish
-from pomona.federation.round import Roster
+
+if TYPE_CHECKING:
+    from pomona.federation.round import Roster
 
 BOOK = "roster.json"
 
@@ -105,8 +107,10 @@ class Book:
 
     # Attendance.
 
-    def roster(self, number: int, guest: int | None = None) -> Roster:
+    def roster(self, number: int, guest: int | None = None) -> "Roster":
         """The roster of round ``number``; asked for the first time, whoever has come or gone is taken into account."""
+        from pomona.federation.round import Roster
+
         assert guest is None, "a deployment has no clients that are never trained with"
         entries, settled = self._read()
         if number > settled:

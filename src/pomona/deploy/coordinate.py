@@ -20,7 +20,8 @@ from pomona.deploy.courier import Courier, Post
 from pomona.deploy.federation import Federation
 from pomona.errors import LockedError, QuorumError, StorageError
 from pomona.federation import checkpoint
-from pomona.federation.commits import FOLDER, Commits, find
+from pomona.federation.commits import Commits, find
+from pomona.federation.committed import FOLDER, committed
 from pomona.federation.durable import publish
 from pomona.federation.lock import locked
 from pomona.federation.loop import Loop
@@ -198,5 +199,5 @@ def _run_id(out: Path) -> str:
 
 
 def _committed(out: Path) -> int:
-    found = checkpoint.committed(out / FOLDER)
+    found = committed(out / FOLDER)
     return found[-1][0] if found else 0

@@ -5,16 +5,18 @@ import ipaddress
 import json
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from pomona.config import Config, Tree, named, read_file, resolve, validated
 from pomona.data.dataset import Kind
 from pomona.data.settings import Targets
 from pomona.errors import ConfigError
-from pomona.methods.fedavgdata import FedAvgData
 from pomona.settings import Settings
+from pomona.toml import Tree, named, read_file, validated
+
+if TYPE_CHECKING:
+    from pomona.config import Config
 
 PROTOCOL = 1  # of the messages between silos and server; another number is another agreement
 RANK: dict[Kind, int] = {"image": 3, "table": 1, "text": 1}
@@ -185,11 +187,21 @@ class Federation(Settings):
         return self
 
     @classmethod
-    def load(cls, path: Path) -> "Federation":
-        """Read and check a ``federation.toml``. Raises ConfigError naming the file and every bad key or value."""
-        tree = read_file(path)
+    def read(cls, path: Path) -> "Federation":
+        """A ``federation.toml`` without a look at section run, which takes PyTorch to understand.
+
+        Raises ConfigError naming the file and every bad key or value.
+        """
         try:
-            federation = validated(cls, tree)
+            return validated(cls, read_file(path))
+        except ConfigError as fault:
+            raise ConfigError(f"{path}: {fault}") from None
+
+    @classmethod
+    def load(cls, path: Path) -> "Federation":
+        """Read and check all of a ``federation.toml``. Raises ConfigError as ``read``, and for section run."""
+        federation = cls.read(path)
+        try:
             federation.config()
         except ConfigError as fault:
             raise ConfigError(f"{path}: {fault}") from None
@@ -200,12 +212,15 @@ class Federation(Settings):
         """Whether only processes of the server's machine can reach the server."""
         return Address.parse(self.server).loopback and Address.parse(self.bind).loopback
 
-    def config(self) -> Config:
+    def config(self) -> "Config":
         """The run, with a client for each place. Raises ConfigError for keys that do not belong into section run."""
         return self._config
 
     @cached_property
-    def _config(self) -> Config:
+    def _config(self) -> "Config":
+        from pomona.config import resolve
+        from pomona.methods.fedavgdata import FedAvgData
+
         misplaced = sorted(set(self.run) & set(ELSEWHERE))
         if misplaced:
             key = misplaced[0]

@@ -29,6 +29,7 @@ class Report:
     Attributes:
         own: the last evaluation of the model that the method is judged by, on the own test data.
         alone: the same for a model trained on the own data alone, for as many rounds; accuracy None for regression.
+            It stays here, so that it is trained without privacy noise also where the federation has some.
         peers: one table a quantity: (its meaning, rows of peer and number, largest first).
         numbers: other quantities of the last visit: (meaning, values).
     """

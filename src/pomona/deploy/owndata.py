@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from pomona.config import Config, named, resolve
+from pomona.config import Config, resolve
 from pomona.data import read
 from pomona.data.dataset import Dataset
 from pomona.deploy.federation import Federation, Task
@@ -13,6 +13,7 @@ from pomona.errors import DataError
 from pomona.methods import MethodSettings
 from pomona.partition import divide
 from pomona.scenario import Scenario
+from pomona.toml import named
 
 
 def agreed(dataset: Dataset, task: Task) -> Dataset:
@@ -33,7 +34,7 @@ def agreed(dataset: Dataset, task: Task) -> Dataset:
     if dataset.kind == "text":
         numbers = {word: number for number, word in enumerate(task.words, start=2)}
         spoken = np.array([0, 1, *(numbers.get(word, 1) for word in dataset.words)], np.int32)
-        x = spoken[dataset.x] if task.words else dataset.x  # tokens without words are agreed on as numbers
+        x = spoken[dataset.x] if dataset.words else dataset.x  # tokens without words are numbers already
         if x.size and int(x.max()) >= task.vocabulary:
             raise DataError(f"the data has token {int(x.max())}, agreed are {task.vocabulary} tokens; encode it again")
         return replace(dataset, x=x, vocabulary=task.vocabulary, words=task.words)

@@ -166,7 +166,7 @@ def holder(folder: Path) -> dict[str, Any] | None:
 def ask_to_stop(folder: Path, patience: float = 15.0) -> bool:
     """Ask the process that holds a folder to stop, and wait until it has. False if nobody held it, or still does."""
     found = holder(folder)
-    if not found or found.get("host") != os.uname().nodename:
+    if not found or found.get("host") != os.uname().nodename or not _holds(int(found["pid"]), folder / LOCK):
         return False
     with suppress(ProcessLookupError):
         os.kill(int(found["pid"]), signal.SIGTERM)
@@ -174,3 +174,14 @@ def ask_to_stop(folder: Path, patience: float = 15.0) -> bool:
     while (still := holder(folder)) and time.monotonic() < until:
         time.sleep(0.1)
     return not still
+
+
+def _holds(pid: int, lock: Path) -> bool:
+    """Whether a process has a file open: a container's process id may be another process here."""
+    if sys.platform != "linux":
+        return True
+    for handle in (Path("/proc") / str(pid) / "fd").glob("*"):
+        with suppress(OSError):
+            if handle.stat().st_ino == lock.stat().st_ino and handle.samefile(lock):
+                return True
+    return False

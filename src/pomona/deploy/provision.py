@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from pomona.config import validated
 from pomona.deploy import keys, kits
 from pomona.deploy.federation import Address, Federation, Silo
 from pomona.errors import ConfigError, StorageError
 from pomona.federation.durable import sync
+from pomona.toml import validated
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 EXECUTABLE = "start.sh"

@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 import tomli_w
 
-from pomona.config import Config, Tree, resolve
+from pomona.config import Config, resolve
 from pomona.deploy.federation import ELSEWHERE
 from pomona.errors import ConfigError
 from pomona.partition.partition import ClientRows
 from pomona.scenario import Scenario
+from pomona.toml import Tree
 
 PARTS = ("train", "validation", "test")
 

@@ -19,7 +19,7 @@ def entries(folder: Path) -> list[Entry]:
 
     Raises ConfigError or StorageError.
     """
-    federation = Federation.load(folder / "federation.toml")
+    federation = Federation.read(folder / "federation.toml")
     if (folder / "run" / BOOK).exists():
         return Book(folder / "run", federation).entries
     return [Entry(silo.name) for silo in federation.silo]
@@ -27,7 +27,7 @@ def entries(folder: Path) -> list[Entry]:
 
 def members(folder: Path) -> dict[str, bytes]:
     """Public keys (PEM) by silo of those that may connect now; begins the book if there is none."""
-    book = Book(folder / "run", Federation.load(folder / "federation.toml"))
+    book = Book(folder / "run", Federation.read(folder / "federation.toml"))
     return {entry.name: pem(entry.key) for entry in book.entries if entry.key and not entry.revoked}
 
 
@@ -43,7 +43,7 @@ def admit(folder: Path, name: str, key: Path | None) -> int:
         ConfigError: no such file, no free place, or a name that is taken.
         ProtocolError: the authority did not sign this name and key.
     """
-    federation = Federation.load(folder / "federation.toml")
+    federation = Federation.read(folder / "federation.toml")
     book = Book(folder / "run", federation)
     if federation.insecure:
         return book.add(name, "", "")
@@ -64,7 +64,7 @@ def admit(folder: Path, name: str, key: Path | None) -> int:
 
 def dismiss(folder: Path, name: str) -> None:
     """Revoke a silo from the next round on. Raises ConfigError if it is no member."""
-    book = Book(folder / "run", Federation.load(folder / "federation.toml"))
+    book = Book(folder / "run", Federation.read(folder / "federation.toml"))
     if book.entries[book.place(name)].revoked:
         raise ConfigError(f"{name} is revoked already")
     book.revoke(name)

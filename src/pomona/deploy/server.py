@@ -36,7 +36,7 @@ def serve(folder: Path, say: Callable[[str], None], resume: bool = False) -> Sta
         PomonaError: nothing has been started.
         SystemExit, KeyboardInterrupt: after everything has been stopped in order; the status says so.
     """
-    federation = Federation.load(folder / "federation.toml")
+    federation = Federation.read(folder / "federation.toml")
     folder, state = folder.absolute(), folder.absolute() / "run"
     os.umask(0o077)
     before = read_status(state)

@@ -45,6 +45,7 @@ from pomona.errors import CheckpointError, PomonaError, ProtocolError
 from pomona.federation import checkpoint
 from pomona.federation.checkpoint import Checkpoint
 from pomona.federation.clients import Clients, Reply, Visit
+from pomona.federation.committed import committed
 from pomona.federation.durable import publish
 from pomona.federation.loop import round_of
 from pomona.federation.round import Roster
@@ -171,7 +172,7 @@ class Silo:
 
     def _given(self, task: Task) -> Checkpoint | None:
         """The round's file, if this very task was answered."""
-        for number, path in checkpoint.committed(self.state / "checkpoints"):
+        for number, path in committed(self.state / "checkpoints"):
             if number == task.number:
                 found = checkpoint.read(path)
                 return found if found.meta["task"] == task.digest else None
@@ -267,7 +268,7 @@ class Silo:
         return clients, reply
 
     def _settled(self, number: int) -> Checkpoint:
-        for found, path in checkpoint.committed(self.state / "checkpoints"):
+        for found, path in committed(self.state / "checkpoints"):
             if found == number:
                 return checkpoint.read(path)
         raise CheckpointError(

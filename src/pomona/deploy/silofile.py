@@ -5,11 +5,11 @@ from typing import Any, Self
 
 from pydantic import Field, model_validator
 
-from pomona.config import named, read_file, validated
 from pomona.data.settings import DataSettings
 from pomona.deploy.federation import SiloName
 from pomona.errors import ConfigError
 from pomona.settings import Settings
+from pomona.toml import named, read_file, validated
 
 PATHS = ("path", "dir", "train", "validation", "test")
 

@@ -23,7 +23,7 @@ def server(folder: Path) -> Row:
 
     Raises ConfigError or StorageError where the folder is no server's kit or cannot be read.
     """
-    federation = Federation.load(folder / "federation.toml")
+    federation = Federation.read(folder / "federation.toml")
     state = folder / "run"
     said, live, held = read_status(state), _json(state / "live.json"), holder(state)
     return {
@@ -72,7 +72,7 @@ def _spoken(state: str | None, held: bool) -> str:
 
 def silo(folder: Path) -> Row:
     """A silo's standing: its node, its last visit, its certificate, its disk."""
-    federation = Federation.load(folder / "federation.toml")
+    federation = Federation.read(folder / "federation.toml")
     state = folder / "state"
     held, news, last = holder(state), _json(state / "node" / STATE), visits(folder)[-1:]
     gone = "killed" if news.get("state") not in {None, "stopped"} else "stopped" if news else "never started"

@@ -18,8 +18,7 @@ from pomona.deploy.audit import Audit
 from pomona.deploy.control import Link, agree
 from pomona.deploy.processes import Identity, adopt, end, family, reap, start, undisturbed
 from pomona.errors import PomonaError, ProtocolError, StorageError
-from pomona.federation import checkpoint
-from pomona.federation.commits import FOLDER
+from pomona.federation import committed as rounds
 from pomona.federation.status import Status, ended, read_status, write_status
 
 APP = "flwr-serverapp"  # how its process is called
@@ -95,6 +94,7 @@ class Supervisor:
     _run: int = 0
     _before: set[Identity] = field(default_factory=set)
     _roster: int = -1
+    _trouble: str = ""
 
     @property
     def state(self) -> Path:
@@ -172,7 +172,8 @@ class Supervisor:
             if (verdict := judge(sight)) != "wait":
                 return verdict
             if self._changed():
-                self._admit()
+                with suppress(ConnectionError):  # whoever has not answered is asked again at the next look
+                    self._admit()
 
     def _launch(self) -> None:
         """Start the SuperLink and wait until it answers. Raises ConnectionError."""
@@ -196,15 +197,21 @@ class Supervisor:
         )
 
     def _admit(self) -> None:
-        """Make SuperLink know exactly the members' keys."""
+        """Make SuperLink know exactly the members' keys; what fails is tried again at the next look."""
         assert self._link
         self._changed()
         try:
             for event, name in agree(self._link, self.members()):
                 self.say(f"{name}: {event}")
                 self.audit.write(event, silo=name)
-        except PomonaError as fault:
-            self.say(f"the members' keys could not be agreed with SuperLink: {fault}")
+            self._trouble = ""
+        except (PomonaError, ConnectionError) as fault:
+            self._roster = -1
+            if str(fault) != self._trouble:
+                self._trouble = str(fault)
+                self.say(f"the members' keys could not be agreed with SuperLink: {fault}")
+            if isinstance(fault, ConnectionError):
+                raise
 
     def _changed(self) -> bool:
         """Whether the book has been written since the last call."""
@@ -238,7 +245,7 @@ class Supervisor:
 def committed(state: Path) -> int:
     """The last committed round of a run; 0 before the first."""
     try:
-        found = checkpoint.committed(state / FOLDER)
+        found = rounds.committed(state / rounds.FOLDER)
     except OSError:
         return 0
     return found[-1][0] if found else 0

@@ -3,13 +3,14 @@
 import http.client
 import ssl
 import sys
+from base64 import b64encode
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from pomona.deploy.federation import Address, Federation
 from pomona.errors import ProtocolError
@@ -85,22 +86,37 @@ def _sockets(table: Path) -> Iterable[_Socket]:
             yield _Socket(int(here.rpartition(":")[2], 16), int(there.rpartition(":")[2], 16), rest[5])
 
 
+def through(proxy: str) -> Address | None:
+    """Where a proxy listens; None for no proxy."""
+    if not proxy:
+        return None
+    way = urlsplit(proxy)
+    return Address(way.hostname or "", way.port or (443 if way.scheme == "https" else 80))
+
+
+def _authorization(proxy: str) -> dict[str, str]:
+    way = urlsplit(proxy)
+    if way.username is None:
+        return {}
+    known = f"{unquote(way.username)}:{unquote(way.password or '')}"
+    return {"Proxy-Authorization": f"Basic {b64encode(known.encode()).decode()}"}
+
+
 def knock(federation: Federation, ca: Path, proxy: str = "", timeout: float = 10.0) -> datetime | None:
     """Ask the server for its health as a silo would reach it. Returns its clock (UTC), where it says.
 
     Raises ProtocolError with the reason and the remedy.
     """
     server = Address.parse(federation.server)
-    way = urlsplit(proxy) if proxy else None
-    host, port = (way.hostname or "", way.port or 3128) if way else server
+    host, port = through(proxy) or server
     try:
         if federation.insecure:
             line: http.client.HTTPConnection = http.client.HTTPConnection(host, port, timeout=timeout)
         else:
             context = ssl.create_default_context(cafile=str(ca))
             line = http.client.HTTPSConnection(host, port, timeout=timeout, context=context)
-        if way:
-            line.set_tunnel(*server)
+        if proxy:
+            line.set_tunnel(*server, headers=_authorization(proxy))
         try:
             line.request("GET", "/health")
             answer = line.getresponse()
@@ -112,9 +128,9 @@ def knock(federation: Federation, ca: Path, proxy: str = "", timeout: float = 10
             "the authority's ca.crt, and look for a proxy that opens TLS"
         ) from None
     except (OSError, http.client.HTTPException) as fault:
-        through = f" through {host}:{port}" if way else ""
+        way = f" through {host}:{port}" if proxy else ""
         raise ProtocolError(
-            f"{federation.server} does not answer{through} ({fault}); is the server up, and the way out open?"
+            f"{federation.server} does not answer{way} ({fault}); is the server up, and the way out open?"
         ) from None
     if answer.status != 200:
         raise ProtocolError(f"{federation.server} answers {answer.status}; is it a Pomona server?")

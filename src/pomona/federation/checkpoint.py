@@ -7,7 +7,6 @@ of the name, one renaming publishes both, and no damage passes unseen.
 
 import hashlib
 import json
-import re
 import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -17,13 +16,12 @@ from typing import Any
 from torch import Tensor
 
 from pomona.errors import CheckpointError, StorageError
+from pomona.federation.committed import NAME, committed
 from pomona.federation.durable import publish
 from pomona.federation.tensorfile import fill, layout, pieces
 
 SCHEMA = 1
 """Number of the meaning of names and notes in a checkpoint; a change that old readers would get wrong raises it."""
-
-_NAME = re.compile(r"round-(\d{6,})-([0-9a-f]{64})\.safetensors")
 
 
 @dataclass(frozen=True)
@@ -70,21 +68,12 @@ def save(folder: Path, number: int, tensors: Mapping[str, Tensor], meta: Mapping
     return path
 
 
-def committed(folder: Path) -> list[tuple[int, Path]]:
-    """(round, file) of every checkpoint in a folder, oldest first, none of them read yet."""
-    try:
-        names = [(_NAME.fullmatch(path.name), path) for path in folder.iterdir()]
-    except OSError:
-        return []
-    return sorted((int(name[1]), path) for name, path in names if name)
-
-
 def read(path: Path) -> Checkpoint:
     """Read one checkpoint, after its content was compared with its name.
 
     Allocates the tensors, no more. Raises CheckpointError if the file is damaged or cannot be read.
     """
-    name = _NAME.fullmatch(path.name)
+    name = NAME.fullmatch(path.name)
     if not name:
         raise CheckpointError(f"{path} is no checkpoint by its name; give the folder of a run")
     try:

@@ -14,9 +14,9 @@ from torch import Tensor
 from pomona.config import Config
 from pomona.federation import checkpoint
 from pomona.federation.checkpoint import Checkpoint
+from pomona.federation.committed import FOLDER
 from pomona.federation.status import Status, write_status
 
-FOLDER = "checkpoints"
 FREE = ("workers", "checkpoint_every", "membership.adapt_rounds", "data.dir")
 """Settings that may change between the parts of a run: no committed number depends on them."""
 

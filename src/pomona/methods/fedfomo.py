@@ -82,7 +82,8 @@ class FedFomo(Fomo):
         def judge(state: State, received: Received, cohort: Cohort) -> Verdict:
             return judge_models(state, received, cohort, order)
 
-        return Method(replace(server(self, offer_models), relays={"models": "model"}), Client(start, train(self, judge), private=("affinity",)), CARD)
+        relaying = replace(server(self, offer_models), relays={"models": "model"})
+        return Method(relaying, Client(start, train(self, judge), private=("affinity",)), CARD)
 
 
 # The server half: models, and what each client asked for.

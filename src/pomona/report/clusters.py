@@ -108,13 +108,13 @@ def splits(series: Series, updates: Series, norms: Series) -> Picture:
     bundle(axes[0, 1], updates.rounds, own, color=FRAME, linewidth=0.9, alpha=0.7, rasterized=own.size > 3000)
     axes[0, 1].plot([], [], color=FRAME, linewidth=0.9, label="update of each client")
     known = ever(series)
-    measured = {c: points for c in known if (points := _points(series, norms, c))}
+    measured = {c: course for c in known if (course := points(series, norms, c))}
     colours = [colour for c, colour in zip(known, client_colours(len(known)), strict=True) if c in measured]
-    for (c, points), colour in zip(measured.items(), colours, strict=True):
-        look: dict[str, Any] = {"color": colour, "linewidth": 2.2, "marker": "o" if len(points) == 1 else None}
-        rounds = [r for r, _, _ in points]
-        axes[0, 0].plot(rounds, [mean for _, mean, _ in points], **look, label=f"cluster {c}")
-        axes[0, 1].plot(rounds, [largest for _, _, largest in points], **look)
+    for (c, course), colour in zip(measured.items(), colours, strict=True):
+        look: dict[str, Any] = {"color": colour, "linewidth": 2.2, "marker": "o" if len(course) == 1 else None}
+        rounds = [r for r, _, _ in course]
+        axes[0, 0].plot(rounds, [mean for _, mean, _ in course], **look, label=f"cluster {c}")
+        axes[0, 1].plot(rounds, [largest for _, _, largest in course], **look)
     bounds = thresholds(updates)
     for ax, bound, title in zip(axes[0], bounds or (None, None), ("mean", "largest"), strict=True):
         ax.set_title(f"Norm of a cluster's {title} update")
@@ -154,8 +154,8 @@ def _norm_rows(updates: Series, measured: dict[int, list[tuple[int, float, float
     ]
     clusters = [
         (r, "cluster", c, name, norm)
-        for c, points in measured.items()
-        for r, *norms in points
+        for c, course in measured.items()
+        for r, *norms in course
         for name, norm in zip(("mean update", "largest update"), norms, strict=True)
     ]
     return [
@@ -164,18 +164,18 @@ def _norm_rows(updates: Series, measured: dict[int, list[tuple[int, float, float
     ]
 
 
-def _points(series: Series, norms: Series, cluster: int) -> list[tuple[int, float, float]]:
+def points(series: Series, norms: Series, cluster: int) -> list[tuple[int, float, float]]:
     """(round, mean, largest) of a cluster. What is recorded in a round was measured in the one before."""
     cohorts = {row.round: set(row.cohort) for row in series.run.result.rounds}
-    points = []
+    found = []
     for t in range(1, len(norms.rounds)):
         before, now = int(norms.rounds[t - 1]), int(norms.rounds[t])
         members = set(np.flatnonzero(series.values[t, :, 0] == cluster).tolist())
         # A cluster of which nobody took part was not measured: what stands there is older.
         if (present := members & cohorts[now]) and members & cohorts[before]:
             mean, largest = norms.values[t, min(present)]
-            points.append((before, float(mean), float(largest)))
-    return points
+            found.append((before, float(mean), float(largest)))
+    return found
 
 
 def thresholds(updates: Series) -> tuple[float, float] | None:

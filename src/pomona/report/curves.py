@@ -13,30 +13,32 @@ from pomona.report.style import FRAME, colour_of, dash_of, marker_of
 MEGABYTE = 1e6
 
 
+def place(run: Run) -> str:
+    """The data set and the partition that a run was trained on, in words; empty where the record does not say."""
+    names = [run.setting("data.name"), run.setting("partition.name")]
+    return ", ".join(str(name) for name in names if name)
+
+
 def curves(runs: list[Run]) -> Picture | None:
-    """Training loss, and test accuracy (test loss where there is none), mean over clients, over rounds."""
+    """Training loss, and test accuracy (test loss where there is none), mean over clients, over rounds.
+
+    A row of panels a data set and partition (APPLE, figures 2 and 7).
+    """
     measure = "accuracy" if any(run.mean is not None for run in runs) else "loss"
+    places = list(dict.fromkeys(map(place, runs)))
     rows: Rows = []
-    figure, axes = panels(9.5, 3.9, columns=2)
-    left, right = axes[0]
-    for run in runs:
-        losses = [(r.round, average(r.loss)) for r in run.result.rounds]
-        training = [(x, y) for x, y in losses if y is not None]
-        _draw(left, training, run, main=True, label=None if run.test else run.label)
-        rows += [_row(run, "train loss", "", "", x, y) for x, y in training]
-        for position, (model, when) in enumerate(views(run.result)):
-            evaluations = run.result.curve(model, when)
-            pairs = [(e.round, y) for e in evaluations if (y := _test_value(e, measure)) is not None]
-            scaled = [(x, 100 * y if measure == "accuracy" else y) for x, y in pairs]
-            _draw(right, scaled, run, main=position == 0, label=f"{run.label}: {model}, {when}")
-            rows += [_row(run, f"test {measure}", model, when, x, y) for x, y in pairs]
+    figure, axes = panels(9.5, 3.1 * len(places) + 0.8, len(places), 2)
+    unit = "%" if measure == "accuracy" else "mean over clients"
+    for (left, right), where in zip(axes, places, strict=True):
+        for run in (run for run in runs if place(run) == where):
+            rows += _run(left, right, run, measure)
+        at = f"{where}: " if len(places) > 1 else ""
+        left.set(title=f"{at}training loss, mean over clients", ylabel="loss")
+        right.set(title=f"{at}test {measure}, mean over clients", ylabel=unit)
     if not rows:
         return None
-    left.set(title="Training loss, mean over clients", ylabel="loss")
-    unit = "%" if measure == "accuracy" else "mean over clients"
-    right.set(title=f"Test {measure}, mean over clients", ylabel=unit)
-    over_rounds(left, right)
-    grid(left, right)
+    over_rounds(*axes.flat)
+    grid(*axes.flat)
     legend_below(figure, 3)
     return Picture(
         name="curves",
@@ -44,10 +46,25 @@ def curves(runs: list[Run]) -> Picture | None:
         caption=f"Left: the loss during local training, averaged over the clients of a round. Right: test {measure}, "
         "each client counting once. A thick line is the model that a run is judged by; a thin dotted one is another "
         "model of the same run. “Received” models carry the round whose uploads they were made from.",
-        alt=" ".join([f"Two line charts over rounds: training loss and test {measure}.", *_course(runs, measure)]),
+        alt=" ".join([f"Line charts over rounds: training loss and test {measure}.", *_course(runs, measure)]),
         figure=figure,
         rows=rows,
     )
+
+
+def _run(left: Any, right: Any, run: Run, measure: str) -> Rows:
+    """Draw the curves of a run; return their numbers."""
+    losses = [(r.round, average(r.loss)) for r in run.result.rounds]
+    training = [(x, y) for x, y in losses if y is not None]
+    _draw(left, training, run, main=True, label=None if run.test else run.label)
+    rows: Rows = [_row(run, "train loss", "", "", x, y) for x, y in training]
+    for position, (model, when) in enumerate(views(run.result)):
+        evaluations = run.result.curve(model, when)
+        pairs = [(e.round, y) for e in evaluations if (y := _test_value(e, measure)) is not None]
+        scaled = [(x, 100 * y if measure == "accuracy" else y) for x, y in pairs]
+        _draw(right, scaled, run, main=position == 0, label=f"{run.label}: {model}, {when}")
+        rows += [_row(run, f"test {measure}", model, when, x, y) for x, y in pairs]
+    return rows
 
 
 def _test_value(evaluation: Evaluation, measure: str) -> float | None:
@@ -151,25 +168,35 @@ def _decades(ax: Any) -> None:
     ax.xaxis.set_minor_formatter(NullFormatter())
 
 
+def penalty(run: Run) -> dict[str, Any] | None:
+    """The loss scheduler of a run whose mu is positive: mu, its kind, (round, lambda) pairs, and where it ends."""
+    mu = run.setting("method.mu")
+    values = [(number, float(value.flat[0])) for number, value in run.result.matrices("schedule") if value.size]
+    if not values or not isinstance(mu, int | float) or mu <= 0:
+        return None
+    share, rounds = run.setting("method.schedule_share"), run.setting("rounds")
+    known = isinstance(share, int | float) and isinstance(rounds, int)
+    end = share * rounds if known and values[-1][0] >= share * rounds else None
+    return {"mu": mu, "kind": run.setting("method.schedule"), "values": values, "end": end}
+
+
 def schedule(runs: list[Run]) -> Picture | None:
     """The loss scheduler lambda(r) of the runs whose mu is positive (APPLE, appendix A.1)."""
-    rows: Rows = []
+    found = [(run, shape) for run in runs if (shape := penalty(run))]
+    if not found:
+        return None
     figure, axes = panels(5.4, 3.3)
     ax = axes[0, 0]
-    shapes = []
-    for run in runs:
-        mu = run.setting("method.mu")
-        values = [(number, float(value.flat[0])) for number, value in run.result.matrices("schedule") if value.size]
-        if not values or not isinstance(mu, int | float) or mu <= 0:
-            continue
-        shapes.append(f"{run.label} ({run.setting('method.schedule')}, μ = {mu:g})")
-        _draw(ax, values, run, main=True, label=shapes[-1])
-        rows += [{"run": run.label, "round": r, "lambda": v, "mu": mu, "mu_lambda": mu * v} for r, v in values]
-        share, rounds = run.setting("method.schedule_share"), run.setting("rounds")
-        if isinstance(share, int | float) and isinstance(rounds, int) and values[-1][0] >= share * rounds:
-            ax.axvline(share * rounds, color=FRAME, linewidth=1, linestyle=":")
-    if not rows:
-        return None
+    shapes = [f"{run.label} ({shape['kind']}, μ = {shape['mu']:g})" for run, shape in found]
+    for (run, shape), label in zip(found, shapes, strict=True):
+        _draw(ax, shape["values"], run, main=True, label=label)
+        if shape["end"] is not None:
+            ax.axvline(shape["end"], color=FRAME, linewidth=1, linestyle=":")
+    rows: Rows = [
+        {"run": run.label, "round": r, "lambda": v, "mu": shape["mu"], "mu_lambda": shape["mu"] * v}
+        for run, shape in found
+        for r, v in shape["values"]
+    ]
     ax.set(ylabel="λ(r)", ylim=(-0.04, 1.06))
     over_rounds(ax)
     grid(ax)

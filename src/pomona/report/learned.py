@@ -1,9 +1,9 @@
 """Which figures show what each run's clients learned, beyond their models."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from pomona.report import clusters, relationships, values
-from pomona.report.numbers import Run, leader
+from pomona.report.numbers import Run
 from pomona.report.picture import Picture, slug
 from pomona.report.series import Series, recorded
 
@@ -11,28 +11,15 @@ ASIDE = ("schedule",)
 """What has a figure of its own in another section."""
 
 
-@dataclass(frozen=True)
-class Group:
-    """Figures that stand together: those of one run under its label, or those of all runs under none."""
-
-    label: str
-    open: bool
-    pictures: list[Picture]
-
-
-def groups(runs: list[Run]) -> list[Group]:
-    """The figures of every run that has some; names of files end in the method's where there are several runs."""
+def learned(runs: list[Run]) -> list[Picture]:
+    """The figures of every run that has some; where several have, names and titles end in the method's."""
     found = [(run, drawn) for run in runs if (drawn := figures(run))]
-    lead = leader([run for run, _ in found])
-    if len(found) == 1:
-        return [Group("", True, found[0][1])]
+    if len(found) < 2:
+        return [picture for _, drawn in found for picture in drawn]
     return [
-        Group(
-            run.label,
-            run is lead,
-            [replace(p, name=f"{p.name}-{slug(run.result.name)}") for p in drawn],
-        )
+        replace(p, name=f"{p.name}-{slug(run.result.name)}", title=f"{p.title}, {run.label}")
         for run, drawn in found
+        for p in drawn
     ]
 
 

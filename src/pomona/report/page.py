@@ -1,19 +1,31 @@
 """The page: one HTML file that needs nothing else, and the figures beside it."""
 
+import base64
+import hashlib
 import json
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from markupsafe import Markup
+
 from pomona.errors import ConfigError, StorageError
+from pomona.federation.durable import publish
 from pomona.record import Result
 from pomona.report import clients, words
 from pomona.report.folder import save
 from pomona.report.numbers import NOTHING, Run, comparable, flat, headline, leader, percent, spoken, table
 from pomona.report.numbers import runs as prepare
-from pomona.report.sections import sections
+from pomona.report.payload import Json, payload
+from pomona.report.picture import Picture
+from pomona.report.sections import SECTIONS, pictures
 from pomona.report.style import drawing
 
+NAME = "report.html"
+SCRIPTS = ("base", "lines", "maps", "bars", "panels", "learned", "page", "tables")
+"""The page's own scripts, in the order in which they build on each other."""
 METRICS: Mapping[str, tuple[str, Callable[[float], str]]] = {
     "balanced_accuracy": ("Balanced acc. (%)", percent),
     "subset_accuracy": ("All labels right (%)", percent),
@@ -39,10 +51,40 @@ def write(results: list[Result], out: Path) -> Path:
         ConfigError: there is no result.
         StorageError: ``out`` cannot be written.
     """
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
     if not results:
         raise ConfigError("a report needs at least one run; give one or more run folders")
+    runs = prepare(results)
+    with drawing():
+        drawn = pictures(runs)
+        try:
+            save(drawn, out / "figures")
+        except OSError as fault:
+            raise _unwritable(out, fault) from fault
+    return _publish(render(runs, drawn, None), out)
+
+
+def refresh(result: Result, out: Path, seconds: int | None) -> Path:
+    """Write ``out/report.html`` of a run that is going on, which reads itself again every so many ``seconds``; with
+    None it does not any more. The page draws its own figures; the pictures are left to ``write``.
+
+    Raises:
+        StorageError: ``out`` cannot be written.
+    """
+    return _publish(render(prepare([result]), [], seconds), out)
+
+
+def _publish(html: str, out: Path) -> Path:
+    """Put the page in its place; a reader sees the old one or the new one, never a half."""
+    try:
+        return publish(out, [html.encode("utf-8")], lambda _: NAME)
+    except OSError as fault:
+        raise _unwritable(out, fault) from fault
+
+
+def render(runs: list[Run], drawn: list[Picture], live: int | None) -> str:
+    """The page: its words and tables, its numbers, and the scripts that draw them."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
     environment = Environment(
         loader=PackageLoader("pomona", "report"),
         autoescape=True,
@@ -51,28 +93,53 @@ def write(results: list[Result], out: Path) -> Path:
         lstrip_blocks=True,
     )
     environment.filters |= {"percent": percent, "spoken": spoken}
-    runs = prepare(results)
-    with drawing():
-        parts = sections(runs)
-        html = environment.get_template("page.html.jinja").render(
-            title=words.title(runs),
-            opening=words.opening(runs),
-            cautions=words.cautions(runs),
-            summary=table(results),
-            columns=summary_columns(table(results)),
-            sections=parts,
-            tables=client_tables(runs),
-            ranked=len(runs) > 1 and comparable(runs),
-            labels=[run.label for run in runs],
-            settings=settings(runs),
-        )
-        page = out / "report.html"
-        try:
-            save([picture for part in parts for picture in part.pictures], out / "figures")
-            page.write_text(html, encoding="utf-8")
-        except OSError as fault:
-            raise _unwritable(out, fault) from fault
-    return page
+    data, code = payload(runs, live), script()
+    rows = table([run.result for run in runs])
+    return environment.get_template("page.html.jinja").render(
+        title=words.title(runs),
+        opening=words.opening(runs),
+        cautions=[] if live else words.cautions(runs),
+        progress=words.progress(runs[0], datetime.now(UTC)) if live else "",
+        live=live,
+        summary=rows,
+        columns=summary_columns(rows),
+        sections=sections(data),
+        tables=client_tables(runs),
+        ranked=len(runs) > 1 and comparable(runs),
+        labels=[run.label for run in runs],
+        settings=settings(runs),
+        pictures=drawn,
+        data=embedded(data),
+        script=code,
+        digest=f"sha256-{base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()}",
+    )
+
+
+def script() -> Markup:
+    """The page's script: everything in one scope of its own."""
+    folder = files("pomona.report") / "web"
+    parts = [(folder / f"{name}.js").read_text(encoding="utf-8") for name in SCRIPTS]
+    return Markup("".join(['"use strict";\n(() => {\n', *parts, "})();\n"]))  # noqa: S704 - the package's own files
+
+
+def embedded(data: Json) -> Markup:
+    """A JSON object as it may stand inside a script element: no tag or comment can begin or end in it."""
+    text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    for sign in "<>&":
+        text = text.replace(sign, f"\\u{ord(sign):04x}")
+    return Markup(text)  # noqa: S704 - holds none of HTML's signs any more
+
+
+def sections(data: Json) -> list[tuple[str, str]]:
+    """(anchor, heading) of the parts that have something to draw."""
+    runs = data["runs"]
+    known = {
+        "training": any(run["rounds"] or run["views"] for run in runs),
+        "outcome": any(run["views"] for run in runs),
+        "learned": any(run["learned"] for run in runs),
+        "data": bool(data["partitions"]),
+    }
+    return [(anchor, heading) for anchor, heading in SECTIONS.items() if known[anchor]]
 
 
 def _unwritable(out: Path, fault: OSError) -> StorageError:

@@ -1,5 +1,7 @@
 """What happened, in sentences: the opening of the page, and what a reader must know before trusting it."""
 
+from datetime import datetime
+
 from pomona.report.clients import wins
 from pomona.report.numbers import Run, average, baseline, comparable, finished, leader, percent, spoken
 
@@ -121,3 +123,9 @@ def cautions(runs: list[Run]) -> list[str]:
             "published tables, and flatters."
         )
     return notes
+
+
+def progress(run: Run, now: datetime) -> str:
+    """How far a run is that goes on."""
+    done, planned = len(run.result.rounds), run.setting("rounds")
+    return f"round {done}{f' of {planned}' if planned is not None else ''} is done, written at {now:%H:%M:%S} UTC"

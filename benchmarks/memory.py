@@ -1,0 +1,156 @@
+"""Peak resident memory of whole runs: APPLE with 100 clients, under a budget, and ResNet-18.
+
+    python benchmarks/memory.py [--quick] [key=value ...]
+
+Each case is a run of its own in a fresh process tree, on images of noise, with few samples a client. The peak is that
+of PSS (proportional set size: shared pages count once), summed over all processes of the run and read from
+/proc/PID/smaps_rollup again and again; beside it the sum of each process's own high-water mark (VmHWM), which counts
+shared pages once a process and is an upper bound. "over imports" is the peak less what the command takes before it
+makes any data. "models" counts the parameters' bytes once for each client. Linux only.
+"""
+
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic, sleep
+
+from timing import Table, chosen, publish
+
+EVERY = 0.2  # seconds between two looks; a look at gigabytes takes a good part of that
+RUN = "--run"
+READY = "ready"
+SETTINGS = ["batch_size=10", "data.name=noise", "data.test_share=0.25", "data.validation_share=0.0", "partition=iid"]
+APPLE = ["method=apple", "model=cnn", "rounds=2"]
+RESNET = ["model=resnet18", "rounds=1", "clients=20"]
+GIGABYTE = 1e9
+
+
+@dataclass(frozen=True)
+class Case:
+    """One run: settings, whether it keeps its record (with checkpoints) on disk, and the target in bytes."""
+
+    words: tuple[str, ...]
+    recorded: bool = False
+    target: float | None = None
+
+
+def _case(*parts: list[str], recorded: bool = False, target: float | None = None) -> Case:
+    return Case(tuple(word for part in (SETTINGS, *parts) for word in part), recorded, target)
+
+
+def _hundred(workers: int, recorded: bool) -> Case:
+    return _case(APPLE, ["clients=100", f"workers={workers}"], recorded=recorded, target=3 * GIGABYTE)
+
+
+FULL = {
+    "apple, 100 clients, 1 worker": _hundred(1, False),
+    "apple, 100 clients, 2 workers": _hundred(2, False),
+    "apple, 100 clients, 2 workers, recorded": _hundred(2, True),
+    "apple, 20 clients, M = 5, 2 workers, recorded": _case(
+        APPLE, ["clients=20", "method.budget=5", "workers=2"], recorded=True
+    ),
+    "resnet18, fedavg, 20 clients, 2 workers, recorded": _case(RESNET, ["method=fedavg", "workers=2"], recorded=True),
+    "resnet18, apple, 20 clients, 2 workers": _case(RESNET, ["method=apple", "workers=2"]),
+}
+QUICK = {
+    "apple, 3 clients, 2 workers, recorded": _case(
+        ["method=apple", "model=logistic", "rounds=1", "clients=3", "workers=2"], recorded=True
+    )
+}
+
+
+@dataclass(frozen=True)
+class Peak:
+    """Bytes of a run's processes: PSS before its data, at its highest, the sum of high-water marks; models; seconds."""
+
+    before: int
+    pss: int
+    marks: int
+    models: int
+    seconds: float
+
+
+def run(words: list[str]) -> None:
+    """What the measured process does: one run; its folder comes first, empty for none."""
+    from pomona.config import read_overrides, resolve
+    from pomona.simulate import simulate
+    from rounds import noise, scenario_of
+
+    folder, *settings = words
+    config = resolve(read_overrides(settings))
+    print(READY, flush=True)
+    sys.stdin.readline()  # the parent has looked
+    scenario = scenario_of(config, noise(14 * config.clients))  # ten for training, one batch
+    simulate(scenario, Path(folder) / "run" if folder else None)
+    print(config.clients * scenario.initial().nbytes, flush=True)
+
+
+def measure(case: Case) -> Peak:
+    """Run a case and look at its processes until it ends."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, __file__, RUN, folder if case.recorded else "", *case.words]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            assert process.stdout.readline().strip() == READY
+            before, marks, peak, began = pss(process.pid), dict[int, int](), 0, monotonic()
+            process.stdin.write("\n")
+            process.stdin.flush()
+            while process.poll() is None:
+                peak = max(peak, sum(map(pss, family(process.pid))))
+                marks |= {pid: max(marks.get(pid, 0), field(pid, "status", "VmHWM")) for pid in family(process.pid)}
+                sleep(EVERY)
+            assert process.returncode == 0, f"{' '.join(command)} ended with {process.returncode}"
+            return Peak(before, peak, sum(marks.values()), int(process.stdout.readline()), monotonic() - began)
+
+
+def family(pid: int) -> Iterator[int]:
+    """A process and all below it."""
+    yield pid
+    with suppress(OSError):  # it may have ended
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            for child in (task / "children").read_text().split():
+                yield from family(int(child))
+
+
+def pss(pid: int) -> int:
+    """A process's proportional set size in bytes; 0 once it has ended."""
+    return field(pid, "smaps_rollup", "Pss")
+
+
+def field(pid: int, name: str, key: str) -> int:
+    """A line ``key: N kB`` of a file in /proc/PID, in bytes; 0 once the process has ended."""
+    with suppress(OSError):
+        for line in Path(f"/proc/{pid}/{name}").read_text().splitlines():
+            if line.startswith(f"{key}:"):
+                return int(line.split()[1]) * 1024
+    return 0
+
+
+def main(cases: dict[str, Case], words: list[str]) -> list[Table]:
+    """Measure and print."""
+    peaks = {name: measure(Case((*case.words, *words), case.recorded)) for name, case in cases.items()}
+    rows = {
+        name: {
+            "peak GB": p.pss / GIGABYTE,
+            "over imports GB": (p.pss - p.before) / GIGABYTE,
+            "in models": (p.pss - p.before) / p.models,
+            "models GB": p.models / GIGABYTE,
+            "sum of marks GB": p.marks / GIGABYTE,
+            "target GB": None if (target := cases[name].target) is None else target / GIGABYTE,
+            "s": p.seconds,
+        }
+        for name, p in peaks.items()
+    }
+    return [publish("Peak resident memory of a run", rows, 1, sampled_every_s=EVERY, changed=words)]
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == [RUN]:
+        run(sys.argv[2:])
+    else:
+        main(*chosen(QUICK, FULL))

@@ -1,0 +1,108 @@
+"""What every method's round costs against FedAvg's, interleaved in one process with one thread.
+
+    python benchmarks/methods.py [--quick] [key=value ...]
+
+Three tables: LeNet with batch 256 and the ``cnn`` with batch 10, twelve clients, for the methods that have a target;
+then all registered methods at a small size. Images of noise, no evaluation, no differential privacy. The cost is the
+ratio of medians, of wall time and of CPU time. FedFomo downloads five models; ALA's first stage is over before the
+first turn that counts. "one call" has all clients as rows of one call. ``key=value`` changes settings of all three.
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+from pomona.config import read_overrides, resolve
+from pomona.methods import METHODS
+from pomona.toml import Tree
+from rounds import Rounds, noise, scenario_of
+from timing import Table, chosen, measured, publish
+
+FIRST = "fedavg"
+TOGETHER = ", one call"  # all clients train as rows of one call
+DATA: Tree = {"data": {"name": "noise", "test_share": 0.2, "validation_share": 0.15}}
+KEPT = 0.8 * 0.85  # of a client's images, for training
+FILLED = 0.97  # of the batches, so that no client has a sample over: that would be a step more
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A measurement: settings, whole batches a client has, methods with their targets, turns."""
+
+    title: str
+    settings: Tree
+    batches: int
+    targets: dict[str, float | None]
+    turns: int
+
+
+TARGETS = {"fedamp": 1.02, "fedala": 1.10, "fedfomo": 1.25, "ditto": 2.1, "apfl": 2.1}
+LENET: Tree = {"model": {"name": "lenet"}, "batch_size": 256, "momentum": 0.9, "clients": 12}
+CNN: Tree = {"model": {"name": "cnn"}, "batch_size": 10, "clients": 12}
+SMALL: Tree = {"model": {"name": "cnn"}, "batch_size": 32, "clients": 6}
+ALL: dict[str, float | None] = dict.fromkeys(METHODS)
+
+FULL = (
+    Comparison("Batch 256", LENET, 3, {"apple": 1.05, f"apple{TOGETHER}": 1.05, **TARGETS}, 7),
+    Comparison("Batch 10", CNN, 24, {"apple": 1.4, f"apple{TOGETHER}": 1.4, **TARGETS}, 9),
+    Comparison("All methods, batch 32", SMALL, 4, ALL, 5),
+)
+QUICK = (
+    Comparison("Batch 10", {**CNN, "model": {"name": "mlp"}, "clients": 3}, 1, FULL[1].targets, 1),
+    Comparison("All methods, batch 4", {"model": {"name": "mlp"}, "batch_size": 4, "clients": 3}, 1, ALL, 1),
+)
+
+
+def settings_of(line: str, clients: int) -> Tree:
+    """A line's method as it is measured."""
+    name = line.removesuffix(TOGETHER)
+    known = METHODS[name].model_fields
+    fomo = {"budget": 5} if name.startswith("fedfomo") else {}
+    ala = {"stage_epochs": 1} if "stage_epochs" in known else {}  # later rounds are the same whatever the first took
+    return {"method": {"name": name, **fomo, **ala}, "rows_per_call": 1 if line == name else clients}
+
+
+def measure(comparison: Comparison, words: list[str]) -> Table:
+    """One comparison."""
+    names = [FIRST, *(name for name in comparison.targets if name != FIRST)]
+    over = read_overrides(words)
+    clients = resolve(comparison.settings, over).clients
+    configs = {n: resolve(DATA, comparison.settings, settings_of(n, clients), over) for n in names}
+    c = configs[FIRST]
+    images = noise(round(c.clients * comparison.batches * c.batch_size * FILLED / KEPT))
+    runs = {name: Rounds(scenario_of(config, images)) for name, config in configs.items()}
+    for run in runs.values():
+        run.run()  # ALA's first stage is in the second round, which is the turn that warms up
+    wall, cpu = measured({name: run.run for name, run in runs.items()}, comparison.turns)
+    rows = {
+        name: {
+            "median s": wall.median(name),
+            "cpu median s": cpu.median(name),
+            "cost": wall.cost(name),
+            "cpu cost": cpu.cost(name),
+            "target": comparison.targets.get(name),
+        }
+        for name in names
+    }
+    sizes = sorted(set(runs[FIRST].roster.sizes))
+    return publish(
+        f"{comparison.title}: a round against FedAvg's",
+        rows,
+        wall.turns,
+        model=c.model.name,
+        batch=c.batch_size,
+        clients=c.clients,
+        training_images_a_client=sizes,
+        precision=c.precision,
+        threads=1,
+    )
+
+
+def main(comparisons: tuple[Comparison, ...], words: list[str]) -> list[Table]:
+    """Measure and print."""
+    torch.set_num_threads(1)
+    return [measure(comparison, words) for comparison in comparisons]
+
+
+if __name__ == "__main__":
+    main(*chosen(QUICK, FULL))

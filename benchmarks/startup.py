@@ -1,0 +1,83 @@
+"""How long it takes from a command to its first work: importing the package, and the first round of the demo.
+
+    python benchmarks/startup.py [--quick]
+
+Fresh processes that take turns. ``import pomona`` must not import PyTorch, which is checked. The demo is given a folder
+of its own; its clock stops when the first round stands in the record, and the process is ended.
+"""
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from time import sleep
+
+from timing import Table, Times, chosen, publish, seconds
+
+TARGET = 5.0  # seconds from the command to the demo's first round
+SCRIPTS = {
+    "python": "",
+    "import pomona": "import pomona, sys; assert 'torch' not in sys.modules, 'pomona imported torch'",
+    "import torch": "import torch",
+    "pomona --help": "from pomona.cli import main; main(['--help'])",
+}
+FIRST_ROUND = "the demo's first round"
+QUICK, FULL = 1, 11  # turns
+
+
+def script(text: str) -> float:
+    """Seconds of a fresh interpreter that runs a text; raises if that fails."""
+    return seconds(lambda: subprocess.run([sys.executable, "-c", text], check=True, stdout=subprocess.DEVNULL))
+
+
+def first_round(command: tuple[str, ...] = ("demo",)) -> float:
+    """Seconds from starting a command with ``--out`` to its first recorded round."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "out"
+
+        def until_recorded() -> None:
+            while not any(map(recorded, out.rglob("events.jsonl"))):
+                assert process.poll() is None, f"{' '.join(command)} ended before its first round"
+                sleep(0.005)
+
+        def work() -> None:
+            nonlocal process
+            words = [sys.executable, "-m", "pomona", *command, "--out", str(out)]
+            process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            until_recorded()
+
+        process: subprocess.Popen[bytes]
+        took = seconds(work)
+        process.terminate()
+        process.wait()
+        return took
+
+
+def recorded(events: Path) -> bool:
+    """Whether a record has a round; a line that is being written does not count."""
+    lines = events.read_text(encoding="utf-8").splitlines(keepends=True)
+    return any(json.loads(line)["event"] == "round" for line in lines if line.endswith("\n"))
+
+
+def main(turns: int, words: list[str]) -> list[Table]:
+    """Measure and print."""
+    assert not words, f"no settings here: {words}"
+    candidates: dict[str, Callable[[], float]] = {name: partial(script, text) for name, text in SCRIPTS.items()}
+    times = Times.interleaved({**candidates, FIRST_ROUND: first_round}, turns)
+    rows = {
+        name: {
+            "median s": times.median(name),
+            "max s": max(times.of[name]),
+            "times python's": times.cost(name),
+            "target s": TARGET if name == FIRST_ROUND else None,
+        }
+        for name in times.of
+    }
+    return [publish("From a command to its first work", rows, times.turns)]
+
+
+if __name__ == "__main__":
+    main(*chosen(QUICK, FULL))

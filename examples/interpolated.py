@@ -1,0 +1,56 @@
+"""Interpolated: each client starts from a fixed mixture of the received model and its own last one.
+
+After Mansour, Mohri, Ro, Suresh. Three approaches for personalization with applications to federated learning. arXiv
+2002.10619 (model interpolation), with one share for all clients.
+
+    client           u_i = w + share (v_i - w);  v_i <- SGD(u_i; E epochs on D_i)
+    server           w   <- sum_i n_i / n v_i        over the cohort, as FedAvg
+
+Named models: ``personal`` is u_i, before local training. Share 0 is FedAvg, share 1 is Separate, to the bit.
+"""
+
+from typing import Literal
+
+from pydantic import Field
+from torch import Tensor
+
+from pomona.federation.round import Round
+from pomona.methods import separate
+from pomona.methods.base import Card, Client, Info, Method, Received, Uplink, averaging, sgd
+from pomona.objective.cohort import Cohort
+from pomona.settings import Settings
+
+
+class Interpolated(Settings):
+    """One share for everybody."""
+
+    name: Literal["interpolated"] = "interpolated"
+    share: float = Field(0.5, ge=0, le=1, description="part of the own model in the mixture")
+
+    def method(self) -> Method:
+        """The two halves."""
+        return Method(averaging(), client(self.share), CARD)
+
+
+def client(share: float) -> Client:
+    """The client half; its state is v_i as rows (n, d)."""
+
+    def train(V: Tensor, received: Received, cohort: Cohort, round_: Round) -> tuple[Tensor, Uplink, Info]:
+        U = received["model"].lerp(V, share)
+        cohort.observe("personal", U, "received")
+        trained = sgd(cohort, U, round_)
+        return trained, {"model": trained}, {}
+
+    return Client(separate.start, train)
+
+
+CARD = Card(
+    paper="after Mansour et al., arXiv 2002.10619",
+    summary="each client starts from a fixed mixture of the received model and its last one",
+    down="1",
+    up="1",
+    private="nothing but the data",
+    headline=("personal", "received"),
+    keeps="its model",
+    joining="a newcomer starts from the global model; unseen: as a newcomer, under the standing global model",
+)

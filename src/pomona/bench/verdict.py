@@ -1,0 +1,138 @@
+"""How a cell stands, as its folder tells: the one source that everything else of a bench is made from."""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from shutil import rmtree
+from typing import Literal
+
+from pomona.bench.figures import Figures, figures, seconds
+from pomona.bench.suite import FREE, flat
+from pomona.config import Config, resolve
+from pomona.data.catalogue import CATALOGUE, locate, own_path
+from pomona.data.settings import DataSettings
+from pomona.errors import DataError, PomonaError, StorageError
+from pomona.federation.committed import FOLDER
+from pomona.federation.durable import publish
+from pomona.federation.status import exit_code, read_status
+from pomona.record import load
+from pomona.scenario import Scenario
+from pomona.simulate import simulate
+from pomona.toml import Tree
+
+FAILURE = "failure.json"
+State = Literal["waiting", "finished", "failed", "data missing"]
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a cell has no result, with the exit code that the run alone would have ended with.
+
+    ``passing``: it may mend itself, so it is not put on file and the cell is run again at the next start.
+    """
+
+    code: int
+    reason: str
+    passing: bool = False
+
+    @classmethod
+    def of(cls, fault: BaseException) -> "Failure":
+        """A fault as it is put on file: one line."""
+        text = str(fault) if isinstance(fault, PomonaError) else f"{type(fault).__name__}: {fault}"
+        return cls(exit_code(fault), " ".join(text.split()), isinstance(fault, StorageError))
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How a cell stands; ``figures`` and ``seconds`` (after each round) once it is finished."""
+
+    state: State = "waiting"
+    failure: Failure | None = None
+    figures: Figures | None = None
+    seconds: tuple[float, ...] = ()
+
+    @property
+    def settled(self) -> bool:
+        """Whether there is nothing to wait for."""
+        return self.state != "waiting"
+
+    @property
+    def score(self) -> float | None:
+        """What a point is chosen by; None where there is nothing."""
+        best = self.figures["validation"] if self.figures else None
+        return best["value"] if best else None
+
+
+def work(tree: Tree, folder: str) -> Failure | None:
+    """Run a cell, or go on with it; the job that an executor is given.
+
+    Args:
+        tree: the resolved settings, plain values.
+        folder: absolute; on storage that the caller sees too.
+
+    Returns:
+        None once the folder holds a finished run, else what went wrong.
+    """
+    try:
+        simulate(Scenario.prepare(resolve(tree)), Path(folder), resume=True)
+    except Exception as fault:  # whatever a cell dies of, the others go on
+        return Failure.of(fault)
+    return None
+
+
+def look(folder: Path, config: Config) -> Verdict:
+    """Read a cell's folder; "waiting" is one without a finished run and without a failure on file."""
+    if (folder / FAILURE).exists():
+        try:
+            return Verdict("failed", Failure(**json.loads((folder / FAILURE).read_bytes())))
+        except (OSError, ValueError, TypeError) as fault:
+            raise StorageError(f"{folder / FAILURE} cannot be read ({fault}); remove it, then start again") from None
+    status = read_status(folder)
+    if status and status.state == "finished":
+        result = load(folder)
+        _require_same(folder, result.config, config)
+        return Verdict("finished", None, figures(result), tuple(seconds(result)))
+    missing = missing_data(config.data)
+    return Verdict("data missing", Failure(DataError.code, missing, passing=True)) if missing else Verdict()
+
+
+def _require_same(folder: Path, stored: Tree, config: Config) -> None:
+    """Refuse a finished run whose settings had other defaults when it was made."""
+    then, now = flat(stored), flat(config.tree())
+    changed = [k for k in sorted(then.keys() & now.keys()) if then[k] != now[k] and k not in FREE]
+    if changed:
+        raise StorageError(
+            f"{folder} was made when {', '.join(changed)} had other defaults; remove it, or give another --out"
+        )
+
+
+def missing_data(settings: DataSettings) -> str:
+    """Where a data set that is not there is looked for and to be had; empty if it is there."""
+    entry = CATALOGUE.get(settings.name)
+    try:
+        if entry and entry.markers:
+            locate(settings)
+        elif settings.path is not None:
+            own_path(settings)
+    except DataError as fault:
+        return str(fault)
+    return ""
+
+
+def put_on_file(folder: Path, failure: Failure) -> None:
+    """Keep a failure across starts. Raises StorageError."""
+    try:
+        publish(folder, [json.dumps(asdict(failure), indent=2).encode() + b"\n"], lambda _: FAILURE)
+    except OSError as fault:
+        raise StorageError(f"cannot write {folder / FAILURE} ({fault.strerror}); make room, then start again") from None
+
+
+def forget(folder: Path) -> None:
+    """Take a failure off file, so that the cell is run again from its last committed round."""
+    (folder / FAILURE).unlink(missing_ok=True)
+
+
+def tidy(folder: Path, keep_models: bool) -> None:
+    """Remove what a finished cell needs no more: its checkpoints, and the models if they are not to be kept."""
+    for name in (FOLDER, *(() if keep_models else ("models", "private"))):
+        rmtree(folder / name, ignore_errors=True)

@@ -1,0 +1,72 @@
+"""``pomona deploy rehearse``: a federation on this machine before it is one between organisations."""
+
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from pomona.cli.words import emit, out, size, table
+from pomona.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pomona.deploy.rehearse import Rehearsal
+
+EMBEDDED = {"data": {"name": "digits"}, "partition": {"name": "dirichlet", "beta": 1.0, "min_size": 16}}
+
+
+def rehearse(
+    federation: Path,
+    *words: str,
+    to: Annotated[Path | None, Parameter(name="--out", help="folder for kits, logs and records; new")] = None,
+    json: Annotated[bool, Parameter(name="--json", negative="", help="machine-readable output")] = False,
+) -> None:
+    """Run a federation on this machine, TLS and keys on, then the simulator on the same seeds, and compare.
+
+    Parameters
+    ----------
+    federation
+        the federation.toml; its silos, method and settings are rehearsed, on data that is dealt out to them
+    words
+        key=value of a run, over those of the file: data=mnist, partition.beta=0.1, rounds=5, model=lenet
+    """
+    from pomona.config import read_overrides, resolve
+    from pomona.deploy.federation import Federation
+    from pomona.deploy.rehearse import rehearse as rehearsed
+
+    planned = Federation.load(federation)
+    silos = len(planned.silo)
+    config = resolve(EMBEDDED, planned.run, read_overrides(words), {"clients": silos, "workers": 1})
+    folder = to or Path("rehearsals") / f"{planned.name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    if folder.exists():
+        raise ConfigError(f"{folder} is there already; give another --out")
+    agreed = {key: getattr(planned, key) for key in ("wire", "share_scores", "deadline", "patience", "insecure")}
+    agreed["quorum"] = min(planned.quorum, silos)
+    found = rehearsed(config, folder, _say, **agreed)
+    if json:
+        emit({**asdict(found), "largest": found.largest, "folder": str(found.folder)})
+    else:
+        _show(found)
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _show(found: "Rehearsal") -> None:
+    rows = [
+        {"silo": name, "personal model": "as the simulator's, bit by bit" if d == 0 else f"up to {d:.3g} away from it"}
+        for name, d in found.difference.items()
+    ]
+    out.print(table(rows))
+    down, up = median(found.bytes_down), median(found.bytes_up)
+    print(
+        f"{len(found.seconds)} rounds: {median(found.seconds):.1f} s each (median), the simulator's "
+        f"{median(found.simulated_seconds):.2f} s; {size(down)} down and {size(up)} up, all silos together; "
+        f"ready after {found.started:.0f} s"
+    )
+    print("memory (most of one process): " + ", ".join(f"{k} {size(v)}" for k, v in sorted(found.memory.items())))
+    print(f"kits, logs and records: {found.folder}")

@@ -1,0 +1,260 @@
+"""``pomona deploy rehearse``: the whole federation on this machine, and the simulation of the same files beside it.
+
+Real SuperLink and SuperNode processes with TLS and keys, started as the kits' people start them. What comes out is how
+far the personal models of the two are apart, and what a round costs.
+"""
+
+import re
+import socket
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+import torch
+from safetensors.torch import load_file
+
+from pomona.config import Config
+from pomona.deploy.processes import Identity, adopt, end, environment, family, reap
+from pomona.deploy.provision import provision
+from pomona.deploy.rehearsal import data_section, deal, federation_file, simulated
+from pomona.errors import PomonaError, QuorumError
+from pomona.federation.status import Status, read_status
+from pomona.record import Result, load
+from pomona.scenario import Scenario
+from pomona.simulate import run
+
+Say = Callable[[str], None]
+KINDS = {
+    "SuperLink": "pomona.deploy.superlink",
+    "SuperNode": "pomona.deploy.supernode",
+    "SuperExec": "flower-superexec",
+    "ServerApp": "flwr-serverapp",
+    "ClientApp": "flwr-clientapp",
+    "supervisor": "-m pomona s",
+}
+LIMIT = 1200.0  # seconds for the whole federation
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """What a rehearsal found.
+
+    Attributes:
+        difference: by silo, the largest absolute difference of its personal model's numbers from the simulator's.
+        started: seconds from the first process to the first round's begin.
+        seconds, simulated_seconds: of each round, deployed and simulated.
+        bytes_down, bytes_up: of each round, all silos.
+        memory: by kind of process, the most resident bytes that one of them had.
+        folder: kits, logs and records.
+    """
+
+    difference: dict[str, float]
+    started: float
+    seconds: tuple[float, ...]
+    simulated_seconds: tuple[float, ...]
+    bytes_down: tuple[int, ...]
+    bytes_up: tuple[int, ...]
+    memory: dict[str, int]
+    folder: Path
+
+    @property
+    def largest(self) -> float:
+        """The largest difference of all."""
+        return max(self.difference.values())
+
+
+@dataclass
+class Stage:
+    """A federation whose kits lie ready on this machine, and its processes.
+
+    ``names`` are the silos; ``simulation`` is the run of the same files in one process tree.
+    """
+
+    folder: Path
+    names: tuple[str, ...]
+    simulation: Config
+    memory: dict[str, int] = field(default_factory=dict)
+    _own: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+
+    @property
+    def server(self) -> Path:
+        """The server's kit."""
+        return self.folder / "kits" / "server"
+
+    def silo(self, name: str) -> Path:
+        """A silo's kit."""
+        return self.folder / "kits" / name
+
+    def start(self, who: str) -> None:
+        """Start the server, or a silo by its name, as its administrator does."""
+        role, kit = ("server", self.server) if who == "server" else ("silo", self.silo(who))
+        log = self.folder / f"{who}.log"
+        with log.open("ab") as file:
+            self._own[who] = subprocess.Popen(
+                [sys.executable, "-m", "pomona", role, "start", "--folder", str(kit)],
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                env=environment(self.folder),
+            )
+
+    def process(self, who: str) -> subprocess.Popen[bytes]:
+        """The supervisor that was started."""
+        return self._own[who]
+
+    def find(self, kind: str, who: str) -> list[Identity]:
+        """Processes of a kind below a supervisor."""
+        below = family(self._own[who].pid) if who in self._own else {}
+        return [identity for identity, command in below.items() if KINDS[kind] in command]
+
+    @property
+    def status(self) -> Status | None:
+        """What the server says."""
+        return read_status(self.server / "run")
+
+    def wait(self, until: Callable[[Status], bool], seconds: float = LIMIT) -> Status:
+        """Look on until the status is what one waits for. Raises QuorumError after so many seconds."""
+        limit = time.monotonic() + seconds
+        while time.monotonic() < limit:
+            self._weigh()
+            status = self.status
+            if status and until(status):
+                return status
+            if self._own["server"].poll() is not None and not (self.status and until(self.status)):
+                break
+            time.sleep(0.2)
+        said = (self.folder / "server.log").read_text(errors="replace").strip().splitlines()[-1:]
+        raise QuorumError(f"the rehearsal did not get on within {seconds:.0f} s ({' '.join(said)}); see {self.folder}")
+
+    def _weigh(self) -> None:
+        """Note the most memory that each kind of process had."""
+        for process in self._own.values():
+            living: Mapping[Identity, str] = {(process.pid, 0): "-m pomona s", **family(process.pid)}
+            for (pid, _), command in living.items():
+                for kind in [k for k, sign in KINDS.items() if sign in command][:1]:
+                    with suppress(OSError, IndexError):
+                        text = Path(f"/proc/{pid}/status").read_text()
+                        peak = int(re.findall(r"VmHWM:\s+(\d+) kB", text)[0]) * 1024
+                        self.memory[kind] = max(peak, self.memory.get(kind, 0))
+
+    def close(self) -> None:
+        """End every process that was started here, and all below them, by process id."""
+
+        def living() -> Collection[Identity]:
+            reap([p.pid for p in self._own.values()])
+            below = [i for p in self._own.values() for i in family(p.pid)]
+            return [*below, *((p.pid, _began(p.pid)) for p in self._own.values() if p.poll() is None)]
+
+        end(living, patience=10.0)
+
+
+def _began(pid: int) -> int:
+    with suppress(OSError, IndexError):
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+    return 0
+
+
+@contextmanager
+def staged(config: Config, folder: Path, **options: Any) -> Iterator[Stage]:
+    """Kits in a folder for the clients of a simulation, each with its own rows; on leaving, nothing runs any more."""
+    adopt()
+    scenario = Scenario.prepare(config)
+    folder.mkdir(parents=True, exist_ok=True)
+    ports = free_ports(1 + len(scenario.partition.clients))
+    path = folder / "federation.toml"
+    path.write_text(federation_file(scenario, f"127.0.0.1:{ports[0]}", **options), encoding="utf-8")
+    provision(path, folder / "kits")
+    names = tuple(s["name"] for s in tomllib.loads(path.read_text(encoding="utf-8"))["silo"])
+    files = {n: deal(scenario, i, (folder / "kits" / n / "data").absolute()) for i, n in enumerate(names)}
+    for name, port in zip(names, ports[1:], strict=True):
+        own = folder / "kits" / name / "silo.toml"
+        known = tomllib.loads(own.read_text(encoding="utf-8"))
+        section = data_section(scenario, {name: files[name]})
+        own.write_text(tomli_w.dumps({**known, "port": port, "data": section}), encoding="utf-8")
+    stage = Stage(folder, names, simulated(scenario, files))
+    with ExitStack() as closing:
+        closing.callback(stage.close)
+        yield stage
+
+
+def rehearse(config: Config, folder: Path, say: Say = lambda _: None, **options: Any) -> Rehearsal:
+    """Deploy the clients of a simulation on this machine, run both, and compare.
+
+    Args:
+        config: of the simulation; its clients become silos.
+        folder: for kits, logs and records; new.
+        say: told what is going on.
+        options: keys of ``federation.toml`` that are to be others, such as ``wire``.
+
+    Raises:
+        PomonaError: with which the federation ended, or why it could not begin.
+    """
+    with staged(config, folder, **options) as stage:
+        began, at = time.time(), 0
+        say(f"{len(stage.names)} silos and the server start on loopback")
+        for who in ("server", *stage.names):
+            stage.start(who)
+
+        def ended(status: Status) -> bool:
+            nonlocal at
+            if status.round > at:
+                at = status.round
+                say(f"round {at} of {config.rounds} committed after {time.time() - began:.0f} s")
+            return status.state != "running"
+
+        status = stage.wait(ended)
+        memory = dict(stage.memory)
+    if status.state != "finished":
+        raise QuorumError(f"the federation ended with code {status.code}: {status.reason}; see {folder}")
+    say("the simulator on the same seeds")
+    simulation = run(stage.simulation, folder / "simulation")
+    deployed = load(stage.server / "run")
+    return Rehearsal(
+        differences(stage, simulation),
+        _first(stage.server / "run", began),
+        tuple(r.seconds for r in deployed.rounds),
+        tuple(r.seconds for r in simulation.rounds),
+        tuple(sum(r.bytes_down) for r in deployed.rounds),
+        tuple(sum(r.bytes_up) for r in deployed.rounds),
+        memory,
+        folder,
+    )
+
+
+def differences(stage: Stage, simulation: Result) -> dict[str, float]:
+    """By silo, how far its personal model is from the simulator's."""
+    assert simulation.folder
+    found = {}
+    for i, name in enumerate(stage.names):
+        ours = load_file(stage.silo(name) / "state" / "models" / "personal.safetensors")
+        theirs = load_file(simulation.folder / "models" / f"client-{i:02d}.safetensors")
+        if ours.keys() != theirs.keys():
+            raise PomonaError(f"{name} has a model of other tensors than the simulator's; report this")
+        found[name] = max(float((ours[k].double() - theirs[k].double()).abs().max()) for k in ours)
+        if found[name] == 0 and not all(torch.equal(ours[k], theirs[k]) for k in ours):
+            raise PomonaError(f"{name} has a model that differs from the simulator's in signs of zero; report this")
+    return found
+
+
+def _first(out: Path, began: float) -> float:
+    """Seconds until the first round could begin: when the record was opened."""
+    import json
+
+    with (out / "events.jsonl").open(encoding="utf-8") as file:
+        return float(json.loads(file.readline())["time"]) - began
+
+
+def free_ports(n: int) -> list[int]:
+    """Ports of this machine that nobody listens on now."""
+    with ExitStack() as open_:
+        sockets = [open_.enter_context(socket.socket()) for _ in range(n)]
+        for s in sockets:
+            s.bind(("127.0.0.1", 0))
+        return [s.getsockname()[1] for s in sockets]

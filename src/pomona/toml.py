@@ -1,0 +1,97 @@
+"""Settings as they stand in a TOML file: a tree of plain values, read, and made into a record with good messages."""
+
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar, get_args
+
+from pydantic import ValidationError
+
+from pomona.errors import ConfigError, near
+from pomona.settings import Settings
+
+Tree = dict[str, Any]
+Choices = Mapping[str, Mapping[str, type[Settings]]]  # section -> name -> the settings that it chooses
+S = TypeVar("S", bound=Settings)
+
+SECTIONS = ("method", "data", "partition", "model")
+
+
+def read_file(path: Path) -> Tree:
+    """A TOML file's tree. Raises ConfigError naming the file and the line."""
+    try:
+        tree: Tree = _snake(tomllib.loads(path.read_text(encoding="utf-8")))
+        return tree
+    except FileNotFoundError:
+        raise ConfigError(f"no file {path}; give a TOML file, or key=value") from None
+    except (OSError, ValueError) as fault:
+        raise ConfigError(f"{path}: {fault}") from None
+
+
+def _snake(value: Any) -> Any:
+    """Keys as Flower's users also type them: kebab-case means snake_case."""
+    if isinstance(value, dict):
+        return {k.replace("-", "_"): _snake(v) for k, v in value.items()}
+    return value
+
+
+def named(layer: Mapping[str, Any]) -> Tree:
+    """A layer in which a section given by its name alone, ``data = "mnist"``, is written out."""
+    return {k: {"name": v} if k in SECTIONS and isinstance(v, str) else v for k, v in layer.items()}
+
+
+def validated(kind: type[S], tree: Tree, choices: Choices | None = None) -> S:
+    """The settings a tree says. Raises ConfigError naming every bad key or value, with near names of unknown keys."""
+    try:
+        return kind.model_validate(tree)
+    except ValidationError as fault:
+        choices = choices or {}
+        known = keys(tree, kind, choices)
+        # A default that follows from a key that is itself bad is nothing to tell of.
+        said = [_explain(dict(e), known, choices) for e in fault.errors() if e["type"] != "default_factory_not_called"]
+        raise ConfigError("; ".join(said)) from None
+
+
+def _explain(error: Tree, known: Iterable[str], choices: Choices) -> str:
+    # A discriminated union puts the chosen name into the path; users know the section only.
+    path = [str(p) for i, p in enumerate(error["loc"]) if not (i == 1 and error["loc"][0] in choices)]
+    key = ".".join(path)
+    match error["type"]:
+        case "extra_forbidden":
+            return f"unknown key {key!r}; {_nearest(key, known)}"
+        case "missing":
+            return f"{key} must be set"
+        case "union_tag_not_found":
+            return f"{key}.name must be set; known: {', '.join(choices.get(key, {}))}"
+        case _:
+            said = error["msg"].removeprefix("Value error, ")
+            return f"{key} = {error['input']!r}: {said[0].lower()}{said[1:]}" if key else said
+
+
+def _nearest(key: str, known: Iterable[str]) -> str:
+    """Near names of an unknown key: those spelt like it, here or in another section."""
+    here = [k for k in known if k.rpartition(".")[2] == key.rpartition(".")[2]]
+    return f"did you mean {' or '.join(sorted(here))}?" if here else near(key, known)
+
+
+def keys(tree: Tree, kind: type[Settings], choices: Choices) -> list[str]:
+    """All dotted keys that settings with this method and partition know."""
+    names = []
+    for name, field in kind.model_fields.items():
+        part = tree.get(name)
+        if name in choices:
+            chosen = str(part.get("name")) if isinstance(part, dict) else ""
+            kinds = [choices[name][chosen]] if chosen in choices[name] else list(choices[name].values())
+        else:
+            kinds = [t for t in (field.annotation, *get_args(field.annotation)) if _is_section(t)]
+        names += [f"{name}.{k}" for section in kinds for k in _names(section)] or [name]
+    return sorted(set(names))
+
+
+def _names(kind: type[Settings]) -> list[str]:
+    """The keys of a section as users write them."""
+    return [field.alias or name for name, field in kind.model_fields.items()]
+
+
+def _is_section(kind: object) -> bool:
+    return isinstance(kind, type) and issubclass(kind, Settings)

@@ -1,0 +1,124 @@
+"""Benches that are killed, in processes of their own; a Dask cluster of a scheduler and two workers."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import ExitStack, contextmanager
+from multiprocessing import get_context
+
+import pytest
+from bench_suites import command, ended, outcome, run_here, started
+
+from pomona.bench.lanes import Lanes
+from pomona.errors import WorkerError
+from pomona.rng import stream
+
+
+def wait_for(sign, seconds=60):
+    """Until there is something."""
+    until = time.monotonic() + seconds
+    while not sign():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def test_killed_at_random_moments_it_comes_to_the_same(whole, tmp_path):
+    context = get_context("forkserver")
+    context.set_forkserver_preload(["pomona.bench.engine", "pomona.scenario", "sklearn.datasets"])
+    draws = stream(7, "moments of death").uniform(0.05, 0.9, 40)
+    out, deaths = tmp_path / "bench", 0
+
+    def at_work(pid):
+        return (out / ".lock").exists() and f'"pid": {pid},' in (out / ".lock").read_text()
+
+    for moment in draws:
+        process = context.Process(target=run_here, args=(str(out),))
+        process.start()
+        wait_for(lambda pid=process.pid: at_work(pid))
+        process.join(float(moment))
+        process.kill()
+        process.join()
+        if process.exitcode == 0:
+            break
+        assert process.exitcode == -signal.SIGKILL
+        deaths += 1
+    process = context.Process(target=run_here, args=(str(out),))
+    process.start()
+    process.join(60)
+    assert process.exitcode == 0
+    assert deaths >= 3
+    assert outcome(out) == outcome(whole.folder)
+
+
+def test_a_death_costs_its_own_job_only():
+    with Lanes(1) as lanes:
+        jobs = [lanes.submit(pow, 2, 5), lanes.submit(os._exit, 3), lanes.submit(pow, 2, 6), lanes.submit(int, "x")]
+        assert jobs[0].result() == 32
+        with pytest.raises(WorkerError, match="exit 3"):
+            jobs[1].result()
+        assert jobs[2].result() == 64
+        with pytest.raises(ValueError, match="'x'"):
+            jobs[3].result()
+
+
+def test_ctrl_c_is_130_and_a_killed_bench_takes_its_workers_along(whole, tmp_path):
+    out = tmp_path / "bench"
+
+    def finished(n):
+        return lambda: sum('"finished"' in p.read_text() for p in out.glob("cells/*/*/*/status.json")) >= n
+
+    first = started(command(out, "--jobs", "2"))
+    wait_for(finished(1))
+    os.killpg(first.pid, signal.SIGINT)
+    code, _, err = ended(first)
+    assert (code, err.splitlines()[-1][:19]) == (130, "error[INTERRUPTED]:"), err
+    second = started(command(out, "--jobs", "1"))
+    wait_for(finished(2))
+    second.kill()
+    ended(second)  # its pipes close when its worker, which has them too, is gone
+    third = started(command(out, "--jobs", "2", "--json"))
+    code, text, err = ended(third)
+    assert code == 0, err
+    assert '"finished": 6' in text
+    assert err == ""  # quiet without a terminal
+    assert outcome(out) == outcome(whole.folder)
+
+
+@contextmanager
+def processes(*commands):
+    with ExitStack() as stack:
+        for words in commands:
+            process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            stack.callback(process.wait, 20)
+            stack.callback(process.terminate)
+        yield
+
+
+def test_a_dask_cluster_comes_to_the_same(whole, tmp_path):
+    pytest.importorskip("distributed", reason="needs the dask extra")
+    out, note = tmp_path / "bench", tmp_path / "scheduler.json"
+    common = ["--scheduler-file", str(note), "--no-dashboard"]
+    scheduler = [sys.executable, "-m", "distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", "0", *common]
+    worker = [sys.executable, "-m", "distributed.cli.dask_worker", "--nthreads", "1", "--no-nanny", *common]
+    worker += ["--local-directory", str(tmp_path)]
+    with processes(scheduler, worker, worker):
+        wait_for(note.exists)
+        address = note.read_text().split('"address": "')[1].split('"')[0]
+        from distributed import Client
+
+        with Client(address, timeout=20, set_as_default=False) as client:
+            client.wait_for_workers(2, timeout=40)
+        code, _, err = ended(started(command(out, "--executor", address)))
+        assert code == 0, err
+        pids = {p.parent.name: p.read_text() for p in out.glob("cells/*/*/*/.lock")}
+        assert len({text.split('"pid": ')[1].split(",")[0] for text in pids.values()}) == 2  # both have worked
+    assert outcome(out) == outcome(whole.folder)
+
+
+def test_nobody_at_the_address(tmp_path):
+    pytest.importorskip("distributed", reason="needs the dask extra")
+    code, _, err = ended(started(command(tmp_path / "bench", "--executor", "nonsense")))
+    assert code == 2
+    assert "no Dask scheduler answers at nonsense" in err.splitlines()[-1]

@@ -1,0 +1,153 @@
+"""Every benchmark runs at its quick size and yields finite, positive figures; how large they are is no test's business."""
+
+import json
+import math
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+FOLDER = Path(__file__).parents[2] / "benchmarks"
+HELPERS = {"reference", "rounds", "timing"}
+LINUX_ONLY = {"memory"}
+MAY_BE_ANYTHING = {"DR within groups", "DR between groups"}
+
+
+@pytest.fixture
+def load(monkeypatch):
+    """Import a benchmark by name, as Python finds its neighbours when it is run."""
+    monkeypatch.syspath_prepend(str(FOLDER))
+    monkeypatch.delenv("POMONA_DATA", raising=False)
+    before = set(sys.modules)
+    yield __import__
+    for name in set(sys.modules) - before:
+        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(FOLDER)):
+            del sys.modules[name]
+
+
+@pytest.mark.parametrize("name", sorted({path.stem for path in FOLDER.glob("*.py")} - HELPERS))
+def test_the_quick_size_runs(load, name):
+    if name in LINUX_ONLY and not Path("/proc/self/smaps_rollup").exists():
+        pytest.skip("needs Linux's /proc")
+    benchmark = load(name)
+    assert f"python benchmarks/{name}.py [--quick]" in benchmark.__doc__
+    assert "main(*chosen(QUICK, FULL))" in (FOLDER / f"{name}.py").read_text()
+    for table in benchmark.main(benchmark.QUICK, []):
+        figures = [v for row in table["rows"].values() for k, v in row.items() if k not in MAY_BE_ANYTHING]
+        numbers = [v for v in figures if isinstance(v, int | float)]
+        assert table["rows"]
+        assert all(math.isfinite(v) and v >= 0 for v in numbers), table
+        assert any(v > 0 for v in numbers) or name == "demo_seeds", table
+        assert table["machine"]["torch"] == torch.__version__
+        assert table["n"] >= 1
+
+
+def test_published_tables_name_their_machine_and_are_appended_as_json(load, monkeypatch, tmp_path, capsys):
+    target = tmp_path / "all.jsonl"
+    monkeypatch.setenv("POMONA_BENCHMARKS", str(target))
+    timing = load("timing")
+    for title in ("first", "second"):
+        timing.publish(title, {"a": {"s": 0.123456, "target": None}}, 3, batch=7)
+    records = [json.loads(line) for line in target.read_text().splitlines()]
+    assert [r["title"] for r in records] == ["first", "second"]
+    assert records[0]["rows"] == {"a": {"s": 0.123456, "target": None}}
+    assert (records[0]["n"], records[0]["notes"]) == (3, {"batch": 7})
+    assert "0.1235" in capsys.readouterr().out
+
+
+def test_medians_and_costs_by_hand(load):
+    times = load("timing").Times({"a": [1.0, 3.0, 2.0], "b": [4.0, 3.0, 8.0]})
+    assert (times.median("a"), times.median("b"), times.turns) == (2.0, 4.0, 3)
+    assert times.cost("b") == 4.0 / 2.0
+    assert times.cost("a", "b") == 2.0 / 4.0
+    assert times.ratios("b") == [1 / 4, 3 / 3, 2 / 8]
+
+
+def test_candidates_take_turns_and_the_first_turn_does_not_count(load):
+    calls = []
+    works = {name: lambda name=name: calls.append(name) for name in "ab"}
+    wall, cpu = load("timing").measured(works, 2)
+    assert calls == ["a", "b"] * 3
+    assert wall.turns == cpu.turns == 2
+
+
+def test_targets_are_those_of_registered_methods(load):
+    methods = load("methods")
+    for comparison in (*methods.FULL, *methods.QUICK):
+        for line in comparison.targets:
+            assert line.removesuffix(methods.TOGETHER) in methods.METHODS
+
+
+def test_every_registered_method_has_its_cost(load):
+    methods = load("methods")
+    *_, table = methods.main(methods.QUICK, [])
+    assert set(table["rows"]) == set(methods.METHODS)
+    assert table["rows"]["fedavg"]["cost"] == 1
+
+
+def test_what_clients_keep_under_a_budget_is_counted(load):
+    growth = load("growth")
+    *_, budgets = growth.main(growth.QUICK, ["batch_size=4"])
+    # Not every core is downloaded: each of 3 clients keeps 3 copies and its core; 3 weights and marks of what it fetched.
+    d = 28 * 28 * 4 + 4 + 4 * 10 + 10
+    assert budgets["rows"]["apple, M = 1"]["kept MB"] == round(3 * (4 * 4 * d + 3 * 4 + 3) / 1e6, 1)
+
+
+def test_what_does_not_fit_into_memory_is_named_and_not_run(load, monkeypatch):
+    growth = load("growth")
+    monkeypatch.setattr(growth, "free", lambda: 4 * 3 * 60_000)
+    model = {"name": "mlp", "hidden": [64]}  # 50,890 parameters: one client's copies of three cores are 600 kB
+    configs = {
+        name: growth.resolve(growth.SETTINGS, {"method": how, "clients": 3, "model": model, "batch_size": 4})
+        for name, how in {"fedavg, 3": {"name": "fedavg"}, "apple, 3": {"name": "apple", "budget": 1}}.items()
+    }
+    rows = growth.compare("toy", configs, 24, 1)["rows"]
+    assert rows["apple, 3"]["median s"] == "not run"
+    assert rows["fedavg, 3"]["median s"] > 0
+
+
+def test_operations_are_those_of_the_layers(load):
+    rate = load("rate")
+    assert rate.operations(rate.product(8, "fp32")) == 2 * 8**3
+    # small, of a 28 x 28 image: products forward, at the weights and, but for the first layer, at the inputs
+    first = 28 * 28 * 8 * 9
+    layers = first + 14 * 14 * 16 * 8 * 9 + 16 * 7 * 7 * 32 + 32 * 10
+    assert rate.operations(rate.step("small", 4, "fp32", [])) == 2 * 4 * (3 * layers - first)
+
+
+def test_a_product_is_the_whole_of_its_rate(load):
+    rate = load("rate")
+    (table,) = rate.main(rate.Size((16,), (("logistic", 4),), 1, 1e-9), [])
+    assert table["rows"]["product 16, fp32"]["share of the fastest product"] == 1
+    assert len(table["rows"]) == 4  # a product and a step, in two precisions
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="needs Linux's /proc")
+def test_memory_of_a_run_is_at_least_its_models(load):
+    memory = load("memory")
+    (table,) = memory.main(memory.QUICK, [])
+    (row,) = table["rows"].values()
+    assert row["models GB"] == 3 * 4 * (28 * 28 * 10 + 10) / 1e9
+    assert row["models GB"] < row["peak GB"] <= row["sum of marks GB"]
+
+
+def test_a_record_has_a_first_round_only_once_its_line_is_whole(load, tmp_path):
+    startup, events = load("startup"), tmp_path / "events.jsonl"
+    events.write_text('{"event": "start"}\n{"event": "round", "round": 1}')
+    assert not startup.recorded(events)
+    events.write_text('{"event": "start"}\n{"event": "round", "round": 1}\n')
+    assert startup.recorded(events)
+
+
+def test_the_pfl_network_has_the_published_number_of_parameters(monkeypatch):
+    configs = FOLDER.parent / "configs" / "pfl-cifar10"
+    monkeypatch.syspath_prepend(str(configs))
+    from pomona.config import resolve
+    from pomona.models import build
+    from pomona.toml import read_file
+
+    config = resolve(read_file(configs / "pfl-cifar10.toml"))
+    module = build(config.model, (3, 32, 32), 10)
+    assert sum(p.numel() for p in module.parameters()) == 1_626_442
+    assert (config.clients, round(config.clients * config.participation), config.batch_size) == (1000, 50, 10)

@@ -1,0 +1,440 @@
+"""What `pomona silo check`, `status` and `report` find, on kits made for the test."""
+
+import json
+import re
+import ssl
+import threading
+from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import numpy as np
+import pytest
+
+from pomona.cli import main
+from pomona.data.dataset import Dataset
+from pomona.deploy import check, helped, keys, owndata, roster, standing
+from pomona.deploy.certs import certificate, left, private
+from pomona.deploy.federation import Federation
+from pomona.deploy.silofile import SiloFile
+from pomona.deploy.watchdog import knock
+from pomona.errors import ConfigError, DataError, ProtocolError, StorageError
+
+FEDERATION = """
+name = "try"
+server = "127.0.0.1:{port}"
+quorum = 1
+places = 4
+{more}
+[run]
+method = "{method}"
+rounds = 3
+lr = 0.1
+[run.model]
+name = "mlp"
+hidden = [8]
+{privacy}
+[task]
+kind = "table"
+input_shape = [4]
+classes = ["a", "b"]
+[[silo]]
+name = "north"
+[[silo]]
+name = "south"
+"""
+SILO = """
+name = "north"
+[data]
+name = "clients"
+label_column = "y"
+classes = ["a", "b"]
+[[data.clients]]
+name = "north"
+train = "train.csv"
+test = "test.csv"
+"""
+
+
+def rows(n, seed):
+    x = np.random.Generator(np.random.PCG64(seed)).normal(size=(n, 4))
+    y = np.where(x[:, 0] > 0, "a", "b")
+    return "p,q,r,s,y\n" + "".join(f"{','.join(map(str, r))},{label}\n" for r, label in zip(x, y, strict=True))
+
+
+def kit(tmp_path, port=9, method="fedavg", more="", privacy=""):
+    folder = tmp_path / "north"
+    for name in ("certs", "keys/peers"):
+        (folder / name).mkdir(parents=True)
+    ca = keys.authority("try")
+    (tmp_path / "ca.key").write_bytes(ca.private)
+    pair, other = keys.silo(), keys.silo()
+    (folder / "certs" / "ca.crt").write_bytes(ca.public)
+    keys.write(folder / "keys" / "silo.key", pair.private)
+    for place in ("silo.pub", "peers/north.pub"):
+        (folder / "keys" / place).write_bytes(pair.public)
+    (folder / "keys" / "peers" / "south.pub").write_bytes(other.public)
+    (folder / "app.sha256").write_text("a" * 64 + "\n")
+    (folder / "federation.toml").write_text(FEDERATION.format(port=port, method=method, more=more, privacy=privacy))
+    (folder / "silo.toml").write_text(SILO)
+    (folder / "train.csv").write_text(rows(60, 1))
+    (folder / "test.csv").write_text(rows(40, 2))
+    return folder, ca
+
+
+def found(folder):
+    lines, leaves, code = check.run(folder)
+    return {line.check: line for line in lines}, leaves, code
+
+
+@pytest.fixture
+def served(tmp_path):
+    """A kit whose server answers with a clock that is ``late`` seconds off."""
+    late = []
+
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200 if self.path == "/health" else 404)
+            self.end_headers()
+
+        def date_time_string(self, timestamp=None):
+            return super().date_time_string(datetime.now(UTC).timestamp() + sum(late))
+
+        def log_message(self, *_):
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Answer)
+    folder, ca = kit(tmp_path, server.server_port)
+    pair = keys.server(ca, ["127.0.0.1"])
+    for name, content in (("server.key", pair.private), ("server.crt", pair.public)):
+        keys.write(tmp_path / name, content)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "server.crt", tmp_path / "server.key")
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+    thread.start()
+    yield folder, late
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_a_silo_that_is_ready_says_what_would_leave_it(served):
+    folder, _ = served
+    lines, leaves, code = found(folder)
+    assert {line.result for line in lines.values()} == {"ok"}, lines
+    assert code == 0
+    numbers = 4 * 8 + 8 + 8 * 2 + 2
+    validation = round(60 * 0.15)
+    assert f"{60 - validation} training, {validation} validation, 40 test" in lines["data"].text
+    assert f"{numbers} numbers" in lines["data"].text
+    assert leaves["bytes_per_model"] == 4 * numbers
+    assert leaves["models_up"] == "1"
+    assert str(60 - validation) in leaves["samples"]
+    assert "accuracy" in leaves["scores"]
+    assert "keys of 1 others" in lines["key"].text
+    assert "epsilon" not in leaves
+
+
+@pytest.mark.parametrize("late", [60, -60])
+def test_a_wrong_clock_is_a_warning(served, late):
+    folder, off = served
+    off.append(late)
+    lines, _, code = found(folder)
+    assert lines["server"].result == "warning"
+    assert ("behind" if late > 0 else "ahead of") in lines["server"].text
+    assert code == 0
+
+
+def test_a_strangers_certificate_is_refused(served, tmp_path):
+    folder, _ = served
+    (folder / "certs" / "ca.crt").write_bytes(keys.authority("other").public)
+    federation = Federation.load(folder / "federation.toml")
+    with pytest.raises(ProtocolError, match="not the federation's"):
+        knock(federation, folder / "certs" / "ca.crt")
+
+
+def test_a_server_that_is_not_there_is_named_with_its_proxy(tmp_path):
+    folder, _ = kit(tmp_path)
+    lines, leaves, code = found(folder)
+    assert lines["server"].result == "failed"
+    assert code == ProtocolError.code
+    assert leaves, "the rest is found out all the same"
+    with pytest.raises(ProtocolError, match=r"through 127\.0\.0\.1:9"):
+        knock(Federation.load(folder / "federation.toml"), folder / "certs" / "ca.crt", "http://127.0.0.1:9")
+
+
+def test_keys_must_be_private_and_fit(tmp_path):
+    folder, _ = kit(tmp_path)
+    key = folder / "keys" / "silo.key"
+    key.chmod(0o644)
+    assert "chmod 600" in found(folder)[0]["key"].text
+    key.chmod(0o600)
+    (folder / "keys" / "peers" / "north.pub").write_bytes(keys.silo().public)
+    assert "not the public half" in found(folder)[0]["key"].text
+    key.write_bytes(b"no key")
+    assert "no unencrypted private key" in found(folder)[0]["key"].text
+    key.unlink()
+    lines, _, code = found(folder)
+    assert lines["key"].result == "failed"
+    assert code >= ConfigError.code
+    with pytest.raises(ConfigError, match="cannot be read"):
+        private(key)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("p,q,r,y\n1,2,3,a\n4,5,6,b\n", "agreed is"),
+        ("p,q,r,s,y\n1,2,3,4,a\n1,2,3,4,c\n", "c"),
+        ("p,q,r,s,y\n1,2,3,nan,a\n", "nan|finite"),
+    ],
+)
+def test_data_that_is_not_what_was_agreed(tmp_path, text, reason):
+    folder, _ = kit(tmp_path)
+    for name in ("train.csv", "test.csv"):
+        (folder / name).write_text(text)
+    lines, leaves, _ = found(folder)
+    assert (lines["data"].result, lines["data"].code) == ("failed", DataError.code), lines["data"]
+    assert re.search(reason, lines["data"].text)
+    assert not leaves
+
+
+def test_words_get_the_agreed_numbers():
+    task = Federation.model_validate(
+        {
+            "name": "t",
+            "server": "127.0.0.1:1",
+            "silo": [{"name": "a"}],
+            "task": {
+                "kind": "text",
+                "input_shape": [3],
+                "classes": ["x", "y"],
+                "vocabulary": 5,
+                "words": ["u", "v", "w"],
+            },
+        }
+    ).task
+    x = np.array([[2, 3, 0], [4, 1, 2]], np.int32)
+    own = Dataset("t", "text", x, np.array([0, 1]), ("x", "y"), 2, vocabulary=5, words=("w", "new", "u"))
+    # w is 4 by agreement, "new" is unknown (1), u is 2.
+    assert owndata.agreed(own, task).x.tolist() == [[4, 1, 0], [2, 1, 4]]
+    assert owndata.agreed(own, task).words == ("u", "v", "w")
+    numbered = Dataset("t", "text", x + 3, np.array([0, 1]), ("x", "y"), 2, vocabulary=9)
+    with pytest.raises(DataError, match="token 7"):
+        owndata.agreed(numbered, task)
+
+
+def test_an_agreement_that_was_changed_is_refused(tmp_path):
+    folder, _ = kit(tmp_path)
+    (folder / "state").mkdir()
+    pin = folder / "state" / "agreement.json"
+    pin.write_text(json.dumps({"agreement": Federation.load(folder / "federation.toml").agreement}))
+    assert found(folder)[0]["agreement"].result == "ok"
+    pin.write_text(json.dumps({"agreement": "0" * 64}))
+    lines, _, code = found(folder)
+    assert (lines["agreement"].result, code) == ("failed", ProtocolError.code)
+
+
+def test_privacy_is_projected_and_held_against_what_the_silo_accepts(tmp_path):
+    pytest.importorskip("opacus")
+    privacy = "[run.privacy]\nnoise_multiplier = 1.0\nmax_grad_norm = 1.0\ndelta = 1e-5\n"
+    privacy += 'acknowledge = ["sample-counts", "metrics", "feature-moments", "unlimited-epsilon"]\n'
+    folder, _ = kit(tmp_path, privacy=privacy)
+    lines, leaves, _ = found(folder)
+    assert lines["data"].result == "ok", lines["data"]
+    own = owndata.scenario(SiloFile.load(folder / "silo.toml"), Federation.load(folder / "federation.toml"))
+    assert f"{own.epsilons()[0]:.3g}" in leaves["epsilon"]
+    (folder / "silo.toml").write_text("accept_epsilon = 0.001\n" + SILO)
+    lines, _, _ = found(folder)
+    assert (lines["data"].result, lines["data"].code) == ("failed", 9)
+
+
+def test_certificates_must_be_valid_fit_and_be_the_authoritys(tmp_path):
+    ca, other = keys.authority("a"), keys.authority("a")
+    pair, stranger = keys.server(ca, ["localhost"]), keys.server(other, ["localhost"])
+    files = {"ca": ca.public, "crt": pair.public, "key": pair.private, "bad": stranger.public, "lock": stranger.private}
+    at = {name: tmp_path / name for name in files}
+    for name, content in files.items():
+        at[name].write_bytes(content)
+    assert certificate(at["crt"], at["key"], at["ca"]) > datetime.now(UTC)
+    with pytest.raises(ConfigError, match="was not signed by"):
+        certificate(at["bad"], at["lock"], at["ca"])
+    with pytest.raises(ConfigError, match="does not belong"):
+        certificate(at["crt"], at["lock"], at["ca"])
+    with pytest.raises(ConfigError, match="cannot be used"):
+        certificate(at["key"], at["key"], at["ca"])
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    day = timedelta(days=1)
+    assert left(now - day, now + 3 * day, at["ca"], now) == 3 * day
+    for begin, end in ((now + day, now + 2 * day), (now - 2 * day, now - day)):
+        with pytest.raises(ConfigError, match="is valid from"):
+            left(begin, end, at["ca"], now)
+
+
+def command(*words):
+    """The exit code of a command."""
+    with pytest.raises(SystemExit) as ended:
+        main([str(word) for word in words])
+    return ended.value.code
+
+
+def visit(number, accuracy, info=None, split="test"):
+    score = {"model": "personal", "when": "trained", "split": split, "samples": 40, "loss": 0.5, "accuracy": accuracy}
+    return {"round": number, "scores": [score], "info": info or {}, "loss": 0.1, "bytes_down": 5, "bytes_up": 7}
+
+
+def visited(folder, *lines):
+    (folder / "state").mkdir(exist_ok=True)
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    (folder / "state" / "rounds.jsonl").write_text(text + '{"round": 9, "sco')  # a kill cut the last one short
+
+
+def test_the_report_names_who_helped_and_the_gain_over_training_alone(tmp_path, capsys):
+    folder, _ = kit(tmp_path, method="apple")
+    visited(
+        folder,
+        visit(1, 0.5),
+        visit(2, 0.75, {"dr": [0.25, 0.75, 0.0, 0.5], "alpha": 0.5}),
+        visit(2, 0.99, split="validation"),
+    )
+    assert command("silo", "report", "--folder", str(folder), "--json") == 0
+    said = json.loads(capsys.readouterr().out)
+    assert (said["own"]["round"], said["own"]["accuracy"]) == (2, 0.75)
+    assert said["gain"] == pytest.approx(0.75 - said["alone"]["accuracy"])
+    assert said["alone"]["round"] == 2
+    ((title, table),) = said["peers"]
+    assert title == "Who listens to whom"
+    assert [(row["silo"], row["value"]) for row in table] == [
+        ("south", 0.75),
+        ("place 3", 0.5),
+        ("north (this silo)", 0.25),
+    ]
+    assert said["numbers"] == [["How much of its own model each client uses", [0.5]]]
+    page = (folder / "state" / "report.md").read_text()
+    assert "| south | 0.75 |" in page
+    assert "75.00 %" in page
+    assert str(tmp_path) not in page
+    kept = folder / "state" / "node" / helped.ALONE
+    kept.write_text(kept.read_text().replace(f'"accuracy": {said["alone"]["accuracy"]}', '"accuracy": 0.125'))
+    assert helped.report(folder).gain == pytest.approx(0.625), "what was computed is not computed again"
+
+
+def test_training_alone_is_the_method_separate_on_the_own_data(tmp_path):
+    from pomona.methods.separate import Separate
+    from pomona.simulate import simulate
+
+    folder, _ = kit(tmp_path)
+    visited(folder, visit(3, 0.5))
+    own = owndata.scenario(SiloFile.load(folder / "silo.toml"), Federation.load(folder / "federation.toml"), Separate())
+    assert own.config.rounds == 3
+    last = simulate(own).curve("personal", "trained")[-1]
+    alone = helped.report(folder).alone
+    assert (alone["loss"], alone["accuracy"]) == (last.loss[0], last.accuracy[0])
+
+
+def test_without_a_visit_there_is_nothing_to_report(tmp_path):
+    folder, _ = kit(tmp_path)
+    with pytest.raises(DataError, match="no model has been evaluated"):
+        helped.report(folder)
+    visited(folder)
+    (folder / "state" / "rounds.jsonl").write_text("nonsense\n")
+    with pytest.raises(StorageError, match="cannot be read"):
+        helped.report(folder)
+
+
+def test_a_silo_knows_how_it_stands(tmp_path, capsys):
+    folder, _ = kit(tmp_path)
+    assert standing.silo(folder)["state"] == "never started"
+    visited(folder, visit(1, 0.5), visit(2, 0.5))
+    (folder / "state" / "node").mkdir()
+    (folder / "state" / "node" / "node.json").write_text('{"state": "connected", "since": "x", "restarts": 2}')
+    s = standing.silo(folder)
+    assert (s["state"], s["restarts"], s["round"], s["bytes_down"], s["bytes_up"]) == ("killed", 2, 2, 10, 14)
+    assert command("silo", "status", "--folder", str(folder)) == 0
+    assert "round     2 of 3" in capsys.readouterr().out
+    assert command("silo", "stop", "--folder", str(folder)) == StorageError.code
+
+
+def server_kit(tmp_path):
+    north, ca = kit(tmp_path)
+    folder = tmp_path / "server"
+    for name in ("certs", "keys"):
+        (folder / name).mkdir(parents=True)
+    (folder / "certs" / "ca.crt").write_bytes(ca.public)
+    (folder / "certs" / "server.crt").write_bytes(keys.server(ca, ["127.0.0.1"]).public)
+    for name in ("north", "south"):
+        (folder / "keys" / f"{name}.pub").write_bytes((north / "keys" / "peers" / f"{name}.pub").read_bytes())
+    (folder / "federation.toml").write_bytes((north / "federation.toml").read_bytes())
+    return folder, ca
+
+
+def test_a_server_knows_how_its_silos_stand(tmp_path, capsys):
+    folder, _ = server_kit(tmp_path)
+    s = standing.server(folder)
+    assert (s["state"], s["round"], [row["state"] for row in s["silos"]]) == ("never started", 0, ["not seen yet"] * 2)
+    assert not (folder / "run").exists(), "looking changes nothing"
+    (folder / "run").mkdir()
+    live = {"round": 2, "present": ["north"], "absent": [], "rejected": {"south": "non-finite"}, "seconds": 1.5}
+    (folder / "run" / "live.json").write_text(json.dumps({**live, "bytes_down": 10, "bytes_up": 20}))
+    (folder / "run" / "status.json").write_text('{"state": "running", "round": 2, "time": 1}')
+    s = standing.server(folder)
+    assert s["state"].startswith("killed")
+    assert [(row["state"], row["why"]) for row in s["silos"]] == [("present", ""), ("rejected", "non-finite")]
+    assert command("server", "status", "--folder", str(folder)) == 0
+    out = capsys.readouterr().out
+    assert "round 2 of 3" in out
+    assert "non-finite" in out
+
+
+def test_silos_are_added_with_the_authoritys_word_and_revoked(tmp_path, capsys):
+    folder, ca = server_kit(tmp_path)
+    assert sorted(roster.members(folder)) == ["north", "south"]
+    new, file = keys.silo(), tmp_path / "east.pub"
+    file.write_bytes(new.public)
+    words = ["server", "add", "east", "--key", str(file), "--folder", str(folder)]
+    assert command(*words) == ConfigError.code
+    assert "east.pub.sig" in capsys.readouterr().err
+    sig = tmp_path / "east.pub.sig"
+    sig.write_bytes(keys.certify(ca.private, "west", new.public))
+    with pytest.raises(ProtocolError, match="not certified"):
+        roster.admit(folder, "east", file)
+    sig.write_bytes(keys.certify(ca.private, "east", new.public))
+    assert command(*words, "--json") == 0
+    assert json.loads(capsys.readouterr().out) == {"silo": "east", "place": 2}
+    assert sorted(roster.members(folder)) == ["east", "north", "south"]
+    assert command("server", "revoke", "south", "--folder", str(folder)) == 0
+    assert "cannot be undone" in capsys.readouterr().out
+    assert sorted(roster.members(folder)) == ["east", "north"]
+    assert [row["state"] for row in standing.server(folder)["silos"]] == ["not seen yet", "revoked", "not seen yet"]
+    for name in ("south", "nobody"):
+        with pytest.raises(ConfigError):
+            roster.dismiss(folder, name)
+    with pytest.raises(ConfigError, match="give the public key"):
+        roster.admit(folder, "west", None)
+
+
+def test_the_audit_command_verifies(tmp_path, capsys):
+    from pomona.deploy.audit import Audit
+
+    folder, _ = server_kit(tmp_path)
+    (folder / "run").mkdir()
+    path = folder / "run" / "audit.jsonl"
+    with Audit(path) as audit:
+        audit.write("registered", silo="north")
+    words = ["server", "audit", "--folder", str(folder)]
+    assert command(*words) == 0
+    assert "silo=north" in capsys.readouterr().out
+    assert command(*words, "--verify", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["whole"] is True
+    path.write_bytes(path.read_bytes().replace(b"north", b"south"))
+    assert command(*words, "--verify") == ConfigError.code
+
+
+def test_check_prints_a_line_each_and_ends_with_the_worst_code(tmp_path, capsys):
+    folder, _ = kit(tmp_path)
+    assert command("silo", "check", "--folder", str(folder)) == 10
+    out = capsys.readouterr().out
+    assert out.count("\nok ") + out.startswith("ok ") == 7
+    assert "What would leave this silo" in out
+    assert command("silo", "check", "--folder", str(folder), "--json") == 10
+    assert json.loads(capsys.readouterr().out)["code"] == 10

@@ -1,0 +1,158 @@
+"""What the documents say works: every block of code in them runs, in order, in a folder of its own."""
+
+import os
+import re
+import shutil
+import sys
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from docs_blocks import HELD, Block, Runner, blocks
+from PIL import Image
+
+import pomona
+from pomona.config import resolve
+from pomona.methods import METHODS
+from pomona.methods.pages import pages
+from pomona.personal import PersonalModel
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = sorted(
+    [
+        *ROOT.glob("*.md"),
+        *(ROOT / "docs").glob("*.md"),
+        *(ROOT / "docs/guides").glob("*.md"),
+        *(ROOT / "docs/methods").glob("*.md"),
+    ]
+)
+APART = ("docs/deployment.md",)  # starts servers on several machines; the tests of the deployment run its commands
+RUNNABLE = [path for path in DOCUMENTS if blocks(path) and str(path.relative_to(ROOT)) not in APART]
+LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
+PICTURE = re.compile(r"!\[([^\]]*)\]\(")
+LENT = ("examples", "benchmarks", "configs", "suites")  # folders of a checkout that commands name
+ADDING = "add-a-method.md"
+CHANGED = ("src", "tests", "docs", "pyproject.toml")  # what the guide to a new method works on
+
+
+def name(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+each_document = pytest.mark.parametrize("path", DOCUMENTS, ids=name)
+
+
+@each_document
+def test_links_lead_somewhere_and_pictures_have_a_text(path):
+    text = path.read_text()
+    places = [place for place in LINK.findall(text) if "://" not in place]
+    assert [place for place in places if not (path.parent / place).exists()] == []
+    assert all(PICTURE.findall(text))
+
+
+@each_document
+def test_blocks_that_are_held_back_say_why(path):
+    for block in blocks(path):
+        assert block.word in ("", "file", *HELD), f"{block.where}: {block.word}; known: file, {', '.join(HELD)}"
+        assert bool(block.reason) == (block.word in HELD), f"{block.where}: give a reason behind {block.word}"
+
+
+@each_document
+def test_commands_name_files_that_there_are(path):
+    """Also those that are too long to be run, and indented ones."""
+    for word in re.findall(r"(?:examples|benchmarks|configs|suites)/[\w./-]*\w", path.read_text()):
+        assert (ROOT / word).exists(), word
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """An empty folder to work in, with the checkout's examples at hand; imports of own modules end with it."""
+    for lent in LENT:
+        if (ROOT / lent).exists():
+            (tmp_path / lent).symlink_to(ROOT / lent)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    known = set(sys.modules)
+    yield tmp_path
+    for module in set(sys.modules) - known:
+        if str(tmp_path) in str(getattr(sys.modules[module], "__file__", "")):
+            del sys.modules[module]
+
+
+def given() -> None:
+    """What users have, and the README takes for granted: an image, and a table with owners."""
+    draw = np.random.Generator(np.random.Philox(5))
+    Image.fromarray(draw.integers(0, 256, (8, 8), dtype=np.uint8)).save("digit.png")
+    rows = [
+        f"{draw.integers(20, 90)},{draw.random():.3f},{'ill' if k % 3 else 'well'},{'ABC'[k % 3]}{k % 2}"
+        for k in range(240)
+    ]
+    Path("patients.csv").write_text("\n".join(["age,dose,outcome,hospital", *rows]) + "\n")
+
+
+def due(block: Block, slow: bool) -> bool:
+    """Whether a block is run now."""
+    return {"slow": slow, "data": "POMONA_DATA" in os.environ, "elsewhere": False}.get(block.word, True)
+
+
+def run(path: Path, folder: Path, slow: bool) -> None:
+    """Run a document's blocks."""
+    if path.name == ADDING:
+        for part in CHANGED:
+            copy = shutil.copytree if (ROOT / part).is_dir() else shutil.copy
+            copy(ROOT / part, folder / part)
+    if path == ROOT / "README.md":
+        given()
+    runner = Runner(folder / "src" if path.name == ADDING else None)
+    for block in blocks(path):
+        if due(block, slow):
+            runner.run(block)
+
+
+@pytest.mark.parametrize("path", RUNNABLE, ids=name)
+def test_blocks_run(path, folder):
+    run(path, folder, slow=False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", [p for p in RUNNABLE if any(b.word == "slow" for b in blocks(p))], ids=name)
+def test_long_blocks_run_too(path, folder):
+    run(path, folder, slow=True)
+
+
+def test_the_readme_counts_the_methods():
+    text = (ROOT / "README.md").read_text()
+    assert f"{len(METHODS)} names" in text
+
+
+def test_plain_pytorch_from_the_readme_gives_the_personal_model(folder):
+    """Its five lines, on samples normalised by the numbers in the file's metadata."""
+    config = resolve({"method": "apple", "rounds": 1, "clients": 3, "model": {"hidden": [64]}})
+    pomona.run(config, folder / "runs" / "apple")
+    (five,) = (b for b in blocks(ROOT / "README.md") if "load_state_dict" in b.text)
+    assert len(five.text.splitlines()) == 5
+    runner = Runner()
+    runner.run(five)
+    model = PersonalModel.load(folder / "runs/apple/models/client-00.safetensors")
+    x = np.arange(128, dtype=np.uint8).reshape(2, 8, 8, 1)
+    normalised = (torch.from_numpy(x).float() - model.about["shift"][0]) / model.about["scale"][0]
+    assert torch.equal(runner.names["net"](normalised), model.outputs(x))
+
+
+def test_the_citation_file_is_one():
+    """The fields that the format (1.2.0) requires, and the version and licence of the package."""
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert {"cff-version", "message", "title", "authors"} <= cited.keys()
+    assert all({"name"} <= a.keys() or {"family-names", "given-names"} <= a.keys() for a in cited["authors"])
+    package = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert (cited["version"], cited["license"]) == (package["version"], package["license"])
+    assert cited["cff-version"] == "1.2.0"
+    assert cited["type"] == "software"
+
+
+def test_the_pages_of_the_methods_are_those_of_the_code():
+    folder = ROOT / "docs/methods"
+    assert {p.name: p.read_text() for p in folder.iterdir()} == pages(), "run: pomona methods --out docs/methods"

@@ -1,0 +1,194 @@
+"""What is exported answers as the personal model does, on the data it was trained for."""
+
+import copy
+import json
+from collections import OrderedDict
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+import pomona
+from pomona.cli import main
+from pomona.config import resolve
+from pomona.errors import ConfigError
+from pomona.export import FORMATS, NEEDED, export
+from pomona.personal import PersonalModel
+from pomona.scenario import Scenario
+
+SMALL = {"method": "fedavg-ft", "rounds": 1, "batch_size": 16, "workers": 1, "lr": 0.1}
+DIGITS = {**SMALL, "data": {"name": "digits", "train_limit": 240, "test_limit": 60}, "clients": 3}
+
+
+def patients(folder):
+    """A table whose columns have other places and sizes than the numbers a network likes."""
+    draw = np.random.Generator(np.random.Philox(3))
+    x = np.stack([draw.normal(60, 12, 120), draw.normal(0.002, 0.001, 120)], axis=1)
+    rows = [f"{a:.3f},{b:.6f},{'ill' if a > 60 else 'well'},{'AB'[k % 2]}" for k, (a, b) in enumerate(x)]
+    (folder / "patients.csv").write_text("\n".join(["age,dose,outcome,site", *rows]) + "\n")
+    return {
+        "name": "csv",
+        "path": str(folder / "patients.csv"),
+        "label_column": "outcome",
+        "client_column": "site",
+    }
+
+
+def reviews(folder):
+    """Texts of two kinds."""
+    rows = [f"{('good day' if k % 2 else 'bad night')} number {k % 7},{'up' if k % 2 else 'down'}" for k in range(80)]
+    (folder / "reviews.csv").write_text("\n".join(["text,mood", *rows]) + "\n")
+    return {
+        "name": "csv-text",
+        "path": str(folder / "reviews.csv"),
+        "label_column": "mood",
+        "text_columns": ["text"],
+        "sequence_length": 6,
+    }
+
+
+def normed(settings, input_shape, n_outputs, vocabulary):
+    """A network with BatchNorm, whose counters of batches no run needs."""
+    steps = OrderedDict(flatten=nn.Flatten(), fc1=nn.Linear(64, 6), bn=nn.BatchNorm1d(6), fc2=nn.Linear(6, n_outputs))
+    return nn.Sequential(steps)
+
+
+def command(*words):
+    """A command's exit code."""
+    with pytest.raises(SystemExit) as stop:
+        main([str(word) for word in words])
+    return stop.value.code
+
+
+KINDS = ["images", "a table", "texts", "batch normalisation"]
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def exported(request, tmp_path_factory):
+    """The folder with a run's first client in every format, its model, and test samples as their owner holds them."""
+    folder = tmp_path_factory.mktemp("export")
+    trees = {
+        "images": {**DIGITS, "model": {"name": "small"}},
+        "a table": {**SMALL, "data": patients(folder), "model": {"name": "mlp", "hidden": [5]}},
+        "texts": {**SMALL, "data": reviews(folder), "clients": 2, "model": {"name": "fasttext", "width": 4}},
+        "batch normalisation": {**DIGITS, "model": {"name": f"{__name__}:normed"}},
+    }
+    config = resolve(trees[request.param])
+    scenario = Scenario.prepare(config)
+    pomona.run(config, folder / "run")
+    for to in FORMATS:
+        assert command("export", folder / "run", "--client", "0", "--to", to) == 0
+    x = scenario.dataset.x[scenario.partition.clients[0].test][:7]
+    assert len(x) == 7
+    net = PersonalModel.load(folder / "run" / "models" / "client-00.safetensors")
+    return folder / "run" / "exports" / "client-00", net, x
+
+
+def test_every_format_answers_as_the_personal_model_for_any_batch(exported):
+    path, net, x = exported
+    program = torch.export.load(path.with_suffix(".pt2")).module()
+    session = onnxruntime.InferenceSession(path.with_suffix(".onnx"))
+    plain = copy.deepcopy(net.module)
+    plain.load_state_dict({k: torch.zeros_like(v) for k, v in plain.state_dict().items()})
+    plain.load_state_dict(load_file(path.with_suffix(".safetensors")))  # strict: nothing missing, nothing over
+    for samples in (x, x[:1]):
+        expected = net.outputs(samples)
+        assert expected.abs().max() > 0
+        assert torch.equal(PersonalModel(plain, net.about).outputs(samples), expected)
+        torch.testing.assert_close(program(torch.from_numpy(samples)), expected)
+        (outputs,) = session.run(None, {"inputs": samples})
+        np.testing.assert_allclose(outputs, expected.numpy(), rtol=1e-4, atol=1e-5)
+
+
+def test_exported_tensors_are_still_a_model(exported):
+    path, net, x = exported
+    assert torch.equal(PersonalModel.load(path.with_suffix(".safetensors")).outputs(x), net.outputs(x))
+
+
+def test_what_outputs_mean_goes_along_and_no_path_does(exported):
+    path, net, x = exported
+    with safe_open(path.with_suffix(".safetensors"), "pt") as file:
+        told = [file.metadata()["pomona"]]
+    extra = {"pomona": ""}
+    torch.export.load(path.with_suffix(".pt2"), extra_files=extra)
+    graph = onnx.load(path.with_suffix(".onnx"))
+    told += [extra["pomona"], {p.key: p.value for p in graph.metadata_props}["pomona"]]
+    for text in told:
+        about = json.loads(text)
+        assert {k: about[k] for k in net.about} == net.about
+        assert about["inputs"] == f"(batch, {', '.join(map(str, x.shape[1:]))}) {x.dtype}"
+    for to in FORMATS:
+        held = path.with_suffix(f".{to}").read_bytes()
+        assert b"site-packages" not in held, to
+        assert b"export.py" not in held, to
+
+
+def logistic_file(path, network="logistic"):
+    """A model file made by hand: 2 features, 2 classes, shift 1 and scale 2."""
+    about = {
+        "format": "pomona-model-1", "client": "A", "model": "personal, trained", "network": {"name": network},
+        "input_shape": [2], "outputs": 2, "vocabulary": 0, "words": [], "classes": ["no", "yes"],
+        "targets": "classes", "shift": [1.0, 1.0], "scale": [2.0, 2.0],
+    }  # fmt: skip
+    tensors = {"fc1.weight": torch.tensor([[1.0, 2.0], [3.0, 4.0]]), "fc1.bias": torch.tensor([0.5, -0.5])}
+    save_file(tensors, path, {"pomona": json.dumps(about)})
+
+
+def test_a_program_normalises_by_hand(tmp_path):
+    """At (3, 5): ((3 - 1) / 2, (5 - 1) / 2) = (1, 2); outputs 1 + 4 + 0.5 and 3 + 8 - 0.5."""
+    logistic_file(tmp_path / "m.safetensors")
+    export(PersonalModel.load(tmp_path / "m.safetensors"), tmp_path / "m.pt2", "pt2")
+    program = torch.export.load(tmp_path / "m.pt2").module()
+    assert program(torch.tensor([[3.0, 5.0]])).tolist() == [[5.5, 10.5]]
+
+
+class Wayward(nn.Sequential):
+    """Its course depends on the values it meets: no graph shows that."""
+
+    def __init__(self):
+        super().__init__(OrderedDict(fc1=nn.Linear(2, 2)))
+
+    def forward(self, x):
+        return self.fc1(x) if x.sum() > 7 else self.fc1(-x)
+
+
+def wayward(settings, input_shape, n_outputs, vocabulary):
+    return Wayward()
+
+
+def test_a_network_without_a_graph_is_said(tmp_path):
+    logistic_file(tmp_path / "m.safetensors", network=f"{__name__}:wayward")
+    net = PersonalModel.load(tmp_path / "m.safetensors")
+    with pytest.raises(ConfigError, match=r"cannot be traced.*safetensors"):
+        export(net, tmp_path / "m.pt2", "pt2")
+    assert not (tmp_path / "m.pt2").exists()
+    export(net, tmp_path / "plain.safetensors", "safetensors")
+
+
+def test_missing_packages_are_said(tmp_path, monkeypatch):
+    logistic_file(tmp_path / "m.safetensors")
+    monkeypatch.setattr("pomona.export.find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=f"{' and '.join(NEEDED)}; pip install"):
+        export(PersonalModel.load(tmp_path / "m.safetensors"), tmp_path / "m.onnx", "onnx")
+
+
+@pytest.mark.parametrize(("client", "said"), [("9", "a number from 0 to 2"), ("client 7", "did you mean client ")])
+def test_an_unknown_client_is_one_line(client, said, tmp_path, capsys):
+    pomona.run(resolve({**DIGITS, "model": {"name": "logistic"}}), tmp_path / "run")
+    assert command("export", tmp_path / "run", "--client", client, "--to", "pt2") == 2
+    assert said in capsys.readouterr().err
+    to = ("--to", "safetensors", "--out", tmp_path / "m", "--json")
+    assert command("export", tmp_path / "run", "--client", "client 2", *to) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said == {
+        "written": str(tmp_path / "m"),
+        "client": "client 2",
+        "model": "personal, received",
+        "inputs": "(batch, 8, 8, 1) uint8",
+    }
+    assert PersonalModel.load(tmp_path / "m").about["client"] == "client 2"

@@ -1,0 +1,116 @@
+"""What lies in the folder before a command: runs that were stopped, damaged files, data of one's own."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+
+
+def half(words, number=3):
+    """A run of two committed rounds."""
+    return lambda world: world.begun(words, number)
+
+
+def damaged(words, how, which):
+    """A run of two committed rounds, of whose checkpoints ``which`` were changed."""
+
+    def before(world):
+        world.begun(words, 3)
+        for path in sorted(world.out.glob("checkpoints/round-*"))[which]:
+            path.write_bytes(how(path.read_bytes()))
+
+    return before
+
+
+def flipped(content):
+    """One bit in the middle is another."""
+    middle = len(content) // 2
+    return content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
+
+
+class Canary:
+    """Whoever unpickles it runs code."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return Path.touch, (self.path,)
+
+
+def pickled(words):
+    """A run of two committed rounds, whose checkpoints were replaced by what torch.save writes."""
+
+    def before(world):
+        world.begun(words, 3)
+        for path in world.out.glob("checkpoints/round-*"):
+            torch.save({"w": Canary(world.folder / "canary")}, path)
+
+    return before
+
+
+def finished(words):
+    """A whole run."""
+
+    def before(world):
+        assert world.run(words) == 0
+
+    return before
+
+
+def ledgers(words, change):
+    """A private run of two committed rounds, whose ledgers ``change(path)`` was done to."""
+
+    def before(world):
+        world.begun(words, 3)
+        for path in world.out.glob("private/dp/*/ledger.jsonl"):
+            change(path)
+
+    return before
+
+
+def table(text):
+    """A CSV file."""
+    return lambda world: (world.folder / "own.csv").write_text(text)
+
+
+def arrays(**content):
+    """An archive of arrays."""
+    return lambda world: np.savez(world.folder / "own.npz", **content)
+
+
+def truncated(**content):
+    """An archive of arrays without its end."""
+
+    def before(world):
+        arrays(**content)(world)
+        path = world.folder / "own.npz"
+        path.write_bytes(path.read_bytes()[:-100])
+
+    return before
+
+
+def pickled_arrays(world):
+    """An archive with Python objects in it."""
+    x = np.array([Canary(world.folder / "canary")] * 30, dtype=object)
+    np.savez(world.folder / "own.npz", x=x, y=np.arange(30) % 3, allow_pickle=True)
+
+
+def in_the_way(world):
+    """A file where the folder should be."""
+    world.out.write_text("mine")
+
+
+def takes_nothing(world):
+    """An output folder on a file system that takes nothing."""
+    world.out = Path("/proc/pomona")
+
+
+def sites(sizes, label=lambda i, k: k % 2):
+    """A table of clients: a name, two numbers and a label a line."""
+    lines = [
+        f"{name},{(7 * k + 3 * i) % 11},{(5 * k + i) % 13},{label(i, k)}"
+        for i, (name, n) in enumerate(sizes.items())
+        for k in range(n)
+    ]
+    return table("\n".join(["site,a,b,y", *lines]) + "\n")

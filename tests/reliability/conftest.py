@@ -1,0 +1,8 @@
+import pytest
+from runs import Spawner
+
+
+@pytest.fixture(scope="module")
+def spawner():
+    with Spawner() as own:
+        yield own

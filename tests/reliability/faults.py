@@ -1,0 +1,121 @@
+"""What is done to a process from within, once and for good; the process is not one of the tests'."""
+
+import os
+import signal
+from pathlib import Path
+
+
+def kill():
+    """Die at once."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def killed_at(owner, name, number, after):
+    """Die at call ``number`` of a function, from 0, before it or after it is done."""
+    function, calls = getattr(owner, name), [0]
+
+    def counted(*args, **kwargs):
+        at, calls[0] = calls[0] == number, calls[0] + 1
+        if at and not after:
+            kill()
+        result = function(*args, **kwargs)
+        if at:
+            kill()
+        return result
+
+    setattr(owner, name, counted)
+
+
+def killed_in_save(step, after, round_):
+    """Die in the save of a round, before or after one step of it: open, write, fsync, replace, fsync folder, unlink."""
+    from pomona.federation import checkpoint, durable
+
+    save, pieces = checkpoint.save, checkpoint.pieces
+
+    def saves(folder, number, *rest):
+        if number == round_:
+            match step:
+                case "open":
+                    killed_at(Path, "open", 0, after)
+                case "write":
+                    checkpoint.pieces = lambda *args: cut_short(pieces(*args))
+                case "fsync":
+                    killed_at(os, "fsync", 0, after)
+                case "replace":
+                    killed_at(Path, "replace", 0, after)
+                case "fsync folder":
+                    killed_at(durable, "sync", 0, after)
+                case "unlink":
+                    killed_at(Path, "unlink", 0, after)
+        return save(folder, number, *rest)
+
+    def cut_short(whole):
+        for count, piece in enumerate(whole):
+            if count == 3:
+                kill()
+            yield piece
+
+    checkpoint.save = saves
+
+
+def killed_after_entries(number):
+    """Die once so many entries of privacy ledgers are durable, before any use of the last one's noise."""
+    from pomona.privacy.ledger import Ledger
+
+    killed_at(Ledger, "append", number - 1, after=True)
+
+
+def no_room(bytes_):
+    """Let no file grow beyond so many bytes."""
+    import resource
+
+    resource.setrlimit(resource.RLIMIT_FSIZE, (bytes_, bytes_))
+
+
+def killed_after_commit(round_):
+    """Die when a round is durable and the next has not begun."""
+    from pomona.federation.commits import Commits
+
+    killed_at(Commits, "commit", round_ - 1, after=True)
+
+
+def worker_killed(times):
+    """The first ``times`` times that round 3 is trained, a worker is shot, as by the kernel when memory runs out."""
+    from pomona.transport.processes import Workers
+
+    visit, left = Workers.visit, [times]
+
+    def visits(self, asked, down):
+        if asked.round.number == 3 and asked.trains and left[0]:
+            left[0] -= 1
+            os.kill(self._processes[0].pid, signal.SIGKILL)
+        return visit(self, asked, down)
+
+    Workers.visit = visits
+
+
+def slow_steps():
+    """Every gradient takes a third of a second."""
+    import time
+
+    from pomona.objective.cohort import Cohort
+
+    gradient = Cohort.gradient
+
+    def slowly(self, *args, **kwargs):
+        time.sleep(0.3)
+        return gradient(self, *args, **kwargs)
+
+    Cohort.gradient = slowly
+
+
+def no_reader(handle):
+    """Whoever read standard output (1) or standard error (2) is gone."""
+    reader, writer = os.pipe()
+    os.dup2(writer, handle)
+    os.close(reader)
+
+
+def full(handle):
+    """Standard output (1) or standard error (2) goes to a file on a full disk."""
+    os.dup2(os.open("/dev/full", os.O_WRONLY), handle)

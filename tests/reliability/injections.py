@@ -1,0 +1,207 @@
+"""Faults put into a run in this process: what a client sends, what a disk does. All are undone with the patch."""
+
+import errno
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from pomona import simulate
+from pomona.errors import ProtocolError
+from pomona.federation import checkpoint, loop
+from pomona.federation.admission import Arrival, admit
+from pomona.federation.clients import Reply
+from pomona.federation.uplink import decode, largest
+from pomona.objective.cohort import Cohort
+from pomona.record import Record
+from pomona.transport.processes import Inline
+
+
+def replies(change):
+    """Pass the replies of every training visit through ``change(round, replies)``."""
+
+    def fault(patch):
+        visit = Inline.visit
+
+        def visits(self, asked, down):
+            given = visit(self, asked, down)
+            return change(asked.round.number, given) if asked.trains else given
+
+        patch.setattr(Inline, "visit", visits)
+
+    return fault
+
+
+def uplink(change, rounds=(2,), clients=(1,)):
+    """In these rounds these clients send ``change(uplink)``."""
+
+    def changed(number, given):
+        return [replace(r, uplink=change(r.uplink)) if r.client in clients and number in rounds else r for r in given]
+
+    return replies(changed)
+
+
+def absent(rounds=(2,), client=1):
+    """In these rounds a client does not answer."""
+
+    def without(number, given):
+        return [Reply(client, fault="away") if r.client == client and number in rounds else r for r in given]
+
+    return replies(without)
+
+
+def core(function):
+    """An uplink whose core is another tensor."""
+    return lambda sent: {**sent, "core": function(sent["core"])}
+
+
+def one(value):
+    """A core with one wrong number."""
+    return core(lambda w: torch.where(torch.arange(len(w)) == 7, value, w))
+
+
+def told(**claims):
+    """In round 2 client 1 claims another run, round (by difference) or number of samples."""
+
+    def fault(patch):
+        def arrives(run, number, client, samples, tensors):
+            claim = {"run": run, "round": number, "samples": samples}
+            if (number, client) == (2, 1):
+                claim |= {k: number + v if k == "round" else v for k, v in claims.items()}
+            return Arrival(client=client, tensors=tensors, **claim)
+
+        patch.setattr(loop, "Arrival", arrives)
+
+    return fault
+
+
+def wire(data):
+    """In round 2 client 1 sends ``data(spec)`` as bytes, which are read as a peer's are."""
+
+    def fault(patch):
+        def judges(arrivals, expected, history):
+            sent = [replace(a, tensors=read(expected.spec)) if asked(a) else a for a in arrivals]
+            return admit(sent, expected, history)
+
+        def asked(arrival):
+            return (arrival.round, arrival.client) == (2, 1)
+
+        def read(spec):
+            try:
+                return decode(data(spec), spec, largest(spec))
+            except ProtocolError as wrong:
+                return wrong
+
+        patch.setattr(loop, "admit", judges)
+
+    return fault
+
+
+def late(patch):
+    """All uplinks of a round come once more in the next, before its own."""
+    before = []
+
+    def admits(arrivals, expected, history):
+        verdict = admit([*before, *arrivals], expected, history)
+        before[:] = arrivals
+        return verdict
+
+    patch.setattr(loop, "admit", admits)
+
+
+def twice(function):
+    """Every reply comes twice, the second time changed and in the opposite order."""
+    return replies(lambda _, given: [*given, *(replace(r, uplink=function(r.uplink)) for r in reversed(given))])
+
+
+def stopped(number):
+    """Ctrl-C when a round has been trained and not yet committed."""
+
+    def fault(patch):
+        commit = loop.Loop._commit
+
+        def commits(self, state, at):
+            if at == number:
+                raise KeyboardInterrupt
+            commit(self, state, at)
+
+        patch.setattr(loop.Loop, "_commit", commits)
+
+    return fault
+
+
+def full_disk(number):
+    """No room for the checkpoint of a round."""
+
+    def fault(patch):
+        publish = checkpoint.publish
+
+        def publishes(folder, pieces, name):
+            if any(p.name.startswith(f"round-{number - 1:06d}") for p in folder.glob("*")):
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return publish(folder, pieces, name)
+
+        patch.setattr(checkpoint, "publish", publishes)
+
+    return fault
+
+
+def full_record(number):
+    """No room for the events of a round."""
+
+    def fault(patch):
+        event = Record.event
+
+        class Full:
+            def write(self, _):
+                raise OSError(errno.ENOSPC, "No space left on device")
+
+            def close(self): ...
+
+        def events(self, kind, **body):
+            if kind == "round" and body["round"] == number:
+                self._file.close()
+                self._file = Full()
+            event(self, kind, **body)
+
+        patch.setattr(Record, "event", events)
+
+    return fault
+
+
+def unreadable(patch):
+    """The disk fails under the newest checkpoint."""
+    opens = Path.open
+
+    def opened(self, mode="r", *rest, **more):
+        if self.name.startswith("round-000002") and "w" not in mode:
+            raise OSError(errno.EIO, "Input/output error")
+        return opens(self, mode, *rest, **more)
+
+    patch.setattr(Path, "open", opened)
+
+
+def other_versions(patch):
+    """The rest of the run is made with another PyTorch."""
+    patch.setattr(simulate, "versions", lambda: {"python": "3.0", "torch": "0.1"})
+
+
+def other_form(patch):
+    """The code writes checkpoints of another form."""
+    patch.setattr(checkpoint, "SCHEMA", -1)
+
+
+def jumping_clock(patch):
+    """The wall clock jumps by a day, forth and back, at every look."""
+    days = iter([86400.0 * (-1) ** k for k in range(10_000)])
+    for module in ("pomona.simulate.time", "pomona.federation.status.time.time"):
+        patch.setattr(module, lambda: 1.7e9 + next(days))
+
+
+def no_training(patch):
+    """Whoever computes a gradient fails the test."""
+
+    def fails(*_):
+        raise AssertionError("training began")
+
+    patch.setattr(Cohort, "gradient", fails)

@@ -1,0 +1,189 @@
+"""The faults that need a process of their own: kills, signals, locks, standard streams; see ``rows``."""
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from runs import BASE, PRIVATE, Spawner, outcome
+
+from pomona.federation import checkpoint
+from pomona.federation.status import read_status
+
+
+def wait(run):
+    """Let it end by itself."""
+
+
+@dataclass(frozen=True)
+class Process:
+    """A fault.
+
+    Attributes:
+        id: its number in the table of scenarios, and what is done.
+        code: of the process; minus the signal that killed it.
+        said: what it must say.
+        fault: from ``faults``, by name and arguments.
+        act: what is done while it runs.
+        then: what must hold afterwards.
+        words: the run's settings.
+    """
+
+    id: str
+    code: int
+    said: tuple[str, ...]
+    fault: tuple[object, ...]
+    act: Callable[["Run"], None]
+    then: Callable[["Run", "Process"], None]
+    words: tuple[str, ...]
+
+
+@dataclass
+class Run:
+    """A process that trains, what it says, and the outcome of one of the same settings that nothing happened to."""
+
+    spawner: Spawner
+    folder: Path
+    words: tuple[str, ...]
+    whole: Callable[[tuple[str, ...]], object]
+    process: int = 0
+
+    @property
+    def out(self):
+        return self.folder / "run"
+
+    @property
+    def log(self):
+        return self.folder / "log"
+
+    def command(self):
+        """The words that begin it, and go on with it."""
+        return ["run", *self.words[:1], *BASE, *self.words[1:], "--no-report", "--resume", "--out", str(self.out)]
+
+    def start(self, fault=()):
+        """Begin."""
+        self.process = self.spawner.start(self.command(), self.log, fault)
+
+    def until(self, round_):
+        """Wait until a round is committed."""
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            with suppress(Exception):
+                if read_status(self.out).round >= round_:
+                    return
+            time.sleep(0.01)
+        raise AssertionError(self.log.read_text())
+
+
+# What is done while it runs.
+
+
+def send(number, seconds=5.0):
+    """A signal in a round, which ends the process soon."""
+
+    def act(run):
+        run.until(2)
+        time.sleep(0.1)  # some steps of the next round
+        began = time.monotonic()
+        os.kill(run.process, number)
+        run.ended = run.spawner.wait(run.process, seconds)
+        assert run.ended is not None
+        assert time.monotonic() - began < seconds
+
+    return act
+
+
+def interrupt_twice(run):
+    """Two interrupts, one on the other's heels."""
+    run.until(2)
+    os.kill(run.process, signal.SIGINT)
+    time.sleep(0.02)
+    with suppress(ProcessLookupError):
+        os.kill(run.process, signal.SIGINT)
+
+
+def beside(run):
+    """A second process in the same folder, which must refuse and name the first."""
+    run.until(1)
+    code, said = run.spawner.run(run.command(), run.folder / "second.log")
+    assert code == 5, said
+    assert f"error[LOCKED]: {run.out} is in use by process {run.process}" in said
+
+
+def orphaned(run):
+    """The first process is killed; its lock must not outlive it."""
+    run.until(1)
+    os.kill(run.process, signal.SIGKILL)
+
+
+# What must still hold.
+
+
+def goes_on(run, row):
+    """Resumed, it ends as a run that nothing happened to."""
+    found, corrupt = checkpoint.newest(run.out / "checkpoints")
+    assert corrupt == {}
+    status, done = read_status(run.out), found.number if found else 0
+    assert status.code == (None if row.code < 0 else row.code)
+    assert done - 1 <= status.round <= done
+    code, said = run.spawner.run(run.command(), run.log)
+    assert code == 0, said
+    as_whole(run, row)
+
+
+def as_whole(run, row):
+    """Ends as a run that nothing happened to."""
+    assert outcome(run.out) == run.whole(row.words)
+    assert read_status(run.out).state == "finished"
+    assert not list(run.out.rglob(".unfinished"))
+
+
+def is_charged(run, row):
+    """The ledger has the release; resumed, it ends as a run that nothing happened to and has cost no more."""
+    ledgers = sorted(run.out.glob("private/dp/*/ledger.jsonl"))
+    known = [path.read_text().splitlines() for path in ledgers]
+    assert sum(len(lines) - 1 for lines in known) == row.fault[1]
+    code, said = run.spawner.run(run.command(), run.log)
+    assert code == 0, said
+    as_whole(run, row)
+    for path, lines in zip(ledgers, known, strict=True):
+        after = path.read_text().splitlines()
+        assert after[: len(lines)] == lines
+        assert len(set(after)) == len(after)
+
+
+APPLE = ("apple", "rounds=4", "workers=1")
+WORKERS = ("apple", "rounds=4", "workers=2")
+HIDDEN = (*APPLE, PRIVATE)
+
+
+def process(id_, code, said=(), fault=(), act=wait, then=goes_on, words=APPLE):
+    """A fault in a process of its own."""
+    return Process(id_, code, said, fault, act, then, words)
+
+
+SLOW = ("slow_steps",)
+STEPS = ("open", "fsync", "replace", "fsync folder", "unlink")
+KILLED = -signal.SIGKILL
+
+PROCESSES = [
+    process("F1 a worker process is killed in a round", 0, ("died", "once more from the last committed round"), ("worker_killed", 1), then=as_whole, words=WORKERS),
+    process("F4 SIGKILL between two rounds", KILLED, fault=("killed_after_commit", 2)),
+    process("F5 SIGKILL in the save of a round: half written", KILLED, fault=("killed_in_save", "write", False, 3)),
+    *(process(f"F5 SIGKILL in the save of a round: {when} {step}", KILLED, fault=("killed_in_save", step, when == "after", 3)) for step in STEPS for when in ("before", "after")),
+    process("F7 no file may grow beyond 8 kB", 6, ("File too large", "then resume"), ("no_room", 8192)),
+    process("F41 Ctrl-C in a round", 130, ("error[INTERRUPTED]", "--resume"), SLOW, send(signal.SIGINT)),
+    process("F41 Ctrl-C in a round of worker processes", 130, ("error[INTERRUPTED]", "--resume"), SLOW, send(signal.SIGINT), words=WORKERS),
+    process("F42 Ctrl-C twice", 130, ("error[INTERRUPTED]",), SLOW, interrupt_twice),
+    process("F42 SIGTERM in a round", 143, (), SLOW, send(signal.SIGTERM)),
+    process("F43 a second process in the same folder", 0, (), SLOW, beside, as_whole),
+    process("F43 SIGKILL of the process that holds the folder", KILLED, (), SLOW, orphaned),
+    process("F46 a worker process is killed in a round, and again", 1, ("error[ERROR]", "enough memory"), ("worker_killed", 2), words=WORKERS),
+    process("F47 SIGKILL between ledger and use of a release", KILLED, fault=("killed_after_entries", 20), then=is_charged, words=HIDDEN),
+    process("F50 nobody reads standard error", 0, fault=("no_reader", 2), then=as_whole),
+    process("F50 nobody reads standard output", 0, fault=("no_reader", 1), then=as_whole),
+    process("F50 standard error goes to a full disk", 0, fault=("full", 2), then=as_whole),
+]  # fmt: skip

@@ -1,0 +1,163 @@
+"""The faults put into a run in this process: what is done, how the command ends, what it says, what holds then.
+
+The numbers are those of the table in docs/reliability.md, which is made from these rows.
+"""
+
+import io
+import json
+import shutil
+from pathlib import Path
+
+import beginnings as begin
+import holds
+import injections as inject
+import numpy as np
+import torch
+from runs import BASE, PRIVATE
+from world import Row, nothing
+
+ROUNDS = 4
+APPLE = ("apple", f"rounds={ROUNDS}", "workers=1")
+ASKING = (*APPLE, "method.budget=2")
+HIDDEN = (*APPLE, PRIVATE)
+UNCHANGED = (*APPLE, "lr=1e-30", "method.dr_lr=1e-30")
+CSV = ("fedavg", "rounds=2", "workers=1", "data=csv", "data.path={here}/own.csv", "data.label_column=y", "model=mlp")
+SITES = (*CSV, "data.client_column=site")
+NPZ = ("fedavg", "rounds=2", "workers=1", "data=npz", "data.path={here}/own.npz", "clients=2", "model=mlp")
+X = np.random.Generator(np.random.Philox(1)).normal(size=(60, 4)).astype(np.float32)
+Y = np.arange(60) % 3
+PIXELS = np.random.Generator(np.random.Philox(2)).integers(0, 256, (60, 8, 8), dtype=np.uint8)
+HALF = begin.half(APPLE)
+LONE = begin.sites({"a": 20, "b": 20, "lone": 1})
+PATHS = begin.sites({"../../x": 20, "/etc/passwd": 20, "ü" * 300: 20, "\u0430pple": 20, "apple": 20})
+
+
+def row(id_, code, said=(), words=APPLE, before=nothing, fault=nothing, then=holds.as_whole, options=(), base=BASE):
+    """A fault in a run from its start."""
+    return Row(id_, code, words, said, before, fault, then, options, base)
+
+
+def resumed(id_, code, said=(), before=HALF, **more):
+    """A fault when the command goes on with a run of two committed rounds."""
+    return row(id_, code, said, before=before, options=("--resume",), **more)
+
+
+def refused(id_, said, change):
+    """Client 1's uplink of round 2 is changed, and refused."""
+    return row(id_, 0, ("client 1, round 2", said), fault=inject.uplink(change), then=holds.as_absent)
+
+
+def unread(id_, said, data):
+    """Client 1 sends other bytes in round 2, which are refused."""
+    return row(id_, 0, ("client 1, round 2", said), fault=inject.wire(data), then=holds.as_absent)
+
+
+def told(id_, said, **claims):
+    """Client 1's uplink of round 2 claims something else, and is refused."""
+    return row(id_, 0, ("client 1", said), fault=inject.told(**claims), then=holds.as_absent)
+
+
+def own(id_, code, said, words, before, then=holds.unwritten):
+    """A run with data of one's own."""
+    return row(id_, code, said, words, before, then=then, base=())
+
+
+def header(claim, name="core"):
+    """The bytes of a file whose header tells this of a tensor, and which has no more."""
+    text = json.dumps({name: claim}).encode()
+    return len(text).to_bytes(8, "little") + text
+
+
+def torch_file(spec):
+    """What torch.save writes."""
+    file = io.BytesIO()
+    torch.save({name: torch.zeros(t.shape) for name, t in spec.items()}, file)
+    return file.getvalue()
+
+
+def twice_named(spec):
+    """A header with one name twice."""
+    text = b'{"core": {}, "core": {}}'
+    return len(text).to_bytes(8, "little") + text
+
+
+NEWEST, ALL = slice(-1, None), slice(None)
+STORAGE = [
+    row("F7 no room for a checkpoint", 6, ("No space left", "round 3", "up to 2 are kept", "resume"), fault=inject.full_disk(3), then=holds.goes_on),
+    row("F7 no room for the record", 6, ("No space left", "events.jsonl"), fault=inject.full_record(3), then=holds.goes_on),
+    row("F8 a file where the folder should be", 6, ("error[STORAGE]", "run"), before=begin.in_the_way, fault=inject.no_training, then=holds.as_it_was),
+    row("F8 a file system that takes nothing", 6, ("error[STORAGE]", "/proc/pomona"), before=begin.takes_nothing, fault=inject.no_training, then=holds.unwritten),
+    resumed("F9 the newest checkpoint cannot be read", 0, ("Input/output error", "round 1"), fault=inject.unreadable),
+    resumed("F10 one bit of the newest checkpoint is wrong", 0, ("round-000002", "checksum", "round 1"), begin.damaged(APPLE, begin.flipped, NEWEST)),
+    resumed("F10 the newest checkpoint is empty", 0, ("round-000002", "round 1"), begin.damaged(APPLE, lambda _: b"", NEWEST)),
+    resumed("F11 all checkpoints are damaged", 4, ("all 2 checkpoints",), begin.damaged(APPLE, begin.flipped, ALL), then=holds.untouched),
+    resumed("F12 resumed with other settings", 4, ("config.lr", "config.seed"), words=(*APPLE, "lr=0.2", "seed=3"), then=holds.untouched),
+    resumed("F12 resumed with other data", 4, ("data",), words=(*APPLE, "data.train_limit=200"), then=holds.untouched),
+    resumed("F12 resumed with another model", 4, ("config.model.hidden",), words=(*APPLE, "model.hidden=[9]"), then=holds.untouched),
+    resumed("F12 resumed with another method", 4, ("config.method.name",), words=("fedavg", *APPLE[1:]), then=holds.untouched),
+    resumed("F12 resumed with another form of checkpoints", 4, ("schema",), fault=inject.other_form, then=holds.untouched),
+    resumed("F13 resumed with another PyTorch", 0, ("torch", "0.1", "last bits"), fault=inject.other_versions),
+    resumed("F13 resumed with more worker processes", 0, words=(*APPLE, "workers=2")),
+    resumed("F14 a finished run is resumed", 0, ("is finished",), begin.finished(APPLE), then=holds.untouched),
+]  # fmt: skip
+
+UPLINKS = [
+    row("F15 every uplink comes twice", 0, ("the same uplink again",), fault=inject.twice(dict)),
+    row("F16 every uplink comes twice, the second time another", 0, ("a second uplink", "which counts"), fault=inject.twice(inject.core(lambda w: w + 1))),
+    told("F17 an uplink for an earlier round", "it is for round 1", round=-1),
+    told("F17 an uplink for a later round", "it is for round 3", round=1),
+    told("F17 an uplink for another run", "it is for run 'other'", run="other"),
+    row("F18 every uplink comes again a round late", 0, ("it is for round 1", "it is for round 3"), fault=inject.late),
+    refused("F23 an uplink with one NaN", "not finite (1 of", inject.one(torch.nan)),
+    refused("F23 an uplink with one infinity", "not finite (1 of", inject.one(-torch.inf)),
+    row("F23 one client sends NaN in every round", 0, ("client 1, round 3",), (*APPLE, "rounds=5"), fault=inject.uplink(inject.one(torch.nan), range(1, 6)), then=holds.in_quarantine),
+    row("F23 all clients send NaN", 7, ("no uplink of round 3",), fault=inject.uplink(inject.one(torch.nan), (3,), range(4)), then=holds.goes_on),
+    refused("F24 a shape that broadcasts", "has shape (1,)", inject.core(lambda w: w[:1])),
+    refused("F24 no dimension", "has shape ()", inject.core(lambda w: w[0])),
+    refused("F24 one dimension more", "has shape (1, ", inject.core(lambda w: w[None])),
+    refused("F24 one number more", "has shape", inject.core(lambda w: torch.cat([w, w[:1]]))),
+    *(refused(f"F25 {str(t)[6:]} for float32", f"has dtype {t}", inject.core(lambda w, t=t: w.to(t))) for t in (torch.float16, torch.float64, torch.int32, torch.complex64)),
+    refused("F25 text for a tensor", "is no plain tensor", lambda sent: {**sent, "core": "weights"}),
+    refused("F26 a tensor is missing", "is missing", lambda _: {}),
+    refused("F26 a tensor too many", "is unknown", lambda sent: {**sent, "more": torch.zeros(1)}),
+    unread("F26 a name twice", "stands in the header twice", twice_named),
+    row("F26 tensors in another order", 0, (), ASKING, fault=inject.uplink(lambda sent: dict(reversed(sent.items())))),
+    *(told(f"F27 {json.dumps(n)} samples", "samples, registered are", samples=n) for n in (0, -9, float("nan"), float("inf"), 1e18, True, [60])),
+    unread("F28 ten times the bytes declared", "where at most", lambda spec: bytes(40 * sum(t.numel() for t in spec.values()))),
+    unread("F28 a header that tells of 2^40 numbers", "bytes of tensors, 0 are there", lambda _: header({"dtype": "F32", "shape": [2**40], "data_offsets": [0, 2**42]})),
+    unread("F29 an uplink written by torch.save", "an uplink", torch_file),
+    row("F31 an uplink a million times as large", 0, ("client 1, round 2", "norm"), fault=inject.uplink(inject.core(lambda w: w * 1e6)), then=holds.as_absent),
+    row("F32 weights returned unchanged", 0, (), UNCHANGED, then=holds.stays_put),
+    row("F32 weights returned unchanged, with privacy", 0, (), (*UNCHANGED, PRIVATE), then=holds.stays_put),
+]  # fmt: skip
+
+DATA = [
+    resumed("F29 pickles for checkpoints", 4, ("all 2 checkpoints",), begin.pickled(APPLE), then=holds.unharmed),
+    own("F29 pickled objects in an archive", 3, ("own.npz", "objects"), NPZ, begin.pickled_arrays, holds.unharmed),
+    own("F30 clients named like paths, of 300 letters, alike", 0, (), SITES, PATHS, holds.nothing_outside),
+    own("F33 a client with one sample", 0, (), SITES, LONE, holds.trains),
+    own("F33 a client with one sample that must judge models", 3, ("lone", "validation"), ("fedfomo", *SITES[1:]), LONE),
+    own("F34 a client with one class", 0, (), SITES, begin.sites({"a": 20, "b": 20}, lambda i, k: k % 2 if i else 0), holds.nulls),
+    own("F35 clients without samples", 3, ("client",), ("fedavg", "data=digits", "data.train_limit=20", "clients=30"), nothing),
+    own("F36 negative labels", 3, ("own.npz", "20 labels", "first -1 in row 0"), NPZ, begin.arrays(x=X, y=Y - 1)),
+    own("F36 a label between two numbers", 3, ("own.npz", "2.0000001 in row 2"), NPZ, begin.arrays(x=X, y=np.where(np.arange(60) == 2, 2.0000001, Y))),
+    own("F36 labels from 1 to 3 of classes 0 to 2", 3, ("own.npz", "first 3 in row 2"), (*NPZ, "data.classes=['a', 'b', 'c']"), begin.arrays(x=X, y=Y + 1)),
+    own("F36 labels of text", 3, ("own.npz",), NPZ, begin.arrays(x=X, y=np.array(["a", "b", "c"])[Y])),
+    own("F37 bytes as pixels", 0, (), NPZ, begin.arrays(x=PIXELS, y=Y), holds.as_floats),
+    own("F38 one NaN among the inputs", 3, ("own.npz", "first row 17"), NPZ, begin.arrays(x=np.where(np.arange(240).reshape(60, 4) == 70, np.nan, X), y=Y)),
+    own("F39 an archive without its end", 3, ("own.npz",), NPZ, begin.truncated(x=X, y=Y)),
+    own("F39 a line with fewer cells", 3, ("own.csv, line 3",), (*CSV, "clients=2"), begin.table("a,b,y\n1,2,0\n1,2\n")),
+    own("F39 fewer labels than inputs", 3, ("own.npz",), NPZ, begin.arrays(x=X, y=Y[:-1])),
+]  # fmt: skip
+
+RUNNING = [
+    row("F40 a learning rate 100,000 times too large", 8, ("client", "round", "step", "lower lr"), (*APPLE, "lr=1e4", "momentum=0.9"), then=holds.finite),
+    row("F41 Ctrl-C between training and commit", 130, ("error[INTERRUPTED]", "--resume"), fault=inject.stopped(3), then=holds.goes_on),
+    row("F45 the clock jumps by a day at every look", 0, fault=inject.jumping_clock),
+    resumed("F48 ledgers rolled back", 9, ("ledger", "restore"), begin.ledgers(HIDDEN, lambda p: p.write_text("".join(p.read_text().splitlines(keepends=True)[:3]))), words=HIDDEN, then=holds.stops),
+    resumed("F48 ledgers missing", 9, ("ledger", "restore"), begin.ledgers(HIDDEN, Path.unlink), words=HIDDEN, then=holds.stops),
+    resumed("F48 keys and ledgers missing", 9, ("ledger", "restore"), begin.ledgers(HIDDEN, lambda p: shutil.rmtree(p.parent)), words=HIDDEN, then=holds.stops),
+    resumed("F48 ledgers changed", 9, ("ledger", "line 1", "restore"), begin.ledgers(HIDDEN, lambda p: p.write_text(p.read_text().replace("0", "1", 1))), words=HIDDEN, then=holds.stops),
+]  # fmt: skip
+
+ROWS = [*STORAGE, *UPLINKS, *DATA, *RUNNING]

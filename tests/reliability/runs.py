@@ -1,0 +1,111 @@
+"""Small runs as processes, and what of them must be the same whatever happened on the way."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from safetensors.torch import load_file
+
+from pomona.federation.tensorfile import digest
+
+ROUNDS = 8
+BASE = (
+    "data=digits",
+    "data.train_limit=240",
+    "data.test_limit=120",
+    "partition={name='dirichlet', beta=1.0, min_size=8}",
+    "model={name='mlp', hidden=[8]}",
+    "clients=4",
+    f"rounds={ROUNDS}",
+    "batch_size=16",
+    "lr=0.1",
+)
+PRIVATE = (
+    "privacy={noise_multiplier=1.0, max_grad_norm=1.0, delta=1e-3, seed=1,"
+    " acknowledge=['metrics', 'sample-counts', 'training-loss', 'unlimited-epsilon']}"
+)
+CHANGING = "membership={joins={3=3}, leaves={0=5}, unseen=[1], adapt_rounds=2}"
+CASES = {
+    "apple": ("apple", "workers=1"),
+    "apple with a budget": ("apple", "method.budget=2", "workers=2"),
+    "fedamp": ("fedamp", "workers=1", "participation=0.5"),
+    "fedfomo": ("fedfomo", "workers=2"),
+    "scaffold": ("scaffold", "workers=1"),
+    "fedala": ("fedala", "workers=2"),
+    "ditto": ("ditto", "workers=1"),
+    "cfl": ("cfl", "workers=2"),
+    "apple, private": ("apple", "workers=2", PRIVATE),
+    "apple, comers and goers": ("apple", "clients=5", "partition=iid", "workers=2", CHANGING),
+}
+
+
+def words(case, folder):
+    """The command line of a case, which goes on with whatever it finds."""
+    method, *settings = case
+    return ["run", method, *BASE, *settings, "--no-report", "--resume", "--out", str(folder)]
+
+
+def outcome(folder):
+    """All that a finished run holds, but for the time that it took: a hash of its tensors, and its events."""
+    files = sorted([*folder.glob("models/*"), *folder.glob("private/*.safetensors")])
+    tensors = {f"{path.parent.name}/{path.name}/{k}": t for path in files for k, t in load_file(path).items()}
+    return digest(tensors), [timeless(json.loads(line)) for line in (folder / "events.jsonl").read_text().splitlines()]
+
+
+def timeless(value):
+    """A tree without what a clock said."""
+    if isinstance(value, dict):
+        return {k: timeless(v) for k, v in value.items() if k not in ("time", "seconds")}
+    return value
+
+
+class Spawner:
+    """Processes that run ``pomona``, forked from one that has PyTorch loaded."""
+
+    def __enter__(self):
+        here = Path(__file__)
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "500"}
+        self._server = subprocess.Popen(
+            [sys.executable, str(here.with_name("spawner.py"))],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+        return self
+
+    def __exit__(self, *_):
+        self._server.communicate(timeout=60)
+
+    def start(self, words, log, fault=()):
+        """The id of a new process, which leads a group of its own."""
+        return self._ask({"words": words, "log": str(log), "fault": fault})
+
+    def wait(self, process, seconds=120.0):
+        """Its exit code, minus the signal that ended it; None if it has not ended after so many seconds."""
+        return self._ask({"wait": process, "seconds": seconds})
+
+    def run(self, words, log, fault=()):
+        """The exit code of a new process, and what it said."""
+        code = self.wait(self.start(words, log, fault))
+        return code, log.read_text()
+
+    def _ask(self, question):
+        self._server.stdin.write(json.dumps(question) + "\n")
+        self._server.stdin.flush()
+        return json.loads(self._server.stdout.readline())
+
+
+def vanished(group, seconds=10.0):
+    """Whether nobody of a process group is left within so many seconds."""
+    deadline = time.monotonic() + seconds
+    with suppress(ProcessLookupError):
+        while time.monotonic() < deadline:
+            os.killpg(group, 0)
+            time.sleep(0.01)
+        return False
+    return True

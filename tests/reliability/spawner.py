@@ -1,0 +1,61 @@
+"""Forks processes that run ``pomona``: real ones, that die as such, without the seconds that importing PyTorch takes.
+
+Standard input asks, a line of JSON each: ``{"words": [...], "log": PATH, "fault": [NAME, ...]}`` for a process of its
+own group whose output goes to the log, answered by its id; ``{"wait": ID, "seconds": S}`` for its exit code, minus the
+signal that ended it, or null if it runs on.
+"""
+
+import json
+import os
+import sys
+import time
+
+import faults
+import sklearn.datasets  # noqa: F401
+import torch
+
+import pomona.cli.training  # noqa: F401
+from pomona.cli import main
+
+codes = {}
+
+
+def serve():
+    """Answer until input ends; in a forked process, return what it was forked for."""
+    for line in sys.stdin:
+        asked = json.loads(line)
+        if "wait" in asked:
+            answer = waited(asked["wait"], asked["seconds"])
+        else:
+            answer = os.fork()
+            if answer == 0:
+                return asked
+        sys.stdout.write(json.dumps(answer) + "\n")
+        sys.stdout.flush()
+    sys.exit()
+
+
+def waited(process, seconds):
+    """The exit code of a process if it ends within so many seconds."""
+    deadline = time.monotonic() + seconds
+    while process not in codes:
+        ended, status = os.waitpid(process, os.WNOHANG)
+        if ended:
+            codes[process] = os.waitstatus_to_exitcode(status)
+        elif time.monotonic() >= deadline:
+            return None
+        else:
+            time.sleep(0.002)
+    return codes[process]
+
+
+torch.set_num_threads(1)
+own = serve()
+os.setsid()
+log = os.open(own["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+for stream, target in ((0, os.open(os.devnull, os.O_RDONLY)), (1, log), (2, log)):
+    os.dup2(target, stream)
+if own["fault"]:
+    name, *details = own["fault"]
+    getattr(faults, name)(*details)
+main(own["words"])

@@ -1,0 +1,56 @@
+"""Neither the order in which uplinks arrive, nor who computes them, nor the environment decides anything."""
+
+import os
+import subprocess
+import sys
+
+import injections as inject
+from runs import BASE, outcome
+
+import pomona
+from pomona.rng import stream
+from problems import tiny
+
+
+def trained(folder, **over):
+    """The outcome of a small run."""
+    pomona.run(tiny("apple", **over), folder)
+    return outcome(folder)
+
+
+def shuffled(k):
+    """The k-th way in which uplinks arrive."""
+
+    def change(number, given):
+        return [given[i] for i in stream(k, "arrival", number).permutation(len(given))]
+
+    return inject.replies(change)
+
+
+def test_fifty_orders_of_arrival_have_one_outcome(tmp_path, monkeypatch):
+    expected, orders = trained(tmp_path / "whole"), set()
+    for k in range(50):
+        with monkeypatch.context() as patch:
+            shuffled(k)(patch)
+            assert trained(tmp_path / str(k)) == expected
+        orders.add(tuple(stream(k, "arrival", 1).permutation(len(expected[1][1]["cohort"]))))
+    assert len(orders) > 10
+
+
+def test_one_two_and_four_workers_have_one_outcome(tmp_path):
+    outcomes = [trained(tmp_path / str(workers), workers=workers, clients=4) for workers in (1, 2, 4)]
+    tensors, events = zip(*outcomes, strict=True)
+    assert len({*tensors}) == 1
+    kept = [[e for e in each if e["event"] in ("round", "evaluation", "final")] for each in events]
+    assert kept[0] == kept[1] == kept[2] != []
+
+
+def test_the_environment_decides_nothing(tmp_path):
+    outcomes = []
+    for k, (seed, zone, threads) in enumerate([("1", "UTC", "1"), ("4242", "Asia/Kathmandu", "7")]):
+        out = tmp_path / str(k)
+        command = [sys.executable, "-m", "pomona", "run", "apple", *BASE, "--no-report", "--out", str(out)]
+        changed = {"PYTHONHASHSEED": seed, "TZ": zone, "OMP_NUM_THREADS": threads}
+        subprocess.run(command, env={**os.environ, **changed}, check=True, capture_output=True)
+        outcomes.append(outcome(out))
+    assert outcomes[0] == outcomes[1]

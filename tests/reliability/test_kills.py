@@ -1,0 +1,120 @@
+"""Runs that are killed at any moment, again and again, and go on each time, end as if nothing had happened."""
+
+import json
+import os
+import signal
+import sys
+import time
+from collections import Counter
+
+import pytest
+from runs import CASES, ROUNDS, outcome, vanished, words
+
+from pomona.federation import checkpoint
+from pomona.federation.durable import UNFINISHED
+from pomona.federation.status import read_status
+from pomona.rng import stream
+
+SEED = 5
+END = "after its end"  # too late to count
+
+
+def found_after_a_kill(folder):
+    """Where the kill struck; what is committed must be whole, and the status must not run ahead of it."""
+    checkpoints = folder / "checkpoints"
+    found, corrupt = checkpoint.newest(checkpoints)
+    assert corrupt == {}
+    status = read_status(folder)
+    done = found.number if found else 0
+    if status and status.state == "finished":
+        return END, ROUNDS
+    if status:
+        assert status.state == "running"
+        assert done - 1 <= status.round <= done
+    if found:
+        counted = (folder / "events.jsonl").read_bytes()[: found.meta["events"]]
+        assert len(counted) == found.meta["events"]
+        assert json.loads(counted.splitlines()[0])["event"] == "start"
+    if not (folder / "events.jsonl").exists():
+        return "before the record", done
+    if (checkpoints / UNFINISHED).exists():
+        return "while a checkpoint was written", done
+    if done == ROUNDS:
+        return "after the last round", done
+    return "in a round", done
+
+
+def moment(spawner, process, folder, done, pace, draws):
+    """Let a run go on until a random moment: of its beginning, or of its progress. Whether it still runs then.
+
+    ``pace``: seconds that it takes to begin, and that a round takes.
+    """
+    if draws.random() < 0.25:
+        return spawner.wait(process, draws.uniform(0, 1.2 * pace[0])) is None
+    rounds, rest = divmod(draws.uniform(done, ROUNDS + 0.5), 1)
+    events, deadline = folder / "events.jsonl", time.monotonic() + 60
+    while time.monotonic() < deadline and spawner.wait(process, 0.0) is None:
+        if events.exists() and events.read_text().count('"event": "round"') >= rounds:
+            return spawner.wait(process, rest * pace[1]) is None
+    return False
+
+
+def killed_and_resumed(spawner, case, folder, pace, draws, most):
+    """Kill a run up to ``most`` times at random moments, then let it end. Where the kills struck."""
+    struck, groups, done, log = [], [], 0, folder.with_suffix(".log")
+    while len(struck) < most:
+        process = spawner.start(words(case, folder), log)
+        groups.append(process)
+        if not moment(spawner, process, folder, done, pace, draws):
+            break
+        (os.killpg if draws.random() < 0.5 else os.kill)(process, signal.SIGKILL)
+        if spawner.wait(process) == 0:
+            break  # it ended just before
+        place, done = found_after_a_kill(folder)
+        if place == END:
+            break
+        struck.append(place)
+    code, said = spawner.run(words(case, folder), log)
+    assert code == 0, said
+    assert all(vanished(group) for group in groups)
+    return struck
+
+
+def kills(spawner, tmp_path, name, wanted):
+    """Kill runs of a case ``wanted`` times in all; each ends as the one that nobody killed. Where the kills struck."""
+    case, draws = CASES[name], stream(SEED, "kills", list(CASES).index(name))
+    whole = tmp_path / "whole"
+    began = time.monotonic()
+    code, said = spawner.run(words(case, whole), tmp_path / "whole.log")
+    assert code == 0, said
+    events = [json.loads(line) for line in (whole / "events.jsonl").read_text().splitlines()]
+    training = sum(e["seconds"] for e in events if e["event"] == "round")
+    pace = time.monotonic() - began - training, training / ROUNDS
+    expected, struck = outcome(whole), Counter()
+    for trial in range(10 * wanted):
+        if struck.total() == wanted:
+            break
+        folder = tmp_path / f"killed-{trial}"
+        most = min(int(draws.integers(1, 5)), wanted - struck.total())
+        struck.update(killed_and_resumed(spawner, case, folder, pace, draws, most))
+        assert outcome(folder) == expected
+        assert read_status(folder).state == "finished"
+        assert not list(folder.rglob(UNFINISHED))
+    assert struck.total() == wanted
+    return struck
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_three_kills(name, spawner, tmp_path):
+    kills(spawner, tmp_path, name, 3)
+
+
+@pytest.mark.slow
+def test_three_hundred_kills(spawner, tmp_path, capsys):
+    began, struck = time.monotonic(), Counter()
+    for name in CASES:
+        (tmp_path / name).mkdir()
+        struck += kills(spawner, tmp_path / name, name, 30)
+    assert struck.total() == 300
+    with capsys.disabled():
+        sys.stdout.write(f"\n300 kills in {time.monotonic() - began:.0f} s: {dict(struck)}\n")

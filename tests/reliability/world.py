@@ -1,0 +1,98 @@
+"""One run in this process: its folder, the command line, what it said, and the faults that a row puts into it."""
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import injections as inject
+import pytest
+from runs import BASE, outcome
+
+from pomona.cli import main
+from pomona.federation.status import read_status
+
+
+def nothing(_):
+    """Do nothing."""
+
+
+class World:
+    """A folder with a run in it, the command line, and what it said last."""
+
+    def __init__(self, folder, capsys, patch, wholes):
+        self.folder, self.out, self._capsys, self.patch, self._wholes = folder, folder / "run", capsys, patch, wholes
+        self.said, self.before = "", {}
+
+    def call(self, *words):
+        """The exit code of a command; what it says on standard error is kept, in one line."""
+        self._capsys.readouterr()
+        try:
+            main([*words])
+            code = 0
+        except SystemExit as end:
+            code = end.code
+        self.said = " ".join(self._capsys.readouterr().err.split())
+        return code
+
+    def run(self, words, *options, base=BASE, out=None):
+        """Train, with settings as words after the method's name."""
+        method, *settings = (w.replace("{here}", str(self.folder)) for w in words)
+        return self.call("run", method, *base, *settings, "--no-report", *options, "--out", str(out or self.out))
+
+    def whole(self, words, fault=nothing):
+        """The outcome of a run of these settings that nothing else happens to."""
+        key = (words, fault)
+        if key not in self._wholes:
+            with self.patch.context() as patch:
+                fault(patch)
+                out = self.folder / "whole"
+                assert self.run(words, out=out) == 0
+                self._wholes[key] = results(out)
+                shutil.rmtree(out)
+        return self._wholes[key]
+
+    def begun(self, words, number):
+        """Leave a run that was interrupted before round ``number`` was committed."""
+        with self.patch.context() as patch:
+            inject.stopped(number)(patch)
+            assert self.run(words) == 130
+        assert read_status(self.out).state == "interrupted"
+
+
+@dataclass(frozen=True)
+class Row:
+    """A fault.
+
+    Attributes:
+        id: its number in the table of scenarios, and what is done.
+        code: of the command.
+        words: the run's settings.
+        said: what standard error must name.
+        before: makes what lies in the folder before.
+        fault: put into the process while the command runs.
+        then: what must hold afterwards.
+        options: of the command.
+        base: settings before ``words``.
+    """
+
+    id: str
+    code: int
+    words: tuple[str, ...]
+    said: tuple[str, ...]
+    before: Callable[[World], object]
+    fault: Callable[[pytest.MonkeyPatch], object]
+    then: Callable[[World, "Row"], None]
+    options: tuple[str, ...]
+    base: tuple[str, ...]
+
+
+def results(out):
+    """What a run ends in: tensors, evaluations, and rounds without what was said of refused uplinks."""
+    tensors, events = outcome(out)
+    kept = [e for e in events if e["event"] in ("round", "evaluation", "unseen", "final")]
+    return tensors, [{k: v for k, v in e.items() if k != "refused"} for e in kept]
+
+
+def files(folder):
+    """Every file with its content and time."""
+    return {p: (p.stat().st_mtime_ns, p.read_bytes()) for p in folder.rglob("*") if p.is_file()}
