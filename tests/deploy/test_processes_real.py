@@ -92,7 +92,8 @@ def kits(tmp_path):
 
 def run(what, folder, log):
     words = [sys.executable, "-m", "pomona", what, "start", "--folder", str(folder)]
-    return subprocess.Popen(words, stderr=log.open("ab"), stdout=subprocess.DEVNULL, start_new_session=True)
+    with log.open("ab") as file:
+        return subprocess.Popen(words, stderr=file, stdout=subprocess.DEVNULL, start_new_session=True)
 
 
 def until(what, seconds=120):

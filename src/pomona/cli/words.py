@@ -4,20 +4,24 @@ import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
 
-from pomona.config import Config, read_overrides, resolve
 from pomona.toml import Tree, read_file
+
+if TYPE_CHECKING:
+    from pomona.config import Config
 
 console = Console(stderr=True)
 out = Console(width=None if sys.stdout.isatty() else 160)  # a file or a pipe has no width of its own
 
 
-def config_of(words: Iterable[str], *options: Mapping[str, Any]) -> Config:
+def config_of(words: Iterable[str], *options: Mapping[str, Any]) -> "Config":
     """The Config of a command line: TOML files, then the options that were given, then key=value words."""
+    from pomona.config import read_overrides, resolve
+
     pairs = [word for word in words if "=" in word and Path(word).suffix != ".toml"]
     files = [read_file(Path(word)) for word in words if word not in pairs]
     return resolve(*files, *options, read_overrides(pairs))

@@ -128,15 +128,15 @@ class News:
         """A round is committed."""
         entries = self.courier.book.entries
         present = [entries[i].name for i in row.cohort]
-        rejected = {n: t for n in self.courier.absent for t in [self.courier.absent[n]]}
-        rejected |= {e.name: t for t in row.refused for i, e in enumerate(entries) if t.startswith(f"client {i},")}
+        refused = {e.name: t for t in row.refused for i, e in enumerate(entries) if t.startswith(f"client {i},")}
         accuracy = {f"{e.model}, {e.when}, {e.split}, round {e.round}": e.mean for e in evaluations}
         live = {
             "round": row.round,
             "rounds": self.record.config["rounds"],
             "present": present,
             "absent": [e.name for e in entries if e.name not in present and not e.revoked],
-            "rejected": rejected,
+            "rejected": sorted(refused.keys() | self.courier.refused),
+            "why": self.courier.absent | refused,
             "bytes_down": sum(row.bytes_down),
             "bytes_up": sum(row.bytes_up),
             "seconds": row.seconds,

@@ -86,6 +86,7 @@ class Courier:
     Attributes:
         run: id of the run, the same after every restart of the server.
         absent: why silos did not take part in the last visit, by name.
+        refused: those of them that answered with something that cannot be used, or would not do what was asked.
         pause: seconds between looks for answers.
     """
 
@@ -97,6 +98,7 @@ class Courier:
     audit: Audit
     pause: float = 1.0
     absent: dict[str, str] = field(default_factory=dict)
+    refused: set[str] = field(default_factory=set)
     _nodes: dict[int, int] = field(default_factory=dict)  # place -> node
     _greeted: dict[int, float] = field(default_factory=dict)  # node -> when it may be asked again
     _held: dict[int, frozenset[str]] = field(default_factory=dict)
@@ -115,7 +117,7 @@ class Courier:
 
     def visit(self, visit: Visit, down: Downlink) -> list[Reply]:
         """Send every silo its task, and wait for the answers until all are there or the deadline is over."""
-        self.absent, self._fresh, self._visited = {}, {}, visit.round.number
+        self.absent, self.refused, self._fresh, self._visited = {}, set(), {}, visit.round.number
         errands, packed = {}, _Packed(down, self.federation)
         for k, place in enumerate(visit.ids):
             errands[place] = _Errand(self._task(visit, k, packed), packed.rows)
@@ -294,6 +296,7 @@ class Courier:
         try:
             if got.kind == "refused":
                 refused: Refused = read(Refused, got.body)
+                self.refused.add(silo)
                 errand.reason, errand.over = refused.fault, True
                 return None
             answer: Answer = read(Answer, got.body)
@@ -301,6 +304,7 @@ class Courier:
             if answer.silo != silo or answer.task != errand.task.digest:
                 raise ProtocolError(f"{silo}: an answer to another task")
         except ProtocolError as fault:
+            self.refused.add(silo)
             errand.reason, errand.over = str(fault), True
             return Reply(place, unread=fault) if visit.trains else None
         self._held[place] = frozenset(answer.held)

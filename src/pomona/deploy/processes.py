@@ -99,7 +99,7 @@ def family(pid: int) -> dict[Identity, str]:
     return found
 
 
-def end(living: Callable[[], Collection[Identity]], first: Iterable[Identity] = (), patience: float = 4.0) -> None:
+def end(living: Callable[[], Collection[Identity]], first: Iterable[Identity] = (), patience: float = 2.5) -> None:
     """End processes by id: ask, wait, and kill what is left; ``first`` are asked a second before the others.
 
     Returns when none lives, at most a second after ``patience`` seconds.
@@ -108,15 +108,15 @@ def end(living: Callable[[], Collection[Identity]], first: Iterable[Identity] = 
     early = set(first) & set(living())
     _signal(early, signal.SIGTERM)
     while early & set(living()) and time.monotonic() < began + 1:
-        time.sleep(0.05)
+        time.sleep(0.1)
     asked: set[Identity] = set(early)
     while (left := set(living())) and time.monotonic() < began + patience:
         _signal(left - asked, signal.SIGTERM)
         asked |= left
-        time.sleep(0.05)
+        time.sleep(0.1)
     while (left := set(living())) and time.monotonic() < began + patience + 1:
         _signal(left, signal.SIGKILL)
-        time.sleep(0.05)
+        time.sleep(0.1)
 
 
 def _signal(identities: Iterable[Identity], number: signal.Signals) -> None:

@@ -47,7 +47,7 @@ def server(folder: Path) -> Row:
                 "samples": member.size,
                 "joined": member.joined,
                 "left": member.left,
-                "why": live.get("rejected", {}).get(member.name, ""),
+                "why": live.get("why", {}).get(member.name, ""),
             }
             for member in entries(folder)
         ],

@@ -1,5 +1,6 @@
 """Where a run stands, for whoever looks at its folder: ``status.json``, replaced as a whole at every change."""
 
+import os
 import time
 from pathlib import Path
 from typing import Literal
@@ -61,7 +62,7 @@ def ended(fault: BaseException | None, round_: int) -> Status:
 def write_status(folder: Path, status: Status) -> None:
     """Replace ``status.json``. Raises StorageError; the old one is whole then."""
     try:
-        publish(folder, [status.model_dump_json(indent=2).encode() + b"\n"], lambda _: STATUS)
+        publish(folder, [status.model_dump_json(indent=2).encode() + b"\n"], lambda _: STATUS, f".status-{os.getpid()}")
     except OSError as fault:
         raise StorageError(f"cannot write {folder / STATUS} ({fault.strerror}); make room, then resume") from fault
 
