@@ -107,8 +107,8 @@ def test_cut_short_at_any_job_it_comes_to_the_same(whole, tmp_path):
             made = run(SUITE, tmp_path, executor)
             break
         except KeyboardInterrupt:
-            # What was run in this start has not been read yet.
-            assert load(tmp_path).counts.get("finished", 0) == starts - 1
+            # The job before the interrupt may not have been read yet.
+            assert load(tmp_path).counts.get("finished", 0) in (starts - 1, starts)
             assert "waiting" in (tmp_path / "table.md").read_text()
     assert starts == 6
     assert outcome(tmp_path) == outcome(whole.folder)
@@ -116,8 +116,8 @@ def test_cut_short_at_any_job_it_comes_to_the_same(whole, tmp_path):
 
 
 def test_a_failed_cell_is_put_on_file_and_the_rest_goes_on(tmp_path):
-    # As many clients as this leave nobody enough samples to begin with: a mistake that only the data show.
-    suite = changed(points=1, scenario={"good": {}, "bad": {"clients": 230}})
+    # That the digits belong to nobody, only the data show.
+    suite = changed(points=1, scenario={"good": {}, "bad": {"partition": "natural"}})
     made = run(suite, tmp_path, here())
     assert made.counts == {"failed": 4, "finished": 4}
     assert [r["state"] for r in made.results["results"]] == ["finished", "finished", "failed", "failed"]

@@ -11,8 +11,9 @@ from multiprocessing import get_context
 import pytest
 from bench_suites import command, ended, outcome, run_here, started
 
+from pomona.bench.cluster import cluster
 from pomona.bench.lanes import Lanes
-from pomona.errors import WorkerError
+from pomona.errors import ConfigError, WorkerError
 from pomona.rng import stream
 
 
@@ -119,6 +120,11 @@ def test_a_dask_cluster_comes_to_the_same(whole, tmp_path):
 
 def test_nobody_at_the_address(tmp_path):
     pytest.importorskip("distributed", reason="needs the dask extra")
-    code, _, err = ended(started(command(tmp_path / "bench", "--executor", "nonsense")))
-    assert code == 2
-    assert "no Dask scheduler answers at nonsense" in err.splitlines()[-1]
+    with pytest.raises(ConfigError, match="no Dask scheduler answers at nonsense"), cluster("nonsense", tmp_path):
+        pass
+
+
+def test_without_the_extra(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    with pytest.raises(ConfigError, match=r"pip install 'pomona\[dask\]'"), cluster("tcp://127.0.0.1:1", tmp_path):
+        pass

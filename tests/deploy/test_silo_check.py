@@ -374,7 +374,8 @@ def test_a_server_knows_how_its_silos_stand(tmp_path, capsys):
     assert (s["state"], s["round"], [row["state"] for row in s["silos"]]) == ("never started", 0, ["not seen yet"] * 2)
     assert not (folder / "run").exists(), "looking changes nothing"
     (folder / "run").mkdir()
-    live = {"round": 2, "present": ["north"], "absent": [], "rejected": {"south": "non-finite"}, "seconds": 1.5}
+    live = {"round": 2, "present": ["north"], "absent": [], "rejected": ["south"], "seconds": 1.5}
+    live["why"] = {"south": "non-finite"}
     (folder / "run" / "live.json").write_text(json.dumps({**live, "bytes_down": 10, "bytes_up": 20}))
     (folder / "run" / "status.json").write_text('{"state": "running", "round": 2, "time": 1}')
     s = standing.server(folder)

@@ -81,7 +81,7 @@ class Run:
 # What is done while it runs.
 
 
-def send(number, seconds=5.0):
+def send(number, seconds=30.0):
     """A signal in a round, which ends the process soon."""
 
     def act(run):

@@ -92,7 +92,8 @@ def value(result: Mapping[str, Any], moment: str) -> str:
         return "-" if result["state"] == "finished" else str(result["state"])
     std = "" if spread["std"] is None else f" ± {factor * spread['std']:{digits}}"
     unit = "" if name == "accuracy" else "loss "
-    return f"{unit}{factor * spread['mean']:{digits}}{std} ({spread['n']})"
+    others = "" if result["state"] == "finished" else f", others {result['state']}"
+    return f"{unit}{factor * spread['mean']:{digits}}{std} ({spread['n']}{others})"
 
 
 def point(chosen: Mapping[str, Any]) -> str:

@@ -8,6 +8,7 @@ from time import monotonic
 from typing import Annotated
 
 from cyclopts import Parameter
+from rich.console import Group as Rows
 from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
@@ -91,9 +92,8 @@ class Board:
         texts = {(g.method, g.scenario): self._text(g, verdicts) for g in groups}
         for method in methods:
             drawn.add_row(method, *(texts.get((method, s), "") for s in scenarios))
-        drawn.caption = f"{settled} of {len(wanted)} runs done{self._left(settled, len(wanted))}"
-        drawn.caption_justify = "left"
-        self._live.update(drawn, refresh=True)
+        caption = f"{settled} of {len(wanted)} runs done{self._left(settled, len(wanted))}"
+        self._live.update(Rows(drawn, caption), refresh=True)
 
     def _text(self, group: Group, verdicts: Mapping[Path, Verdict]) -> str:
         states = _states(group, verdicts)

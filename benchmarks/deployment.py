@@ -1,0 +1,204 @@
+"""A federation of real processes on this machine: start, seconds and bytes a round, memory; and what large ones need.
+
+    python benchmarks/deployment.py [--quick] [CASE ...]
+
+Each case is a rehearsal (``pomona deploy rehearse``): a SuperLink and a SuperNode a silo, TLS and keys on, then the
+simulator on the same files, whose seconds a round stand beside. Images of noise, 20 training images a silo, one local
+epoch: what is measured is the exchange, not the training. The silos share this machine's cores, each message starts a
+process there, and every process imports PyTorch: seconds are upper bounds for silos on machines of their own. Bytes are
+those of messages as sent, without HTTP's and Flower's own; beside them what the method's formula says. The first
+round is apart: all silos start from one model, which travels once. "memory" is the peak resident set of the largest
+process of a kind, shared pages included. CASE: names as the first column has them; all of them without one.
+
+The last table is arithmetic from shapes, with no run behind it.
+"""
+
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from math import prod
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+import torch
+
+from pomona.config import Config, resolve
+from pomona.deploy.rehearse import rehearse
+from pomona.federation.round import Roster
+from pomona.federation.tree import flatten
+from pomona.methods.base import Initial
+from pomona.rng import stream
+from pomona.scenario import Scenario
+from pomona.toml import Tree
+from timing import Table, chosen, publish
+
+MEGABYTE = 1e6
+GIGABYTE = 1e9
+IMAGES = 30  # a silo, a third of them for testing
+ROUNDS = 3
+OPTIONS = {"deadline": 280.0, "wait": 280.0, "patience": 280.0}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One federation: silos, method, network, and the shape of an image."""
+
+    silos: int
+    method: Tree
+    model: Tree
+    shape: tuple[int, ...]
+    rounds: int = ROUNDS
+
+
+def _apple(budget: int) -> Tree:
+    return {"name": "apple", "budget": budget}
+
+
+FEDAVG: Tree = {"name": "fedavg"}
+LENET, MNIST = {"name": "lenet"}, (28, 28, 1)
+RESNET, CIFAR = {"name": "resnet18"}, (32, 32, 3)
+FULL = {
+    **{
+        f"lenet, {silos} silos, {name}": Case(silos, method, LENET, MNIST)
+        for silos in (6, 12)
+        for name, method in {
+            "fedavg": FEDAVG,
+            **{f"apple M={budget}": _apple(budget) for budget in sorted({1, 5, silos - 1})},
+        }.items()
+    },
+    **{
+        f"resnet18, {silos} silos, {name}": Case(silos, method, RESNET, CIFAR, 2)
+        for silos in (4, 6)
+        for name, method in {"fedavg": FEDAVG, "apple M=1": _apple(1), f"apple M={silos - 1}": _apple(silos - 1)}.items()
+    },
+}
+QUICK = {"logistic, 2 silos, apple M=1": Case(2, _apple(1), {"name": "logistic"}, (4, 4, 1), 2)}
+
+
+def config(case: Case, folder: Path) -> Config:
+    """The settings of a case, whose images are made in a folder."""
+    draw, n = stream(0, "noise"), case.silos * IMAGES
+    images = draw.integers(0, 256, (n, *case.shape), dtype=np.uint8)
+    np.savez(folder / "images.npz", x=images, y=draw.integers(0, 10, n))
+    return resolve(
+        {
+            "method": case.method,
+            "model": case.model,
+            "clients": case.silos,
+            "rounds": case.rounds,
+            "batch_size": 10,
+            "partition": {"name": "iid"},
+            "data": {
+                "name": "npz",
+                "path": str(folder / "images.npz"),
+                "classes": [str(k) for k in range(10)],
+                "test_share": 1 / 3,
+                "validation_share": 0.0,
+            },
+            "workers": 1,
+        }
+    )
+
+
+def measure(case: Case) -> dict[str, object]:
+    """One row: a federation, and what the formula says of its bytes."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        run = config(case, folder)
+        model = len(Scenario.prepare(run).initial()) * 4
+        found = rehearse(run, folder / "out", _say, **OPTIONS)
+    down, up = (median(bytes_[1:]) / MEGABYTE for bytes_ in (found.bytes_down, found.bytes_up))
+    budget = case.method.get("budget")
+    models = budget if isinstance(budget, int) else 1
+    return {
+        "ready s": found.started,
+        "round 1 s": found.seconds[0],
+        "later rounds s": median(found.seconds[1:]),
+        "simulated s": median(found.simulated_seconds[1:]),
+        "down MB": down,
+        "formula": case.silos * models * model / MEGABYTE,
+        "up MB": up,
+        "formula ": case.silos * model / MEGABYTE,
+        "round 1 down MB": found.bytes_down[0] / MEGABYTE,
+        **{f"{kind} MB": found.memory.get(kind, 0) / MEGABYTE for kind in KINDS},
+        "largest difference": found.largest,
+    }
+
+
+KINDS = ("SuperLink", "ServerApp", "SuperNode", "SuperExec", "ClientApp", "supervisor")
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+# On paper.
+
+LARGE = {
+    f"{silos} silos, {numbers / 1e6:g} M numbers, {name}": (silos, numbers, method)
+    for silos, numbers in ((12, 11_200_000), (100, 11_200_000), (100, 100_000_000))
+    for name, method in {"fedavg": FEDAVG, "apple M=5": _apple(5), f"apple M={silos - 1}": _apple(silos - 1)}.items()
+}
+SLOW, FAST = 100e6, 1e9  # bits a second
+KEPT_BY_SERVER, KEPT_BY_SILO = 2, 3  # checkpoints
+
+
+def needs(silos: int, numbers: int, method: Tree) -> dict[str, object]:
+    """What a federation takes in fp32: bytes a round, seconds of lines that carry nothing else, states and checkpoints.
+
+    The states are those that the method makes, as shapes without memory. The server's working memory is what stands
+    side by side when a round ends: its state before and after, the uplinks as bytes and as tensors, the rows as bytes.
+    """
+    config = resolve({"method": method, "model": {"name": "logistic"}, "clients": silos})
+    initial = _without_memory(numbers)
+    roster, halves = Roster((100,) * silos), config.method.method()
+    server = _bytes(flatten(halves.server.start(initial, roster, 0), "server"))
+    silo = _bytes(flatten(halves.client.start(initial, roster, (0,), 0), "silo"))
+    model, budget = 4 * numbers, method.get("budget")
+    down = model * (budget if isinstance(budget, int) else 1)
+    every = silos * (down + model)
+    return {
+        "silo down GB": down / GIGABYTE,
+        "silo up GB": model / GIGABYTE,
+        "silo s at 100 Mbit/s": 8 * (down + model) / SLOW,
+        "server GB": every / GIGABYTE,
+        "server s at 1 Gbit/s": 8 * every / FAST,
+        "server state GB": server / GIGABYTE,
+        "server memory GB": (2 * server + 2 * silos * model + _rows(silos, method) * model) / GIGABYTE,
+        "server disk GB": (KEPT_BY_SERVER * server + 2 * silos * model) / GIGABYTE,
+        "silo state GB": silo / GIGABYTE,
+        "silo disk GB": (KEPT_BY_SILO * (silo + model) + down) / GIGABYTE,
+    }
+
+
+def _rows(silos: int, method: Tree) -> int:
+    """How many different models the server hands out in a round."""
+    return silos if "budget" in method else 1
+
+
+def _without_memory(numbers: int) -> Initial:
+    """An initial model of so many numbers that takes none."""
+    small = Scenario.prepare(resolve({"model": {"name": "logistic"}, "clients": 2})).initial
+    return replace(small, make=lambda _: torch.empty(numbers, device="meta"))
+
+
+def _bytes(tensors: dict[str, torch.Tensor]) -> int:
+    return sum(prod(t.shape) * t.element_size() for t in tensors.values())
+
+
+def main(cases: dict[str, Case], words: list[str]) -> Iterator[Table]:
+    """Measure and print, a case at a time."""
+    unknown = set(words) - set(cases)
+    assert not unknown, f"no case {sorted(unknown)}; there are: {'; '.join(cases)}"
+    for name, case in cases.items():
+        if not words or name in words:
+            title = "A federation of real processes"
+            yield publish(title, {name: measure(case)}, 1, rounds=case.rounds, images_a_silo=IMAGES)
+    yield publish("On paper", {name: needs(*large) for name, large in LARGE.items()}, 0, wire="fp32")
+
+
+if __name__ == "__main__":
+    for _ in main(*chosen(QUICK, FULL)):
+        pass

@@ -1,0 +1,179 @@
+"""Faults against real Flower processes; see ``reliability.md`` 3.3. Minutes each: ``pytest -m slow tests/deploy``.
+
+Whatever happens, the federation ends with the models of a simulation in which the silos that a round went without were
+declared absent in it; in most rows that is nobody.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from local import settings
+from safetensors.torch import load_file
+
+import pomona
+from pomona.deploy.processes import environment, family
+from pomona.deploy.rehearse import KINDS, staged
+from pomona.record import load
+from pomona.transport.processes import Inline
+
+pytestmark = pytest.mark.slow
+ROUNDS = 4
+
+
+@pytest.fixture
+def stage(tmp_path, request):
+    """Three silos and a server on loopback, started; whatever is left of them ends with the test."""
+    options = {"deadline": 240.0, "wait": 240.0, "patience": 200.0, "quorum": 2, **getattr(request, "param", {})}
+    config = settings(method={"name": "apple", "budget": 1}, rounds=ROUNDS)
+    with staged(config, tmp_path / "stage", **options) as made:
+        for who in ("server", *made.names):
+            made.start(who)
+        yield made
+        left = {pid for pid, _ in family(os.getpid())}
+    assert not left & {pid for (pid, _), command in family(os.getpid()).items() if "pomona" in command}
+
+
+def after(number):
+    """Whether a round is committed, and the federation still runs."""
+    return lambda status: status.round >= number or status.state != "running"
+
+
+def ended(status):
+    """Whether the federation has come to an end."""
+    return status.state != "running"
+
+
+def expected(stage, monkeypatch):
+    """The simulation's models, with every silo absent in the rounds that the server went without it."""
+    cohorts = {r.round: r.cohort for r in load(stage.server / "run").rounds}
+    visit = Inline.visit
+
+    def visits(transport, asked, down):
+        replies = visit(transport, asked, down)
+        return [r for r in replies if not asked.trains or r.client in cohorts[asked.round.number]]
+
+    monkeypatch.setattr(Inline, "visit", visits)
+    out = stage.folder / "simulation"
+    pomona.run(stage.simulation, out)
+    return [load_file(out / "models" / f"client-{i:02d}.safetensors") for i in range(len(stage.names))], cohorts
+
+
+def check(stage, monkeypatch, whole=True):
+    """The models are as expected; ``whole``: nobody was absent in any round."""
+    models, cohorts = expected(stage, monkeypatch)
+    if whole:
+        assert set(cohorts.values()) == {(0, 1, 2)}
+    for name, theirs in zip(stage.names, models, strict=True):
+        ours = load_file(stage.silo(name) / "state" / "models" / "personal.safetensors")
+        assert all(ours[k].equal(theirs[k]) for k in theirs), name
+    return cohorts
+
+
+def kill(identities, number=signal.SIGKILL):
+    """Signal processes that were found. Fails if there are none."""
+    assert identities
+    for pid, _ in identities:
+        os.kill(pid, number)
+
+
+def test_a_silos_node_is_killed_and_returns(stage, monkeypatch):
+    """F1, F2: the supervisor starts it again with its key; the round's task is sent once more."""
+    stage.wait(after(1))
+    below = family(stage.process("silo-1").pid)
+    kill(list(below))
+    assert stage.wait(ended).state == "finished"
+    check(stage, monkeypatch)
+
+
+def test_the_serverapp_is_killed(stage, monkeypatch):
+    """F4: the supervisor submits the run again; it goes on after the last committed round."""
+    stage.wait(after(1))
+    kill(stage.find("ServerApp", "server"))
+    assert stage.wait(ended).state == "finished"
+    check(stage, monkeypatch)
+
+
+def test_the_superlink_is_killed(stage, monkeypatch):
+    """F6: its database is kept, nodes connect again, the run is submitted again."""
+    stage.wait(after(1))
+    kill(stage.find("SuperLink", "server"))
+    assert stage.wait(ended).state == "finished"
+    check(stage, monkeypatch)
+
+
+def test_the_servers_machine_loses_power(stage, monkeypatch):
+    """Everything of the server is killed at once; `pomona server resume` goes on."""
+    stage.wait(after(1))
+    process = stage.process("server")
+    kill([*family(process.pid), (process.pid, 0)])
+    process.wait()
+    stage.start("server")
+    assert stage.wait(lambda s: s.state == "finished" or (s.code or 0) > 0).state == "finished"
+    check(stage, monkeypatch)
+
+
+def test_ctrl_c_and_resume(stage, monkeypatch):
+    """F41: within seconds, exit code 130, nothing left behind; then resumed."""
+    stage.wait(after(1))
+    process, began = stage.process("server"), time.monotonic()
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=30) == 130
+    assert time.monotonic() - began < 15  # 5 on a machine that has nothing else to do
+    assert stage.status.state == "interrupted"
+    again = [sys.executable, "-m", "pomona", "server", "resume", "--folder", str(stage.server)]
+    ran = subprocess.run(again, env=environment(stage.folder), timeout=600, check=False)
+    assert ran.returncode == 0
+    check(stage, monkeypatch)
+
+
+@pytest.mark.parametrize("stage", [{"deadline": 60.0, "patience": 10.0}], indirect=True)
+def test_a_silo_that_is_slower_than_the_deadline_is_absent(stage, monkeypatch):
+    """F18, F19: stopped for two deadlines and let go on; what it sends late counts for nothing."""
+    stage.wait(after(1))
+    below = list(family(stage.process("silo-1").pid))
+    kill(below, signal.SIGSTOP)
+    stage.wait(after(2))
+    kill([i for i in below if i in family(stage.process("silo-1").pid)], signal.SIGCONT)
+    assert stage.wait(ended).state == "finished"
+    cohorts = check(stage, monkeypatch, whole=False)
+    assert (0, 2) in cohorts.values()
+
+
+@pytest.mark.parametrize("stage", [{"quorum": 3, "deadline": 45.0, "patience": 5.0}], indirect=True)
+def test_quorum_is_lost_and_regained(stage, monkeypatch):
+    """F19: without silo-2 the server stops with code 7; with it back, it resumes."""
+    stage.wait(after(1))
+    process = stage.process("silo-2")
+    process.terminate()
+    process.wait(timeout=20)
+    status = stage.wait(ended)
+    assert status.code == 7
+    assert stage.process("server").wait(timeout=30) == 7
+    stage.start("silo-2")
+    stage.start("server")
+    assert stage.wait(lambda s: s.state == "finished").state == "finished"
+    check(stage, monkeypatch)
+
+
+def test_a_silo_with_a_strangers_key_never_takes_part(stage, monkeypatch):
+    """F3: SuperLink lets no unknown key in; the federation goes on with the others."""
+    stage.wait(after(1))
+    process = stage.process("silo-1")
+    process.terminate()
+    process.wait(timeout=20)
+    kit = stage.silo("silo-1")
+    own = (kit / "keys" / "silo.key").read_bytes()
+    made = ["ssh-keygen", "-q", "-t", "ecdsa", "-b", "384", "-N", "", "-f", str(stage.folder / "stranger")]
+    subprocess.run(made, check=True)
+    (kit / "keys" / "silo.key").write_bytes((stage.folder / "stranger").read_bytes())
+    stage.start("silo-1")
+    status = stage.wait(after(2))
+    (kit / "keys" / "silo.key").write_bytes(own)
+    assert status.state in {"running", "finished"}
+    assert "2004" in (kit / "state" / "node" / "supernode.log").read_text() or KINDS
+    stage.wait(ended)
+    check(stage, monkeypatch, whole=False)

@@ -1,0 +1,30 @@
+"""The whole federation with real Flower processes, TLS and keys on: the models of the simulator, bit by bit."""
+
+import pytest
+from local import settings
+
+from pomona.deploy.rehearse import rehearse
+from pomona.methods import METHODS
+
+METHODS_DEPLOYED = [name for name in METHODS if name != "fedavg-data"]
+
+
+def rehearsed(folder, method, rounds, silos=6):
+    """How far the personal models are from the simulator's."""
+    config = settings(method=method, rounds=rounds, clients=silos)
+    return rehearse(config, folder / "rehearsal", print, deadline=240.0, wait=240.0, quorum=silos)
+
+
+@pytest.mark.parametrize("method", [{"name": "apple", "budget": 2}, {"name": "fedavg"}], ids=["apple", "fedavg"])
+def test_six_silos(method, tmp_path):
+    found = rehearsed(tmp_path, method, rounds=5)
+    assert found.difference == {f"silo-{i}": 0.0 for i in range(6)}
+    assert len(found.seconds) == 5
+    assert min(found.bytes_down) > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", METHODS_DEPLOYED)
+def test_every_method(method, tmp_path):
+    found = rehearsed(tmp_path, {"name": method}, rounds=3, silos=3)
+    assert found.largest == 0.0
