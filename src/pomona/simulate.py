@@ -179,6 +179,8 @@ def _train(scenario: Scenario, record: Record, watcher: Watcher, commits: Commit
     config, method, out = scenario.config, scenario.config.method.method(), record.folder
     if not commits.found:
         _open(scenario, record)
+    elif out:
+        write_status(out, Status(state="running", round=commits.found.number))
     roster = Roster(tuple(len(c.train) for c in scenario.partition.clients))
 
     vaults = ExitStack()

@@ -1,8 +1,10 @@
 """The unchanged Flower apps over a grid in this process, against the simulator: the same models, bit by bit."""
 
 import json
+import tomllib
 
 import pytest
+import tomli_w
 
 from conftest import APPLE, deployed, same
 from pomona.deploy.audit import read, verify
@@ -139,3 +141,43 @@ def test_state_is_for_its_owner_alone(world):
     for folder in ("server/run", "silo-0/state"):
         for path in (federation.kits / folder).rglob("*"):
             assert path.stat().st_mode & 0o077 == 0, path
+
+
+PRIVATE = {
+    "noise_multiplier": 1.0,
+    "max_grad_norm": 1.0,
+    "delta": 1e-3,
+    "seed": 1,
+    "acknowledge": ["metrics", "sample-counts", "unlimited-epsilon"],
+}
+
+
+def edited(path, **keys):
+    """Set keys of a silo.toml."""
+    path.write_text(tomli_w.dumps(tomllib.loads(path.read_text()) | keys))
+
+
+def test_privacy_in_silos_is_that_of_the_simulation(world):
+    """The same noise by a test's seed; each silo has a ledger of its own, and the server none."""
+    federation = world.federation("fedavg", run={"privacy": PRIVATE})
+    federation.run()
+    assert same(deployed(federation), world.simulated(federation))
+    for name in federation.names:
+        assert list((federation.kits / name / "state" / "private" / "dp").glob("*/ledger.jsonl"))
+    assert not list((federation.server / "run").rglob("ledger.jsonl"))
+
+
+def test_a_silo_takes_no_part_in_what_costs_more_than_it_accepts(world):
+    federation = world.federation("fedavg", run={"privacy": PRIVATE}, wait=0.5, quorum=2)
+    edited(federation.kits / "silo-1" / "silo.toml", accept_epsilon=0.01)
+    federation.run()
+    assert all(r.cohort == (0, 2) for r in load(federation.server / "run").rounds)
+    assert "accept_epsilon" in (federation.server / "run" / "audit.jsonl").read_text()
+
+
+def test_a_silo_sends_no_more_than_it_allows(world):
+    federation = world.federation("fedavg", quorum=2)
+    edited(federation.kits / "silo-1" / "silo.toml", max_upload_mb=0.001)
+    federation.run()
+    assert all(r.cohort == (0, 2) for r in load(federation.server / "run").rounds)
+    assert "max_upload_mb" in (federation.server / "run" / "audit.jsonl").read_text()

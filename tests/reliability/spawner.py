@@ -7,6 +7,7 @@ signal that ended it, or null if it runs on.
 
 import json
 import os
+import signal
 import sys
 import time
 
@@ -52,6 +53,7 @@ def waited(process, seconds):
 torch.set_num_threads(1)
 own = serve()
 os.setsid()
+signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever runs the tests may ignore it
 log = os.open(own["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 for stream, target in ((0, os.open(os.devnull, os.O_RDONLY)), (1, log), (2, log)):
     os.dup2(target, stream)

@@ -12,6 +12,7 @@ from rich.console import Group as Rows
 from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from pomona.bench import Bench, read_suite, run
 from pomona.bench.cells import Group
@@ -93,7 +94,7 @@ class Board:
         for method in methods:
             drawn.add_row(method, *(texts.get((method, s), "") for s in scenarios))
         caption = f"{settled} of {len(wanted)} runs done{self._left(settled, len(wanted))}"
-        self._live.update(Rows(drawn, caption), refresh=True)
+        self._live.update(Rows(drawn, Text(caption)), refresh=True)
 
     def _text(self, group: Group, verdicts: Mapping[Path, Verdict]) -> str:
         states = _states(group, verdicts)

@@ -274,7 +274,6 @@ class Courier:
                 for i, e in enumerate(entries)
                 if i >= len(self.federation.silo)
             ),
-            gone=tuple(e.name for e in entries if e.revoked),
         )
 
     def _send(self, place: int, errand: "_Errand", seconds: float) -> str:

@@ -41,7 +41,7 @@ from pomona.deploy.wire import (
     seal,
     unpack,
 )
-from pomona.errors import CheckpointError, PomonaError, ProtocolError
+from pomona.errors import CheckpointError, PomonaError, PrivacyError, ProtocolError
 from pomona.federation import checkpoint
 from pomona.federation.checkpoint import Checkpoint
 from pomona.federation.clients import Clients, Reply, Visit
@@ -96,6 +96,7 @@ class Silo:
     def greet(self, hello: Hello) -> Greeting:
         """Who this is, and how many training samples it has."""
         self.require_agreed(hello.agreement)
+        self._require_affordable()
         samples = len(self.own.partition.clients[0].train)
         return Greeting(
             agreement=hello.agreement, run=hello.run, nonce=hello.nonce, silo=self.file.name, samples=samples
@@ -116,6 +117,7 @@ class Silo:
         """
         began = perf_counter()
         self.require_agreed(task.agreement)
+        self._require_affordable()
         shelf = Shelf(self.state / "cache")
         missing = shelf.take(enclosed, task.needs)
         blank = Answer(
@@ -144,6 +146,9 @@ class Silo:
         uplink = b""
         if task.trains and not reply.fault:
             uplink = seal(reply.uplink, self.federation.wire, self.federation.places)
+            most = self.file.max_upload_mb
+            if most is not None and len(uplink) > most * 1e6:
+                raise ProtocolError(f"an uplink of {len(uplink) / 1e6:.1f} MB, max_upload_mb in silo.toml is {most}")
             done = done.model_copy(update={"uplink": name(uplink), "rows": self._signatures(task, reply.uplink)})
         shelf.keep(task.needs)
         done = done.model_copy(update={"held": shelf.held, "seconds": perf_counter() - began})
@@ -167,6 +172,12 @@ class Silo:
             raise ProtocolError(
                 "the server runs something else than this silo agreed to; compare federation.toml with the server's"
             )
+
+    def _require_affordable(self) -> None:
+        """Raise PrivacyError if the whole run would cost more privacy than this silo accepts."""
+        most = self.file.accept_epsilon
+        if self.own.config.privacy and most is not None and (worst := max(self.own.epsilons())) > most:
+            raise PrivacyError(f"the run would cost epsilon {worst:.3g}, accept_epsilon in silo.toml is {most}")
 
     # What was received.
 

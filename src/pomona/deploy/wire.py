@@ -67,7 +67,6 @@ class Task(Settings):
         sizes: samples of every place, 0 for who is no member now.
         settled: the last round of this silo that the federation has used, 0 for none: the state it goes on from.
         start: hash of the model that a newcomer starts from; None for the run's initial one.
-        gone: names of silos whose rows must not be kept any longer.
     """
 
     agreement: str
@@ -81,7 +80,6 @@ class Task(Settings):
     start: str | None = None
     offers: dict[str, Offer] = Field({})
     introductions: tuple[Introduction, ...] = ()
-    gone: tuple[str, ...] = ()
 
     @property
     def digest(self) -> str:
