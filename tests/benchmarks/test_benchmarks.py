@@ -10,6 +10,7 @@ import torch
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 HELPERS = {"reference", "rounds", "timing"}
+APART = {"memory", "deployment"}  # run by tests of their own: Linux only, and many processes
 NAMES = sorted({path.stem for path in FOLDER.glob("*.py")} - HELPERS)
 MAY_BE_ANYTHING = {"DR within groups", "DR between groups"}
 
@@ -32,7 +33,7 @@ def test_benchmarks_are_run_alike(load, name):
     assert "main(*chosen(QUICK, FULL))" in (FOLDER / f"{name}.py").read_text()
 
 
-@pytest.mark.parametrize("name", sorted({*NAMES} - {"memory"}))  # which has its own test, for Linux
+@pytest.mark.parametrize("name", sorted({*NAMES} - APART))
 def test_the_quick_size_runs(load, name):
     benchmark = load(name)
     for table in benchmark.main(benchmark.QUICK, []):

@@ -69,7 +69,7 @@ def _served(folder: Path, state: Path, federation: Federation, say: Callable[[st
         def tell(text: str) -> None:
             say(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S}Z {text}")
 
-        audit.write("started", federation=federation.name, agreement=federation.agreement, round=committed(state))
+        audit.write("started", federation=federation.name, round=committed(state))
         supervisor = Supervisor(
             folder,
             superlink.command(folder, federation),

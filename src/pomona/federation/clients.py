@@ -191,7 +191,7 @@ class Clients:
         train = self.client.adapt if visit.adapts and self.client.adapt else self.client.train
         with torch.random.fork_rng():
             # Dropout draws from PyTorch's global generators; here they have an address too.
-            torch.manual_seed(number(self.seed, "forward", visit.round.number, *ids))
+            seed(number(self.seed, "forward", visit.round.number, *ids))
             own = joined([self.state(i) for i in ids])
             state, uplink, info = train(own, received, cohort, visit.round)
         losses, replies = cohort.training_losses(), []
@@ -218,6 +218,14 @@ class Clients:
         if not isfinite(loss):
             raise DivergedError(f"client {client}: the {model} model's loss on {split} is {loss}; lower lr")
         return Score(model, when, split, len(targets), loss, score(outputs, targets, self.objective.data.targets))
+
+
+def seed(value: int) -> None:
+    """Seed PyTorch's global generators: all of them once a GPU is in use, else the CPU's, a thousand times as fast."""
+    if torch.cuda.is_initialized():
+        torch.manual_seed(value)
+    else:
+        torch.default_generator.manual_seed(value)
 
 
 def grouped(sizes: Sequence[int], rows: int) -> Groups:
