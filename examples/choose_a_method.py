@@ -24,19 +24,7 @@ ALONE = "separate"
 TUNED = {"apple": {"dr_lr": 0.01, "mu": 0.1}}  # the demo's; every other method has its defaults
 METHODS = [
     *("separate", "fedavg", "fedavg-ft", "fedprox-ft", "scaffold", "feddyn", "apfl", "fedamp", "heurfedamp", "fedfomo"),
-    *(
-        "apple",
-        "fedala",
-        "per-fedavg",
-        "fedrep",
-        "lg-fedavg",
-        "pfedme",
-        "ditto",
-        "fedphp",
-        "partialfed",
-        "mocha",
-        "cfl",
-    ),
+    *("apple", "fedala", "per-fedavg", "fedrep", "lg-fedavg", "pfedme", "ditto", "fedphp", "partialfed"),
 ]
 
 

@@ -1,5 +1,6 @@
 """Benches that are killed, in processes of their own; a Dask cluster of a scheduler and two workers."""
 
+import json
 import os
 import signal
 import subprocess
@@ -105,8 +106,8 @@ def test_a_dask_cluster_comes_to_the_same(whole, tmp_path):
     worker = [sys.executable, "-m", "distributed.cli.dask_worker", "--nthreads", "1", "--no-nanny", *common]
     worker += ["--local-directory", str(tmp_path)]
     with processes(scheduler, worker, worker):
-        wait_for(note.exists)
-        address = note.read_text().split('"address": "')[1].split('"')[0]
+        wait_for(lambda: note.exists() and note.read_text().endswith("}"))
+        address = json.loads(note.read_text())["address"]
         from distributed import Client
 
         with Client(address, timeout=20, set_as_default=False) as client:

@@ -29,8 +29,7 @@ DOCUMENTS = sorted(
         *(ROOT / "docs/methods").glob("*.md"),
     ]
 )
-APART = ("docs/deployment.md",)  # starts servers on several machines; the tests of the deployment run its commands
-RUNNABLE = [path for path in DOCUMENTS if blocks(path) and str(path.relative_to(ROOT)) not in APART]
+RUNNABLE = [path for path in DOCUMENTS if blocks(path)]
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
 PICTURE = re.compile(r"!\[([^\]]*)\]\(")
 LENT = ("examples", "benchmarks", "configs", "suites")  # folders of a checkout that commands name

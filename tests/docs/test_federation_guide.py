@@ -45,20 +45,15 @@ class Play:
     """The machines and what runs on them."""
 
     def __init__(self, folder, ports):
-        self.folder, self.ports, self.server = folder, iter(ports), f"127.0.0.1:{next(iter(ports))}"
+        self.folder, self.server, self.ports = folder, f"127.0.0.1:{ports[0]}", iter(ports[1:])
         self.background, self.until = [], time.monotonic() + LIMIT
         (folder / "stick").mkdir()
-        next(self.ports)
         for name in "ABC":
             (folder / name).mkdir()
             (folder / name / "stick").symlink_to(folder / "stick")
 
     def run(self, block: Block) -> None:
         """Write a file, or run commands line by line."""
-        if (where := machine(block)) not in "ABC":
-            names = [where] if where != "R" else []
-            assert not names, block
-            return
         homes = re.match(r"on ([ABC])(?:, ([ABC]) and ([ABC]))?", block.reason).groups()
         for home in filter(None, homes):
             self._run(block, self.folder / home)
@@ -128,6 +123,21 @@ class Play:
             if process.poll() is None:
                 process.kill()
                 process.wait()
+
+
+def test_every_block_is_for_a_machine_and_every_file_is_valid(tmp_path):
+    from pomona.deploy.federation import Federation
+    from pomona.deploy.silofile import SiloFile
+
+    named = []
+    for _, parts in sections(tmp_path):
+        for block in parts:
+            assert machine(block) in "ABCWIR"
+            if block.language == "toml":
+                path = tmp_path / FILE.match(block.text)[1].replace("/", "-")
+                path.write_text(block.text)
+                named.append((Federation if path.name == "federation.toml" else SiloFile).load(path).name)
+    assert named == ["clinics", "north", "south", "west"]
 
 
 @pytest.fixture
@@ -234,6 +244,7 @@ def alone(line: str, folder: Path) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_the_wheel_is_downloaded_as_the_guide_says(wheels, tmp_path):
     (tmp_path / "wheels").symlink_to(wheels)
     (_, second) = install_blocks(tmp_path, "W")
@@ -241,6 +252,7 @@ def test_the_wheel_is_downloaded_as_the_guide_says(wheels, tmp_path):
     assert len(list(wheels.glob("pomona-*.whl"))) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("which", [0, 1], ids=["with internet", "without"])
 def test_the_wheel_installs_and_has_all_that_kits_need(which, wheels, tmp_path):
     (tmp_path / "wheels").symlink_to(wheels)

@@ -166,7 +166,7 @@ class Clients:
         return [
             {"model": model, "when": when, "split": split, "client": client}
             | full_metrics(*self.objective.outputs(w, client, split), data.targets, seed=seed, client=client)
-            for (model, when), w in self._models.get(client, {}).items()
+            for (model, when), w in sorted(self._models.get(client, {}).items(), key=lambda kept: kept[0])
             for split in EVALUATED
             if len(data.rows[split][client])
         ]
