@@ -143,8 +143,9 @@ def gather(
     return result
 
 
-def load(folder: Path) -> Result:
+def load(folder: Path | str) -> Result:
     """Read a run folder. Raises StorageError if it holds no readable run."""
+    folder = Path(folder)
     try:
         config = tomllib.loads((folder / "config.toml").read_text(encoding="utf-8"))
         with (folder / EVENTS).open(encoding="utf-8") as lines:
