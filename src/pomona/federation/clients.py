@@ -206,7 +206,8 @@ class Clients:
             if visit.keep:
                 rows: dict[Named, Tensor] = {named: W[k].clone() for named, W in cohort.observed.items()}
                 self._models.setdefault(client, {}).update(rows)
-            sent, seen = {n: v[k] for n, v in uplink.items()}, {n: v[k].clone() for n, v in info.items()}
+            sent = {n: v[k] for n, v in uplink.items()} if visit.trains else {}  # nobody asks for it
+            seen = {n: v[k].clone() for n, v in info.items()}
             replies.append(Reply(client, sent, seen, losses[k], scores, (perf_counter() - began) / len(ids)))
         return replies
 

@@ -163,9 +163,10 @@ class Workers:
 
     def _dead(self, worker: int) -> WorkerError:
         ids = sorted(i for i, w in self._home.items() if w == worker)
+        some = ", ".join(map(str, ids[:10])) + (f" and {len(ids) - 10} more" if len(ids) > 10 else "")
         code = self._processes[worker].exitcode
         return WorkerError(
-            f"worker {worker} with clients {ids} died (exit {code}); is there enough memory? try workers=1"
+            f"worker {worker} with clients {some} died (exit {code}); is there enough memory? try workers=1"
         )
 
 
