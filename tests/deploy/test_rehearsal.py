@@ -15,12 +15,13 @@ def rehearsed(folder, method, rounds, silos=6):
     return rehearse(config, folder / "rehearsal", print, deadline=240.0, wait=240.0, quorum=silos)
 
 
-@pytest.mark.parametrize("method", [{"name": "apple", "budget": 2}, {"name": "fedavg"}], ids=["apple", "fedavg"])
-def test_six_silos(method, tmp_path):
-    found = rehearsed(tmp_path, method, rounds=5)
-    assert found.difference == {f"silo-{i}": 0.0 for i in range(6)}
-    assert len(found.seconds) == 5
-    assert min(found.bytes_down) > 0
+def test_six_silos(tmp_path):
+    """One after the other: two federations at a time are too many processes for two cores."""
+    for method in ({"name": "apple", "budget": 2}, {"name": "fedavg"}):
+        found = rehearsed(tmp_path / method["name"], method, rounds=5)
+        assert found.difference == {f"silo-{i}": 0.0 for i in range(6)}
+        assert len(found.seconds) == 5
+        assert min(found.bytes_down) > 0
 
 
 @pytest.mark.slow
