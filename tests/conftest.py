@@ -1,12 +1,14 @@
 """One computing thread in every test process, and real data only where somebody has it."""
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
 import torch
 
 torch.set_num_threads(1)
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job would hand on that it is ignored
 
 
 @pytest.fixture(scope="session")

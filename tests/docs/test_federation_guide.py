@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 GUIDE = ROOT / "docs" / "guides" / "federation.md"
 ADDRESS, PORT = "fl.example.org:8443", "port = 9094"
 FILE = re.compile(r"# (\S+\.(?:toml|py))\n")
-LIMIT = 900.0  # seconds for all of it
+LIMIT = 1800.0  # seconds for all of it
 LAST = 15  # rounds in the guide
 
 

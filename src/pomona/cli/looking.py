@@ -6,7 +6,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from pomona.cli.words import emit, out, standing
-from pomona.errors import StorageError
+from pomona.errors import ConfigError, StorageError
 from pomona.record import Result, load, writing
 
 Json = Annotated[bool, Parameter(name="--json", negative="", help="machine-readable output")]
@@ -27,19 +27,38 @@ def compare(*runs: Path, json: Json = False) -> None:
 
 
 def report(*runs: Path, to: Annotated[Path | None, Parameter(name="--out")] = None, json: Json = False) -> None:
-    """Write the report page of recorded runs.
+    """Write the report page of recorded runs, or a bench's comparison with the paper whose table it repeats.
 
     Parameters
     ----------
     runs
-        folders that `pomona run` or `pomona demo` wrote
+        folders that `pomona run` or `pomona demo` wrote, or one that `pomona bench` wrote
     to
-        folder for the page; the first run's if not given
+        folder for the page; the first run's, or the bench's, if not given
     """
+    page = _compared(runs[0], to) if _bench(runs) else _reported(runs, to)
+    emit({"report": page}) if json else print(page)
+
+
+def _bench(runs: tuple[Path, ...]) -> bool:
+    """Whether what is given is a bench. Raises ConfigError if it is one among others."""
+    found = [run for run in runs if (run / "results.json").exists()]
+    if found and len(runs) > 1:
+        raise ConfigError(f"{found[0]} is a bench; give one bench, or run folders")
+    return bool(found)
+
+
+def _compared(bench: Path, to: Path | None) -> Path:
+    from pomona import compare as comparing
+    from pomona.bench import load as load_bench
+
+    return comparing.write(load_bench(bench), to or bench)
+
+
+def _reported(runs: tuple[Path, ...], to: Path | None) -> Path:
     from pomona.report import write
 
-    page = write(_load(runs), to or runs[0])
-    emit({"report": page}) if json else print(page)
+    return write(_load(runs), to or runs[0])
 
 
 def methods(*, to: Annotated[Path | None, Parameter(name="--out")] = None, json: Json = False) -> None:

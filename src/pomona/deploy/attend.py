@@ -21,7 +21,7 @@ from pomona.federation.lock import locked
 
 TICK = 1.0
 PROBE = 30.0  # seconds between looks at whether the server can be reached
-RESTART = 15.0  # seconds before a node that ended starts again; the server counts it as present for a minute
+RESTART = 5.0  # seconds before a node that ended starts again, doubled each time; a lost one counts for a minute
 LONGEST = 600.0
 STEADY = 300.0  # seconds of connection after which a node is as good as new
 STATE = "node.json"

@@ -13,7 +13,7 @@ from pomona.deploy.attend import pinned_app
 from pomona.deploy.certs import left, private
 from pomona.deploy.federation import Federation
 from pomona.deploy.owndata import scenario
-from pomona.deploy.silofile import SiloFile
+from pomona.deploy.silofile import SiloFile, importable
 from pomona.deploy.watchdog import knock
 from pomona.errors import ConfigError, DataError, PomonaError, PrivacyError, ProtocolError, StorageError
 from pomona.federation.durable import probe
@@ -70,6 +70,7 @@ def run(folder: Path) -> tuple[list[Line], dict[str, Any], int]:
     Returns:
         Their lines, what would leave the silo (empty where that could not be found out), and the exit code.
     """
+    importable(folder)
     checks = Checks()
     silo = checks.make("settings", lambda: _silo(folder))
     federation = checks.make("agreement", lambda: _agreement(folder))

@@ -58,8 +58,10 @@ def handled(folder: Path, parcel: Parcel) -> Parcel:
     import torch
 
     from pomona.deploy.silo import Silo, audited, scrubbed
+    from pomona.deploy.silofile import importable
 
     os.umask(0o077)
+    importable(folder)
     torch.set_num_threads(1)
     silo = Silo(folder)
     try:

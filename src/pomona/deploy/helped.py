@@ -9,7 +9,7 @@ from typing import Any
 from pomona.config import Config
 from pomona.deploy.federation import Federation
 from pomona.deploy.owndata import scenario
-from pomona.deploy.silofile import SiloFile
+from pomona.deploy.silofile import SiloFile, importable
 from pomona.deploy.standing import Row, visits
 from pomona.errors import DataError
 from pomona.federation.durable import publish
@@ -82,12 +82,13 @@ def report(folder: Path, watch: Callable[[Config], Watcher | None] = lambda _: N
         DataError: there is no evaluation of the own model yet.
         StorageError: the folder cannot be written.
     """
+    importable(folder)
     one, federation = SiloFile.load(folder / "silo.toml"), Federation.load(folder / "federation.toml")
     seen = visits(folder)
     method = federation.config().method.method()
     own = judged(seen, method.card.headline)
     alone = _alone(folder, one, federation, own["round"], watch)
-    names = peers(federation, one.name)
+    names = peers(federation, seen[-1].get("names", {}))
     tables, numbers = helpers(_last_info(seen), names, one.name)
     made = Report(one.name, federation.name, federation.config().method.name, own, alone, tables, numbers)
     with writing(folder / "state"):
@@ -111,10 +112,10 @@ def judged(seen: Sequence[Row], headline: tuple[str, str]) -> Row:
     return found[-1]
 
 
-def peers(federation: Federation, own: str) -> list[str]:
-    """The name of each place; a newcomer's that this kit does not name by its number."""
-    known = [silo.name for silo in federation.silo]
-    return [*known, *(f"place {k}" for k in range(len(known), federation.places))]
+def peers(federation: Federation, told: Mapping[str, str]) -> list[str]:
+    """The name of each place: founders as the kit says, newcomers as the last task told; a free place by its number."""
+    known = dict(enumerate(silo.name for silo in federation.silo))
+    return [known.get(k) or told.get(str(k)) or f"place {k}" for k in range(federation.places)]
 
 
 def helpers(

@@ -49,13 +49,15 @@ def deal(scenario: Scenario, client: int, folder: Path) -> dict[str, Path]:
         if len(own):
             files[part] = folder / f"{part}.npz"
             np.savez(files[part], x=scenario.dataset.x[own], y=scenario.dataset.y[own])
+    if "test" not in files:
+        raise ConfigError(f"client {client} has no test rows; a rehearsal needs some for each: raise data.test_limit")
     return files
 
 
 def data_section(scenario: Scenario, files: Mapping[str, Mapping[str, Path]]) -> Tree:
     """Section data of whoever reads these files: one silo, or all of them."""
     clients = [{"name": name, **{k: str(v) for k, v in own.items()}} for name, own in files.items()]
-    section: Tree = {"name": "clients", "clients": clients}
+    section: Tree = {"name": "clients", "clients": clients, "validation_share": 0.0}  # what has no rows gets none
     if scenario.dataset.classes:
         return {**section, "classes": list(scenario.dataset.classes)}
     return {**section, "targets": scenario.targets}

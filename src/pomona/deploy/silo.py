@@ -212,6 +212,8 @@ class Silo:
         names = self._names(task)
         seen = self.state / "seen.json"
         known: dict[str, int] = json.loads(seen.read_text()) if seen.exists() else {}
+        if task.number == 1:  # these begin with rows that everybody can make; a later newcomer's is the server's word
+            known = dict.fromkeys((names[i] for i, size in enumerate(task.sizes) if size), 0) | known
         for j, digest in offer.rows.items():
             origin, peer = offer.origins.get(j), names.get(j, f"place {j}")
             if self.federation.insecure:
@@ -318,6 +320,7 @@ class Silo:
         line = {
             "round": task.number,
             "trained": task.trains,
+            "names": {str(place): name for place, name in self._names(task).items()},
             "loss": reply.loss,
             "scores": [_figure(s).model_dump() for s in reply.scores],
             "info": {k: v.tolist() for k, v in reply.info.items()},

@@ -28,12 +28,12 @@ def server(folder: Path) -> Row:
     said, live, held = read_status(state), _json(state / "live.json"), holder(state)
     return {
         "federation": federation.name,
-        "method": federation.config().method.name,
+        "method": _method(federation),
         "state": _spoken(said.state if said else None, bool(held)),
         "pid": held.get("pid") if held else None,
         "since": held.get("since") if held else None,
         "round": said.round if said else 0,
-        "rounds": federation.config().rounds,
+        "rounds": live.get("rounds") or federation.run.get("rounds"),
         "code": said.code if said else None,
         "reason": said.reason if said else "",
         "bytes_down": live.get("bytes_down"),
@@ -52,6 +52,12 @@ def server(folder: Path) -> Row:
             for member in entries(folder)
         ],
     }
+
+
+def _method(federation: Federation) -> str:
+    """The method's name, without what understands its settings."""
+    section = federation.run.get("method", "fedavg")
+    return str(section.get("name") if isinstance(section, dict) else section)
 
 
 def _state(member: Entry, live: Row) -> str:
@@ -85,7 +91,7 @@ def silo(folder: Path) -> Row:
         "restarts": news.get("restarts", 0),
         "reason": news.get("reason", ""),
         "round": last[0]["round"] if last else None,
-        "rounds": federation.config().rounds,
+        "rounds": federation.run.get("rounds"),
         "last_visit": _when(state / "rounds.jsonl"),
         "bytes_down": sum(v.get("bytes_down") or 0 for v in visits(folder)),
         "bytes_up": sum(v.get("bytes_up") or 0 for v in visits(folder)),

@@ -111,7 +111,9 @@ class Supervisor:
             with undisturbed():
                 self._end()
                 with suppress(StorageError):
-                    write_status(self.state, ended(fault, committed(self.state)))
+                    status = read_status(self.state)
+                    if not (status and status.state == "finished"):  # it was, before anybody noticed
+                        write_status(self.state, ended(fault, committed(self.state)))
             raise
         finally:
             with undisturbed():

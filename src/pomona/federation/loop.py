@@ -222,8 +222,8 @@ class Loop:
             found = f"{len(verdict.accepted) or 'no'} uplink{'s' * (len(verdict.accepted) > 1)} of round {number}"
             short = f"{found} can be used{f', {self.quorum} are needed' if self.quorum > 1 else ''}"
             if not again:
-                why = refused[0] if refused else "nobody answered in time"
-                raise QuorumError(f"{short}: {why}; lower lr, or look at the data")
+                why = f"{refused[0]}; lower lr, or look at the data" if refused else "see who is absent, then resume"
+                raise QuorumError(f"{short}: {why}")
             self.watcher.note(f"{short}; once more")
         self._history = verdict.history
         used = verdict.accepted

@@ -186,11 +186,12 @@ def client(settings: Apple) -> Client:
         dr_round = replace(round_, lr=settings.dr_lr * round_.decay, weight_decay=0.0)
 
         rows = (C, P, velocities(C, round_), velocities(P, round_), own)
+        scaled = torch.empty_like(C)  # memory for p_ii g, once instead of in each step
         for batch, c, p, vc, vp, mine in cohort.steps(round_.epochs, *rows):
             C0 = copies[: len(c)] if copies.dim() == 3 else copies
             _, G = cohort.gradient(personal(p, mine, C0, c), batch)
             D = (dots(G, C0, mine, c) + pull * (p - p0)) * known
-            descend(c, G.mul_(p[mine].unsqueeze(1)), vc, round_)  # G has served its other purpose
+            descend(c, torch.mul(G, p[mine].unsqueeze(1), out=scaled[: len(c)]), vc, round_)
             descend(p, D, vp, dr_round)
 
         if cohort.watches("trained"):
