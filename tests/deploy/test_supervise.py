@@ -291,8 +291,8 @@ def test_a_node_that_has_given_up_is_told_from_one_that_works_or_waits():
 
 @given(st.integers(0, 60))
 def test_delays_grow_to_ten_minutes(failures):
-    assert 15 <= attend.delay(failures) <= attend.delay(failures + 1) <= 600
-    assert (attend.delay(1), attend.delay(2), attend.delay(7)) == (15, 30, 600)
+    assert attend.RESTART <= attend.delay(failures) <= attend.delay(failures + 1) <= 600
+    assert (attend.delay(1), attend.delay(2), attend.delay(8)) == (5, 10, 600)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
