@@ -5,6 +5,7 @@ own group whose output goes to the log, answered by its id; ``{"wait": ID, "seco
 signal that ended it, or null if it runs on.
 """
 
+import faulthandler
 import json
 import os
 import signal
@@ -57,6 +58,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever runs the tes
 log = os.open(own["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 for stream, target in ((0, os.open(os.devnull, os.O_RDONLY)), (1, log), (2, log)):
     os.dup2(target, stream)
+faulthandler.enable()  # whoever hangs can be asked where, by SIGABRT
 if own["fault"]:
     name, *details = own["fault"]
     getattr(faults, name)(*details)

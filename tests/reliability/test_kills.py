@@ -44,7 +44,7 @@ def found_after_a_kill(folder):
     return "in a round", done
 
 
-def moment(spawner, process, folder, done, pace, draws):
+def moment(spawner, process, folder, done, pace, draws, log):
     """Let a run go on until a random moment: of its beginning, or of its progress. Whether it still runs then.
 
     ``pace``: seconds that it takes to begin, and that a round takes.
@@ -56,6 +56,10 @@ def moment(spawner, process, folder, done, pace, draws):
     while time.monotonic() < deadline and spawner.wait(process, 0.0) is None:
         if events.exists() and events.read_text().count('"event": "round"') >= rounds:
             return spawner.wait(process, rest * pace[1]) is None
+    if spawner.wait(process, 0.0) is None:
+        os.kill(process, signal.SIGABRT)
+        spawner.wait(process)
+        raise AssertionError(f"no progress in a minute: {log.read_text()}")
     return False
 
 
@@ -65,7 +69,7 @@ def killed_and_resumed(spawner, case, folder, pace, draws, most):
     while len(struck) < most:
         process = spawner.start(words(case, folder), log)
         groups.append(process)
-        if not moment(spawner, process, folder, done, pace, draws):
+        if not moment(spawner, process, folder, done, pace, draws, log):
             break
         (os.killpg if draws.random() < 0.5 else os.kill)(process, signal.SIGKILL)
         if spawner.wait(process) == 0:

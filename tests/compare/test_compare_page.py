@@ -1,0 +1,125 @@
+"""The comparison of a real, tiny bench with the paper."""
+
+import csv
+import io
+import json
+from statistics import fmean, stdev
+
+import pytest
+
+from pomona.bench import load
+from pomona.cli import main
+from pomona.compare import comparison, write
+from pomona.compare.clients import gains, paired, spread_table, wilcoxon_table
+from pomona.compare.cost import cost_table
+from pomona.compare.differences import sentences
+from pomona.compare.drawings import ablations
+from pomona.compare.page import rank
+from pomona.compare.results import grid, records
+
+
+def test_the_table_has_the_papers_figures_beside_ours(tiny):
+    made = comparison(tiny)
+    cells = next(r for r in tiny.results["results"] if (r["scenario"], r["method"]) == ("one", "separate"))["cells"]
+    best = [100 * max(c["figures"]["curve"]["test_accuracy"]) for c in cells]
+    table = grid(made)
+    assert table.header[1:3] == ["MNIST, pathological: paper", "MNIST, pathological: ours"]
+    assert table.rows[0][:3] == ["Separate", "97.34", f"{fmean(best):.2f} ± {stdev(best):.2f} (2)"]
+    assert [row[-2:] for row in table.rows] == [[p, "data missing"] for p in ("61.36", "53.83", "86.39")]
+    assert (2, 1) in table.marked  # the paper's best of the three rows: 99.77
+
+
+def test_the_records_are_numbers(tiny):
+    lines = list(csv.DictReader(io.StringIO(records(comparison(tiny)).csv())))
+    assert len(lines) == 9
+    one = lines[0]
+    assert float(one["difference_points"]) == pytest.approx(100 * float(one["best_test_mean"]) - 97.34, abs=1e-3)
+    assert (lines[-1]["state"], lines[-1]["n"], lines[-1]["last_mean"]) == ("data missing", "0", "")
+
+
+def test_hurt_clients_are_those_below_their_own_accuracy_alone(tiny):
+    made = comparison(tiny)
+    averaged, alone = made.at("one", "fedavg"), made.at("one", "separate")
+    hurt = [fmean(a < b for a, b in zip(averaged.clients()[s], alone.clients()[s], strict=True)) for s in (0, 1)]
+    lines = {(row[0], row[1]): row for row in spread_table(made).rows}
+    assert lines["MNIST, pathological", "FedAvg"][-1] == f"{100 * fmean(hurt):.0f}"
+    worst = [100 * min(averaged.clients()[s]) for s in (0, 1)]
+    assert lines["MNIST, pathological", "FedAvg"][3] == f"{fmean(worst):.2f} ± {stdev(worst):.2f} (2)"
+    assert lines["MNIST, pathological", "Separate"][-1] == "-"
+    assert len(gains(made, "one")["FedAvg"]) == 6
+    assert gains(made, "gone") == {}
+
+
+def test_clients_are_paired_by_seed(tiny):
+    made = comparison(tiny)
+    one = made.at("one", "apple")
+    a, b = paired(one, one)
+    assert a == b == [v for s in (0, 1) for v in one.clients()[s]]
+    lines = wilcoxon_table(made).rows
+    assert {(row[1], row[2]) for row in lines} == {("APPLE, mu!=0", "Separate"), ("APPLE, mu!=0", "FedAvg")}
+
+
+def test_traffic_is_counted_in_models(tiny):
+    table = cost_table(comparison(tiny))
+    models = {row[1]: row[2:4] for row in table.rows}
+    assert models["Separate"] == ["0.00", "0.00"]
+    assert models["FedAvg"] == ["1.00", "1.00"]
+    assert float(models["APPLE, mu!=0"][1]) == pytest.approx(1, abs=0.02)  # and the names of the cores it wants
+    assert all(float(row[7]) <= 3 for row in table.rows)
+
+
+def test_differences_are_facts_of_the_runs(tiny):
+    said = dict(sentences(comparison(tiny)))
+    first = " ".join(said["MNIST, pathological"])
+    assert "digits stands in for MNIST" in first
+    assert "rounds 3, not 160" in first
+    assert "network mlp, not lenet" in first
+    assert "of 3 pairs" in first
+    assert said["PathMNIST, practical"] == [
+        "Every method: data missing. Fetch MedMNIST v2 (Yang et al. 2023), 28 x 28; `pomona data list` says where it is "
+        "looked for."
+    ]
+
+
+def test_ranks_are_over_the_columns_that_have_results(tiny):
+    made = rank(comparison(tiny))
+    assert made.blocks == 2
+    assert sum(made.mean_ranks) == pytest.approx(6)
+
+
+def test_cells_that_differ_in_one_number_make_a_curve(tiny):
+    made = comparison(tiny)
+    assert ablations(made) == []  # no setting has three values
+
+
+def test_the_page_and_its_other_forms(tiny, tmp_path):
+    page = write(tiny, tmp_path / "a")
+    write(load(tiny.folder), tmp_path / "b")
+    for name in ("comparison.md", "comparison.tex", "comparison.csv"):
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+    html = page.read_text()
+    assert "<script" not in html
+    assert html.count("<h2") >= 7
+    assert str(tiny.folder) not in html
+    assert {p.name for p in (tmp_path / "a" / "figures").glob("critical-difference.*")} == {
+        f"critical-difference.{kind}" for kind in ("png", "svg", "csv")
+    }
+
+
+def test_report_knows_a_bench_by_its_results(tiny, tmp_path, capsys):
+    words = ["report", str(tiny.folder), "--out", str(tmp_path), "--json"]
+    assert called(words) == 0
+    assert json.loads(capsys.readouterr().out)["report"] == str(tmp_path / "comparison.html")
+
+
+def test_a_bench_is_reported_alone(tiny, tmp_path, capsys):
+    assert called(["report", str(tiny.folder), str(tmp_path)]) != 0
+    assert "give one bench, or run folders" in capsys.readouterr().err
+
+
+def called(words):
+    try:
+        main(words)
+    except SystemExit as stop:
+        return int(stop.code or 0)
+    return 0
