@@ -52,14 +52,14 @@ def moment(spawner, process, folder, done, pace, draws, log):
     if draws.random() < 0.25:
         return spawner.wait(process, draws.uniform(0, 1.2 * pace[0])) is None
     rounds, rest = divmod(draws.uniform(done, ROUNDS + 0.5), 1)
-    events, deadline = folder / "events.jsonl", time.monotonic() + 60
+    events, deadline = folder / "events.jsonl", time.monotonic() + 300  # a busy machine
     while time.monotonic() < deadline and spawner.wait(process, 0.0) is None:
         if events.exists() and events.read_text().count('"event": "round"') >= rounds:
             return spawner.wait(process, rest * pace[1]) is None
     if spawner.wait(process, 0.0) is None:
         os.kill(process, signal.SIGABRT)
         spawner.wait(process)
-        raise AssertionError(f"no progress in a minute: {log.read_text()}")
+        raise AssertionError(f"no progress in five minutes: {log.read_text()}")
     return False
 
 
@@ -114,11 +114,9 @@ def test_three_kills(name, spawner, tmp_path):
 
 
 @pytest.mark.slow
-def test_three_hundred_kills(spawner, tmp_path, capsys):
-    began, struck = time.monotonic(), Counter()
-    for name in CASES:
-        (tmp_path / name).mkdir()
-        struck += kills(spawner, tmp_path / name, name, 30)
-    assert struck.total() == 300
+@pytest.mark.parametrize("name", CASES)
+def test_thirty_kills(name, spawner, tmp_path, capsys):
+    began = time.monotonic()
+    struck = kills(spawner, tmp_path, name, 30)
     with capsys.disabled():
-        sys.stdout.write(f"\n300 kills in {time.monotonic() - began:.0f} s: {dict(struck)}\n")
+        sys.stdout.write(f"\n{name}: 30 kills in {time.monotonic() - began:.0f} s: {dict(struck)}\n")
