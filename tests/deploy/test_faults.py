@@ -230,6 +230,23 @@ def test_a_server_that_is_killed_goes_on(when, number, world):
     assert sorted(trained) == [(r, p) for r in (1, 2, 3) for p in (0, 1, 2)]  # nobody trained a round twice
 
 
+def test_an_app_that_is_told_to_stop_is_not_finished(world):
+    """Flower ends a ServerApp that gets SIGTERM with exit code 0."""
+    federation = world.federation()
+
+    def stopped(*_):
+        raise SystemExit(0)
+
+    with world.patch.context() as patch:
+        patch.setattr(Loop, "_commit", stopped)
+        with pytest.raises(SystemExit):
+            federation.run()
+    status = read_status(federation.server / "run")
+    assert (status.state, status.code) == ("interrupted", 143)
+    federation.run()
+    assert same(deployed(federation), world.simulated(federation))
+
+
 def test_quorum_lost_and_regained(world):
     """F19: a round that too few answer is tried once more, then the run stops; it goes on when they are back."""
     federation = world.federation(quorum=3)

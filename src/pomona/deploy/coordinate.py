@@ -53,9 +53,11 @@ def coordinate(folder: Path, post: Post, pause: float = 1.0) -> None:
         try:
             _coordinate(federation, out, post, pause)
         except BaseException as fault:
+            # Flower lets an app that is told to stop exit with code 0, which does not mean that it is done.
+            told = SystemExit(143) if isinstance(fault, SystemExit) else fault
             if not isinstance(fault, LockedError):
                 with suppress(StorageError):
-                    write_status(out, ended(fault, _committed(out)))
+                    write_status(out, ended(told, _committed(out)))
             raise
         write_status(out, ended(None, federation.config().rounds))
 
