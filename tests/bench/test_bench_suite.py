@@ -159,3 +159,20 @@ def test_a_trial_and_the_result_of_its_point_and_seed_are_one_run():
     for group in plan(read_suite(SUITE), "cpu"):
         assert [c.folder for c in group.trials] == [row[0].folder for row in group.finals]
         assert len({c.folder for c in group.cells()}) == 4
+
+
+def test_one_point_is_no_search_but_the_settings_as_they_stand():
+    suite = read_suite(
+        {
+            "title": "t",
+            "points": 1,
+            "seeds": [0],
+            "base": {"data": "digits", "lr": 0.05, "rounds": 1},
+            "search": {"lr": [0.1, 0.3]},
+            "scenario": {"s": {}},
+            "method": {"fedavg": {}},
+        }
+    )
+    (group,) = plan(suite, "cpu")
+    assert group.points == ({},)
+    assert [c.config.lr for c in group.finals[0]] == [0.05]
