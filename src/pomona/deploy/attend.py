@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pomona.deploy import supernode
 from pomona.deploy.federation import Address, Federation
-from pomona.deploy.processes import Identity, adopt, end, environment, family, reap, start, trim, undisturbed
+from pomona.deploy.processes import Identity, adopt, disown, end, environment, family, reap, start, trim, undisturbed
 from pomona.deploy.silofile import SiloFile
 from pomona.deploy.watchdog import HEARTBEAT, PATIENCE, Sight, connected, knock, through, wedged
 from pomona.errors import ConfigError, ProtocolError, StorageError
@@ -87,6 +87,7 @@ class Attendant:
             with undisturbed():
                 self._end(ours)
                 self._tell("stopped", restarts)
+            disown()
 
     def _watch(self, restarts: int) -> tuple[str, int | None, bool]:
         """One life of a node: why it ended, its exit code, and whether it had been steadily connected."""

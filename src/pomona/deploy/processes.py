@@ -72,8 +72,14 @@ def _prctl(option: int, value: int) -> None:
 
 
 def adopt() -> None:
-    """Become the parent of orphaned descendants, so that none is lost sight of (Linux)."""
+    """Become the parent of orphaned descendants, so that none is lost sight of (Linux), until ``disown``."""
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
+
+
+def disown() -> None:
+    """Leave orphans to whoever takes them otherwise, after a last look at those that are here."""
+    reap()
+    _prctl(PR_SET_CHILD_SUBREAPER, 0)
 
 
 def die_with_parent() -> None:

@@ -21,7 +21,7 @@ import torch
 from safetensors.torch import load_file
 
 from pomona.config import Config
-from pomona.deploy.processes import Identity, adopt, end, environment, family, reap
+from pomona.deploy.processes import Identity, adopt, disown, end, environment, family, reap
 from pomona.deploy.provision import provision
 from pomona.deploy.rehearsal import data_section, deal, federation_file, simulated
 from pomona.errors import PomonaError, QuorumError
@@ -180,6 +180,7 @@ def staged(config: Config, folder: Path, **options: Any) -> Iterator[Stage]:
         own.write_text(tomli_w.dumps({**known, "port": port, "data": section}), encoding="utf-8")
     stage = Stage(folder, names, simulated(scenario, files))
     with ExitStack() as closing:
+        closing.callback(disown)
         closing.callback(stage.close)
         yield stage
 

@@ -16,7 +16,7 @@ from typing import Literal
 
 from pomona.deploy.audit import Audit
 from pomona.deploy.control import Link, agree
-from pomona.deploy.processes import Identity, adopt, end, family, reap, start, undisturbed
+from pomona.deploy.processes import Identity, adopt, disown, end, family, reap, start, undisturbed
 from pomona.errors import PomonaError, ProtocolError, StorageError
 from pomona.federation import committed as rounds
 from pomona.federation.status import Status, ended, read_status, write_status
@@ -118,6 +118,7 @@ class Supervisor:
         finally:
             with undisturbed():
                 self._end()
+            disown()
 
     def _persist(self) -> Status:
         failures, reached = 0, -1
