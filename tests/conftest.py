@@ -11,6 +11,15 @@ torch.set_num_threads(1)
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job would hand on that it is ignored
 
 
+@pytest.fixture(autouse=True)
+def _signals():
+    """Whatever a test does to signal handlers ends with it."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
 @pytest.fixture(scope="session")
 def real_data() -> Path:
     """The folder of real data sets; the test skips where there is none."""
