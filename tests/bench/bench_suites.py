@@ -6,7 +6,9 @@ import subprocess
 import sys
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from copy import deepcopy
+from itertools import count
 from pathlib import Path
+from threading import Timer
 
 import tomli_w
 
@@ -49,8 +51,24 @@ def outcome(out):
 
 
 def run_here(out):
-    """A whole bench inside this process; for a child that is going to be killed."""
+    """A whole bench inside this process."""
     run(SUITE, Path(out), here())
+
+
+def run_until_killed(out, write, delay):
+    """A whole bench inside this process, which dies ``delay`` seconds after its durable write number ``write``.
+
+    Counted in writes, a bench dies as early on a fast machine as on a slow one; the delay lets it die between two of them.
+    """
+    fsync, writes = os.fsync, count(1)
+
+    def counted(file):
+        fsync(file)
+        if next(writes) == write:
+            Timer(delay, os.kill, (os.getpid(), signal.SIGKILL)).start()
+
+    os.fsync = counted
+    run_here(out)
 
 
 class Never(Executor):

@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from multiprocessing import get_context
 
 import pytest
-from bench_suites import command, ended, outcome, run_here, started
+from bench_suites import command, ended, outcome, run_here, run_until_killed, started
 
 from pomona.bench.cluster import cluster
 from pomona.bench.lanes import Lanes
@@ -29,19 +29,11 @@ def wait_for(sign, seconds=60):
 def test_killed_at_random_moments_it_comes_to_the_same(whole, tmp_path):
     context = get_context("forkserver")
     context.set_forkserver_preload(["pomona.bench.engine", "pomona.scenario", "sklearn.datasets"])
-    draws = stream(7, "moments of death").uniform(0.05, 0.9, 40)
-    out, deaths = tmp_path / "bench", 0
-
-    def at_work(pid):
-        return (out / ".lock").exists() and f'"pid": {pid},' in (out / ".lock").read_text()
-
-    for moment in draws:
-        process = context.Process(target=run_here, args=(str(out),))
+    out, deaths, draws = tmp_path / "bench", 0, stream(7, "moments of death")
+    for write, delay in zip(draws.integers(1, 16, 40), draws.uniform(0, 0.02, 40), strict=True):
+        process = context.Process(target=run_until_killed, args=(str(out), int(write), float(delay)))
         process.start()
-        wait_for(lambda pid=process.pid: at_work(pid))
-        process.join(float(moment))
-        process.kill()
-        process.join()
+        process.join(60)
         if process.exitcode == 0:
             break
         assert process.exitcode == -signal.SIGKILL
@@ -50,7 +42,7 @@ def test_killed_at_random_moments_it_comes_to_the_same(whole, tmp_path):
     process.start()
     process.join(60)
     assert process.exitcode == 0
-    assert deaths >= 3
+    assert deaths >= 3, "a bench that ends within a few writes was not killed often enough"
     assert outcome(out) == outcome(whole.folder)
 
 
