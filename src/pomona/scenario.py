@@ -1,5 +1,6 @@
 """A scenario: a data set together with its partition, and the network that fits it. Ready before any training."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 from pathlib import Path
@@ -11,6 +12,7 @@ from torch import nn
 from pomona.config import Config
 from pomona.data import read
 from pomona.data.dataset import Dataset
+from pomona.data.settings import DataSettings
 from pomona.data.table import moments
 from pomona.errors import ConfigError, DataError
 from pomona.methods.base import Initial
@@ -41,12 +43,12 @@ class Scenario:
     titles: tuple[str, ...] = ()
 
     @classmethod
-    def prepare(cls, config: Config) -> "Scenario":
+    def prepare(cls, config: Config, reader: Callable[[DataSettings], Dataset] = read) -> "Scenario":
         """Read, check, divide; the scenario's config has its number of clients settled.
 
         Raises DataError or ConfigError, before anything is computed or written.
         """
-        dataset = read(config.data)
+        dataset = reader(config.data)
         if "clients" not in config.model_fields_set:
             config = config.model_copy(update={"clients": _members(config, dataset)})
         partition = divide(dataset, config.data, config.partition, config.clients, config.seed)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from bench_suites import SUITE, Counting, Never, changed, here, outcome
 
-from pomona.bench import load, run
+from pomona.bench import load, run, verdict
 from pomona.bench.table import csv, markdown, value
 from pomona.errors import ConfigError, LockedError, StorageError, WorkerError
 from pomona.federation.lock import locked
@@ -57,6 +57,23 @@ def test_a_second_start_runs_nothing_and_changes_nothing(whole):
     again = run(SUITE, whole.folder, Never())
     assert outcome(whole.folder) == before
     assert again == load(whole.folder) == whole
+
+
+def test_a_process_reads_the_same_data_once(monkeypatch, tmp_path):
+    seen = []
+
+    def counted(settings):
+        seen.append(settings.test_limit)
+        return verdict_read(settings)
+
+    verdict_read = verdict.read
+    verdict._read_once.cache_clear()
+    monkeypatch.setattr(verdict, "read", counted)
+    scenarios = {"few": {"data": {"test_limit": 60}}, "more": {"data": {"test_limit": 90}}}
+    with here() as executor:
+        bench = run(changed(points=1, scenario=scenarios, base={"rounds": 1}), tmp_path / "bench", executor)
+    assert bench.counts == {"finished": 8}
+    assert seen == [60, 90]
 
 
 def test_models_and_checkpoints_of_finished_cells_go_and_the_record_stays(whole):

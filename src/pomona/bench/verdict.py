@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from pathlib import Path
 from shutil import rmtree
 from typing import Literal
@@ -9,7 +10,9 @@ from typing import Literal
 from pomona.bench.figures import Figures, figures, seconds
 from pomona.bench.suite import FREE, flat
 from pomona.config import Config, resolve
+from pomona.data import read
 from pomona.data.catalogue import CATALOGUE, locate, own_path
+from pomona.data.dataset import Dataset
 from pomona.data.settings import DataSettings
 from pomona.errors import DataError, PomonaError, StorageError
 from pomona.federation.committed import FOLDER
@@ -74,10 +77,20 @@ def work(tree: Tree, folder: str) -> Failure | None:
         None once the folder holds a finished run, else what went wrong.
     """
     try:
-        simulate(Scenario.prepare(resolve(tree)), Path(folder), resume=True)
+        simulate(Scenario.prepare(resolve(tree), _read), Path(folder), resume=True)
     except Exception as fault:  # whatever a cell dies of, the others go on
         return Failure.of(fault)
     return None
+
+
+def _read(settings: DataSettings) -> Dataset:
+    """The data of a cell; a process whose next cell has the same data does not read them again."""
+    return _read_once(settings.model_dump_json())
+
+
+@lru_cache(maxsize=1)
+def _read_once(settings: str) -> Dataset:
+    return read(DataSettings.model_validate_json(settings))
 
 
 def look(folder: Path, config: Config) -> Verdict:
