@@ -33,7 +33,9 @@ class Quadratics:
         self.layers = (slice(0, d - 1), slice(d - 1, d)) if d > 1 else (slice(0, d),)  # the last number is "the head"
         self.data = Resident(self.targets, self.targets, None, None, splits, "regression")
 
-    def gradient(self, W: Tensor, indices: list[Tensor], criterion: object = None) -> tuple[Tensor, Tensor]:
+    def gradient(
+        self, W: Tensor, indices: list[Tensor], criterion: object = None, above: int = 0
+    ) -> tuple[Tensor, Tensor]:
         losses = torch.stack([((w - self.targets[i]) ** 2).sum(1).mean() / 2 for w, i in zip(W, indices, strict=True)])
         return losses, torch.stack([w - self.targets[i].mean(0) for w, i in zip(W, indices, strict=True)])
 

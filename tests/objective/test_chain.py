@@ -130,6 +130,28 @@ def objective(module, x, precision="fp32"):
     return LoopObjective(module, ParameterSpace(module), data, loss, precision)
 
 
+@pytest.mark.parametrize(
+    "module",
+    [
+        build(ModelSettings(name="cnn"), (3, 20, 20), 7, seed=1),
+        build(ModelSettings(name="mlp", hidden=(9, 8)), (3, 20, 20), 7, seed=1),
+        nn.Sequential(nn.Flatten(), nn.Linear(1200, 9), nn.BatchNorm1d(9), nn.Linear(9, 7)),  # left to autograd
+    ],
+    ids=["cnn", "mlp", "autograd"],
+)
+def test_backpropagation_stops_above_what_nobody_asks_for(module):
+    loop = objective(module, torch.randn(8, 20, 20, 3, generator=DRAW))
+    W, batch = loop.space.pack(module).unsqueeze(0), [torch.arange(6)]
+    loss, whole = loop.gradient(W, batch)
+    assert whole.all(0).float().mean() > 0.5
+    for layer in loop.layers:
+        for above in (layer.start, layer.start + 1):
+            same, part = loop.gradient(W, batch, above=above)
+            assert torch.equal(same, loss)
+            assert torch.equal(part[:, above:], whole[:, above:])
+            assert not part[:, : layer.start].any()
+
+
 @pytest.mark.parametrize("name", ["tied", "repeated"])
 def test_shared_parameters_get_the_sum_of_their_gradients(name):
     module = {"tied": tied, "repeated": repeated}[name]()

@@ -86,6 +86,15 @@ def test_gradients_are_the_loops(name):
     assert (G.abs().amax(1) > 1e-3).all()
 
 
+def test_backpropagation_stops_where_the_loops_does():
+    loop, stack, W = engines(network("cnn"), resident(16))
+    above = loop.layers[-1].start
+    G, H = (engine.gradient(W, batches(), above=above)[1] for engine in (loop, stack))
+    assert_close(H, G, atol=1e-10, rtol=1e-7)
+    assert not H[:, :above].any()
+    assert H[:, above:].any(1).all()
+
+
 @pytest.mark.parametrize("name", ["mlp", "cnn"])
 def test_gradients_are_the_loops_in_single_precision(name):
     same(*engines(network(name), resident(16, Resident), dtype=torch.float32), batches(), atol=2e-6, rtol=1e-4)

@@ -7,6 +7,7 @@ kernels in the same order.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -19,7 +20,8 @@ aten = torch.ops.aten
 Loss = Callable[[Tensor, Tensor], Tensor]  # (outputs (b, K), features (b, f)) -> loss ()
 # (gradient at the output, row g (d,) for the parameters' gradients) -> gradient at the input, if anything is before
 Backward = Callable[[Tensor, Tensor], Tensor]
-Step = Callable[[Tensor, Tensor, bool], tuple[Tensor, Backward]]  # (input, row (d,), whether it is the first layer)
+# (input, row (d,), whether nobody asks for the gradient at the input)
+Step = Callable[[Tensor, Tensor, bool], tuple[Tensor, Backward]]
 
 
 def linear(weight: Entry, bias: Entry | None) -> Step:
@@ -80,9 +82,13 @@ def flatten(x: Tensor, row: Tensor, first: bool) -> tuple[Tensor, Backward]:
 
 @dataclass(frozen=True)
 class Chain:
-    """Layers one after another, the last of them linear."""
+    """Layers one after another, the last of them linear.
+
+    ``ends``: for each layer, where the parameters end in a row of it and of all before it; 0 where there are none.
+    """
 
     steps: tuple[Step, ...]
+    ends: tuple[int, ...]
 
     @classmethod
     def of(cls, module: nn.Module, space: ParameterSpace) -> "Chain | None":
@@ -94,19 +100,25 @@ class Chain:
         steps = [_step(layer, name, places) for name, layer in children.items()]
         known = tuple(step for step in steps if step is not None)
         whole = len(known) == len(steps) > 0
-        return cls(known) if whole and type(list(children.values())[-1]) is nn.Linear else None
+        if not whole or type(list(children.values())[-1]) is not nn.Linear:
+            return None
+        stops = ([places[f"{name}.{p}"].stop for p, _ in layer.named_parameters()] for name, layer in children.items())
+        return cls(known, tuple(accumulate((max(own, default=0) for own in stops), max)))
 
     @torch.no_grad()
-    def gradient(self, x: Tensor, row: Tensor, g: Tensor, loss: Loss) -> Tensor:
+    def gradient(self, x: Tensor, row: Tensor, g: Tensor, loss: Loss, above: int = 0) -> Tensor:
         """Write the gradient of a loss () at ``row`` (d,) into the trained part of ``g`` (d,); return the loss.
 
-        The loss is a function of the outputs and of what the last layer receives. ``x`` may be overwritten.
+        The loss is a function of the outputs and of what the last layer receives. ``x`` may be overwritten. Layers
+        whose parameters all lie below ``above`` are left out, as far as they come before all others.
         """
         behind, features = [], x
+        skipped = sum(end <= above for end in self.ends[:-1])
         for number, step in enumerate(self.steps):
             features = x
-            x, backward = step(x, row, number == 0)
-            behind.append(backward)
+            x, backward = step(x, row, number <= skipped)
+            if number >= skipped:
+                behind.append(backward)
         with torch.enable_grad():
             outputs, features = x.requires_grad_(), features.detach().requires_grad_()
             value = loss(outputs, features)

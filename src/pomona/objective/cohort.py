@@ -80,10 +80,13 @@ class Cohort:
             yield batch, *(t[:active] for t in rows)
 
     def gradient(
-        self, W: Tensor, batch: Batch, criterion: Criterion | list[RowCriterion] | None = None
+        self, W: Tensor, batch: Batch, criterion: Criterion | list[RowCriterion] | None = None, above: int = 0
     ) -> tuple[Tensor, Tensor]:
-        """Mean losses (n,) of rows W on the batch, gradients G (n, d). Raises DivergedError naming who and where."""
-        losses, G = self.objective.gradient(W, batch.indices, criterion)
+        """Mean losses (n,) of rows W on the batch, gradients G (n, d). Raises DivergedError naming who and where.
+
+        A method that needs G from a coordinate on only says so by ``above``: G may be 0 before it.
+        """
+        losses, G = self.objective.gradient(W, batch.indices, criterion, above)
         for k, (loss, index) in enumerate(zip(losses.tolist(), batch.indices, strict=True)):
             if not isfinite(loss):
                 raise DivergedError(

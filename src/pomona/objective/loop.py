@@ -54,22 +54,28 @@ class LoopObjective:
         self._chain = Chain.of(module, space) if exact else None
 
     def gradient(
-        self, W: Tensor, indices: list[Tensor], criterion: Criterion | list[RowCriterion] | None = None
+        self,
+        W: Tensor,
+        indices: list[Tensor],
+        criterion: Criterion | list[RowCriterion] | None = None,
+        above: int = 0,
     ) -> tuple[Tensor, Tensor]:
         """Mean losses (n,) on the given samples and their gradients G (n, d); buffers inside W are updated in place.
 
         ``criterion`` replaces the run's own loss: one function of (outputs, targets) that returns per-sample losses; or
         a list of one function a row, for what depends on the row or on a batch as a whole, of (outputs, targets,
-        features), the last being what the last layer receives.
+        features), the last being what the last layer receives. Backpropagation stops ``above`` the parameters that
+        nobody asks for: G may be 0 before this coordinate.
         """
         losses, G = torch.empty(len(W), device=W.device), torch.empty_like(W)
+        G[:, :above] = 0
         self._module.train()
         for k, (row, index, g) in enumerate(zip(W, indices, G, strict=True)):
             x, y = self.data.gather(index)
             if self._chain is None:
-                losses[k] = self._autograd(x, y, row, g, criterion, k)
+                losses[k] = self._autograd(x, y, row, g, criterion, k, above)
             else:
-                losses[k] = self._chain.gradient(x, row, g, partial(self._loss, y, criterion, k))
+                losses[k] = self._chain.gradient(x, row, g, partial(self._loss, y, criterion, k), above)
         G[:, self.space.trained :] = 0
         return losses, G
 
@@ -129,14 +135,23 @@ class LoopObjective:
         return (criterion or self._criterion)(outputs.float(), y).mean()
 
     def _autograd(
-        self, x: Tensor, y: Tensor, row: Tensor, g: Tensor, criterion: Criterion | list[RowCriterion] | None, k: int
+        self,
+        x: Tensor,
+        y: Tensor,
+        row: Tensor,
+        g: Tensor,
+        criterion: Criterion | list[RowCriterion] | None,
+        k: int,
+        above: int,
     ) -> Tensor:
         """As ``Chain.gradient``, for any module."""
         self._point_at(row)
         with self._seeing_features() as seen, self._autocast():
             outputs = self._module(x)
         loss = self._loss(y, criterion, k, outputs, seen[-1])
-        for entry, part in zip(self.space.parameters, torch.autograd.grad(loss, self._parameters), strict=True):
+        first = sum(entry.stop <= above for entry in self.space.parameters[:-1])
+        parts = torch.autograd.grad(loss, self._parameters[first:])
+        for entry, part in zip(self.space.parameters[first:], parts, strict=True):
             entry.view(g).copy_(part)
         return loss.detach()
 

@@ -21,9 +21,16 @@ class Objective(Protocol):
     norms: tuple[slice, ...]  # of a row, what belongs to normalisation layers, their statistics included
 
     def gradient(
-        self, W: Tensor, indices: list[Tensor], criterion: Criterion | list[RowCriterion] | None = None
+        self,
+        W: Tensor,
+        indices: list[Tensor],
+        criterion: Criterion | list[RowCriterion] | None = None,
+        above: int = 0,
     ) -> tuple[Tensor, Tensor]:
-        """Mean losses (n,) of rows W (n, d), row k on the samples ``indices[k]``, and their gradients G (n, d)."""
+        """Mean losses (n,) of rows W (n, d), row k on the samples ``indices[k]``, and their gradients G (n, d).
+
+        Nobody asks for G before coordinate ``above``: it may be 0 there.
+        """
 
     def outputs(self, row: Tensor, client: int, split: str) -> tuple[Tensor, Tensor]:
         """Outputs (b, K) of one row (d,) on all of a client's split, and the targets."""

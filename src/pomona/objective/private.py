@@ -102,9 +102,15 @@ class PrivateObjective:
             yield index
 
     def gradient(
-        self, W: Tensor, indices: list[Tensor], criterion: Criterion | list[RowCriterion] | None = None
+        self,
+        W: Tensor,
+        indices: list[Tensor],
+        criterion: Criterion | list[RowCriterion] | None = None,
+        above: int = 0,
     ) -> tuple[Tensor, Tensor]:
         """Private gradients G (n, d) at rows W (n, d), and losses (n,): zeros unless "training-loss" is acknowledged.
+
+        Without a criterion all of G is released, whatever is asked for: what is clipped is a whole gradient's norm.
 
         Raises:
             ConfigError: the batch was not drawn by ``batches``; or there is a criterion, which is not acknowledged.
@@ -120,7 +126,7 @@ class PrivateObjective:
                 vault.unprotected(draw, W[k])
                 if len(index):
                     own = [criterion[k]] if isinstance(criterion, list) else criterion
-                    loss, G[k : k + 1] = self.inner.gradient(W[k : k + 1], [index], own)
+                    loss, G[k : k + 1] = self.inner.gradient(W[k : k + 1], [index], own, above)
                     losses[k] = loss[0]
             else:
                 with torch.random.fork_rng(devices=[]):

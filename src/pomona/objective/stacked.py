@@ -64,19 +64,24 @@ class StackedObjective:
                 part.register_forward_hook(partial(_stop_at, part.padding_idx))
 
     def gradient(
-        self, W: Tensor, indices: list[Tensor], criterion: Criterion | list[RowCriterion] | None = None
+        self,
+        W: Tensor,
+        indices: list[Tensor],
+        criterion: Criterion | list[RowCriterion] | None = None,
+        above: int = 0,
     ) -> tuple[Tensor, Tensor]:
         """Mean losses (n,) on the given samples and their gradients G (n, d); buffers inside W are updated in place.
 
         ``criterion`` replaces the run's own loss: one function of (outputs, targets) that returns per-sample losses; or
         a list of one function a row, of (outputs, targets, features), the last being what the last layer receives.
+        Backpropagation stops ``above`` the parameters that nobody asks for: G may be 0 before this coordinate.
         """
         losses, G = torch.empty(len(W), device=W.device), torch.empty_like(W)
-        G[:, self.trained :] = 0
+        G[:, :above] = G[:, self.trained :] = 0
         self._module.train()
         for part in self._chunks(W, [len(i) for i in indices]):
             own = criterion[part] if isinstance(criterion, list) else criterion or self.criterion
-            losses[part] = self._differentiate(W[part], indices[part], own, G[part])
+            losses[part] = self._differentiate(W[part], indices[part], own, G[part], above)
         return losses, G
 
     def rows_at_once(self, W: Tensor, length: int) -> int:
@@ -99,7 +104,7 @@ class StackedObjective:
             start = stop
 
     def _differentiate(
-        self, W: Tensor, indices: list[Tensor], criterion: Criterion | list[RowCriterion], G: Tensor
+        self, W: Tensor, indices: list[Tensor], criterion: Criterion | list[RowCriterion], G: Tensor, above: int
     ) -> Tensor:
         """Mean losses (m,) of a chunk's rows; their gradients go into G (m, d)."""
         parameters, buffers = self._named(W)
@@ -112,8 +117,9 @@ class StackedObjective:
         else:
             each = criterion(outputs.flatten(0, 1), y.flatten(0, 1)).unflatten(0, real.shape)
             losses = each.where(real, 0).sum(1) / real.sum(1)
-        parts = torch.autograd.grad(losses.sum(), list(parameters.values()))
-        for entry, part in zip(self.space.parameters, parts, strict=True):
+        wanted = self.space.parameters[sum(entry.stop <= above for entry in self.space.parameters[:-1]) :]
+        parts = torch.autograd.grad(losses.sum(), [parameters[entry.name] for entry in wanted])
+        for entry, part in zip(wanted, parts, strict=True):
             entry.view(G).copy_(part)
         for entry in self.space.buffers:
             entry.view(W).copy_(buffers[entry.name])
