@@ -63,11 +63,12 @@ class Scenario:
             partition = config.method.divide(partition, dataset.y, config.seed)
         config.membership.check(config.clients, config.rounds)
         scenario = cls(config, dataset, partition)
-        scenario._check(scenario.module())
+        scenario.check()
         return scenario
 
-    def _check(self, module: nn.Module) -> None:
-        """Say before round 1 what a method or a network cannot work with."""
+    def check(self) -> None:
+        """Raise ConfigError or DataError, before round 1, for what the method or the network cannot work with."""
+        module = self.module()
         if self.config.privacy:
             from pomona.objective.private import refuse_statistics
             from pomona.privacy import coverage

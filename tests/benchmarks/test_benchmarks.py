@@ -135,6 +135,37 @@ def test_memory_of_a_run_is_at_least_its_models(load):
     assert row["models GB"] < row["peak GB"] <= row["sum of marks GB"]
 
 
+@pytest.mark.slow
+def test_a_federation_of_real_processes_is_measured(load, monkeypatch):
+    pytest.importorskip("flwr")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    deployment = load("deployment")
+    measured, paper = deployment.main(deployment.QUICK, [])
+    (row,) = measured["rows"].values()
+    model = 4 * (4 * 4 * 10 + 10)
+    assert row["down by formula MB"] == row["up by formula MB"] == 2 * 1 * model / 1e6
+    assert row["largest difference"] == 0
+    for way in ("down", "up"):
+        assert row[f"{way} by formula MB"] <= row[f"{way} MB"]
+    assert all(row[f"{kind} MB"] > 10 for kind in deployment.KINDS), "Python alone has that"
+    assert set(paper["rows"]) == set(deployment.LARGE)
+
+
+def test_what_a_large_federation_needs_is_arithmetic(load):
+    needs = load("deployment").needs
+    silos, d = 4, 1000
+    apple, fedavg = (needs(silos, d, method) for method in ({"name": "apple", "budget": 2}, {"name": "fedavg"}))
+    model = 4 * d / 1e9
+    assert apple["silo down GB"] == 2 * model
+    assert apple["server GB"] == pytest.approx(silos * (2 + 1) * model)
+    assert apple["silo s at 100 Mbit/s"] == pytest.approx(3 * 4 * d * 8 / 100e6)
+    assert fedavg["silo down GB"] == fedavg["silo up GB"] == fedavg["server state GB"] == model
+    # FedAvg's state before and after, four uplinks as bytes and as tensors, and the one model that goes out.
+    assert fedavg["server memory GB"] == pytest.approx((2 + 2 * silos + 1) * model)
+    assert fedavg["server disk GB"] == pytest.approx((2 + 2 * silos) * model)
+    assert fedavg["silo disk GB"] == pytest.approx((3 + 1) * model)
+
+
 def test_a_record_has_a_first_round_only_once_its_line_is_whole(load, tmp_path):
     startup, events = load("startup"), tmp_path / "events.jsonl"
     events.write_text('{"event": "start"}\n{"event": "round", "round": 1}')

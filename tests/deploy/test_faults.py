@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from local import lost
+from federation_in_process import deployed, lost, same
 
-from conftest import deployed, same
 from pomona.deploy import courier, flower_apps, silo
 from pomona.deploy.audit import read
 from pomona.deploy.wire import Task, name, seal, unseal

@@ -5,8 +5,8 @@ import tomllib
 
 import pytest
 import tomli_w
+from federation_in_process import APPLE, deployed, same
 
-from conftest import APPLE, deployed, same
 from pomona.deploy.audit import read, verify
 from pomona.deploy.book import Book
 from pomona.deploy.coordinate import News

@@ -2,17 +2,21 @@
 
 import asyncio
 import hashlib
+import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import tomli_w
 
 from pomona.config import resolve  # noqa: F401  settings must be importable without Flower
-from pomona.deploy import control, superlink, supernode
+from pomona.deploy import app, control, server, superlink, supernode
 from pomona.deploy.federation import Federation
 from pomona.deploy.processes import QUIET, environment
+from pomona.deploy.provision import provision
 from pomona.deploy.silofile import SiloFile
 from pomona.errors import ConfigError, ProtocolError
 
@@ -161,6 +165,45 @@ def test_a_supernode_refuses_a_foreign_app_with_an_error_that_names_no_path(kind
         "no federation's" if kind == "flwr-agentapp" else "agreed to run (SHA-256 111111111111, expected 000000000000)"
     )
     assert log in done.stderr + done.stdout
+
+
+@pytest.fixture(scope="module")
+def kits(tmp_path_factory):
+    """Kits of a federation on a free port."""
+    pytest.importorskip("flwr")
+    home = tmp_path_factory.mktemp("kits")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    tree = federation(server=f"127.0.0.1:{port}").model_dump(mode="json", exclude_unset=True)
+    (home / "federation.toml").write_text(tomli_w.dumps(tree))
+    provision(home / "federation.toml", home / "kits")
+    return home / "kits"
+
+
+def test_a_server_starts_only_with_the_app_that_its_kit_pins(kits, tmp_path, monkeypatch):
+    kit = shutil.copytree(kits / "server", tmp_path / "server")
+    planned = Federation.read(kit / "federation.toml")
+    server.require_ready(kit, planned)
+    assert hashlib.sha256(app.agreed(kit)).hexdigest() == (kits / "north" / "app.sha256").read_text().strip()
+    code = kit / "app" / "pomona_app" / "client_app.py"
+    code.write_text(code.read_text() + "# changed\n")
+    found = app.digest(kit / "app")
+    with pytest.raises(ConfigError) as refused:
+        server.require_ready(kit, planned)
+    for word in (f"{kit / 'app'} ", found[:12], f"{kit / 'app.sha256'} ", app.pinned(kit)[:12], "provision anew"):
+        assert word in str(refused.value)
+    monkeypatch.setattr(server, "_served", None)
+    monkeypatch.setenv("FLWR_HOME", "before")
+    for name in QUIET:
+        monkeypatch.setenv(name, "before")
+    with pytest.raises(ConfigError, match="every silo pin"):
+        server.serve(kit, print)
+    (kit / "app.sha256").write_text("none\n")
+    with pytest.raises(ConfigError, match="holds no SHA-256"):
+        server.require_ready(kit, planned)
+    shutil.rmtree(kit / "app")
+    with pytest.raises(ConfigError, match="copy it from the kit again"):
+        server.require_ready(kit, planned)
 
 
 @pytest.mark.parametrize("words", [[], ["--app-sha256"], ["--app-sha256", "zz"], ["--insecure"]])

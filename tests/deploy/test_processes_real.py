@@ -14,10 +14,11 @@ from pathlib import Path
 
 import pytest
 
+from pomona.deploy.app import digest
 from pomona.deploy.audit import read, verify
-from pomona.deploy.kits import app_digest
 from pomona.deploy.processes import family
 from pomona.deploy.provision import provision
+from pomona.deploy.roster import dismiss
 from pomona.federation.status import read_status
 
 pytestmark = pytest.mark.slow
@@ -83,7 +84,8 @@ def kits(tmp_path):
     app = out / "server" / "app" / "pomona_app"
     (app / "server_app.py").write_text(SERVER_APP.format(rounds=ROUNDS))
     (app / "client_app.py").write_text(CLIENT_APP)
-    (out / "north" / "app.sha256").write_text(app_digest(out / "server" / "app") + "\n")
+    for kit in ("server", "north"):
+        (out / kit / "app.sha256").write_text(digest(out / "server" / "app") + "\n")
     (out / "north" / "silo.toml").write_text(f'name = "north"\nport = {port()}\n[data]\nname = "digits"\n')
     before = set(family(os.getpid()))
     yield out
@@ -172,6 +174,21 @@ def strangers_are_refused(kits):
     assert ask("/docs", {}) == 200
     assert ask("/docs", {"X-Forwarded-For": "127.0.0.1"}) == 403
     assert ask("/v1/control/list-runs", {"X-Forwarded-For": "127.0.0.1"}) == 403
+
+
+def test_a_revoked_silo_reads_that_its_key_is_refused(kits, tmp_path):
+    log, said = tmp_path / "log", tmp_path / "silo"
+    silo, server = run("silo", kits / "north", said), run("server", kits / "server", log)
+    try:
+        until(lambda: round_(kits) >= 1)
+        dismiss(kits / "server", "north")
+        first = until(lambda: [line for line in said.read_text().splitlines() if "the node ended" in line])[0]
+        assert "the server refuses this silo's key: it was revoked" in first
+        assert "ask the server's administrator" in first
+    finally:
+        for process in (silo, server):
+            process.terminate()
+            process.wait(15)
 
 
 def test_a_node_refuses_an_app_that_was_changed(kits, tmp_path):

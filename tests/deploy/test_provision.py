@@ -4,11 +4,13 @@ import hashlib
 import json
 import os
 import shutil
+import ssl
 import stat
 import subprocess
 import sys
 import tomllib
 import zipfile
+from datetime import UTC, datetime, timedelta
 from io import BytesIO
 
 import pytest
@@ -17,9 +19,9 @@ import yaml
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_private_key
 
 from pomona.cli import main
-from pomona.deploy import keys, kits
+from pomona.deploy import app, certs, keys, kits
 from pomona.deploy.federation import Federation
-from pomona.deploy.provision import add, provision
+from pomona.deploy.provision import add, provision, renew
 from pomona.deploy.silofile import SiloFile
 from pomona.errors import ConfigError, StorageError
 from pomona.methods import METHODS
@@ -192,7 +194,7 @@ def test_the_apps_bytes_do_not_depend_on_the_federation_or_on_what_python_leaves
     cache = tmp_path / "kits/server/app/pomona_app/__pycache__"
     cache.mkdir()
     (cache / "x.pyc").write_bytes(b"x")
-    assert kits.app_digest(tmp_path / "kits/server/app") == (kit / "north/app.sha256").read_text().strip()
+    assert app.digest(tmp_path / "kits/server/app") == (kit / "north/app.sha256").read_text().strip()
 
 
 # Newcomers
@@ -238,11 +240,62 @@ def test_a_newcomers_name_is_new_and_is_one(copy, name):
 
 def test_a_newcomer_is_added_where_the_authority_is(copy, tmp_path):
     shutil.rmtree(copy / "authority")
-    with pytest.raises(ConfigError, match=r"authority.*silos are added where"):
+    with pytest.raises(ConfigError, match=r"authority.*go where"):
         add(copy, "east")
     with pytest.raises(ConfigError, match="holds no kits"):
         add(tmp_path / "absent", "east")
     assert not (copy / "east").exists()
+
+
+# Renewal
+
+
+def aged(home, days):
+    """The kits' server certificate as it would be had they been made so many days ago."""
+    pair = keys.Pair((home / "authority/ca.key").read_bytes(), (home / "authority/ca.crt").read_bytes())
+    path = home / "server/certs/server.crt"
+    path.write_bytes(certs.renewed(pair, path.read_bytes(), datetime.now(UTC) - timedelta(days=days)))
+    return path
+
+
+def test_the_servers_certificate_is_renewed_and_nothing_else_changes(copy, capsys):
+    path = aged(copy, 820)
+    before = {p: (p.read_bytes(), p.stat().st_mode) for p in copy.rglob("*") if p.is_file()}
+    assert call(capsys, "--out", copy, "--json", what="renew")[0] == 0
+    after = {p: (p.read_bytes(), p.stat().st_mode) for p in copy.rglob("*") if p.is_file()}
+    assert {p for p in after if after[p] != before.get(p)} == {path}
+    assert before.keys() == after.keys()
+    assert after[path][1] == before[path][1]
+    until = certs.certificate(path, copy / "server/certs/server.key", copy / "north/certs/ca.crt")
+    assert timedelta(days=824) < until - datetime.now(UTC) <= timedelta(days=825)
+    context = ssl.create_default_context(cafile=copy / "north/certs/ca.crt")
+    assert context.get_ca_certs()[0]["notAfter"], "silos keep theirs"
+    code, said, _ = call(capsys, "--out", copy, what="renew")
+    assert code == 0
+    assert f"valid until {until:%Y-%m-%d}" in said
+    assert "pomona server stop" in said
+
+
+def test_what_cannot_be_renewed_is_said(copy, tmp_path, capsys):
+    ca = copy / "authority/ca.crt"
+    kept = ca.read_bytes()
+    ca.write_bytes(certs.authority("other").public)
+    code, _, said = call(capsys, "--out", copy, what="renew")
+    assert (code, said.count("\n")) == (2, 1)
+    assert "not signed by this authority" in said
+    ca.write_bytes(kept)
+    aged(copy, -3600)  # as if there were 52 days left of the authority's ten years
+    with pytest.raises(ConfigError, match=r"as long as its authority.*new federation"):
+        renew(copy)
+    shutil.rmtree(copy / "authority")
+    with pytest.raises(ConfigError, match=r"go where the authority's key lies"):
+        renew(copy)
+    path = written(tmp_path, {"name": "north"}, server="127.0.0.1:9000", insecure=True)
+    provision(path, tmp_path / "open")
+    with pytest.raises(ConfigError, match="no certificate"):
+        renew(tmp_path / "open")
+    with pytest.raises(ConfigError, match="holds no kits"):
+        renew(tmp_path / "absent")
 
 
 # Refusals and failures
@@ -297,8 +350,8 @@ def test_insecure_kits_hold_no_keys_and_are_for_loopback(tmp_path):
 
 def test_the_certificate_names_loopback_only_where_the_server_is_there(kit, tmp_path):
     def names(folder):
-        certificate = keys.x509.load_pem_x509_certificate((folder / "server/certs/server.crt").read_bytes())
-        said = certificate.extensions.get_extension_for_class(keys.x509.SubjectAlternativeName).value
+        certificate = certs.x509.load_pem_x509_certificate((folder / "server/certs/server.crt").read_bytes())
+        said = certificate.extensions.get_extension_for_class(certs.x509.SubjectAlternativeName).value
         return {str(name.value) for name in said}
 
     assert names(kit) == {"fl.example.org"}
@@ -385,10 +438,10 @@ def test_keys_do_not_enter_the_image(kit):
 # The command
 
 
-def call(capsys, *words):
+def call(capsys, *words, what="provision"):
     """Run a command in this process: exit code, standard output, standard error."""
     with pytest.raises(SystemExit) as stop:
-        main(["deploy", "provision", *(str(word) for word in words)])
+        main(["deploy", what, *(str(word) for word in words)])
     return int(stop.value.code or 0), *capsys.readouterr()
 
 

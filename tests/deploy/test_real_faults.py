@@ -11,7 +11,7 @@ import sys
 import time
 
 import pytest
-from local import settings
+from federation_in_process import settings
 from safetensors.torch import load_file
 
 import pomona

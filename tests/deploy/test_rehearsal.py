@@ -1,7 +1,7 @@
 """The whole federation with real Flower processes, TLS and keys on: the models of the simulator, bit by bit."""
 
 import pytest
-from local import settings
+from federation_in_process import settings
 
 from pomona.deploy.rehearse import rehearse
 from pomona.methods import METHODS

@@ -3,6 +3,7 @@
 import json
 import re
 import ssl
+import sys
 import threading
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -12,7 +13,7 @@ import pytest
 
 from pomona.cli import main
 from pomona.data.dataset import Dataset
-from pomona.deploy import check, helped, keys, owndata, roster, standing
+from pomona.deploy import certs, check, helped, keys, owndata, roster, standing
 from pomona.deploy.certs import certificate, left, private
 from pomona.deploy.federation import Federation
 from pomona.deploy.silofile import SiloFile
@@ -65,7 +66,7 @@ def kit(tmp_path, port=9, method="fedavg", more="", privacy=""):
     folder = tmp_path / "north"
     for name in ("certs", "keys/peers"):
         (folder / name).mkdir(parents=True)
-    ca = keys.authority("try")
+    ca = certs.authority("try")
     (tmp_path / "ca.key").write_bytes(ca.private)
     pair, other = keys.silo(), keys.silo()
     (folder / "certs" / "ca.crt").write_bytes(ca.public)
@@ -87,9 +88,9 @@ def found(folder):
 
 
 @pytest.fixture
-def served(tmp_path):
-    """A kit whose server answers with a clock that is ``late`` seconds off."""
-    late = []
+def served(tmp_path, request):
+    """A kit whose server answers with a clock that is ``late`` seconds off, with a certificate of some age in days."""
+    late, age = [], timedelta(days=getattr(request, "param", 0))
 
     class Answer(BaseHTTPRequestHandler):
         def do_GET(self):
@@ -104,7 +105,7 @@ def served(tmp_path):
 
     server = HTTPServer(("127.0.0.1", 0), Answer)
     folder, ca = kit(tmp_path, server.server_port)
-    pair = keys.server(ca, ["127.0.0.1"])
+    pair = certs.server(ca, ["127.0.0.1"], datetime.now(UTC) - age)
     for name, content in (("server.key", pair.private), ("server.crt", pair.public)):
         keys.write(tmp_path / name, content)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -145,9 +146,58 @@ def test_a_wrong_clock_is_a_warning(served, late):
     assert code == 0
 
 
+@pytest.mark.parametrize(("served", "result"), [(794.5, "ok"), (795.5, "warning")], indirect=["served"])
+def test_a_certificate_that_ends_soon_is_a_warning(served, result):
+    lines, _, code = found(served[0])
+    assert (lines["server"].result, code) == (result, 0)
+    assert ("its certificate ends in 29 days" in lines["server"].text) == (result == "warning")
+
+
+def test_an_authority_that_ends_soon_is_a_warning_everywhere(tmp_path, capsys):
+    folder, _ = kit(tmp_path)
+    assert found(folder)[0]["certificate"].result == "ok"
+    assert standing.silo(folder)["warning"] == ""
+    old = certs.authority("try", datetime.now(UTC) - timedelta(days=3640))
+    (folder / "certs" / "ca.crt").write_bytes(old.public)
+    line = found(folder)[0]["certificate"]
+    assert line.result == "warning"
+    assert "ends in 11 days" in line.text
+    assert "ask the lead for a new federation" in line.text
+    assert command("silo", "status", "--folder", str(folder)) == 0
+    assert "warning: the authority's certificate ends in 11 days" in capsys.readouterr().out
+
+
+def test_the_server_says_when_its_certificate_ends(tmp_path, capsys):
+    folder, ca = server_kit(tmp_path)
+    assert standing.server(folder)["warning"] == ""
+    for age, said in ((800, "ends in 24 days"), (826, "ended on")):
+        made = certs.server(ca, ["127.0.0.1"], datetime.now(UTC) - timedelta(days=age))
+        (folder / "certs" / "server.crt").write_bytes(made.public)
+        assert command("server", "status", "--folder", str(folder)) == 0
+        out = capsys.readouterr().out
+        assert f"warning: the server's certificate {said}" in out
+        assert "`pomona deploy renew`" in out
+    (folder / "certs" / "server.crt").write_bytes(b"none")
+    assert "holds no certificate" in standing.server(folder)["warning"]
+
+
+def test_a_function_in_the_kits_folder_reads_the_data_wherever_the_command_is_called(tmp_path, monkeypatch):
+    folder, _ = kit(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    code = "import numpy as np\ndef samples(settings):\n    return np.ones((60, 4), np.float32), np.arange(60) % 2\n"
+    (folder / "only_in_this_kit.py").write_text(code)
+    own = 'name = "north"\n[data]\nname = "only_in_this_kit:samples"\nclasses = ["a", "b"]\n'
+    (folder / "silo.toml").write_text(own)
+    try:
+        assert found(folder)[0]["data"].result == "ok", found(folder)[0]["data"]
+    finally:
+        sys.modules.pop("only_in_this_kit", None)
+
+
 def test_a_strangers_certificate_is_refused(served, tmp_path):
     folder, _ = served
-    (folder / "certs" / "ca.crt").write_bytes(keys.authority("other").public)
+    (folder / "certs" / "ca.crt").write_bytes(certs.authority("other").public)
     federation = Federation.load(folder / "federation.toml")
     with pytest.raises(ProtocolError, match="not the federation's"):
         knock(federation, folder / "certs" / "ca.crt")
@@ -250,8 +300,8 @@ def test_privacy_is_projected_and_held_against_what_the_silo_accepts(tmp_path):
 
 
 def test_certificates_must_be_valid_fit_and_be_the_authoritys(tmp_path):
-    ca, other = keys.authority("a"), keys.authority("a")
-    pair, stranger = keys.server(ca, ["localhost"]), keys.server(other, ["localhost"])
+    ca, other = certs.authority("a"), certs.authority("a")
+    pair, stranger = certs.server(ca, ["localhost"]), certs.server(other, ["localhost"])
     files = {"ca": ca.public, "crt": pair.public, "key": pair.private, "bad": stranger.public, "lock": stranger.private}
     at = {name: tmp_path / name for name in files}
     for name, content in files.items():
@@ -361,7 +411,7 @@ def server_kit(tmp_path):
     for name in ("certs", "keys"):
         (folder / name).mkdir(parents=True)
     (folder / "certs" / "ca.crt").write_bytes(ca.public)
-    (folder / "certs" / "server.crt").write_bytes(keys.server(ca, ["127.0.0.1"]).public)
+    (folder / "certs" / "server.crt").write_bytes(certs.server(ca, ["127.0.0.1"]).public)
     for name in ("north", "south"):
         (folder / "keys" / f"{name}.pub").write_bytes((north / "keys" / "peers" / f"{name}.pub").read_bytes())
     (folder / "federation.toml").write_bytes((north / "federation.toml").read_bytes())

@@ -335,9 +335,44 @@ def test_a_node_that_ends_is_started_again_and_the_reason_is_named(tmp_path, qui
     with pytest.raises(SystemExit):
         made.run()
     assert len(said) == 3
-    assert all("does not admit this silo's key" in line for line in said)
+    assert all("refuses this silo's key" in line for line in said)
     assert news(tmp_path)["state"] == "stopped"
     assert news(tmp_path)["restarts"] == 3
+
+
+REVOKED = """\
+INFO :      Starting Flower SuperNode
+INFO :      SuperNode ID: 854233469429082855
+INFO :      Starting Flower SuperExec
+INFO :      SuperNode terminated gracefully.
+INFO:     Finished server process [30120]
+"""  # what Flower 1.41 says once the server has unregistered the key of a node that is connected
+UNKNOWN = """\
+INFO :      Starting Flower SuperNode
+ERROR :     Exit Code: 305
+Failed to initialize the connection to the SuperLink.
+[code: 2004] Failed to activate SuperNode.
+"""  # and once it tries again
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "said"),
+    [
+        (REVOKED, 0, ("refuses this silo's key", "revoked", "ask the server's administrator")),
+        (REVOKED.replace("SuperExec", "SuperExec" + "\nINFO : a round" * 5000), 0, ("it was revoked",)),
+        (REVOKED + UNKNOWN, 1, ("refuses this silo's key", "revoked", "ask the server's administrator")),
+        (UNKNOWN + REVOKED.replace("terminated gracefully", ""), -9, ("exit code -9",)),
+        (REVOKED + UNKNOWN.splitlines()[0], -9, ("exit code -9",)),
+        ("", 1, ("exit code 1",)),
+    ],
+)
+def test_a_refused_key_is_named_with_whom_to_ask(tmp_path, text, code, said):
+    log = tmp_path / "supernode.log"
+    log.write_text(text)
+    reason = attend.ending(code, log)
+    assert all(word in reason for word in said)
+    assert "\n" not in reason
+    assert str(tmp_path) not in reason
 
 
 def test_a_wedged_node_is_killed_and_started_again(tmp_path, quick, monkeypatch):

@@ -69,8 +69,6 @@ class Play:
             words = line.split()
             if words[0] == "cd":
                 home = home / words[1]
-            elif words[0] == "export":
-                own |= dict([words[1].split("=", 1)])
             elif line.endswith("&"):
                 self._start(line.rstrip("& "), home, own)
             elif "--watch" in words:

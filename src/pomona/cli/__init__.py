@@ -53,6 +53,7 @@ data.command("pomona.cli.data:list_", name="list", help="List data sets, partiti
 data.command("pomona.cli.data:show", name="show", help="Show a scenario: sizes, label map, divergence.")
 app.command(data)
 deploy.command("pomona.cli.deploy:provision", name="provision", help="Make keys and kits for server and silos.")
+deploy.command("pomona.cli.deploy:renew", name="renew", help="Renew the server's certificate before it ends.")
 deploy.command("pomona.cli.rehearse:rehearse", name="rehearse", help="Run a federation on this machine, and compare.")
 app.command(deploy)
 for name, what in SERVER.items():

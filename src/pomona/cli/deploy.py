@@ -46,6 +46,22 @@ def provision(
         print("\n".join(closing(made)))
 
 
+def renew(
+    *,
+    out: Annotated[Path, Parameter(help="folder of the kits, where the authority's key lies")] = Path("kits"),
+    json: Json = False,
+) -> None:
+    """Renew the server's certificate: same key, names and authority, so that the silos need nothing."""
+    from pomona.deploy import provision as kits
+
+    done = kits.renew(out)
+    if json:
+        emit({"certificate": done.path, "before": done.before.isoformat(), "until": done.until.isoformat()})
+        return
+    print(f"{done.path}  valid until {done.until:%Y-%m-%d} (before: {done.before:%Y-%m-%d}); it is no secret")
+    print("next       bring it to the server's kit, if that is elsewhere; then `pomona server stop` and `resume` there")
+
+
 def _everybody(made: "Provisioned") -> Iterator[str]:
     f = made.federation
     yield f"federation {f.name}, {f.config().method.name}: kits for the server and {len(made.silos)} silos"

@@ -78,6 +78,8 @@ def _show(s: dict[str, Any]) -> None:
         lines.append(f"why: {s['reason']} (code {s['code']})")
     if s["certificate"]:
         lines.append(f"certificate valid until {s['certificate']}")
+    if s["warning"]:
+        lines.append(f"warning: {s['warning']}")
     for line in lines:
         out.print(line, highlight=False, markup=False)
     if s["silos"]:

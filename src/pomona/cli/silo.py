@@ -42,7 +42,8 @@ def status(*, folder: Folder = HERE, json: Json = False) -> None:
         f"traffic   {size(s['bytes_down'])} down, {size(s['bytes_up'])} up",
         f"disk      {s['free_gb']} GB free",
     ]
-    for line in lines + ([f"authority valid until {s['authority']}"] if s["authority"] else []):
+    lines += [f"authority valid until {s['authority']}"] if s["authority"] else []
+    for line in lines + ([f"warning: {s['warning']}"] if s["warning"] else []):
         print(line)
 
 

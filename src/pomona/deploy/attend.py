@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from pomona.deploy import supernode
+from pomona.deploy.app import pinned
 from pomona.deploy.federation import Address, Federation
 from pomona.deploy.processes import Identity, adopt, disown, end, environment, family, reap, start, trim, undisturbed
 from pomona.deploy.silofile import SiloFile
@@ -24,6 +25,7 @@ PROBE = 30.0  # seconds between looks at whether the server can be reached
 RESTART = 5.0  # seconds before a node that ended starts again, doubled each time; a lost one counts for a minute
 LONGEST = 600.0
 STEADY = 300.0  # seconds of connection after which a node is as good as new
+TAIL = 20_000  # bytes of a log that hold a node's last words, tracebacks included
 STATE = "node.json"
 
 
@@ -138,20 +140,22 @@ class Attendant:
 
 
 REASONS = {
-    "[code: 2004]": "the server does not admit this silo's key: it was never added, it was revoked, or its last "
-    "connection still counts, which lasts a minute",
+    "[code: 2004]": "the server refuses this silo's key: it was revoked or never added, or after a crash its last "
+    "connection still counts, for a minute; if it stays so, ask the server's administrator",
     "[code: 2001]": "the server admits nobody without a key: compare insecure in its federation.toml and in this one",
-    "Invalid SuperNode authentication": "the server does not accept the signature: compare the clocks",
     "CERTIFICATE_VERIFY_FAILED": "the server's certificate is not the federation's: `pomona silo check`",
     "address already in use": "its port is taken: set another one in silo.toml",
+    # Flower interrupts itself when a request is answered 401, and says no more than that it ended.
+    "SuperNode terminated gracefully": "the server refuses this silo's key: it was revoked, or the clocks differ; "
+    "`pomona silo check` compares the clocks; if they agree, ask the server's administrator",
 }
 
 
 def ending(code: int | None, log: Path) -> str:
     """Why a node ended, by the last words of its log, in a line that names no path."""
     with suppress(OSError):
-        text = log.read_bytes()[-6000:].decode(errors="replace")
-        text = text[text.rfind("Starting Flower SuperNode") :]  # of this life, not of the one before
+        text = log.read_bytes()[-TAIL:].decode(errors="replace")
+        text = text.rpartition("Starting Flower SuperNode")[2]  # of this life, not of the one before
         for sign, reason in REASONS.items():
             if sign in text:
                 return reason
@@ -167,7 +171,7 @@ def keep(folder: Path, say: Callable[[str], None]) -> None:
     """
     folder = folder.absolute()
     silo, federation = SiloFile.load(folder / "silo.toml"), Federation.read(folder / "federation.toml")
-    app, ca, key = pinned_app(folder), folder / "certs" / "ca.crt", folder / "keys" / "silo.key"
+    app, ca, key = pinned(folder), folder / "certs" / "ca.crt", folder / "keys" / "silo.key"
     if not federation.insecure and not key.is_file():
         raise ConfigError(f"{key} is missing; put the private key of this silo there, readable by its owner alone")
     os.umask(0o077)
@@ -193,14 +197,3 @@ def keep(folder: Path, say: Callable[[str], None]) -> None:
             ).run()
     except OSError as fault:
         raise StorageError(f"cannot write {state} ({fault.strerror}); make room, or mend its permissions") from fault
-
-
-def pinned_app(folder: Path) -> str:
-    """SHA-256 in hex of the app that a silo's kit allows. Raises ConfigError."""
-    try:
-        text = (folder / "app.sha256").read_text(encoding="ascii").strip()
-    except (OSError, ValueError):
-        text = ""
-    if len(text) != 64 or set(text) - set("0123456789abcdef"):
-        raise ConfigError(f"{folder / 'app.sha256'} holds no SHA-256; copy it from the kit again")
-    return text

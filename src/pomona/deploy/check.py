@@ -4,13 +4,13 @@ import json
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from pomona.deploy import keys
-from pomona.deploy.attend import pinned_app
-from pomona.deploy.certs import left, private
+from pomona.deploy.app import pinned
+from pomona.deploy.certs import LAST, private, valid, warning
 from pomona.deploy.federation import Federation
 from pomona.deploy.owndata import scenario
 from pomona.deploy.silofile import SiloFile, importable
@@ -18,7 +18,6 @@ from pomona.deploy.watchdog import knock
 from pomona.errors import ConfigError, DataError, PomonaError, PrivacyError, ProtocolError, StorageError
 from pomona.federation.durable import probe
 
-SOON = timedelta(days=30)
 CLOCK = 10.0  # seconds; Flower refuses what was signed more than 5 s in its future or 5 minutes in its past
 SPARE = 20  # rounds' worth of models that the disk should have room for
 
@@ -74,7 +73,7 @@ def run(folder: Path) -> tuple[list[Line], dict[str, Any], int]:
     checks = Checks()
     silo = checks.make("settings", lambda: _silo(folder))
     federation = checks.make("agreement", lambda: _agreement(folder))
-    checks.make("app", lambda: (None, f"SHA-256 {pinned_app(folder)[:16]}"))
+    checks.make("app", lambda: (None, f"SHA-256 {pinned(folder)[:16]}"))
     leaves: dict[str, Any] = {}
     if federation and not federation.insecure:
         checks.make("key", lambda: _key(folder, silo.name if silo else folder.name))
@@ -132,24 +131,20 @@ def _key(folder: Path, name: str) -> tuple[None, str]:
 
 
 def _authority(folder: Path) -> tuple[None, str]:
-    from cryptography import x509
-
-    path = folder / "certs" / "ca.crt"
-    keys.expires(path)
-    ca = x509.load_pem_x509_certificate(path.read_bytes())
-    remaining = left(ca.not_valid_before_utc, ca.not_valid_after_utc, path)
-    text = f"the authority's is valid for {remaining.days} days, until {ca.not_valid_after_utc:%Y-%m-%d}"
-    if remaining < SOON:
-        raise Remark(f"{text}; ask for new ones")
-    return None, text
+    until = valid(folder / "certs" / "ca.crt")
+    if said := warning(until):
+        raise Remark(f"the authority's certificate {said}; {LAST}")
+    return None, f"the authority's is valid until {until:%Y-%m-%d}"
 
 
 def _server(folder: Path, silo: SiloFile, federation: Federation) -> tuple[None, str]:
-    clock = knock(federation, folder / "certs" / "ca.crt", silo.proxy)
+    answer = knock(federation, folder / "certs" / "ca.crt", silo.proxy)
     how = "without TLS" if federation.insecure else "its certificate is the federation's"
-    if clock is None:
+    if answer.until and (said := warning(answer.until)):
+        raise Remark(f"{federation.server} answers, but its certificate {said}; ask its administrator to renew it")
+    if answer.clock is None:
         return None, f"{federation.server} answers, {how}; it does not say its time"
-    off = (datetime.now(UTC) - clock).total_seconds()
+    off = (datetime.now(UTC) - answer.clock).total_seconds()
     if abs(off) > CLOCK:
         ahead = "ahead of" if off > 0 else "behind"
         raise Remark(

@@ -165,14 +165,6 @@ def reachable(federation: Federation) -> str:
     return str(Address(anywhere.get(bind.host, bind.host), bind.port))
 
 
-def bundle(app: Path) -> bytes:
-    """The app in a folder as Flower carries it."""
-    from flwr.cli.build import build_fab_from_disk
-
-    built: bytes = build_fab_from_disk(app)
-    return built
-
-
 def connection(federation: Federation, ca: Path) -> dict[str, Any]:
     """``config.toml`` of Flower's folder, for whoever uses `flwr` by hand."""
     how = {"insecure": True} if federation.insecure else {"root-certificates": str(ca)}

@@ -1,14 +1,11 @@
-"""Keys and certificates: the authority of a federation, the server's certificate, the silos' key pairs.
+"""Keys: the silos' pairs, the authority's word on them, and how any of them is written.
 
 All keys are EC P-384, which Flower authenticates its nodes by. The authority signs the server's certificate (TLS) and,
 for every silo, that this public key belongs to this name: whoever has ``ca.crt`` can tell a member from a stranger.
 """
 
 import os
-from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from ipaddress import ip_address
 from pathlib import Path
 
 from cryptography import x509
@@ -29,13 +26,10 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
     load_ssh_public_key,
 )
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from pomona.errors import ConfigError, StorageError
+from pomona.federation.durable import sync
 
-AUTHORITY_DAYS = 3652
-SERVER_DAYS = 825  # the longest that strict TLS clients accept
-SKEW = timedelta(hours=1)  # clocks of silos that run behind
 PURPOSE = b"pomona silo key"
 
 
@@ -45,36 +39,6 @@ class Pair:
 
     private: bytes
     public: bytes
-
-
-def authority(federation: str, now: datetime | None = None) -> Pair:
-    """A new authority: its private key and its self-signed certificate, both PEM; valid for ten years."""
-    key = generate_private_key(SECP384R1())
-    name = _named(f"{federation} authority")
-    certificate = (
-        _certificate(name, name, key.public_key(), AUTHORITY_DAYS, now)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(_usage(ca=True), critical=True)
-        .sign(key, SHA384())
-    )
-    return Pair(_pem(key), certificate.public_bytes(Encoding.PEM))
-
-
-def server(issuer: Pair, hosts: Iterable[str], now: datetime | None = None) -> Pair:
-    """A new key and a certificate, both PEM, for a server at these hosts (names or IP addresses); for 825 days."""
-    key = generate_private_key(SECP384R1())
-    above, signer = x509.load_pem_x509_certificate(issuer.public), _private(issuer.private)
-    names = list(dict.fromkeys(hosts))
-    certificate = (
-        _certificate(_named("server"), above.subject, key.public_key(), SERVER_DAYS, now)
-        .add_extension(x509.SubjectAlternativeName([_general(host) for host in names]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_usage(ca=False), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False)
-        .sign(signer, SHA384())
-    )
-    return Pair(_pem(key), certificate.public_bytes(Encoding.PEM))
 
 
 def silo() -> Pair:
@@ -104,7 +68,7 @@ def certify(ca_key: bytes, name: str, pub: bytes) -> bytes:
 
     Raises ValueError if the key is none, or not of the kind that silos have.
     """
-    return _private(ca_key).sign(_statement(name, pub), ECDSA(SHA384()))
+    return signer(ca_key).sign(_statement(name, pub), ECDSA(SHA384()))
 
 
 def certified(ca_cert: bytes, name: str, pub: bytes, signature: bytes) -> bool:
@@ -117,21 +81,6 @@ def certified(ca_cert: bytes, name: str, pub: bytes, signature: bytes) -> bool:
     except (InvalidSignature, ValueError):
         return False
     return True
-
-
-def expires(path: Path) -> datetime:
-    """The last moment (UTC) at which a certificate file is valid. Raises ConfigError if it is none."""
-    try:
-        return validity(path.read_bytes())
-    except OSError as fault:
-        raise ConfigError(f"{path}: cannot be read ({fault.strerror}); copy it from the kit again") from None
-    except ValueError:
-        raise ConfigError(f"{path}: holds no certificate; copy it from the kit again") from None
-
-
-def validity(certificate: bytes) -> datetime:
-    """The last moment (UTC) at which a certificate (PEM) is valid. Raises ValueError if it is none."""
-    return x509.load_pem_x509_certificate(certificate).not_valid_after_utc
 
 
 def write(path: Path, content: bytes, mode: int = 0o600) -> None:
@@ -155,6 +104,18 @@ def write(path: Path, content: bytes, mode: int = 0o600) -> None:
         raise StorageError(f"{path}: cannot be written ({fault.strerror}); choose another folder") from None
 
 
+def replace(path: Path, content: bytes) -> None:
+    """Put a file in the place of one that is there, in one step, for its owner alone. Raises StorageError."""
+    fresh = path.with_name(f".{path.name}")
+    try:
+        fresh.unlink(missing_ok=True)  # what a kill left behind
+        write(fresh, content)
+        fresh.replace(path)
+        sync(path.parent)
+    except OSError as fault:
+        raise StorageError(f"{path}: cannot be replaced ({fault.strerror}); mend its folder's permissions") from None
+
+
 def _statement(name: str, pub: bytes) -> bytes:
     """What is signed: by purpose, length and content, so that no other name and key read the same."""
     line, said = _line(_public(pub)), name.encode()
@@ -171,7 +132,8 @@ def _public(content: bytes) -> EllipticCurvePublicKey:
     return key
 
 
-def _private(pem: bytes) -> EllipticCurvePrivateKey:
+def signer(pem: bytes) -> EllipticCurvePrivateKey:
+    """An authority's private key (PEM)."""
     key = load_pem_private_key(pem, password=None)
     assert isinstance(key, EllipticCurvePrivateKey), "the authority's key is made here"
     return key
@@ -181,52 +143,6 @@ def _line(key: EllipticCurvePublicKey) -> bytes:
     return key.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH) + b"\n"
 
 
-def _pem(key: EllipticCurvePrivateKey) -> bytes:
+def pem(key: EllipticCurvePrivateKey) -> bytes:
+    """A private key as the bytes of its file, not encrypted."""
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-
-
-def _named(name: str) -> x509.Name:
-    return x509.Name(
-        [
-            x509.NameAttribute(NameOID.ORGANIZATION_NAME, "Pomona"),
-            x509.NameAttribute(NameOID.COMMON_NAME, name),
-        ]
-    )
-
-
-def _general(host: str) -> x509.GeneralName:
-    try:
-        return x509.IPAddress(ip_address(host))
-    except ValueError:
-        return x509.DNSName(host)
-
-
-def _usage(*, ca: bool) -> x509.KeyUsage:
-    """The authority signs certificates and silos' keys; a server only its handshakes."""
-    return x509.KeyUsage(
-        digital_signature=True,
-        key_cert_sign=ca,
-        crl_sign=ca,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        encipher_only=False,
-        decipher_only=False,
-    )
-
-
-def _certificate(
-    subject: x509.Name, issuer: x509.Name, key: EllipticCurvePublicKey, days: int, now: datetime | None
-) -> x509.CertificateBuilder:
-    start = (now or datetime.now(UTC)).replace(microsecond=0)
-    return (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer)
-        .public_key(key)
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(start - SKEW)
-        .not_valid_after(start + timedelta(days=days))
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
-    )

@@ -1,17 +1,15 @@
 """What a kit holds besides keys, rendered from ``templates/``: tables of path -> content; nothing is written here."""
 
-import hashlib
 from collections.abc import Iterator
 from datetime import datetime
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any, Literal
 
 import tomli_w
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from pomona.deploy.app import PIN
 from pomona.deploy.federation import PROTOCOL, Address, Federation
-from pomona.errors import ConfigError
 
 Files = dict[str, bytes]
 Role = Literal["server", "silo"]
@@ -63,7 +61,7 @@ def silo(federation: Federation, name: str, digest: str, *, own_key: bool) -> Fi
         "host_network": federation.loopback,
     }
     files = dict(_common("silo", about))
-    return files | {"silo.toml": _rendered("silo.toml", about), "app.sha256": f"{digest}\n".encode()}
+    return files | {"silo.toml": _rendered("silo.toml", about), PIN: f"{digest}\n".encode()}
 
 
 def app() -> Files:
@@ -72,21 +70,6 @@ def app() -> Files:
     return {
         f"app/{name}": _rendered(f"app/{name}", {"protocol": PROTOCOL}) for name in ("pyproject.toml", "LICENSE")
     } | {f"app/pomona_app/{name}": _rendered(f"app/{name}", {}) for name in package}
-
-
-def app_digest(folder: Path) -> str:
-    """SHA-256 in hex of the bundle that ``flwr run`` sends for the app in a folder.
-
-    Raises ConfigError without Flower, or for an app that Flower does not accept.
-    """
-    try:
-        from flwr.cli.build import build_fab_from_disk
-    except ImportError:
-        raise ConfigError("kits need Flower to bundle its app; install it: pip install 'pomona[flower]'") from None
-    try:
-        return hashlib.sha256(build_fab_from_disk(folder)).hexdigest()
-    except ValueError as fault:
-        raise ConfigError(f"{folder}: Flower does not accept the app ({fault}); provision anew") from None
 
 
 def _common(role: Role, about: dict[str, Any]) -> Iterator[tuple[str, bytes]]:

@@ -55,5 +55,5 @@ def scenario(silo: SiloFile, federation: Federation, method: MethodSettings | No
     dataset = agreed(read(settings.data), federation.task)
     partition = divide(dataset, settings.data, settings.partition, 1, settings.seed)
     own = Scenario(settings, dataset, partition)
-    own._check(own.module())
+    own.check()
     return own

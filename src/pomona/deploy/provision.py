@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from pomona.deploy import keys, kits
+from pomona.deploy import app, certs, keys, kits
 from pomona.deploy.federation import Address, Federation, Silo
 from pomona.errors import ConfigError, StorageError
 from pomona.federation.durable import sync
@@ -44,7 +44,7 @@ class Provisioned:
     @property
     def until(self) -> datetime | None:
         """The last moment at which the server's certificate is valid; None in a federation without keys."""
-        return None if self.federation.insecure else keys.expires(self.folder / "server" / "certs" / "server.crt")
+        return None if self.federation.insecure else certs.expires(self.folder / "server" / "certs" / "server.crt")
 
 
 def provision(path: Path, out: Path) -> Provisioned:
@@ -62,14 +62,14 @@ def provision(path: Path, out: Path) -> Provisioned:
     if out.exists() or out.is_symlink():
         raise StorageError(f"{out} exists already, and keys are never overwritten; name a new folder, or --add a silo")
     with _appearing(out) as made:
-        authority = None if federation.insecure else keys.authority(federation.name)
+        authority = None if federation.insecure else certs.authority(federation.name)
         members = [_member(authority, name, brought.get(name)) for name in names] if authority else []
         _distinct(members)
         if authority:
             _write(made / "authority", {"ca.key": authority.private, "ca.crt": authority.public})
         _write(made / "server", _server(federation, authority, members) | {"federation.toml": text})
-        digest = kits.app_digest(made / "server" / "app")
-        _write(made / "server", {"app.sha256": f"{digest}\n".encode()})
+        digest = app.digest(made / "server" / "app")
+        _write(made / "server", {app.PIN: f"{digest}\n".encode()})
         _folders(made / "server" / kits.STATE["server"])
         for name in names:
             _silo(made / name, made / "server", name, members)
@@ -83,10 +83,7 @@ def add(out: Path, name: str, key: Path | None = None) -> Provisioned:
         ConfigError: a name that is taken or is none, a key that is none, or no kits with their authority there.
         StorageError: the folder cannot be written.
     """
-    server = out / "server"
-    if not (server / "federation.toml").is_file():
-        raise ConfigError(f"{out} holds no kits; name the folder that `pomona deploy provision` made")
-    federation = Federation.load(server / "federation.toml")
+    server, federation = out / "server", _provisioned(out)
     name = validated(Silo, {"name": name}).name
     if (out / name).exists():
         raise ConfigError(f"silo {name!r} has a kit in {out}; choose a new name, also for one that was revoked")
@@ -105,12 +102,51 @@ def add(out: Path, name: str, key: Path | None = None) -> Provisioned:
     return Provisioned(federation, out, (name,), frozenset({name} if key else ()))
 
 
+@dataclass(frozen=True)
+class Renewed:
+    """A server's certificate that was renewed: its file, and its last moments before and now."""
+
+    path: Path
+    before: datetime
+    until: datetime
+
+
+def renew(out: Path) -> Renewed:
+    """Renew the certificate of the server in a folder of kits: for the same key and names, by the same authority.
+
+    The private key stays, so that one public file is all that changes; silos, which know the authority, need nothing.
+
+    Raises:
+        ConfigError: no kits with their authority there, nothing to renew, or an authority that has ended.
+        StorageError: the certificate cannot be written.
+    """
+    if _provisioned(out).insecure:
+        raise ConfigError("a federation with insecure = true has no certificate; there is nothing to renew")
+    issuer, path = _authority(out), out / "server" / "certs" / "server.crt"
+    before = certs.expires(path)
+    if before >= (last := certs.valid(out / "authority" / "ca.crt")):
+        raise ConfigError(f"{path} is valid as long as its authority, until {last:%Y-%m-%d}; {certs.LAST}")
+    try:
+        content = certs.renewed(issuer, path.read_bytes())
+    except ValueError as fault:
+        raise ConfigError(f"{path}: {fault}; take the authority of these kits") from None
+    keys.replace(path, content)
+    return Renewed(path, before, certs.validity(content))
+
+
+def _provisioned(out: Path) -> Federation:
+    path = out / "server" / "federation.toml"
+    if not path.is_file():
+        raise ConfigError(f"{out} holds no kits; name the folder that `pomona deploy provision` made")
+    return Federation.load(path)
+
+
 def _server(federation: Federation, authority: keys.Pair | None, members: Sequence[Member]) -> kits.Files:
     if not authority:
         return kits.server(federation, None)
     host = Address.parse(federation.server)
-    certificate = keys.server(authority, (host.host, *(LOOPBACK if federation.loopback else ())))
-    files = kits.server(federation, keys.validity(certificate.public))
+    certificate = certs.server(authority, (host.host, *(LOOPBACK if federation.loopback else ())))
+    files = kits.server(federation, certs.validity(certificate.public))
     files |= {"certs/ca.crt": authority.public, "certs/server.crt": certificate.public}
     files |= {"certs/server.key": certificate.private}
     return files | {f"keys/{name}": content for name, content in _public(members).items()}
@@ -119,7 +155,7 @@ def _server(federation: Federation, authority: keys.Pair | None, members: Sequen
 def _silo(folder: Path, server: Path, name: str, members: Sequence[Member]) -> None:
     """Write a silo's kit; what it shares with the server comes from there."""
     federation = Federation.load(server / "federation.toml")
-    digest = (server / "app.sha256").read_text().strip()
+    digest = app.pinned(server)
     own = next((member for member in members if member.name == name), None)
     files = kits.silo(federation, name, digest, own_key=own is not None and own.private is None)
     files |= {"federation.toml": (server / "federation.toml").read_bytes()}
@@ -157,7 +193,7 @@ def _authority(out: Path) -> keys.Pair:
         return keys.Pair((out / "authority" / "ca.key").read_bytes(), (out / "authority" / "ca.crt").read_bytes())
     except OSError as fault:
         raise ConfigError(
-            f"{out / 'authority'} cannot be read ({fault.strerror}); silos are added where the authority's key lies"
+            f"{out / 'authority'} cannot be read ({fault.strerror}); go where the authority's key lies"
         ) from None
 
 

@@ -3,22 +3,22 @@
 import os
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
 import tomli_w
 
-from pomona.deploy import superlink
+from pomona.deploy import app, superlink
 from pomona.deploy.audit import Audit
-from pomona.deploy.certs import certificate, private
-from pomona.deploy.control import Control, bundle, connection, reachable
+from pomona.deploy.certs import RENEW, certificate, expires, private, warning
+from pomona.deploy.control import Control, connection, reachable
 from pomona.deploy.federation import Address, Federation
 from pomona.deploy.processes import QUIET, environment
 from pomona.deploy.roster import members
 from pomona.deploy.supervise import Supervisor, committed
-from pomona.errors import CheckpointError, ConfigError, LockedError, StorageError
+from pomona.errors import CheckpointError, LockedError, StorageError
 from pomona.federation.durable import probe
 from pomona.federation.lock import locked
 from pomona.federation.status import Status, ended, read_status
@@ -50,32 +50,45 @@ def serve(folder: Path, say: Callable[[str], None], resume: bool = False) -> Sta
         state.mkdir(mode=0o700, exist_ok=True)
         with locked(state):
             probe(state)
+            env = _flower(folder, state, federation)
             require_ready(folder, federation)
             if before or done:
                 say(f"going on after round {done}")
-            return _served(folder, state, federation, say)
+            return _served(folder, federation, env, say)
     except OSError as fault:
         raise StorageError(f"cannot write {state} ({fault.strerror}); make room, or mend its permissions") from fault
 
 
-def _served(folder: Path, state: Path, federation: Federation, say: Callable[[str], None]) -> Status:
-    home, ca = state / "flwr", folder / "certs" / "ca.crt"
+def _flower(folder: Path, state: Path, federation: Federation) -> dict[str, str]:
+    """Set Flower up, before anything of it is imported: it is asked in process too, and reads its settings then.
+
+    Returns the environment of its processes.
+    """
+    home = state / "flwr"
     home.mkdir(mode=0o700, exist_ok=True)
-    (home / "config.toml").write_text(tomli_w.dumps(connection(federation, ca)), encoding="utf-8")
+    settings = connection(federation, folder / "certs" / "ca.crt")
+    (home / "config.toml").write_text(tomli_w.dumps(settings), encoding="utf-8")
     env = environment(home)
-    os.environ.update({k: env[k] for k in ("FLWR_HOME", "NO_PROXY")} | QUIET)  # Flower is asked in process too
+    os.environ.update({k: env[k] for k in ("FLWR_HOME", "NO_PROXY")} | QUIET)
+    return env
+
+
+def _served(folder: Path, federation: Federation, env: Mapping[str, str], say: Callable[[str], None]) -> Status:
+    state, ca = folder / "run", folder / "certs" / "ca.crt"
     with Audit(state / "audit.jsonl") as audit:
 
         def tell(text: str) -> None:
             say(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S}Z {text}")
 
+        if not federation.insecure and (said := warning(expires(folder / "certs" / "server.crt"))):
+            tell(f"the server's certificate {said}; {RENEW}")
         audit.write("started", federation=federation.name, round=committed(state))
         supervisor = Supervisor(
             folder,
             superlink.command(folder, federation),
             env,
             lambda: Control(reachable(federation), None if federation.insecure else ca),
-            lambda: bundle(folder / "app"),
+            lambda: app.agreed(folder),
             lambda: {} if federation.insecure else members(folder),
             tell,
             audit,
@@ -92,9 +105,7 @@ def _served(folder: Path, state: Path, federation: Federation, say: Callable[[st
 
 def require_ready(folder: Path, federation: Federation) -> None:
     """Raise ConfigError or LockedError for what would keep a SuperLink from running; checked before it is started."""
-    app = folder / "app" / "pyproject.toml"
-    if not app.is_file():
-        raise ConfigError(f"{app} is missing; copy folder app from the kit again")
+    app.agreed(folder)
     if not federation.insecure:
         private(folder / "certs" / "server.key")
         certificate(folder / "certs" / "server.crt", folder / "certs" / "server.key", folder / "certs" / "ca.crt")

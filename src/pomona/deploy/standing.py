@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from pomona.deploy import keys
+from pomona.deploy import certs
 from pomona.deploy.attend import STATE
 from pomona.deploy.book import Entry
 from pomona.deploy.federation import Federation
@@ -16,6 +16,7 @@ from pomona.errors import PomonaError, StorageError
 from pomona.federation.status import read_status
 
 Row = dict[str, Any]
+WHOSE = {"certificate": ("the server's", certs.RENEW), "authority": ("the authority's", certs.LAST)}
 
 
 def server(folder: Path) -> Row:
@@ -39,7 +40,7 @@ def server(folder: Path) -> Row:
         "bytes_down": live.get("bytes_down"),
         "bytes_up": live.get("bytes_up"),
         "seconds": live.get("seconds"),
-        "certificate": None if federation.insecure else _until(folder / "certs" / "server.crt"),
+        **_certificate("certificate", None if federation.insecure else folder / "certs" / "server.crt"),
         "silos": [
             {
                 "silo": member.name,
@@ -95,7 +96,7 @@ def silo(folder: Path) -> Row:
         "last_visit": _when(state / "rounds.jsonl"),
         "bytes_down": sum(v.get("bytes_down") or 0 for v in visits(folder)),
         "bytes_up": sum(v.get("bytes_up") or 0 for v in visits(folder)),
-        "authority": None if federation.insecure else _until(folder / "certs" / "ca.crt"),
+        **_certificate("authority", None if federation.insecure else folder / "certs" / "ca.crt"),
         "free_gb": round(shutil.disk_usage(folder).free / 1e9, 1),
     }
 
@@ -121,11 +122,16 @@ def _json(path: Path) -> Row:
     return value if isinstance(value, dict) else {}
 
 
-def _until(path: Path) -> str:
+def _certificate(name: str, path: Path | None) -> Row:
+    """The last day of a certificate, and what to say of it where that is near; None without one."""
     try:
-        return f"{keys.expires(path):%Y-%m-%d}"
+        until = certs.expires(path) if path else None
     except PomonaError as fault:
-        return str(fault)
+        return {name: None, "warning": str(fault)}
+    if until is None:
+        return {name: None, "warning": ""}
+    said, (whose, remedy) = certs.warning(until), WHOSE[name]
+    return {name: f"{until:%Y-%m-%d}", "warning": f"{whose} certificate {said}; {remedy}" if said else ""}
 
 
 def _when(path: Path) -> str | None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from pomona.deploy.federation import Address, Federation
@@ -102,8 +103,16 @@ def _authorization(proxy: str) -> dict[str, str]:
     return {"Proxy-Authorization": f"Basic {b64encode(known.encode()).decode()}"}
 
 
-def knock(federation: Federation, ca: Path, proxy: str = "", timeout: float = 10.0) -> datetime | None:
-    """Ask the server for its health as a silo would reach it. Returns its clock (UTC), where it says.
+@dataclass(frozen=True)
+class Answer:
+    """What a server that answers shows (UTC): its clock, where it says, and with TLS the end of its certificate."""
+
+    clock: datetime | None
+    until: datetime | None
+
+
+def knock(federation: Federation, ca: Path, proxy: str = "", timeout: float = 10.0) -> Answer:
+    """Ask the server for its health as a silo would reach it.
 
     Raises ProtocolError with the reason and the remedy.
     """
@@ -119,6 +128,7 @@ def knock(federation: Federation, ca: Path, proxy: str = "", timeout: float = 10
             line.set_tunnel(*server, headers=_authorization(proxy))
         try:
             line.request("GET", "/health")
+            until = _until(line.sock)
             answer = line.getresponse()
         finally:
             line.close()
@@ -135,4 +145,13 @@ def knock(federation: Federation, ca: Path, proxy: str = "", timeout: float = 10
     if answer.status != 200:
         raise ProtocolError(f"{federation.server} answers {answer.status}; is it a Pomona server?")
     said = answer.headers.get("Date")
-    return parsedate_to_datetime(said).astimezone(UTC) if said else None
+    return Answer(parsedate_to_datetime(said).astimezone(UTC) if said else None, until)
+
+
+def _until(socket: Any) -> datetime | None:
+    """When the certificate at the other end of a connection ends; None without TLS."""
+    if not isinstance(socket, ssl.SSLSocket):
+        return None
+    shown = socket.getpeercert()
+    assert shown, "it was verified"
+    return datetime.fromtimestamp(ssl.cert_time_to_seconds(str(shown["notAfter"])), UTC)

@@ -7,12 +7,17 @@ import tomli_w
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
+from safetensors.torch import load_file
 
+import pomona
 from pomona.config import resolve
 from pomona.deploy.flower_apps import client_app, server_app
 from pomona.deploy.provision import provision
 from pomona.deploy.rehearsal import data_section, deal, federation_file, simulated
 from pomona.scenario import Scenario
+from pomona.transport.processes import Inline
+
+APPLE = {"name": "apple", "budget": 1}
 
 
 def settings(**over):
@@ -115,3 +120,48 @@ class LocalGrid(Grid):
 def lost(message, code=5):
     """The error that Flower answers with where a node is gone."""
     return Message(Error(code, "gone"), reply_to=message)
+
+
+class World:
+    """A federation and its simulation in one test's folder."""
+
+    def __init__(self, folder, monkeypatch):
+        self.folder, self.patch = folder, monkeypatch
+
+    def federation(self, method=APPLE, run=(), **options):
+        """A federation of three silos, before its first round."""
+        return Federation(self.folder, settings(method=method, **dict(run)), **options)
+
+    def simulated(self, federation, absent=(), membership=None):
+        """The simulation's personal models, with clients absent in rounds as in {(round, client), ...}."""
+        visit = Inline.visit
+
+        def visits(transport, asked, down):
+            replies = visit(transport, asked, down)
+            return [r for r in replies if not asked.trains or (asked.round.number, r.client) not in absent]
+
+        config = federation.simulation
+        if membership:
+            config = config.model_copy(update={"membership": membership})
+        with self.patch.context() as patch:
+            patch.setattr(Inline, "visit", visits)
+            out = self.folder / "simulation"
+            pomona.run(config, out)
+        return loaded({n: out / "models" / f"client-{i:02d}.safetensors" for i, n in enumerate(federation.names)})
+
+
+def deployed(federation):
+    """The silos' personal models."""
+    return loaded({n: federation.kits / n / "state" / "models" / "personal.safetensors" for n in federation.names})
+
+
+def loaded(paths):
+    """Models by name; none of whoever never took part."""
+    return {n: load_file(path) for n, path in paths.items() if path.exists()}
+
+
+def same(one, other):
+    """Whether models are equal bit by bit."""
+    return one.keys() == other.keys() and all(
+        one[n].keys() == other[n].keys() and all(one[n][k].equal(other[n][k]) for k in one[n]) for n in one
+    )
