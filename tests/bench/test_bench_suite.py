@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pomona.bench.cells import digest, plan
-from pomona.bench.suite import SIZES, read_suite
+from pomona.bench.suite import SIZES, SizePart, read_suite
 from pomona.bench.tuning import choose, points
 from pomona.config import resolve
 from pomona.errors import ConfigError
@@ -66,6 +66,40 @@ def test_a_size_has_its_own_seeds_points_scenarios_and_methods():
     assert len(plan(read_suite(suite), "cpu")) == 5
 
 
+def tried(suite, size):
+    """Method -> the points that a size tries."""
+    return {g.method: [dict(p) for p in g.points] for g in plan(read_suite(suite), size)}
+
+
+def test_a_size_has_its_own_grid_in_place_of_the_suites_and_of_a_methods():
+    own = {"smoke": {"search": {"lr": [0.1, 0.2]}, "search_of": {"apple": {"method": {"mu": [1, 2]}}}, "points": 4}}
+    suite = changed(points=4, size=own)
+    assert tried(suite, "cpu") == {
+        "separate": [{"lr": 0.001}, {"lr": 0.3}],
+        "apple": [{"lr": 0.001, "method.dr_lr": 0.01}, {"lr": 0.3, "method.dr_lr": 0.01}],
+    }
+    assert tried(suite, "smoke") == {
+        "separate": [{"lr": 0.1}, {"lr": 0.2}],
+        "apple": [{"lr": lr, "method.mu": mu} for lr in (0.1, 0.2) for mu in (1, 2)],
+    }
+    # Each alone leaves the other as it was, and an empty grid is none.
+    assert tried(changed(size={"cpu": {"search": {}}}), "cpu") == {"separate": [{}], "apple": [{"method.dr_lr": 0.01}]}
+    assert tried(changed(size={"cpu": {"search_of": {"apple": {}}}}), "cpu")["apple"] == [{"lr": 0.001}, {"lr": 0.3}]
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("file", SUITES, ids=lambda p: p.stem)
+def test_a_size_without_a_grid_tries_what_the_suite_and_its_rows_say(file, size):
+    """Its cells are those of a suite whose size repeats these grids: none has another folder for what was not said."""
+    suite = read_suite(file)
+    part = suite.size.get(size, SizePart())
+    if part.search is None and not part.search_of:
+        said = {"search": suite.search, "search_of": {name: row.search for name, row in suite.method.items()}}
+        spelled = suite.model_copy(update={"size": {**suite.size, size: part.model_copy(update=said)}})
+        assert plan(spelled, size) == plan(suite, size)
+        assert all(suite.space(size, m) == {**suite.search, **row.search} for m, row in suite.method.items())
+
+
 def test_a_row_may_have_a_name_of_its_own():
     suite = changed(method={"FedAvg+1": {"method": "fedavg-ft"}, "M=2": {"method": {"name": "apple", "budget": 2}}})
     configs = [g.finals[0][0].config for g in plan(read_suite(suite), "cpu")]
@@ -89,6 +123,12 @@ def test_a_row_may_have_a_name_of_its_own():
         ({"method": {"appel": {}}}, "scenario dirichlet, method appel: unknown method 'appel'; did you mean apple"),
         ({"scenario": {"a": {"methods": ["appel"]}}}, "no method 'appel' in this suite; did you mean apple?"),
         ({"size": {"cpu": {"scenarios": ["x"]}}}, "no scenario 'x' in this suite; known: dirichlet"),
+        (
+            {"size": {"cpu": {"search_of": {"appel": {"lr": [1]}}}}},
+            "no method 'appel' in this suite; did you mean apple?",
+        ),
+        ({"size": {"cpu": {"search": {"lr": []}}}}, "size.cpu.search"),
+        ({"size": {"cpu": {"search": {"method.nu": [1, 2]}}}}, "unknown key 'method.nu'"),
         ({"base": {"round": 3}}, "base: unknown key 'round'; did you mean rounds?"),
         ({"base": {"rounds": 0}}, "scenario dirichlet, method separate: rounds = 0"),
         ({"search": {"lr": []}}, "search.lr"),

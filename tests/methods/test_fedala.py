@@ -100,6 +100,29 @@ def test_the_stages_none_then_until_converged_then_one_epoch():
     assert epochs[2:] == [[1, 1, 1], [1, 1, 1]]
 
 
+def test_the_losses_of_weight_learning_are_on_record_epoch_by_epoch():
+    """One client of one number and one target, lr 0: eq. 5 by hand gives each epoch's loss before its step.
+
+    F(t) = (t - 1)^2 / 2, w_i = 0, w = 4, W = 1 at first: t = 4 W, W <- clip(W - .05 (t - 1) * 4, 0, 1).
+    """
+    problem = Quadratics(torch.tensor([[1.0], [0.0]], dtype=torch.float64), [[0], [1]])
+    run = Federation(FedAla(sample_share=1.0, weight_lr=0.05, stage_epochs=15).method(), problem)
+    run.server = torch.tensor([4.0], dtype=torch.float64)
+    state_with(run, 0, last=torch.zeros(1, 1, dtype=torch.float64))
+    run.round(a_round(1, lr=0.0))
+    weight, expected = 1.0, []
+    for _ in range(15):
+        expected.append((4 * weight - 1) ** 2 / 2)
+        weight = min(1.0, max(0.0, weight - 0.05 * (4 * weight - 1) * 4))
+    losses, count = info(run, 0, "ala_losses"), int(info(run, 0, "ala_epochs"))
+    # 4.5 * .04^k: ten losses with .18 deviate by .18 * .3, ten that begin with .0072 by .0072 * .3 < .01.
+    assert count == 12
+    assert losses[:count].tolist() == pytest.approx(expected[:count], rel=1e-9, abs=1e-12)
+    assert losses[count:].tolist() == [0.0] * (15 - count)
+    run.round(a_round(2, lr=0.0))
+    assert info(run, 0, "ala_losses")[1:].tolist() == [0.0] * 14
+
+
 def test_the_stage_is_capped():
     run = Federation(FedAla(stage_epochs=4).method(), quadratics(3))
     for number in (1, 2):
@@ -190,7 +213,7 @@ def test_the_weights_learn_on_their_share_of_the_samples():
     seen = []
 
     class Watched(Quadratics):
-        def gradient(self, W, indices, criterion=None):
+        def gradient(self, W, indices, criterion=None, above=0):
             seen.append(indices[0])
             return super().gradient(W, indices, criterion)
 

@@ -6,9 +6,10 @@ from typing import Any
 from pomona.record import Result
 from pomona.report.numbers import runs
 from pomona.report.page import render
+from pomona.report.payload import Live
 
 
-def written(results: list[Result], out: Path, live: int | None = None) -> Path:
+def written(results: list[Result], out: Path, live: Live | None = None) -> Path:
     """The page alone: its pictures are drawn by other tests."""
     path = out / "report.html"
     path.write_text(render(runs(results), [], live), encoding="utf-8")

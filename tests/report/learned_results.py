@@ -59,3 +59,15 @@ def clustered() -> Result:
         norms = np.zeros((6, 2)) if t == 0 else np.stack([[0.1 * (t + c), 0.5 + c] for c in cluster])
         infos.append({"cluster": cluster, "update_norm": own, "cluster_norms": norms})
     return showing(infos, method=CFL)
+
+
+def weighed() -> Result:
+    """Three rounds of weight learning: client 0 learns 0, 3, 1 epochs, client 1 none, 2 (late), 0; client 2 never."""
+    losses = [
+        np.zeros((3, 4)),
+        np.array([[9, 5, 3, 0], [0] * 4, [0] * 4]),
+        np.array([[4, 0, 0, 0], [8, 7, 0, 0], [0] * 4]),
+    ]
+    counts = [[0, 0, 0], [3, 0, 0], [1, 2, 0]]
+    infos = [{"ala_losses": loss, "ala_epochs": np.array(count)} for loss, count in zip(losses, counts, strict=True)]
+    return showing(infos, n=3, method={"name": "fedala"})

@@ -16,6 +16,7 @@ VIEWS = {
     "apple": [("personal", "trained")],
 }
 CEILING = {"separate": 0.78, "fedavg": 0.70, "fedavg-ft": 0.88, "apple": 0.94}
+SHARES = {"validation": 0.5, "test": 0.75}
 MODEL_BYTES = 431_080 * 4
 
 
@@ -117,6 +118,18 @@ def regression() -> Result:
     return replace(base, evaluations=evaluations, final=final, about=about)
 
 
+def guarded(method: str = "fedavg-ft", void: str | None = None) -> Result:
+    """A private run of four clients, of which client 3 was never trained with; client 1 has no bound on epsilon."""
+    base = result(method, n=4, rounds=3, classes=3)
+    model, when = VIEWS[method][-1]
+    unseen = [Evaluation(3, model, when, split, (3,), (50,), (0.25,), (share,)) for split, share in SHARES.items()]
+    private = {"noise_multiplier": 1.1, "max_grad_norm": 0.5, "delta": 1e-5, "acknowledge": ["metrics"]}
+    spent = {"epsilon": None, "delta": 1e-5, "clients": [1.5, None, 2.25, 0.0], "void": void}
+    config = {**base.config, "privacy": private}
+    about = {**base.about, "headline": [model, when]}
+    return replace(base, config=config, about=about, unseen=unseen, summary={**base.summary, "privacy": spent})
+
+
 def degenerate() -> dict[str, Callable[[], list[Result]]]:
     """Runs that lack something, by what they lack."""
     plain = result("fedavg", n=4, rounds=6, classes=3)
@@ -142,6 +155,7 @@ def degenerate() -> dict[str, Callable[[], list[Result]]]:
         "partial cohorts": lambda: [replace(apple, rounds=[halved(r) for r in apple.rounds])],
         "unequal scenarios": lambda: [plain, replace(result("separate", n=6, rounds=4), about={})],
         "seeds": lambda: [result("fedavg", n=3, rounds=3, classes=2, seed=s) for s in (1, 2, 3)],
+        "private, and a client unseen": lambda: [guarded(), plain],
         "the same run twice": lambda: [plain, plain],
         "a hundred clients": lambda: [result("fedavg", n=100, rounds=4, classes=8)],
     }

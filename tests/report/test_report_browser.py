@@ -4,15 +4,17 @@ import json
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 from browsing import address, choose, colours, contrast, luminance, opened, screen, written
-from learned_results import clustered, each_kind, showing
+from learned_results import clustered, each_kind, showing, weighed
 from report_results import degenerate
 
 from pomona.record import Result
+from pomona.report.payload import Live
 
 
 def test_nothing_but_the_file_is_asked_for_and_the_console_is_silent(page: Any) -> None:
@@ -129,7 +131,8 @@ def test_a_live_page_reads_itself_again_and_keeps_the_choices(
     young = replace(
         whole, rounds=whole.rounds[:3], evaluations=[e for e in whole.evaluations if e.round <= 3], final=[], summary={}
     )
-    opened(browser, written([young], tmp_path, 1), "#learned?client=2&round=2")
+    live = Live(1, datetime.now(UTC), 60)
+    opened(browser, written([young], tmp_path, live), "#learned?client=2&round=2")
     browser.execute_script("window.old = true")
     assert "round 3 of 8 is done" in browser.execute_script("return document.querySelector('.live').textContent")
     written([whole], tmp_path)
@@ -145,8 +148,38 @@ def test_a_live_page_reads_itself_again_and_keeps_the_choices(
     assert browser.execute_script("return window.old")
 
 
+def test_a_live_page_that_nobody_writes_any_more_gives_up_and_says_so(
+    browser: Any, compared: list[Result], tmp_path: Path
+) -> None:
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    young = replace(compared[3], final=[], summary={})
+    now = datetime.now(UTC)
+    opened(browser, written([young], tmp_path, Live(1, now, 4)))
+    browser.execute_script("window.old = true")
+    line = "return document.querySelector('.live').innerText"
+    assert "Going on: round 8 of 8" in browser.execute_script(line)
+    # It reads itself again while the page is young, and stops once it finds it older than four seconds.
+    WebDriverWait(browser, 20).until(lambda d: "No news since" in d.execute_script(line))
+    assert not browser.execute_script("return window.old || false")
+    assert f"No news since {now:%Y-%m-%d %H:%M:%S} UTC; the run may have ended." in browser.execute_script(line)
+    browser.execute_script("window.old = true")
+    time.sleep(2.5)
+    assert browser.execute_script("return window.old")
+    # The run was resumed: asked to, the page looks again and goes on.
+    written([young], tmp_path, Live(1, datetime.now(UTC), 60))
+    browser.execute_script("document.getElementById('pause').click()")
+    WebDriverWait(browser, 20).until(lambda d: "Going on" in d.execute_script(line))
+    assert browser.get_log("browser") == []
+
+
 def kinds() -> dict[str, Callable[[], list[Result]]]:
-    return {"each kind": lambda: [showing(each_kind())], "clusters": lambda: [clustered()], **degenerate()}
+    return {
+        "each kind": lambda: [showing(each_kind())],
+        "clusters": lambda: [clustered()],
+        "epochs": lambda: [weighed()],
+        **degenerate(),
+    }
 
 
 @pytest.mark.parametrize("case", kinds())

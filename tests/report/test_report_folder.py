@@ -16,6 +16,7 @@ from pomona.record import Result
 from pomona.report import table, write
 from pomona.report.folder import INDEX, listed, save
 from pomona.report.page import refresh
+from pomona.report.payload import Live
 from pomona.report.picture import Picture
 from pomona.report.sections import distinct
 
@@ -146,10 +147,10 @@ def test_run_live_leaves_the_whole_report(tmp_path: Path, monkeypatch: pytest.Mo
 
     pages = list[int | None]()
 
-    def seen(result: Result, out: Path, seconds: int | None) -> Path:
-        pages.append(seconds)
+    def seen(result: Result, out: Path, live: Live | None) -> Path:
+        pages.append(live and live.seconds)
         assert len(result.rounds) > 0
-        return refresh(result, out, seconds)
+        return refresh(result, out, live)
 
     monkeypatch.setattr("pomona.report.live.refresh", seen)
     words = "data.train_limit=240 data.test_limit=120 clients=4 rounds=2 model.name=mlp workers=1"

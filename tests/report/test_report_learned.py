@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from learned_results import CFL, clustered, each_kind, noise, showing
+from learned_results import CFL, clustered, each_kind, noise, showing, weighed
 from matplotlib import colors
 from PIL import Image
 
 from pomona.record import Result
 from pomona.report.clusters import thresholds
+from pomona.report.epochs import course
 from pomona.report.learned import figures, learned
 from pomona.report.numbers import runs
 from pomona.report.picture import Picture, slug
@@ -71,7 +72,7 @@ def test_words_fit_the_shape() -> None:
         "values",
         "values",
     )
-    assert {q.kind for q in CATALOGUE.values()} == {"matrix", "values", "clusters"}
+    assert {q.kind for q in CATALOGUE.values()} == {"matrix", "values", "clusters", "epochs"}
 
 
 @pytest.mark.parametrize(
@@ -206,6 +207,27 @@ def test_without_a_split_there_is_no_map() -> None:
     assert set(pictures) == {"cluster-norms"}
     assert "No cluster was split" in pictures["cluster-norms"].caption
     assert set(drawn(showing([{"cluster": np.zeros(6)}]))) == {"cluster-map"}
+
+
+def test_losses_of_weight_learning_are_counted_through_the_rounds() -> None:
+    found = course(runs([weighed()])[0], "ala_losses")
+    assert found is not None
+    nothing = np.nan
+    np.testing.assert_array_equal(found.losses.T, [[9, 5, 3, 4], [8, 7, nothing, nothing], [nothing] * 4])
+    assert found.rounds.T.tolist() == [[2, 2, 2, 3], [3, 3, 0, 0], [0] * 4]
+    assert found.stage == [3, 2, 0]
+    picture = drawn(weighed())["ala-losses"]
+    assert [(r["client"], r["epoch"], r["round"], r["loss"]) for r in picture.rows] == [
+        (0, 1, 2, 9.0), (0, 2, 2, 5.0), (0, 3, 2, 3.0), (0, 4, 3, 4.0), (1, 1, 3, 8.0), (1, 2, 3, 7.0),
+    ]  # fmt: skip
+    # (9 + 8) / 2 = 8.5 at first, (3 + 7) / 2 = 5 at the ends of the stages.
+    assert "2 to 3 epochs long, the mean over clients goes from 8.5 to 5." in picture.alt
+
+
+def test_where_nothing_was_learned_or_losses_are_private_there_is_no_curve() -> None:
+    for losses, counts in ((np.zeros((3, 4)), np.zeros(3)), (np.zeros((3, 4)), np.full(3, 2))):
+        assert "ala-losses" not in drawn(showing([{"ala_losses": losses, "ala_epochs": counts}], n=3))
+    assert "ala-losses" not in drawn(showing([{"ala_losses": np.ones((3, 4))}], n=3))  # how many count is not known
 
 
 def test_figures_of_several_runs_are_named_after_their_methods() -> None:

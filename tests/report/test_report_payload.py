@@ -3,6 +3,7 @@
 import base64
 import json
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from learned_results import CFL, clustered, each_kind, showing
+from learned_results import CFL, clustered, each_kind, showing, weighed
 from report_results import comparison, degenerate, halved, result
 
 from pomona.record import Result
@@ -34,7 +35,7 @@ def unpack(packed: dict[str, Any]) -> np.ndarray:
     return np.where(steps == 255, np.nan, values)
 
 
-def of(*results: Result, live: int | None = None) -> dict[str, Any]:
+def of(*results: Result, live: packing.Live | None = None) -> dict[str, Any]:
     """The payload as the page reads it."""
     loaded: dict[str, Any] = json.loads(embedded(payload(runs(list(results)), live)))
     return loaded
@@ -106,6 +107,13 @@ def test_every_kind_of_quantity_is_there() -> None:
     assert norms["thresholds"] == pytest.approx([CFL["eps_mean"] * 1.5, CFL["eps_max"] * 1.5])
 
 
+def test_losses_by_epoch_leave_out_who_learned_nothing() -> None:
+    counts, losses = of(weighed())["runs"][0]["learned"][::-1]
+    assert (counts["name"], losses["kind"], losses["stage"]) == ("ala_epochs", "epochs", [3, 2, 0])
+    nothing = np.nan
+    np.testing.assert_array_equal(unpack(losses["values"]).T, [[9, 5, 3, 4], [8, 7, nothing, nothing], [nothing] * 4])
+
+
 def test_a_name_from_the_data_cannot_leave_its_place() -> None:
     names = ["</script><b>", "<!--", "&amp;"]
     text = str(embedded(payload(runs([result("apple", n=3, rounds=1, names=names)]), None)))
@@ -159,9 +167,10 @@ def test_pages_stay_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_a_live_page_reads_itself_again_until_the_run_ends(tmp_path: Path) -> None:
     run = replace(result("apple", n=3, rounds=3), summary={})
-    going = refresh(run, tmp_path, 3).read_text(encoding="utf-8")
-    assert '"live":3' in going
-    assert "<strong>Going on</strong>: round 3 of 3 is done" in going
+    noon = datetime(2026, 11, 21, 12, 0, 30, tzinfo=UTC)
+    going = refresh(run, tmp_path, packing.Live(3, noon, 60)).read_text(encoding="utf-8")
+    assert f'"live":[3,{noon.timestamp()},60]' in going
+    assert "<strong>Going on</strong>: round 3 of 3 is done, written at 12:00:30 UTC" in going
     assert "cut short" not in going
     ended = refresh(run, tmp_path, None).read_text(encoding="utf-8")
     assert '"live":null' in ended
@@ -171,11 +180,12 @@ def test_a_live_page_reads_itself_again_until_the_run_ends(tmp_path: Path) -> No
 
 
 def test_a_follower_writes_when_it_is_due_and_closes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    now, written = [0.0], list[tuple[float, int | None]]()
+    now, written = [97.0], list[tuple[float, float | None]]()
 
-    def refreshed(result: str, out: Path, seconds: int | None) -> None:
+    def refreshed(result: str, out: Path, live: packing.Live | None) -> None:
         now[0] += 0.5
-        written.append((now[0], seconds))
+        written.append((now[0], live and live.patience))
+        assert live is None or live.seconds == 3
 
     monkeypatch.setattr("pomona.report.live.load", str)
     monkeypatch.setattr("pomona.report.live.refresh", refreshed)
@@ -186,7 +196,8 @@ def test_a_follower_writes_when_it_is_due_and_closes(tmp_path: Path, monkeypatch
         for moment in (100.0, 103.5, 109.0, 110.0, 119.5, 121.0):
             now[0] = moment
             follower.round(row, [])
-    # A page that takes 0.5 s is written every 0.5 / 0.05 = 10 s, and once more at the end.
-    assert written == [(100.5, 3), (110.5, 3), (121.5, 3), (122.0, None)]
+    # A page that takes 0.5 s is written every 0.5 / 0.05 = 10 s, and once more at the end. The longest waits so far
+    # are 3 s (30 is below the least), 10 s and 11 s.
+    assert written == [(100.5, 60), (110.5, 100), (121.5, 110), (122.0, None)]
     with following(None) as nobody:
         assert nobody == ()

@@ -76,7 +76,7 @@ def collect(suite: Suite, size: Size, groups: Sequence[Group], verdicts: Mapping
             if name in {g.scenario for g in groups}
         },
         "methods": {
-            name: {"row": row.row, "space": {k: list(v) for k, v in suite.space(name).items()}}
+            name: {"row": row.row, "space": {k: list(v) for k, v in suite.space(size, name).items()}}
             for name, row in suite.method.items()
             if name in {g.method for g in groups}
         },

@@ -10,6 +10,8 @@
 
     [size.smoke]                      # what `--size smoke` lays over them
     rounds = 2
+    search.lr = [0.1, 0.3]            # its grid in place of the suite's, as it may have seeds and points
+    search_of.apple."method.mu" = [1] # and in place of a method's own
 
     [scenario.dirichlet]              # a column: data and partition
     data = "digits"
@@ -101,6 +103,8 @@ class SizePart(Part):
 
     seeds: Seeds | None = Field(default=None, description="Seeds, where not the suite's.")
     points: int | None = Field(default=None, ge=1, description="Points, where not the suite's.")
+    search: Space | None = Field(default=None, description="Keys and values to try, where not the suite's.")
+    search_of: dict[str, Space] = Field(default={}, description="A method's own keys and values, where not its row's.")
     scenarios: tuple[str, ...] = Field(default=(), description="Columns it has; all if empty.")
     methods: tuple[str, ...] = Field(default=(), description="Rows it has; all if empty.")
     at: dict[str, Tree] = Field(default={}, description="Settings in one scenario.")
@@ -128,7 +132,8 @@ class Suite(Settings):
         """Names that other parts speak of must be there."""
         sizes, columns, rows = self.size.values(), self.scenario.values(), self.method.values()
         scenarios = [n for size in sizes for n in (*size.at, *size.scenarios)] + [n for row in rows for n in row.at]
-        methods = [n for size in sizes for n in size.methods] + [n for column in columns for n in column.methods]
+        methods = [n for size in sizes for n in (*size.methods, *size.search_of)]
+        methods += [n for column in columns for n in column.methods]
         said = [("scenario", n, list(self.scenario)) for n in scenarios]
         said += [("method", n, list(self.method)) for n in methods]
         for kind, name, known in said:
@@ -153,9 +158,11 @@ class Suite(Settings):
             and m in (column.methods or self.method)
         ]
 
-    def space(self, method: str) -> dict[str, tuple[Any, ...]]:
-        """The grid that a method is tuned over."""
-        return {**self.search, **self.method[method].search}
+    def space(self, size: Size, method: str) -> dict[str, tuple[Any, ...]]:
+        """The grid that a method is tuned over: the common one, and its own over that; a size's in place of either."""
+        part = self.size.get(size, SizePart())
+        common = self.search if part.search is None else part.search
+        return {**common, **part.search_of.get(method, self.method[method].search)}
 
     def config(self, size: Size, scenario: str, method: str, point: Point, seed: int) -> Config:
         """The settings of one run. Raises ConfigError naming the cell and every bad key or value."""

@@ -92,12 +92,13 @@ def adaptive(inner: Client, settings: Ala, personal: bool = True, model: str = "
     def train(state: State, received: Received, cohort: Cohort, round_: Round) -> tuple[State, Uplink, Info]:
         w, part = received[model], upper(cohort.layers, settings.layers)
         begins = ~state.started & (w != state.last).any(1) & (round_.number >= settings.start_round)
-        epochs = learn(settings, state, begins, w, part, cohort, round_)
+        epochs, losses = learn(settings, state, begins, w, part, cohort, round_)
         mixture = mixed(w, state.last, state.weights, part)
         if personal:
             cohort.observe("personal", mixture, "received")
         own, uplink, info = inner.train(state.inner, {**received, "start": mixture}, cohort, round_)
-        ala = {"ala_weight": by_layer(state.weights, cohort.layers, settings.layers), "ala_epochs": epochs}
+        means = by_layer(state.weights, cohort.layers, settings.layers)
+        ala = {"ala_weight": means, "ala_epochs": epochs, "ala_losses": losses}
         return State(own, uplink["model"], state.weights, state.started | begins), uplink, {**info, **ala}
 
     return Client(start, train, (*inner.private, "weights"))
@@ -110,13 +111,17 @@ def mixed(w: Tensor, last: Tensor, weights: Tensor, part: slice) -> Tensor:
     return mixture
 
 
-def learn(settings: Ala, state: State, begins: Tensor, w: Tensor, part: slice, cohort: Cohort, round_: Round) -> Tensor:
+def learn(
+    settings: Ala, state: State, begins: Tensor, w: Tensor, part: slice, cohort: Cohort, round_: Round
+) -> tuple[Tensor, Tensor]:
     """Eq. 5, in place on the state's weights: until converged for those who begin, one epoch for the others.
 
-    Returns the epochs that each client learned for (n,).
+    Returns the epochs that each client learned for (n,), and the loss of each epoch's last batch, by which the stage
+    ends (n, stage_epochs): 0 after a client's last epoch.
     """
     learning = begins | (state.started & settings.adapt)
     epochs, losses = torch.zeros(len(w)), list[Tensor]()
+    shown = torch.zeros(len(w), settings.stage_epochs, dtype=w.dtype)
     while learning.any() and len(losses) < settings.stage_epochs:
         mixture = mixed(w, state.last, state.weights, part)
         rate = settings.weight_lr * round_.decay * learning.to(w).unsqueeze(1)
@@ -125,14 +130,15 @@ def learn(settings: Ala, state: State, begins: Tensor, w: Tensor, part: slice, c
         for batch, t, W, own, global_, eta, latest in cohort.steps(
             1, *rows, purpose="ala", share=settings.sample_share
         ):
-            latest[:], g = cohort.gradient(t, batch)
+            latest[:], g = cohort.gradient(t, batch, above=part.start)
             a, b = own[:, part], global_[:, part]
             W.sub_(eta * g[:, part] * (b - a)).clamp_(0, 1)
             t[:, part] = torch.lerp(a, b, W)
         epochs += learning.cpu()
+        shown[:, len(losses)] = (loss * learning).cpu()
         losses.append(loss)
         learning = begins & learning & ~converged(losses)
-    return epochs
+    return epochs, shown
 
 
 def converged(losses: list[Tensor]) -> Tensor:

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from pomona.report import clusters, relationships, values
+from pomona.report import clusters, epochs, relationships, values
 from pomona.report.numbers import Run
 from pomona.report.picture import Picture, slug
 from pomona.report.series import Series, recorded
@@ -39,3 +39,5 @@ def _drawn(series: Series, shown: dict[str, Series]) -> list[Picture]:
             return clusters.figures(series, shown)
         case "values":
             return values.figures(series)
+        case "epochs":
+            return epochs.figures(series.run, series.quantity)

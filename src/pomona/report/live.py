@@ -2,17 +2,23 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic
 
 from pomona.federation.loop import Watcher
 from pomona.record import Evaluation, RoundRow, load
 from pomona.report.page import refresh
+from pomona.report.payload import Live
 
 SECONDS = 3
 """The page is written, and reads itself again, at most this often."""
 SHARE = 0.05
 """The part of a run's time that its page may take."""
+PATIENCE = 10
+"""A page older than so many of its longest times between two writings was left by a run that ended."""
+LEAST = 60
+"""But it is never given up before so many seconds."""
 
 
 class Follower:
@@ -21,6 +27,7 @@ class Follower:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._due = 0.0
+        self._wrote, self._longest = monotonic(), 0.0
 
     def begin(self) -> None:
         """Nothing is written before the first round."""
@@ -32,7 +39,9 @@ class Follower:
         """Write the page, if it is due."""
         begun = monotonic()
         if begun >= self._due:
-            refresh(load(self.folder), self.folder, SECONDS)
+            self._wrote, self._longest = begun, max(self._longest, begun - self._wrote)
+            live = Live(SECONDS, datetime.now(UTC), max(LEAST, PATIENCE * self._longest))
+            refresh(load(self.folder), self.folder, live)
             self._due = begun + max(SECONDS, (monotonic() - begun) / SHARE)
 
     def close(self) -> None:

@@ -4,7 +4,6 @@ import base64
 import hashlib
 import json
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -18,10 +17,11 @@ from pomona.report import clients, words
 from pomona.report.folder import save
 from pomona.report.numbers import NOTHING, Run, comparable, flat, headline, leader, percent, spoken, table
 from pomona.report.numbers import runs as prepare
-from pomona.report.payload import Json, payload
+from pomona.report.payload import Json, Live, payload
 from pomona.report.picture import Picture
 from pomona.report.sections import SECTIONS, pictures
 from pomona.report.style import drawing
+from pomona.report.tables import tables
 
 NAME = "report.html"
 SCRIPTS = ("base", "lines", "maps", "bars", "panels", "learned", "page", "tables")
@@ -63,14 +63,15 @@ def write(results: list[Result], out: Path) -> Path:
     return _publish(render(runs, drawn, None), out)
 
 
-def refresh(result: Result, out: Path, seconds: int | None) -> Path:
-    """Write ``out/report.html`` of a run that is going on, which reads itself again every so many ``seconds``; with
-    None it does not any more. The page draws its own figures; the pictures are left to ``write``.
+def refresh(result: Result, out: Path, live: Live | None) -> Path:
+    """Write ``out/report.html`` of a run that is going on, which reads itself again; with None it does not any more.
+
+    The page draws its own figures; the pictures are left to ``write``.
 
     Raises:
         StorageError: ``out`` cannot be written.
     """
-    return _publish(render(prepare([result]), [], seconds), out)
+    return _publish(render(prepare([result]), [], live), out)
 
 
 def _publish(html: str, out: Path) -> Path:
@@ -81,7 +82,7 @@ def _publish(html: str, out: Path) -> Path:
         raise _unwritable(out, fault) from fault
 
 
-def render(runs: list[Run], drawn: list[Picture], live: int | None) -> str:
+def render(runs: list[Run], drawn: list[Picture], live: Live | None) -> str:
     """The page: its words and tables, its numbers, and the scripts that draw them."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -99,12 +100,13 @@ def render(runs: list[Run], drawn: list[Picture], live: int | None) -> str:
         title=words.title(runs),
         opening=words.opening(runs),
         cautions=[] if live else words.cautions(runs),
-        progress=words.progress(runs[0], datetime.now(UTC)) if live else "",
+        progress=words.progress(runs[0], live.written) if live else "",
         live=live,
         summary=rows,
         columns=summary_columns(rows),
         sections=sections(data),
         tables=client_tables(runs),
+        asides=tables(runs),
         ranked=len(runs) > 1 and comparable(runs),
         labels=[run.label for run in runs],
         settings=settings(runs),
@@ -156,7 +158,7 @@ def summary_columns(rows: list[dict[str, Any]]) -> dict[str, float]:
 
 def client_tables(runs: list[Run]) -> list[dict[str, Any]]:
     """For each run with final metrics: its label, the model, column headings, and a row of texts a client."""
-    tables = []
+    found = []
     for run in runs:
         records = clients.records(run)
         key = headline(run.result)
@@ -165,7 +167,7 @@ def client_tables(runs: list[Run]) -> list[dict[str, Any]]:
         given = [name for name in METRICS if any(r.get(name) is not None for r in records)]
         accurate = any(r.get("accuracy") is not None for r in records)
         train = (run.result.about.get("sizes") or {}).get("train") or []
-        tables.append(
+        found.append(
             {
                 "label": run.label,
                 "model": run.model,
@@ -195,7 +197,7 @@ def client_tables(runs: list[Run]) -> list[dict[str, Any]]:
                 ],
             }
         )
-    return tables
+    return found
 
 
 def _count(sizes: list[int], client: int) -> str:

@@ -2,6 +2,8 @@
 
 import base64
 from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from itertools import accumulate
 from typing import Any, TypeAlias
 
@@ -9,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pomona.record import Evaluation, Result
-from pomona.report import clusters, labels
+from pomona.report import clusters, epochs, labels
 from pomona.report.clients import pooled_confusion, records
 from pomona.report.curves import MEGABYTE, penalty, place
 from pomona.report.learned import ASIDE
@@ -46,11 +48,26 @@ def _text(values: NDArray[Any]) -> str:
     return base64.b64encode(values.tobytes()).decode("ascii")
 
 
-def payload(runs: list[Run], live: int | None) -> Json:
-    """Everything that the page draws. ``live``: seconds after which the page reads itself again."""
+@dataclass(frozen=True)
+class Live:
+    """How the page of a run that goes on keeps up with it.
+
+    Attributes:
+        seconds: after which the page reads itself again.
+        written: when it was written.
+        patience: seconds without a newer page after which it takes the run for ended, and reads itself no more.
+    """
+
+    seconds: int
+    written: datetime
+    patience: float
+
+
+def payload(runs: list[Run], live: Live | None) -> Json:
+    """Everything that the page draws."""
     lead, teaching = leader(runs), [run for run in runs if _learned(run)]
     return {
-        "live": live,
+        "live": live and [live.seconds, live.written.timestamp(), live.patience],
         "runs": [_run(run, runs) for run in runs],
         "first": runs.index(leader(teaching) or lead or runs[0]),
         "partitions": _partitions(runs),
@@ -121,7 +138,8 @@ def _learned(run: Run) -> list[Json]:
     """What the run's method showed of itself, in the order in which it did."""
     shown = {name: series for name, series in recorded(run).items() if name not in ASIDE}
     split = any(series.quantity.kind == "clusters" for series in shown.values())
-    found = [_quantity(s) for name, s in shown.items() if not (split and name in clusters.NORMS)]
+    drawn = [s for name, s in shown.items() if not (split and name in clusters.NORMS)]
+    found = [one for s in drawn if (one := _epochs(s) if s.quantity.kind == "epochs" else _quantity(s))]
     found = [one for one in found if one["kind"] != "matrix" or clients(run) > 1]
     return found + ([_norms(shown)] if split and all(name in shown for name in clusters.NORMS) else [])
 
@@ -146,6 +164,13 @@ def _quantity(series: Series) -> Json:
         "values": pack(values[few]),
         "order": [seen[i] for i in near] + [i for i in range(series.n) if i not in seen],
     }
+
+
+def _epochs(series: Series) -> Json | None:
+    """Losses over the epochs of weight learning, and how many of them each client's initial stage had."""
+    what, found = series.quantity, epochs.course(series.run, series.quantity.name)
+    words = {name: getattr(what, name) for name in ("name", "kind", "title", "symbol", "meaning")}
+    return None if found is None else {**words, "values": pack(found.losses), "stage": found.stage}
 
 
 def _norms(shown: dict[str, Series]) -> Json:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-Kind: TypeAlias = Literal["matrix", "values", "clusters"]
+Kind: TypeAlias = Literal["matrix", "values", "clusters", "epochs"]
 
 
 @dataclass(frozen=True)
@@ -12,7 +12,8 @@ class Quantity:
 
     Attributes:
         name: the name in ``info``.
-        kind: how it is drawn: a matrix clients by clients, values per client (and layer), or CFL's clusters.
+        kind: how it is drawn: a matrix clients by clients, values per client (and layer), CFL's clusters, or a curve
+            a client over the epochs of a round.
         title: heading of its main figure.
         symbol: what an axis calls it.
         meaning: continues "METHOD: ".
@@ -121,6 +122,15 @@ CATALOGUE = {
             "How long the starting mixture was learned",
             "epochs on ALA weights",
             "epochs that a client spent on the weights of adaptive local aggregation in that round.",
+        ),
+        Quantity(
+            "ala_losses",
+            "epochs",
+            "The loss while the starting mixture is learned",
+            "training loss",
+            "the client's training loss at the end of each epoch on the weights of adaptive local aggregation (its "
+            "last batch), counted through: first those of the initial stage, then those of later rounds, each of "
+            "which begins with a newly received model and a newly trained own one.",
         ),
         _values(
             "gates",

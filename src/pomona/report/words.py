@@ -126,6 +126,6 @@ def cautions(runs: list[Run]) -> list[str]:
 
 
 def progress(run: Run, now: datetime) -> str:
-    """How far a run is that goes on."""
+    """How far a run is that goes on, ``now`` in UTC."""
     done, planned = len(run.result.rounds), run.setting("rounds")
     return f"round {done}{f' of {planned}' if planned is not None else ''} is done, written at {now:%H:%M:%S} UTC"

@@ -51,6 +51,7 @@ const KINDS = {
     { id: "mean-norm", half: true, title: "Norm of a cluster's mean update", words: () => `${run.label}: ${what.meaning}`, draw: host => norms(host, what, 1) },
     { id: "largest-norm", half: true, title: "Norm of a cluster's largest update", words: () => "The largest norm of one member's update, by round.", draw: host => norms(host, what, 2) },
   ],
+  epochs: (run, what) => [{ id: "epochs", half: true, title: what.title, words: () => `${run.label}: ${what.meaning} ${choice.client >= 0 && what.stage[choice.client] ? `Dashed: ${who()} ends its initial stage after ${what.stage[choice.client]} epochs.` : "A line a client."}`, draw: epochLines }],
 };
 const article = word => (word ? "a" : "");
 
@@ -138,6 +139,12 @@ function valueLines(host) {
     ? span(width).map(j => ({ name: `${what.entries} ${j + 1}`, colour: PALETTE[j % PALETTE.length], points: choice.client < 0 ? average(j) : series(what, choice.client, j) }))
     : [...span(n).map(i => ({ name: run.clients[i], colour: groupColour(run, i), width: i === choice.client ? 3 : 1.2, faint: choice.client >= 0 && i !== choice.client, points: series(what, i, 0) })), { name: "mean over clients", width: 2.8, points: average(0) }];
   lineChart(host, { label: `${what.symbol} over rounds`, lines, x: ROUNDS, y: { text: figure }, at: choice.at(), pick: setRound, height: 280 });
+}
+
+function epochLines(host) {
+  const run = runNow(), what = whatNow(), { n, length } = what.values, i = choice.client;
+  lineChart(host, { label: `${what.symbol} over epochs`, x: { label: "epoch of weight learning", whole: true }, y: { text: figure }, height: 280, marks: i >= 0 && what.stage[i] ? [{ x: what.stage[i] }] : [],
+    lines: span(n).map(k => ({ name: run.clients[k], colour: groupColour(run, k), width: k === i ? 3 : 1.2, faint: i >= 0 && k !== i, points: span(length).map(e => [e + 1, what.values.at(e, k)]) })) });
 }
 
 /* What the lines of a vector stand for, while there are few enough. */

@@ -208,8 +208,8 @@ update();
 if (choice.section) document.getElementById(choice.section)?.scrollIntoView();
 
 /* While the run goes on the page reads itself again; not under the reader's hands. */
-if (DATA.live) {
-  const pause = document.getElementById("pause");
+const news = document.getElementById("news"), pause = document.getElementById("pause");
+function follow(seconds) {
   let held_ = remembered("pomona-pause") === "yes", touched = 0;
   const state = () => { pause.textContent = held_ ? "Go on refreshing" : "Stop refreshing"; pause.setAttribute("aria-pressed", String(held_)); };
   pause.onclick = () => { held_ = !held_; remember("pomona-pause", held_ ? "yes" : undefined); state(); };
@@ -219,7 +219,21 @@ if (DATA.live) {
     if (held_ || playing || document.hidden || performance.now() - touched < 2500) return;
     remember("pomona-focus", document.activeElement?.id || undefined);
     location.reload();
-  }, 1000 * DATA.live);
+  }, 1000 * seconds);
+}
+
+/* A page that is old when it is read was left by a run that ended without a word. */
+function giveUp(written) {
+  const since = new Date(1000 * written).toISOString().slice(0, 19).replace("T", " ");
+  news.replaceChildren(html("strong", {}, `No news since ${since} UTC`), "; the run may have ended. This page reads itself no more.");
+  pause.textContent = "Look again";
+  pause.onclick = () => location.reload();
+}
+
+if (DATA.live) {
+  const [seconds, written, patience] = DATA.live;
+  if (Date.now() / 1000 - written > patience) giveUp(written);
+  else follow(seconds);
   const focus = remembered("pomona-focus");
   if (focus) document.getElementById(focus)?.focus({ preventScroll: true });
 }
