@@ -6,8 +6,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 
 torch.set_num_threads(1)
+# How long an example takes is the machine's affair, and no property of the code.
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job would hand on that it is ignored
 
 

@@ -29,8 +29,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from pydantic import Field
-from sklearn.cluster import AgglomerativeClustering
-from sklearn.metrics.pairwise import cosine_distances
 from torch import Tensor
 
 from pomona.federation.round import Roster, Round
@@ -154,6 +152,9 @@ def split(state: Clusters, cluster: int, updates: Tensor) -> Clusters:
 
 def bipartition(updates: NDArray[np.float64]) -> NDArray[np.bool_]:
     """Which of the updates (n, d) are in another half than the first: complete linkage on 1 - cos, (n,)."""
+    from sklearn.cluster import AgglomerativeClustering  # late: a second, in each process of a silo
+    from sklearn.metrics.pairwise import cosine_distances
+
     halves = AgglomerativeClustering(n_clusters=2, metric="precomputed", linkage="complete")
     labels = halves.fit_predict(cosine_distances(updates))
     return np.asarray(labels != labels[0])

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import binomtest
 
 from pomona.errors import DataError
 from pomona.metrics.bootstrap import CONFIDENCE, Interval, intervals
@@ -99,5 +98,7 @@ def wilson(hits: int, n: int) -> Interval:
     """Wilson's score interval of a share (Wilson, JASA 1927); None without samples."""
     if not n:
         return None
+    from scipy.stats import binomtest  # late: half a second, in each process of a silo
+
     interval = binomtest(hits, n).proportion_ci(CONFIDENCE, method="wilson")
     return [float(interval.low), float(interval.high)]

@@ -4,7 +4,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.metrics import mean_absolute_error, mean_squared_error, r2_score
 
 from pomona.metrics.ranking import auroc
 from pomona.metrics.undefined import defined, divide, require_finite, row_means
@@ -20,12 +19,14 @@ def evaluate_regression(predictions: NDArray[np.floating], targets: NDArray[np.f
     require_finite(predicted)
     if not len(truth):
         return {"samples": 0, "mse": None, "mae": None, "r2": None}
+    from sklearn import metrics  # late: a second, in each process of a silo
+
     varying = np.ptp(truth, axis=0) > 0
     return {
         "samples": len(truth),
-        "mse": float(mean_squared_error(truth, predicted)),
-        "mae": float(mean_absolute_error(truth, predicted)),
-        "r2": float(r2_score(truth[:, varying], predicted[:, varying])) if varying.any() else None,
+        "mse": float(metrics.mean_squared_error(truth, predicted)),
+        "mae": float(metrics.mean_absolute_error(truth, predicted)),
+        "r2": float(metrics.r2_score(truth[:, varying], predicted[:, varying])) if varying.any() else None,
     }
 
 

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import stats
 
 from pomona.metrics.bootstrap import CONFIDENCE, Interval
 from pomona.metrics.undefined import Array, defined, divide, row_means
@@ -52,6 +51,8 @@ def summarize(values: Values, samples: Sequence[int], reference: Values | None =
 def _interval(values: Array) -> Interval:
     if len(values) < 2:
         return None
+    from scipy import stats  # late: half a second, in each process of a silo
+
     half = stats.t.ppf((1 + CONFIDENCE) / 2, len(values) - 1) * stats.sem(values)
     return [float(values.mean() - half), float(values.mean() + half)]
 
@@ -75,6 +76,8 @@ def wilcoxon(first: Values, second: Values) -> Signed | None:
     difference = difference[~np.isnan(difference) & (difference != 0)]
     if not len(difference):
         return None
+    from scipy import stats  # late: half a second, in each process of a silo
+
     test = stats.wilcoxon(difference, zero_method="wilcox", alternative="two-sided")
     return Signed(float(test.statistic), float(test.pvalue), len(difference))
 
