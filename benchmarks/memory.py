@@ -6,9 +6,12 @@ Each case is a run of its own in a fresh process tree, on images of noise, with 
 of PSS (proportional set size: shared pages count once), summed over all processes of the run and read from
 /proc/PID/smaps_rollup again and again; beside it the sum of each process's own high-water mark (VmHWM), which counts
 shared pages once a process and is an upper bound. "over imports" is the peak less what the command takes before it
-makes any data. "models" counts the parameters' bytes once for each client. Linux only.
+makes any data. "not in files" is the peak of what the system cannot write to a file of its own and take back: private
+memory, and memory shared between processes (Pss_Anon and Pss_Shmem). "models" counts the parameters' bytes once for
+each client, "files" are those of clients' states (``state_memory``). Linux only.
 """
 
+import json
 import subprocess
 import sys
 import tempfile
@@ -26,6 +29,10 @@ READY = "ready"
 SETTINGS = ["batch_size=10", "data.name=noise", "data.test_share=0.25", "data.validation_share=0.0", "partition=iid"]
 APPLE = ["method=apple", "model=cnn", "rounds=2"]
 RESNET = ["model=resnet18", "rounds=1", "clients=20"]
+BUDGET = ["method=apple", "model=lenet", "method.budget=5", "workers=2"]
+FIFTY = [*BUDGET, "clients=50", "rounds=3", "eval_every=3"]
+THIRTY = [*BUDGET, "clients=30", "rounds=2", "eval_every=2"]
+FILES = ["state_memory=0.01"]
 GIGABYTE = 1e9
 
 
@@ -53,6 +60,10 @@ FULL = {
     "apple, 20 clients, M = 5, 2 workers, recorded": _case(
         APPLE, ["clients=20", "method.budget=5", "workers=2"], recorded=True
     ),
+    "apple, 50 clients, M = 5, states in memory": _case(FIFTY),
+    "apple, 50 clients, M = 5, states in files": _case(FIFTY, FILES),
+    "apple, 30 clients, M = 5, states in memory, recorded": _case(THIRTY, recorded=True),
+    "apple, 30 clients, M = 5, states in files, recorded": _case(THIRTY, FILES, recorded=True),
     "resnet18, fedavg, 20 clients, 2 workers, recorded": _case(RESNET, ["method=fedavg", "workers=2"], recorded=True),
     "resnet18, apple, 20 clients, 2 workers": _case(RESNET, ["method=apple", "workers=2"]),
 }
@@ -65,12 +76,26 @@ QUICK = {
 
 @dataclass(frozen=True)
 class Peak:
-    """Bytes of a run's processes: PSS before its data, at its highest, the sum of high-water marks; models; seconds."""
+    """Bytes of a run's processes, PSS where nothing else is said; and seconds.
+
+    Attributes:
+        before: without data.
+        pss: at its highest.
+        unfiled: of it, what is not mapped from files, at its highest.
+        marks: sum of the processes' high-water marks.
+        models: parameters of all clients.
+        files: clients' states that lie in files.
+        a_round: seconds of the last round.
+        seconds: of the run.
+    """
 
     before: int
     pss: int
+    unfiled: int
     marks: int
     models: int
+    files: int
+    a_round: float
     seconds: float
 
 
@@ -85,8 +110,9 @@ def run(words: list[str]) -> None:
     print(READY, flush=True)
     sys.stdin.readline()  # the parent has looked
     scenario = scenario_of(config, noise(14 * config.clients))  # ten for training, one batch
-    simulate(scenario, Path(folder) / "run" if folder else None)
-    print(config.clients * scenario.initial().nbytes, flush=True)
+    result = simulate(scenario, Path(folder) / "run" if folder else None)
+    models, files = config.clients * scenario.initial().nbytes, result.summary["state_files_bytes"]
+    print(json.dumps({"models": models, "files": files, "a_round": result.rounds[-1].seconds}), flush=True)
 
 
 def measure(case: Case) -> Peak:
@@ -97,15 +123,17 @@ def measure(case: Case) -> Peak:
             assert process.stdin is not None
             assert process.stdout is not None
             assert process.stdout.readline().strip() == READY
-            before, marks, peak, began = pss(process.pid), dict[int, int](), 0, monotonic()
+            before, marks, peak, unfiled, began = pss(process.pid), dict[int, int](), 0, 0, monotonic()
             process.stdin.write("\n")
             process.stdin.flush()
             while process.poll() is None:
                 peak = max(peak, sum(map(pss, family(process.pid))))
+                unfiled = max(unfiled, sum(pss(pid, "Pss_Anon", "Pss_Shmem") for pid in family(process.pid)))
                 marks |= {pid: max(marks.get(pid, 0), field(pid, "status", "VmHWM")) for pid in family(process.pid)}
                 sleep(EVERY)
             assert process.returncode == 0, f"{' '.join(command)} ended with {process.returncode}"
-            return Peak(before, peak, sum(marks.values()), int(process.stdout.readline()), monotonic() - began)
+            said = json.loads(process.stdout.readline())
+            return Peak(before, peak, unfiled, sum(marks.values()), **said, seconds=monotonic() - began)
 
 
 def family(pid: int) -> Iterator[int]:
@@ -117,9 +145,9 @@ def family(pid: int) -> Iterator[int]:
                 yield from family(int(child))
 
 
-def pss(pid: int) -> int:
-    """A process's proportional set size in bytes; 0 once it has ended."""
-    return field(pid, "smaps_rollup", "Pss")
+def pss(pid: int, *parts: str) -> int:
+    """A process's proportional set size in bytes, or the sum of parts of it; 0 once it has ended."""
+    return sum(field(pid, "smaps_rollup", part) for part in parts or ("Pss",))
 
 
 def field(pid: int, name: str, key: str) -> int:
@@ -138,10 +166,13 @@ def main(cases: dict[str, Case], words: list[str]) -> list[Table]:
         name: {
             "peak GB": p.pss / GIGABYTE,
             "over imports GB": (p.pss - p.before) / GIGABYTE,
+            "not in files GB": p.unfiled / GIGABYTE,
             "in models": (p.pss - p.before) / p.models,
             "models GB": p.models / GIGABYTE,
             "sum of marks GB": p.marks / GIGABYTE,
             "target GB": None if (target := cases[name].target) is None else target / GIGABYTE,
+            "files GB": p.files / GIGABYTE,
+            "s a round": p.a_round,
             "s": p.seconds,
         }
         for name, p in peaks.items()

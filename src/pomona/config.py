@@ -43,6 +43,9 @@ class Config(Settings):
     clients: int = Field(12, ge=1, description="members of the federation; those of the data where it names them")
     participation: float = Field(1.0, gt=0, le=1, description="share of the clients in a round, drawn uniformly")
     workers: int | None = Field(None, ge=1, description="worker processes; as many as cores if not set")
+    state_memory: float = Field(
+        0.5, gt=0, le=1, description="clients' states larger than this share of the machine's memory are kept on disk"
+    )
     rows_per_call: int | None = Field(
         None, ge=1, description="clients that train as rows of one call; if not set 1 on a cpu, all on a gpu"
     )

@@ -28,9 +28,10 @@ from pomona.federation.durable import probe
 from pomona.federation.lock import locked
 from pomona.federation.loop import Loop, Watcher
 from pomona.federation.membership import Planned
+from pomona.federation.room import choose
 from pomona.federation.round import Roster
+from pomona.federation.states import Hold
 from pomona.federation.status import Status, ended, read_status, write_status
-from pomona.federation.tree import flatten
 from pomona.metrics.outcome import summarise
 from pomona.models.space import ParameterSpace
 from pomona.record import EVENTS, Evaluation, Record, Result, RoundRow, gather, load, require_free, writing
@@ -81,26 +82,28 @@ def simulate(
     watcher = watcher or Silent()
     _note_slow(scenario.config, watcher)
     if out is None:
-        return _train(scenario, Record(None, scenario.config.tree()), watcher, Commits(None, 1, {}))
+        hold = _kept(scenario, out, watcher)
+        return _train(scenario, Record(None, scenario.config.tree()), watcher, Commits(None, 1, {}), hold)
     if not resume:
         require_free(out)
     before = read_status(out) if resume else None
     if before and before.state == "finished":
         watcher.note(f"{out} is finished; nothing to do")
         return load(out)
+    hold = _kept(scenario, out, watcher)
     with locked(out), writing(out):
         probe(out)
-        return _recorded(scenario, out, watcher, resume)
+        return _recorded(scenario, out, watcher, resume, hold)
 
 
-def _recorded(scenario: Scenario, out: Path, watcher: Watcher, resume: bool) -> Result:
+def _recorded(scenario: Scenario, out: Path, watcher: Watcher, resume: bool, hold: Hold) -> Result:
     """A run in a folder that is held for it, with its status kept; a lost worker process is made up for once."""
     try:
         try:
-            result = _attempt(scenario, out, watcher, resume)
+            result = _attempt(scenario, out, watcher, resume, hold)
         except WorkerError as fault:
             watcher.note(f"{fault}; once more from the last committed round")
-            result = _attempt(scenario, out, watcher, resume=True)
+            result = _attempt(scenario, out, watcher, True, hold)
     except BaseException as fault:
         if not isinstance(fault, LockedError):
             committed = committed_rounds(out / FOLDER)
@@ -111,7 +114,7 @@ def _recorded(scenario: Scenario, out: Path, watcher: Watcher, resume: bool) -> 
     return result
 
 
-def _attempt(scenario: Scenario, out: Path, watcher: Watcher, resume: bool) -> Result:
+def _attempt(scenario: Scenario, out: Path, watcher: Watcher, resume: bool, hold: Hold) -> Result:
     """Train from the start, or after the last committed round."""
     stamp = identity(scenario.config, scenario.partition.recipe["fingerprint"], scenario.partition.sha256)
     found, notes = find(out, stamp) if resume else (None, [])
@@ -126,7 +129,8 @@ def _attempt(scenario: Scenario, out: Path, watcher: Watcher, resume: bool) -> R
     with Record(out, scenario.config.tree(), after) as record:
         if found:
             _note_moves(record.events[0]["versions"], versions(), watcher)
-        return _train(scenario, record, watcher, Commits(out, scenario.config.checkpoint_every, stamp, found))
+        commits = Commits(out, scenario.config.checkpoint_every, stamp, found)
+        return _train(scenario, record, watcher, commits, hold)
 
 
 def bf16_instructions() -> list[str]:
@@ -160,21 +164,26 @@ def require_possible(scenario: Scenario) -> None:
             f"buffers = 'average', but {config.method.name} trains mixtures of models, which leave no one model's "
             "BatchNorm statistics behind; set buffers=local"
         )
-    kept = flatten(method.client.start(scenario.initial, Roster((1,) * config.clients), (0,), config.seed), "state")
-    need, have = (
-        config.clients * sum(t.nbytes for t in kept.values()),
-        os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
-    )
-    if need > have:
-        raise ConfigError(
-            f"what {config.clients} clients of {config.method.name} keep takes {need / 1e9:.1f} GB, this machine has "
-            f"{have / 1e9:.1f} GB; take fewer clients or a smaller model, for apple leave method.budget out"
-        )
     if config.momentum and method.card.plain_steps:
         raise ConfigError(f"momentum = {config.momentum}, but {config.method.name} assumes plain SGD; set momentum=0")
 
 
-def _train(scenario: Scenario, record: Record, watcher: Watcher, commits: Commits) -> Result:
+def _kept(scenario: Scenario, out: Path | None, watcher: Watcher) -> Hold:
+    """Where clients' states go, said if it is the disk. Raises ConfigError if they have room nowhere."""
+    config = scenario.config
+    client = config.method.method().client
+    first = client.start(scenario.initial, Roster((1,) * config.clients), (0,), config.seed)
+    hold, notes = choose(config, first, _workers(config), out)
+    for note in notes:
+        watcher.note(note)
+    return hold
+
+
+def _workers(config: Config) -> int:
+    return min(config.workers or len(os.sched_getaffinity(0)), config.clients)
+
+
+def _train(scenario: Scenario, record: Record, watcher: Watcher, commits: Commits, hold: Hold) -> Result:
     """The rounds, the record's views, and the models."""
     config, method, out = scenario.config, scenario.config.method.method(), record.folder
     if not commits.found:
@@ -188,11 +197,11 @@ def _train(scenario: Scenario, record: Record, watcher: Watcher, commits: Commit
 
     def make(groups: Groups) -> Clients:
         objective = scenario.private(folder) if config.privacy else scenario.objective()
-        return Clients(method.client, objective, scenario.initial, groups, config.seed)
+        return Clients(method.client, objective, scenario.initial, groups, config.seed, hold)
 
     began = perf_counter()
     everybody = tuple(range(config.clients))
-    workers = min(config.workers or len(os.sched_getaffinity(0)), config.clients)
+    workers = _workers(config)
     inline = workers == 1 or config.device != "cpu" or "fork" not in get_all_start_methods()
     groups = grouped(roster.sizes, config.rows)
     transport = Inline(make, groups) if inline else Workers(make, groups, roster.sizes, workers)
@@ -206,11 +215,13 @@ def _train(scenario: Scenario, record: Record, watcher: Watcher, commits: Commit
             for each in metrics:
                 record.event("final", **each)
         spent = transport.collect(Clients.spent, everybody) if config.privacy else None
+        filed = sum(transport.collect(Clients.filed, everybody))
     finally:
         transport.close()
         vaults.close()
     result = gather(record.events, record.config, None)
-    record.event("end", time=time(), summary={**summarise(result, perf_counter() - began), **privacy(config, spent)})
+    figures = {**summarise(result, perf_counter() - began), "state_files_bytes": filed}
+    record.event("end", time=time(), summary={**figures, **privacy(config, spent)})
     return record.close()
 
 

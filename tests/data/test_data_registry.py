@@ -10,7 +10,8 @@ from PIL import Image
 from pydantic import ValidationError
 from sklearn.datasets import load_breast_cancer, load_digits
 
-from pomona.data import DATASETS, Dataset, DataSettings, describe, memory, read
+from pomona import memory
+from pomona.data import DATASETS, Dataset, DataSettings, describe, read
 from pomona.data.pixels import resized
 from pomona.errors import ConfigError, DataError, StorageError
 from pomona.registry import load

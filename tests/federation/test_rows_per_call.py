@@ -1,19 +1,16 @@
 """Clients as rows of one call: close to one at a time, and still independent of the number of workers."""
 
-from dataclasses import replace
-
 import pytest
 from torch.testing import assert_close
 
 import pomona
-from pomona.errors import ConfigError, DivergedError
+from pomona.errors import DivergedError
 from pomona.federation.clients import grouped
 from pomona.methods import METHODS
 from pomona.objective.cohort import Cohort
 from pomona.objective.loop import LoopObjective
 from pomona.objective.stacked import StackedObjective
 from pomona.scenario import Scenario
-from pomona.simulate import require_possible
 from problems import tiny
 
 
@@ -59,11 +56,3 @@ def test_one_diverging_client_of_a_call_leaves_the_others(monkeypatch):
     monkeypatch.setattr(Cohort, "gradient", breaks)
     result = pomona.run(tiny("apple", rows_per_call=4))
     assert [r.cohort for r in result.rounds] == [(0, 1, 2, 3), (0, 1, 3), (0, 1, 2, 3)]
-
-
-def test_clients_that_do_not_fit_into_memory_are_refused_before_training(tmp_path):
-    """APPLE under a budget keeps N copies at each of N clients: 4,000 x 4,000 x 33 x 4 bytes and more."""
-    config = tiny("apple", {"budget": 1}, clients=4000, model={"name": "logistic"})
-    scenario = Scenario.prepare(tiny("apple"))
-    with pytest.raises(ConfigError, match=r"4000 clients of apple keep takes .* GB"):
-        require_possible(replace(scenario, config=config))

@@ -19,10 +19,10 @@ from pomona.data import npz, pixels, targets
 from pomona.data.catalogue import locate
 from pomona.data.check import blocks
 from pomona.data.dataset import Dataset
-from pomona.data.memory import allocate
 from pomona.data.settings import DataSettings
 from pomona.data.stored import Stored, opened, reading
 from pomona.errors import DataError
+from pomona.memory import allocate
 
 SIDE, TRAINING = 32, 50_000
 _TEN = "airplane automobile bird cat deer dog frog horse ship truck"

@@ -11,10 +11,10 @@ from PIL import Image
 from pomona.data import pixels
 from pomona.data.catalogue import locate, own_path
 from pomona.data.dataset import Dataset
-from pomona.data.memory import allocate
 from pomona.data.settings import DataSettings
 from pomona.data.stored import reading
 from pomona.errors import DataError, near
+from pomona.memory import allocate
 
 SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".pgm", ".ppm"}
 GRAY, COLOUR = {"1", "L", "LA"}, {"RGB", "RGBA", "P", "PA", "CMYK", "YCbCr"}

@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pomona.data.dataset import Dataset
-from pomona.data.memory import allocate
 from pomona.data.stored import Stored, joined
 from pomona.errors import ConfigError, DataError
+from pomona.memory import allocate
 
 # (x / 255 - 0.5) / 0.5, as in the published code of APPLE and of FedALA.
 SHIFT = SCALE = (127.5,)

@@ -15,8 +15,8 @@ from typing import IO, Any, cast
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from pomona.data.memory import allocate
 from pomona.errors import DataError
+from pomona.memory import allocate
 
 CHUNK = 1 << 20
 # Deflate packs at most 1032 bytes into one (zlib's own statement); a header that promises more is a lie.

@@ -12,10 +12,10 @@ from pomona.data import csvfile
 from pomona.data.catalogue import own_path
 from pomona.data.check import blocks
 from pomona.data.dataset import Dataset
-from pomona.data.memory import allocate
 from pomona.data.settings import DataSettings
 from pomona.data.targets import numbers
 from pomona.errors import DataError
+from pomona.memory import allocate
 
 Moments = tuple[tuple[float, ...], tuple[float, ...]]
 

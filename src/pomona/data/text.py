@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from pomona.data import csvfile
 from pomona.data.catalogue import locate, own_path
 from pomona.data.dataset import Dataset
-from pomona.data.memory import allocate
 from pomona.data.settings import DataSettings
 from pomona.errors import ConfigError
+from pomona.memory import allocate
 
 PADDING, UNKNOWN = 0, 1
 AG_NEWS = ("World", "Sports", "Business", "Sci/Tech")

@@ -10,37 +10,45 @@ import json
 import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from pomona.errors import CheckpointError, StorageError
 from pomona.federation.committed import NAME, committed
 from pomona.federation.durable import publish
-from pomona.federation.tensorfile import fill, layout, pieces
+from pomona.federation.lazy import Lazy, Named, forms
+from pomona.federation.tensorfile import Entry, fill, layout, pieces
 
 SCHEMA = 1
 """Number of the meaning of names and notes in a checkpoint; a change that old readers would get wrong raises it."""
+KEEP = 2
+"""Rounds that stay."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A committed round as it was read: its number, tensors by dotted path, the rest as JSON holds it, its file."""
+    """A committed round: its number, tensors by dotted path, the rest as JSON holds it, its file.
+
+    The tensors are read from the file whenever they are asked for: together they need not fit into memory.
+    """
 
     number: int
-    tensors: dict[str, Tensor]
+    tensors: Lazy
     meta: dict[str, Any]
     path: Path
 
 
-def save(folder: Path, number: int, tensors: Mapping[str, Tensor], meta: Mapping[str, Any], keep: int = 2) -> Path:
+def save(folder: Path, number: int, tensors: Named, meta: Mapping[str, Any], keep: int = KEEP) -> Path:
     """Commit a round; the newest ``keep`` rounds stay.
 
     Args:
         folder: made if absent; one run writes in it at a time (``lock.locked``).
         number: of the round, from 0.
-        tensors: by dotted path; on any device, empty ones too.
+        tensors: by dotted path; on any device, empty ones too. Lazy ones are in memory one at a time.
         meta: what JSON can hold, without NaN and infinities.
         keep: at least 1; older files go only after the new one is durable.
 
@@ -58,7 +66,7 @@ def save(folder: Path, number: int, tensors: Mapping[str, Tensor], meta: Mapping
         for stale in {p for n, p in others if n == number} | set(older[: len(older) - (keep - 1)]):
             stale.unlink()
     except OSError as fault:
-        need = sum(t.numel() * t.element_size() for t in tensors.values())
+        need = sum(t.nbytes for t in forms(tensors).values())
         rounds = [n for n, _ in committed(folder)]
         raise StorageError(
             f"cannot write round {number} to {folder} ({fault.strerror or fault}; it needs {need / 1e6:.1f} MB"
@@ -69,9 +77,9 @@ def save(folder: Path, number: int, tensors: Mapping[str, Tensor], meta: Mapping
 
 
 def read(path: Path) -> Checkpoint:
-    """Read one checkpoint, after its content was compared with its name.
+    """Open one checkpoint, after its content was compared with its name.
 
-    Allocates the tensors, no more. Raises CheckpointError if the file is damaged or cannot be read.
+    Allocates no tensor. Raises CheckpointError if the file is damaged or cannot be read, then or later.
     """
     name = NAME.fullmatch(path.name)
     if not name:
@@ -83,13 +91,15 @@ def read(path: Path) -> Checkpoint:
             size = file.tell()
             file.seek(0)
             entries, note = layout(file, size, size)
-            tensors = fill(file, entries)
+            begin = file.tell()
+        shapes = {name: torch.empty(e.shape, dtype=e.dtype, device="meta") for name, e in entries.items()}
+        tensors = Lazy(shapes, partial(_tensor, path, begin, entries))
         body = json.loads(note)
         if body["round"] != int(name[1]):
             raise ValueError(f"it holds round {body['round']}")
         return Checkpoint(int(name[1]), tensors, body["meta"], path)
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as fault:
-        raise CheckpointError(f"{path} cannot be used ({fault}); restore it, or remove it") from fault
+        raise _unusable(path, fault) from fault
 
 
 def newest(folder: Path) -> tuple[Checkpoint | None, dict[Path, str]]:
@@ -139,6 +149,20 @@ def require_same(checkpoint: Checkpoint, stored: Mapping[str, Any], now: Mapping
             f"{checkpoint.path.parent} belongs to a run with other values of {', '.join(keys)}; resume with "
             "those, or start anew in another folder"
         )
+
+
+def _tensor(path: Path, begin: int, entries: Mapping[str, Entry], name: str) -> Tensor:
+    """One tensor of a checkpoint whose tensors' bytes begin at ``begin``."""
+    try:
+        with path.open("rb") as file:
+            file.seek(begin + entries[name].begin)
+            return fill(file, {name: entries[name]})[name]
+    except (OSError, ValueError) as fault:
+        raise _unusable(path, fault) from fault
+
+
+def _unusable(path: Path, fault: Exception) -> CheckpointError:
+    return CheckpointError(f"{path} cannot be used ({fault}); restore it, or remove it")
 
 
 def _differing(stored: Mapping[str, Any], now: Mapping[str, Any], prefix: str) -> list[str]:

@@ -13,8 +13,10 @@ import torch
 from torch import Tensor
 
 from pomona.errors import DivergedError, ProtocolError
+from pomona.federation.lazy import Named, form
 from pomona.federation.round import Roster, Round
-from pomona.federation.tree import flatten, joined, rebuild, row
+from pomona.federation.states import Hold, as_is, file_bytes, in_file, in_memory, working
+from pomona.federation.tree import apply, flatten, rebuild, row
 from pomona.methods.base import Client, Downlink, Initial, Received, Rows
 from pomona.metrics.final import full_metrics, score
 from pomona.objective.cohort import Cohort
@@ -23,7 +25,7 @@ from pomona.privacy.ledger import Position
 from pomona.rng import number
 
 EVALUATED = ("validation", "test")
-Named = tuple[str, str]  # (model, when)
+Model = tuple[str, str]  # (model, when)
 Groups = tuple[tuple[int, ...], ...]  # clients of one process, by the call they train in
 
 
@@ -91,6 +93,7 @@ class Clients:
     """The clients of one process: their states, and the round in flight.
 
     ``groups``: clients that train as rows of one call, each group's longest pass first; see ``grouped``.
+    ``hold``: where states are kept.
     """
 
     client: Client
@@ -98,15 +101,16 @@ class Clients:
     initial: Initial
     groups: Groups
     seed: int
+    hold: Hold = as_is
     _states: dict[int, Any] = field(default_factory=dict)
     _pending: dict[int, Any] = field(default_factory=dict)
-    _models: dict[int, dict[Named, Tensor]] = field(default_factory=dict)
+    _models: dict[int, dict[Model, Tensor]] = field(default_factory=dict)
 
     def begin(self, ids: tuple[int, ...], roster: Roster, w: Tensor | None) -> None:
         """Make the first states of clients that join; they start from ``w`` (d,), or the run's initial models."""
         initial = self.initial if w is None else replace(self.initial, make=lambda _: w.clone())
         for client in ids:
-            self._states[client] = self.client.start(initial, roster, (client,), self.seed)
+            self._states[client] = self.hold(self.client.start(initial, roster, (client,), self.seed))
 
     def visit(self, visit: Visit, down: Downlink) -> list[Reply]:
         """Serve these clients, a group a call. Their states change with ``commit`` only."""
@@ -126,25 +130,37 @@ class Clients:
         kept = {f"kept.{client}.{model}.{when}": w for (model, when), w in self._models.get(client, {}).items()}
         return flatten(self.state(client), f"client.{client}") | kept
 
-    def restore(self, ids: Sequence[int], named: Mapping[str, Tensor], roster: Roster) -> None:
+    def at_hand(self, client: int) -> dict[str, Tensor]:
+        """What is ``stored``, but of tensors in files their shapes and dtypes only (meta device)."""
+        return {path: form(t) if in_file(t) else t for path, t in self.stored(client).items()}
+
+    def tensor(self, client: int, path: str) -> Tensor:
+        """One of the tensors that are ``stored``."""
+        return in_memory(self.stored(client)[path])
+
+    def restore(self, ids: Sequence[int], named: Named, roster: Roster) -> None:
         """The inverse of ``stored`` for clients that have begun. Raises CheckpointError for other tensors."""
         for client in ids:
-            template = self.client.start(self.initial, roster, (client,), self.seed)
-            self._states[client] = rebuild(template, named, f"client.{client}")
-        for path, kept in named.items():
-            kind, owner, *rest = path.split(".")
-            if kind == "kept" and int(owner) in ids:
+            template = apply(form, self.client.start(self.initial, roster, (client,), self.seed))
+            self._states[client] = self.hold(rebuild(template, named, f"client.{client}"))
+        for path in named:
+            kind, _, *rest = path.split(".")
+            if kind == "kept" and owner(path) in ids:
                 model, when = rest
-                self._models.setdefault(int(owner), {})[model, when] = kept
+                self._models.setdefault(owner(path), {})[model, when] = named[path]
 
-    def models(self, client: int) -> dict[Named, dict[str, Tensor]]:
+    def models(self, client: int) -> dict[Model, dict[str, Tensor]]:
         """The kept models of a client by (model, when), as named tensors."""
         return {named: self.objective.tensors(w, client) for named, w in self._models.get(client, {}).items()}
 
     def private(self, client: int) -> dict[str, Tensor]:
         """The tensors of a client's state that its method names private."""
         named = {path.rpartition(".")[2]: t for path, t in flatten(self.state(client), "state").items()}
-        return {name: t for name, t in named.items() if name in self.client.private}
+        return {name: in_memory(t) for name, t in named.items() if name in self.client.private}
+
+    def filed(self, client: int) -> int:
+        """Bytes of the file that a client's state lies in; 0 in memory."""
+        return file_bytes(self.state(client))
 
     def spent(self, client: int) -> float:
         """A client's epsilon so far."""
@@ -192,7 +208,7 @@ class Clients:
         with torch.random.fork_rng():
             # Dropout draws from PyTorch's global generators; here they have an address too.
             seed(number(self.seed, "forward", visit.round.number, *ids))
-            own = joined([self.state(i) for i in ids])
+            own = working([self.state(i) for i in ids])
             state, uplink, info = train(own, received, cohort, visit.round)
         losses, replies = cohort.training_losses(), []
         for k, client in enumerate(ids):
@@ -202,9 +218,9 @@ class Clients:
                 for split in EVALUATED
             ]
             if visit.trains:
-                self._pending[client] = state if len(ids) == 1 else row(state, k)
+                self._pending[client] = self.hold(state if len(ids) == 1 else row(state, k))
             if visit.keep:
-                rows: dict[Named, Tensor] = {named: W[k].clone() for named, W in cohort.observed.items()}
+                rows: dict[Model, Tensor] = {named: W[k].clone() for named, W in cohort.observed.items()}
                 self._models.setdefault(client, {}).update(rows)
             sent = {n: v[k] for n, v in uplink.items()} if visit.trains else {}  # nobody asks for it
             seen = {n: v[k].clone() for n, v in info.items()}
@@ -252,6 +268,11 @@ def one(received: Received, k: int) -> Received:
         name: Rows(got.bank, got.index[k : k + 1]) if isinstance(got, Rows) else got[k : k + 1].clone()
         for name, got in received.items()
     }
+
+
+def owner(path: str) -> int:
+    """Whose a tensor of ``stored`` is."""
+    return int(path.split(".")[1])
 
 
 def stack(replies: list[Reply], what: Callable[[Reply], Mapping[str, Tensor]]) -> dict[str, Tensor]:

@@ -9,15 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
 from pomona.config import Config
 from pomona.federation import checkpoint
 from pomona.federation.checkpoint import Checkpoint
 from pomona.federation.committed import FOLDER
+from pomona.federation.lazy import Named
 from pomona.federation.status import Status, write_status
 
-FREE = ("workers", "checkpoint_every", "membership.adapt_rounds", "data.dir")
+FREE = ("workers", "state_memory", "checkpoint_every", "membership.adapt_rounds", "data.dir")
 """Settings that may change between the parts of a run: no committed number depends on them."""
 
 
@@ -50,7 +49,7 @@ class Commits:
         """Whether round ``number`` is to be committed."""
         return self.out is not None and (number % self.every == 0 or number == total)
 
-    def commit(self, number: int, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
+    def commit(self, number: int, tensors: Named, meta: Mapping[str, Any]) -> None:
         """Make a round durable. Raises StorageError; the rounds before it stay."""
         if self.out is not None:
             checkpoint.save(self.out / FOLDER, number, tensors, {"identity": self.identity, **meta})

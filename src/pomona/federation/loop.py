@@ -1,6 +1,6 @@
 """The round loop, once: plan, exchange, aggregate, commit, evaluate, record. A transport only carries."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any, Protocol
@@ -12,6 +12,7 @@ from pomona.errors import DivergedError, QuorumError
 from pomona.federation.admission import Arrival, Expected, History, admit
 from pomona.federation.clients import Reply, Visit, stack
 from pomona.federation.commits import Commits
+from pomona.federation.lazy import Named, merged, only
 from pomona.federation.round import Roster, Round
 from pomona.federation.tree import flatten, rebuild
 from pomona.methods.base import Downlink, Initial, Server
@@ -34,10 +35,10 @@ class Transport(Protocol):
     def commit(self, ids: Sequence[int]) -> None:
         """Tell these clients to keep what the last visit made; the others of it stay as they were."""
 
-    def save(self, ids: Sequence[int]) -> tuple[dict[str, Tensor], Any]:
+    def save(self, ids: Sequence[int]) -> tuple[Named, Any]:
         """What a checkpoint must hold of these clients, as they stand: tensors by dotted path, and a note for JSON."""
 
-    def restore(self, ids: Sequence[int], tensors: Mapping[str, Tensor], note: Any, roster: Roster) -> None:
+    def restore(self, ids: Sequence[int], tensors: Named, note: Any, roster: Roster) -> None:
         """The inverse of ``save``. Raises PrivacyError for a client whose ledger does not go on from there."""
 
 
@@ -136,7 +137,7 @@ class Loop:
         if not found:
             self.transport.begin(roster.members, roster, None)
             return state, 0
-        clients = {path: t for path, t in found.tensors.items() if path.partition(".")[0] != "server"}
+        clients = only(found.tensors, lambda path: path.partition(".")[0] != "server")
         self.transport.restore(self.attendance.begun(found.number), clients, found.meta["clients"], roster)
         self._history = History.from_json(found.meta["history"])
         for model, when, split, client, *values in found.meta["known"]:
@@ -149,7 +150,9 @@ class Loop:
             clients, note = self.transport.save(self.attendance.begun(number))
             known = [[*key, client, *values] for key, own in self._known.items() for client, values in own.items()]
             meta = {"known": known, "history": self._history.as_json(), "clients": note}
-            self.commits.commit(number, flatten(state, "server") | clients, {**meta, "events": self.record.sync()})
+            self.commits.commit(
+                number, merged(flatten(state, "server"), clients), {**meta, "events": self.record.sync()}
+            )
 
     def _roster(self, number: int) -> Roster:
         """The roster of round ``number``; after the last round its members stay."""

@@ -16,6 +16,8 @@ from typing import Any, BinaryIO
 import torch
 from torch import Tensor
 
+from pomona.federation.lazy import Named, forms
+
 DTYPES = {
     "BOOL": torch.bool,
     "U8": torch.uint8,
@@ -42,12 +44,12 @@ class Entry:
     end: int
 
 
-def header(tensors: Mapping[str, Tensor], note: str = "") -> bytes:
+def header(tensors: Named, note: str = "") -> bytes:
     """The bytes before the data, a multiple of 8; tensors may be on the meta device."""
     table: dict[str, Any] = {_META: {_NOTE: note}} if note else {}
-    begin = 0
-    for name in _order(tensors):
-        tensor = tensors[name]
+    begin, known = 0, forms(tensors)
+    for name in _order(known):
+        tensor = known[name]
         end = begin + tensor.numel() * tensor.element_size()
         table[name] = {"dtype": _CODES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [begin, end]}
         begin = end
@@ -56,10 +58,10 @@ def header(tensors: Mapping[str, Tensor], note: str = "") -> bytes:
     return len(text).to_bytes(8, "little") + text
 
 
-def pieces(tensors: Mapping[str, Tensor], note: str = "") -> Iterator[bytes | memoryview]:
-    """A whole file, piece by piece, without a copy of tensors that lie in memory in order."""
+def pieces(tensors: Named, note: str = "") -> Iterator[bytes | memoryview]:
+    """A whole file, piece by piece, without a copy of tensors that lie in memory in order; lazy ones one by one."""
     yield header(tensors, note)
-    for name in _order(tensors):
+    for name in _order(forms(tensors)):
         yield memory(tensors[name])
 
 
@@ -135,7 +137,7 @@ def shown(name: str) -> str:
     return ascii(name if len(name) <= 60 else name[:57] + "...")
 
 
-def _order(tensors: Mapping[str, Tensor]) -> list[str]:
+def _order(tensors: Named) -> list[str]:
     """Wide types first, so that every tensor begins at a multiple of its element's size; then by name."""
     return sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 
 from pomona.data.dataset import Dataset
-from pomona.data.memory import allocate
 from pomona.errors import ConfigError
+from pomona.memory import allocate
 from pomona.partition.partition import Partition
 
 

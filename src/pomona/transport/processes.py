@@ -6,7 +6,7 @@ streams, and replies are put back in the order of ids.
 
 import contextlib
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
@@ -15,7 +15,8 @@ import torch
 from torch import Tensor, multiprocessing
 
 from pomona.errors import WorkerError
-from pomona.federation.clients import Clients, Groups, Reply, Visit
+from pomona.federation.clients import Clients, Groups, Reply, Visit, owner
+from pomona.federation.lazy import Lazy, Named, form, only
 from pomona.federation.round import Roster
 from pomona.methods.base import Downlink, Rows
 
@@ -41,11 +42,11 @@ class Inline:
         """Let these clients keep what the last visit made."""
         self._clients.commit(ids)
 
-    def save(self, ids: Sequence[int]) -> tuple[dict[str, Tensor], list[Any]]:
+    def save(self, ids: Sequence[int]) -> tuple[Named, list[Any]]:
         """All clients' states, and where their privacy ledgers stand."""
         return saved(self, ids)
 
-    def restore(self, ids: Sequence[int], tensors: Mapping[str, Tensor], note: list[Any], roster: Roster) -> None:
+    def restore(self, ids: Sequence[int], tensors: Named, note: list[Any], roster: Roster) -> None:
         """Give clients the states of a checkpoint."""
         self.collect(partial(Clients.agree, positions=dict(zip(ids, note, strict=True))), ids)
         self._clients.restore(ids, tensors, roster)
@@ -106,17 +107,17 @@ class Workers:
         """Let these clients keep what the last visit made."""
         self._all(lambda own: (Clients.commit, [i for i in ids if i in own]))
 
-    def save(self, ids: Sequence[int]) -> tuple[dict[str, Tensor], list[Any]]:
+    def save(self, ids: Sequence[int]) -> tuple[Named, list[Any]]:
         """All clients' states, and where their privacy ledgers stand."""
         return saved(self, ids)
 
-    def restore(self, ids: Sequence[int], tensors: Mapping[str, Tensor], note: list[Any], roster: Roster) -> None:
+    def restore(self, ids: Sequence[int], tensors: Named, note: list[Any], roster: Roster) -> None:
         """Give clients the states of a checkpoint."""
         self.collect(partial(Clients.agree, positions=dict(zip(ids, note, strict=True))), ids)
 
         def part(own: set[int]) -> tuple[Any, ...]:
             mine = [i for i in ids if i in own]
-            return Clients.restore, mine, {k: t for k, t in tensors.items() if int(k.split(".")[1]) in mine}, roster
+            return Clients.restore, mine, only(tensors, lambda path: owner(path) in mine), roster
 
         self._all(part)
 
@@ -170,10 +171,16 @@ class Workers:
         )
 
 
-def saved(transport: Inline | Workers, ids: Sequence[int]) -> tuple[dict[str, Tensor], list[Any]]:
-    """What a checkpoint holds of clients that this process tree keeps."""
-    tensors = {path: t for own in transport.collect(Clients.stored, ids) for path, t in own.items()}
-    return tensors, transport.collect(Clients.position, ids)
+def saved(transport: Inline | Workers, ids: Sequence[int]) -> tuple[Lazy, list[Any]]:
+    """What a checkpoint holds of clients that this process tree keeps; what lies in files comes when asked for."""
+    known = {path: t for own in transport.collect(Clients.at_hand, ids) for path, t in own.items()}
+
+    def fetch(path: str) -> Tensor:
+        if not known[path].is_meta:
+            return known[path]
+        return transport.collect(partial(Clients.tensor, path=path), [owner(path)])[0]
+
+    return Lazy({path: form(t) for path, t in known.items()}, fetch), transport.collect(Clients.position, ids)
 
 
 def spread(sizes: Sequence[int], workers: int) -> list[tuple[int, ...]]:

@@ -3,6 +3,9 @@
 import math
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import IO
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -26,15 +29,26 @@ def allocate(shape: tuple[int, ...], dtype: DTypeLike, memory_share: float) -> N
     size = math.prod(shape) * np.dtype(dtype).itemsize
     if size <= memory_share * machine_memory():
         return np.empty(shape, dtype)
+    with room(size, "data", "data.memory_share") as file:
+        return np.memmap(file, dtype, mode="r+", shape=shape)
+
+
+@contextmanager
+def room(size: int, what: str, key: str) -> Iterator[IO[bytes]]:
+    """A file of ``size`` bytes in the temporary folder, without a name; it goes with the last that is mapped of it.
+
+    Raises:
+        StorageError: there is no room for ``what``; raise the setting ``key``, says the message.
+    """
     try:
         with tempfile.TemporaryFile() as file:
             if hasattr(os, "posix_fallocate"):  # a full disk is an error here, not a bus error at some later write
                 os.posix_fallocate(file.fileno(), 0, size)
             else:
                 file.truncate(size)
-            return np.memmap(file, dtype, mode="r+", shape=shape)
+            yield file
     except OSError as fault:
         raise StorageError(
-            f"no room for {size} bytes of data in {tempfile.gettempdir()} ({fault}); "
-            "free space, point TMPDIR elsewhere, or raise data.memory_share"
+            f"no room for {size} bytes of {what} in {tempfile.gettempdir()} ({fault}); "
+            f"free space, point TMPDIR elsewhere, or raise {key}"
         ) from fault

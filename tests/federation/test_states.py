@@ -1,0 +1,238 @@
+"""Clients' states in files: the same numbers to the bit, and memory for one client's state instead of all."""
+
+import os
+import tempfile
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from test_resume import Stop, models, stopped_after
+
+import pomona
+from pomona.errors import CheckpointError, ConfigError, StorageError
+from pomona.federation import room
+from pomona.federation.checkpoint import newest, read, save
+from pomona.federation.lazy import form, forms, merged, only
+from pomona.federation.room import choose
+from pomona.federation.states import as_is, file_bytes, in_memory, to_file
+from pomona.federation.tensorfile import DTYPES
+from pomona.federation.tree import flatten
+from pomona.methods.apple import State
+from problems import tiny
+
+TINY = 1e-15  # of a machine's memory: less than a byte
+BUDGET = {"budget": 1}
+PARAMETERS = 64 * 8 + 8 + 8 * 10 + 10  # of ``tiny``'s network
+
+
+def apple(**over):
+    return tiny("apple", BUDGET, **over)
+
+
+def padded(size):
+    """The next multiple of 64."""
+    return size + -size % 64
+
+
+class Listener:
+    """A watcher that writes down what it is told."""
+
+    def __init__(self):
+        self.notes = []
+
+    def begin(self): ...
+    def round(self, row, evaluations): ...
+    def note(self, text):
+        self.notes.append(text)
+
+
+# One state
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(sorted(DTYPES)), st.lists(st.integers(0, 3), max_size=3)), min_size=4, max_size=4
+    )
+)
+def test_a_state_in_a_file_is_the_same_state(shapes):
+    tensors = [(torch.arange(torch.Size(shape).numel()) % 2).reshape(shape).to(DTYPES[code]) for code, shape in shapes]
+    kept = to_file(State(*tensors))
+    for before, t in zip(tensors, flatten(kept, "s").values(), strict=True):
+        assert (t.dtype, t.shape) == (before.dtype, before.shape)
+        assert torch.equal(t, before)
+        assert t.data_ptr() % 64 == 0 or not t.numel()
+    assert file_bytes(kept) == sum(padded(t.nbytes) for t in tensors)
+
+
+def test_a_file_has_no_name_takes_no_descriptor_and_is_nobody_elses(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    first, before = torch.arange(5.0), len(list(Path("/dev/fd").iterdir()))
+    kept = [to_file(first) for _ in range(20)]
+    assert len(list(Path("/dev/fd").iterdir())) == before
+    assert list(tmp_path.iterdir()) == []
+    kept[0] += 1
+    assert (float(first[0]), float(kept[0][0]), float(kept[1][0])) == (0.0, 1.0, 0.0)
+    assert in_memory(first) is first
+    copy = in_memory(kept[0])
+    assert file_bytes(copy) == 0 < file_bytes(kept[0])
+    assert torch.equal(copy, kept[0])
+    assert to_file(None) is None
+    assert file_bytes(None) == 0
+
+
+def test_a_full_disk_is_said(monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(StorageError, match=r"no room for 64 bytes of clients' states .* TMPDIR .* raise state_memory"):
+        to_file(torch.zeros(3))
+
+
+# Tensors that are fetched one at a time
+
+
+def test_lazy_tensors_are_fetched_only_when_asked_for(tmp_path):
+    tensors = {"server.w": torch.arange(6.0).reshape(2, 3), "client.1.w": torch.ones(4), "client.2.b": torch.zeros(1)}
+    lazy = read(save(tmp_path, 1, merged(tensors, only({"x": torch.ones(1)}, lambda name: name == "y")), {})).tensors
+    assert {n: (t.device.type, t.shape) for n, t in forms(lazy).items()} == {
+        n: ("meta", t.shape) for n, t in tensors.items()
+    }
+    (saved,) = tmp_path.iterdir()
+    clients = only(lazy, lambda name: name.startswith("client"))
+    both = merged({"own": torch.zeros(2)}, clients)
+    assert sorted(both) == ["client.1.w", "client.2.b", "own"]
+    assert torch.equal(both["client.1.w"], torch.ones(4))
+    assert len(both) == 3
+    for name in ("server.w", "absent"):
+        with pytest.raises(KeyError):
+            clients[name]
+    saved.unlink()
+    assert form(both["own"]).shape == forms(both)["own"].shape  # needs no file
+    with pytest.raises(CheckpointError, match="cannot be used"):
+        both["client.1.w"]
+
+
+# Where they are kept
+
+
+def planned(monkeypatch, memory, free, out=None, clients=100, workers=2, **over):
+    """Where 100 clients of APPLE with 582,026 parameters go on a machine of this size."""
+    monkeypatch.setattr(room, "machine_memory", lambda: int(memory))
+    monkeypatch.setattr(room.shutil, "disk_usage", lambda _: SimpleNamespace(free=int(free)))
+    first = torch.empty(1, clients, 582_026, device="meta")
+    return choose(apple(clients=clients, **over), first, workers, out)
+
+
+NEED = 100 * 100 * 582_026 * 4  # 23.3 GB
+
+
+def test_the_limit_is_a_share_of_the_machines_memory(monkeypatch):
+    assert planned(monkeypatch, 2 * NEED, 0) == (as_is, [])
+    assert planned(monkeypatch, NEED, 0, state_memory=1.0) == (as_is, [])
+    hold, notes = planned(monkeypatch, 2 * NEED - 2, 2 * NEED)
+    assert hold is to_file
+    said = "the clients' states take 23.3 GB, more than 0.5 of this machine's 46.6 GB: they lie in files in "
+    assert notes == [said + tempfile.gettempdir()]
+
+
+def test_files_that_have_no_room_are_refused(monkeypatch, tmp_path):
+    """The states before and after a round, and three checkpoints: two that stay and the next one."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    out = tmp_path / "new" / "run"
+    for folder, times in ((None, 2), (out, 5)):
+        assert planned(monkeypatch, 24e9, times * NEED, folder)[0] is to_file
+        with pytest.raises(ConfigError, match=rf"{times * NEED / 1e9:.1f} GB in .*free; .*TMPDIR.*raise state_memory"):
+            planned(monkeypatch, 24e9, times * NEED - 1, folder)
+    assert not out.parent.exists()
+    for number, times in ((1, 4), (2, 3), (3, 3)):
+        save(out / "checkpoints", number, {}, {})
+        assert planned(monkeypatch, 24e9, times * NEED, out)[0] is to_file
+        with pytest.raises(ConfigError, match=r"23\.3 GB, this machine has 20\.0 GB, and files need") as raised:
+            planned(monkeypatch, 20e9, times * NEED - 1, out)
+        assert "state_memory" not in str(raised.value)  # it would not help
+
+
+def test_disks_of_their_own_have_room_of_their_own(monkeypatch, tmp_path):
+    monkeypatch.setattr(room, "_disk", lambda wanted: str(wanted[0]))
+    assert planned(monkeypatch, 24e9, 3 * NEED, tmp_path)[0] is to_file
+    with pytest.raises(ConfigError, match=f"69.8 GB in {tmp_path}, where 69.8 GB are free;"):
+        planned(monkeypatch, 24e9, 3 * NEED - 1, tmp_path)
+
+
+def test_what_is_in_use_at_a_time_must_fit_into_memory(monkeypatch):
+    """Two workers that train 20 clients a call hold 40 states of 233 MB."""
+    assert planned(monkeypatch, 40 * NEED / 100, 1e15, rows_per_call=20)[0] is to_file
+    with pytest.raises(ConfigError, match=r"training takes 9\.3 GB at a time; lower workers"):
+        planned(monkeypatch, 40 * NEED / 100 - 1, 1e15, rows_per_call=20)
+
+
+def test_a_gpus_states_are_not_moved_to_files(monkeypatch):
+    assert planned(monkeypatch, NEED, 1e15, device="cuda") == (as_is, [])
+    with pytest.raises(ConfigError, match=r"23\.3 GB, this machine has 23\.3 GB; take fewer clients"):
+        planned(monkeypatch, NEED - 1, 1e15, device="cuda")
+
+
+def test_a_run_without_room_writes_nothing(monkeypatch, tmp_path):
+    monkeypatch.setattr(room.shutil, "disk_usage", lambda _: SimpleNamespace(free=0))
+    for out in (None, tmp_path / "run"):
+        with pytest.raises(ConfigError, match="4 clients of apple keep takes"):
+            pomona.run(apple(state_memory=TINY), out)
+    assert list(tmp_path.iterdir()) == []
+
+
+# Runs
+
+
+@pytest.mark.parametrize(
+    ("name", "over"),
+    [
+        ("apple", {}),
+        ("apple", {"workers": 2}),
+        ("apple", {"rows_per_call": 2, "workers": 2, "participation": 0.75}),
+        ("ditto", {"workers": 2}),
+        ("fedala", {"rows_per_call": 2}),
+        ("fedavg", {}),
+    ],
+)
+def test_a_run_with_states_in_files_is_the_same_run(name, over, tmp_path):
+    listener, results = Listener(), []
+    settings = BUDGET if name == "apple" else {}
+    for share, folder in ((0.5, tmp_path / "memory"), (TINY, tmp_path / "files")):
+        results.append(pomona.run(tiny(name, settings, state_memory=share, **over), folder, listener))
+    memory, files = results
+    assert models(tmp_path / "files") == models(tmp_path / "memory")
+    assert files.evaluations == memory.evaluations
+    assert files.final == memory.final
+    for a, b in zip(files.rounds, memory.rounds, strict=True):
+        assert (a.cohort, a.loss, a.bytes_up, a.bytes_down) == (b.cohort, b.loss, b.bytes_up, b.bytes_down)
+        assert {k: v.tolist() for k, v in a.info.items()} == {k: v.tolist() for k, v in b.info.items()}
+    last = [newest(folder / "checkpoints")[0].tensors for folder in (tmp_path / "files", tmp_path / "memory")]
+    assert last[0].keys() == last[1].keys()
+    assert all(torch.equal(last[0][path], last[1][path]) for path in last[0])
+    assert memory.summary["state_files_bytes"] == 0
+    if name == "apple":  # its core, its DR row, four copies, and what was fetched
+        one = padded(4 * PARAMETERS) + padded(4 * 4) + padded(4 * 4 * PARAMETERS) + padded(4)
+        assert files.summary["state_files_bytes"] == 4 * one  # which sending them to a checkpoint has not changed
+    said = [note for note in listener.notes if "they lie in files" in note]
+    assert len(said) == (name != "fedavg")  # whose clients keep nothing
+
+
+@pytest.mark.parametrize(("before", "after", "workers"), [(TINY, TINY, 2), (TINY, 0.5, 1), (0.5, TINY, 1)])
+def test_a_run_goes_on_wherever_its_states_were(before, after, workers, tmp_path, monkeypatch):
+    over = {"clients": 5, "rounds": 4, "partition": {"name": "iid"}, "workers": workers}
+    over["membership"] = {"joins": {"3": 2}, "leaves": {"0": 2}, "unseen": [1], "adapt_rounds": 1}
+    whole = pomona.run(apple(**over), tmp_path / "whole")
+    for number in (2, 4):
+        with monkeypatch.context() as patch:
+            stopped_after(number, patch)
+            with pytest.raises(Stop):
+                pomona.run(apple(state_memory=before, **over), tmp_path / "parts", resume=True)
+    parts = pomona.run(apple(state_memory=after, **over), tmp_path / "parts", resume=True)
+    assert models(tmp_path / "parts") == models(tmp_path / "whole")
+    assert parts.evaluations == whole.evaluations
+    assert parts.unseen == whole.unseen
+    assert (parts.summary["state_files_bytes"] > 0) == (after == TINY)
