@@ -40,7 +40,7 @@ def watched(folder, share, workers, stop=0):
         before, most = held(process.pid), 0
         while process.poll() is None:
             most = max(most, *map(held, family(process.pid)), 0)
-            sleep(0.005)
+            sleep(0.02)
         return process.returncode, int(process.stdout.read() or 0), most - before
 
 

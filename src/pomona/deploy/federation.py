@@ -30,6 +30,7 @@ ELSEWHERE = {
     "clients": "set places",
     "membership": "silos are added and revoked by `pomona server`",
     "workers": "every silo is one process",
+    "state_memory": "every silo keeps its state in its own folder",
     "device": "each silo sets its own in silo.toml",
     "rows_per_call": "every silo is one row",
     "checkpoint_every": "every round is committed",
