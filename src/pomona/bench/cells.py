@@ -78,7 +78,7 @@ def _group(suite: Suite, size: Size, scenario: str, method: str) -> Group:
     part = suite.sized(size)
     assert part.seeds
     assert part.points
-    tried = points(suite.space(size, method) if part.points > 1 else {}, part.points, suite.search_seed, method)
+    tried = points(suite.space(size, method), part.points, suite.search_seed, method)
 
     def cell(point: Point, seed: int) -> Cell:
         config = suite.config(size, scenario, method, point, seed)

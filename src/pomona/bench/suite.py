@@ -159,8 +159,13 @@ class Suite(Settings):
         ]
 
     def space(self, size: Size, method: str) -> dict[str, tuple[Any, ...]]:
-        """The grid that a method is tuned over: the common one, and its own over that; a size's in place of either."""
-        part = self.size.get(size, SizePart())
+        """The grid that a method is tuned over: the common one, and its own over that; a size's in place of either.
+
+        Empty where a size tries one point only: nothing is searched then.
+        """
+        part = self.sized(size)
+        if part.points == 1:
+            return {}
         common = self.search if part.search is None else part.search
         return {**common, **part.search_of.get(method, self.method[method].search)}
 
