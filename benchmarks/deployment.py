@@ -25,7 +25,7 @@ import numpy as np
 import torch
 
 from pomona.config import Config, resolve
-from pomona.deploy.rehearse import rehearse
+from pomona.deploy.rehearsal.run import rehearse
 from pomona.federation.round import Roster
 from pomona.federation.tree import flatten
 from pomona.methods.base import Initial

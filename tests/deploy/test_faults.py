@@ -12,8 +12,10 @@ import pytest
 import torch
 from federation_in_process import deployed, lost, same
 
-from pomona.deploy import courier, flower_apps, silo
+from pomona.deploy import flower_apps
 from pomona.deploy.audit import read
+from pomona.deploy.server import courier
+from pomona.deploy.silo import tasks
 from pomona.deploy.wire import Task, name, seal, unseal
 from pomona.deploy.wire import read as parsed
 from pomona.errors import CheckpointError, QuorumError
@@ -71,7 +73,7 @@ def reasons(federation):
 
 def mistaken(patch, change):
     """Let silo-1 answer round 2 with another uplink, which it signs."""
-    answer = silo.Silo.answer
+    answer = tasks.Silo.answer
 
     def answers(self, task, enclosed):
         body, uplink = answer(self, task, enclosed)
@@ -80,7 +82,7 @@ def mistaken(patch, change):
             body = body.model_copy(update={"uplink": name(uplink)})
         return body, uplink
 
-    patch.setattr(silo.Silo, "answer", answers)
+    patch.setattr(tasks.Silo, "answer", answers)
 
 
 @pytest.mark.parametrize("what", UPLINKS)
@@ -161,14 +163,14 @@ def test_a_node_that_comes_back_within_the_round_is_asked_again(world):
 def counted(patch):
     """(round, silo) of every training that was computed, from here on, of silos."""
     trained = []
-    visit = silo.Silo._visit
+    visit = tasks.Silo._visit
 
     def visits(self, task, down, rows):
         if task.trains:
             trained.append((task.number, task.place))
         return visit(self, task, down, rows)
 
-    patch.setattr(silo.Silo, "_visit", visits)
+    patch.setattr(tasks.Silo, "_visit", visits)
     return trained
 
 
@@ -189,14 +191,14 @@ def test_an_answer_to_an_earlier_task_is_not_taken(world):
 
 def test_a_silo_whose_code_fails_tells_nothing(world):
     federation = world.federation(run={"rounds": 4})
-    visit = silo.Silo._visit
+    visit = tasks.Silo._visit
 
     def fails(self, task, down, rows):
         if task.trains and task.number == 2 and self.file.name == "silo-1":
             raise RuntimeError(f"patient 17 in {self.folder}")
         return visit(self, task, down, rows)
 
-    world.patch.setattr(silo.Silo, "_visit", fails)
+    world.patch.setattr(tasks.Silo, "_visit", fails)
     federation.run()
     log = (federation.server / "run" / "audit.jsonl").read_text()
     assert "RuntimeError" in log
@@ -287,7 +289,7 @@ def test_a_silo_that_lost_its_state_says_so_and_is_absent(world):
 @pytest.mark.parametrize("swap", [True, False], ids=["two cores swapped", "a core invented"])
 def test_a_server_cannot_swap_or_invent_a_core(swap, world):
     """F49: every silo refuses the round, and names whose row it is."""
-    federation, digest = world.federation({"name": "apple"}), courier._Packed.digest
+    federation, digest = world.federation({"name": "apple"}), courier.Packed.digest
 
     def false(packed, key, j):
         rows = packed.down[key].bank
@@ -298,7 +300,7 @@ def test_a_server_cannot_swap_or_invent_a_core(swap, world):
     def tasks(self, visit, k, packed):
         if visit.round.number == 3 and visit.trains:
             with pytest.MonkeyPatch.context() as inner:
-                inner.setattr(courier._Packed, "digest", false)
+                inner.setattr(courier.Packed, "digest", false)
                 return task(self, visit, k, packed)
         return task(self, visit, k, packed)
 

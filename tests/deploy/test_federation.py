@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pomona.deploy.federation import ELSEWHERE, RESERVED, Address, Federation, Task
-from pomona.deploy.silofile import SiloFile
+from pomona.deploy.silo.settings import SiloFile
 from pomona.errors import ConfigError
 
 TREE = {

@@ -8,9 +8,9 @@ import tomli_w
 from federation_in_process import APPLE, deployed, same
 
 from pomona.deploy.audit import read, verify
-from pomona.deploy.book import Book
-from pomona.deploy.coordinate import News
 from pomona.deploy.federation import Federation
+from pomona.deploy.server.book import Book
+from pomona.deploy.server.coordinate import News
 from pomona.federation.membership import Membership
 from pomona.federation.status import read_status
 from pomona.methods import METHODS

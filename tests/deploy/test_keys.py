@@ -17,7 +17,7 @@ from cryptography.x509.verification import PolicyBuilder, Store, VerificationErr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pomona.deploy import certs, keys
+from pomona.deploy.trust import certs, keys
 from pomona.errors import ConfigError, StorageError
 
 NOW = datetime.now(UTC).replace(microsecond=0)

@@ -13,11 +13,13 @@ import pytest
 import tomli_w
 
 from pomona.config import resolve  # noqa: F401  settings must be importable without Flower
-from pomona.deploy import app, control, server, superlink, supernode
+from pomona.deploy import app
 from pomona.deploy.federation import Federation
+from pomona.deploy.kits.provision import provision
 from pomona.deploy.processes import QUIET, environment
-from pomona.deploy.provision import provision
-from pomona.deploy.silofile import SiloFile
+from pomona.deploy.server import control, start, superlink
+from pomona.deploy.silo import supernode
+from pomona.deploy.silo.settings import SiloFile
 from pomona.errors import ConfigError, ProtocolError
 
 TASK = {"kind": "table", "input_shape": [4], "classes": ["a", "b"]}
@@ -109,7 +111,7 @@ def test_only_the_pinned_bytes_are_an_app():
 
 GUARDED = """
 import sys
-from pomona.deploy import supernode
+from pomona.deploy.silo import supernode
 supernode.guard("0" * 64)
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.supercore.fab import Fab
@@ -183,27 +185,27 @@ def kits(tmp_path_factory):
 def test_a_server_starts_only_with_the_app_that_its_kit_pins(kits, tmp_path, monkeypatch):
     kit = shutil.copytree(kits / "server", tmp_path / "server")
     planned = Federation.read(kit / "federation.toml")
-    server.require_ready(kit, planned)
+    start.require_ready(kit, planned)
     assert hashlib.sha256(app.agreed(kit)).hexdigest() == (kits / "north" / "app.sha256").read_text().strip()
     code = kit / "app" / "pomona_app" / "client_app.py"
     code.write_text(code.read_text() + "# changed\n")
     found = app.digest(kit / "app")
     with pytest.raises(ConfigError) as refused:
-        server.require_ready(kit, planned)
+        start.require_ready(kit, planned)
     for word in (f"{kit / 'app'} ", found[:12], f"{kit / 'app.sha256'} ", app.pinned(kit)[:12], "provision anew"):
         assert word in str(refused.value)
-    monkeypatch.setattr(server, "_served", None)
+    monkeypatch.setattr(start, "_served", None)
     monkeypatch.setenv("FLWR_HOME", "before")
     for name in QUIET:
         monkeypatch.setenv(name, "before")
     with pytest.raises(ConfigError, match="every silo pin"):
-        server.serve(kit, print)
+        start.serve(kit, print)
     (kit / "app.sha256").write_text("none\n")
     with pytest.raises(ConfigError, match="holds no SHA-256"):
-        server.require_ready(kit, planned)
+        start.require_ready(kit, planned)
     shutil.rmtree(kit / "app")
     with pytest.raises(ConfigError, match="copy it from the kit again"):
-        server.require_ready(kit, planned)
+        start.require_ready(kit, planned)
 
 
 @pytest.mark.parametrize("words", [[], ["--app-sha256"], ["--app-sha256", "zz"], ["--insecure"]])
@@ -215,12 +217,12 @@ def test_without_a_pin_there_is_no_node(words):
 def test_commands_carry_tls_and_keys_unless_insecure(tmp_path):
     silo = SiloFile.model_validate({"name": "north", "port": 9099, "data": {}})
     server = superlink.command(tmp_path, federation(bind="0.0.0.0:8443", server="fl.example.org:8443"))
-    assert server[1:7] == ["-m", "pomona.deploy.superlink", "--host", "0.0.0.0", "--port", "8443"]
+    assert server[1:7] == ["-m", "pomona.deploy.server.superlink", "--host", "0.0.0.0", "--port", "8443"]
     assert "--enable-supernode-auth" in server
     assert "--insecure" not in server
     assert "--disable-runtime-dependency-installation" in server
     node = supernode.command(tmp_path, silo, federation(), "a" * 64)
-    assert node[1:5] == ["-m", "pomona.deploy.supernode", "--app-sha256", "a" * 64]
+    assert node[1:5] == ["-m", "pomona.deploy.silo.supernode", "--app-sha256", "a" * 64]
     assert "--auth-supernode-private-key" in node
     assert node[node.index("--host") + 1] == "127.0.0.1"
     assert node[node.index("--node-config") + 1] == f'folder="{tmp_path}"'

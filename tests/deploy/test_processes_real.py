@@ -16,9 +16,9 @@ import pytest
 
 from pomona.deploy.app import digest
 from pomona.deploy.audit import read, verify
+from pomona.deploy.kits.provision import provision
 from pomona.deploy.processes import family
-from pomona.deploy.provision import provision
-from pomona.deploy.roster import dismiss
+from pomona.deploy.server.roster import dismiss
 from pomona.federation.status import read_status
 
 pytestmark = pytest.mark.slow
@@ -126,7 +126,7 @@ def test_a_run_survives_every_death_and_leaves_nothing(kits, tmp_path):
         reached = round_(kits)
         until(lambda: round_(kits) > reached)
         strangers_are_refused(kits)
-        os.kill(pid_of(server, "pomona.deploy.superlink"), signal.SIGKILL)
+        os.kill(pid_of(server, "pomona.deploy.server.superlink"), signal.SIGKILL)
         until(lambda: "SuperLink is gone" in log.read_text())
         reached = round_(kits)
         until(lambda: round_(kits) > reached)

@@ -19,10 +19,12 @@ import yaml
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_private_key
 
 from pomona.cli import main
-from pomona.deploy import app, certs, keys, kits
+from pomona.deploy import app
 from pomona.deploy.federation import Federation
-from pomona.deploy.provision import add, provision, renew
-from pomona.deploy.silofile import SiloFile
+from pomona.deploy.kits import contents
+from pomona.deploy.kits.provision import add, provision, renew
+from pomona.deploy.silo.settings import SiloFile
+from pomona.deploy.trust import certs, keys
 from pomona.errors import ConfigError, StorageError
 from pomona.methods import METHODS
 
@@ -160,7 +162,7 @@ def test_a_silos_file_fits_other_kinds_of_data_and_privacy(tmp_path, task):
 def test_the_readme_says_what_leaves_the_silo(tmp_path, method):
     card = METHODS[method]().method().card
     path = written(tmp_path, {"name": "north"}, run={"method": method}, share_scores=False)
-    text = kits.silo(Federation.load(path), "north", "0" * 64, own_key=False)["README.md"].decode()
+    text = contents.silo(Federation.load(path), "north", "0" * 64, own_key=False)["README.md"].decode()
     assert f"signed with your key: {card.up}. " in text
     assert f"private with `{method}`: {card.private}." in text
     assert "Accuracy" not in text
@@ -317,7 +319,7 @@ def test_what_fails_half_way_leaves_nothing(tmp_path, monkeypatch):
     def broken(*_, **__):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(kits, "silo", broken)
+    monkeypatch.setattr(contents, "silo", broken)
     with pytest.raises(StorageError, match=r"kits.*No space left"):
         provision(path, tmp_path / "kits")
     assert [p.name for p in tmp_path.iterdir()] == ["federation.toml"]

@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 
 import pomona
 from pomona.deploy.processes import environment, family
-from pomona.deploy.rehearse import staged
+from pomona.deploy.rehearsal.run import staged
 from pomona.record import load
 from pomona.transport.processes import Inline
 

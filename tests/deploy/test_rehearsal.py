@@ -3,7 +3,7 @@
 import pytest
 from federation_in_process import settings
 
-from pomona.deploy.rehearse import rehearse
+from pomona.deploy.rehearsal.run import rehearse
 from pomona.methods import METHODS
 
 METHODS_DEPLOYED = [name for name in METHODS if name != "fedavg-data"]

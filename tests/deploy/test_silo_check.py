@@ -13,11 +13,14 @@ import pytest
 
 from pomona.cli import main
 from pomona.data.dataset import Dataset
-from pomona.deploy import certs, check, helped, keys, owndata, roster, standing
-from pomona.deploy.certs import certificate, left, private
+from pomona.deploy import standing
 from pomona.deploy.federation import Federation
-from pomona.deploy.silofile import SiloFile
-from pomona.deploy.watchdog import knock
+from pomona.deploy.server import roster
+from pomona.deploy.silo import check, helped, owndata
+from pomona.deploy.silo.settings import SiloFile
+from pomona.deploy.silo.watchdog import knock
+from pomona.deploy.trust import certs, keys
+from pomona.deploy.trust.certs import certificate, left, private
 from pomona.errors import ConfigError, DataError, ProtocolError, StorageError
 
 FEDERATION = """

@@ -14,14 +14,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pomona.deploy import attend, processes, supervise
-from pomona.deploy.attend import Attendant
+from pomona.deploy import processes
 from pomona.deploy.audit import Audit, read, verify
-from pomona.deploy.control import Node
 from pomona.deploy.processes import ask_to_stop, end, family, holder, start, trim
-from pomona.deploy.supervise import Sight, Supervisor, judge
-from pomona.deploy.watchdog import PATIENCE, connected, wedged
-from pomona.deploy.watchdog import Sight as Look
+from pomona.deploy.server import supervise
+from pomona.deploy.server.control import Node
+from pomona.deploy.server.supervise import Sight, Supervisor, judge
+from pomona.deploy.silo import attend
+from pomona.deploy.silo.attend import Attendant
+from pomona.deploy.silo.watchdog import PATIENCE, connected, wedged
+from pomona.deploy.silo.watchdog import Sight as Look
 from pomona.errors import ProtocolError
 from pomona.federation.lock import locked
 from pomona.federation.status import Status, read_status, write_status
@@ -245,7 +247,7 @@ def test_a_superlink_that_never_answers_is_tried_again_until_a_signal(tmp_path, 
 
 
 def test_no_key_is_in_any_file_that_a_run_leaves(tmp_path, quick):
-    from pomona.deploy import keys
+    from pomona.deploy.trust import keys
 
     (tmp_path / "certs").mkdir()
     secret = keys.silo()

@@ -125,7 +125,7 @@ class Play:
 
 def test_every_block_is_for_a_machine_and_every_file_is_valid(tmp_path):
     from pomona.deploy.federation import Federation
-    from pomona.deploy.silofile import SiloFile
+    from pomona.deploy.silo.settings import SiloFile
 
     named = []
     for _, parts in sections(tmp_path):
@@ -143,7 +143,7 @@ def play(tmp_path):
     """An empty stage."""
     pytest.importorskip("flwr")
     from pomona.deploy.processes import family
-    from pomona.deploy.rehearse import free_ports
+    from pomona.deploy.rehearsal.run import free_ports
 
     made = Play(tmp_path, free_ports(4))
     yield made
@@ -155,7 +155,7 @@ def play(tmp_path):
 def answers(play) -> bool:
     """Whether the server answers."""
     from pomona.deploy.federation import Federation
-    from pomona.deploy.watchdog import knock
+    from pomona.deploy.silo.watchdog import knock
     from pomona.errors import ProtocolError
 
     kit = play.folder / "A" / "kits" / "server"

@@ -13,7 +13,7 @@ from pomona.cli.words import emit, out, size, table
 from pomona.errors import ConfigError
 
 if TYPE_CHECKING:
-    from pomona.deploy.rehearse import Rehearsal
+    from pomona.deploy.rehearsal.run import Rehearsal
 
 EMBEDDED = {"data": {"name": "digits"}, "partition": {"name": "dirichlet", "beta": 1.0, "min_size": 16}}
 
@@ -35,7 +35,7 @@ def rehearse(
     """
     from pomona.config import read_overrides, resolve
     from pomona.deploy.federation import Federation
-    from pomona.deploy.rehearse import rehearse as rehearsed
+    from pomona.deploy.rehearsal.run import rehearse as rehearsed
 
     planned = Federation.load(federation)
     silos = len(planned.silo)

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from pomona.cli.words import emit, out, size, table
+from pomona.cli.words import emit, out, size, table, talk
 from pomona.errors import ConfigError, StorageError
 
 Json = Annotated[bool, Parameter(name="--json", negative="", help="machine-readable output")]
@@ -26,7 +26,7 @@ def resume(*, folder: Folder = KIT, json: Json = False) -> None:
 
 
 def _serve(folder: Path, json: bool, resume: bool) -> None:
-    from pomona.deploy.server import serve, talk
+    from pomona.deploy.server.start import serve
 
     try:
         status = serve(folder, talk, resume)
@@ -117,7 +117,7 @@ def add(
     name
         as in its kit, see `pomona deploy provision --add`
     """
-    from pomona.deploy.roster import admit
+    from pomona.deploy.server.roster import admit
 
     place = admit(folder, name, key)
     if json:
@@ -134,7 +134,7 @@ def revoke(name: str, *, folder: Folder = KIT, json: Json = False) -> None:
     name
         the silo
     """
-    from pomona.deploy.roster import LASTING, dismiss
+    from pomona.deploy.server.roster import LASTING, dismiss
 
     dismiss(folder, name)
     if json:

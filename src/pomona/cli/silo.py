@@ -7,7 +7,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from pomona.cli.server import stopping
-from pomona.cli.words import console, emit, out, percent, size, table
+from pomona.cli.words import console, emit, out, percent, size, table, talk
 
 Json = Annotated[bool, Parameter(name="--json", negative="", help="machine-readable output")]
 Folder = Annotated[Path, Parameter(help="the silo's kit")]
@@ -16,8 +16,7 @@ HERE = Path()
 
 def start(*, folder: Folder = HERE, json: Json = False) -> None:
     """Take part: keep this silo connected until it is stopped."""
-    from pomona.deploy.attend import keep
-    from pomona.deploy.server import talk
+    from pomona.deploy.silo.attend import keep
 
     try:
         keep(folder, (lambda text: emit({"said": text})) if json else talk)
@@ -54,7 +53,7 @@ def stop(*, folder: Folder = HERE, json: Json = False) -> None:
 
 def check(*, folder: Folder = HERE, json: Json = False) -> None:
     """Find out what is wrong before taking part, and say what would leave the silo."""
-    from pomona.deploy.check import run, texts
+    from pomona.deploy.silo.check import run, texts
 
     lines, leaves, code = run(folder)
     if json:
@@ -74,7 +73,7 @@ def report(*, folder: Folder = HERE, json: Json = False) -> None:
     from rich.progress import Progress
 
     from pomona.cli.training import Bar
-    from pomona.deploy.helped import report as made
+    from pomona.deploy.silo.helped import report as made
 
     with Progress(console=console, transient=True) as progress:
         r = made(folder, lambda config: Bar(progress, config))

@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +36,13 @@ def option(section: str, key: str, value: Any) -> Tree:
 def emit(value: Any) -> None:
     """JSON for programs, on standard output."""
     print(json.dumps(value, indent=2, allow_nan=False, default=str))
+
+
+def talk(text: str) -> None:
+    """Say it on standard error, where a service's journal takes it up; a reader that left is no fault."""
+    with suppress(OSError, ValueError):
+        sys.stderr.write(f"{text}\n")
+        sys.stderr.flush()
 
 
 def table(rows: Sequence[Mapping[str, Any]], title: str | None = None) -> Table:

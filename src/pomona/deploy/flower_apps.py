@@ -12,7 +12,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, Message
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
-from pomona.deploy.courier import Lost, Parcel
+from pomona.deploy.post import Lost, Parcel
 from pomona.deploy.wire import Hello, Refused, Task, read, statement
 from pomona.errors import ProtocolError
 from pomona.settings import Settings
@@ -29,7 +29,7 @@ client_app = ClientApp()
 @server_app.main()
 def main(grid: Grid, context: Context) -> None:
     """Run the federation of the folder that the run's configuration names."""
-    from pomona.deploy.coordinate import coordinate
+    from pomona.deploy.server.coordinate import coordinate
 
     coordinate(Path(str(context.run_config["folder"])), Carrier(grid))
 
@@ -57,8 +57,8 @@ def handled(folder: Path, parcel: Parcel) -> Parcel:
 
     import torch
 
-    from pomona.deploy.silo import Silo, audited, scrubbed
-    from pomona.deploy.silofile import importable
+    from pomona.deploy.silo.settings import importable
+    from pomona.deploy.silo.tasks import Silo, audited, scrubbed
 
     os.umask(0o077)
     importable(folder)

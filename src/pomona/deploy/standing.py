@@ -6,12 +6,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from pomona.deploy import certs
-from pomona.deploy.attend import STATE
-from pomona.deploy.book import Entry
 from pomona.deploy.federation import Federation
 from pomona.deploy.processes import holder
-from pomona.deploy.roster import entries
+from pomona.deploy.server.book import Entry
+from pomona.deploy.server.roster import entries
+from pomona.deploy.silo.attend import STATE
+from pomona.deploy.trust import certs
 from pomona.errors import PomonaError, StorageError
 from pomona.federation.status import read_status
 

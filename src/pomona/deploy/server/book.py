@@ -8,14 +8,15 @@ so that a server that goes on after a kill sees the same one.
 import fcntl
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pomona.deploy.federation import Federation
-from pomona.errors import ConfigError, StorageError, near
+from pomona.deploy.trust.signing import signed
+from pomona.errors import ConfigError, ProtocolError, StorageError, near
 from pomona.federation.durable import publish
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ class Book:
             greet: called before a round's roster is settled, for silos that have come in the meantime.
         """
         self._path, self._places, self._greet = folder / BOOK, federation.places, greet
+        self._insecure = federation.insecure
         if not self._path.exists():
             with self._changing():
                 if not self._path.exists():
@@ -96,6 +98,12 @@ class Book:
     def revoke(self, name: str) -> None:
         """Let a silo be no member from the next round on. Raises ConfigError for an unknown one."""
         self._change(self.place(name), revoked=True)
+
+    def require_signed(self, place: int, kind: str, said: Mapping[str, Any], signature: str) -> None:
+        """Raise ProtocolError unless the silo of a place has signed this; without keys nothing is signed."""
+        entry = self.entries[place]
+        if not self._insecure and not signed(entry.key, kind, said, signature):
+            raise ProtocolError(f"{entry.name}: the signature is not {entry.name}'s")
 
     def register(self, place: int, size: int) -> None:
         """Write down how much data a silo has; what it said first stands. Raises ConfigError if it says another."""

@@ -8,8 +8,8 @@ from typing import Any
 
 from pomona.config import Config
 from pomona.deploy.federation import Federation
-from pomona.deploy.owndata import scenario
-from pomona.deploy.silofile import SiloFile, importable
+from pomona.deploy.silo.owndata import scenario
+from pomona.deploy.silo.settings import SiloFile, importable
 from pomona.deploy.standing import Row, visits
 from pomona.errors import DataError
 from pomona.federation.durable import publish

@@ -10,12 +10,12 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from pomona.deploy import supernode
 from pomona.deploy.app import pinned
 from pomona.deploy.federation import Address, Federation
 from pomona.deploy.processes import Identity, adopt, disown, end, environment, family, reap, start, trim, undisturbed
-from pomona.deploy.silofile import SiloFile
-from pomona.deploy.watchdog import HEARTBEAT, PATIENCE, Sight, connected, knock, through, wedged
+from pomona.deploy.silo import supernode
+from pomona.deploy.silo.settings import SiloFile
+from pomona.deploy.silo.watchdog import HEARTBEAT, PATIENCE, Sight, connected, knock, through, wedged
 from pomona.errors import ConfigError, ProtocolError, StorageError
 from pomona.federation.durable import publish
 from pomona.federation.lock import locked

@@ -21,9 +21,9 @@ import torch
 from safetensors.torch import load_file
 
 from pomona.config import Config
+from pomona.deploy.kits.provision import provision
 from pomona.deploy.processes import Identity, adopt, disown, end, environment, family, reap
-from pomona.deploy.provision import provision
-from pomona.deploy.rehearsal import data_section, deal, federation_file, simulated
+from pomona.deploy.rehearsal.files import data_section, deal, federation_file, simulated
 from pomona.errors import PomonaError, QuorumError
 from pomona.federation.status import Status, read_status
 from pomona.record import Result, load
@@ -32,8 +32,8 @@ from pomona.simulate import run
 
 Say = Callable[[str], None]
 KINDS = {
-    "SuperLink": "pomona.deploy.superlink",
-    "SuperNode": "pomona.deploy.supernode",
+    "SuperLink": "pomona.deploy.server.superlink",
+    "SuperNode": "pomona.deploy.silo.supernode",
     "SuperExec": "flower-superexec",
     "ServerApp": "flwr-serverapp",
     "ClientApp": "flwr-clientapp",

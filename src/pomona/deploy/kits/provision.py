@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from pomona.deploy import app, certs, keys, kits
+from pomona.deploy import app
 from pomona.deploy.federation import Address, Federation, Silo
+from pomona.deploy.kits import contents
+from pomona.deploy.trust import certs, keys
 from pomona.errors import ConfigError, StorageError
 from pomona.federation.durable import sync
 from pomona.toml import validated
@@ -70,7 +72,7 @@ def provision(path: Path, out: Path) -> Provisioned:
         _write(made / "server", _server(federation, authority, members) | {"federation.toml": text})
         digest = app.digest(made / "server" / "app")
         _write(made / "server", {app.PIN: f"{digest}\n".encode()})
-        _folders(made / "server" / kits.STATE["server"])
+        _folders(made / "server" / contents.STATE["server"])
         for name in names:
             _silo(made / name, made / "server", name, members)
     return Provisioned(federation, out, names, frozenset(brought))
@@ -141,12 +143,12 @@ def _provisioned(out: Path) -> Federation:
     return Federation.load(path)
 
 
-def _server(federation: Federation, authority: keys.Pair | None, members: Sequence[Member]) -> kits.Files:
+def _server(federation: Federation, authority: keys.Pair | None, members: Sequence[Member]) -> contents.Files:
     if not authority:
-        return kits.server(federation, None)
+        return contents.server(federation, None)
     host = Address.parse(federation.server)
     certificate = certs.server(authority, (host.host, *(LOOPBACK if federation.loopback else ())))
-    files = kits.server(federation, certs.validity(certificate.public))
+    files = contents.server(federation, certs.validity(certificate.public))
     files |= {"certs/ca.crt": authority.public, "certs/server.crt": certificate.public}
     files |= {"certs/server.key": certificate.private}
     return files | {f"keys/{name}": content for name, content in _public(members).items()}
@@ -157,7 +159,7 @@ def _silo(folder: Path, server: Path, name: str, members: Sequence[Member]) -> N
     federation = Federation.load(server / "federation.toml")
     digest = app.pinned(server)
     own = next((member for member in members if member.name == name), None)
-    files = kits.silo(federation, name, digest, own_key=own is not None and own.private is None)
+    files = contents.silo(federation, name, digest, own_key=own is not None and own.private is None)
     files |= {"federation.toml": (server / "federation.toml").read_bytes()}
     if own:
         files |= {"certs/ca.crt": (server / "certs" / "ca.crt").read_bytes(), "keys/silo.pub": own.public}
@@ -165,7 +167,7 @@ def _silo(folder: Path, server: Path, name: str, members: Sequence[Member]) -> N
         files |= {f"keys/peers/{peer}": content for peer, content in _public(members).items()}
     _write(folder, files)
     _folders(folder / "data")
-    _folders(folder / kits.STATE["silo"])
+    _folders(folder / contents.STATE["silo"])
 
 
 def _member(authority: keys.Pair, name: str, brought: bytes | None) -> Member:
@@ -175,7 +177,7 @@ def _member(authority: keys.Pair, name: str, brought: bytes | None) -> Member:
     return Member(name, pair.private if pair else None, public, keys.certify(authority.private, name, public))
 
 
-def _public(members: Sequence[Member]) -> kits.Files:
+def _public(members: Sequence[Member]) -> contents.Files:
     """What everybody may know of members, as files."""
     return {f"{m.name}.pub": m.public for m in members} | {f"{m.name}.pub.sig": m.signature for m in members}
 

@@ -15,9 +15,10 @@ import torch
 
 from pomona.data.dataset import Dataset
 from pomona.deploy.audit import Audit
-from pomona.deploy.book import Book
-from pomona.deploy.courier import Courier, Post
 from pomona.deploy.federation import Federation
+from pomona.deploy.post import Post
+from pomona.deploy.server.book import Book
+from pomona.deploy.server.courier import Courier
 from pomona.errors import LockedError, QuorumError, StorageError
 from pomona.federation import checkpoint
 from pomona.federation.commits import Commits, find

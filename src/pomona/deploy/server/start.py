@@ -2,22 +2,21 @@
 
 import os
 import socket
-import sys
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
 import tomli_w
 
-from pomona.deploy import app, superlink
+from pomona.deploy import app
 from pomona.deploy.audit import Audit
-from pomona.deploy.certs import RENEW, certificate, expires, private, warning
-from pomona.deploy.control import Control, connection, reachable
 from pomona.deploy.federation import Address, Federation
 from pomona.deploy.processes import QUIET, environment
-from pomona.deploy.roster import members
-from pomona.deploy.supervise import Supervisor, committed
+from pomona.deploy.server import superlink
+from pomona.deploy.server.control import Control, connection, reachable
+from pomona.deploy.server.roster import members
+from pomona.deploy.server.supervise import Supervisor, committed
+from pomona.deploy.trust.certs import RENEW, certificate, expires, private, warning
 from pomona.errors import CheckpointError, LockedError, StorageError
 from pomona.federation.durable import probe
 from pomona.federation.lock import locked
@@ -119,10 +118,3 @@ def require_ready(folder: Path, federation: Federation) -> None:
             raise LockedError(
                 f"bind = {federation.bind}: {fault.strerror}; stop who listens there, or change bind"
             ) from None
-
-
-def talk(text: str) -> None:
-    """Say it on standard error, where a service's journal takes it up; a reader that left is no fault."""
-    with suppress(OSError, ValueError):
-        sys.stderr.write(f"{text}\n")
-        sys.stderr.flush()

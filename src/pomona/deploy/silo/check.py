@@ -8,13 +8,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from pomona.deploy import keys
 from pomona.deploy.app import pinned
-from pomona.deploy.certs import LAST, private, valid, warning
 from pomona.deploy.federation import Federation
-from pomona.deploy.owndata import scenario
-from pomona.deploy.silofile import SiloFile, importable
-from pomona.deploy.watchdog import knock
+from pomona.deploy.silo.owndata import scenario
+from pomona.deploy.silo.settings import SiloFile, importable
+from pomona.deploy.silo.watchdog import knock
+from pomona.deploy.trust import keys
+from pomona.deploy.trust.certs import LAST, private, valid, warning
 from pomona.errors import ConfigError, DataError, PomonaError, PrivacyError, ProtocolError, StorageError
 from pomona.federation.durable import probe
 

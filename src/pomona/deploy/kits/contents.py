@@ -19,7 +19,7 @@ STATE: dict[Role, str] = {"server": "run", "silo": "state"}  # the one folder of
 UNPRIVILEGED = 1024  # ports below it need a capability
 
 _TEMPLATES = Environment(
-    loader=PackageLoader("pomona", "deploy/templates"),
+    loader=PackageLoader("pomona", "deploy/kits/templates"),
     undefined=StrictUndefined,
     autoescape=False,  # noqa: S701 - no HTML; names are letters, digits and hyphens
     trim_blocks=True,

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Literal
 
 from pomona.deploy.audit import Audit
-from pomona.deploy.control import Link, agree
 from pomona.deploy.processes import Identity, adopt, disown, end, family, reap, start, undisturbed
+from pomona.deploy.server.control import Link, agree
 from pomona.errors import PomonaError, ProtocolError, StorageError
 from pomona.federation import committed as rounds
 from pomona.federation.status import Status, ended, read_status, write_status

@@ -4,23 +4,22 @@ It carries downlinks as tasks and brings uplinks back, and knows nothing of what
 keeps itself; a checkpoint of the server holds which round of each silo the federation has used, and who made which row.
 """
 
-import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from time import monotonic, sleep
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from pomona.deploy.audit import Audit
-from pomona.deploy.book import Book
 from pomona.deploy.federation import Federation
-from pomona.deploy.signing import signed
+from pomona.deploy.post import Lost, Parcel, Post
+from pomona.deploy.server.book import Book
+from pomona.deploy.server.errand import Errand, Packed
+from pomona.deploy.server.reception import GREETING, Reception
 from pomona.deploy.wire import (
     Answer,
-    Greeting,
-    Hello,
     Introduction,
     Offer,
     Origin,
@@ -32,51 +31,14 @@ from pomona.deploy.wire import (
     statement,
     unseal,
 )
-from pomona.errors import ConfigError, ProtocolError
+from pomona.errors import ProtocolError
 from pomona.federation.clients import Reply, Score, Visit
 from pomona.federation.round import Roster
 from pomona.federation.tensorfile import DTYPES
-from pomona.methods.base import Downlink, Rows, Server
+from pomona.methods.base import Downlink, Server
 
 CODES: dict[torch.dtype, Any] = {dtype: code for code, dtype in DTYPES.items()}
-GREETING = 120.0  # seconds that a silo may take to say who it is: a process starts, and its data is read
 ATTEMPTS = 3  # times that one task is sent to a silo whose node was lost on the way
-
-
-@dataclass(frozen=True)
-class Parcel:
-    """A message: text in JSON, its sender's signature, and rows or an uplink as bytes by name."""
-
-    kind: str
-    body: str
-    signature: str = ""
-    enclosed: Mapping[str, bytes] = field(default_factory=dict)
-
-    @property
-    def size(self) -> int:
-        """Bytes."""
-        return len(self.body) + len(self.signature) + sum(len(k) + len(v) for k, v in self.enclosed.items())
-
-
-@dataclass(frozen=True)
-class Lost:
-    """No answer will come; ``again``: because the node is gone, so that the message may be sent once more."""
-
-    reason: str
-    again: bool
-
-
-class Post(Protocol):
-    """Who carries parcels to nodes. A node's number says nothing about whose it is."""
-
-    def online(self) -> frozenset[int]:
-        """The nodes that are connected."""
-
-    def send(self, node: int, parcel: Parcel, seconds: float) -> str:
-        """Send a parcel that is worth answering for so long. Returns a ticket."""
-
-    def fetch(self, tickets: Sequence[str]) -> dict[str, Parcel | Lost]:
-        """The answers that have come since, by ticket."""
 
 
 @dataclass
@@ -99,14 +61,17 @@ class Courier:
     pause: float = 1.0
     absent: dict[str, str] = field(default_factory=dict)
     refused: set[str] = field(default_factory=set)
-    _nodes: dict[int, int] = field(default_factory=dict)  # place -> node
-    _greeted: dict[int, float] = field(default_factory=dict)  # node -> when it may be asked again
     _held: dict[int, frozenset[str]] = field(default_factory=dict)
     _settled: dict[int, int] = field(default_factory=dict)
     _starts: dict[int, Tensor] = field(default_factory=dict)
     _origins: dict[str, Origin] = field(default_factory=dict)  # of rows in the bank, by hash
     _fresh: dict[int, list[tuple[str, Origin]]] = field(default_factory=dict)
     _visited: int = 0
+    _reception: Reception = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Nobody has been met yet."""
+        self._reception = Reception(self.federation, self.run, self.book, self.post, self.audit)
 
     # What the loop asks for.
 
@@ -118,9 +83,9 @@ class Courier:
     def visit(self, visit: Visit, down: Downlink) -> list[Reply]:
         """Send every silo its task, and wait for the answers until all are there or the deadline is over."""
         self.absent, self.refused, self._fresh, self._visited = {}, set(), {}, visit.round.number
-        errands, packed = {}, _Packed(down, self.federation)
+        errands, packed = {}, Packed(down, self.federation)
         for k, place in enumerate(visit.ids):
-            errands[place] = _Errand(self._task(visit, k, packed), packed.rows)
+            errands[place] = Errand(self._task(visit, k, packed), packed.rows)
         replies = self._exchange(errands, visit)
         for place, errand in errands.items():
             if place not in replies:
@@ -131,12 +96,9 @@ class Courier:
     def commit(self, ids: Sequence[int]) -> None:
         """The round counts for these silos; they learn of it with their next task."""
         for place in ids:
-            self._settled[place] = self._visited
-            name_ = self._name(place)
-            mine = {k: o for k, o in self._origins.items() if o.silo == name_}
-            for digest in mine:
-                del self._origins[digest]
-            self._origins |= dict(self._fresh.get(place, []))
+            self._settled[place], silo = self._visited, self._name(place)
+            others = {digest: origin for digest, origin in self._origins.items() if origin.silo != silo}
+            self._origins = others | dict(self._fresh.get(place, []))
             self._starts.pop(place, None)
 
     def save(self, ids: Sequence[int]) -> tuple[dict[str, Tensor], Any]:
@@ -156,71 +118,37 @@ class Courier:
     @property
     def known(self) -> frozenset[int]:
         """The places whose nodes have said who they are."""
-        return frozenset(self._nodes)
+        return frozenset(self._reception.nodes)
 
     def greet(self, seconds: float = 0.0, until: Callable[[], bool] = lambda: True) -> None:
         """Ask every node that nobody knows yet who it is; go on for so long, or until that is enough."""
         limit = monotonic() + seconds
-        waiting: dict[str, int] = {}
-        hellos: dict[str, Hello] = {}
         while True:
-            self._ask(waiting, hellos)
-            for ticket, got in self.post.fetch(list(waiting)).items():
-                self._meet(waiting.pop(ticket), hellos.pop(ticket), got)
-            asked_out = not waiting and (until() or monotonic() > limit)
+            self._reception.ask()
+            for ticket, got in self.post.fetch(self._reception.tickets).items():
+                self.absent |= self._reception.meet(ticket, got)
+            asked_out = not self._reception.tickets and (until() or monotonic() > limit)
             if asked_out or monotonic() > limit + GREETING:
                 return
             sleep(self.pause)
 
-    def _ask(self, waiting: dict[str, int], hellos: dict[str, Hello]) -> None:
-        """Send a hello to each new node."""
-        for node in self.post.online() - set(self._nodes.values()) - set(waiting.values()):
-            if self._greeted.get(node, 0.0) <= monotonic():
-                self._greeted[node] = monotonic() + GREETING
-                hello = Hello(agreement=self.federation.agreement, run=self.run, nonce=secrets.token_hex(16))
-                ticket = self.post.send(node, Parcel("hello", hello.model_dump_json()), GREETING)
-                waiting[ticket], hellos[ticket] = node, hello
-
-    def _meet(self, node: int, hello: Hello, got: Parcel | Lost) -> None:
-        """Give a node its silo's place, by the key that signed."""
-        if isinstance(got, Lost):
-            return
-        try:
-            if got.kind == "refused":
-                refused: Refused = read(Refused, got.body)
-                self._note("refused", refused.silo, refused.fault)
-                return
-            greeting: Greeting = read(Greeting, got.body)
-            place = self.book.place(greeting.silo)
-            self._require_signed(place, "greeting", greeting, got.signature)
-            if (greeting.nonce, greeting.run, greeting.agreement) != (hello.nonce, hello.run, hello.agreement):
-                raise ProtocolError(f"{greeting.silo}: an answer to another hello")
-            if self.book.entries[place].revoked:
-                raise ProtocolError(f"{greeting.silo} was revoked")
-            self.book.register(place, greeting.samples)
-        except (ProtocolError, ConfigError) as fault:
-            self._note("refused", f"node {node}", str(fault))
-            return
-        self._nodes[place] = node
-        self.audit.write("present", silo=greeting.silo, samples=greeting.samples, node=str(node))
-
     # A round's messages.
 
-    def _exchange(self, errands: dict[int, "_Errand"], visit: Visit) -> dict[int, Reply]:
+    def _exchange(self, errands: dict[int, Errand], visit: Visit) -> dict[int, Reply]:
         replies: dict[int, Reply] = {}
         began = monotonic()
         last_seen = dict.fromkeys(errands, began)
         waiting: dict[str, int] = {}
-        hellos: tuple[dict[str, int], dict[str, Hello]] = ({}, {})
+        nodes = self._reception.nodes
         open_ = set(errands)
         while open_ and monotonic() < began + self.federation.deadline:
             online, left = self.post.online(), began + self.federation.deadline - monotonic()
-            if any(self._nodes.get(place) not in online for place in open_):
-                self._ask(*hellos)  # a silo may be back under another node
+            if any(nodes.get(place) not in online for place in open_):
+                self._reception.ask()  # a silo may be back under another node
             for place in open_ - set(waiting.values()):
-                if self._nodes.get(place) in online and errands[place].attempts < ATTEMPTS:
+                if nodes.get(place) in online and errands[place].attempts < ATTEMPTS:
                     waiting[self._send(place, errands[place], left)] = place
-            got = self.post.fetch([*waiting, *hellos[0]])
+            got = self.post.fetch([*waiting, *self._reception.tickets])
             for ticket, parcel in got.items():
                 if ticket in waiting:
                     place = waiting.pop(ticket)
@@ -230,16 +158,16 @@ class Courier:
                     if reply or errands[place].over:
                         open_.discard(place)
                 else:
-                    self._meet(hellos[0].pop(ticket), hellos[1].pop(ticket), parcel)
+                    self.absent |= self._reception.meet(ticket, parcel)
             now = monotonic()
-            last_seen |= {place: now for place in open_ if self._nodes.get(place) in online}
+            last_seen |= {place: now for place in open_ if nodes.get(place) in online}
             patient = {place for place in open_ if now - last_seen[place] <= self.federation.patience}
             open_ &= patient | set(waiting.values())
             if open_ and not got:
                 sleep(self.pause)
         return replies
 
-    def _task(self, visit: Visit, k: int, packed: "_Packed") -> Task:
+    def _task(self, visit: Visit, k: int, packed: Packed) -> Task:
         """What receiver ``k`` of a visit is asked."""
         place, entries = visit.ids[k], self.book.entries
         offers = {}
@@ -276,7 +204,7 @@ class Courier:
             ),
         )
 
-    def _send(self, place: int, errand: "_Errand", seconds: float) -> str:
+    def _send(self, place: int, errand: Errand, seconds: float) -> str:
         errand.attempts += 1
         held = self._held.get(place, frozenset()) if errand.attempts == 1 and not errand.asked_for else frozenset()
         enclosed = {digest: errand.rows[digest] for digest in errand.task.needs - held}
@@ -284,9 +212,9 @@ class Courier:
         errand.down += parcel.size
         silo, number = self._name(place), errand.task.number
         self.audit.write("sent", silo=silo, round=number, task=errand.task.digest, bytes=parcel.size)
-        return self.post.send(self._nodes[place], parcel, seconds)
+        return self.post.send(self._reception.nodes[place], parcel, seconds)
 
-    def _receive(self, place: int, errand: "_Errand", got: Parcel | Lost, visit: Visit) -> Reply | None:
+    def _receive(self, place: int, errand: Errand, got: Parcel | Lost, visit: Visit) -> Reply | None:
         """One answer; None where the silo counts as absent, or is asked again."""
         silo = self._name(place)
         if isinstance(got, Lost):
@@ -299,7 +227,7 @@ class Courier:
                 errand.reason, errand.over = refused.fault, True
                 return None
             answer: Answer = read(Answer, got.body)
-            self._require_signed(place, "answer", answer, got.signature)
+            self.book.require_signed(place, "answer", statement(answer), got.signature)
             if answer.silo != silo or answer.task != errand.task.digest:
                 raise ProtocolError(f"{silo}: an answer to another task")
         except ProtocolError as fault:
@@ -321,7 +249,7 @@ class Courier:
             return None
         return self._reply(place, answer, uplink, errand, visit)
 
-    def _reply(self, place: int, answer: Answer, uplink: bytes, errand: "_Errand", visit: Visit) -> Reply:
+    def _reply(self, place: int, answer: Answer, uplink: bytes, errand: Errand, visit: Visit) -> Reply:
         scores = [Score(**s.model_dump()) for s in answer.scores]
         fault = f"{answer.silo}: {answer.fault}" if answer.fault else ""
         reply = Reply(
@@ -354,51 +282,5 @@ class Courier:
             fresh.append((name(row), origin))
         self._fresh[place] = fresh
 
-    def _require_signed(self, place: int, kind: str, body: Any, signature: str) -> None:
-        entry = self.book.entries[place]
-        if not self.federation.insecure and not signed(entry.key, kind, statement(body), signature):
-            raise ProtocolError(f"{entry.name}: the signature is not {entry.name}'s")
-
     def _name(self, place: int) -> str:
         return self.book.entries[place].name
-
-    def _note(self, event: str, who: str, reason: str) -> None:
-        self.absent[who] = reason
-        self.audit.write(event, silo=who, reason=reason)
-
-
-@dataclass
-class _Errand:
-    """One silo's task on its way."""
-
-    task: Task
-    rows: Mapping[str, bytes]
-    attempts: int = 0
-    asked_for: bool = False
-    over: bool = False
-    reason: str = "it did not answer in time"
-    down: int = 0
-    up: int = 0
-
-
-class _Packed:
-    """A downlink's rows as bytes, each made once for all receivers."""
-
-    def __init__(self, down: Downlink, federation: Federation) -> None:
-        self.down: dict[str, Rows] = dict(down)
-        self.rows: dict[str, bytes] = {}
-        self._form = federation.wire, federation.places
-        self._digests: dict[tuple[str, int], str] = {}
-
-    def digest(self, key: str, j: int) -> str:
-        """The hash of a row of a bank."""
-        if (key, j) not in self._digests:
-            self._digests[key, j] = self.add(self.down[key].bank[j])
-        return self._digests[key, j]
-
-    def add(self, row: Tensor) -> str:
-        """Pack one row more."""
-        data = pack(row, *self._form)
-        digest = name(data)
-        self.rows[digest] = data
-        return digest

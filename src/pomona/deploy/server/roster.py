@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from pomona.deploy import keys
-from pomona.deploy.book import BOOK, Book, Entry
-from pomona.deploy.control import pem
 from pomona.deploy.federation import Federation
+from pomona.deploy.server.book import BOOK, Book, Entry
+from pomona.deploy.server.control import pem
+from pomona.deploy.trust import keys
 from pomona.errors import ConfigError, ProtocolError
 
 LASTING = (

@@ -8,7 +8,7 @@ from pomona.config import Config, resolve
 from pomona.data import read
 from pomona.data.dataset import Dataset
 from pomona.deploy.federation import Federation, Task
-from pomona.deploy.silofile import SiloFile
+from pomona.deploy.silo.settings import SiloFile
 from pomona.errors import DataError
 from pomona.methods import MethodSettings
 from pomona.partition import divide

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.hashes import SHA384
 from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from pomona.deploy.keys import Pair, pem, signer
+from pomona.deploy.trust.keys import Pair, pem, signer
 from pomona.errors import ConfigError
 
 AUTHORITY_DAYS = 3652

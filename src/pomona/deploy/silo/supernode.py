@@ -1,4 +1,4 @@
-"""Flower's SuperNode, for one app only: ``python -m pomona.deploy.supernode --app-sha256 HEX ARGS``.
+"""Flower's SuperNode, for one app only: ``python -m pomona.deploy.silo.supernode --app-sha256 HEX ARGS``.
 
 A SuperNode runs whatever code the server sends. This one compares the app with the SHA-256 that the silo's kit holds,
 before anything of it is unpacked, and answers with an error where it is another. The rest are flower-supernode's
@@ -15,7 +15,7 @@ from typing import Any
 
 from pomona.deploy.federation import Federation
 from pomona.deploy.processes import QUIET, die_with_parent
-from pomona.deploy.silofile import SiloFile
+from pomona.deploy.silo.settings import SiloFile
 from pomona.errors import ConfigError, ProtocolError
 
 OPTION = "--app-sha256"
@@ -27,7 +27,7 @@ def command(folder: Path, silo: SiloFile, federation: Federation, app: str) -> l
     ca, key = folder / "certs" / "ca.crt", folder / "keys" / "silo.key"
     secured = ["--root-certificates", str(ca), "--auth-supernode-private-key", str(key)]
     return [
-        *(sys.executable, "-m", "pomona.deploy.supernode", OPTION, app),
+        *(sys.executable, "-m", "pomona.deploy.silo.supernode", OPTION, app),
         *("--superlink", federation.server, "--host", "127.0.0.1", "--port", str(silo.port)),
         *("--node-config", f"folder={_quoted(str(folder))}"),
         *(["--insecure"] if federation.insecure else secured),

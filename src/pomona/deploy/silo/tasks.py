@@ -1,14 +1,13 @@
 """One silo's side of the federation: state in its own folder, a task in, an answer out, the same one however often.
 
-A file a round, published as a whole, holds the state after that round's training, what it went on from, and the answer
-that was given. The next task says which round's state the federation has used (``settled``): the silo goes on from
-there, whatever it has trained since. A task that comes again finds its answer in the file.
+The next task says which round's state the federation has used (``settled``): the silo goes on from there, whatever it
+has trained since. A task that comes again finds its answer in the round's file.
 """
 
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -19,19 +18,19 @@ from torch import Tensor
 
 from pomona import personal
 from pomona.config import Config
-from pomona.deploy import owndata
 from pomona.deploy.audit import Audit
 from pomona.deploy.federation import Federation
-from pomona.deploy.keys import certified
-from pomona.deploy.shelf import Shelf
-from pomona.deploy.signing import Signer, signed
-from pomona.deploy.silofile import SiloFile
+from pomona.deploy.silo import owndata
+from pomona.deploy.silo.provenance import Provenance, names
+from pomona.deploy.silo.rounds import Rounds
+from pomona.deploy.silo.settings import SiloFile
+from pomona.deploy.silo.shelf import Shelf
+from pomona.deploy.trust.signing import Signer
 from pomona.deploy.wire import (
     Answer,
     Figure,
     Greeting,
     Hello,
-    Introduction,
     Offer,
     Origin,
     Task,
@@ -41,20 +40,14 @@ from pomona.deploy.wire import (
     seal,
     unpack,
 )
-from pomona.errors import CheckpointError, PomonaError, PrivacyError, ProtocolError
-from pomona.federation import checkpoint
-from pomona.federation.checkpoint import Checkpoint
+from pomona.errors import PomonaError, PrivacyError, ProtocolError
 from pomona.federation.clients import Clients, Reply, Visit
-from pomona.federation.committed import committed
 from pomona.federation.durable import publish
 from pomona.federation.loop import round_of
 from pomona.federation.round import Roster
 from pomona.methods.base import Downlink, Method, Rows
 from pomona.partition.partition import ClientRows
 from pomona.scenario import Scenario
-
-KEPT = 3  # rounds: the one in flight, the one it went on from, and one more in case a disk fails
-ANSWER = "answer"  # the uplink's bytes beside the state
 
 
 @dataclass(frozen=True)
@@ -82,6 +75,10 @@ class Silo:
     def method(self) -> Method:
         """The method agreed on."""
         return self.federation.config().method.method()
+
+    @property
+    def _rounds(self) -> Rounds:
+        return Rounds(self.state / "checkpoints")
 
     @cached_property
     def signer(self) -> Signer:
@@ -130,9 +127,9 @@ class Silo:
         )
         if missing:
             return blank.model_copy(update={"missing": missing, "held": shelf.held}), b""
-        given = self._given(task)
-        if given and task.trains:
-            return Answer.model_validate_json(given.meta["answer"]), bytes(given.tensors[ANSWER].numpy())
+        given = self._rounds.answered(task) if task.trains else None
+        if given:
+            return given
         rows = {digest: shelf.row(digest) for digest in task.needs}
         down = self._received(task, rows)
         clients, reply = self._visit(task, down, rows)
@@ -153,7 +150,7 @@ class Silo:
         shelf.keep(task.needs)
         done = done.model_copy(update={"held": shelf.held, "seconds": perf_counter() - began})
         if task.trains and not reply.fault:
-            self._commit(task, clients, done, uplink)
+            self._rounds.keep(task, clients, done, uplink)
         self._note(task, clients, reply, len(uplink), sum(map(len, enclosed.values())))
         return done, uplink
 
@@ -181,20 +178,13 @@ class Silo:
 
     # What was received.
 
-    def _given(self, task: Task) -> Checkpoint | None:
-        """The round's file, if this very task was answered."""
-        for number, path in committed(self.state / "checkpoints"):
-            if number == task.number:
-                found = checkpoint.read(path)
-                return found if found.meta["task"] == task.digest else None
-        return None
-
     def _received(self, task: Task, rows: Mapping[str, bytes]) -> Downlink:
         """The downlink, as this silo alone gets it; every row that is another silo's carries that silo's signature."""
-        down = {}
+        down, provenance = {}, Provenance(self.folder, self.federation)
         for key, offer in task.offers.items():
             if key in self.method.server.relays:
-                self._require_origins(task, key, offer, rows)
+                initial = partial(self._initial, task, key)
+                provenance.require(task, key, self.method.server.relays[key], rows, initial)
             unpacked = {j: unpack(rows[digest], offer, *self._form) for j, digest in offer.rows.items()}
             height = self.federation.places if offer.many else len(unpacked)
             if any(not 0 <= j < height for j in (*unpacked, *offer.index)):
@@ -208,57 +198,12 @@ class Silo:
             down[key] = Rows(bank, index.unsqueeze(0) if offer.many else index)
         return down
 
-    def _require_origins(self, task: Task, key: str, offer: Offer, rows: Mapping[str, bytes]) -> None:
-        names = self._names(task)
-        seen = self.state / "seen.json"
-        known: dict[str, int] = json.loads(seen.read_text()) if seen.exists() else {}
-        if task.number == 1:  # these begin with rows that everybody can make; a later newcomer's is the server's word
-            known = dict.fromkeys((names[i] for i, size in enumerate(task.sizes) if size), 0) | known
-        for j, digest in offer.rows.items():
-            origin, peer = offer.origins.get(j), names.get(j, f"place {j}")
-            if self.federation.insecure:
-                continue
-            if origin is None:
-                if peer in known and not self._initial_row(task, key, j, rows[digest]):
-                    raise ProtocolError(f"{key}: the row of {peer} is not signed by {peer}; ask the server's operator")
-                continue
-            tensor = self.method.server.relays[key]
-            if origin.silo != peer or origin.tensor != tensor or origin.round > task.number:
-                raise ProtocolError(f"{key}: a row for {peer} is said to be {origin.tensor} of {origin.silo}")
-            if origin.round < known.get(peer, 0):
-                raise ProtocolError(f"{key}: a row of {peer} is older than one that came before")
-            if not signed(
-                self._key(peer, task), "row", row_statement(task.agreement, task.run, origin, digest), origin.signature
-            ):
-                raise ProtocolError(f"{key}: the signature on the row of {peer} is not {peer}'s")
-            known[peer] = origin.round
-        publish(self.state, [json.dumps(known).encode()], lambda _: seen.name, ".seen")
-
-    def _names(self, task: Task) -> dict[int, str]:
-        """Who has which place: the founders by the agreement, newcomers as the authority certified them."""
-        founders = dict(enumerate(s.name for s in self.federation.silo))
-        return {i.place: i.silo for i in task.introductions} | founders
-
-    def _key(self, peer: str, task: Task) -> str:
-        """A silo's public key: from the kit, or introduced with the authority's word for it."""
-        for i in task.introductions:
-            if i.silo == peer and self._vouched(i):
-                return i.key
-        path = self.folder / "keys" / "peers" / f"{peer}.pub"
-        if not path.exists():
-            raise ProtocolError(f"no public key of {peer} is known; put it at keys/peers/{peer}.pub")
-        return path.read_text()
-
-    def _vouched(self, i: Introduction) -> bool:
-        authority = (self.folder / "certs" / "ca.crt").read_bytes()
-        return certified(authority, i.silo, i.key.encode(), bytes.fromhex(i.certificate))
-
-    def _initial_row(self, task: Task, key: str, j: int, data: bytes) -> bool:
-        """Whether a row is what the run starts from, which everybody can make."""
+    def _initial(self, task: Task, key: str, j: int) -> bytes:
+        """A place's row as the run starts."""
         server, scenario, place = self.method.server, self._seated(task), task.place
         roster, first = Roster(task.sizes), round_of(scenario.config, 1)
         begun = server.start(scenario.initial, roster, scenario.config.seed)
-        return self._packed(server.down(begun, (place,), roster, first)[key].bank[j]) == data
+        return self._packed(server.down(begun, (place,), roster, first)[key].bank[j])
 
     # Training.
 
@@ -269,9 +214,7 @@ class Silo:
         objective = scenario.private(self.state / "private" / "dp") if config.privacy else scenario.objective()
         clients = Clients(self.method.client, objective, scenario.initial, ((place,),), config.seed)
         if task.settled:
-            settled = self._settled(task.settled)
-            clients.agree(place, {place: settled.meta["position"]})
-            clients.restore((place,), {k: t for k, t in settled.tensors.items() if k != ANSWER}, roster)
+            self._rounds.restore(task.settled, clients, place, roster)
         else:
             form = Offer(many=False, index=(0,), dtype="F32", width=len(scenario.initial()), rows={})
             clients.begin((place,), roster, unpack(rows[task.start], form, *self._form) if task.start else None)
@@ -280,24 +223,9 @@ class Silo:
         clients.commit((place,))
         return clients, reply
 
-    def _settled(self, number: int) -> Checkpoint:
-        for found, path in committed(self.state / "checkpoints"):
-            if found == number:
-                return checkpoint.read(path)
-        raise CheckpointError(
-            f"the federation goes on from this silo's round {number}, which is not in state/checkpoints; restore the "
-            "folder from a backup, or have the silo revoked and added anew"
-        )
-
-    def _commit(self, task: Task, clients: Clients, answer: Answer, uplink: bytes) -> None:
-        stored = clients.stored(task.place)
-        stored[ANSWER] = torch.from_numpy(np.frombuffer(uplink, dtype=np.uint8).copy())
-        meta = {"task": task.digest, "answer": answer.model_dump_json(), "position": clients.position(task.place)}
-        checkpoint.save(self.state / "checkpoints", task.number, stored, meta, keep=KEPT)
-
     def _seated(self, task: Task) -> Scenario:
         """The own data at the silo's place among all."""
-        return seated(self.own, self.federation, task.place, self._names(task))
+        return seated(self.own, self.federation, task.place, names(self.federation, task))
 
     def _signatures(self, task: Task, uplink: Mapping[str, Tensor]) -> dict[str, str]:
         """This silo's word for each row that the server passes on."""
@@ -320,7 +248,7 @@ class Silo:
         line = {
             "round": task.number,
             "trained": task.trains,
-            "names": {str(place): name for place, name in self._names(task).items()},
+            "names": {str(place): name for place, name in names(self.federation, task).items()},
             "loss": reply.loss,
             "scores": [_figure(s).model_dump() for s in reply.scores],
             "info": {k: v.tolist() for k, v in reply.info.items()},

@@ -1,4 +1,4 @@
-"""Flower's SuperLink behind a gate: ``python -m pomona.deploy.superlink ARGS`` takes flower-superlink's arguments.
+"""Flower's SuperLink behind a gate: ``python -m pomona.deploy.server.superlink`` and flower-superlink's arguments.
 
 SuperLink serves three interfaces on one port. Silos need the fleet's, whose requests they sign with their keys. The
 control interface is not authenticated: whoever reaches it can submit code that runs on the server. Nor is the runtime's
@@ -35,7 +35,7 @@ def command(folder: Path, federation: Federation) -> list[str]:
     keys = ("--ssl-ca-certfile", "ca.crt"), ("--ssl-certfile", "server.crt"), ("--ssl-keyfile", "server.key")
     secured = [word for option, name in keys for word in (option, str(certs / name))]
     return [
-        *(sys.executable, "-m", "pomona.deploy.superlink"),
+        *(sys.executable, "-m", "pomona.deploy.server.superlink"),
         *("--host", bind.host, "--port", str(bind.port)),
         *("--database", str(folder / "run" / "superlink.db")),
         "--disable-runtime-dependency-installation",

@@ -1,0 +1,1 @@
+"""The server's side: SuperLink and its gate, the roster, the round loop over messages."""

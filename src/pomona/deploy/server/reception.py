@@ -1,0 +1,77 @@
+"""Who is behind which node: found out by asking, believed for a signature, since a node's number says nothing."""
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from time import monotonic
+
+from pomona.deploy.audit import Audit
+from pomona.deploy.federation import Federation
+from pomona.deploy.post import Lost, Parcel, Post
+from pomona.deploy.server.book import Book
+from pomona.deploy.wire import Greeting, Hello, Refused, read, statement
+from pomona.errors import ConfigError, ProtocolError
+
+GREETING = 120.0  # seconds that a silo may take to say who it is: a process starts, and its data is read
+
+
+@dataclass
+class Reception:
+    """Where nodes that nobody knows yet are asked, and get their silos' places.
+
+    Attributes:
+        run: id of the run.
+        nodes: the node of every silo that has said who it is, by place; the last one where there were several.
+    """
+
+    federation: Federation
+    run: str
+    book: Book
+    post: Post
+    audit: Audit
+    nodes: dict[int, int] = field(default_factory=dict)
+    _again: dict[int, float] = field(default_factory=dict)  # node -> when it may be asked again
+    _asked: dict[str, tuple[int, Hello]] = field(default_factory=dict)  # ticket -> whom, what
+
+    @property
+    def tickets(self) -> Sequence[str]:
+        """Of the hellos that are on their way."""
+        return tuple(self._asked)
+
+    def ask(self) -> None:
+        """Send a hello to each node that nobody knows; one that did not answer in time is asked once more."""
+        now = monotonic()
+        self._asked = {ticket: to for ticket, to in self._asked.items() if self._again[to[0]] > now}
+        for node in self.post.online() - set(self.nodes.values()):
+            if self._again.get(node, 0.0) <= now:
+                self._again[node] = now + GREETING
+                hello = Hello(agreement=self.federation.agreement, run=self.run, nonce=secrets.token_hex(16))
+                ticket = self.post.send(node, Parcel("hello", hello.model_dump_json()), GREETING)
+                self._asked[ticket] = node, hello
+
+    def meet(self, ticket: str, got: Parcel | Lost) -> dict[str, str]:
+        """Give a node its silo's place, by the key that signed. Returns who was turned away, and why."""
+        node, hello = self._asked.pop(ticket)
+        if isinstance(got, Lost):
+            return {}
+        try:
+            if got.kind == "refused":
+                refused: Refused = read(Refused, got.body)
+                return self._turned_away(refused.silo, refused.fault)
+            greeting: Greeting = read(Greeting, got.body)
+            place = self.book.place(greeting.silo)
+            self.book.require_signed(place, "greeting", statement(greeting), got.signature)
+            if (greeting.nonce, greeting.run, greeting.agreement) != (hello.nonce, hello.run, hello.agreement):
+                raise ProtocolError(f"{greeting.silo}: an answer to another hello")
+            if self.book.entries[place].revoked:
+                raise ProtocolError(f"{greeting.silo} was revoked")
+            self.book.register(place, greeting.samples)
+        except (ProtocolError, ConfigError) as fault:
+            return self._turned_away(f"node {node}", str(fault))
+        self.nodes[place] = node
+        self.audit.write("present", silo=greeting.silo, samples=greeting.samples, node=str(node))
+        return {}
+
+    def _turned_away(self, who: str, reason: str) -> dict[str, str]:
+        self.audit.write("refused", silo=who, reason=reason)
+        return {who: reason}

@@ -1,0 +1,59 @@
+"""What a silo keeps of its rounds: a file each, published as a whole.
+
+It holds the state after the round's training, what that went on from, and the answer that was given.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pomona.deploy.wire import Answer, Task
+from pomona.errors import CheckpointError
+from pomona.federation import checkpoint
+from pomona.federation.clients import Clients
+from pomona.federation.committed import committed
+from pomona.federation.round import Roster
+
+KEPT = 3  # rounds: the one in flight, the one it went on from, and one more in case a disk fails
+ANSWER = "answer"  # the uplink's bytes beside the state
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """The folder of a silo's rounds."""
+
+    folder: Path
+
+    def answered(self, task: Task) -> tuple[Answer, bytes] | None:
+        """The answer and the uplink's bytes, if this very task was answered before."""
+        for number, path in committed(self.folder):
+            if number == task.number:
+                found = checkpoint.read(path)
+                if found.meta["task"] != task.digest:
+                    return None
+                return Answer.model_validate_json(found.meta["answer"]), bytes(found.tensors[ANSWER].numpy())
+        return None
+
+    def restore(self, number: int, clients: Clients, place: int, roster: Roster) -> None:
+        """Put clients where the silo's round ``number`` left them. Raises CheckpointError if that is not here."""
+        for found, path in committed(self.folder):
+            if found == number:
+                kept = checkpoint.read(path)
+                clients.agree(place, {place: kept.meta["position"]})
+                state: dict[str, Tensor] = {k: t for k, t in kept.tensors.items() if k != ANSWER}
+                clients.restore((place,), state, roster)
+                return
+        raise CheckpointError(
+            f"the federation goes on from this silo's round {number}, which is not in state/checkpoints; restore the "
+            "folder from a backup, or have the silo revoked and added anew"
+        )
+
+    def keep(self, task: Task, clients: Clients, answer: Answer, uplink: bytes) -> None:
+        """Publish a round that was trained, with its answer."""
+        stored = clients.stored(task.place)
+        stored[ANSWER] = torch.from_numpy(np.frombuffer(uplink, dtype=np.uint8).copy())
+        meta = {"task": task.digest, "answer": answer.model_dump_json(), "position": clients.position(task.place)}
+        checkpoint.save(self.folder, task.number, stored, meta, keep=KEPT)

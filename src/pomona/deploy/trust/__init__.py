@@ -1,0 +1,1 @@
+"""Who somebody is: key pairs, certificates, signatures."""
