@@ -57,7 +57,7 @@ def test_help_is_quick_and_loads_no_torch():
 
 
 @pytest.mark.parametrize(
-    "command", ["demo", "run", "compare", "report", "predict", "methods", "data list", "data show"]
+    "command", ["demo", "run", "compare", "report", "trajectory", "predict", "methods", "data list", "data show"]
 )
 def test_every_command_explains_itself(capsys, command):
     code, out, _ = call(capsys, *command.split(), "--help")
@@ -117,6 +117,18 @@ def test_runs_are_compared_and_reported(capsys, recorded, tmp_path):
     code, out, _ = call(capsys, "report", recorded, "--out", tmp_path)
     assert code == 0
     assert Path(out.strip()) == tmp_path / "report.html"
+
+
+def test_a_trajectory_is_drawn_of_recorded_runs(capsys, recorded, tmp_path):
+    assert call(capsys, "run", "fedavg", *SMALL, "--out", tmp_path / "run", "--no-report")[0] == 0
+    code, out, _ = call(capsys, "trajectory", tmp_path / "run", "--client", "1", "--out", tmp_path / "way", "--json")
+    assert code == 0
+    assert [Path(p) for p in json.loads(out)["written"]] == sorted((tmp_path / "way").iterdir(), reverse=True)
+    # APPLE's clients are judged by a mixture that no local training starts from.
+    code, _, err = call(capsys, "trajectory", recorded / "apple", "--out", tmp_path / "none")
+    assert code == 2
+    assert "apple is not judged by the model that local training starts from" in err
+    assert not (tmp_path / "none").exists()
 
 
 def test_a_personal_model_answers_for_arrays_and_images(capsys, recorded, tmp_path):
@@ -264,7 +276,7 @@ def test_an_unwritable_folder_and_a_folder_with_a_run(capsys, recorded, tmp_path
     assert "already holds a run" in err
 
 
-@pytest.mark.parametrize("command", ["compare", "report"])
+@pytest.mark.parametrize("command", ["compare", "report", "trajectory"])
 def test_a_folder_without_a_run_is_said(capsys, tmp_path, command):
     code, _, err = call(capsys, command, tmp_path)
     assert code == 6

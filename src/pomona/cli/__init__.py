@@ -46,6 +46,7 @@ app.command("pomona.cli.training:run", name="run", help="Train one federation an
 app.command("pomona.cli.bench:bench", name="bench", help="Run a suite: a table of methods and scenarios, tuned.")
 app.command("pomona.cli.looking:compare", name="compare", help="Tabulate recorded runs side by side.")
 app.command("pomona.cli.looking:report", name="report", help="Write the report page of recorded runs, or of a bench.")
+app.command("pomona.cli.looking:trajectory", name="trajectory", help="Draw a client's way over its loss surface.")
 app.command("pomona.cli.looking:methods", name="methods", help="List the methods: paper, cost, what stays private.")
 app.command("pomona.cli.using:predict", name="predict", help="Let a client's personal model answer.")
 app.command("pomona.cli.using:export", name="export", help="Write a personal model for other programs.")

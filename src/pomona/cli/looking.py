@@ -1,11 +1,11 @@
-"""``pomona compare``, ``pomona report`` and ``pomona methods``: looking at what is there."""
+"""``pomona compare``, ``report``, ``trajectory`` and ``methods``: looking at what is there."""
 
 from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
 
-from pomona.cli.words import emit, out, standing
+from pomona.cli.words import console, emit, out, standing
 from pomona.errors import ConfigError, StorageError
 from pomona.record import Result, load, writing
 
@@ -59,6 +59,35 @@ def _reported(runs: tuple[Path, ...], to: Path | None) -> Path:
     from pomona.report import write
 
     return write(_load(runs), to or runs[0])
+
+
+def trajectory(
+    *runs: Path,
+    client: Annotated[int, Parameter(help="number of the client")] = 0,
+    since: Annotated[int, Parameter(help="first round that is drawn")] = 1,
+    to: Annotated[Path | None, Parameter(name="--out", help="folder for the figure; the first run's")] = None,
+    json: Json = False,
+) -> None:
+    """Draw a client's way over its own training-loss surface, round by round; the runs are made again for it.
+
+    Parameters
+    ----------
+    runs
+        folders that `pomona run` wrote, alike in data, partition and model: for FedALA's figure 4 fedavg and fedala
+    """
+    from rich.progress import Progress
+
+    from pomona.cli.training import Bar
+    from pomona.config import resolve
+    from pomona.report import trajectory as surface
+
+    found = _load(runs)
+    folder = to or runs[0]
+    with Progress(console=console, transient=True) as progress:
+        configs = [resolve(result.config) for result in found]
+        surface.trajectory(configs, client, since, folder, watch=lambda config: Bar(progress, config))
+    made = [folder / "trajectory.png", folder / "trajectory.csv"]
+    emit({"written": made}) if json else print(*made, sep="\n")
 
 
 def methods(*, to: Annotated[Path | None, Parameter(name="--out")] = None, json: Json = False) -> None:

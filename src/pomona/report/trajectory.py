@@ -5,7 +5,7 @@ components; around them the client's training loss on that plane (Li et al., Neu
 of every round, so the runs are made again.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from pomona.config import Config
 from pomona.errors import ConfigError
 from pomona.federation.clients import Clients, grouped
 from pomona.federation.commits import Commits
-from pomona.federation.loop import Loop
+from pomona.federation.loop import Loop, Watcher
 from pomona.federation.membership import Planned
 from pomona.federation.round import Roster, Round
 from pomona.methods.base import Info, Received, Uplink
@@ -45,8 +45,8 @@ class Trace:
     ends: Tensor
 
 
-def trace(scenario: Scenario, client: int, since: int) -> Trace:
-    """Run a scenario in memory, and keep a client's models from round ``since`` on.
+def trace(scenario: Scenario, client: int, since: int, watcher: Watcher | None = None) -> Trace:
+    """Run a scenario in memory, told to a watcher, and keep a client's models from round ``since`` on.
 
     Raises:
         ConfigError: a setting under which there are no two such rounds, or no one model that training starts from.
@@ -78,7 +78,8 @@ def trace(scenario: Scenario, client: int, since: int) -> Trace:
     half = replace(method.client, train=train)
     transport = Inline(lambda g: Clients(half, scenario.objective(), scenario.initial, g, config.seed), groups)
     record, attendance = Record(None, config.tree()), Planned(config.membership, roster)
-    Loop(config, method.server, attendance, scenario.initial, transport, record, Silent(), Commits(None, 1, {})).run()
+    commits = Commits(None, 1, {})
+    Loop(config, method.server, attendance, scenario.initial, transport, record, watcher or Silent(), commits).run()
     if len(rounds) < 2:
         raise ConfigError(f"client {client} trains in {len(rounds)} rounds from round {since} on; give at least 2")
     return Trace(name, rounds, torch.stack(starts), torch.stack(ends))
@@ -92,7 +93,14 @@ def surface(scenario: Scenario, client: int, models: NDArray[np.float32]) -> NDA
     return np.array(losses).reshape(models.shape[:-1])
 
 
-def trajectory(configs: Sequence[Config], client: int, since: int, out: Path, points: int = 25) -> Picture:
+def trajectory(
+    configs: Sequence[Config],
+    client: int,
+    since: int,
+    out: Path,
+    points: int = 25,
+    watch: Callable[[Config], Watcher | None] = lambda _: None,
+) -> Picture:
     """Write ``out/trajectory.png`` and ``.csv``: a client's way in each of some runs over its training-loss surface.
 
     Args:
@@ -102,6 +110,7 @@ def trajectory(configs: Sequence[Config], client: int, since: int, out: Path, po
         since: the first round that is drawn; the last is that of the run.
         out: the folder; made if absent.
         points: of the surface along each axis; each costs a pass over the client's training data.
+        watch: who is told of a run's rounds while it is made again.
 
     Returns:
         The figure, whose rows hold plane coordinates and the training loss of the models themselves.
@@ -115,7 +124,7 @@ def trajectory(configs: Sequence[Config], client: int, since: int, out: Path, po
     scenarios = [Scenario.prepare(c.model_copy(update={"eval_every": 1})) for c in configs]
     if len({(s.partition.sha256, s.config.model) for s in scenarios}) > 1:
         raise ConfigError("the runs differ in data, partition or model; their models share no surface")
-    traces = [trace(scenario, client, since) for scenario in scenarios]
+    traces = [trace(scenario, client, since, watch(scenario.config)) for scenario in scenarios]
     picture = _drawn(traces, scenarios[0], client, points)
     out.mkdir(parents=True, exist_ok=True)
     with drawing():
