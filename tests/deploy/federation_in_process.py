@@ -67,11 +67,14 @@ class Federation:
 
 
 class LocalGrid(Grid):
-    """Calls the ClientApp for each message; ``faults`` may change a reply, or be the reason for none."""
+    """Calls the ClientApp for each message.
+
+    ``faults`` may change a reply, make several of it, or be the reason for none; ``gone`` are nodes without a network.
+    """
 
     def __init__(self, folders):
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1  # as Flower sets in an app's process
-        self.folders, self.faults, self.sent = dict(folders), [], []
+        self.folders, self.faults, self.sent, self.gone = dict(folders), [], [], set()
         self._ids, self._replies = count(1), {}
 
     def set_run(self, run):
@@ -87,8 +90,8 @@ class LocalGrid(Grid):
         pytest.fail("Pomona asked Flower's grid for what it has no use for")
 
     def get_node_ids(self):
-        """Everybody is online."""
-        return list(self.folders)
+        """Who is online."""
+        return [node for node in self.folders if node not in self.gone]
 
     def push_messages(self, messages):
         """Serve each at once."""
@@ -111,7 +114,8 @@ class LocalGrid(Grid):
 
     def pull_messages(self, message_ids):
         """What has been answered."""
-        return [r for i in message_ids if (r := self._replies.pop(i, None)) is not None]
+        came = [self._replies.pop(i, None) for i in message_ids]
+        return [r for reply in came for r in (reply if isinstance(reply, list) else [reply]) if r is not None]
 
     def send_and_receive(self, messages, *, timeout=None):
         """Pomona's apps have no use for it."""

@@ -5,7 +5,10 @@ What holds in each: the federation ends with the models of a run in which the sa
 
 import io
 import pickle
+import sys
+import time
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -149,6 +152,94 @@ def test_what_goes_wrong_on_the_way_counts_as_absent(what, world):
     federation.run()
     assert said in reasons(federation)
     assert same(deployed(federation), world.simulated(federation, absent=BAD))
+
+
+@pytest.mark.parametrize("second", [lambda p: p, lambda p: replace(p, body="{")], ids=["F15 same", "F16 another"])
+def test_of_two_answers_the_first_counts(second, world):
+    federation = world.federation()
+    federation.grid.faults.append(on_answer(lambda m, reply: [reply, repacked(second)(m, reply)]))
+    federation.run()
+    assert same(deployed(federation), world.simulated(federation))
+
+
+@pytest.mark.parametrize("back", [None, 3], ids=["for good", "until round 3"])
+def test_a_network_that_is_cut(back, world):
+    """F21: the node is offline for longer than ``patience``; it takes part again from when it is back."""
+    federation = world.federation(run={"rounds": 4}, patience=0.2)
+    grid = federation.grid
+
+    def cut(message, _):
+        grid.gone.add(11)
+        return lost(message)
+
+    def mended(_, reply):
+        grid.gone.discard(11)
+        return reply
+
+    grid.faults.append(on_answer(cut, times=1))
+    if back:
+        # Whoever is asked first in that round, before anybody looks who is online.
+        grid.faults += [on_answer(mended, number=back, node=node) for node in (10, 12)]
+    federation.run()
+    ours, expected = (
+        deployed(federation),
+        world.simulated(federation, absent=BAD if back else {(r, 1) for r in (2, 3, 4)}),
+    )
+    others = federation.names if back else ["silo-0", "silo-2"]  # one that is cut off keeps the model that it had
+    assert same({n: ours[n] for n in others}, {n: expected[n] for n in others})
+
+
+def test_a_short_cut_of_the_network_is_not_seen_in_the_models(world):
+    """F21: back within ``patience``, after a few looks."""
+    federation, looks = world.federation(), []
+    grid, online = federation.grid, federation.grid.get_node_ids
+
+    def looked():
+        looks.extend([1] if grid.gone else [])
+        if len(looks) == 3:
+            grid.gone.clear()
+        return online()
+
+    def cut(message, _):
+        grid.gone.add(11)
+        return lost(message)
+
+    world.patch.setattr(grid, "get_node_ids", looked)
+    grid.faults.append(on_answer(cut, times=1))
+    federation.run()
+    assert len(looks) == 3
+    assert same(deployed(federation), world.simulated(federation))
+
+
+@pytest.mark.parametrize("samples", [0, -9, 1e18, 2**70, True, "60", None])
+def test_a_silo_that_counts_other_samples_than_it_said_is_absent(samples, world):
+    """F27: it signs what it says, so that only admission can tell."""
+    federation, answer = world.federation(run={"rounds": 4}), tasks.Silo.answer
+
+    def answers(self, task, enclosed):
+        body, uplink = answer(self, task, enclosed)
+        lies = task.trains and task.number == 2 and self.file.name == "silo-1"
+        return (body.model_copy(update={"samples": samples}) if lies else body), uplink
+
+    world.patch.setattr(tasks.Silo, "answer", answers)
+    federation.run()
+    assert same(deployed(federation), world.simulated(federation, absent=BAD))
+
+
+def test_clocks_that_jump_by_days_change_nothing(world):
+    """F45: deadlines and waits are measured by the clock that cannot be set."""
+    federation, looks, wall = world.federation(deadline=5.0), count(), time.time
+
+    def jumping():
+        return wall() + 86400.0 * (-1) ** next(looks)
+
+    with world.patch.context() as patch:
+        for module in [time, *sys.modules.values()]:  # many hold it by a name of their own
+            if vars(module).get("time") is wall:
+                patch.setattr(module, "time", jumping)
+        federation.run()
+    assert next(looks) >= 5  # start, three rounds, end
+    assert same(deployed(federation), world.simulated(federation))
 
 
 def test_a_node_that_comes_back_within_the_round_is_asked_again(world):

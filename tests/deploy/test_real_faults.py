@@ -4,6 +4,7 @@ Whatever happens, the federation ends with the models of a simulation in which t
 declared absent in it; in most rows that is nobody.
 """
 
+import json
 import os
 import signal
 import subprocess
@@ -157,6 +158,20 @@ def test_quorum_is_lost_and_regained(stage, monkeypatch):
     stage.start("server")
     assert stage.wait(lambda s: s.state == "finished").state == "finished"
     check(stage, monkeypatch)
+
+
+@pytest.mark.parametrize("stage", [{"deadline": 600.0, "patience": 580.0}], indirect=True)
+def test_a_node_that_is_stuck_is_found_and_started_again(stage, monkeypatch):
+    """A SuperNode that lives and does nothing any more: the watchdog ends it, and the silo takes part again."""
+    stage.wait(after(1))
+    stuck = stage.find("SuperNode", "silo-1")
+    kill(stuck, signal.SIGSTOP)
+    assert stage.wait(ended).state == "finished"
+    check(stage, monkeypatch)
+    assert not set(stuck) & set(stage.find("SuperNode", "silo-1"))
+    said = json.loads((stage.silo("silo-1") / "state" / "node.json").read_text())
+    assert said["restarts"] == 1
+    assert "although the server can be reached" in (stage.folder / "silo-1.log").read_text()
 
 
 def test_a_silo_with_a_strangers_key_never_takes_part(stage, monkeypatch):

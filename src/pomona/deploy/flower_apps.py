@@ -100,9 +100,11 @@ class Carrier:
         return ticket
 
     def fetch(self, tickets: Sequence[str]) -> dict[str, Parcel | Lost]:
-        """Pull what has come."""
-        came = self.grid.pull_messages(tickets) if tickets else ()
-        return {message.metadata.reply_to_message_id: received(message) for message in came}
+        """Pull what has come; of two answers to one message the first counts."""
+        answers: dict[str, Parcel | Lost] = {}
+        for message in self.grid.pull_messages(tickets) if tickets else ():
+            answers.setdefault(message.metadata.reply_to_message_id, received(message))
+        return answers
 
 
 def received(message: Message) -> Parcel | Lost:
