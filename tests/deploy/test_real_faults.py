@@ -169,8 +169,8 @@ def test_a_node_that_is_stuck_is_found_and_started_again(stage, monkeypatch):
     assert stage.wait(ended).state == "finished"
     check(stage, monkeypatch)
     assert not set(stuck) & set(stage.find("SuperNode", "silo-1"))
-    said = json.loads((stage.silo("silo-1") / "state" / "node.json").read_text())
-    assert said["restarts"] == 1
+    said = json.loads((stage.silo("silo-1") / "state" / "node" / "node.json").read_text())
+    assert said["restarts"] >= 1  # SuperLink may refuse the key for a minute, as long as the old connection counts
     assert "although the server can be reached" in (stage.folder / "silo-1.log").read_text()
 
 
