@@ -100,7 +100,10 @@ def test_the_page_and_its_other_forms(tiny, tmp_path):
     html = page.read_text()
     assert "<script" not in html
     assert html.count("<h2") >= 7
-    assert str(tiny.folder) not in html
+    for text in (html, (tmp_path / "a" / "comparison.md").read_text()):
+        assert "data.name" in text
+        assert "data.dir" not in text  # the page goes to others
+        assert str(tiny.folder) not in text
     assert {p.name for p in (tmp_path / "a" / "figures").glob("critical-difference.*")} == {
         f"critical-difference.{kind}" for kind in ("png", "svg", "csv")
     }

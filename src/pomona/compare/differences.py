@@ -141,6 +141,7 @@ def _notes(done: Sequence[Entry]) -> list[str]:
 
 
 def shared(made: Comparison) -> Mapping[str, Any]:
-    """Settings that every finished cell has in common, by dotted key."""
+    """Settings that every finished cell has in common, by dotted key; without where a machine keeps its data."""
     trees = [flat(e.settings) for e in made.entries if e.cells]
-    return {k: v for k, v in trees[0].items() if all(t.get(k) == v for t in trees)} if trees else {}
+    common = {k: v for k, v in trees[0].items() if all(t.get(k) == v for t in trees)} if trees else {}
+    return {k: v for k, v in common.items() if k != "data.dir"}
