@@ -59,6 +59,17 @@ def test_a_failed_cell_shows_in_the_exit_code(call, tmp_path):
     assert "cells/dirichlet/separate/seed-0-" in out
 
 
+def test_a_reason_is_told_once_for_all_its_cells(call, tmp_path):
+    # That the digits belong to nobody, only the data show.
+    suite = changed(points=1, seeds=[0, 1], method={"separate": {}}, search={}, base={"partition": "natural"})
+    made = run(suite, tmp_path / "bench", here())
+    assert len(made.failures) == 2
+    code, out, _ = call(suite_file(tmp_path, suite), "--out", tmp_path / "bench")
+    assert code == 1
+    (line,) = [line for line in out.splitlines() if "cells/" in line]
+    assert line == f"{next(iter(made.failures))} and 1 more: {next(iter(made.failures.values()))}"
+
+
 def test_a_mistake_is_one_line(call, tmp_path):
     code, out, err = call(suite_file(tmp_path, changed(sedes=[1])), "--out", tmp_path / "bench")
     assert (code, out) == (2, "")

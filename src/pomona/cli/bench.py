@@ -135,7 +135,8 @@ def _closing(made: Bench, json: bool) -> None:
     drawn = table([{"method": m, **{s: cells.get((m, s), "") for s in scenarios}} for m in methods])
     drawn.title = "Test accuracy in %, mean over clients in the round best on validation, ± over seeds (how many)"
     terminal.print(drawn)
-    for folder, reason in made.failures.items():
-        print(f"{folder}: {reason}")
+    for reason in dict.fromkeys(made.failures.values()):
+        first, *others = [str(folder) for folder, why in made.failures.items() if why == reason]
+        print(f"{first}{f' and {len(others)} more' if others else ''}: {reason}")
     print(", ".join(f"{n} {state}" for state, n in made.counts.items()))
     print(f"written  {paths['table.md']}, {paths['table.csv']}, {paths[RESULTS]}, index {paths[INDEX]}")

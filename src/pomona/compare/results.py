@@ -115,8 +115,9 @@ def _number(value: float | None) -> str:
 
 
 def moments(made: Comparison) -> Table:
-    """Ours in all three rounds that are counted somewhere."""
-    rows = [[e.column, e.row, *(state(e, percent(spread(e.accuracy(m)))) for m in MOMENTS)] for e in made.entries]
+    """Ours in all three rounds that are counted somewhere, where there is a result."""
+    done = [e for e in made.entries if e.cells]
+    rows = [[e.column, e.row, *(percent(spread(e.accuracy(m))) for m in MOMENTS)] for e in done]
     note = (
         "Mean over clients in percent. The best round on test is chosen by test data, so it is optimistic, and the "
         "more so the more often a run is evaluated; the one best on validation is not."
@@ -126,7 +127,7 @@ def moments(made: Comparison) -> Table:
 
 def chosen(made: Comparison) -> Table | None:
     """The settings that a search chose; with APPLE's table 3, beside the paper's."""
-    found = [e for e in made.entries if e.tried]
+    found = [e for e in made.entries if e.tried and e.cells]
     if not found:
         return None
     said = any(f.unit == "hyperparameter" for e in found for f in e.printed.values())
@@ -135,7 +136,7 @@ def chosen(made: Comparison) -> Table | None:
             e.column,
             e.row,
             str(e.tried),
-            " ".join(f"{k}={v}" for k, v in e.chosen.items()) or state(e, NOTHING),
+            " ".join(f"{k}={v}" for k, v in e.chosen.items()) or NOTHING,
             *([", ".join(f"{k} {in_paper(f)}" for k, f in e.printed.items())] if said else []),
         ]
         for e in found
