@@ -1,6 +1,8 @@
 """The unchanged Flower apps over a grid in this process, against the simulator: the same models, bit by bit."""
 
 import json
+import subprocess
+import sys
 import tomllib
 
 import pytest
@@ -26,6 +28,15 @@ def test_deployed_models_are_those_of_the_simulation(method, world):
     federation.run()
     assert same(deployed(federation), world.simulated(federation))
     assert read_status(federation.server / "run").state == "finished"
+
+
+def test_a_silo_that_hangs_ends_and_says_where():
+    code = "import time\nfrom pomona.deploy.flower_apps import ending_after\nwith ending_after(30): pass\n"
+    code += "with ending_after(0.5):\n    time.sleep(600)\n"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 1
+    assert "Timeout" in done.stderr
+    assert 'File "<string>", line 5' in done.stderr
 
 
 def test_figures_are_those_of_the_simulation(world):

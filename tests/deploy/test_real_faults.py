@@ -22,7 +22,7 @@ from pomona.record import load
 from pomona.transport.processes import Inline
 
 pytestmark = pytest.mark.slow
-ROUNDS = 4
+ROUNDS = 5
 
 
 @pytest.fixture
@@ -172,6 +172,37 @@ def test_a_node_that_is_stuck_is_found_and_started_again(stage, monkeypatch):
     said = json.loads((stage.silo("silo-1") / "state" / "node" / "node.json").read_text())
     assert said["restarts"] >= 1  # SuperLink may refuse the key for a minute, as long as the old connection counts
     assert "although the server can be reached" in (stage.folder / "silo-1.log").read_text()
+
+
+HANGING = """
+import time
+from pathlib import Path
+from pomona.data import read
+
+def data(settings):
+    flag = Path(__file__).with_name("hang")
+    if flag.exists():
+        flag.unlink()
+        time.sleep(100_000)
+    return read(settings.model_copy(update={"name": "clients"}))
+"""
+
+
+@pytest.mark.parametrize("stage", [{"deadline": 60.0, "patience": 50.0}], indirect=True)
+def test_a_silo_whose_code_hangs_is_absent_and_takes_part_again(stage, monkeypatch):
+    """Its process ends itself some time after the deadline; Flower's node then goes on to the next message."""
+    kit = stage.silo("silo-1")
+    (kit / "hanging.py").write_text(HANGING)
+    own = (kit / "silo.toml").read_text()
+    assert own.count('name = "clients"') == 1
+    (kit / "silo.toml").write_text(own.replace('name = "clients"', 'name = "hanging:data"'))
+    stage.wait(after(1))
+    (kit / "hang").touch()
+    assert stage.wait(ended).state == "finished"
+    assert not (kit / "hang").exists()
+    cohorts = check(stage, monkeypatch, whole=False)
+    assert (0, 2) in cohorts.values()
+    assert cohorts[ROUNDS] == (0, 1, 2)
 
 
 def test_a_silo_with_a_strangers_key_never_takes_part(stage, monkeypatch):

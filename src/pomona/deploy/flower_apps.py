@@ -3,8 +3,11 @@
 A silo's process lives for one message, as Flower starts one for each; everything that must survive lies in its folder.
 """
 
+import faulthandler
 import logging
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +23,7 @@ from pomona.settings import Settings
 RAW = "pomona.bytes"  # how an array's bytes are to be read: by Pomona, not by anything that unpickles
 AGAIN = {3, 5, 8}  # Flower's codes for a node or a process that is gone: message unavailable, node, silent app
 LETTER, ROWS = "letter", "rows"
+GRACE = 30.0  # seconds beyond a message's time that a silo may still work on it
 
 logger = logging.getLogger("pomona")
 server_app = ServerApp()
@@ -47,8 +51,23 @@ def train(message: Message, context: Context) -> Message:
 
 
 def _answered(message: Message, context: Context) -> Message:
-    parcel = unpacked(message.content)
-    return Message(packed(handled(Path(str(context.node_config["folder"])), parcel)), reply_to=message)
+    with ending_after(message.metadata.ttl + GRACE):
+        parcel = unpacked(message.content)
+        return Message(packed(handled(Path(str(context.node_config["folder"])), parcel)), reply_to=message)
+
+
+@contextmanager
+def ending_after(seconds: float) -> Iterator[None]:
+    """End this process where what follows takes longer, and say in the silo's log at which line it stood.
+
+    Nobody waits for the answer any more, but Flower's node would: it does one message at a time, and one that hangs
+    keeps it from all later rounds. The clock is faulthandler's, which runs even where Python does not.
+    """
+    faulthandler.dump_traceback_later(seconds, exit=True, file=sys.__stderr__)
+    try:
+        yield
+    finally:
+        faulthandler.cancel_dump_traceback_later()
 
 
 def handled(folder: Path, parcel: Parcel) -> Parcel:
