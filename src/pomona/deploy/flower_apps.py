@@ -5,7 +5,6 @@ A silo's process lives for one message, as Flower starts one for each; everythin
 
 import faulthandler
 import logging
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from pomona.settings import Settings
 RAW = "pomona.bytes"  # how an array's bytes are to be read: by Pomona, not by anything that unpickles
 AGAIN = {3, 5, 8}  # Flower's codes for a node or a process that is gone: message unavailable, node, silent app
 LETTER, ROWS = "letter", "rows"
+STDERR = 2  # the process's own, whatever sys.stderr has been made into
 GRACE = 30.0  # seconds beyond a message's time that a silo may still work on it
 
 logger = logging.getLogger("pomona")
@@ -63,7 +63,7 @@ def ending_after(seconds: float) -> Iterator[None]:
     Nobody waits for the answer any more, but Flower's node would: it does one message at a time, and one that hangs
     keeps it from all later rounds. The clock is faulthandler's, which runs even where Python does not.
     """
-    faulthandler.dump_traceback_later(seconds, exit=True, file=sys.__stderr__)
+    faulthandler.dump_traceback_later(seconds, exit=True, file=STDERR)
     try:
         yield
     finally:
