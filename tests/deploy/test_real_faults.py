@@ -205,6 +205,7 @@ def test_a_silo_whose_code_hangs_is_absent_and_takes_part_again(stage, monkeypat
     assert cohorts[ROUNDS] == (0, 1, 2)
 
 
+@pytest.mark.parametrize("stage", [{"patience": 20.0}], indirect=True)
 def test_a_silo_with_a_strangers_key_never_takes_part(stage, monkeypatch):
     """F3: SuperLink lets no unknown key in; the federation goes on with the others."""
     stage.wait(after(1))
