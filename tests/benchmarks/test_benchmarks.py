@@ -160,8 +160,8 @@ def test_what_a_large_federation_needs_is_arithmetic(load):
     assert apple["server GB"] == pytest.approx(silos * (2 + 1) * model)
     assert apple["silo s at 100 Mbit/s"] == pytest.approx(3 * 4 * d * 8 / 100e6)
     assert fedavg["silo down GB"] == fedavg["silo up GB"] == fedavg["server state GB"] == model
-    # FedAvg's state before and after, four uplinks as bytes and as tensors, and the one model that goes out.
-    assert fedavg["server memory GB"] == pytest.approx((2 + 2 * silos + 1) * model)
+    # FedAvg's state before and after, four uplinks as bytes and as tensors, and as much again for their mean.
+    assert fedavg["server memory GB"] == pytest.approx((2 + 2 * silos + 2 * silos) * model)
     assert fedavg["server disk GB"] == pytest.approx((2 + 2 * silos) * model)
     assert fedavg["silo disk GB"] == pytest.approx((3 + 1) * model)
 
