@@ -67,7 +67,7 @@ def test_a_reason_is_told_once_for_all_its_cells(call, tmp_path):
     code, out, _ = call(suite_file(tmp_path, suite), "--out", tmp_path / "bench")
     assert code == 1
     (line,) = [line for line in out.splitlines() if "cells/" in line]
-    assert line == f"{next(iter(made.failures))} and 1 more: {next(iter(made.failures.values()))}"
+    assert line == f"{next(iter(made.failures))} and 1 more: failed: {next(iter(made.failures.values()))}"
 
 
 def test_a_mistake_is_one_line(call, tmp_path):

@@ -13,7 +13,7 @@ from pomona.compare import comparison, write
 from pomona.compare.clients import gains, paired, spread_table, wilcoxon_table
 from pomona.compare.cost import cost_table
 from pomona.compare.differences import sentences
-from pomona.compare.drawings import ablations
+from pomona.compare.drawings import ablations, curves, who_benefits
 from pomona.compare.page import rank
 from pomona.compare.results import grid, records
 
@@ -90,6 +90,17 @@ def test_ranks_are_over_the_columns_that_have_results(tiny):
 def test_cells_that_differ_in_one_number_make_a_curve(tiny):
     made = comparison(tiny)
     assert ablations(made) == []  # no setting has three values
+
+
+def test_a_method_has_one_colour_in_all_pictures(tiny):
+    made = comparison(tiny)
+    colours = [
+        {line.get_label(): line.get_color() for line in picture(made, "one").figure.axes[0].lines}
+        for picture in (curves, who_benefits)
+    ]
+    both = set(colours[0]) & set(colours[1])
+    assert both == {"FedAvg", "APPLE, mu!=0"}
+    assert all(colours[0][row] == colours[1][row] for row in both)
 
 
 def test_the_page_and_its_other_forms(tiny, tmp_path):

@@ -54,19 +54,22 @@ def markdown(results: Results) -> str:
         parts += [f"Test accuracy in %, in {words}:", _grid(results, lambda r, m=moment: value(r, m))]
     if any(r["search"] for r in results["results"]):
         parts += ["Settings chosen, of so many tried:", _grid(results, _choice)]
-    unfinished = _unfinished(results)
+    unfinished = [
+        f"- {reason} ({len(folders)}: {', '.join(f'`{f}`' for f in folders)})"
+        for reason, folders in reasons(results).items()
+    ]
     parts += ["Without a result:", "\n".join(unfinished)] if unfinished else []
     parts += [f"Made with {', '.join(f'{k} {v}' for k, v in made.items())}." for made in results["versions"]]
     return "\n\n".join(parts) + "\n"
 
 
-def _unfinished(results: Results) -> list[str]:
-    """A line for every reason why cells have no result, with the cells that it holds for."""
+def reasons(results: Results) -> dict[str, list[str]]:
+    """Why cells have no result, each reason with the folders of all cells that it holds for."""
     cells = {c["folder"]: c for r in results["results"] for c in (*r["search"], *r["cells"]) if c["reason"]}
-    reasons: dict[str, list[str]] = {}
+    found: dict[str, list[str]] = {}
     for folder, cell in cells.items():
-        reasons.setdefault(f"{cell['state']}: {cell['reason']}", []).append(f"`{folder}`")
-    return [f"- {reason} ({len(where)}: {', '.join(where)})" for reason, where in reasons.items()]
+        found.setdefault(f"{cell['state']}: {cell['reason']}", []).append(folder)
+    return found
 
 
 def _about(results: Results) -> str:

@@ -20,7 +20,7 @@ from pomona.bench.cluster import cluster
 from pomona.bench.index import INDEX
 from pomona.bench.results import RESULTS
 from pomona.bench.suite import Size
-from pomona.bench.table import value
+from pomona.bench.table import reasons, value
 from pomona.bench.verdict import Verdict
 from pomona.cli.words import console, emit, table
 from pomona.cli.words import out as terminal
@@ -135,8 +135,7 @@ def _closing(made: Bench, json: bool) -> None:
     drawn = table([{"method": m, **{s: cells.get((m, s), "") for s in scenarios}} for m in methods])
     drawn.title = "Test accuracy in %, mean over clients in the round best on validation, ± over seeds (how many)"
     terminal.print(drawn)
-    for reason in dict.fromkeys(made.failures.values()):
-        first, *others = [str(folder) for folder, why in made.failures.items() if why == reason]
+    for reason, (first, *others) in reasons(made.results).items():
         print(f"{first}{f' and {len(others)} more' if others else ''}: {reason}")
     print(", ".join(f"{n} {state}" for state, n in made.counts.items()))
     print(f"written  {paths['table.md']}, {paths['table.csv']}, {paths[RESULTS]}, index {paths[INDEX]}")

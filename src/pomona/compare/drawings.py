@@ -65,8 +65,9 @@ def curves(made: Comparison, scenario: str) -> Picture | None:
     if not lines:
         return None
     figure, axes = _figure(7.6, 4.2)
-    for number, (entry, curve) in enumerate(lines):
-        axes.plot(list(curve), [100 * v for v in curve.values()], label=entry.row, **_look(number))
+    looks = _looks(made)
+    for entry, curve in lines:
+        axes.plot(list(curve), [100 * v for v in curve.values()], label=entry.row, **looks[entry.row])
     axes.set_xlabel("round")
     axes.set_ylabel("test accuracy (%)")
     axes.grid(axis="y")
@@ -94,9 +95,10 @@ def who_benefits(made: Comparison, scenario: str) -> Picture | None:
     if not found:
         return None
     figure, axes = _figure(7.6, 4.0)
-    for number, (row, values) in enumerate(found.items()):
+    looks = _looks(made)
+    for row, values in found.items():
         n = len(values)
-        axes.plot([(i + 0.5) / n for i in range(n)], sorted(100 * v for v in values), label=row, **_look(number))
+        axes.plot([(i + 0.5) / n for i in range(n)], sorted(100 * v for v in values), label=row, **looks[row])
     axes.axhline(0, color=FRAME, linewidth=1)
     axes.set_xlabel("share of the clients, sorted by gain")
     axes.set_ylabel("gain over Separate (points)")
@@ -168,6 +170,11 @@ def _figure(width: float, height: float) -> tuple["Figure", "Axes"]:
 
     figure = Figure(figsize=(width, height), layout="constrained")
     return figure, figure.add_subplot()
+
+
+def _looks(made: Comparison) -> dict[str, dict[str, Any]]:
+    """A method's look by its row, the same in all pictures of a page."""
+    return {e.row: _look(list(made.methods).index(e.method)) for e in made.entries}
 
 
 def _look(number: int) -> dict[str, Any]:
