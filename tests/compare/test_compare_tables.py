@@ -6,7 +6,8 @@ import io
 import pytest
 
 from pomona.compare.cost import converged
-from pomona.compare.paper import data_of, printed, stated
+from pomona.compare.numbers import Entry
+from pomona.compare.paper import COUNTED, data_of, printed, stated
 from pomona.compare.results import in_paper
 from pomona.compare.tables import Table
 
@@ -89,3 +90,25 @@ def test_convergence_is_the_first_round_with_99_percent_of_the_best():
     assert converged([2, 4, 6], [0.5, 0.9, 0.905]) == 4
     assert converged([1, 2], [None, 0.3]) == 2
     assert converged([1], [None]) is None
+
+
+def test_fedala_counts_samples_and_the_others_count_clients():
+    """Three clients of 10, 10 and 80 samples: the mean of two rounds' accuracies, by hand."""
+    rounds = {1: (0.9, 0.9, 0.3), 2: (0.2, 0.2, 0.6)}
+    samples = (10, 10, 80)
+    clients = [sum(a) / 3 for a in rounds.values()]  # 0.7, 0.333: round 1 is best
+    pooled = [sum(a * s for a, s in zip(own, samples, strict=True)) / 100 for own in rounds.values()]  # 0.42, 0.52
+    own = {"last": {"summary": {"mean": clients[1], "pooled": pooled[1]}}}
+    figures = {
+        "headline": "personal, trained",
+        "models": {"personal, trained": own},
+        "curve": {"round": [1, 2], "test_accuracy": clients, "test_pooled": pooled},
+    }
+    entry = Entry("", "", "", "", "", "", "finished", "", {}, {}, 0, ({"seed": 0, "figures": figures},), {})
+    assert entry.accuracy(COUNTED["fedala"]) == [pytest.approx(0.52)]
+    assert entry.accuracy(COUNTED["apple"]) == [pytest.approx(0.7)]
+    assert entry.accuracy(COUNTED["fedfomo"]) == [pytest.approx(1 / 3)]
+    assert str(COUNTED["fedala"]) == "all test samples together, each counting once, in the best round on test"
+    # A bench of an earlier version kept no such curve: no figure rather than another one.
+    del figures["curve"]["test_pooled"]
+    assert entry.accuracy(COUNTED["fedala"]) == [None]

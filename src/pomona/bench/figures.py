@@ -16,7 +16,7 @@ def figures(result: Result) -> Figures:
     of the best client mean on validation (``best_validation``, None without validation samples): the round, accuracy,
     loss and samples of each client (None for a client that was not evaluated), and the accuracies' summary over
     clients. ``validation`` is the headline model's score there: accuracy, or loss with its sign turned.
-    ``curve`` holds the headline model's means over clients by round.
+    ``curve`` holds the headline model's means by round: over clients, and over samples (``test_pooled``).
     """
     headline, n = tuple(result.about["headline"]), len(result.about["clients"])
     named = {(e.model, e.when) for e in result.evaluations} - {()}
@@ -92,6 +92,7 @@ def _curve(result: Result, model: str, when: str) -> dict[str, list[Any]]:
     return {
         "round": [e.round for e in tests],
         "test_accuracy": [e.mean for e in tests],
+        "test_pooled": [e.pooled for e in tests],
         "test_loss": [mean(e.loss) for e in tests],
         "validation_accuracy": [held_out[e.round].mean if e.round in held_out else None for e in tests],
     }

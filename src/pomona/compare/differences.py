@@ -9,7 +9,7 @@ from scipy import stats
 
 from pomona.bench.suite import flat
 from pomona.compare.clients import paired
-from pomona.compare.numbers import MOMENTS, Comparison, Entry, spread
+from pomona.compare.numbers import Comparison, Entry, spread
 from pomona.compare.paper import NAMES, data_of, stated
 from pomona.compare.results import accuracy_of
 from pomona.data.catalogue import CATALOGUE
@@ -79,7 +79,7 @@ def _runs(made: Comparison, entry: Entry) -> list[str]:
 
 
 def _order(made: Comparison, done: Sequence[Entry]) -> list[str]:
-    both = [(e, accuracy_of(e), spread(e.accuracy(made.moment))) for e in done]
+    both = [(e, accuracy_of(e), spread(e.accuracy(made.count))) for e in done]
     known = [(e, p, s) for e, p, s in both if p is not None and s is not None]
     if len(known) < 2:
         return []
@@ -124,14 +124,14 @@ def _level(made: Comparison, done: Sequence[Entry]) -> list[str]:
     gaps = [
         (e, 100 * own.mean - figure)
         for e in done
-        if (own := spread(e.accuracy(made.moment))) is not None and (figure := accuracy_of(e)) is not None
+        if (own := spread(e.accuracy(made.count))) is not None and (figure := accuracy_of(e)) is not None
     ]
     if not gaps:
         return []
     middle = sorted(g for _, g in gaps)[len(gaps) // 2]
     farthest = max(gaps, key=lambda g: abs(g[1]))
     return [
-        f"Ours minus the paper's, in the {MOMENTS[made.moment]}: median {middle:+.1f} points over {len(gaps)} methods, "
+        f"Ours minus the paper's ({made.count}): median {middle:+.1f} points over {len(gaps)} methods, "
         f"farthest {farthest[0].row} with {farthest[1]:+.1f}."
     ]
 

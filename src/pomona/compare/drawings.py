@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from pomona.bench.suite import flat
 from pomona.compare.clients import gains
-from pomona.compare.numbers import MOMENTS, Comparison, Entry, spread
+from pomona.compare.numbers import Comparison, Entry, spread
 from pomona.compare.statistics import Ranking
 from pomona.report.picture import Picture, Rows, slug
 from pomona.report.style import DASHES, FRAME, INK
@@ -138,7 +138,7 @@ def _ablation(made: Comparison, key: str, lines: Sequence[Sequence[tuple[float, 
     rows: Rows = []
     trees = [flat(line[0][1].settings) for line in lines]
     for number, line in enumerate(lines):
-        known = [(x, s) for x, e in line if (s := spread(e.accuracy(made.moment)))]
+        known = [(x, s) for x, e in line if (s := spread(e.accuracy(made.count)))]
         label = _label(trees[number], trees, key) or line[0][1].row
         axes.errorbar(
             [x for x, _ in known],
@@ -154,7 +154,7 @@ def _ablation(made: Comparison, key: str, lines: Sequence[Sequence[tuple[float, 
     axes.set_ylabel("test accuracy (%)")
     axes.grid(axis="y")
     axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
-    caption = f"Mean over clients in the {MOMENTS[made.moment]}, ± standard deviation over seeds. All else is the same."
+    caption = f"Accuracy, {made.count}, ± standard deviation over seeds. All else is the same."
     alt = "; ".join(f"{r['line']}, {r[key]}: {100 * r['accuracy']:.1f}" for r in rows)
     return Picture(f"ablation-{slug(key)}", f"Accuracy by {key}", caption, alt, figure, rows)
 

@@ -3,18 +3,11 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
-from typing import Any, Literal
+from typing import Any
 
 from pomona.bench import Bench
-from pomona.compare.paper import COUNTED, Printed, printed
+from pomona.compare.paper import COUNTED, Count, Printed, printed
 from pomona.report.style import label_of
-
-Moment = Literal["best_test", "best_validation", "last"]
-MOMENTS: Mapping[Moment, str] = {
-    "best_test": "best round on test",
-    "best_validation": "round best on validation",
-    "last": "last round",
-}
 
 
 @dataclass(frozen=True)
@@ -65,9 +58,9 @@ class Entry:
         """The scenario in the paper's words."""
         return f"{self.dataset}, {self.setting}" if self.dataset and self.setting else self.scenario
 
-    def accuracy(self, moment: Moment) -> list[float | None]:
-        """Mean accuracy over clients, one a seed, of the model that the method is judged by."""
-        return [_accuracy(cell["figures"], moment) for cell in self.cells]
+    def accuracy(self, count: Count) -> list[float | None]:
+        """The accuracy of the model that the method is judged by, one a seed, counted in one way."""
+        return [_accuracy(cell["figures"], count) for cell in self.cells]
 
     def clients(self) -> dict[int, list[float | None]]:
         """Accuracy of each client by seed, in the round best on validation, or in the last where there is none."""
@@ -84,11 +77,13 @@ def _judged(figures: Mapping[str, Any]) -> Mapping[str, Any]:
     return own
 
 
-def _accuracy(figures: Mapping[str, Any], moment: Moment) -> float | None:
-    if moment == "best_test":
-        return max((a for a in figures["curve"]["test_accuracy"] if a is not None), default=None)
-    own = _judged(figures).get(moment)
-    return own["summary"]["mean"] if own else None
+def _accuracy(figures: Mapping[str, Any], count: Count) -> float | None:
+    if count.moment == "best_test":
+        # A bench of an earlier version holds no pooled curve: its cells have no such figure.
+        curve = figures["curve"].get({"clients": "test_accuracy", "samples": "test_pooled"}[count.average], ())
+        return max((a for a in curve if a is not None), default=None)
+    own = _judged(figures).get(count.moment)
+    return own["summary"][{"clients": "mean", "samples": "pooled"}[count.average]] if own else None
 
 
 @dataclass(frozen=True)
@@ -98,12 +93,12 @@ class Comparison:
     Attributes:
         bench: the results as they are.
         entries: one a scenario and method, in the suite's order.
-        moment: the round in which the paper counts; the last where there is no paper.
+        count: how the paper counts; the client mean in the last round where there is no paper.
     """
 
     bench: Bench
     entries: tuple[Entry, ...]
-    moment: Moment
+    count: Count
 
     @property
     def paper(self) -> str:
@@ -132,8 +127,8 @@ class Comparison:
 def comparison(bench: Bench) -> Comparison:
     """Put a bench's results beside its paper's figures."""
     results = bench.results
-    moment: Moment = "best_test" if COUNTED.get(results["paper"]) == "best_test" else "last"
-    return Comparison(bench, tuple(_entry(results, r) for r in results["results"]), moment)
+    count = COUNTED.get(results["paper"], Count("last", "clients"))
+    return Comparison(bench, tuple(_entry(results, r) for r in results["results"]), count)
 
 
 def _entry(results: Mapping[str, Any], result: Mapping[str, Any]) -> Entry:

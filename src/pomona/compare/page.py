@@ -67,7 +67,7 @@ def rank(made: Comparison) -> Ranking | None:
     """
     columns = [s for s in made.scenarios if any(e.cells for e in made.of(s))]
     full = [m for m in made.methods if all((e := made.at(s, m)) and e.cells for s in columns)]
-    values = [[spread(e.accuracy(made.moment)) if (e := made.at(s, m)) else None for m in full] for s in columns]
+    values = [[spread(e.accuracy(made.count)) if (e := made.at(s, m)) else None for m in full] for s in columns]
     known = [[v.mean for v in line if v] for line in values]
     known = [line for line in known if len(line) == len(full)]
     if len(full) < 2 or len(known) < 2:

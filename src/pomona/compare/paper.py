@@ -12,14 +12,49 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 NAMES = {"apple": "APPLE", "fedamp": "FedAMP", "fedala": "FedALA", "fedfomo": "FedFomo"}
 OWN = {"apple": ("APPLE",), "fedamp": ("FedAMP", "HeurFedAMP"), "fedala": ("FedALA",), "fedfomo": ("FedFomo",)}
 """How the rows of a paper's own methods begin."""
 
-COUNTED = {"apple": "best_test", "fedamp": "best_test", "fedala": "best_test", "fedfomo": "last"}
-"""The round in which a paper counts: the best on test (BMCTA, BMTA), or the last."""
+Moment = Literal["best_test", "best_validation", "last"]
+ROUNDS: Mapping[Moment, str] = {
+    "best_test": "best round on test",
+    "best_validation": "round best on validation",
+    "last": "last round",
+}
+
+
+class Count(NamedTuple):
+    """How an accuracy is counted: in which round, and averaged over what."""
+
+    moment: Moment
+    average: Literal["clients", "samples"]
+
+    def __str__(self) -> str:
+        if self.average == "clients":
+            return f"mean over clients in the {ROUNDS[self.moment]}"
+        return f"all test samples together, each counting once, in the {ROUNDS[self.moment]}"
+
+
+COUNTS = {
+    **{moment: Count(moment, "clients") for moment in ROUNDS},
+    **{f"{moment}_pooled": Count(moment, "samples") for moment in ROUNDS},
+}
+"""Every way to count, by the name that it has in a CSV."""
+
+COUNTED = {
+    "apple": COUNTS["best_test"],
+    "fedamp": COUNTS["best_test"],
+    "fedala": COUNTS["best_test_pooled"],
+    "fedfomo": COUNTS["last"],
+}
+"""How a paper counts: the best round on test (BMCTA, BMTA), or the last; over clients, or over samples.
+
+FedALA's published code reports all right answers over all test samples (``serverALA.py``, ``evaluate``). Under label
+skew that is points away from the mean over clients, in either direction.
+"""
 
 SETTINGS: Mapping[str, Mapping[str, Any]] = {
     "apple": {"clients": 12, "rounds": 160, "local_epochs": 5, "batch_size": 256, "model.name": "lenet"},

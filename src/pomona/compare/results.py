@@ -1,7 +1,7 @@
 """The tables of results: the paper's figures beside ours, ranks, what was chosen, epsilon."""
 
-from pomona.compare.numbers import MOMENTS, Comparison, Entry, Spread, spread
-from pomona.compare.paper import NAMES, Printed
+from pomona.compare.numbers import Comparison, Entry, Spread, spread
+from pomona.compare.paper import COUNTS, NAMES, ROUNDS, Printed
 from pomona.compare.statistics import LEVEL, Ranking
 from pomona.compare.tables import Table
 
@@ -59,7 +59,7 @@ def grid(made: Comparison) -> Table:
                 line.append(_text(entry, made, ours))
         rows.append(line)
     note = (
-        f"Test accuracy in percent, mean over clients in the {MOMENTS[made.moment]}"
+        f"Test accuracy in percent, {made.count}"
         + (f", as the {paper} paper counts" if paper else "")
         + "; ours is mean ± standard deviation over seeds (how many). The highest of each scenario is bold."
     )
@@ -70,7 +70,7 @@ def _text(entry: Entry | None, made: Comparison, ours: bool) -> str:
     if entry is None:
         return ""
     if ours:
-        return state(entry, percent(spread(entry.accuracy(made.moment))))
+        return state(entry, percent(spread(entry.accuracy(made.count))))
     figure = entry.printed.get("")
     return in_paper(figure) + ("*" if figure and figure.note else "")
 
@@ -87,26 +87,26 @@ def _best(made: Comparison, scenario: str) -> set[tuple[str, bool]]:
 def _mean(entry: Entry, made: Comparison, ours: bool) -> float | None:
     if not ours:
         return accuracy_of(entry)
-    own = spread(entry.accuracy(made.moment))
+    own = spread(entry.accuracy(made.count))
     return own.mean if own else None
 
 
 def records(made: Comparison) -> Table:
     """Everything about every cell, one a row: the CSV for programs."""
     keys = ["scenario", "setting", "dataset", "method", "row", "state", "n"]
-    header = keys + [f"{m}_{w}" for m in MOMENTS for w in ("mean", "std")] + ["paper", "paper_std", "difference_points"]
+    header = keys + [f"{m}_{w}" for m in COUNTS for w in ("mean", "std")] + ["paper", "paper_std", "difference_points"]
     rows = []
     for e in made.entries:
-        ours = {m: spread(e.accuracy(m)) for m in MOMENTS}
+        ours = {count: spread(e.accuracy(count)) for count in COUNTS.values()}
         said = e.printed.get("")
-        own, figure = ours[made.moment], accuracy_of(e)
+        own, figure = ours[made.count], accuracy_of(e)
         rows.append(
             [e.scenario, e.setting, e.dataset, e.method, e.row, e.state, str(len(e.cells))]
             + [_number(v) for s in ours.values() for v in ((s.mean, s.std) if s else (None, None))]
             + [_number(figure), _number(said.std if said and figure is not None else None)]
             + [_number(100 * own.mean - figure if own and figure is not None else None)]
         )
-    note = f"Accuracies as shares; the difference is ours in the {MOMENTS[made.moment]} minus the paper's, in points."
+    note = f"Accuracies as shares; the difference is ours ({made.count}) minus the paper's, in points."
     return Table("comparison", "Cell by cell", note, header, rows, 6)
 
 
@@ -115,14 +115,16 @@ def _number(value: float | None) -> str:
 
 
 def moments(made: Comparison) -> Table:
-    """Ours in all three rounds that are counted somewhere, where there is a result."""
+    """Ours in all three rounds that are counted somewhere, over clients and over samples, where there is a result."""
     done = [e for e in made.entries if e.cells]
-    rows = [[e.column, e.row, *(percent(spread(e.accuracy(m))) for m in MOMENTS)] for e in done]
+    rows = [[e.column, e.row, *(percent(spread(e.accuracy(count))) for count in COUNTS.values())] for e in done]
     note = (
-        "Mean over clients in percent. The best round on test is chosen by test data, so it is optimistic, and the "
-        "more so the more often a run is evaluated; the one best on validation is not."
+        "Percent. Over clients each client counts once; over samples each test sample does. The best round on test is "
+        "chosen by test data, so it is optimistic, and the more so the more often a run is evaluated; the one best on "
+        "validation is not."
     )
-    return Table("moments", "Ours, by the round that counts", note, ["column", "method", *MOMENTS.values()], rows, 2)
+    header = [f"{ROUNDS[count.moment]}, over {count.average}" for count in COUNTS.values()]
+    return Table("moments", "Ours, by what counts", note, ["column", "method", *header], rows, 2)
 
 
 def chosen(made: Comparison) -> Table | None:
