@@ -35,6 +35,19 @@ def test_columns_by_name(tmp_path):
     )
 
 
+def test_names_of_columns_are_kept_where_the_file_has_them(tmp_path):
+    data = table(tmp_path / "a.csv", TABLE, label_column="sick", client_column="site")
+    assert (data.columns, data.others, data.labels) == (("age", "weight"), ("site", "sick"), ())
+    data = table(tmp_path / "a.csv", "a,b\n1,2.5\n3,4\n", label_column="b", targets="regression")
+    assert (data.columns, data.others, data.labels) == (("a",), ("b",), ("b",))
+    data = table(tmp_path / "b.csv", "1,2,10\n3,4,9\n", label_column=-1)
+    assert (data.columns, data.others, data.labels) == ((), (), ())
+    texts = {"text_columns": ("body", "title"), "label_column": "mood", "sequence_length": 3}
+    path = write(tmp_path / "t.csv", "id,title,body,mood\n1,a,b,up\n2,c,d,down\n")
+    data = read(DataSettings(name="csv-text", path=path, **texts))
+    assert (data.columns, data.others) == (("body", "title"), ("id", "mood"))
+
+
 @pytest.mark.parametrize("label", [-1, 2, "2", "-1"])
 def test_columns_by_number(tmp_path, label):
     data = table(tmp_path / "a.csv", "1,2,10\n3,4,9\n", label_column=label)

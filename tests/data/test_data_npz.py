@@ -54,7 +54,17 @@ def test_regression_and_flags(tmp_path):
     flags = np.eye(4, 5, dtype=np.uint8)
     data = own(tmp_path, {"x": X, "y": flags}, targets="multilabel")
     np.testing.assert_array_equal(data.y, flags)
-    assert data.n_outputs == 5
+    assert (data.n_outputs, data.labels) == (5, ())
+
+
+def test_flags_and_targets_have_the_names_that_settings_give(tmp_path):
+    arrays = {"x": X, "y": np.eye(4, 2, dtype=np.uint8)}
+    data = own(tmp_path, arrays, targets="multilabel", classes=("Edema", "Hernia"))
+    assert (data.classes, data.labels) == ((), ("Edema", "Hernia"))
+    assert own(tmp_path, arrays, targets="regression", classes=("mm", "kg")).labels == ("mm", "kg")
+    for names in (("Edema",), ("Edema", "Hernia", "Mass"), ("Edema", "Edema")):
+        with pytest.raises(DataError, match=r"2 targets, but the names 'Edema'.*; give each target one name"):
+            own(tmp_path, arrays, targets="multilabel", classes=names)
 
 
 def _nan(x, row):

@@ -1,5 +1,6 @@
 """Readers: from a name or a file to one checked ``Dataset``."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,8 @@ def read(settings: DataSettings) -> Dataset:
     dataset = _adopted(reader(settings), settings)
     if settings.targets != "classes" and dataset.classes:
         raise ConfigError(f"{dataset.name} has classes; drop data.targets = {settings.targets}")
+    if settings.targets != "classes" and settings.classes:
+        dataset = replace(dataset, labels=settings.classes)
     return pixels.resized(checked(dataset), settings.resize, settings.memory_share)
 
 

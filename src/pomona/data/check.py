@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pomona.data.dataset import Dataset, Owners
+from pomona.data.dataset import Dataset, Kind, Owners
 from pomona.errors import DataError
 
 MOST_CLASSES = 100_000
@@ -85,7 +85,7 @@ def checked(dataset: Dataset) -> Dataset:
         raise DataError(f"{name}: {len(dataset.x)} inputs but {n} labels; give each row one label")
     if not 1 <= dataset.n_train <= n:
         raise DataError(f"{name}: {dataset.n_train} training rows of {n}; at least one is needed")
-    _inputs(dataset)
+    inputs(dataset.x, dataset.kind, dataset.vocabulary, name)
     _targets(dataset)
     for values in (dataset.shift, dataset.scale):
         if len(values) not in {1, dataset.x.shape[-1]} or not np.isfinite(values).all():
@@ -100,16 +100,16 @@ def checked(dataset: Dataset) -> Dataset:
 _FORMS = {"image": ("uint8", 4, "(N, H, W, C)"), "table": ("float32", 2, "(N, F)"), "text": ("int32", 2, "(N, T)")}
 
 
-def _inputs(dataset: Dataset) -> None:
-    name, x = dataset.name, dataset.x
-    dtype, ndim, axes = _FORMS[dataset.kind]
+def inputs(x: NDArray[Any], kind: Kind, vocabulary: int, name: str) -> None:
+    """Raise DataError unless ``x`` is as ``Dataset`` says for its kind: dtype, axes, finite numbers, known tokens."""
+    dtype, ndim, axes = _FORMS[kind]
     if x.dtype != dtype or x.ndim != ndim or 0 in x.shape[1:]:
-        raise DataError(f"{name}: x is {x.dtype} {x.shape}; {dataset.kind} data is {dtype} {axes} with no empty axis")
-    if dataset.kind == "table":
+        raise DataError(f"{name}: x is {x.dtype} {x.shape}; {kind} data is {dtype} {axes} with no empty axis")
+    if kind == "table":
         finite(x, f"{name}: x")
-    if dataset.kind == "text":
-        what = f"hold token numbers outside 0 to {dataset.vocabulary - 1}"
-        _none_bad(x, lambda block: (block < 0) | (block >= dataset.vocabulary), f"{name}: x", what)
+    if kind == "text":
+        what = f"hold token numbers outside 0 to {vocabulary - 1}"
+        _none_bad(x, lambda block: (block < 0) | (block >= vocabulary), f"{name}: x", what)
 
 
 def _targets(dataset: Dataset) -> None:
@@ -124,6 +124,9 @@ def _targets(dataset: Dataset) -> None:
     if y.dtype != np.float32 or y.ndim != 2 or not y.shape[1]:
         raise DataError(f"{name}: y is {y.dtype} {y.shape}; targets without classes are float32 (N, K), K at least 1")
     finite(y, f"{name}: y")
+    if dataset.labels and (len(dataset.labels) != y.shape[1] or len(set(dataset.labels)) < y.shape[1]):
+        named = ", ".join(map(repr, dataset.labels[:6]))
+        raise DataError(f"{name}: {y.shape[1]} targets, but the names {named}; give each target one name of its own")
 
 
 def _owners(owners: Owners, n: int, name: str) -> None:

@@ -2,7 +2,7 @@
 
 import csv
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
 from typing import NamedTuple
@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pomona.data import targets
-from pomona.data.dataset import Owners
+from pomona.data.dataset import Dataset, Owners
 from pomona.data.settings import DataSettings
 from pomona.data.stored import reading
 from pomona.errors import ConfigError, DataError, near
@@ -84,6 +84,14 @@ class Survey:
     def targets(self, settings: DataSettings) -> targets.Answer:
         """The targets of all rows and the class names; see ``targets.from_cells``."""
         return targets.from_cells(self.labels, settings.targets, settings.classes, self.where)
+
+    def named(self, dataset: Dataset, inputs: Sequence[int]) -> Dataset:
+        """The same data, of which columns ``inputs`` are the model's, with the names that a header gives them."""
+        if not self.header:
+            return dataset
+        others = tuple(name for i, name in enumerate(self.columns) if i not in inputs)
+        labels = () if dataset.classes else (self.columns[self.label],)
+        return replace(dataset, columns=tuple(self.columns[i] for i in inputs), others=others, labels=labels)
 
     def owners(self, n_train: int) -> Owners | None:
         """Who owns which row, in the order of the owners' names; rows from ``n_train`` on are their test rows."""

@@ -38,6 +38,9 @@ class Dataset:
         vocabulary: number of tokens including padding (text only).
         words: the words with numbers 2, 3, ... (text only, where known); 0 is padding, 1 any other word.
         owners: the natural partition, where the source has one.
+        columns: where the source names its columns: those of x in order (a table), or those joined to a text.
+        others: the source's other columns: the label, the client, whatever was left out.
+        labels: names of the K targets of y; empty where they have none, and for class numbers.
     """
 
     name: str
@@ -51,6 +54,9 @@ class Dataset:
     vocabulary: int = 0
     words: tuple[str, ...] = field(default=(), repr=False)
     owners: Owners | None = field(default=None, repr=False)
+    columns: tuple[str, ...] = field(default=(), repr=False)
+    others: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.y)

@@ -61,7 +61,9 @@ class DataSettings(Settings):
         default="classes", description="What own data's labels are: class numbers, real targets or 0/1 flags."
     )
     classes: tuple[str, ...] = Field(
-        default=(), description="Class names of own data in the order of their numbers; found in the data if empty."
+        default=(),
+        description="Names of own data's classes in the order of their numbers, found in the data if empty; "
+        "for targets multilabel and regression the names of the K targets.",
     )
     header: bool | None = Field(
         default=None,

@@ -54,8 +54,8 @@ def read_parts(paths: Sequence[Path], training: int, settings: DataSettings) -> 
     y, classes = survey.targets(settings)
     n_train = sum(survey.counts[:training])
     name = str(paths[0] if len(paths) == 1 else paths[0].parent)
-    owners = survey.owners(n_train)
-    return Dataset(name, "table", x, y, classes, n_train, *moments(x[:n_train]), owners=owners), survey.counts
+    dataset = Dataset(name, "table", x, y, classes, n_train, *moments(x[:n_train]), owners=survey.owners(n_train))
+    return survey.named(dataset, features), survey.counts
 
 
 def _place(survey: csvfile.Survey, record: csvfile.Record, features: Sequence[int], i: int) -> str:

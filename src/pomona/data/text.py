@@ -56,20 +56,25 @@ def read_parts(paths: Sequence[Path], training: int, settings: DataSettings) -> 
 
     The vocabulary comes from the training rows alone.
     """
-    survey, texts = _texts(paths, settings)
+    survey, wanted, texts = _texts(paths, settings)
     y, classes = survey.targets(settings)
     n_train = sum(survey.counts[:training])
     name = str(paths[0] if len(paths) == 1 else paths[0].parent)
     dataset = _dataset(name, texts, y, classes, n_train, settings)
-    return replace(dataset, owners=survey.owners(n_train)), survey.counts
+    return survey.named(replace(dataset, owners=survey.owners(n_train)), wanted), survey.counts
 
 
-def _texts(paths: Sequence[Path], settings: DataSettings) -> tuple[csvfile.Survey, list[str]]:
+def _texts(paths: Sequence[Path], settings: DataSettings) -> tuple[csvfile.Survey, list[int], list[str]]:
     if not settings.text_columns:
         raise ConfigError(f"{paths[0]} needs texts: set data.text_columns to the names or numbers of columns")
     survey = csvfile.survey(paths, settings)
     wanted = [csvfile.column(c, survey.columns, "text_columns", paths[0]) for c in settings.text_columns]
-    return survey, [" ".join(record.cells[i] for i in wanted) for record in survey]
+    return survey, wanted, [joined(record, wanted) for record in survey]
+
+
+def joined(record: csvfile.Record, wanted: Sequence[int]) -> str:
+    """The text of a record: its cells in these columns, in this order."""
+    return " ".join(record.cells[i] for i in wanted)
 
 
 def _dataset(
@@ -97,7 +102,7 @@ def ag_news(settings: DataSettings) -> Dataset:
     if found.name == "train.csv":
         both = read_parts([found, found.with_name("test.csv")], 1, fixed)[0]
         return replace(both, name="ag-news", classes=AG_NEWS)
-    survey, texts = _texts([found], fixed)
+    survey, _, texts = _texts([found], fixed)
     y, _ = survey.targets(fixed)
     order, n_train = first_share(y, 0.8)
     return _dataset("ag-news (test file only)", [texts[i] for i in order], y[order], AG_NEWS, n_train, fixed)
