@@ -16,6 +16,7 @@ from pomona.compare.differences import sentences
 from pomona.compare.drawings import ablations, curves, who_benefits
 from pomona.compare.page import rank
 from pomona.compare.results import grid, records
+from pomona.report.picture import FORMS
 
 
 def test_the_table_has_the_papers_figures_beside_ours(tiny):
@@ -116,7 +117,7 @@ def test_the_page_and_its_other_forms(tiny, tmp_path):
         assert "data.dir" not in text  # the page goes to others
         assert str(tiny.folder) not in text
     assert {p.name for p in (tmp_path / "a" / "figures").glob("critical-difference.*")} == {
-        f"critical-difference.{kind}" for kind in ("png", "svg", "csv")
+        f"critical-difference.{kind}" for kind in FORMS
     }
 
 

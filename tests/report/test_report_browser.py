@@ -5,13 +5,14 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 from browsing import address, choose, colours, contrast, luminance, opened, screen, written
 from learned_results import clustered, each_kind, showing, weighed
-from report_results import degenerate
+from report_results import degenerate, result
 
 from pomona.record import Result
 from pomona.report.payload import Live
@@ -197,3 +198,57 @@ def test_whatever_was_recorded_draws_without_a_fault(browser: Any, case: str, tm
     numbers = "return [...document.querySelectorAll('figure')].filter(f => /NaN|Infinity|undefined/.test(f.innerHTML)).map(f => f.id)"
     assert browser.execute_script(numbers) == []
     assert browser.execute_script("return document.documentElement.scrollWidth") <= 700
+
+
+def test_every_place_to_touch_is_large_enough(page: Any) -> None:
+    """WCAG 2.2, success criterion 2.5.8: 24 by 24 pixels; links inside sentences are exempt."""
+    screen(page, 390)
+    page.execute_script("document.querySelectorAll('details').forEach(d => d.open = true)")
+    small = page.execute_script(
+        """
+        return [...document.querySelectorAll('a[href], button, input, select, summary')].filter(e => {
+          const box = e.getBoundingClientRect();
+          return !e.matches('.skip') && box.width > 0 && (box.width < 23.9 || box.height < 23.9);
+        }).map(e => [e.tagName, e.id || e.textContent.trim(), e.getBoundingClientRect().width, e.getBoundingClientRect().height]);
+        """
+    )
+    assert small == []
+
+
+def test_headings_go_down_one_step_at_a_time(page: Any) -> None:
+    levels = page.execute_script(
+        "return [...document.querySelectorAll('h1,h2,h3,h4,h5,h6')].map(h => Number(h.tagName[1]))"
+    )
+    assert levels[0] == 1
+    assert 4 in levels  # a small chart a client
+    assert [(a, b) for a, b in pairwise(levels) if b > a + 1] == []
+
+
+def test_a_name_with_a_hyphen_stays_on_its_line(page: Any) -> None:
+    for width in range(340, 1200, 61):
+        screen(page, width)
+        heights = page.execute_script(
+            "return [...document.querySelectorAll('h1 .whole')].map(w => [w.textContent, w.getClientRects().length, w.offsetHeight])"
+        )
+        assert [text for text, *_ in heights] == ["FedAvg-FT"]
+        line = page.execute_script("return parseFloat(getComputedStyle(document.querySelector('h1')).lineHeight)")
+        assert all(boxes == 1 and height < 1.5 * line for _, boxes, height in heights), width
+
+
+@pytest.mark.parametrize("case", ["history", "own", "holders"])
+def test_a_legend_says_which_colour_is_which_client(browser: Any, case: str, tmp_path: Path) -> None:
+    plain = result("apple", n=5, rounds=4, classes=3)
+    opened(browser, written([replace(plain, about={**plain.about, "groups": []})], tmp_path))
+    named, swatches, drawn = browser.execute_script(
+        """
+        const figure = document.getElementById(`figure-${arguments[0]}`), colour = (e, name) => e.getAttribute(name);
+        const swatches = [...figure.querySelectorAll('.legend li')].map(li => [li.textContent, li.querySelector('line, circle')]);
+        const pieces = [...figure.querySelectorAll('.plot .curve, .plot .piece')];
+        return [swatches.map(s => s[0]), swatches.map(s => colour(s[1], 'stroke') || colour(s[1], 'fill')),
+                [...new Set(pieces.map(p => colour(p, 'stroke') || colour(p, 'fill')))]];
+        """,
+        case,
+    )
+    assert named == [f"clinic {i + 1}" for i in range(5)]
+    assert len(set(swatches)) == 5
+    assert set(drawn) == set(swatches)

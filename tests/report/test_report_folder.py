@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from learned_results import showing
 from matplotlib.figure import Figure
-from report_results import result
+from report_results import result, undrawn
 from test_report_page import check
 
 import pomona
@@ -17,7 +17,7 @@ from pomona.report import table, write
 from pomona.report.folder import INDEX, listed, save
 from pomona.report.page import refresh
 from pomona.report.payload import Live
-from pomona.report.picture import Picture
+from pomona.report.picture import FORMS, Picture
 from pomona.report.sections import distinct
 
 TINY = {
@@ -37,7 +37,7 @@ SHOWN = {
 
 @pytest.fixture(autouse=True)
 def unpainted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Picture, "png", lambda self, folder: (folder / f"{self.name}.png").write_bytes(b"left out"))
+    monkeypatch.setattr(Picture, "draw", undrawn)
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +86,7 @@ def test_figures_of_an_earlier_page_are_deleted(tmp_path: Path) -> None:
     (tmp_path / "mine.png").write_bytes(b"not the report's")
     (tmp_path / "notes").mkdir()
     save([stub("curves"), stub("labels")], tmp_path)
-    own = {f"{name}.{suffix}" for name in ("curves", "labels") for suffix in ("png", "csv")}
+    own = {f"{name}.{suffix}" for name in ("curves", "labels") for suffix in FORMS}
     assert names(tmp_path) == own | {INDEX, "mine.png", "notes"}
     assert listed(tmp_path) == own
 
@@ -99,7 +99,7 @@ def test_figures_of_a_page_that_was_cut_short_are_deleted_too(tmp_path: Path, mo
             save([stub("labels")], tmp_path)
     assert "labels.png" in names(tmp_path)
     save([stub("spread")], tmp_path)
-    assert names(tmp_path) == {"spread.png", "spread.csv", INDEX}
+    assert names(tmp_path) == {f"spread.{form}" for form in FORMS} | {INDEX}
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_a_list_that_was_tampered_with_harms_nobody(text: str, tmp_path: Path) -
     (folder / INDEX).write_bytes(text.encode("latin-1"))
     save([stub("curves")], folder)
     assert all(victim.read_text() == "keep" for victim in victims)
-    assert listed(folder) == {"curves.png", "curves.csv"}
+    assert listed(folder) == {f"curves.{form}" for form in FORMS}
 
 
 def test_writing_a_page_again_forgets_the_figures_of_the_run_before(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from learned_results import CFL, clustered, each_kind, showing, weighed
-from report_results import comparison, degenerate, halved, result
+from report_results import comparison, degenerate, halved, result, undrawn
 
 from pomona.record import Result
 from pomona.report import payload as packing
@@ -154,7 +154,7 @@ def learning(method: str, n: int, rounds: int) -> Result:
 
 
 def test_pages_stay_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Picture, "png", lambda self, folder: (folder / f"{self.name}.png").write_bytes(b"left out"))
+    monkeypatch.setattr(Picture, "draw", undrawn)
     # Twelve clients, 160 rounds, six methods of which four show more than any method does.
     several = [
         *comparison(n=12, rounds=160)[:2],

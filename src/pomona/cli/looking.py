@@ -80,13 +80,14 @@ def trajectory(
     from pomona.cli.training import Bar
     from pomona.config import resolve
     from pomona.report import trajectory as surface
+    from pomona.report.picture import FORMS
 
     found = _load(runs)
     folder = to or runs[0]
     with Progress(console=console, transient=True) as progress:
         configs = [resolve(result.config) for result in found]
         surface.trajectory(configs, client, since, folder, watch=lambda config: Bar(progress, config))
-    made = [folder / "trajectory.png", folder / "trajectory.csv"]
+    made = [folder / f"trajectory.{form}" for form in FORMS]
     emit({"written": made}) if json else print(*made, sep="\n")
 
 

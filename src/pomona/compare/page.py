@@ -1,4 +1,4 @@
-"""The comparison page, and the same as Markdown, CSV, LaTeX, PNG and SVG beside it."""
+"""The comparison page, and the same as Markdown, CSV and LaTeX, with its figures as PNG and SVG, beside it."""
 
 import base64
 import io
@@ -40,7 +40,6 @@ def write(bench: Bench, out: Path) -> Path:
             (out / FIGURES).mkdir(parents=True, exist_ok=True)
             for picture in pictures:
                 picture.save(out / FIGURES)
-                picture.figure.savefig(out / FIGURES / f"{picture.name}.svg", metadata={"Date": None})
             page = _html(made, tables, pictures)
             texts = {
                 TEXT: _markdown(made, tables, pictures),

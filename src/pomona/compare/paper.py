@@ -38,8 +38,8 @@ class Count(NamedTuple):
         return f"all test samples together, each counting once, in the {ROUNDS[self.moment]}"
 
 
-COUNTS = {
-    **{moment: Count(moment, "clients") for moment in ROUNDS},
+COUNTS: Mapping[str, Count] = {
+    **{str(moment): Count(moment, "clients") for moment in ROUNDS},
     **{f"{moment}_pooled": Count(moment, "samples") for moment in ROUNDS},
 }
 """Every way to count, by the name that it has in a CSV."""

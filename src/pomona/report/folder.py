@@ -4,21 +4,20 @@ import json
 import re
 from pathlib import Path
 
-from pomona.report.picture import Picture
+from pomona.report.picture import FORMS, Picture
 
 INDEX = "index.json"
 """What the report itself has put into the folder; nothing else is ever deleted."""
-SUFFIXES = (".png", ".csv")
 
 
 def save(pictures: list[Picture], folder: Path) -> None:
-    """Write ``NAME.png`` and ``NAME.csv`` of all pictures, then delete what an earlier call wrote and this one did not.
+    """Write all pictures in all their forms, then delete what an earlier call wrote and this one did not.
 
     Raises:
         OSError: the folder cannot be made or written.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    new = {picture.name + suffix: picture.title for picture in pictures for suffix in SUFFIXES}
+    new = {f"{picture.name}.{form}": picture.title for picture in pictures for form in FORMS}
     old = listed(folder)
     # Both, until the old ones are gone: a kill in between leaves no file that the list does not know.
     _list(folder, dict.fromkeys(old, "") | new)
@@ -35,7 +34,9 @@ def listed(folder: Path) -> set[str]:
         names = json.loads((folder / INDEX).read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError):
         return set()
-    return {n for n in names if re.fullmatch(r"[a-z0-9-]+\.(png|csv)", n)} if isinstance(names, dict) else set()
+    return (
+        {n for n in names if re.fullmatch(rf"[a-z0-9-]+\.({'|'.join(FORMS)})", n)} if isinstance(names, dict) else set()
+    )
 
 
 def _list(folder: Path, names: dict[str, str]) -> None:

@@ -18,7 +18,7 @@ from pomona.report.folder import save
 from pomona.report.numbers import NOTHING, Run, comparable, flat, headline, leader, percent, spoken, table
 from pomona.report.numbers import runs as prepare
 from pomona.report.payload import Json, Live, payload
-from pomona.report.picture import Picture
+from pomona.report.picture import FORMS, Picture
 from pomona.report.sections import SECTIONS, pictures
 from pomona.report.style import drawing
 from pomona.report.tables import tables
@@ -42,7 +42,7 @@ FACTS = ("data", "model", "parameters", "partition_sha256", "versions")
 
 
 def write(results: list[Result], out: Path) -> Path:
-    """Write ``out/report.html``, ``out/figures/NAME.png`` and ``out/figures/NAME.csv``; return the path of the page.
+    """Write ``out/report.html``, and every figure in ``out/figures``; return the path of the page.
 
     One result gives the report of a run, several a comparison. A figure whose numbers were not recorded is left out.
     Figures that an earlier call wrote into the same folder, and this one does not, are deleted.
@@ -93,7 +93,7 @@ def render(runs: list[Run], drawn: list[Picture], live: Live | None) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"percent": percent, "spoken": spoken}
+    environment.filters |= {"percent": percent, "spoken": spoken, "whole": whole}
     data, code = payload(runs, live), script()
     rows = table([run.result for run in runs])
     return environment.get_template("page.html.jinja").render(
@@ -111,10 +111,17 @@ def render(runs: list[Run], drawn: list[Picture], live: Live | None) -> str:
         labels=[run.label for run in runs],
         settings=settings(runs),
         pictures=drawn,
+        forms=FORMS,
         data=embedded(data),
         script=code,
         digest=f"sha256-{base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()}",
     )
+
+
+def whole(text: str) -> Markup:
+    """A text whose words with a hyphen stay on one line as long as they fit there: FedAvg-FT is one name."""
+    word = Markup('<span class="whole">{}</span>')
+    return Markup(" ").join(word.format(part) if "-" in part else part for part in text.split(" "))
 
 
 def script() -> Markup:

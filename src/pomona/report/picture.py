@@ -1,4 +1,4 @@
-"""A figure with its words and numbers, and the two forms in which it leaves: PNG and CSV."""
+"""A figure with its words and numbers, and the forms in which it leaves: PNG and SVG, and its numbers as CSV."""
 
 import csv
 import re
@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Rows: TypeAlias = list[Mapping[str, Any]]
+
+DRAWINGS = ("png", "svg")
+FORMS = (*DRAWINGS, "csv")
 
 
 def slug(name: str) -> str:
@@ -39,13 +42,17 @@ class Picture:
     rows: Rows
 
     def save(self, folder: Path) -> None:
-        """Write ``NAME.png`` and ``NAME.csv`` into a folder."""
-        self.png(folder)
+        """Write the figure in all ``FORMS`` into a folder."""
+        self.draw(folder)
         self.csv(folder)
 
-    def png(self, folder: Path) -> None:
-        """Write ``NAME.png`` into a folder, on white: it travels into slides."""
-        self.figure.savefig(folder / f"{self.name}.png", dpi=150, facecolor="white")
+    def draw(self, folder: Path) -> None:
+        """Write ``NAME.png`` and ``NAME.svg`` into a folder, on white: they travel into slides and papers."""
+        for form, dated in zip(DRAWINGS, ("Creation Time", "Date"), strict=True):
+            path = folder / f"{self.name}.{form}"
+            self.figure.savefig(path, dpi=150, facecolor="white", metadata={dated: None})
+            # The places of the first drawing are those of the others.
+            self.figure.set_layout_engine("none")
 
     def csv(self, folder: Path) -> None:
         """Write ``NAME.csv`` into a folder."""

@@ -101,7 +101,7 @@ def trajectory(
     points: int = 25,
     watch: Callable[[Config], Watcher | None] = lambda _: None,
 ) -> Picture:
-    """Write ``out/trajectory.png`` and ``.csv``: a client's way in each of some runs over its training-loss surface.
+    """Write ``out/trajectory.*``, as every figure: a client's way in some runs over its training-loss surface.
 
     Args:
         configs: the runs, alike in data, partition and model; for the paper's figure FedAvg, and FedALA whose

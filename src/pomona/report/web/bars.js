@@ -106,7 +106,8 @@ function holders(host, { label, held, chosen }) {
       if (!counts[i][c]) continue;
       const x = X(sum), wide = X(sum += counts[i][c]) - x;
       pieces.push({ c, i, x, wide });
-      canvas.append(svg("rect", { x, y: top + c * thick + 1.5, width: wide, height: thick - 3, fill: PALETTE[(groups[i] ?? i) % PALETTE.length], class: "piece", opacity: chosen >= 0 && chosen !== i ? 0.25 : 0.88 }));
+      canvas.append(svg("rect", { x, y: top + c * thick + 1.5, width: wide, height: thick - 3, fill: PALETTE[(groups[i] ?? i) % PALETTE.length], class: "piece", opacity: chosen >= 0 && chosen !== i ? 0.25 : 1 }));
+      if (wide > 6.6 * clients[i].length + 6 && thick >= 14 && (chosen < 0 || chosen === i)) canvas.append(svg("text", { x: x + wide / 2, y: top + (c + 0.5) * thick + 4, class: "on" }, clients[i]));
     }
   });
   let here = -1;

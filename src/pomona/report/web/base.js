@@ -1,5 +1,5 @@
 const DATA = JSON.parse(document.getElementById("record").textContent);
-const PALETTE = ["#1f83c9", "#d55e00", "#009e73", "#cc79a7", "#c98a00", "#4aa5dd", "#9467bd", "#8c6d46", "#17a2b0", "#8a8f1c"];
+const PALETTE = ["#1f83c9", "#d55e00", "#009e73", "#cc79a7", "#c98a00", "#4aa5dd", "#9467bd", "#9c7b50", "#17a2b0", "#8a8f1c"];
 const DASHES = ["", "9 3", "9 3 2 3", "4 2"];
 const NOTHING = "–";
 

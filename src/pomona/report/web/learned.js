@@ -2,7 +2,6 @@
 
 const whatNow = () => runNow().learned.find(what => what.name === choice.what) || runNow().learned[0];
 const timeOf = what => { const r = choice.at() ?? Infinity; let t = 0; while (t + 1 < what.rounds.length && what.rounds[t + 1] <= r) t++; return t; };
-const groupColour = (run, i) => (run.groups.length ? PALETTE[run.groups[i] % PALETTE.length] : PALETTE[i % PALETTE.length]);
 const entry = what => { const symbol = what.symbol.replace(/\(.*\)/, ""); return (i, j) => (what.symbol.includes("(") ? `${symbol}(${i}, ${j})` : `${what.symbol} of ${i} for ${j}`); };
 const approximately = what => (what.values.exact ? "" : "about ");
 const series = (what, i, j) => what.rounds.map((r, t) => [r, what.values.at(t, i, j)]);
@@ -37,11 +36,11 @@ const KINDS = {
   matrix: (run, what) => [
     { id: "matrix", half: true, title: what.title, words: () => `${run.label}, round ${what.rounds[timeOf(what)]}: ${what.meaning} Each client's own entry is left out${run.groups.length ? "; frames are the hidden groups, which no client was told" : ""}.`, draw: matrixMap },
     { id: "graph", half: true, title: "Who helps whom", words: () => `An arrow runs from the client that helps to the one that is helped, the wider the more${run.groups.length ? ", in the colour of a hidden group where both are in it" : ""}; choose a client to see only its own arrows in full.`, draw: helpGraph, tools: threshold, key: () => graphKey(run, what) },
-    ...(what.rounds.length > 1 ? [{ id: "history", title: what.history, words: () => `${what.symbol} over the rounds, ${choice.client < 0 ? "a panel for each client i and " : `i = ${who()}, `}a line for each client j, ${run.groups.length ? "coloured by j's hidden group" : "a colour a client"}; thick: its entry for itself${choice.client < 0 && what.values.n > 12 ? ". The first 12 clients" : ""}.`, draw: histories, key: () => groupKey(run) }] : []),
-    ...(what.own && what.rounds.length > 1 ? [{ id: "own", title: what.own, words: () => `${entry(what)("i", "i")}, each client's entry for itself, over the rounds${run.groups.length ? "; a colour a hidden group" : ""}.`, draw: own }] : []),
+    ...(what.rounds.length > 1 ? [{ id: "history", title: what.history, words: () => `${what.symbol} over the rounds, ${choice.client < 0 ? "a panel for each client i and " : `i = ${who()}, `}a line for each client j, ${run.groups.length ? "coloured by j's hidden group" : "a colour a client"}; thick: its entry for itself${choice.client < 0 && what.values.n > 12 ? ". The first 12 clients" : ""}.${recurring(run)}`, draw: histories, key: () => clientKey(run) }] : []),
+    ...(what.own && what.rounds.length > 1 ? [{ id: "own", title: what.own, words: () => `${entry(what)("i", "i")}, each client's entry for itself, over the rounds${run.groups.length ? "; a colour a hidden group" : ""}.${recurring(run)}`, draw: own, key: () => clientKey(run) }] : []),
   ],
   values: (run, what) => [
-    { id: "values", half: true, title: what.title, words: () => `${run.label}: ${what.meaning} ${what.values.width > 1 ? `A line ${article(what.entries)} ${what.entries}, ${who()}.` : "Thin lines are clients, the thick one their mean."}`, draw: valueLines, key: () => entryKey(what) },
+    { id: "values", half: true, title: what.title, words: () => `${run.label}: ${what.meaning} ${what.values.width > 1 ? `A line ${article(what.entries)} ${what.entries}, ${who()}.` : `Thin lines are clients, the thick one their mean.${recurring(run)}`}`, draw: valueLines, key: () => (what.values.width > 1 ? entryKey(what) : clientKey(run, [{ name: "mean over clients", width: 2.8 }])) },
     what.values.width > 1
       ? { id: "entries", half: true, title: `By client, round ${what.rounds.at(-1)}`, heading: () => `By client, round ${what.rounds[timeOf(what)]}`, words: () => `After the chosen round, of every client (row) and ${what.entries} (column): ${what.symbol}.`, draw: valueMap }
       : { id: "bars", half: true, title: "By client", heading: () => `By client, round ${what.rounds[timeOf(what)]}`, words: () => `After the chosen round, of every client: ${what.symbol}.`, draw: valueBars },
@@ -51,7 +50,7 @@ const KINDS = {
     { id: "mean-norm", half: true, title: "Norm of a cluster's mean update", words: () => `${run.label}: ${what.meaning}`, draw: host => norms(host, what, 1) },
     { id: "largest-norm", half: true, title: "Norm of a cluster's largest update", words: () => "The largest norm of one member's update, by round.", draw: host => norms(host, what, 2) },
   ],
-  epochs: (run, what) => [{ id: "epochs", half: true, title: what.title, words: () => `${run.label}: ${what.meaning} ${choice.client >= 0 && what.stage[choice.client] ? `Dashed: ${who()} ends its initial stage after ${what.stage[choice.client]} epochs.` : "A line a client."}`, draw: epochLines }],
+  epochs: (run, what) => [{ id: "epochs", half: true, title: what.title, words: () => `${run.label}: ${what.meaning} ${choice.client >= 0 && what.stage[choice.client] ? `Dashed: ${who()} ends its initial stage after ${what.stage[choice.client]} epochs.` : `A line a client.${recurring(run)}`}`, draw: epochLines, key: () => clientKey(run) }],
 };
 const article = word => (word ? "a" : "");
 
@@ -98,8 +97,6 @@ function threshold(panel) {
   return html("p", { class: "tools" }, html("label", { for: "threshold" }, "Arrows of weight"), slide, panel.output);
 }
 
-const groupEntries = run => groupsOf(run).map(g => ({ name: `hidden group ${g + 1}`, colour: PALETTE[g % PALETTE.length], dot: true }));
-const groupKey = run => (run.groups.length ? legend(groupEntries(run)) : null);
 
 /* What the colours of the clients and of the arrows mean. */
 function graphKey(run, what) {
@@ -120,8 +117,8 @@ function histories(host) {
   const low = all.reduce((a, b) => Math.min(a, b), 0), high = all.reduce((a, b) => Math.max(a, b), 0);
   for (const i of some) {
     const place = html("div", {});
-    grid.append(html("div", {}, some.length > 1 ? html("h5", {}, run.clients[i]) : null, place));
-    const lines = span(n).filter(j => j !== i).concat(i).map(j => ({ name: run.clients[j], colour: groupColour(run, j), width: j === i ? 3 : n > 30 ? 0.5 : 1.2, points: series(what, i, j) }));
+    grid.append(html("div", {}, some.length > 1 ? html("h4", {}, run.clients[i]) : null, place));
+    const lines = span(n).filter(j => j !== i).concat(i).map(j => ({ name: run.clients[j], ...clientLook(run, j), width: j === i ? 3 : n > 30 ? 0.5 : 1.2, points: series(what, i, j) }));
     lineChart(place, { label: `${what.symbol} of ${run.clients[i]} over rounds`, lines, x: ROUNDS, y: { text: figure, from: low, to: high * 1.05 || 1 }, at: choice.at(), pick: setRound, height: some.length > 1 ? 150 : 300, limit: 8 });
   }
 }
@@ -129,7 +126,7 @@ function histories(host) {
 function own(host) {
   const run = runNow(), what = whatNow();
   lineChart(host, { label: `${what.own}, over rounds`, x: ROUNDS, y: { text: figure }, at: choice.at(), pick: setRound, height: 270, limit: 12,
-    lines: span(what.values.n).map(i => ({ name: run.clients[i], colour: groupColour(run, i), width: i === choice.client ? 3.4 : 1.6, faint: choice.client >= 0 && i !== choice.client, points: series(what, i, i) })) });
+    lines: span(what.values.n).map(i => ({ name: run.clients[i], ...clientLook(run, i), width: i === choice.client ? 3.4 : 1.6, faint: choice.client >= 0 && i !== choice.client, points: series(what, i, i) })) });
 }
 
 function valueLines(host) {
@@ -137,14 +134,14 @@ function valueLines(host) {
   const average = j => what.rounds.map((r, t) => [r, mean(span(n).map(i => what.values.at(t, i, j)))]);
   const lines = width > 1
     ? span(width).map(j => ({ name: `${what.entries} ${j + 1}`, colour: PALETTE[j % PALETTE.length], points: choice.client < 0 ? average(j) : series(what, choice.client, j) }))
-    : [...span(n).map(i => ({ name: run.clients[i], colour: groupColour(run, i), width: i === choice.client ? 3 : 1.2, faint: choice.client >= 0 && i !== choice.client, points: series(what, i, 0) })), { name: "mean over clients", width: 2.8, points: average(0) }];
+    : [...span(n).map(i => ({ name: run.clients[i], ...clientLook(run, i), width: i === choice.client ? 3 : 1.2, faint: choice.client >= 0 && i !== choice.client, points: series(what, i, 0) })), { name: "mean over clients", width: 2.8, points: average(0) }];
   lineChart(host, { label: `${what.symbol} over rounds`, lines, x: ROUNDS, y: { text: figure }, at: choice.at(), pick: setRound, height: 280 });
 }
 
 function epochLines(host) {
   const run = runNow(), what = whatNow(), { n, length } = what.values, i = choice.client;
   lineChart(host, { label: `${what.symbol} over epochs`, x: { label: "epoch of weight learning", whole: true }, y: { text: figure }, height: 280, marks: i >= 0 && what.stage[i] ? [{ x: what.stage[i] }] : [],
-    lines: span(n).map(k => ({ name: run.clients[k], colour: groupColour(run, k), width: k === i ? 3 : 1.2, faint: i >= 0 && k !== i, points: span(length).map(e => [e + 1, what.values.at(e, k)]) })) });
+    lines: span(n).map(k => ({ name: run.clients[k], ...clientLook(run, k), width: k === i ? 3 : 1.2, faint: i >= 0 && k !== i, points: span(length).map(e => [e + 1, what.values.at(e, k)]) })) });
 }
 
 /* What the lines of a vector stand for, while there are few enough. */

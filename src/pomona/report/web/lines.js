@@ -93,6 +93,20 @@ function decades(low, high, room) {
   return { at: inside.filter((_, k) => k % step === 0), text };
 }
 
+/* How a client's line looks: its hidden group's colour, or one of its own; the second ten clients are dashed. */
+const clientLook = (run, i) => (run.groups.length ? { colour: PALETTE[run.groups[i] % PALETTE.length] }
+  : { colour: PALETTE[i % PALETTE.length], dash: i % (2 * PALETTE.length) < PALETTE.length ? null : "5 2.5" });
+const groupEntries = run => groupsOf(run).map(g => ({ name: `hidden group ${g + 1}`, colour: PALETTE[g % PALETTE.length], dot: true }));
+
+/* Which line is whose, while no two clients look alike; `more` comes last. */
+function clientKey(run, more = []) {
+  if (run.groups.length) return legend([...groupEntries(run), ...more]);
+  const few = run.clients.length <= 2 * PALETTE.length;
+  const entries = few ? run.clients.map((name, i) => ({ name, ...clientLook(run, i) })) : [];
+  return entries.length + more.length ? legend([...entries, ...more]) : null;
+}
+const recurring = run => (run.groups.length || run.clients.length <= 2 * PALETTE.length ? "" : ` With ${run.clients.length} clients colours come round again: point at a line for its name.`);
+
 /* What the colours of a chart stand for; with `toggle` entries are buttons that hide and show. */
 function legend(entries, toggle) {
   const swatch = entry => svg("svg", { width: 24, height: 12, "aria-hidden": "true" },

@@ -85,6 +85,7 @@ function redraw(panel) {
   if (!panel.host.clientWidth) return;
   panel.caption.textContent = panel.words();
   if (panel.heading) panel.title_.textContent = panel.heading();
+  if (panel.key) panel.legend_.replaceChildren(panel.key() ?? "");
   panel.draw(panel.host, panel);
 }
 
@@ -93,8 +94,9 @@ function build(panel, place) {
   panel.host = html("div", { class: "plot" });
   panel.caption = html("figcaption", { id: `${id}-words` });
   panel.title_ = html("h3", { id: `${id}-heading` }, panel.title);
+  panel.legend_ = html("div", { class: "key" });
   panel.redraw = () => redraw(panel);
-  place.append(html("figure", { id, class: panel.half ? "half" : "", "aria-labelledby": `${id}-heading` }, panel.title_, panel.tools ? panel.tools(panel) : null, panel.host, panel.key ? panel.key() : null, panel.caption));
+  place.append(html("figure", { id, class: panel.half ? "half" : "", "aria-labelledby": `${id}-heading` }, panel.title_, panel.tools ? panel.tools(panel) : null, panel.host, panel.key ? panel.legend_ : null, panel.caption));
   built.push(panel);
   panel.width = panel.host.clientWidth;
   widths.observe(panel.host);

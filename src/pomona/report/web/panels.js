@@ -112,16 +112,23 @@ const PANELS = [
   {
     id: "labels", section: "data", half: true, title: "Which labels each client holds", file: "labels", has: () => Object.keys(DATA.partitions).length,
     words: () => `The area of a bubble is the number of training samples of a class at a client${held()?.groups.length ? "; clients of one colour belong to one hidden group" : ""}.`,
+    key: () => (held()?.groups.length ? legend(groupEntries(held())) : null),
     draw: host => (held() ? bubbles(host, { label: "Training samples by client and class", held: held(), chosen: choice.client, pick: setClient }) : bare(host, "Not recorded for this run.")),
   },
   {
     id: "holders", section: "data", half: true, title: "Who holds each class", file: "holders", has: () => Object.keys(DATA.partitions).length,
-    words: () => `A bar a class, divided among the clients that hold its training samples${held()?.groups.length ? "; a colour a hidden group" : ""}.`,
+    words: () => `A bar a class, divided among the clients that hold its training samples${held()?.groups.length ? "; a colour a hidden group" : ""}.${piecesRecur() ? " With more than ten clients colours come round again: point at a piece for its client." : ""}`,
+    key: () => holdersKey(),
     draw: host => (held() ? holders(host, { label: "Holders of each class", held: held(), chosen: choice.client }) : bare(host, "Not recorded for this run.")),
   },
 ];
 
 const held = () => DATA.partitions[runNow().partition];
+const piecesRecur = () => Boolean(held()) && !held().groups.length && held().clients.length > PALETTE.length;
+function holdersKey() {
+  if (!held() || piecesRecur()) return null;
+  return legend(held().groups.length ? groupEntries(held()) : held().clients.map((name, i) => ({ name, colour: PALETTE[i], dot: true })));
+}
 function bare(host, text) { host.replaceChildren(html("p", { class: "note" }, text)); }
 
 function perClient(host, runs, values, axis, [from, to]) {
