@@ -97,7 +97,7 @@ def handled(folder: Path, parcel: Parcel) -> Parcel:
     except Exception as fault:  # whatever it is, its text stays here
         logger.exception("a message could not be answered")
         audited(silo, "refused", reason=scrubbed(fault))
-        refused = Refused(silo=silo.file.name, fault=scrubbed(fault)[:500])
+        refused = Refused(silo=silo.file.name, fault=scrubbed(fault))
         return Parcel("refused", refused.model_dump_json(), silo.signer.sign("refused", statement(refused)))
 
 

@@ -2,17 +2,22 @@
 
 One message each way per silo and round. Text is JSON, checked field by field when it is read; rows are little-endian
 numbers and nothing else. A row that a silo already holds is named but not sent again.
+
+Every field has a bounded type: a message that was read holds no path, no control character and no number that
+overflows, however hostile its sender. Records are made of the same types on both sides.
 """
 
 import hashlib
 import json
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
-from pydantic import Field, ValidationError
+from pydantic import FailFast, Field, StringConstraints, ValidationError
 from torch import Tensor
 
+from pomona.bounds import Count, Hex, Label, Line, Number, Place, Seconds, Sha256, plain
+from pomona.deploy.federation import SiloName
 from pomona.errors import ProtocolError
 from pomona.federation.tensorfile import DTYPES, memory, pieces, shown
 from pomona.federation.uplink import decode, largest
@@ -21,14 +26,19 @@ from pomona.settings import Settings
 Wire = Literal["fp32", "bf16"]
 WIDTH: dict[Wire, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
+PLACES = 10**4  # most places of a federation
+Token = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{1,64}$")]  # an id drawn at random
+Loss = Annotated[float, Field(ge=-1e100, le=1e100, allow_inf_nan=False)]  # sums over samples and silos stay finite
+Hashes = Annotated[tuple[Sha256, ...], Field(max_length=10**5), FailFast()]
+
 
 class Origin(Settings):
     """Who made a row, in which round, and the signature for it."""
 
-    silo: str = Field(max_length=40)
-    round: int = Field(ge=0)
-    tensor: str = Field(max_length=40)
-    signature: str = Field(max_length=300)
+    silo: SiloName
+    round: Number
+    tensor: Label
+    signature: Hex
 
 
 class Offer(Settings):
@@ -40,20 +50,20 @@ class Offer(Settings):
     """
 
     many: bool
-    index: tuple[int, ...]
+    index: Annotated[tuple[Place, ...], Field(max_length=PLACES), FailFast()]
     dtype: Literal["BOOL", "F32", "F64", "I64"]
-    width: int = Field(ge=0)
-    rows: dict[int, str]
-    origins: dict[int, Origin] = Field({})
+    width: Count
+    rows: dict[Place, Sha256] = Field(max_length=PLACES)
+    origins: dict[Place, Origin] = Field({}, max_length=PLACES)
 
 
 class Introduction(Settings):
     """A silo that came later: its place, its name, its public key, and the authority's signature on both."""
 
-    place: int = Field(ge=0)
-    silo: str = Field(max_length=40)
-    key: str = Field(max_length=1000)
-    certificate: str = Field(max_length=300)
+    place: Place
+    silo: SiloName
+    key: str = Field(max_length=1000, pattern=r"^([a-z0-9-]+ [A-Za-z0-9+/=]+)?( [ -~]*)?$")  # one OpenSSH line
+    certificate: Hex
 
 
 class Task(Settings):
@@ -69,17 +79,17 @@ class Task(Settings):
         start: hash of the model that a newcomer starts from; None for the run's initial one.
     """
 
-    agreement: str
-    run: str
-    number: int = Field(ge=1)
-    place: int = Field(ge=0)
+    agreement: Sha256
+    run: Token
+    number: Number = Field(ge=1)
+    place: Place
     trains: bool
-    watched: tuple[Literal["received", "trained"], ...]
-    sizes: tuple[int, ...]
-    settled: int = Field(ge=0)
-    start: str | None = None
-    offers: dict[str, Offer] = Field({})
-    introductions: tuple[Introduction, ...] = ()
+    watched: tuple[Literal["received", "trained"], ...] = Field(max_length=2)
+    sizes: Annotated[tuple[Count, ...], Field(max_length=PLACES), FailFast()]
+    settled: Number
+    start: Sha256 | None = None
+    offers: dict[Label, Offer] = Field({}, max_length=20)
+    introductions: Annotated[tuple[Introduction, ...], Field(max_length=PLACES), FailFast()] = ()
 
     @property
     def digest(self) -> str:
@@ -96,11 +106,11 @@ class Task(Settings):
 class Figure(Settings):
     """A silo's figures of one named model on one split."""
 
-    model: str = Field(max_length=40)
+    model: Label
     when: Literal["received", "trained"]
     split: Literal["validation", "test"]
-    samples: int = Field(ge=0)
-    loss: float | None = None
+    samples: Count
+    loss: Loss | None = None
     accuracy: float | None = Field(None, ge=0, le=1)
 
 
@@ -109,66 +119,77 @@ class Answer(Settings):
 
     Attributes:
         task: hash of the task that this answers.
-        uplink: SHA-256 of the uplink's bytes.
+        uplink: SHA-256 of the uplink's bytes; "" for none.
         rows: the silo's signature on each model row of its uplink, for those whom the server passes it on to.
         fault: why there is no uplink: the kind of the error and a line without paths.
         missing: hashes of rows that the silo needs and does not have.
         held: hashes of rows that it keeps.
     """
 
-    agreement: str = Field(max_length=64)
-    run: str = Field(max_length=64)
-    number: int = Field(ge=1)
-    silo: str = Field(max_length=40)
-    task: str = Field(max_length=64)
-    samples: int = Field(ge=0)
-    uplink: str = Field("", max_length=64)
-    rows: dict[str, str] = Field({})
-    loss: float | None = None
+    agreement: Sha256
+    run: Token
+    number: Number = Field(ge=1)
+    silo: SiloName
+    task: Sha256
+    samples: Count
+    uplink: Sha256 | Literal[""] = ""
+    rows: dict[Label, Hex] = Field({}, max_length=20)
+    loss: Loss | None = None
     scores: tuple[Figure, ...] = Field((), max_length=100)
-    seconds: float = Field(0.0, ge=0)
-    fault: str = Field("", max_length=500)
-    missing: tuple[str, ...] = Field((), max_length=100_000)
-    held: tuple[str, ...] = Field((), max_length=100_000)
+    seconds: Seconds = 0.0
+    fault: Line = ""
+    missing: Hashes = ()
+    held: Hashes = ()
 
 
 class Refused(Settings):
     """A silo will not, or cannot, do what it was asked; a line without paths says why."""
 
-    silo: str = Field(max_length=40)
-    fault: str = Field(max_length=500)
+    silo: SiloName
+    fault: Line
 
 
 class Hello(Settings):
     """The server asks who is there; ``nonce`` keeps an old answer from being used again."""
 
-    agreement: str
-    run: str
-    nonce: str
+    agreement: Sha256
+    run: Token
+    nonce: Token
 
 
 class Greeting(Settings):
     """A silo says who it is and how many training samples it has."""
 
-    agreement: str = Field(max_length=64)
-    run: str = Field(max_length=64)
-    nonce: str = Field(max_length=64)
-    silo: str = Field(max_length=40)
-    samples: int = Field(ge=0)
-    fault: str = Field("", max_length=500)
+    agreement: Sha256
+    run: Token
+    nonce: Token
+    silo: SiloName
+    samples: Count
+    fault: Line = ""
 
 
 def read(kind: type[Any], text: str) -> Any:
-    """A message's body. Raises ProtocolError naming the first field that is not what it must be."""
+    """A message's body: bounded in length, depth and every field, so that what it makes can be used without a look.
+
+    Raises ProtocolError naming the first field that is not what it must be.
+    """
+    most = LONGEST.get(kind, SHORT)
+    if len(text) > most:
+        raise ProtocolError(f"a {kind.__name__.lower()} of {len(text)} characters, at most {most} are read")
     try:
         return kind.model_validate_json(text)
     except ValidationError as fault:
-        first = fault.errors()[0]
+        first = fault.errors(include_url=False, include_context=False, include_input=False)[0]
         where = ".".join(map(str, first["loc"])) or "body"
         raise ProtocolError(
-            f"a {kind.__name__.lower()} cannot be read ({shown(where)}: {first['msg'].lower()}); "
+            f"a {kind.__name__.lower()} cannot be read ({shown(where)}: {plain(first['msg'], 200).lower()}); "
             "check that both sides run the same version"
         ) from None
+
+
+# Of a body, in characters: a task that names a row and its signature of each of 10,000 places has 6 million.
+LONGEST: dict[type[Settings], int] = {Task: 16 * 2**20, Answer: 16 * 2**20}
+SHORT = 2**16  # all others
 
 
 def statement(body: Settings) -> dict[str, Any]:

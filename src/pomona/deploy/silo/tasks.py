@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from pomona import personal
+from pomona.bounds import plain
 from pomona.config import Config
 from pomona.deploy.audit import Audit
 from pomona.deploy.federation import Federation
@@ -137,7 +138,7 @@ class Silo:
             update={
                 "loss": reply.loss,
                 "scores": tuple(_figure(s) for s in reply.scores) if self.federation.share_scores else (),
-                "fault": reply.fault[:500],
+                "fault": plain(reply.fault),
             }
         )
         uplink = b""
