@@ -5,13 +5,14 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 import tomli_w
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from pomona.data.settings import DataSettings
 from pomona.errors import ConfigError, near
 from pomona.federation.membership import Membership
 from pomona.methods import METHODS, MethodSettings
 from pomona.methods.fedavg import FedAvg
+from pomona.metrics.metric import METRICS
 from pomona.models import ModelSettings
 from pomona.models.space import Buffers
 from pomona.objective.loop import Precision
@@ -56,6 +57,17 @@ class Config(Settings):
     checkpoint_every: int = Field(1, ge=1, description="rounds between checkpoints; the last round always is one")
     eval_every: int = Field(1, ge=1, description="rounds between evaluations; the last round is always evaluated")
     buffers: Buffers = Field("local", description="BatchNorm statistics: each client's own, or averaged with the model")
+    metric: str | None = Field(
+        None,
+        description=f"what models are judged by: {', '.join(METRICS)}; chosen by the targets and labels if not set",
+    )
+
+    @field_validator("metric")
+    @classmethod
+    def _known(cls, name: str | None) -> str | None:
+        if name is not None and name not in METRICS:
+            raise ValueError(near(name, METRICS))
+        return name
 
     @property
     def rows(self) -> int:

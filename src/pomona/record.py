@@ -6,15 +6,16 @@
     events.jsonl      one JSON object a line            models/           a personal model a client (safetensors)
     rounds.csv        a row a round and evaluation      private/          what never leaves a client (APPLE's DR row)
     clients.csv       a row a client and evaluation     summary.json      the figures of the closing summary
+    predictions.npz   what the judged models say of the test samples
 """
 
 import csv
 import json
 import os
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -22,6 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pomona.errors import CheckpointError, LockedError, StorageError
+from pomona.metrics.metric import METRICS, Metric
+from pomona.predictions import Answers, read, save
 
 EVENTS = "events.jsonl"
 
@@ -33,7 +36,8 @@ class Evaluation:
     ``model`` is "personal", "global" or "local"; ``when`` is "received" (as initialised from the download, before local
     training) or "trained"; ``split`` is "validation" or "test". A received model carries the number of the round whose
     uploads it was made from; round 0 is the initial model. ``loss`` is the mean per sample, None where a client has no
-    samples. ``accuracy`` is the share of right classes, or of right flags; None for regression.
+    samples. ``accuracy`` is the share of right classes, or of right flags; None for regression. ``value`` is the run's
+    ``metric``, None where a client's samples do not define it; in records of before it is the accuracy, else the loss.
     """
 
     round: int
@@ -44,6 +48,19 @@ class Evaluation:
     samples: tuple[int, ...]
     loss: tuple[float | None, ...]
     accuracy: tuple[float | None, ...]
+    value: tuple[float | None, ...] = ()
+    metric: str = ""
+
+    def __post_init__(self) -> None:
+        if self.metric not in METRICS:
+            known = any(a is not None for a in self.accuracy)
+            object.__setattr__(self, "metric", "accuracy" if known else "loss")
+            object.__setattr__(self, "value", self.accuracy if known else self.loss)
+
+    @property
+    def judged(self) -> Metric:
+        """What ``value`` is."""
+        return METRICS[self.metric]
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -52,15 +69,30 @@ class Evaluation:
 
     @property
     def mean(self) -> float | None:
-        """Accuracy averaged over clients, each counting once."""
-        values = [a for a in self.accuracy if a is not None]
-        return float(np.mean(values)) if values else None
+        """The metric averaged over clients, each counting once."""
+        return average(self.value)
 
     @property
     def pooled(self) -> float | None:
-        """Accuracy averaged over samples: every test sample counts once."""
-        pairs = [(a, s) for a, s in zip(self.accuracy, self.samples, strict=True) if a is not None]
-        return sum(a * s for a, s in pairs) / sum(s for _, s in pairs) if pairs else None
+        """The metric of all samples taken together, each counting once; None where it is no mean over samples."""
+        pairs = [(v, s) for v, s in zip(self.value, self.samples, strict=True) if v is not None]
+        return sum(v * s for v, s in pairs) / sum(s for _, s in pairs) if pairs and self.judged.pools else None
+
+    @property
+    def worst(self) -> float | None:
+        """The metric of the client that fares worst."""
+        return self.judged.worst(self.value)
+
+    @property
+    def accuracy_mean(self) -> float | None:
+        """Accuracy averaged over clients, as most papers print it, whatever the metric."""
+        return average(self.accuracy)
+
+
+def average(values: Sequence[float | None]) -> float | None:
+    """The mean of what is known, None if nothing is."""
+    known = [v for v in values if v is not None]
+    return float(np.mean(known)) if known else None
 
 
 @dataclass(frozen=True)
@@ -93,6 +125,7 @@ class Result:
         summary: the figures of ``summary.json``.
         unseen: evaluations of clients that were never trained with, one a client, model and split.
         folder: where the record lies, None when it was not kept.
+        answers: what ``predictions`` says, by client, while the record is in memory.
     """
 
     config: dict[str, Any]
@@ -103,6 +136,7 @@ class Result:
     summary: dict[str, Any]
     folder: Path | None = None
     unseen: list[Evaluation] = field(default_factory=list)
+    answers: Mapping[int, Answers] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def name(self) -> str:
@@ -112,6 +146,19 @@ class Result:
     def curve(self, model: str, when: str, split: str = "test") -> list[Evaluation]:
         """All evaluations of one kind, by round."""
         return sorted((e for e in self.evaluations if e.key == (model, when, split)), key=lambda e: e.round)
+
+    def predictions(self, client: int) -> Answers | None:
+        """What the model that a client is judged by says of its test samples after the last round, and the truth.
+
+        Returns:
+            outputs (n, K) float32 as the network gives them (logits, or numbers), and targets: (n,) class numbers or
+            (n, K); None for a client without test samples, and in records that were made before or are not finished.
+
+        Raises:
+            DataError: the file is damaged.
+        """
+        known = self.answers.get(client)
+        return read(self.folder, client) if known is None and self.folder else known
 
     def matrices(self, name: str) -> list[tuple[int, NDArray[np.float64]]]:
         """What a method showed of itself over the rounds, for example ``matrices("dr")``: (round, (n, N)) pairs."""
@@ -190,6 +237,7 @@ class Record:
         self.folder = folder
         self.config = config
         self.events: list[dict[str, Any]] = []
+        self._answers: dict[int, Answers] = {}
         self._file: TextIO | None = None
         if folder:
             with writing(folder):
@@ -247,9 +295,16 @@ class Record:
         body = {k: getattr(row, k) for k in row.__dataclass_fields__}
         self.event("round", **{**body, "info": {k: v.tolist() for k, v in row.info.items()}})
 
+    def answers(self, answers: Mapping[int, Answers]) -> None:
+        """Keep what the judged models say of the test samples, by client."""
+        self._answers = dict(answers)
+        if self.folder:
+            with writing(self.folder):
+                save(self.folder, answers)
+
     def close(self) -> Result:
         """Write the views and return the Result."""
-        result = gather(self.events, self.config, self.folder)
+        result = replace(gather(self.events, self.config, self.folder), answers=self._answers)
         if self._file and self.folder:
             with writing(self.folder):
                 self._file.close()

@@ -17,6 +17,7 @@ from pomona.data.table import moments
 from pomona.errors import ConfigError, DataError
 from pomona.methods.base import Initial
 from pomona.methods.fedavgdata import FedAvgData
+from pomona.metrics.choice import Choice, choose
 from pomona.models import Targets, build, criterion
 from pomona.models.space import ParameterSpace
 from pomona.objective.loop import LoopObjective
@@ -68,6 +69,7 @@ class Scenario:
 
     def check(self) -> None:
         """Raise ConfigError or DataError, before round 1, for what the method or the network cannot work with."""
+        _ = self.choice
         module = self.module()
         if self.config.privacy:
             from pomona.objective.private import refuse_statistics
@@ -113,6 +115,13 @@ class Scenario:
             return "classes"
         binary = self.config.data.targets != "regression" and bool(np.isin(self.dataset.y, (0, 1)).all())
         return "multilabel" if binary else "regression"
+
+    @cached_property
+    def choice(self) -> Choice:
+        """What the run is judged by, and why. Raises ConfigError for a metric that its targets do not define."""
+        held = [c.train for c in self.partition.clients]
+        labels = self.dataset.y[np.concatenate(held)] if held else self.dataset.y[:0]
+        return choose(self.config.metric, self.targets, labels, self.dataset.classes)
 
     @cached_property
     def input_shape(self) -> tuple[int, ...]:
@@ -171,6 +180,7 @@ class Scenario:
             "data": {"name": self.dataset.name, "fingerprint": self.partition.recipe["fingerprint"]},
             "partition_sha256": self.partition.sha256,
             "targets": self.targets,
+            "metric": self.choice.metric.name,
             "input_shape": list(self.input_shape),
             "shared_samples": len(reduce(np.intersect1d, [c.train for c in rows])) if len(rows) > 1 else 0,
         }

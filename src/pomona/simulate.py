@@ -5,6 +5,7 @@ import platform
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
+from functools import partial
 from importlib.metadata import version
 from math import isfinite
 from multiprocessing import get_all_start_methods
@@ -81,6 +82,8 @@ def simulate(
     require_possible(scenario)
     watcher = watcher or Silent()
     _note_slow(scenario.config, watcher)
+    if scenario.choice.reason:
+        watcher.note(scenario.choice.reason)
     if out is None:
         hold = _kept(scenario, out, watcher)
         return _train(scenario, Record(None, scenario.config.tree()), watcher, Commits(None, 1, {}), hold)
@@ -197,8 +200,9 @@ def _train(scenario: Scenario, record: Record, watcher: Watcher, commits: Commit
 
     def make(groups: Groups) -> Clients:
         objective = scenario.private(folder) if config.privacy else scenario.objective()
-        return Clients(method.client, objective, scenario.initial, groups, config.seed, hold)
+        return Clients(method.client, objective, scenario.initial, groups, config.seed, hold, metric)
 
+    metric = scenario.choice.metric
     began = perf_counter()
     everybody = tuple(range(config.clients))
     workers = _workers(config)
@@ -207,10 +211,13 @@ def _train(scenario: Scenario, record: Record, watcher: Watcher, commits: Commit
     transport = Inline(make, groups) if inline else Workers(make, groups, roster.sizes, workers)
     try:
         attendance = Planned(config.membership, roster)
-        Loop(config, method.server, attendance, scenario.initial, transport, record, watcher, commits).run()
+        parts = (config, method.server, attendance, scenario.initial, transport, record, watcher, commits)
+        Loop(*parts, metric=metric).run()
         if out:
             with writing(out):
                 save_models(out, transport, scenario, method.card.headline)
+        answers = transport.collect(partial(Clients.answers, of=method.card.headline), everybody)
+        record.answers({i: own for i, own in enumerate(answers) if own is not None})
         for metrics in transport.collect(Clients.metrics, everybody):
             for each in metrics:
                 record.event("final", **each)

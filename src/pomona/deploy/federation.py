@@ -221,6 +221,7 @@ class Federation(Settings):
     def _config(self) -> "Config":
         from pomona.config import resolve
         from pomona.methods.fedavgdata import FedAvgData
+        from pomona.metrics.choice import USUAL, require
 
         misplaced = sorted(set(self.run) & set(ELSEWHERE))
         if misplaced:
@@ -228,6 +229,9 @@ class Federation(Settings):
             raise ConfigError(f"run.{key} is no key of a federation: {ELSEWHERE[key]}")
         try:
             config = resolve(named(self.run), {"clients": self.places, "workers": 1, "checkpoint_every": 1})
+            # Nobody sees the labels of all, so what is not agreed on follows from the targets alone.
+            metric = require(config.metric or USUAL[self.task.targets], self.task.targets)
+            config = config.model_copy(update={"metric": metric.name})
         except ConfigError as fault:
             raise ConfigError(f"section run: {fault}") from None
         if isinstance(config.method, FedAvgData):

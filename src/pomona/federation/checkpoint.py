@@ -23,7 +23,7 @@ from pomona.federation.durable import publish
 from pomona.federation.lazy import Lazy, Named, forms
 from pomona.federation.tensorfile import Entry, fill, layout, pieces
 
-SCHEMA = 1
+SCHEMA = 2
 """Number of the meaning of names and notes in a checkpoint; a change that old readers would get wrong raises it."""
 KEEP = 2
 """Rounds that stay."""

@@ -9,7 +9,9 @@ from math import isfinite
 from time import perf_counter
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from pomona.errors import DivergedError, ProtocolError
@@ -19,6 +21,7 @@ from pomona.federation.states import Hold, as_is, file_bytes, in_file, in_memory
 from pomona.federation.tree import apply, flatten, rebuild, row
 from pomona.methods.base import Client, Downlink, Initial, Received, Rows
 from pomona.metrics.final import full_metrics, score
+from pomona.metrics.metric import ACCURACY, Metric, compute
 from pomona.objective.cohort import Cohort
 from pomona.objective.objective import Guarded, Objective
 from pomona.privacy.ledger import Position
@@ -55,7 +58,10 @@ class Visit:
 
 @dataclass(frozen=True)
 class Score:
-    """One client's figures for one named model on one split; None where it has no samples."""
+    """One client's figures for one named model on one split; None where its samples do not define them.
+
+    ``value``: the run's metric.
+    """
 
     model: str
     when: str
@@ -63,6 +69,7 @@ class Score:
     samples: int
     loss: float | None
     accuracy: float | None
+    value: float | None
 
 
 @dataclass(frozen=True)
@@ -93,7 +100,7 @@ class Clients:
     """The clients of one process: their states, and the round in flight.
 
     ``groups``: clients that train as rows of one call, each group's longest pass first; see ``grouped``.
-    ``hold``: where states are kept.
+    ``hold``: where states are kept. ``metric``: what models are judged by.
     """
 
     client: Client
@@ -102,6 +109,7 @@ class Clients:
     groups: Groups
     seed: int
     hold: Hold = as_is
+    metric: Metric = ACCURACY
     _states: dict[int, Any] = field(default_factory=dict)
     _pending: dict[int, Any] = field(default_factory=dict)
     _models: dict[int, dict[Model, Tensor]] = field(default_factory=dict)
@@ -187,6 +195,14 @@ class Clients:
             if len(data.rows[split][client])
         ]
 
+    def answers(self, client: int, of: Model) -> tuple[NDArray[np.float32], NDArray[Any]] | None:
+        """Outputs (n, K) of a kept model on a client's test samples, and their targets; None without either."""
+        w = self._models.get(client, {}).get(of)
+        if w is None or not len(self.objective.data.rows["test"][client]):
+            return None
+        outputs, targets = self.objective.outputs(w, client, "test")
+        return outputs.float().cpu().numpy(), targets.cpu().numpy()
+
     def state(self, client: int) -> Any:
         """A client's committed state; None before it has begun."""
         return self._states.get(client)
@@ -230,11 +246,20 @@ class Clients:
     def _score(self, model: str, when: str, split: str, client: int, w: Tensor) -> Score:
         outputs, targets = self.objective.outputs(w, client, split)
         if not len(targets):
-            return Score(model, when, split, 0, None, None)
+            return Score(model, when, split, 0, None, None, None)
         loss = float(self.objective.criterion(outputs, targets).double().mean())
         if not isfinite(loss):
             raise DivergedError(f"client {client}: the {model} model's loss on {split} is {loss}; lower lr")
-        return Score(model, when, split, len(targets), loss, score(outputs, targets, self.objective.data.targets))
+        kind = self.objective.data.targets
+        accuracy = score(outputs, targets, kind)
+        match self.metric.name:
+            case "accuracy":
+                value = accuracy
+            case "loss":
+                value = loss
+            case name:
+                value = compute(name, outputs, targets, kind)
+        return Score(model, when, split, len(targets), loss, accuracy, value)
 
 
 def seed(value: int) -> None:

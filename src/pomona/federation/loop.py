@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor
 
@@ -16,11 +16,21 @@ from pomona.federation.lazy import Named, merged, only
 from pomona.federation.round import Roster, Round
 from pomona.federation.tree import flatten, rebuild
 from pomona.methods.base import Downlink, Initial, Server
+from pomona.metrics.metric import ACCURACY, Metric
 from pomona.record import Evaluation, Record, RoundRow
 from pomona.rng import stream
 
 SIMULATION = "simulation"
 """The run id of one process tree, which carries one run; a deployment has its own."""
+
+
+class Known(NamedTuple):
+    """The last that a client said of a named model on a split; None where its samples do not define it."""
+
+    samples: int
+    loss: float | None
+    accuracy: float | None
+    value: float | None
 
 
 class Transport(Protocol):
@@ -102,7 +112,8 @@ def due(config: Config, number: int) -> bool:
 class Loop:
     """One run of a method over a transport.
 
-    ``quorum``: uplinks that a round needs; one with fewer is tried once more, then the run stops.
+    ``quorum``: uplinks that a round needs; one with fewer is tried once more, then the run stops. ``metric``: what the
+    clients' scores are values of.
     """
 
     config: Config
@@ -115,7 +126,8 @@ class Loop:
     commits: Commits
     run_id: str = SIMULATION
     quorum: int = 1
-    _known: dict[tuple[str, str, str], dict[int, tuple[int, float | None, float | None]]] = field(default_factory=dict)
+    metric: Metric = ACCURACY
+    _known: dict[tuple[str, str, str], dict[int, Known]] = field(default_factory=dict)
     _history: History = field(default_factory=History)
 
     def run(self) -> Any:
@@ -141,7 +153,7 @@ class Loop:
         self.transport.restore(self.attendance.begun(found.number), clients, found.meta["clients"], roster)
         self._history = History.from_json(found.meta["history"])
         for model, when, split, client, *values in found.meta["known"]:
-            self._known.setdefault((model, when, split), {})[client] = tuple(values)
+            self._known.setdefault((model, when, split), {})[client] = Known(*values)
         return rebuild(state, found.tensors, "server"), found.number
 
     def _commit(self, state: Any, number: int) -> None:
@@ -262,8 +274,8 @@ class Loop:
                 state = self.server.aggregate(state, uplink, (client,), roster, round_)
         for s in reply.scores:
             if s.samples:
-                one = (s.model, s.when, s.split, (client,), (s.samples,), (s.loss,), (s.accuracy,))
-                self.record.unseen(Evaluation(self.config.rounds, *one))
+                one = (s.model, s.when, s.split, (client,), (s.samples,), (s.loss,), (s.accuracy,), (s.value,))
+                self.record.unseen(Evaluation(self.config.rounds, *one, self.metric.name))
 
     def _note(self, asked: tuple[int, ...], replies: list[Reply]) -> None:
         """Remember what clients say of their models; what a client received counts only while it is current."""
@@ -275,7 +287,7 @@ class Loop:
         for reply in replies:
             for s in reply.scores:
                 per_client = self._known.setdefault((s.model, s.when, s.split), {})
-                per_client[reply.client] = (s.samples, s.loss, s.accuracy)
+                per_client[reply.client] = Known(s.samples, s.loss, s.accuracy, s.value)
 
     def _evaluate(self, number: int, when: str) -> list[Evaluation]:
         """Record what is known of each named model.
@@ -286,10 +298,11 @@ class Loop:
         made, members = [], self._roster(max(number, 1)).members
         for (model, moment, split), per_client in self._known.items():
             clients = tuple(i for i in members if i in per_client)
-            if moment != when or not any(per_client[i][0] for i in clients):
+            if moment != when or not any(per_client[i].samples for i in clients):
                 continue
-            samples, loss, accuracy = zip(*(per_client[c] for c in clients), strict=True)
-            made.append(Evaluation(number, model, when, split, clients, samples, loss, accuracy))
+            samples, loss, accuracy, value = zip(*(per_client[c] for c in clients), strict=True)
+            figures = (samples, loss, accuracy, value, self.metric.name)
+            made.append(Evaluation(number, model, when, split, clients, *figures))
             self.record.evaluation(made[-1])
         return made
 

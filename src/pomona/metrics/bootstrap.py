@@ -31,6 +31,30 @@ def stratified(strata: NDArray[np.integer], resamples: int, generator: np.random
     return np.bincount(cells.ravel(), minlength=resamples * n).reshape(resamples, n).astype(float)
 
 
+def rescaled(strata: NDArray[np.integer], resamples: int, generator: np.random.Generator) -> Array:
+    """Draw one less than each stratum has, each draw counting for a little more: weights (resamples, n).
+
+    The weights of a stratum sum to its size, and the variance of a weighted mean is that of a mean, without bias (Rao
+    and Wu, JASA 1988). A stratum of one is always drawn: it shows no variance.
+    """
+    n = len(strata)
+    order = np.argsort(strata, kind="stable")
+    _, start, size = np.unique(strata[order], return_index=True, return_counts=True)
+    few = np.maximum(size - 1, 1)
+    first, span, worth = (np.repeat(a, few) for a in (start, size, size / few))
+    drawn = order[generator.integers(first, first + span, size=(resamples, len(first)))]
+    cells = drawn + n * np.arange(resamples)[:, np.newaxis]
+    counted = np.bincount(cells.ravel(), np.tile(worth, resamples), minlength=resamples * n)
+    weights: Array = counted.astype(float).reshape(resamples, n)
+    return weights
+
+
+def blocks(n: int, resamples: int) -> list[int]:
+    """How many resamples of n samples to hold at a time, until there are enough."""
+    block = max(1, _CELLS // max(1, n))
+    return [min(block, resamples - done) for done in range(0, resamples, block)]
+
+
 def intervals(
     statistics: Statistics, strata: NDArray[np.integer], resamples: int, generator: np.random.Generator | None
 ) -> dict[str, Interval]:
@@ -44,8 +68,7 @@ def intervals(
     """
     if generator is None or resamples < 1:
         return {}
-    block = max(1, _CELLS // max(1, len(strata)))
-    sizes = [min(block, resamples - done) for done in range(0, resamples, block)]
+    sizes = blocks(len(strata), resamples)
     parts = [statistics(stratified(strata, size, generator)) for size in sizes]
     return {name: _percentiles(np.concatenate([part[name] for part in parts])) for name in parts[0]}
 

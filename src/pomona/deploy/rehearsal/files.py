@@ -25,6 +25,7 @@ def federation_file(scenario: Scenario, server: str, **settings: Any) -> str:
         raise ConfigError("a rehearsal has the same silos from the first round to the last; take membership out")
     data = scenario.dataset
     run = {k: v for k, v in scenario.config.tree().items() if k not in ELSEWHERE}
+    run["metric"] = scenario.choice.metric.name
     task: Tree = {
         "kind": data.kind,
         "input_shape": list(data.x.shape[1:]),

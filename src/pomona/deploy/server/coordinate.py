@@ -84,7 +84,8 @@ def _coordinate(federation: Federation, out: Path, post: Post, pause: float) -> 
         commits = Commits(out, 1, stamp, found)
         began = time()
         parts = (config, method.server, book, scenario.initial, courier, record, news, commits)
-        Loop(*parts, run_id=courier.run, quorum=federation.quorum).run()
+        metric = scenario.choice.metric
+        Loop(*parts, run_id=courier.run, quorum=federation.quorum, metric=metric).run()
         result = gather(record.events, record.config, None)
         record.event("end", time=time(), summary=summarise(result, time() - began))
         record.close()
@@ -156,6 +157,8 @@ class News:
 def blank(federation: Federation) -> Scenario:
     """The agreed task as a scenario without any data: what the server knows."""
     task, config = federation.task, federation.config()
+    # No labels tell here what they are.
+    config = config.model_copy(update={"data": config.data.model_copy(update={"targets": task.targets})})
     dtype = {"image": np.uint8, "table": np.float32, "text": np.int32}[task.kind]
     x = np.zeros((0, *task.input_shape), dtype)
     y = np.zeros(0, np.int64) if task.classes else np.zeros((0, task.outputs), np.float32)

@@ -44,6 +44,7 @@ def agreed(dataset: Dataset, task: Task) -> Dataset:
 def config(silo: SiloFile, federation: Federation, method: MethodSettings | None = None) -> Config:
     """The run as this silo alone would run it; with another method if one is given."""
     own = {"data": silo.data.model_dump(mode="json", exclude_unset=True), "clients": 1, "workers": 1}
+    own["metric"] = federation.config().metric
     own["device"] = "cuda" if silo.device.startswith("cuda") else "cpu"
     resolved = resolve(named(federation.run), own)
     return resolved.model_copy(update={"method": method, "privacy": None}) if method else resolved

@@ -213,7 +213,9 @@ class Silo:
         scenario, roster = self._seated(task), Roster(task.sizes)
         config, place = scenario.config, task.place
         objective = scenario.private(self.state / "private" / "dp") if config.privacy else scenario.objective()
-        clients = Clients(self.method.client, objective, scenario.initial, ((place,),), config.seed)
+        clients = Clients(
+            self.method.client, objective, scenario.initial, ((place,),), config.seed, metric=scenario.choice.metric
+        )
         if task.settled:
             self._rounds.restore(task.settled, clients, place, roster)
         else:

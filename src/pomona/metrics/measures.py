@@ -1,0 +1,149 @@
+"""What each metric is, as arithmetic on arrays: of one model on one client's samples, which may count several times.
+
+Predictions (n, K) are on their natural scale: probabilities of classes (rows sum to 1) or of labels, or numbers.
+Targets are (n,) class numbers, (n, K) zeros and ones, or (n, K) numbers. A figure that is a mean over samples is told
+by what each sample contributes, (n,); any other by a function of sample weights (R, n), so that its value and those of
+its resamples are one computation: (R,), NaN where the samples do not define it.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pomona.metrics.ranking import auroc, average_precision
+from pomona.metrics.undefined import Array, divide, row_means
+
+Labels = NDArray[np.integer]
+Samples = Callable[[Array, Any], Array]  # (predictions, targets) -> (n,)
+Weighted = Callable[[Array, Any, Array], Array]  # (predictions, targets, weights) -> (R,)
+Ranking = Callable[[Array, NDArray[np.bool_], Array], Array]  # (scores (n,), positive (n,), weights) -> (R,)
+
+TINY = np.finfo(float).tiny
+FLAT = 1e-12  # a target whose variance is a smaller share of its square than rounding leaves does not vary
+
+
+def right_class(p: Array, labels: Labels) -> Array:
+    """1 where the first of the most likely classes is the label."""
+    return np.asarray(p.argmax(axis=1) == labels, dtype=float)
+
+
+def right_flags(p: Array, flags: Array) -> Array:
+    """The share of a sample's flags that are right at a threshold of 0.5."""
+    return row_means(((p > 0.5) == (flags > 0.5)).astype(float))
+
+
+def class_surprise(p: Array, labels: Labels) -> Array:
+    """-log p(label): the cross-entropy, with p no less than the smallest normal number."""
+    surprise: Array = -np.log(np.maximum(p[np.arange(len(p)), labels], TINY))
+    return surprise
+
+
+def flag_surprise(p: Array, flags: Array) -> Array:
+    """The mean over labels of the binary cross-entropy."""
+    surprise: Array = -np.log(np.maximum(np.where(flags > 0.5, p, 1 - p), TINY))
+    return row_means(surprise)
+
+
+def class_brier(p: Array, labels: Labels) -> Array:
+    """The squared distance of the probabilities from the truth; with two classes, of the probability of class 1.
+
+    Brier, "Verification of forecasts expressed in terms of probability", Monthly Weather Review 1950.
+    """
+    squares: Array = (p - (labels[:, np.newaxis] == np.arange(p.shape[1]))) ** 2 / (2 if p.shape[1] == 2 else 1)
+    whole: Array = squares.sum(axis=1)
+    return whole
+
+
+def flag_brier(p: Array, flags: Array) -> Array:
+    """The mean over labels of the squared distance of the probability from the flag."""
+    return row_means((p - flags) ** 2)
+
+
+def squared_error(predicted: Array, truth: Array) -> Array:
+    """The mean over targets of the squared difference."""
+    return row_means((predicted - truth) ** 2)
+
+
+def absolute_error(predicted: Array, truth: Array) -> Array:
+    """The mean over targets of the absolute difference."""
+    return row_means(np.abs(predicted - truth))
+
+
+def balanced_accuracy(p: Array, labels: Labels, weights: Array) -> Array:
+    """The mean sensitivity over the classes that occur; undefined where only one does."""
+    truth, guess = _one_hot(p, labels)
+    sensitivity = divide(weights @ (truth & guess), weights @ truth)
+    return np.where(_single(truth), np.nan, row_means(sensitivity))
+
+
+def macro_f1(p: Array, labels: Labels, weights: Array) -> Array:
+    """The mean F1 over the classes that occur or are predicted; undefined where only one class occurs."""
+    truth, guess = _one_hot(p, labels)
+    f1 = divide(2 * (weights @ (truth & guess)), weights @ truth + weights @ guess)
+    return np.where(_single(truth), np.nan, row_means(f1))
+
+
+def balanced_flags(p: Array, flags: Array, weights: Array) -> Array:
+    """The mean over labels of the mean of sensitivity and specificity, over the labels that have both values."""
+    truth, guess = flags > 0.5, p > 0.5
+    sensitivity = divide(weights @ (truth & guess), weights @ truth)
+    specificity = divide(weights @ (~truth & ~guess), weights @ ~truth)
+    return row_means((sensitivity + specificity) / 2)
+
+
+def flags_f1(p: Array, flags: Array, weights: Array) -> Array:
+    """The mean F1 over the labels that occur or are predicted."""
+    truth, guess = flags > 0.5, p > 0.5
+    return row_means(divide(2 * (weights @ (truth & guess)), weights @ truth + weights @ guess))
+
+
+def ranked_classes(area: Ranking) -> Weighted:
+    """An area of class 1 if there are two classes; else the mean of one-vs-rest over those that split the samples."""
+
+    def measure(p: Array, labels: Labels, weights: Array) -> Array:
+        truth, _ = _one_hot(p, labels)
+        ranked = [1] if p.shape[1] == 2 else np.flatnonzero(truth.any(axis=0) & ~truth.all(axis=0))
+        return _mean([area(p[:, c], truth[:, c], weights) for c in ranked], weights)
+
+    return measure
+
+
+def ranked_labels(area: Ranking) -> Weighted:
+    """The mean of an area over the labels that have both values."""
+
+    def measure(p: Array, flags: Array, weights: Array) -> Array:
+        truth = flags > 0.5
+        return _mean([area(p[:, k], truth[:, k], weights) for k in range(p.shape[1])], weights)
+
+    return measure
+
+
+def r2(predicted: Array, truth: Array, weights: Array) -> Array:
+    """The mean coefficient of determination over the targets that vary."""
+    if not len(truth):
+        return np.full(len(weights), np.nan)
+    centred = truth - truth.mean(axis=0)
+    total, squares = weights.sum(axis=1, keepdims=True), weights @ centred**2
+    spread = squares - divide((weights @ centred) ** 2, total)
+    lost = weights @ (predicted - truth) ** 2
+    return row_means(1 - divide(lost, np.where(spread > FLAT * squares, spread, 0.0)))
+
+
+AUROC_CLASSES, AUROC_LABELS = ranked_classes(auroc), ranked_labels(auroc)
+AUPRC_CLASSES, AUPRC_LABELS = ranked_classes(average_precision), ranked_labels(average_precision)
+
+
+def _one_hot(p: Array, labels: Labels) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """(n, C): the class that is true, and the one that is most likely."""
+    classes = np.arange(p.shape[1])
+    return labels[:, np.newaxis] == classes, p.argmax(axis=1)[:, np.newaxis] == classes
+
+
+def _single(truth: NDArray[np.bool_]) -> bool:
+    return int(truth.any(axis=0).sum()) < 2
+
+
+def _mean(areas: list[Array], weights: Array) -> Array:
+    return row_means(np.stack(areas, axis=1) if areas else np.empty((len(weights), 0)))

@@ -1,0 +1,130 @@
+"""The metric of a run from end to end: chosen, recorded, evaluated; predictions kept, gains over training alone."""
+
+import numpy as np
+import pytest
+
+import pomona
+from pomona.config import resolve
+from pomona.data.dataset import Dataset, Owners
+from pomona.errors import ConfigError
+from pomona.metrics.gain import gains
+from pomona.metrics.metric import compute, metric_of
+from pomona.record import Evaluation
+from pomona.rng import stream
+from pomona.scenario import Scenario
+from pomona.simulate import simulate
+
+HOSPITALS = ("Nord", "Rural", "Kids", "Urban", "West")
+
+
+def hospitals(events=0.05, n=1500):
+    """Five hospitals, few events, features that tell a little; Kids has no event at all."""
+    draw = stream(0, "hospitals")
+    x = draw.normal(size=(n, 6)).astype(np.float32)
+    client = np.arange(n) % 5
+    risk = x @ np.array([1.0, 0.8, -0.7, 0.5, 0.0, 0.0]) + 0.4 * draw.normal(size=n)
+    y = (risk > np.quantile(risk, 1 - events)) & (client != 2)
+    role = np.where(np.arange(n) % 10 < 6, 0, np.where(np.arange(n) % 10 < 8, 1, 2)).astype(np.int8)
+    draw.shuffle(role)
+    return Dataset(
+        "hospitals", "table", x, y.astype(np.int64), ("no", "yes"), n, owners=Owners(HOSPITALS, client, role)
+    )
+
+
+def run(method, out=None, data=None, **settings):
+    config = resolve(
+        {"method": method, "partition": "natural", "rounds": 4, "lr": 0.3, "workers": 1, "model": "logistic"}, settings
+    )
+    notes = Notes()
+    return simulate(Scenario.prepare(config, lambda _: data or hospitals()), out, notes), notes.said
+
+
+class Notes:
+    def __init__(self):
+        self.said = []
+
+    def begin(self):
+        pass
+
+    def round(self, row, evaluations):
+        pass
+
+    def note(self, text):
+        self.said.append(text)
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs")
+    return [run(method, folder / method)[0] for method in ("separate", "fedavg")]
+
+
+def test_few_events_are_judged_by_ranking_them(pair):
+    for result in pair:
+        assert result.about["metric"] == "auroc" == metric_of(result).name
+        last = [e for e in result.evaluations if e.split == "test"][-1]
+        assert last.metric == "auroc" and last.value != last.accuracy
+        assert last.value[2] is None and last.accuracy[2] is not None  # Kids: nothing to rank
+        assert last.mean == pytest.approx(np.mean([v for v in last.value if v is not None]))
+        assert last.pooled is None  # the area of all samples is no mean of the clients' areas
+        assert last.worst == min(v for v in last.value if v is not None)
+
+
+def test_one_line_says_which_metric_and_why():
+    _, said = run("separate", rounds=1)
+    (line,) = [text for text in said if "metric" in text]
+    assert "AUROC" in line and "'no'" in line and "%" in line
+    result, said = run("separate", rounds=1, metric="accuracy")
+    assert result.about["metric"] == "accuracy" and not [text for text in said if "metric" in text]
+
+
+def test_predictions_are_kept_and_read_back(pair):
+    for result in pair:
+        again = pomona.load(result.folder)
+        key = tuple(result.about["headline"])
+        last = result.curve(*key, "test")[-1]
+        for client in range(5):
+            outputs, targets = again.predictions(client)
+            assert outputs.dtype == np.float32 and len(outputs) == result.about["sizes"]["test"][client]
+            assert np.array_equal(outputs, result.predictions(client)[0])
+            assert compute("auroc", outputs, targets, "classes") == pytest.approx(last.value[client])
+        assert again.predictions(5) is None
+
+
+def test_a_damaged_file_of_predictions_is_named(pair, tmp_path):
+    from shutil import copytree
+
+    from pomona.errors import DataError
+
+    folder = copytree(pair[0].folder, tmp_path / "run")
+    (folder / "predictions.npz").write_bytes((folder / "predictions.npz").read_bytes()[:300])
+    with pytest.raises(DataError, match=r"predictions\.npz"):
+        pomona.load(folder).predictions(0)
+
+
+def test_gains_over_training_alone_are_those_of_the_areas(pair):
+    separate, fedavg = pair
+    each, mean = gains(fedavg, separate)
+    assert each[2] is None and all(each[i] for i in (0, 1, 3, 4))
+    ends = [r.curve(*r.about["headline"], "test")[-1].value for r in (fedavg, separate)]
+    for i in (0, 1, 3, 4):
+        assert each[i].value == pytest.approx(ends[0][i] - ends[1][i])
+        assert each[i].low <= each[i].value <= each[i].high
+    assert mean.value == pytest.approx(np.mean([g.value for g in each if g]))
+    assert mean.high - mean.low < max(g.high - g.low for g in each if g)  # clients together know more than one
+    assert gains(fedavg, separate) == (each, mean)
+
+
+def test_a_metric_that_does_not_fit_is_refused_before_anything_runs():
+    with pytest.raises(ConfigError, match="metric = 'mae', but the targets are classes"):
+        run("fedavg", metric="mae")
+    with pytest.raises(ConfigError, match="did you mean auroc"):
+        resolve({"metric": "auroq"})
+
+
+def test_records_of_before_are_judged_by_accuracy_or_loss():
+    shared = (3, "personal", "trained", "test", (0, 1), (10, 30), (0.5, 0.7))
+    old = Evaluation(*shared, (0.5, 1.0))
+    assert (old.metric, old.value, old.mean, old.pooled) == ("accuracy", (0.5, 1.0), 0.75, 0.875)
+    numbers = Evaluation(*shared, (None, None))
+    assert (numbers.metric, numbers.mean, numbers.worst) == ("loss", pytest.approx(0.6), 0.7)

@@ -1,0 +1,219 @@
+"""The metrics of a run: against closed forms and scikit-learn, down to no samples; the choice of one; paired gains."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn import metrics as sk
+
+from pomona.errors import ConfigError
+from pomona.metrics.choice import choose
+from pomona.metrics.gain import Gain, paired_gain, verdict
+from pomona.metrics.metric import METRICS, array, compute, measured, natural
+from pomona.rng import stream
+
+
+def drawn(kind, n, seed=0, width=3):
+    """Outputs and targets of a kind."""
+    draw = stream(seed, "test metrics")
+    outputs = draw.normal(size=(n, width)).round(1)  # with ties
+    truth = {
+        "classes": lambda: draw.integers(0, width, n),
+        "multilabel": lambda: draw.integers(0, 2, (n, width)).astype(np.float32),
+        "regression": lambda: draw.normal(size=(n, width)).astype(np.float32),
+    }[kind]()
+    return outputs.astype(np.float32), truth
+
+
+def second_opinion(name, kind, outputs, y):
+    """The same by scikit-learn."""
+    p = natural(outputs, kind)
+    if kind == "regression":
+        score = {"mae": sk.mean_absolute_error, "mse": sk.mean_squared_error, "loss": sk.mean_squared_error}
+        return score.get(name, sk.r2_score)(y, p)
+    if kind == "multilabel":
+        flags = p > 0.5
+        return {
+            "accuracy": lambda: (flags == (y > 0.5)).mean(),
+            "balanced_accuracy": lambda: np.mean(
+                [sk.balanced_accuracy_score(y[:, k], flags[:, k]) for k in range(y.shape[1])]
+            ),
+            "macro_f1": lambda: sk.f1_score(y, flags, average="macro"),
+            "auroc": lambda: sk.roc_auc_score(y, p),
+            "auprc": lambda: sk.average_precision_score(y, p),
+            "brier": lambda: np.mean((p - y) ** 2),
+            "loss": lambda: np.mean([sk.log_loss(y[:, k], p[:, k], labels=[0, 1]) for k in range(y.shape[1])]),
+        }[name]()
+    own = {c: y == c for c in range(p.shape[1])}
+    return {
+        "accuracy": lambda: sk.accuracy_score(y, p.argmax(1)),
+        "balanced_accuracy": lambda: sk.balanced_accuracy_score(y, p.argmax(1)),
+        "macro_f1": lambda: sk.f1_score(y, p.argmax(1), average="macro"),
+        "auroc": lambda: np.mean([sk.roc_auc_score(own[c], p[:, c]) for c in own]),
+        "auprc": lambda: np.mean([sk.average_precision_score(own[c], p[:, c]) for c in own]),
+        "brier": lambda: np.mean(((p - np.eye(p.shape[1])[y]) ** 2).sum(1)),
+        "loss": lambda: sk.log_loss(y, p),
+    }[name]()
+
+
+CASES = [(name, kind) for name, metric in METRICS.items() for kind in sorted(metric.fits)]
+
+
+@pytest.mark.parametrize(("name", "kind"), CASES)
+@pytest.mark.parametrize("n", [40, 300])
+def test_every_metric_agrees_with_scikit_learn(name, kind, n):
+    outputs, y = drawn(kind, n)
+    assert compute(name, outputs, y, kind) == pytest.approx(second_opinion(name, kind, outputs, y), abs=1e-12)
+
+
+@pytest.mark.parametrize(("name", "kind"), CASES)
+def test_a_sample_of_weight_two_is_a_sample_twice(name, kind):
+    outputs, y = drawn(kind, 30)
+    counts = stream(1, "counts").integers(1, 4, 30)
+    repeated = np.repeat(np.arange(30), counts)
+    weighted = measured(METRICS[name], kind, natural(outputs, kind), y, counts[np.newaxis].astype(float))[0]
+    assert weighted == pytest.approx(compute(name, outputs[repeated], y[repeated], kind), abs=1e-9)
+
+
+@given(
+    st.sampled_from(CASES), st.integers(0, 6), st.integers(0, 50), st.sampled_from([2, 3]), st.sampled_from([0.0, 9e3])
+)
+@settings(max_examples=150, deadline=None)
+def test_few_samples_give_a_possible_value_or_none(case, n, seed, width, far):
+    """Down to no sample and to one, with ties, one class only, or outputs that saturate."""
+    (name, kind), metric = case, METRICS[case[0]]
+    outputs, y = drawn(kind, n, seed, width)
+    value = compute(name, outputs * np.float32(far or 1), y, kind)
+    assert value is None or metric.low <= value <= metric.high
+    if n == 0:
+        assert value is None
+    if n and metric.pools:
+        assert value is not None
+    if n and kind == "classes" and len(set(y.tolist())) == 1 and not metric.pools:
+        assert value is None  # one class alone ranks nothing, and says nothing of balance
+
+
+def test_the_area_counts_pairs_in_order_and_half_of_ties():
+    # Positives score 3 and 1, negatives 2, 1 and 0: 3 > all three, 1 > 0 and ties with 1: (3 + 1.5) / 6.
+    logits = np.array([[0, 3], [0, 1], [0, 2], [0, 1], [0, 0]], np.float32)
+    assert compute("auroc", logits, np.array([1, 1, 0, 0, 0]), "classes") == pytest.approx(4.5 / 6)
+    # By score: 3 (a hit), 2 (none), then 1 (a hit and a miss together): 1/2 * 1/1 + 1/2 * 2/4.
+    assert compute("auprc", logits, np.array([1, 1, 0, 0, 0]), "classes") == pytest.approx(0.75)
+
+
+def test_tensors_and_arrays_are_the_same():
+    torch = pytest.importorskip("torch")
+    outputs, y = drawn("classes", 20)
+    assert compute("auroc", torch.tensor(outputs), torch.tensor(y), "classes") == compute(
+        "auroc", outputs, y, "classes"
+    )
+    assert array(torch.ones(2, requires_grad=True)).tolist() == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "number", "text", "gap"),
+    [
+        ("accuracy", 0.9547, "95.47", "95.47 %", "+95.47 percentage points"),
+        ("auroc", 0.7314, "0.731", "0.731", "+0.731"),
+        ("mae", 1234.567, "1235", "1235", "+1235"),
+        ("loss", 0.0123456, "0.01235", "0.01235", "+0.01235"),
+        ("accuracy", None, "-", "-", "-"),
+    ],
+)
+def test_people_read_a_metric_in_its_own_way(name, value, number, text, gap):
+    metric = METRICS[name]
+    assert (metric.number(value), metric.text(value), metric.gap(value)) == (number, text, gap)
+
+
+def test_better_and_worst_follow_the_direction():
+    auroc, mae = METRICS["auroc"], METRICS["mae"]
+    assert auroc.better(0.8, 0.7) and not auroc.better(0.7, 0.7) and mae.better(0.7, 0.8)
+    assert auroc.better(0.1, None) and not auroc.better(None, 0.1) and not mae.better(None, None)
+    assert (auroc.worst([0.4, None, 0.9]), mae.worst([0.4, None, 0.9])) == (0.4, 0.9)
+    assert (auroc.best([0.4, 0.9]), mae.best([0.4, 0.9]), mae.best([None])) == (0.9, 0.4, None)
+
+
+@pytest.mark.parametrize(
+    ("kind", "labels", "chosen", "said"),
+    [
+        ("classes", [0, 1, 2, 0], "accuracy", ""),
+        ("classes", [0] * 70 + [1] * 30, "accuracy", ""),
+        ("classes", [0] * 71 + [1] * 29, "auroc", "71.0 % of the training samples are of class 'no'"),
+        ("classes", [], "accuracy", ""),
+        ("multilabel", [[0.0, 1.0], [1.0, 0.0]], "accuracy", ""),
+        ("multilabel", [[0.0, 0.0], [1.0, 0.0]], "auroc", "75.0 % of the training flags are 0"),
+        ("regression", [[2.5]], "mae", "numbers"),
+    ],
+)
+def test_the_metric_follows_from_the_task_and_the_labels(kind, labels, chosen, said):
+    choice = choose(None, kind, np.array(labels, int if kind == "classes" else float), ("no", "yes", "maybe"))
+    assert choice.metric.name == chosen
+    assert said in choice.reason and bool(said) == bool(choice.reason)
+
+
+@pytest.mark.parametrize(("name", "near"), [("aurocc", "auroc"), ("mae", "accuracy")])
+def test_a_metric_that_is_none_or_does_not_fit_is_refused(name, near):
+    with pytest.raises(ConfigError, match=near):
+        choose(name, "classes", np.array([0, 1]))
+
+
+def gain_of(name, kind, a, b, y, resamples=1000):
+    return paired_gain(METRICS[name], kind, a, b, y, stream(0, "test gain"), resamples)
+
+
+def votes(right):
+    """Outputs of two classes that are right where told, for labels of 0."""
+    return np.where(np.array(right)[:, np.newaxis], [1.0, 0.0], [0.0, 1.0]).astype(np.float32)
+
+
+def test_a_paired_interval_is_that_of_the_differences():
+    """50 of 400 pairs for a, 20 for b: the mean difference 0.075, its standard error by its closed form."""
+    a = votes([True] * 50 + [False] * 20 + [True] * 330)
+    b = votes([False] * 50 + [True] * 20 + [True] * 330)
+    gain = gain_of("accuracy", "classes", a, b, np.zeros(400, int), 20_000)
+    error = np.sqrt((70 / 400 - 0.075**2) / 399)
+    assert gain.value == pytest.approx(0.075) and gain.pairs == 400
+    assert (gain.low, gain.high) == pytest.approx((0.075 - 1.96 * error, 0.075 + 1.96 * error), abs=0.003)
+    assert verdict(gain) == "better"
+    other = gain_of("accuracy", "classes", b, a, np.zeros(400, int), 20_000)
+    assert (other.value, verdict(other)) == (pytest.approx(-0.075), "worse")
+
+
+def test_a_gain_in_what_should_be_low_is_positive():
+    y = np.linspace(0, 1, 50)[:, np.newaxis].astype(np.float32)
+    gain = gain_of("mae", "regression", y + 0.1, y - 0.3, y)
+    assert gain.value == pytest.approx(0.2, abs=1e-6) and verdict(gain) == "better"
+
+
+@pytest.mark.parametrize("right", [1, 5, 6])
+def test_five_pairs_decide_nothing(right):
+    """All pairs agree, so no resample disagrees; by a sign test five do so by chance in 2 of 32 cases."""
+    gain = gain_of("accuracy", "classes", votes([True] * right), votes([False] * right), np.zeros(right, int))
+    assert gain.value == 1 and (gain.low > 0) == (right >= 6)
+
+
+def test_one_event_decides_nothing():
+    y = np.array([1] + [0] * 200)
+    a, b = (np.stack([np.zeros(201), np.r_[first, np.linspace(-1, 1, 200)]], 1) for first in (3.0, -3.0))
+    gain = gain_of("auroc", "classes", a, b, y)
+    assert gain.value == 1 and gain.low <= 0
+
+
+@given(st.sampled_from(CASES), st.integers(0, 5), st.integers(0, 30))
+@settings(max_examples=80, deadline=None)
+def test_gains_of_few_samples_stay_possible(case, n, seed):
+    name, kind = case
+    (a, y), (b, _) = drawn(kind, n, seed), drawn(kind, n, seed + 1)
+    gain = gain_of(name, kind, a, b, y, 50)
+    if gain:
+        assert gain.low <= 0 <= gain.high or n > 5 or METRICS[name].pools
+        assert gain.high - gain.low <= 2 * (METRICS[name].high - METRICS[name].low)
+        assert np.isfinite([gain.value, gain.low, gain.high]).all()
+    assert verdict(gain) in ("better", "worse", "no difference that this data can show")
+
+
+def test_equal_models_gain_nothing():
+    outputs, y = drawn("classes", 60)
+    for name, metric in METRICS.items():
+        if "classes" in metric.fits:
+            assert gain_of(name, "classes", outputs, outputs, y) == Gain(0, 0, 0, 60)
