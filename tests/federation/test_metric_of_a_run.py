@@ -63,8 +63,10 @@ def test_few_events_are_judged_by_ranking_them(pair):
     for result in pair:
         assert result.about["metric"] == "auroc" == metric_of(result).name
         last = [e for e in result.evaluations if e.split == "test"][-1]
-        assert last.metric == "auroc" and last.value != last.accuracy
-        assert last.value[2] is None and last.accuracy[2] is not None  # Kids: nothing to rank
+        assert last.metric == "auroc"
+        assert last.value != last.accuracy
+        assert last.value[2] is None
+        assert last.accuracy[2] is not None
         assert last.mean == pytest.approx(np.mean([v for v in last.value if v is not None]))
         assert last.pooled is None  # the area of all samples is no mean of the clients' areas
         assert last.worst == min(v for v in last.value if v is not None)
@@ -73,9 +75,12 @@ def test_few_events_are_judged_by_ranking_them(pair):
 def test_one_line_says_which_metric_and_why():
     _, said = run("separate", rounds=1)
     (line,) = [text for text in said if "metric" in text]
-    assert "AUROC" in line and "'no'" in line and "%" in line
+    assert "AUROC" in line
+    assert "'no'" in line
+    assert "%" in line
     result, said = run("separate", rounds=1, metric="accuracy")
-    assert result.about["metric"] == "accuracy" and not [text for text in said if "metric" in text]
+    assert result.about["metric"] == "accuracy"
+    assert not [text for text in said if "metric" in text]
 
 
 def test_predictions_are_kept_and_read_back(pair):
@@ -85,7 +90,8 @@ def test_predictions_are_kept_and_read_back(pair):
         last = result.curve(*key, "test")[-1]
         for client in range(5):
             outputs, targets = again.predictions(client)
-            assert outputs.dtype == np.float32 and len(outputs) == result.about["sizes"]["test"][client]
+            assert outputs.dtype == np.float32
+            assert len(outputs) == result.about["sizes"]["test"][client]
             assert np.array_equal(outputs, result.predictions(client)[0])
             assert compute("auroc", outputs, targets, "classes") == pytest.approx(last.value[client])
         assert again.predictions(5) is None
@@ -105,7 +111,8 @@ def test_a_damaged_file_of_predictions_is_named(pair, tmp_path):
 def test_gains_over_training_alone_are_those_of_the_areas(pair):
     separate, fedavg = pair
     each, mean = gains(fedavg, separate)
-    assert each[2] is None and all(each[i] for i in (0, 1, 3, 4))
+    assert each[2] is None
+    assert all(each[i] for i in (0, 1, 3, 4))
     ends = [r.curve(*r.about["headline"], "test")[-1].value for r in (fedavg, separate)]
     for i in (0, 1, 3, 4):
         assert each[i].value == pytest.approx(ends[0][i] - ends[1][i])
