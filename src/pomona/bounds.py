@@ -5,11 +5,13 @@ refused by pydantic when the record is made, so that neither disk, memory nor te
 """
 
 import json
+import stat
 import unicodedata
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-from pydantic import AfterValidator, Field, StringConstraints
+from pydantic import AfterValidator, Field, StringConstraints, ValidationError
 
 from pomona.errors import PomonaError
 
@@ -63,6 +65,14 @@ def parse(text: str | bytes, fault: Callable[[str], E], most: int = MOST_BYTES) 
     return value
 
 
+def first(fault: ValidationError) -> str:
+    """What is wrong first with a record from outside, and where in it: half a sentence, one line."""
+    error = fault.errors(include_url=False, include_context=False, include_input=False)[0]
+    place = plain(".".join(map(str, error["loc"])), 80)
+    what = error["msg"].removeprefix("Value error, ")
+    return f"{place}: {what[0].lower()}{what[1:]}" if place else what
+
+
 def _refuse(constant: str) -> Any:
     raise ValueError(f"{constant} is no number")
 
@@ -81,3 +91,24 @@ def _shallow(value: Any) -> bool:
         if not layer:
             return True
     return False
+
+
+def regular(path: Path, fault: Callable[[str], E]) -> Path:
+    """The same path, once it is seen to name a plain file: reading a pipe or a device may never end.
+
+    Args:
+        path: of a file that somebody named.
+        fault: makes the error to raise from a sentence that names the path and says what is wrong.
+
+    Raises:
+        E: there is nothing, or a folder, a pipe, a socket or a device.
+    """
+    try:
+        mode = path.stat().st_mode
+    except (OSError, ValueError) as wrong:  # ValueError: a name with a NUL
+        why = wrong.strerror if isinstance(wrong, OSError) else str(wrong)
+        raise fault(f"cannot read {plain(str(path))} ({why})") from None
+    if not stat.S_ISREG(mode):
+        what = "a folder" if stat.S_ISDIR(mode) else "a pipe, a socket or a device"
+        raise fault(f"cannot read {plain(str(path))}: it is {what}, not a file")
+    return path

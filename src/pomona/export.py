@@ -2,8 +2,8 @@
 
 The program and the ONNX file take samples as their owner holds them, a batch of any size: images (B, H, W, C) uint8,
 rows of a table (B, F) float32 without normalisation, texts (B, T) int32 tokens. The normalisation of the training is
-part of them. They give the network's outputs (B, K): logits of classes or flags, or the values themselves. What the
-outputs mean goes along as JSON under the name ``pomona``; no path of this machine does.
+part of them. They give the network's outputs (B, K): logits of classes or flags, or the values themselves. What inputs
+and outputs mean goes along as JSON under the name ``pomona``; no path of this machine does.
 """
 
 import json
@@ -16,12 +16,11 @@ from pathlib import Path
 from typing import Literal, get_args
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
 from pomona.errors import ConfigError
-from pomona.personal import PersonalModel
+from pomona.personal import PersonalModel, modelfile
 
 To = Literal["safetensors", "pt2", "onnx"]
 FORMATS: tuple[To, ...] = get_args(To)
@@ -34,9 +33,9 @@ class Raw(nn.Module):
     def __init__(self, model: PersonalModel) -> None:
         super().__init__()
         self.network = model.module
-        self.shift = nn.Buffer(torch.tensor(model.about["shift"]))
-        self.scale = nn.Buffer(torch.tensor(model.about["scale"]))
-        self.tokens = bool(model.about["vocabulary"])
+        self.shift = nn.Buffer(torch.tensor(model.about.shift))
+        self.scale = nn.Buffer(torch.tensor(model.about.scale))
+        self.tokens = model.about.kind == "text"
 
     def forward(self, x: Tensor) -> Tensor:
         """Samples as a data set holds them -> outputs (B, K)."""
@@ -60,12 +59,17 @@ def export(model: PersonalModel, path: Path, to: To) -> None:
         ConfigError: a network that PyTorch cannot trace, or ``onnx`` without its packages.
         OSError: the file cannot be written.
     """
-    writers: dict[To, Callable[[PersonalModel, Path, str], None]] = {
+    writers: dict[To, Callable[[PersonalModel, Path], None]] = {
         "safetensors": _tensors,
         "pt2": _program,
         "onnx": _onnx,
     }
-    writers[to](model, path, json.dumps({**model.about, "inputs": inputs(model)}))
+    writers[to](model, path)
+
+
+def told(model: PersonalModel) -> str:
+    """What a program's inputs and outputs are, as JSON."""
+    return json.dumps({**model.about.model_dump(mode="json"), "inputs": inputs(model)})
 
 
 def inputs(model: PersonalModel) -> str:
@@ -76,12 +80,8 @@ def inputs(model: PersonalModel) -> str:
 
 def example(model: PersonalModel) -> Tensor:
     """A batch of two empty samples as a data set holds them."""
-    shape = model.input_shape
-    if model.about["vocabulary"]:
-        return torch.zeros(2, *shape, dtype=torch.int32)
-    if len(shape) == 3:
-        return torch.zeros(2, *shape[1:], shape[0], dtype=torch.uint8)
-    return torch.zeros(2, *shape)
+    dtype = {"text": torch.int32, "image": torch.uint8, "table": torch.float32}[model.about.kind]
+    return torch.zeros(2, *model.about.sample_shape, dtype=dtype)
 
 
 def traced(model: PersonalModel) -> ExportedProgram:
@@ -92,24 +92,23 @@ def traced(model: PersonalModel) -> ExportedProgram:
                 Raw(model).eval(), (example(model),), dynamic_shapes=({0: Dim("batch")},), strict=False
             )
     except Exception as fault:  # the tracer runs the user's own code: anything may come
-        name, first = model.about["network"]["name"], str(fault).partition("\n")[0]
+        name, first = model.about.network.name, str(fault).partition("\n")[0]
         raise ConfigError(f"model.name={name} cannot be traced ({first}); export it to safetensors") from fault
     for node in program.graph.nodes:
         node.meta.pop("stack_trace", None)  # it names files of this machine
     return program
 
 
-def _tensors(model: PersonalModel, path: Path, about: str) -> None:
-    state = {name: tensor.contiguous() for name, tensor in model.module.state_dict().items()}
-    save_file(state, path, {"pomona": about})
+def _tensors(model: PersonalModel, path: Path) -> None:
+    modelfile.write(path, model.module.state_dict(), model.about)
 
 
-def _program(model: PersonalModel, path: Path, about: str) -> None:
+def _program(model: PersonalModel, path: Path) -> None:
     with _quiet():
-        torch.export.save(traced(model), path, extra_files={"pomona": about})
+        torch.export.save(traced(model), path, extra_files={"pomona": told(model)})
 
 
-def _onnx(model: PersonalModel, path: Path, about: str) -> None:
+def _onnx(model: PersonalModel, path: Path) -> None:
     if missing := [name for name in NEEDED if not find_spec(name)]:
         raise ConfigError(f"ONNX needs {' and '.join(missing)}; pip install 'pomona[export]'")
     with _quiet():
@@ -119,7 +118,7 @@ def _onnx(model: PersonalModel, path: Path, about: str) -> None:
         assert made is not None
         for node in made.model.graph.all_nodes():
             node.metadata_props.clear()
-        made.model.metadata_props["pomona"] = about
+        made.model.metadata_props["pomona"] = told(model)
         made.save(path)
 
 

@@ -32,10 +32,12 @@ class Registry(Mapping[str, str]):
     def __len__(self) -> int:
         return len(self._targets)
 
+    def registered(self, name: str) -> Any:
+        """The object behind a registered name: for names that came in a file. Raises ConfigError for anything else."""
+        if name not in self._targets:
+            raise ConfigError(f"unknown {self.what} {name!r}; {near(name, self._targets)}")
+        return load(self._targets[name])
+
     def resolve(self, name: str) -> Any:
         """The object behind a registered name or a ``module:attribute``. Raises ConfigError for anything else."""
-        if name in self._targets:
-            return load(self._targets[name])
-        if ":" in name:
-            return load(name)
-        raise ConfigError(f"unknown {self.what} {name!r}; {near(name, self._targets)}")
+        return load(name) if ":" in name and name not in self._targets else self.registered(name)

@@ -137,7 +137,7 @@ def test_plain_pytorch_from_the_readme_gives_the_personal_model(folder):
     runner.run(five)
     model = PersonalModel.load(folder / "runs/apple/models/client-00.safetensors")
     x = np.arange(128, dtype=np.uint8).reshape(2, 8, 8, 1)
-    normalised = (torch.from_numpy(x).float() - model.about["shift"][0]) / model.about["scale"][0]
+    normalised = (torch.from_numpy(x).float() - model.about.shift[0]) / model.about.scale[0]
     assert torch.equal(runner.names["net"](normalised), model.outputs(x))
 
 

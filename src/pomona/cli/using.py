@@ -1,6 +1,6 @@
 """``pomona predict`` and ``pomona export``: what comes of a saved personal model."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 from zipfile import BadZipFile
@@ -16,9 +16,12 @@ if TYPE_CHECKING:
     from pomona.personal import PersonalModel
 
 Json = Annotated[bool, Parameter(name="--json", negative="", help="machine-readable output")]
+OwnCode = Annotated[
+    bool, Parameter(negative="", help="import and run the module:function that the file names; only if you trust it")
+]
 
 
-def predict(model: Path, *inputs: Path, json: Json = False) -> None:
+def predict(model: Path, *inputs: Path, own_code: OwnCode = False, json: Json = False) -> None:
     """Let a client's personal model answer.
 
     Parameters
@@ -33,13 +36,20 @@ def predict(model: Path, *inputs: Path, json: Json = False) -> None:
 
     if not inputs:
         raise DataError("no input given; name image, .npz or .csv files")
-    net = PersonalModel.load(model)
+    net = PersonalModel.load(model, own_code)
     rows: list[Any] = []
     for path in inputs:
         values = read_inputs(path, net)
         for k, answer in enumerate(net.predict(values)):
             rows.append({"input": f"{path}[{k}]" if len(values) > 1 else str(path), **answer})
-    emit(rows) if json else out.print(table(rows))
+    emit(rows) if json else out.print(table([_flat(row) for row in rows]))
+
+
+def _flat(row: Mapping[str, Any]) -> dict[str, Any]:
+    """An answer as a row of a table: what it says of each output in a column of its own."""
+    flat: dict[str, Any] = {k: v for k, v in row.items() if not isinstance(v, dict)}
+    flat |= {f"P({name})": p for name, p in row.get("probabilities", {}).items()}
+    return {**flat, **row.get("values", {})}
 
 
 def export(
@@ -51,6 +61,7 @@ def export(
         Parameter(help="plain tensors, a program for torch.export.load, or ONNX"),
     ],
     out_: Annotated[Path | None, Parameter(name="--out", help="the file; default RUN/exports/client-NN.FORMAT")] = None,
+    own_code: OwnCode = False,
     json: Json = False,
 ) -> None:
     """Write a client's personal model for other programs.
@@ -69,13 +80,13 @@ def export(
     from pomona.record import load, writing
 
     number = client_number(client, load(run).about["clients"])
-    net = PersonalModel.load(run / "models" / f"client-{number:02d}.safetensors")
+    net = PersonalModel.load(run / "models" / f"client-{number:02d}.safetensors", own_code)
     path = out_ or run / "exports" / f"client-{number:02d}.{to}"
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         write(net, path, to)
     if json:
-        emit({"written": path, "client": net.about["client"], "model": net.about["model"], "inputs": inputs(net)})
+        emit({"written": path, "client": net.about.client, "model": net.about.model, "inputs": inputs(net)})
     else:
         print(path)
 
@@ -91,14 +102,16 @@ def client_number(word: str, names: Sequence[str]) -> int:
 
 def read_inputs(path: Path, net: "PersonalModel") -> NDArray[np.generic]:
     """Inputs as a data set holds them: (n, H, W, C) uint8, (n, F) float32 or (n, T) int32. Raises DataError."""
-    shape = net.input_shape
+    from pomona.personal.inputs import encoded
+
+    shape = net.about.input_shape
     try:
         match path.suffix.lower():
             case ".npz":
                 with np.load(path, allow_pickle=False) as archive:
                     values = archive["x"]
             case ".txt":
-                values = net.encode(path.read_text(encoding="utf-8").splitlines())
+                values = encoded(path.read_text(encoding="utf-8").splitlines(), net.about)
             case ".csv":
                 values = np.loadtxt(path, delimiter=",", dtype=np.float32, ndmin=2)
             case _:
@@ -114,11 +127,11 @@ def read_inputs(path: Path, net: "PersonalModel") -> NDArray[np.generic]:
         raise DataError(f"{path}: holds values that are no finite numbers")
     if len(shape) == 3 and values.dtype != np.uint8:
         raise DataError(f"{path}: images must be uint8, 0 to 255, as in training; got {values.dtype}")
-    if net.about["vocabulary"]:
-        if not (values == np.clip(np.rint(values), 0, net.about["vocabulary"] - 1)).all():
-            raise DataError(f"{path}: tokens must be whole numbers from 0 to {net.about['vocabulary'] - 1}")
+    if net.about.vocabulary:
+        if not (values == np.clip(np.rint(values), 0, net.about.vocabulary - 1)).all():
+            raise DataError(f"{path}: tokens must be whole numbers from 0 to {net.about.vocabulary - 1}")
         values = values.astype(np.int32)
-    return np.asarray(values)
+    return np.asarray(values, np.float32) if net.about.kind == "table" else np.asarray(values)
 
 
 def _image(path: Path, shape: tuple[int, ...]) -> NDArray[np.generic]:

@@ -94,6 +94,7 @@ def checked(dataset: Dataset) -> Dataset:
         raise DataError(f"{name}: scale must be positive")
     if dataset.owners is not None:
         _owners(dataset.owners, n, name)
+    _names(dataset)
     return dataset
 
 
@@ -124,9 +125,20 @@ def _targets(dataset: Dataset) -> None:
     if y.dtype != np.float32 or y.ndim != 2 or not y.shape[1]:
         raise DataError(f"{name}: y is {y.dtype} {y.shape}; targets without classes are float32 (N, K), K at least 1")
     finite(y, f"{name}: y")
-    if dataset.labels and (len(dataset.labels) != y.shape[1] or len(set(dataset.labels)) < y.shape[1]):
-        named = ", ".join(map(repr, dataset.labels[:6]))
-        raise DataError(f"{name}: {y.shape[1]} targets, but the names {named}; give each target one name of its own")
+
+
+def _names(dataset: Dataset) -> None:
+    """Raise DataError if names of columns, targets or words are not one for each."""
+    features = dataset.x.shape[1] if dataset.kind == "table" else len(dataset.columns)
+    targets = 0 if dataset.classes else dataset.y.shape[1]
+    for what, names, count in (
+        ("columns", dataset.columns, features),
+        ("targets", dataset.labels, targets),
+        ("words", dataset.words, dataset.vocabulary - 2),
+    ):
+        if names and (len(names) != count or len(set(names)) < count):
+            shown = ", ".join(map(repr, names[:6]))
+            raise DataError(f"{dataset.name}: {count} {what}, but the names {shown}; give each one name of its own")
 
 
 def _owners(owners: Owners, n: int, name: str) -> None:

@@ -6,9 +6,9 @@ light.
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import PositiveInt
+from pydantic import Field
 
 from pomona.registry import Registry
 from pomona.settings import Settings
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 Targets = Literal["classes", "regression", "multilabel"]
+Width = Annotated[int, Field(ge=1, le=10**6)]
 
 MODELS = Registry(
     "model",
@@ -52,8 +53,8 @@ class ModelSettings(Settings):
     """
 
     name: str = "mlp"
-    hidden: tuple[PositiveInt, ...] = (64,)
-    width: PositiveInt = 32
+    hidden: tuple[Width, ...] = Field(default=(64,), max_length=1000)
+    width: Width = 32
     loss: str = "auto"
 
 
@@ -82,6 +83,19 @@ def build(
         torch.default_generator.manual_seed(seed)
         module = family(settings, input_shape, n_outputs, vocabulary)
         return verified(module, settings.name, input_shape, n_outputs, vocabulary)
+
+
+def outline(settings: ModelSettings, input_shape: tuple[int, ...], n_outputs: int, vocabulary: int = 0) -> "nn.Module":
+    """A registered network's tensors by name and shape, on the meta device: neither memory is taken nor own code run.
+
+    Arguments as for ``build``. Raises ConfigError for a name that is not registered, or what does not fit the samples.
+    """
+    import torch
+
+    family = MODELS.registered(settings.name)
+    with torch.device("meta"):
+        module: nn.Module = family(settings, input_shape, n_outputs, vocabulary)
+    return module
 
 
 def criterion(settings: ModelSettings, targets: Targets) -> "Callable[[Tensor, Tensor], Tensor]":

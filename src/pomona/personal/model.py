@@ -1,0 +1,113 @@
+"""A client's personal model, ready to answer."""
+
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from pomona.data import check
+from pomona.errors import DataError
+from pomona.personal import modelfile
+from pomona.personal.about import About
+from pomona.scenario import Scenario
+
+AT_ONCE = 2**24  # values of the samples that pass the network together
+
+
+def save(path: Path, model: dict[str, Tensor], scenario: Scenario, client: int, named: tuple[str, str]) -> None:
+    """Write one model with all that is needed to use it: network, normalisation, names. Raises OSError."""
+    data = scenario.dataset
+    about = About(
+        client=scenario.names[client],
+        model=", ".join(named),
+        network=scenario.config.model,
+        kind=data.kind,
+        input_shape=scenario.input_shape,
+        outputs=data.n_outputs,
+        vocabulary=data.vocabulary,
+        words=data.words,
+        targets=scenario.targets,
+        classes=data.classes,
+        labels=data.labels,
+        columns=data.columns,
+        others=data.others,
+        shift=data.shift,
+        scale=data.scale,
+    )
+    modelfile.write(path, model, about)
+
+
+@dataclass(frozen=True)
+class PersonalModel:
+    """A network in evaluation mode, and what its file says of it."""
+
+    module: nn.Module
+    about: About
+
+    @classmethod
+    def load(cls, path: Path, own_code: bool = False) -> "PersonalModel":
+        """Read a file of ``models/``.
+
+        Args:
+            path: the file, from whomever.
+            own_code: import and call the ``module:function`` that it names, if it does; only for files that you trust.
+
+        Raises:
+            StorageError: no model file, a damaged one, or one whose own code is not allowed or not there.
+        """
+        return cls(*modelfile.read(Path(path), own_code))
+
+    @torch.no_grad()
+    def outputs(self, x: NDArray[np.generic]) -> Tensor:
+        """Outputs (n, K) float32 for samples as a data set holds them: (n, H, W, C), (n, F) or (n, T).
+
+        Raises:
+            DataError: samples of another kind or shape than the training's, or outputs that are not finite.
+        """
+        about = self.about
+        check.inputs(x, about.kind, about.vocabulary, "samples")
+        if x.shape[1:] != about.sample_shape:
+            raise DataError(f"samples have shape {x.shape[1:]}, the model takes {about.sample_shape}")
+        step = max(1, AT_ONCE // prod(about.sample_shape))
+        parts = [self._pass(torch.from_numpy(np.array(x[i : i + step]))) for i in range(0, len(x), step)]
+        outputs = torch.cat(parts) if parts else torch.empty(0, about.outputs)
+        if not outputs.isfinite().all():
+            raise DataError("the model's outputs are not finite; the samples lie too far from those of its training")
+        return outputs
+
+    def _pass(self, values: Tensor) -> Tensor:
+        about = self.about
+        if about.kind != "text":
+            values = (values.float() - torch.tensor(about.shift)) / torch.tensor(about.scale)
+            values = values.movedim(-1, 1) if values.dim() == 4 else values
+        outputs: Tensor = self.module(values)
+        return outputs
+
+    def predict(self, x: NDArray[np.generic]) -> list[dict[str, Any]]:
+        """One answer a sample.
+
+        Returns:
+            For classes ``class``, its ``probability``, and ``probabilities`` by class; for flags ``probabilities`` by
+            label; for numbers ``values`` by target.
+
+        Raises:
+            DataError: as ``outputs``.
+        """
+        outputs, names = self.outputs(x).double(), self.about.names
+        match self.about.targets:
+            case "classes":
+                return [_likeliest(dict(zip(names, row, strict=True))) for row in outputs.softmax(1).tolist()]
+            case "multilabel":
+                return [{"probabilities": dict(zip(names, row, strict=True))} for row in outputs.sigmoid().tolist()]
+            case "regression":
+                return [{"values": dict(zip(names, row, strict=True))} for row in outputs.tolist()]
+
+
+def _likeliest(probabilities: dict[str, float]) -> dict[str, Any]:
+    best = max(probabilities, key=probabilities.__getitem__)
+    return {"class": best, "probability": probabilities[best], "probabilities": probabilities}

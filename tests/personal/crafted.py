@@ -1,0 +1,33 @@
+"""Model files as somebody might make them: well sealed, whatever they say."""
+
+import json
+
+import torch
+from safetensors.torch import save_file
+
+from pomona.personal import modelfile
+from pomona.personal.about import About
+
+WEIGHTS = {"fc1.weight": torch.tensor([[1.0, 2.0], [3.0, 4.0]]), "fc1.bias": torch.tensor([0.5, -0.5])}
+ABOUT = About(
+    client="A", model="personal, trained", network={"name": "logistic"}, kind="table", input_shape=(2,), outputs=2,
+    vocabulary=0, words=(), targets="classes", classes=("no", "yes"), labels=(), columns=("age", "dose"),
+    others=("site", "sick"), shift=(1.0, 1.0), scale=(2.0, 2.0),
+)  # fmt: skip
+
+
+def tree(**changes):
+    """The metadata of a good file, with changes."""
+    return {**ABOUT.model_dump(mode="json"), **changes}
+
+
+def craft(path, said, tensors=WEIGHTS):
+    """A file that says this, with the hash of just that."""
+    save_file(tensors, path, {"pomona": json.dumps({**said, "sha256": modelfile.seal(said, tensors)})})
+    return path
+
+
+def good(path, **changes):
+    """A file as a run would write it: 2 features, 2 classes."""
+    modelfile.write(path, WEIGHTS, ABOUT.model_copy(update=changes))
+    return path
