@@ -2,10 +2,10 @@
 
 import tomllib
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import tomli_w
-from pydantic import Field, field_validator
+from pydantic import BeforeValidator, Field, field_validator
 
 from pomona.data.settings import DataSettings
 from pomona.errors import ConfigError, near
@@ -23,6 +23,15 @@ from pomona.settings import Settings
 from pomona.toml import Choices, Tree, named, validated
 from pomona.toml import keys as known_keys
 
+
+def _rate(value: Any) -> Any:
+    if value != "auto" and not (isinstance(value, int | float) and 0 < value <= 1e30):
+        raise ValueError("must be 'auto' or a number above 0")
+    return value
+
+
+Rate = Annotated[float | Literal["auto"], BeforeValidator(_rate)]
+
 CHOICES: Choices = {"method": METHODS, "partition": RECIPES}
 
 
@@ -36,7 +45,10 @@ class Config(Settings):
     rounds: int = Field(40, ge=1, description="communication rounds")
     local_epochs: int = Field(1, ge=1, description="passes over a client's training data per round")
     batch_size: int = Field(32, ge=1, description="samples per step")
-    lr: float = Field(0.01, gt=0, description="learning rate of local SGD")
+    lr: Rate = Field(
+        "auto",
+        description="learning rate of local SGD; auto: chosen by a range test on training loss when a run starts",
+    )
     momentum: float = Field(0.0, ge=0, lt=1, description="momentum of local SGD, zero at the start of each round")
     weight_decay: float = Field(0.0, ge=0, description="L2 weight decay of local SGD")
     lr_decay: float = Field(1.0, gt=0, le=1, description="factor on all learning rates after each round")
@@ -68,6 +80,13 @@ class Config(Settings):
         if name is not None and name not in METRICS:
             raise ValueError(near(name, METRICS))
         return name
+
+    @property
+    def rate(self) -> float:
+        """The learning rate as a number. Raises ConfigError where nobody has settled it."""
+        if isinstance(self.lr, str):
+            raise ConfigError("lr = 'auto' has no number before a run starts; set lr, for example lr=0.1")
+        return self.lr
 
     @property
     def rows(self) -> int:

@@ -5,6 +5,7 @@ import platform
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
 from math import isfinite
@@ -35,6 +36,7 @@ from pomona.federation.states import Hold
 from pomona.federation.status import Status, ended, read_status, write_status
 from pomona.metrics.outcome import summarise
 from pomona.models.space import ParameterSpace
+from pomona.objective.range_test import Steps, range_test
 from pomona.record import EVENTS, Evaluation, Record, Result, RoundRow, gather, load, require_free, writing
 from pomona.scenario import Scenario
 from pomona.transport.processes import Inline, Workers
@@ -85,6 +87,7 @@ def simulate(
     if scenario.choice.reason:
         watcher.note(scenario.choice.reason)
     if out is None:
+        scenario = settled(scenario, watcher)
         hold = _kept(scenario, out, watcher)
         return _train(scenario, Record(None, scenario.config.tree()), watcher, Commits(None, 1, {}), hold)
     if not resume:
@@ -96,7 +99,7 @@ def simulate(
     hold = _kept(scenario, out, watcher)
     with locked(out), writing(out):
         probe(out)
-        return _recorded(scenario, out, watcher, resume, hold)
+        return _recorded(settled(scenario, watcher), out, watcher, resume, hold)
 
 
 def _recorded(scenario: Scenario, out: Path, watcher: Watcher, resume: bool, hold: Hold) -> Result:
@@ -134,6 +137,21 @@ def _attempt(scenario: Scenario, out: Path, watcher: Watcher, resume: bool, hold
             _note_moves(record.events[0]["versions"], versions(), watcher)
         commits = Commits(out, scenario.config.checkpoint_every, stamp, found)
         return _train(scenario, record, watcher, commits, hold)
+
+
+def settled(scenario: Scenario, watcher: Watcher) -> Scenario:
+    """The scenario with its learning rate as a number. Raises ConfigError under privacy, where nothing may be tried."""
+    config = scenario.config
+    if config.lr != "auto":
+        return scenario
+    if config.privacy:
+        raise ConfigError("lr = 'auto' looks at training losses, which privacy does not cover; set lr, e.g. lr=0.1")
+    steps = Steps(config.batch_size, config.momentum, config.weight_decay, config.seed)
+    sizes = [len(c.train) for c in scenario.partition.clients]
+    watcher.note("lr = auto: trying learning rates")
+    test = range_test(scenario.objective(), scenario.initial(), sizes, steps)
+    watcher.note(str(test))
+    return replace(scenario, config=config.model_copy(update={"lr": test.chosen}))
 
 
 def bf16_instructions() -> list[str]:

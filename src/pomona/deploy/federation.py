@@ -236,6 +236,11 @@ class Federation(Settings):
             raise ConfigError(f"section run: {fault}") from None
         if isinstance(config.method, FedAvgData):
             raise ConfigError("run.method = 'fedavg-data' hands samples to every client; silos keep theirs: use fedavg")
+        if config.lr == "auto":
+            raise ConfigError(
+                "run.lr must be a number, since no one party holds the data to find one; `pomona run` chooses one on "
+                "data like yours"
+            )
         return config
 
     @property

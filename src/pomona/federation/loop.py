@@ -84,7 +84,7 @@ def round_of(config: Config, number: int) -> Round:
     return Round(
         number=number,
         total=config.rounds,
-        lr=config.lr * decay,
+        lr=config.rate * decay,
         decay=decay,
         epochs=config.local_epochs,
         batch_size=config.batch_size,
