@@ -15,7 +15,7 @@ from pomona.errors import ConfigError
 TREE = {
     "name": "hospitals",
     "server": "fl.example.org:8443",
-    "run": {"method": {"name": "apple", "budget": 2}, "rounds": 20},
+    "run": {"method": {"name": "apple", "budget": 2}, "rounds": 20, "lr": 0.1},
     "task": {
         "kind": "image",
         "input_shape": [28, 28, 1],

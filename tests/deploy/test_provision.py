@@ -29,7 +29,7 @@ from pomona.errors import ConfigError, StorageError
 from pomona.methods import METHODS
 
 TASK = {"kind": "image", "input_shape": [8, 8, 1], "classes": ['a "b"', "é😀"], "scale": [16.0]}
-SETTINGS = {"name": "hospitals", "server": "fl.example.org:8443", "run": {"method": "apple"}, "task": TASK}
+SETTINGS = {"name": "hospitals", "server": "fl.example.org:8443", "run": {"method": "apple", "lr": 0.1}, "task": TASK}
 SHARED = {
     "README.md",
     "start.sh",
@@ -146,7 +146,7 @@ def test_the_server_and_the_silos_read_their_own_files(kit):
 )
 def test_a_silos_file_fits_other_kinds_of_data_and_privacy(tmp_path, task):
     privacy = {"noise_multiplier": 1.0, "max_grad_norm": 1.0, "delta": 1e-5, "epsilon_budget": 3.0}
-    run = {"method": "fedavg", "privacy": privacy}
+    run = {"method": "fedavg", "lr": 0.1, "privacy": privacy}
     provision(written(tmp_path, {"name": "north"}, task=task, run=run), tmp_path / "kits")
     home = tmp_path / "kits/north"
     data = SiloFile.load(home / "silo.toml").data
@@ -161,7 +161,7 @@ def test_a_silos_file_fits_other_kinds_of_data_and_privacy(tmp_path, task):
 @pytest.mark.parametrize("method", sorted(set(METHODS) - {"fedavg-data"}))
 def test_the_readme_says_what_leaves_the_silo(tmp_path, method):
     card = METHODS[method]().method().card
-    path = written(tmp_path, {"name": "north"}, run={"method": method}, share_scores=False)
+    path = written(tmp_path, {"name": "north"}, run={"method": method, "lr": 0.1}, share_scores=False)
     text = contents.silo(Federation.load(path), "north", "0" * 64, own_key=False)["README.md"].decode()
     assert f"signed with your key: {card.up}. " in text
     assert f"private with `{method}`: {card.private}." in text
@@ -191,7 +191,9 @@ def test_the_app_is_pinned_as_flower_bundles_it(kit, tmp_path):
 
 
 def test_the_apps_bytes_do_not_depend_on_the_federation_or_on_what_python_leaves_there(kit, tmp_path):
-    provision(written(tmp_path, {"name": "other"}, name="clinics", run={"method": "fedavg"}), tmp_path / "kits")
+    provision(
+        written(tmp_path, {"name": "other"}, name="clinics", run={"method": "fedavg", "lr": 0.1}), tmp_path / "kits"
+    )
     assert (tmp_path / "kits/server/app.sha256").read_bytes() == (kit / "north/app.sha256").read_bytes()
     cache = tmp_path / "kits/server/app/pomona_app/__pycache__"
     cache.mkdir()
