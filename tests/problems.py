@@ -24,12 +24,11 @@ class Quadratics:
     data: Resident = field(init=False)
     least_batch: int = 1
     layers: tuple[slice, ...] = field(init=False)
-    trained: int = field(init=False)
 
     def __post_init__(self) -> None:
         own = [torch.tensor(r) for r in self.rows]
         splits = {"train": own, "validation": own, "test": own}
-        d = self.trained = self.targets.shape[1]
+        d = self.targets.shape[1]
         self.layers = (slice(0, d - 1), slice(d - 1, d)) if d > 1 else (slice(0, d),)  # the last number is "the head"
         self.data = Resident(self.targets, self.targets, None, None, splits, "regression")
 

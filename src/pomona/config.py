@@ -68,7 +68,10 @@ class Config(Settings):
     membership: Membership = Field(Membership(), description="clients that join late, leave, or are never trained with")
     checkpoint_every: int = Field(1, ge=1, description="rounds between checkpoints; the last round always is one")
     eval_every: int = Field(1, ge=1, description="rounds between evaluations; the last round is always evaluated")
-    buffers: Buffers = Field("local", description="BatchNorm statistics: each client's own, or averaged with the model")
+    buffers: Buffers = Field(
+        "local",
+        description="statistics of a global model: each client's own, or the mean of those measured in training",
+    )
     metric: str | None = Field(
         None,
         description=f"what models are judged by: {', '.join(METRICS)}; chosen by the targets and labels if not set",

@@ -165,8 +165,10 @@ class Scenario:
     @cached_property
     def initial(self) -> Initial:
         """The models that training starts from."""
-        space = ParameterSpace(self.module(), self.config.buffers)
-        return Initial(lambda client: space.pack(self.module(client)).to(self.config.device), space.layers)
+        module = self.module()
+        space, device = ParameterSpace(module, self.config.buffers), self.config.device
+        statistics = space.pack(module)[space.trained :].to(device)
+        return Initial(lambda i: space.pack(self.module(i))[: space.trained].to(device), space.layers, statistics)
 
     def about(self) -> dict[str, Any]:
         """What the record says of it: sizes, label counts, hidden groups, hashes."""

@@ -86,6 +86,7 @@ def simulate(
     _note_slow(scenario.config, watcher)
     if scenario.choice.reason:
         watcher.note(scenario.choice.reason)
+    _note_unused(scenario, watcher)
     if out is None:
         scenario = settled(scenario, watcher)
         hold = _kept(scenario, out, watcher)
@@ -167,6 +168,16 @@ def _note_slow(config: Config, watcher: Watcher) -> None:
         watcher.note("this processor has no bf16 arithmetic (AMX, AVX512-BF16): bf16 is slower than fp32 here")
 
 
+def _note_unused(scenario: Scenario, watcher: Watcher) -> None:
+    """Say that averaged statistics were asked for where no model can use them."""
+    config = scenario.config
+    if scenario.initial.statistics.numel() and not config.method.method().server.global_model:
+        watcher.note(
+            f"buffers = average: {config.method.name} has no global model, so that each client's models have "
+            "BatchNorm statistics of its own data"
+        )
+
+
 def _note_moves(then: Mapping[str, str], now: Mapping[str, str], watcher: Watcher) -> None:
     """Say which versions are others than those that a run was begun with: its bits may differ from there on."""
     moved = [f"{name} {then.get(name)}, now {now.get(name)}" for name in differing(then, now)]
@@ -175,16 +186,10 @@ def _note_moves(then: Mapping[str, str], now: Mapping[str, str], watcher: Watche
 
 
 def require_possible(scenario: Scenario) -> None:
-    """Raise ConfigError for a method, a network and a device that do not go together."""
+    """Raise ConfigError for a method, settings and a device that do not go together."""
     config, method = scenario.config, scenario.config.method.method()
-    space = ParameterSpace(scenario.module(), config.buffers)
     if config.device == "cuda" and not torch.cuda.is_available():
         raise ConfigError("device = 'cuda', but PyTorch sees no GPU; set device=cpu")
-    if space.buffers and method.card.mixes:
-        raise ConfigError(
-            f"buffers = 'average', but {config.method.name} trains mixtures of models, which leave no one model's "
-            "BatchNorm statistics behind; set buffers=local"
-        )
     if config.momentum and method.card.plain_steps:
         raise ConfigError(f"momentum = {config.momentum}, but {config.method.name} assumes plain SGD; set momentum=0")
 

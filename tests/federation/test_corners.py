@@ -10,17 +10,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from torch import nn
 
 import pomona
 from pomona.config import read_overrides, resolve
 from pomona.errors import ConfigError, DivergedError, LockedError, StorageError
-from pomona.federation.clients import Clients, Visit
-from pomona.federation.loop import round_of
-from pomona.federation.round import Roster
 from pomona.personal import PersonalModel
 from pomona.scenario import Scenario
+from pomona.simulate import Silent
 from pomona.transport.processes import Workers
 from problems import tiny
 
@@ -57,45 +54,27 @@ def test_saved_models_with_batchnorm_answer_as_they_were_evaluated(tmp_path, buf
     assert [right(tmp_path / "r", scenario, c) for c in (0, 1)] == pytest.approx(last.accuracy)
 
 
-def test_mixtures_cannot_train_statistics_that_travel():
-    config = tiny("apple", model={"name": "resnet18"}, data={"name": "digits", "resize": 32}, buffers="average")
-    with pytest.raises(ConfigError, match="buffers=local"):
-        pomona.run(config)
+def test_without_a_global_model_averaged_statistics_are_said_to_be_the_clients_own(monkeypatch):
+    class Notes(Silent):
+        said = ()
+
+        def note(self, text):
+            self.said += (text,)
+
+    monkeypatch.setitem(sys.modules, "tests_normed", sys.modules[__name__])
+    runs, notes = [], Notes()
+    for buffers in ("average", "local"):
+        config = tiny("apple", model={"name": "tests_normed:normed"}, buffers=buffers)
+        runs.append(pomona.run(config, watcher=notes))
+    assert runs[0].evaluations == runs[1].evaluations
+    assert [r.bytes_up for r in runs[0].rounds] == [r.bytes_up for r in runs[1].rounds]
+    assert ["no global model" in text for text in notes.said] == [True]
 
 
 def test_a_method_that_assumes_plain_sgd_refuses_momentum_before_anything_is_written(tmp_path):
     with pytest.raises(ConfigError, match="momentum=0"):
         pomona.run(tiny("scaffold", momentum=0.9), tmp_path / "r")
     assert not (tmp_path / "r").exists()
-
-
-def test_decay_and_pull_leave_statistics_alone(monkeypatch):
-    """One round of FedAvg with heavy weight decay moves running variances exactly as without: they follow the data alone."""
-
-    def variances(**over):
-        config = tiny(
-            "fedprox",
-            {"mu": 3.0} if over else {"mu": 0.0},
-            model={"name": "tests_normed:normed"},
-            clients=1,
-            partition={"name": "iid"},
-            batch_size=1000,
-            buffers="average",
-            **over,
-        )
-        scenario = Scenario.prepare(config)
-        objective = scenario.objective()
-        method = config.method.method()
-        roster = Roster((len(scenario.partition.clients[0].train),))
-        clients = Clients(method.client, objective, scenario.initial, ((0,),), 0)
-        state = method.server.start(scenario.initial, roster, 0)
-        clients.begin((0,), roster, None)
-        round_ = round_of(config, 1)
-        (reply,) = clients.visit(Visit(round_, roster, (0,)), method.server.down(state, (0,), roster, round_))
-        return reply.uplink["model"][objective.trained :]
-
-    monkeypatch.setitem(sys.modules, "tests_normed", sys.modules[__name__])
-    assert torch.equal(variances(), variances(weight_decay=5.0))
 
 
 def normed(settings, input_shape, n_outputs, vocabulary):

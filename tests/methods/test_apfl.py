@@ -158,17 +158,3 @@ def test_absent_clients_are_unchanged_and_own_models_stay_home():
     assert torch.equal(run.state(1).model, v)
     assert torch.equal(run.state(1).alpha, alpha)
     assert all(reply.uplink.keys() == {"model"} for reply in run.replies)
-
-
-def test_statistics_behind_the_last_layer_are_the_mixtures():
-    """The last number of a row is no part of any layer. Before the only step, v there is 7 and w is w0: .75 w0 + .25 * 7."""
-    problem = quadratics(1)
-    problem.layers = (slice(0, 4),)
-    run = Federation(Apfl(alpha=0.25).method(), problem)
-    v = torch.full((1, 5), 7.0, dtype=torch.float64)
-    run.set_state(0, replace(run.state(0), model=v))
-    run.round(a_round())
-    assert run.state(0).model[0, 4].item() == pytest.approx(0.75 * run.initial()[4].item() + 0.25 * 7)
-    assert run.state(0).model[0, 3].item() == pytest.approx(
-        7 - 0.1 * 0.25 * (0.75 * run.initial()[3] + 0.25 * 7 - problem.targets[:, 3].mean()).item()
-    )

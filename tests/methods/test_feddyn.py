@@ -102,16 +102,3 @@ def test_absent_clients_are_unchanged_and_linear_terms_stay_home():
     assert torch.equal(run.state(1).linear[0], before[1])
     assert not torch.equal(run.state(2).linear[0], before[2])
     assert all(reply.uplink.keys() == {"model"} for reply in run.replies)
-
-
-def test_statistics_behind_the_last_layer_have_no_linear_term():
-    """The last number of a row is no part of any layer: there, equal sizes make the method FedProx with mu = alpha."""
-    problem = quadratics(3)
-    problem.layers = (slice(0, 4),)
-    run, prox = Federation(FedDyn(alpha=0.5).method(), problem), Federation(FedProx(mu=0.5).method(), problem)
-    for number in (1, 2, 3):
-        run.round(a_round(number, **PASSES))
-        prox.round(a_round(number, **PASSES))
-    assert run.server.linear.mean(0).shape == (4,)
-    assert_close(run.server.model[4], prox.server[4])
-    assert not torch.isclose(run.server.model[:4], prox.server[:4], rtol=1e-6).any()

@@ -141,18 +141,3 @@ def test_only_changes_go_up():
         assert reply.uplink.keys() == {"model_delta", "control_delta"}
         assert_close(before[i] + reply.uplink["control_delta"], run.state(i).control[0])
         assert_close(w + reply.uplink["model_delta"], run.model(i, "local", "trained"))
-
-
-def test_statistics_behind_the_last_layer_have_no_variate():
-    """The last number of a row is no part of any layer: there, clients of equal size train as in FedAvg."""
-    problem = quadratics(3)
-    problem.layers = (slice(0, 4),)
-    run, avg = Federation(Scaffold().method(), problem), Federation(FedAvg().method(), problem)
-    for number in (1, 2, 3):
-        run.round(a_round(number, **PASSES))
-        avg.round(a_round(number, **PASSES))
-    assert run.server.controls.mean(0).shape == (4,)
-    for i in range(3):
-        ours, theirs = run.model(i, "local", "trained"), avg.model(i, "local", "trained")
-        assert_close(ours[4], theirs[4])
-        assert not torch.isclose(ours[:4], theirs[:4]).any()

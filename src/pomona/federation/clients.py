@@ -22,7 +22,7 @@ from pomona.federation.tree import apply, flatten, rebuild, row
 from pomona.methods.base import Client, Downlink, Initial, Received, Rows
 from pomona.metrics.final import full_metrics, score
 from pomona.metrics.metric import ACCURACY, Metric, compute
-from pomona.objective.cohort import Cohort
+from pomona.objective.cohort import STATISTICS, Cohort
 from pomona.objective.objective import Guarded, Objective
 from pomona.privacy.ledger import Position
 from pomona.rng import number
@@ -219,13 +219,16 @@ class Clients:
 
     def _serve(self, visit: Visit, ids: tuple[int, ...], received: Received) -> list[Reply]:
         began = perf_counter()
-        cohort = Cohort(self.objective, ids, visit.roster, visit.round, visit.trains, visit.watched)
+        statistics = received.get(STATISTICS)
+        cohort = Cohort(self.objective, ids, visit.roster, visit.round, visit.trains, visit.watched, statistics)
         train = self.client.adapt if visit.adapts and self.client.adapt else self.client.train
         with torch.random.fork_rng():
             # Dropout draws from PyTorch's global generators; here they have an address too.
             seed(number(self.seed, "forward", visit.round.number, *ids))
             own = working([self.state(i) for i in ids])
             state, uplink, info = train(own, received, cohort, visit.round)
+        if cohort.measured is not None:
+            uplink = {**uplink, STATISTICS: cohort.measured}
         losses, replies = cohort.training_losses(), []
         for k, client in enumerate(ids):
             scores = [

@@ -14,6 +14,7 @@ from pomona.federation.clients import Reply, Visit, stack
 from pomona.federation.commits import Commits
 from pomona.federation.lazy import Named, merged, only
 from pomona.federation.round import Roster, Round
+from pomona.federation.statistics import accompanied
 from pomona.federation.tree import flatten, rebuild
 from pomona.methods.base import Downlink, Initial, Server
 from pomona.metrics.metric import ACCURACY, Metric
@@ -129,6 +130,9 @@ class Loop:
     metric: Metric = ACCURACY
     _known: dict[tuple[str, str, str], dict[int, Known]] = field(default_factory=dict)
     _history: History = field(default_factory=History)
+
+    def __post_init__(self) -> None:
+        self.server = accompanied(self.server, self.initial)
 
     def run(self) -> Any:
         """All rounds that are not committed yet, and the closing evaluation. Returns the server's last state."""

@@ -76,7 +76,6 @@ def client(settings: Apfl) -> Client:
     def train(state: State, received: Received, cohort: Cohort, round_: Round) -> tuple[State, Uplink, Info]:
         cohort.observe("global", received["model"], "received")
         W, V, A = received["model"].clone(), state.model, state.alpha.unsqueeze(1)
-        statistics = slice(cohort.layers[-1].stop, None)
         rows = (W, V, A, velocities(W, round_), velocities(V, round_))
         for batch, w, v, a, velocity_w, velocity_v in cohort.steps(round_.epochs, *rows):
             mixed = torch.lerp(w, v, a)
@@ -88,8 +87,6 @@ def client(settings: Apfl) -> Client:
                 a.sub_(round_.lr * slope).clamp_(0, 1)
             descend(w, at_w, velocity_w, round_)
             descend(v, pushed, velocity_v, round_)
-            # Batch statistics are measured, not trained: those of the own model are the mixture's.
-            v[:, statistics] = mixed[:, statistics]
         cohort.observe("personal", torch.lerp(W, V, A), "trained")
         return State(V, A.squeeze(1)), {"model": W}, {"alpha": A.squeeze(1)}
 

@@ -295,7 +295,6 @@ CARD = Card(
         "column at the others from 0; a leaver's column and copies become 0; unseen: learns its DR row alone "
         "over standing cores"
     ),
-    mixes=True,
     departures=(
         "exponential scheduler eps^(r/L) as in the code; the printed e^(r/L) grows",
         "penalty with the paper's 1/2: mu is twice the published code's",

@@ -44,11 +44,13 @@ class Initial:
     """Initial models from the run's seed, the same for whoever asks.
 
     ``initial()`` is the common one, ``initial(i)`` client i's own.
-    ``layers`` are the slices of a row that hold one layer each, from input to output.
+    ``layers`` are the slices of a row that hold one layer each, from input to output; ``statistics`` (b,) those of
+    BatchNorm that travel beside a global model, empty where none do.
     """
 
     make: Callable[[int | None], Tensor]
     layers: tuple[slice, ...]
+    statistics: Tensor = field(default_factory=lambda: torch.empty(0))
 
     def __call__(self, client: int | None = None) -> Tensor:
         """The row (d,) that everybody starts from, or a client's own when one is named."""
@@ -67,6 +69,7 @@ class Server:
     ``separable``: aggregate touches nothing but what belongs to ids, so a copy of the state can serve one client that
     nobody else learns from.
     ``relays``: entries of the downlink whose rows are clients' uplinks, passed on unchanged, with the uplink's name.
+    ``global_model``: everybody receives one whole model, which clients observe as "global".
     """
 
     start: Callable[[Initial, Roster, int], Any]
@@ -76,6 +79,7 @@ class Server:
     expects: Callable[[Any], Uplink]
     separable: bool = False
     relays: Mapping[str, str] = field(default_factory=dict)
+    global_model: bool = False
 
 
 @dataclass(frozen=True)
@@ -103,7 +107,6 @@ class Card:
     ``keeps``: a client's history, what its state holds from round to round. ``joining``: what clients that join, leave,
     or were never trained with do to the method's numbers. ``needs``: what a round needs beyond any cohort's training
     data; ``validates``: every client needs validation samples.
-    ``mixes``: gradients are taken at mixtures of models, so that no one model's BatchNorm statistics are trained.
     ``plain_steps``: the update rule assumes SGD without momentum.
     """
 
@@ -118,7 +121,6 @@ class Card:
     needs: str = "any cohort"
     validates: bool = False
     departures: tuple[str, ...] = ()
-    mixes: bool = False
     plain_steps: bool = False
 
 
@@ -152,7 +154,10 @@ def averaging() -> Server:
     def aggregate(w: Tensor, uplink: Uplink, ids: tuple[int, ...], roster: Roster, round_: Round) -> Tensor:
         return weighted_mean(uplink["model"], roster.weights(ids))
 
-    return Server(start, down, aggregate, welcome=lambda w, *_: (w, w), expects=lambda w: {"model": w})
+    def expects(w: Tensor) -> Uplink:
+        return {"model": w}
+
+    return Server(start, down, aggregate, welcome=lambda w, *_: (w, w), expects=expects, global_model=True)
 
 
 def silent() -> Server:
@@ -201,11 +206,10 @@ def sgd(
     purpose: str = TRAINING,
 ) -> Tensor:
     """Local SGD on rows W (n, d), in place: ``epochs`` passes (the round's if None) over the training data."""
-    n = cohort.objective.trained  # the statistics behind the parameters are neither decayed nor pulled
     passes = round_.epochs if epochs is None else epochs
-    for batch, w, velocity in cohort.steps(passes, W, velocities(W[:, :n], round_), purpose=purpose):
+    for batch, w, velocity in cohort.steps(passes, W, velocities(W, round_), purpose=purpose):
         _, g = cohort.gradient(w, batch)
         if pull is not None:
             g = g + pull(w)
-        descend(w[:, :n], g[:, :n], velocity, round_)
+        descend(w, g, velocity, round_)
     return W

@@ -11,8 +11,7 @@ Acar, Zhao, Matas, Mattina, Whatmough, Saligrama. Federated learning based on dy
 
 lambda_i and h start at 0. A local solve to the optimum makes lambda_i = grad F_i(v_i); h is the mean of all lambda_i
 after every round, whoever took part, and vanishes at the federation's optimum. Weights are uniform, not n_i / n.
-Named models: ``global`` is w (the paper's cloud model) as received, ``local`` is v after training. Batch statistics
-inside a row are no weights and have no linear term.
+Named models: ``global`` is w (the paper's cloud model) as received, ``local`` is v after training.
 
 Differs from published code: alpha is the same for all clients (there: divided by a client's share of the samples);
 gradients are not clipped; the quadratic term pulls towards w only (there: it is part of the weight decay).
@@ -24,7 +23,6 @@ from typing import Literal
 import torch
 from pydantic import Field
 from torch import Tensor
-from torch.nn.functional import pad
 
 from pomona.federation.round import Roster, Round
 from pomona.methods.base import Card, Client, Downlink, Info, Initial, Method, Received, Rows, Server, Uplink, sgd
@@ -45,7 +43,7 @@ class FedDyn(Settings):
 
 @dataclass(frozen=True)
 class Cloud:
-    """The cloud model w (d,), and the clients' linear terms (N, t), t the number of trained parameters.
+    """The cloud model w (d,), and the clients' linear terms (N, d).
 
     h is their mean over the members: kept one by one, they can leave with their client.
     """
@@ -59,26 +57,29 @@ def server(alpha: float) -> Server:
 
     def begin(initial: Initial, roster: Roster, seed: int) -> Cloud:
         w = initial()
-        return Cloud(w, w.new_zeros(len(roster), initial.layers[-1].stop))
+        return Cloud(w, w.new_zeros(len(roster), len(w)))
 
     def down(state: Cloud, ids: tuple[int, ...], roster: Roster, round_: Round) -> Downlink:
         return {"model": Rows.same(state.model, len(ids))}
 
     def aggregate(state: Cloud, uplink: Uplink, ids: tuple[int, ...], roster: Roster, round_: Round) -> Cloud:
-        moved, t = uplink["model"] - state.model, state.linear.shape[1]
-        linear = state.linear.index_add(0, torch.tensor(ids, device=moved.device), moved[:, :t], alpha=-alpha)
+        moved = uplink["model"] - state.model
+        linear = state.linear.index_add(0, torch.tensor(ids, device=moved.device), moved, alpha=-alpha)
         h, mean = linear[roster.known].mean(0), state.model + moved.mean(0)
-        return Cloud(mean - pad(h / alpha, (0, len(mean) - t)), linear)
+        return Cloud(mean - h / alpha, linear)
 
     def welcome(state: Cloud, ids: tuple[int, ...], roster: Roster) -> tuple[Cloud, Tensor]:
         return state, state.model
 
-    return Server(begin, down, aggregate, welcome, expects=lambda state: {"model": state.model})
+    def expects(state: Cloud) -> Uplink:
+        return {"model": state.model}
+
+    return Server(begin, down, aggregate, welcome, expects, global_model=True)
 
 
 @dataclass(frozen=True)
 class State:
-    """What a client keeps: its linear term lambda_i (n, t)."""
+    """What a client keeps: its linear term lambda_i (n, d)."""
 
     linear: Tensor
 
@@ -87,15 +88,15 @@ def client(alpha: float) -> Client:
     """Local SGD on the regularised objective, from the received model."""
 
     def start(initial: Initial, roster: Roster, ids: tuple[int, ...], seed: int) -> State:
-        return State(initial().new_zeros(len(ids), initial.layers[-1].stop))
+        return State(torch.zeros_like(initial()).repeat(len(ids), 1))
 
     def train(state: State, received: Received, cohort: Cohort, round_: Round) -> tuple[State, Uplink, Info]:
-        w, t = received["model"], state.linear.shape[1]
+        w = received["model"]
         cohort.observe("global", w, "received")
-        linear = pad(state.linear, (0, w.shape[1] - t))
+        linear = state.linear
         local = sgd(cohort, w.clone(), round_, pull=lambda v: alpha * (v - w[: len(v)]) - linear[: len(v)])
         cohort.observe("local", local, "trained")
-        return State(state.linear - alpha * (local - w)[:, :t]), {"model": local}, {}
+        return State(linear - alpha * (local - w)), {"model": local}, {}
 
     return Client(start, train)
 

@@ -76,7 +76,7 @@ def client(settings: FedPHP) -> Client:
         return State(model, torch.zeros(len(ids), dtype=torch.bool, device=model.device))
 
     def train(state: State, received: Received, cohort: Cohort, round_: Round) -> tuple[State, Uplink, Info]:
-        w, n = received["model"], cohort.objective.trained
+        w = received["model"]
         cohort.observe("global", w, "received")
         W = received.get("start", w).clone()
         teachers = [
@@ -84,10 +84,10 @@ def client(settings: FedPHP) -> Client:
             for h, c in zip(state.inherited, cohort.clients, strict=True)
             if settings.transfer_weight and cohort.trains
         ]
-        for batch, v, velocity in cohort.steps(round_.epochs, W, velocities(W[:, :n], round_)):
+        for batch, v, velocity in cohort.steps(round_.epochs, W, velocities(W, round_)):
             lessons = [teacher.lesson(index) for teacher, index in zip(teachers, batch.indices, strict=False)]
             _, g = cohort.gradient(v, batch, lessons or None)
-            descend(v[:, :n], g[:, :n], velocity, round_)
+            descend(v, g, velocity, round_)
         cohort.observe("local", W, "trained")
 
         kept = state.seen.to(W) * (settings.mu * (round_.number - 1) / round_.total)

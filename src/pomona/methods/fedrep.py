@@ -13,7 +13,7 @@ Only phi travels, in both directions. ``personal, received`` is the received phi
 
 Differs from the paper: the mean over clients is weighted by samples, so that with all layers shared this is FedAvg.
 Differs from published code: it judges the averaged phi under the head of the round before, and fits the heads for ten
-epochs once, at the end. BatchNorm statistics stand with phi; they move in the head's epochs too, as in the code.
+epochs once, at the end.
 """
 
 from dataclasses import dataclass, replace
@@ -68,7 +68,7 @@ def server(settings: FedRep) -> Server:
     def start(initial: Initial, roster: Roster, seed: int) -> Tensor:
         return without(initial(), head(settings, initial.layers))
 
-    return replace(averaging(), start=start, welcome=unprepared)
+    return replace(averaging(), start=start, welcome=unprepared, global_model=False)
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def client(settings: FedRep) -> Client:
     def train(state: State, received: Received, cohort: Cohort, round_: Round) -> tuple[State, Uplink, Info]:
         part = head(settings, cohort.layers)
         W = insert(received["model"], state.head, part)
-        sgd_on(slice(part.start, cohort.objective.trained), cohort, W, round_, settings.head_epochs, "head")
+        sgd_on(part, cohort, W, round_, settings.head_epochs, "head")
         cohort.observe("personal", W, "received")
         sgd_on(slice(0, part.start), cohort, W, round_, round_.epochs, TRAINING)
         cohort.observe("personal", W, "trained")
@@ -106,23 +106,17 @@ def sgd_on(part: slice, cohort: Cohort, W: Tensor, round_: Round, epochs: int, p
 
 
 def upper(layers: Layers, count: int) -> slice:
-    """Where the ``count`` upper layers stand in a row; all layers are the whole row, with its statistics.
-
-    Statistics behind the parameters belong to the lower layers otherwise. Raises ConfigError unless that many exist.
-    """
+    """Where the ``count`` upper layers stand in a row. Raises ConfigError unless that many exist."""
     if not 0 <= count <= len(layers):
         raise ConfigError(
             f"method.shared or method.layers names more layers than the network has; set it to {len(layers)} or less"
         )
-    if count == len(layers):
-        return slice(0, None)
     return slice(layers[-count].start if count else layers[-1].stop, layers[-1].stop)
 
 
 def without(W: Tensor, part: slice) -> Tensor:
     """Rows (..., d) less a part: (..., d - p)."""
-    after = W[..., part.stop :] if part.stop is not None else W[..., :0]
-    return torch.cat([W[..., : part.start], after], dim=-1)
+    return torch.cat([W[..., : part.start], W[..., part.stop :]], dim=-1)
 
 
 def insert(rest: Tensor, values: Tensor, part: slice) -> Tensor:

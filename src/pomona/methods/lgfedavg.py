@@ -56,12 +56,12 @@ def server(shared: int) -> Server:
     def start(initial: Initial, roster: Roster, seed: int) -> Tensor:
         return initial()[upper(initial.layers, shared)]
 
-    return replace(averaging(), start=start, welcome=unprepared)
+    return replace(averaging(), start=start, welcome=unprepared, global_model=False)
 
 
 @dataclass(frozen=True)
 class State:
-    """A client's lower layers, and its BatchNorm statistics where a row has them: (n, d - g)."""
+    """A client's lower layers (n, d - g)."""
 
     lower: Tensor
 

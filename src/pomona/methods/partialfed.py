@@ -38,6 +38,7 @@ from pomona.methods.base import (
     Initial,
     Method,
     Received,
+    Server,
     Uplink,
     averaging,
     descend,
@@ -65,8 +66,13 @@ class PartialFed(Settings):
     def method(self) -> Method:
         """The two halves."""
         if self.rule == "adaptive":
-            return Method(averaging(), adaptive(self.temperature), replace(CARD, mixes=True))
-        return Method(averaging(), fixed(self.rule), CARD)
+            return Method(server(), adaptive(self.temperature), CARD)
+        return Method(server(), fixed(self.rule), CARD)
+
+
+def server() -> Server:
+    """FedAvg's server; nobody judges the mean that it hands out."""
+    return replace(averaging(), global_model=False)
 
 
 # Fix: the gates follow from the network.
@@ -126,11 +132,11 @@ def adaptive(temperature: float) -> Client:
 
     def train(state: State, received: Received, cohort: Cohort, round_: Round) -> tuple[State, Uplink, Info]:
         A, B, pi = received.get("start", received["model"]).clone(), state.last, state.logits
-        n, layer = cohort.objective.trained, layer_of(cohort.layers, A.shape[1]).to(A.device)
+        layer = layer_of(cohort.layers).to(A.device)
         cohort.observe("personal", torch.where((pi >= 0)[:, layer], A, B), "received")
 
         noise = [stream(round_.seed, "gates", round_.number, c) for c in cohort.clients]
-        sources = (A, B, velocities(A[:, :n], round_), velocities(A[:, :n], round_), pi)
+        sources = (A, B, velocities(A, round_), velocities(A, round_), pi)
         for batch, a, b, va, vb, logits in cohort.steps(round_.epochs, *sources):
             drawn = [torch.from_numpy(s.logistic(size=pi.shape[1])) for s in noise[: len(a)]]
             soft = logits + torch.stack(drawn).to(logits)
@@ -139,7 +145,7 @@ def adaptive(temperature: float) -> Client:
 
             W, velocity = torch.where(z, a, b), torch.where(z[:, : va.shape[1]], va, vb)
             _, g = cohort.gradient(W, weights)
-            descend(W[:, :n], g[:, :n], velocity, round_)
+            descend(W, g, velocity, round_)
             for source, v, chosen in ((a, va, z), (b, vb, ~z)):
                 source[chosen] = W[chosen]
                 v[chosen[:, : v.shape[1]]] = velocity[chosen[:, : v.shape[1]]]
@@ -156,9 +162,9 @@ def adaptive(temperature: float) -> Client:
     return Client(start, train, private=("logits",))
 
 
-def layer_of(layers: tuple[slice, ...], d: int) -> Tensor:
-    """The layer of each number of a row (d,); what stands behind all layers counts as the first."""
-    layer = torch.zeros(d, dtype=torch.long)
+def layer_of(layers: tuple[slice, ...]) -> Tensor:
+    """The layer of each number of a row (d,)."""
+    layer = torch.empty(layers[-1].stop, dtype=torch.long)
     for number, part in enumerate(layers):
         layer[part] = number
     return layer

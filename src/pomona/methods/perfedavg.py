@@ -65,7 +65,7 @@ def client(settings: PerFedAvg) -> Client:
     """Trains for what comes out of one step."""
 
     def train(state: None, received: Received, cohort: Cohort, round_: Round) -> tuple[None, Uplink, Info]:
-        w, alpha, n = received["model"], settings.alpha * round_.decay, cohort.objective.trained
+        w, alpha = received["model"], settings.alpha * round_.decay
         outer = round_ if settings.beta is None else replace(round_, lr=settings.beta * round_.decay)
         W = received.get("start", w).clone()
         cohort.observe("global", w, "received")
@@ -73,12 +73,12 @@ def client(settings: PerFedAvg) -> Client:
             cohort.observe("personal", adapted(cohort, W.clone(), alpha), "received")
 
         inner, third = (cohort.steps(round_.epochs, purpose=p) for p in ("adaptation", "curvature"))
-        for batch, v, velocity in cohort.steps(round_.epochs, W, velocities(W[:, :n], round_)):
+        for batch, v, velocity in cohort.steps(round_.epochs, W, velocities(W, round_)):
             _, g = cohort.gradient(v, next_batch(inner))
             _, g = cohort.gradient(v - alpha * g, batch)
             if settings.order == "hf":
                 g = g - alpha * curvature(cohort, v, g, next_batch(third))
-            descend(v[:, :n], g[:, :n], velocity, outer)
+            descend(v, g, velocity, outer)
         return None, {"model": W}, {}
 
     return Client(nothing, train)

@@ -13,8 +13,7 @@ All control variates start at 0, so that the mean of the c_i is c after every ro
 uniform, not n_i / n. Named models: ``global`` is w as received, ``local`` is y after training.
 
 Option II reads the mean gradient off the distance that plain SGD went; momentum goes 1 / (1 - momentum) times as far,
-and the variates overshoot round by round: a run with momentum is refused. Batch statistics inside a row are no
-weights and have no control variate.
+and the variates overshoot round by round: a run with momentum is refused.
 
 Differs from published code: K is the number of steps taken, short last batches included. A client without a step keeps
 its c_i.
@@ -26,7 +25,6 @@ from typing import Literal
 import torch
 from pydantic import Field
 from torch import Tensor
-from torch.nn.functional import pad
 
 from pomona.errors import ConfigError
 from pomona.federation.round import Roster, Round
@@ -61,7 +59,7 @@ class Scaffold(Settings):
 
 @dataclass(frozen=True)
 class Center:
-    """The server's model w (d,), and the clients' control variates c_i (N, t), t the number of trained parameters.
+    """The server's model w (d,), and the clients' control variates c_i (N, d).
 
     c is their mean over the members: kept one by one, they can leave with their client.
     """
@@ -75,7 +73,7 @@ def server(settings: Scaffold) -> Server:
 
     def begin(initial: Initial, roster: Roster, seed: int) -> Center:
         w = initial()
-        return Center(w, w.new_zeros(len(roster), initial.layers[-1].stop))
+        return Center(w, w.new_zeros(len(roster), len(w)))
 
     def down(state: Center, ids: tuple[int, ...], roster: Roster, round_: Round) -> Downlink:
         c = state.controls[roster.known].mean(0)
@@ -89,19 +87,22 @@ def server(settings: Scaffold) -> Server:
     def expects(state: Center) -> Uplink:
         return {"model_delta": state.model, "control_delta": state.controls[0]}
 
-    return Server(begin, down, aggregate, welcome=lambda state, *_: (state, state.model), expects=expects)
+    def welcome(state: Center, ids: tuple[int, ...], roster: Roster) -> tuple[Center, Tensor]:
+        return state, state.model
+
+    return Server(begin, down, aggregate, welcome, expects, global_model=True)
 
 
 @dataclass(frozen=True)
 class State:
-    """What a client keeps: its control variate c_i (n, t)."""
+    """What a client keeps: its control variate c_i (n, d)."""
 
     control: Tensor
 
 
 def start(initial: Initial, roster: Roster, ids: tuple[int, ...], seed: int) -> State:
     """Control variates of zero."""
-    return State(initial().new_zeros(len(ids), initial.layers[-1].stop))
+    return State(torch.zeros_like(initial()).repeat(len(ids), 1))
 
 
 def train(state: State, received: Received, cohort: Cohort, round_: Round) -> tuple[State, Uplink, Info]:
@@ -111,7 +112,7 @@ def train(state: State, received: Received, cohort: Cohort, round_: Round) -> tu
     w, c = received["model"], received["control"]
     cohort.observe("global", w, "received")
     local, steps = w.clone(), w.new_zeros(len(w), 1)
-    drift = pad(c - state.control, (0, w.shape[1] - c.shape[1]))
+    drift = c - state.control
     for batch, y, d, k, velocity in cohort.steps(round_.epochs, local, drift, steps, velocities(local, round_)):
         _, g = cohort.gradient(y, batch)
         descend(y, g + d, velocity, round_)
@@ -119,7 +120,7 @@ def train(state: State, received: Received, cohort: Cohort, round_: Round) -> tu
     cohort.observe("local", local, "trained")
 
     went = steps * round_.lr
-    mean_gradient = (w - local)[:, : c.shape[1]] / went
+    mean_gradient = (w - local) / went
     delta = torch.where(went > 0, mean_gradient - c, 0.0)
     return State(state.control + delta), {"model_delta": local - w, "control_delta": delta}, {}
 

@@ -40,10 +40,10 @@ class Entry:
 class ParameterSpace:
     """R^d for one architecture.
 
-    ``size`` is d, the length of a row: all parameters and, with ``buffers="average"``, the floating-point buffers
-    (BatchNorm statistics) behind them, so that statistics travel and mix with their model. With ``"local"`` they are no
-    part of a model: whoever evaluates one estimates them on its own training data. ``layers`` are slices of a row, one
-    a layer from input to output.
+    ``trained`` is the length of a row of parameters, which is all that a method handles. ``size`` is that of a whole
+    row: with ``buffers="average"`` the floating-point buffers (BatchNorm statistics) stand behind the parameters of a
+    model that was received from all. A row without them is evaluated with statistics estimated on the client's own
+    training data; with ``"local"`` every row is. ``layers`` are slices of a row, one a layer from input to output.
     """
 
     def __init__(self, module: nn.Module, buffers: Buffers = "local") -> None:
@@ -76,6 +76,10 @@ class ParameterSpace:
                 "the model's layers are registered in pieces; register each submodule's parameters together"
             )
         return slices
+
+    def statistics_in(self, rows: Tensor) -> tuple[Entry, ...]:
+        """The buffers that rows (..., d) hold: all of the space's, or none where rows end with the parameters."""
+        return self.buffers if rows.shape[-1] > self.trained else ()
 
     @property
     def entries(self) -> tuple[Entry, ...]:

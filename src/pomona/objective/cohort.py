@@ -16,6 +16,8 @@ from pomona.objective.objective import Guarded, Objective
 
 When = Literal["received", "trained"]
 TRAINING = "training"
+STATISTICS = "statistics"  # the entry of a downlink and of an uplink
+GLOBAL = "global"  # the model that everybody receives
 
 
 @dataclass
@@ -29,6 +31,8 @@ class Cohort:
         trains: False for a visit that only evaluates: the training passes are empty, and what comes back is discarded.
         watched: which moments are evaluated in this call ("received", "trained"); a method may skip work that only
             serves an evaluation when ``watches`` says no.
+        statistics: of BatchNorm (n, b), as received with the global model; None where none travel.
+        measured: those statistics (n, b) after the training passes so far.
         observed: (model, when) -> rows (n, d), filled by ``observe``.
     """
 
@@ -38,11 +42,16 @@ class Cohort:
     round: Round
     trains: bool = True
     watched: frozenset[str] = frozenset()
+    statistics: Tensor | None = None
+    measured: Tensor | None = field(init=False)
     observed: dict[tuple[str, When], Tensor] = field(default_factory=dict)
     _losses: list[float] = field(init=False)
     _samples: list[int] = field(init=False)
+    _unmeasured: int | None = None  # the step of the round's first training pass whose batch nobody has measured
+    _passed: bool = False
 
     def __post_init__(self) -> None:
+        self.measured = None if self.statistics is None else self.statistics.clone()
         self._losses, self._samples = [0.0] * len(self.clients), [0] * len(self.clients)
 
     @property
@@ -75,7 +84,11 @@ class Cohort:
             )
             for c in self.clients
         ]
+        training, first = purpose == TRAINING, not self._passed
+        self._passed |= training
         for batch in in_step(streams, purpose):
+            if training:
+                self._unmeasured = batch.step if first else None
             active = len(batch.indices)
             yield batch, *(t[:active] for t in rows)
 
@@ -86,7 +99,10 @@ class Cohort:
 
         A method that needs G from a coordinate on only says so by ``above``: G may be 0 before it.
         """
-        losses, G = self.objective.gradient(W, batch.indices, criterion, above)
+        if self.measured is not None and (batch.purpose, batch.step) == (TRAINING, self._unmeasured):
+            losses, G = self._measuring(self.measured[: len(W)], W, batch, criterion, above)
+        else:
+            losses, G = self.objective.gradient(W, batch.indices, criterion, above)
         for k, (loss, index) in enumerate(zip(losses.tolist(), batch.indices, strict=True)):
             if not isfinite(loss):
                 raise DivergedError(
@@ -98,6 +114,25 @@ class Cohort:
                 self._samples[k] += len(index)
         return losses, G
 
+    def _measuring(
+        self,
+        statistics: Tensor,
+        W: Tensor,
+        batch: Batch,
+        criterion: Criterion | list[RowCriterion] | None,
+        above: int,
+    ) -> tuple[Tensor, Tensor]:
+        """As ``gradient``; ``statistics`` (n, b) take in the batch as rows W see it, in place.
+
+        A batch counts once, at the first model that asks about it: in the first training pass of a round this is the
+        copy of what was received, or close to it.
+        """
+        rows = torch.cat([W, statistics], 1)
+        losses, G = self.objective.gradient(rows, batch.indices, criterion, above)
+        statistics.copy_(rows[:, W.shape[1] :])
+        self._unmeasured = None
+        return losses, G[:, : W.shape[1]]
+
     def loss(self, W: Tensor, split: str) -> Tensor:
         """Mean losses (n,) of rows W on each client's whole split; NaN where a client has no such samples."""
         each = (self.objective.losses(row, c, split).mean() for row, c in zip(W, self.clients, strict=True))
@@ -108,9 +143,13 @@ class Cohort:
         return when in self.watched
 
     def observe(self, model: str, W: Tensor, when: When) -> None:
-        """Name the rows W (n, d) that are evaluated: the one line that says which model a method is judged by."""
+        """Name the rows W (n, d) that are evaluated: the one line that says which model a method is judged by.
+
+        The global model is evaluated with the statistics that came with it, any other with the client's own.
+        """
         if self.watches(when):
-            self.observed[model, when] = W.clone()
+            beside = [self.statistics] if model == GLOBAL and self.statistics is not None else []
+            self.observed[model, when] = torch.cat([W, *beside], 1)
 
     def training_losses(self) -> list[float | None]:
         """Mean training loss per client over the steps taken so far; None before the first, or if it is not shown."""

@@ -41,7 +41,7 @@ class LoopObjective:
     ) -> None:
         self.space = space
         self.data = data
-        self.trained, self.layers, self.norms = space.trained, space.layers, _norms(module, space)
+        self.layers, self.norms = space.layers, _norms(module, space)
         self.least_batch = 2 if space.has_statistics else 1  # the variance of one sample is no statistic
         self._module = module
         self._criterion = criterion
@@ -50,6 +50,7 @@ class LoopObjective:
         self._parameters = [named[e.name] for e in space.parameters]
         buffers = dict(module.named_buffers())
         self._buffers = [buffers[e.name] for e in space.buffers]
+        self._own = [buffer.data for buffer in self._buffers]
         exact = precision == "fp32" and data.x.device.type == "cpu"
         self._chain = Chain.of(module, space) if exact else None
 
@@ -82,9 +83,7 @@ class LoopObjective:
     @torch.no_grad()
     def outputs(self, row: Tensor, client: int, split: str) -> tuple[Tensor, Tensor]:
         """Outputs (b, K) of one model row (d,) on all of a client's split, and the targets, in its rows' order."""
-        self._point_at(row)
-        if self.space.has_statistics and not self.space.buffers:
-            self._estimate_statistics(client)
+        self._evaluable(row, client)
         self._module.eval()
         index = self.data.rows[split][client]
         outputs = [self._forward(part) for part in index.split(EVALUATION_BATCH)]
@@ -111,11 +110,9 @@ class LoopObjective:
     @torch.no_grad()
     def tensors(self, row: Tensor, client: int) -> dict[str, Tensor]:
         """A model row (d,) as named tensors, with the buffers it is evaluated with at a client."""
-        self._point_at(row)
-        if self.space.has_statistics and not self.space.buffers:
-            self._estimate_statistics(client)
-        buffers = {k: b.clone() for k, b in self._module.named_buffers() if b.is_floating_point()}
-        return self.space.unpack(row) | buffers
+        self._evaluable(row, client)
+        tensors = [*self._module.named_parameters(), *self._module.named_buffers()]
+        return {k: t.detach().contiguous().clone() for k, t in tensors if t.is_floating_point()}
 
     def losses(self, row: Tensor, client: int, split: str) -> Tensor:
         """Per-sample losses (b,) of one model row on all of a client's split."""
@@ -169,8 +166,18 @@ class LoopObjective:
     def _point_at(self, row: Tensor) -> None:
         for entry, parameter in zip(self.space.parameters, self._parameters, strict=True):
             parameter.data = entry.view(row)
-        for entry, buffer in zip(self.space.buffers, self._buffers, strict=True):
-            buffer.data = entry.view(row)
+        if self.space.statistics_in(row):
+            for entry, buffer in zip(self.space.buffers, self._buffers, strict=True):
+                buffer.data = entry.view(row)
+        else:
+            for own, buffer in zip(self._own, self._buffers, strict=True):
+                buffer.data = own
+
+    def _evaluable(self, row: Tensor, client: int) -> None:
+        """Point at a row, with statistics of a client's own where the row brings none."""
+        self._point_at(row)
+        if self.space.has_statistics and not self.space.statistics_in(row):
+            self._estimate_statistics(client)
 
     def _estimate_statistics(self, client: int) -> None:
         """BatchNorm statistics of the model pointed at, as plain averages over the client's training batches."""
@@ -188,7 +195,7 @@ class LoopObjective:
 
 
 def _norms(module: nn.Module, space: ParameterSpace) -> tuple[slice, ...]:
-    """The slices of a row that belong to normalisation layers: their parameters and their statistics."""
+    """The slices of a row that belong to normalisation layers."""
     kinds = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm)
     paths = {path for path, part in module.named_modules() if isinstance(part, kinds)}
-    return tuple(slice(e.start, e.stop) for e in space.entries if e.name.rpartition(".")[0] in paths)
+    return tuple(slice(e.start, e.stop) for e in space.parameters if e.name.rpartition(".")[0] in paths)

@@ -12,13 +12,17 @@ from pomona.privacy.ledger import Position
 
 
 class Objective(Protocol):
-    """Losses and gradients of model rows. Nothing else in the product reads samples."""
+    """Losses and gradients of model rows. Nothing else in the product reads samples.
+
+    A row (d,) holds a model's parameters. Where statistics of BatchNorm travel with a model, they may stand behind
+    them: training then moves them in place, and evaluation uses them. A row without is evaluated with statistics
+    estimated on the client's own training data.
+    """
 
     data: Resident
     least_batch: int  # samples that a training step needs
-    trained: int  # length of a row's trained part; buffers that travel with a model stand behind it
     layers: tuple[slice, ...]  # of a row, one a layer from input to output
-    norms: tuple[slice, ...]  # of a row, what belongs to normalisation layers, their statistics included
+    norms: tuple[slice, ...]  # of a row, the parameters of normalisation layers
 
     def gradient(
         self,

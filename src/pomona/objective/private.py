@@ -58,7 +58,7 @@ class PrivateObjective:
     ) -> None:
         refuse_statistics(module)
         self.inner, self.data = inner, inner.data
-        self.trained, self.layers, self.norms = inner.trained, inner.layers, inner.norms
+        self.layers, self.norms = inner.layers, inner.norms
         self.least_batch = 1
         self.shows_losses = "training-loss" in settings.acknowledge
         self._space, self._settings, self._folder = space, settings, folder

@@ -51,7 +51,7 @@ class StackedObjective:
         single = LoopObjective(module, space, data, criterion, precision)
         self.outputs, self.features, self.tensors = single.outputs, single.features, single.tensors
         self.losses, self.criterion = single.losses, single.criterion
-        self.trained, self.layers, self.norms = single.trained, single.layers, single.norms
+        self.layers, self.norms = single.layers, single.norms
         self.least_batch = single.least_batch
         self.space, self.data = space, data
         self._module, self._precision, self._memory = module, precision, memory
@@ -77,7 +77,7 @@ class StackedObjective:
         Backpropagation stops ``above`` the parameters that nobody asks for: G may be 0 before this coordinate.
         """
         losses, G = torch.empty(len(W), device=W.device), torch.empty_like(W)
-        G[:, :above] = G[:, self.trained :] = 0
+        G[:, :above] = G[:, self.space.trained :] = 0
         self._module.train()
         for part in self._chunks(W, [len(i) for i in indices]):
             own = criterion[part] if isinstance(criterion, list) else criterion or self.criterion
@@ -121,7 +121,7 @@ class StackedObjective:
         parts = torch.autograd.grad(losses.sum(), [parameters[entry.name] for entry in wanted])
         for entry, part in zip(wanted, parts, strict=True):
             entry.view(G).copy_(part)
-        for entry in self.space.buffers:
+        for entry in self.space.statistics_in(W):
             entry.view(W).copy_(buffers[entry.name])
         return losses.detach()
 
@@ -132,7 +132,7 @@ class StackedObjective:
         """
         parameters = {e.name: e.view(W).detach().requires_grad_() for e in self.space.parameters}
         loose = {k: b.expand(len(W), *b.shape) for k, b in self._module.named_buffers() if b.is_floating_point()}
-        buffers = loose | {e.name: e.view(W) for e in self.space.buffers}
+        buffers = loose | {e.name: e.view(W) for e in self.space.statistics_in(W)}
         return parameters, {k: b.detach().clone(memory_format=torch.contiguous_format) for k, b in buffers.items()}
 
     def _forward(

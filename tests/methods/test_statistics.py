@@ -1,0 +1,110 @@
+"""BatchNorm statistics that travel (``buffers = "average"``): of every method, whatever it does with its rows."""
+
+import sys
+
+import pytest
+import torch
+from test_conformance import TABLE
+from torch import nn
+from torch.testing import assert_close
+
+import pomona
+from pomona.federation.clients import Clients, Visit, stack
+from pomona.federation.loop import round_of
+from pomona.federation.round import Roster
+from pomona.federation.statistics import Accompanied, accompanied
+from pomona.methods import METHODS
+from pomona.objective.cohort import STATISTICS
+from pomona.scenario import Scenario
+from problems import tiny
+
+EXTRAPOLATING = [("scaffold", {"server_lr": 1.5}), ("pfedme", {"beta": 2.0}), ("pfedme", {"lambda": 100.0})]
+CASES = [*TABLE, *EXTRAPOLATING]
+IDS = [name + "".join(f" {k}={v}" for k, v in settings.items()) for name, settings in CASES]
+ROUNDS = 3
+
+
+def first_of_all(settings, input_shape, n_outputs, vocabulary):
+    """BatchNorm over the raw pixels: what it measures depends on the samples alone, not on any weight."""
+    return nn.Sequential(nn.Flatten(), nn.BatchNorm1d(64), nn.Linear(64, n_outputs))
+
+
+def hidden(settings, input_shape, n_outputs, vocabulary):
+    """BatchNorm between two layers."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, n_outputs))
+
+
+@pytest.fixture(autouse=True)
+def own_networks(monkeypatch):
+    monkeypatch.setitem(sys.modules, "tests_networks", sys.modules[__name__])
+
+
+def rounds(name, settings, **over):
+    """Each round's replies, and the server's state after it; of a network that begins with BatchNorm."""
+    changed = {"model": {"name": "tests_networks:first_of_all"}, "buffers": "average", "local_epochs": 2, "clients": 3}
+    scenario = Scenario.prepare(tiny(name, settings, **changed, **over))
+    config, method, ids = scenario.config, scenario.config.method.method(), (0, 1, 2)
+    roster = Roster(tuple(len(c.train) for c in scenario.partition.clients))
+    server = accompanied(method.server, scenario.initial)
+    clients = Clients(method.client, scenario.objective(), scenario.initial, ((0,), (1,), (2,)), 0)
+    state = server.start(scenario.initial, roster, 0)
+    clients.begin(ids, roster, None)
+    for number in range(1, ROUNDS + 1):
+        round_ = round_of(config, number)
+        visit = Visit(round_, roster, ids, True, frozenset({"received", "trained"}), True)
+        replies = clients.visit(visit, server.down(state, ids, roster, round_))
+        state = server.aggregate(state, stack(replies, lambda r: r.uplink), ids, roster, round_)
+        clients.commit(ids)
+        yield replies, state, roster
+
+
+@pytest.mark.parametrize(("name", "settings"), CASES, ids=IDS)
+def test_statistics_follow_the_data_alone_and_are_only_averaged(name, settings):
+    """Under heavy decay they are FedAvg's without any, to the bit; the server's are the plain weighted mean of them.
+
+    A method without a global model sends none, and none are in its rows.
+    """
+    decay = {"weight_decay": 0.5, "lr": 0.02}
+    plain = rounds("fedavg-data" if name == "fedavg-data" else "fedavg", {})  # the one that has other data
+    for (replies, state, roster), (fair, _, _) in zip(rounds(name, settings, **decay), plain, strict=True):
+        if not METHODS[name](**settings).method().server.global_model:
+            assert not any(STATISTICS in reply.uplink for reply in replies)
+            assert all(t.shape[-1] <= 64 * 2 + 650 for r in replies for t in r.uplink.values() if t.dim())
+            continue
+        measured = [reply.uplink[STATISTICS] for reply in replies]
+        assert all(torch.equal(own, other.uplink[STATISTICS]) for own, other in zip(measured, fair, strict=True))
+        assert isinstance(state, Accompanied)
+        shares = (roster.shares / roster.shares.sum()).float()
+        assert_close(state.statistics, shares @ torch.stack(measured))
+
+
+@pytest.mark.parametrize(("name", "settings"), CASES, ids=IDS)
+def test_who_has_a_global_model_says_so(name, settings):
+    """ "global" is observed by the clients of exactly those methods whose server says that there is one."""
+    result = pomona.run(tiny(name, settings, rounds=1))
+    observed = {e.model for e in result.evaluations}
+    assert ("global" in observed) == METHODS[name](**settings).method().server.global_model
+
+
+def test_pfedme_learns_with_averaged_statistics():
+    """Its pull carried the statistics past the measured ones, farther every round, down to guessing: one in ten."""
+    changed = {"model": {"name": "tests_networks:hidden"}, "data": {"name": "digits", "train_limit": 600}}
+    result = pomona.run(tiny("pfedme", buffers="average", rounds=6, lr=0.1, **changed))
+    assert result.curve("personal", "trained")[-1].mean > 0.5
+    assert result.curve("global", "received")[-1].mean > 0.5
+
+
+def test_the_servers_step_does_not_reach_variances():
+    """SCAFFOLD's step beyond the mean made variances negative, and the loss of the global model not a number."""
+    changed = {"model": {"name": "tests_networks:hidden"}, "local_epochs": 3, "lr": 0.05, "rounds": 4}
+    result = pomona.run(tiny("scaffold", {"server_lr": 1.5}, buffers="average", **changed))
+    assert result.curve("global", "received")[-1].mean > 0.5
+
+
+def test_cfl_judges_updates_without_statistics():
+    """Update norms are those of the parameters: the same whether statistics are averaged or not."""
+    norms = []
+    for buffers in ("average", "local"):
+        result = pomona.run(tiny("cfl", model={"name": "tests_networks:hidden"}, buffers=buffers, rounds=2))
+        norms.append([r.info["update_norm"].tolist() for r in result.rounds])
+    assert norms[0] == norms[1]
