@@ -55,6 +55,7 @@ class Config(Settings):
     seed: int = Field(0, ge=0, description="root of every random stream")
     clients: int = Field(12, ge=1, description="members of the federation; those of the data where it names them")
     participation: float = Field(1.0, gt=0, le=1, description="share of the clients in a round, drawn uniformly")
+    largest_share: float = Field(1.0, gt=0, le=1, description="most that one client weighs in a mean; 1: no limit")
     workers: int | None = Field(None, ge=1, description="worker processes; as many as cores if not set")
     state_memory: float = Field(
         0.5, gt=0, le=1, description="clients' states larger than this share of the machine's memory are kept on disk"

@@ -216,7 +216,7 @@ def _train(scenario: Scenario, record: Record, watcher: Watcher, commits: Commit
         _open(scenario, record)
     elif out:
         write_status(out, Status(state="running", round=commits.found.number))
-    roster = Roster(tuple(len(c.train) for c in scenario.partition.clients))
+    roster = Roster(tuple(len(c.train) for c in scenario.partition.clients), config.largest_share)
 
     vaults = ExitStack()
     folder = (out / VAULTS) if out else Path(vaults.enter_context(TemporaryDirectory()))

@@ -159,6 +159,8 @@ AGREED = [
     {"name": "clinics"},
     {"places": 8},
     {"wire": "bf16"},
+    {"most_samples": 1000},
+    {"run__largest_share": 1.0},
     {"run__rounds": 21},
     {"run__seed": 1},
     {"run__lr": 0.02},
@@ -208,6 +210,7 @@ def test_addresses_deadlines_and_the_roster_have_none():
 
 def test_a_default_written_out_is_the_same_agreement():
     assert agreement(run__local_epochs=1, task__targets="classes", places=7, wire="fp32") == agreement()
+    assert agreement(most_samples=10_000_000, run__largest_share=0.5) == agreement()
 
 
 # A silo's own file

@@ -38,8 +38,8 @@ def rehearse(
     from pomona.deploy.rehearsal.run import rehearse as rehearsed
 
     planned = Federation.load(federation)
-    silos = len(planned.silo)
-    config = resolve(EMBEDDED, planned.run, read_overrides(words), {"clients": silos, "workers": 1})
+    silos, weight = len(planned.silo), {"largest_share": planned.largest_share}
+    config = resolve(EMBEDDED, weight, planned.run, read_overrides(words), {"clients": silos, "workers": 1})
     folder = to or Path("rehearsals") / f"{planned.name}-{time.strftime('%Y%m%d-%H%M%S')}"
     if folder.exists():
         raise ConfigError(f"{folder} is there already; give another --out")

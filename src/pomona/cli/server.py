@@ -78,8 +78,7 @@ def _show(s: dict[str, Any]) -> None:
         lines.append(f"why: {s['reason']} (code {s['code']})")
     if s["certificate"]:
         lines.append(f"certificate valid until {s['certificate']}")
-    if s["warning"]:
-        lines.append(f"warning: {s['warning']}")
+    lines += [f"warning: {warning}" for warning in (s["warning"], *s["notes"]) if warning]
     for line in lines:
         out.print(line, highlight=False, markup=False)
     if s["silos"]:

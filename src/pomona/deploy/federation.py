@@ -22,6 +22,7 @@ PROTOCOL = 1  # of the messages between silos and server; another number is anot
 RANK: dict[Kind, int] = {"image": 3, "table": 1, "text": 1}
 RESERVED = {"authority", "server"}  # folders of the kits
 SPARE = 4  # places for newcomers where nobody said
+SHARE = 0.5  # most that a silo weighs where nobody said: no more than all others together
 
 # Keys of a run that every silo sets for itself, or that a federation sets in another place.
 ELSEWHERE = {
@@ -165,6 +166,7 @@ class Federation(Settings):
         ge=1,
         description="most silos ever; a newcomer takes a free place",
     )
+    most_samples: int = Field(10_000_000, ge=1, lt=2**53, description="most samples that a silo may claim")
     share_scores: bool = Field(True, description="silos send their accuracy and loss on their own test data")
     insecure: bool = Field(False, description="no TLS and no keys; on loopback only")
     run: Tree = Field({}, description="keys of a run, without those that every silo sets for itself")
@@ -213,6 +215,12 @@ class Federation(Settings):
         """Whether only processes of the server's machine can reach the server."""
         return Address.parse(self.server).loopback and Address.parse(self.bind).loopback
 
+    @property
+    def largest_share(self) -> float:
+        """The most that one silo weighs in a mean, as section run has it, or the federation's own default."""
+        value = self.run.get("largest_share", SHARE)
+        return float(value) if isinstance(value, int | float) and 0 < value <= 1 else SHARE
+
     def config(self) -> "Config":
         """The run, with a client for each place. Raises ConfigError for keys that do not belong into section run."""
         return self._config
@@ -228,7 +236,8 @@ class Federation(Settings):
             key = misplaced[0]
             raise ConfigError(f"run.{key} is no key of a federation: {ELSEWHERE[key]}")
         try:
-            config = resolve(named(self.run), {"clients": self.places, "workers": 1, "checkpoint_every": 1})
+            fixed = {"clients": self.places, "workers": 1, "checkpoint_every": 1}
+            config = resolve({"largest_share": SHARE}, named(self.run), fixed)
             # Nobody sees the labels of all, so what is not agreed on follows from the targets alone.
             metric = require(config.metric or USUAL[self.task.targets], self.task.targets)
             config = config.model_copy(update={"metric": metric.name})
@@ -245,11 +254,14 @@ class Federation(Settings):
 
     @property
     def agreement(self) -> str:
-        """SHA-256 in hex of what a silo agrees to: name, run, places, task, wire and protocol, defaults written out."""
+        """SHA-256 in hex of what a silo agrees to, defaults written out.
+
+        That is name, run, places, most_samples, task, wire and protocol.
+        """
         run = {k: v for k, v in self.config().tree().items() if k not in ELSEWHERE}
         task = self.task.model_dump(mode="json")
         agreed: dict[str, Any] = {"name": self.name, "run": run, "places": self.places, "task": task}
-        agreed |= {"wire": self.wire, "protocol": PROTOCOL}
+        agreed |= {"most_samples": self.most_samples, "wire": self.wire, "protocol": PROTOCOL}
         return hashlib.sha256(json.dumps(agreed, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 

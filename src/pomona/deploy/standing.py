@@ -8,8 +8,9 @@ from typing import Any
 
 from pomona.deploy.federation import Federation
 from pomona.deploy.processes import holder
-from pomona.deploy.server.book import Entry
+from pomona.deploy.server.book import Entry, samples
 from pomona.deploy.server.roster import entries
+from pomona.deploy.server.weight import counted, heavy
 from pomona.deploy.silo.attend import STATE
 from pomona.deploy.trust import certs
 from pomona.errors import PomonaError, StorageError
@@ -27,6 +28,8 @@ def server(folder: Path) -> Row:
     federation = Federation.read(folder / "federation.toml")
     state = folder / "run"
     said, live, held = read_status(state), _json(state / "live.json"), holder(state)
+    members, share = entries(folder), federation.largest_share
+    weighs = counted(samples(members), share)
     return {
         "federation": federation.name,
         "method": _method(federation),
@@ -46,12 +49,14 @@ def server(folder: Path) -> Row:
                 "silo": member.name,
                 "state": _state(member, live),
                 "samples": member.size,
+                "weight": weighs.get(member.name),
                 "joined": member.joined,
                 "left": member.left,
                 "why": live.get("why", {}).get(member.name, ""),
             }
-            for member in entries(folder)
+            for member in members
         ],
+        "notes": list(heavy(samples(members), share)),
     }
 
 

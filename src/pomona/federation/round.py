@@ -1,10 +1,13 @@
 """Who takes part and where training stands: the two frozen records that every method's functions receive."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
 from torch import Tensor
+
+from pomona.federation.share import limited
 
 
 @dataclass(frozen=True)
@@ -12,10 +15,12 @@ class Roster:
     """All clients of the federation, in id order, whether or not they take part in a round.
 
     ``sizes``: number of training samples per client; it leaves the client, once, when it registers. 0 for a client
-    that is no member now.
+    that is no member now. Methods weigh clients by ``shares`` and ``weights``, in which nobody counts for more than
+    ``largest`` of those that are averaged, see ``federation.share``.
     """
 
     sizes: tuple[int, ...]
+    largest: float = 1.0
 
     def __len__(self) -> int:
         return len(self.sizes)
@@ -32,7 +37,7 @@ class Roster:
 
     def only(self, ids: tuple[int, ...]) -> "Roster":
         """The roster with these clients for members."""
-        return Roster(tuple(size if i in ids else 0 for i, size in enumerate(self.sizes)))
+        return replace(self, sizes=tuple(size if i in ids else 0 for i, size in enumerate(self.sizes)))
 
     def plus(self, client: int, everybody: "Roster") -> "Roster":
         """The roster with one client more, whose size stands on another."""
@@ -40,14 +45,17 @@ class Roster:
 
     @cached_property
     def shares(self) -> Tensor:
-        """n_i / n for all clients, (N,) float64."""
-        sizes = torch.tensor(self.sizes, dtype=torch.float64)
-        return sizes / sizes.sum()
+        """n_i / n for all clients, (N,) float64, nobody above ``largest``."""
+        return _normed(limited(self.sizes, self.largest))
 
     def weights(self, ids: tuple[int, ...]) -> Tensor:
-        """n_i over the sum of those in ``ids``: weights (len(ids),) float64 of a mean over samples."""
-        sizes = torch.tensor([self.sizes[i] for i in ids], dtype=torch.float64)
-        return sizes / sizes.sum()
+        """n_i over the sum of those in ``ids``: weights (len(ids),) float64 of a mean, nobody above ``largest``."""
+        return _normed(limited([self.sizes[i] for i in ids], self.largest))
+
+
+def _normed(counted: Sequence[float]) -> Tensor:
+    sizes = torch.tensor(counted, dtype=torch.float64)
+    return sizes / sizes.sum()
 
 
 @dataclass(frozen=True)

@@ -73,7 +73,7 @@ def trace(scenario: Scenario, client: int, since: int, watcher: Watcher | None =
         return state, uplink, info
 
     torch.set_num_threads(1)
-    roster = Roster(tuple(len(c.train) for c in scenario.partition.clients))
+    roster = Roster(tuple(len(c.train) for c in scenario.partition.clients), config.largest_share)
     groups = grouped(roster.sizes, config.rows)
     half = replace(method.client, train=train)
     transport = Inline(lambda g: Clients(half, scenario.objective(), scenario.initial, g, config.seed), groups)

@@ -8,7 +8,7 @@ so that a server that goes on after a kill sees the same one.
 import fcntl
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -58,6 +58,7 @@ class Book:
             greet: called before a round's roster is settled, for silos that have come in the meantime.
         """
         self._path, self._places, self._greet = folder / BOOK, federation.places, greet
+        self.share, self._most = federation.largest_share, federation.most_samples
         self._insecure = federation.insecure
         if not self._path.exists():
             with self._changing():
@@ -103,10 +104,17 @@ class Book:
         """Raise ProtocolError unless the silo of a place has signed this; without keys nothing is signed."""
         entry = self.entries[place]
         if not self._insecure and not signed(entry.key, kind, said, signature):
-            raise ProtocolError(f"{entry.name}: the signature is not {entry.name}'s")
+            raise ProtocolError(f"the signature is not {entry.name}'s")
 
     def register(self, place: int, size: int) -> None:
-        """Write down how much data a silo has; what it said first stands. Raises ConfigError if it says another."""
+        """Write down how much data a silo has; what it said first stands.
+
+        Raises ConfigError if it says another number, or more than was agreed that a silo may have.
+        """
+        if size > self._most:
+            raise ConfigError(
+                f"{self.entries[place].name} says that it has {size:.4g} training samples, most_samples is {self._most}"
+            )
         known = self.entries[place].size
         if known is None:
             self._change(place, size=size)
@@ -127,7 +135,7 @@ class Book:
                 entries = [_settled(e, number) for e in self._read()[0]]
                 self._write(entries, number)
         sizes = [e.size or 0 if e.joined and e.joined <= number <= (e.left or number) else 0 for e in entries]
-        return Roster((*sizes, *[0] * (self._places - len(sizes))))
+        return Roster((*sizes, *[0] * (self._places - len(sizes))), self.share)
 
     def begun(self, number: int) -> tuple[int, ...]:
         """The silos that have been members in any round up to ``number``."""
@@ -167,6 +175,11 @@ class Book:
             yield
         finally:
             os.close(handle)
+
+
+def samples(entries: Sequence[Entry]) -> dict[str, int]:
+    """Training samples, as registered, of the silos that are members now or will be with the next round."""
+    return {e.name: e.size for e in entries if e.size and not e.revoked}
 
 
 def _settled(entry: Entry, number: int) -> Entry:

@@ -17,8 +17,9 @@ from pomona.data.dataset import Dataset
 from pomona.deploy.audit import Audit
 from pomona.deploy.federation import Federation
 from pomona.deploy.post import Post
-from pomona.deploy.server.book import Book
+from pomona.deploy.server.book import Book, samples
 from pomona.deploy.server.courier import Courier
+from pomona.deploy.server.weight import heavy
 from pomona.errors import LockedError, QuorumError, StorageError
 from pomona.federation import checkpoint
 from pomona.federation.commits import Commits, find
@@ -118,9 +119,11 @@ class News:
     audit: Audit
     record: Record
     _notes: list[str] = field(default_factory=list)
+    _heavy: Sequence[str] = ()
 
     def begin(self) -> None:
-        """Nothing has happened yet."""
+        """The silos that are there have said how much data they have."""
+        self._weigh()
 
     def note(self, text: str) -> None:
         """A line that the operator should see."""
@@ -130,6 +133,7 @@ class News:
 
     def round(self, row: RoundRow, evaluations: Sequence[Evaluation]) -> None:
         """A round is committed."""
+        self._weigh()
         entries = self.courier.book.entries
         present = [entries[i].name for i in row.cohort]
         refused = {e.name: t for t in row.refused for i, e in enumerate(entries) if t.startswith(f"client {i},")}
@@ -152,6 +156,14 @@ class News:
         self._notes = []
         self.audit.write("round", round=row.round, present=present, absent=live["absent"])
         print(f"round {row.round}: {len(present)} silos, {row.seconds:.1f} s", flush=True)  # noqa: T201 - its log
+
+    def _weigh(self) -> None:
+        """Say who weighs too much, whenever that has changed."""
+        book = self.courier.book
+        lines = heavy(samples(book.entries), book.share)
+        for line in lines if lines != self._heavy else ():
+            self.note(line)
+        self._heavy = lines
 
 
 def blank(federation: Federation) -> Scenario:

@@ -202,7 +202,7 @@ class Silo:
     def _initial(self, task: Task, key: str, j: int) -> bytes:
         """A place's row as the run starts."""
         server, scenario, place = self.method.server, self._seated(task), task.place
-        roster, first = Roster(task.sizes), round_of(scenario.config, 1)
+        roster, first = _roster(task, scenario.config), round_of(scenario.config, 1)
         begun = server.start(scenario.initial, roster, scenario.config.seed)
         return self._packed(server.down(begun, (place,), roster, first)[key].bank[j])
 
@@ -210,8 +210,8 @@ class Silo:
 
     def _visit(self, task: Task, down: Downlink, rows: Mapping[str, bytes]) -> tuple[Clients, Reply]:
         """Go on from the settled state; all that a silo evaluates it keeps."""
-        scenario, roster = self._seated(task), Roster(task.sizes)
-        config, place = scenario.config, task.place
+        scenario = self._seated(task)
+        config, place, roster = scenario.config, task.place, _roster(task, scenario.config)
         objective = scenario.private(self.state / "private" / "dp") if config.privacy else scenario.objective()
         clients = Clients(
             self.method.client, objective, scenario.initial, ((place,),), config.seed, metric=scenario.choice.metric
@@ -280,6 +280,11 @@ def seated(own: Scenario, federation: Federation, place: int, names: Mapping[int
     config: Config = federation.config().model_copy(update=known)
     titles = tuple(names.get(i, f"place {i}") for i in range(federation.places))
     return Scenario(config, own.dataset, replace(own.partition, clients=tuple(rows)), titles)
+
+
+def _roster(task: Task, config: Config) -> Roster:
+    """All places as the task counts their samples, and as the agreement lets them weigh."""
+    return Roster(task.sizes, config.largest_share)
 
 
 def _figure(score: Any) -> Figure:
