@@ -21,7 +21,7 @@ from pomona.deploy.server import courier
 from pomona.deploy.silo import tasks
 from pomona.deploy.wire import Task, name, seal, unseal
 from pomona.deploy.wire import read as parsed
-from pomona.errors import CheckpointError, QuorumError
+from pomona.errors import CheckpointError, ProtocolError, QuorumError
 from pomona.federation.clients import Clients
 from pomona.federation.loop import Loop
 from pomona.federation.status import read_status
@@ -47,13 +47,13 @@ def tensors(function):
     """Uplink bytes whose tensors are ``function``'s."""
 
     def change(data):
-        spec = {"core": torch.empty(CORE), "request": torch.empty(1, dtype=torch.long)}
-        return seal(function(unseal(data, spec, "fp32", 3)), "fp32", 3)
+        return seal(function(unseal(data, FORM, "fp32", 3)), "fp32", 3)
 
     return change
 
 
 CORE = 64 * 8 + 8 + 8 * 10 + 10  # parameters of the test's network
+FORM = {"core": torch.empty(CORE), "request": torch.empty(1, dtype=torch.long)}
 UPLINKS = {
     "F23 NaN": (tensors(lambda u: {**u, "core": u["core"].index_fill(0, torch.tensor([7]), torch.nan)}), "not finite"),
     "F24 a broadcastable shape": (tensors(lambda u: {**u, "core": u["core"][:1]}), "shape"),
@@ -74,6 +74,14 @@ def reasons(federation):
     return " | ".join(str(e.get("reason") or e.get("text", "")) for e in lines)
 
 
+def signed_again(silo, task, uplink):
+    """Signatures on the rows that were changed, as far as they can be read."""
+    try:
+        return silo._signatures(task, unseal(uplink, FORM, "fp32", 3))
+    except ProtocolError:
+        return {}
+
+
 def mistaken(patch, change):
     """Let silo-1 answer round 2 with another uplink, which it signs."""
     answer = tasks.Silo.answer
@@ -82,7 +90,7 @@ def mistaken(patch, change):
         body, uplink = answer(self, task, enclosed)
         if task.trains and task.number == 2 and self.file.name == "silo-1":
             uplink = change(uplink)
-            body = body.model_copy(update={"uplink": name(uplink)})
+            body = body.model_copy(update={"uplink": name(uplink), "rows": signed_again(self, task, uplink)})
         return body, uplink
 
     patch.setattr(tasks.Silo, "answer", answers)

@@ -13,8 +13,10 @@ from pathlib import Path
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MessageType, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
+from httpx import TransportError
 
 from pomona.deploy.post import Lost, Parcel
+from pomona.deploy.server.foreign import foreign
 from pomona.deploy.wire import Hello, Refused, Task, read, statement
 from pomona.errors import ProtocolError
 from pomona.settings import Settings
@@ -119,11 +121,20 @@ class Carrier:
         return ticket
 
     def fetch(self, tickets: Sequence[str]) -> dict[str, Parcel | Lost]:
-        """Pull what has come; of two answers to one message the first counts."""
+        """Pull what has come, one ticket at a time: an answer that Flower cannot read costs nobody else's."""
         answers: dict[str, Parcel | Lost] = {}
-        for message in self.grid.pull_messages(tickets) if tickets else ():
-            answers.setdefault(message.metadata.reply_to_message_id, received(message))
+        for ticket in tickets:
+            answers |= self._pulled(ticket)
         return answers
+
+    def _pulled(self, ticket: str) -> dict[str, Parcel | Lost]:
+        """The answer to one message, if it has come; of two the first counts. A SuperLink that is gone is no answer."""
+        try:
+            with foreign(TransportError):
+                found = [received(m) for m in self.grid.pull_messages([ticket])]
+        except ProtocolError as fault:
+            return {ticket: Lost(str(fault), again=False)}
+        return {ticket: found[0]} if found else {}
 
 
 def received(message: Message) -> Parcel | Lost:
@@ -131,10 +142,7 @@ def received(message: Message) -> Parcel | Lost:
     if message.has_error():
         code = message.error.code
         return Lost(f"Flower reports error {code}", again=code in AGAIN)
-    try:
-        return unpacked(message.content)
-    except ProtocolError as fault:
-        return Lost(str(fault), again=False)
+    return unpacked(message.content)
 
 
 def packed(parcel: Parcel) -> RecordDict:

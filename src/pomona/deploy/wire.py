@@ -112,7 +112,7 @@ class Figure(Settings):
     samples: Count
     loss: Loss | None = None
     accuracy: float | None = Field(None, ge=0, le=1)
-    value: float | None = None
+    value: Loss | None = None
 
 
 class Answer(Settings):

@@ -17,6 +17,8 @@ from pomona.deploy.federation import Federation
 from pomona.deploy.post import Lost, Parcel, Post
 from pomona.deploy.server.book import Book
 from pomona.deploy.server.errand import Errand, Packed
+from pomona.deploy.server.figures import figures
+from pomona.deploy.server.foreign import foreign
 from pomona.deploy.server.reception import GREETING, Reception
 from pomona.deploy.wire import (
     Answer,
@@ -28,11 +30,12 @@ from pomona.deploy.wire import (
     name,
     pack,
     read,
+    row_statement,
     statement,
     unseal,
 )
 from pomona.errors import ProtocolError
-from pomona.federation.clients import Reply, Score, Visit
+from pomona.federation.clients import Reply, Visit
 from pomona.federation.round import Roster
 from pomona.federation.tensorfile import DTYPES
 from pomona.methods.base import Downlink, Server
@@ -142,7 +145,8 @@ class Courier:
         nodes = self._reception.nodes
         open_ = set(errands)
         while open_ and monotonic() < began + self.federation.deadline:
-            online, left = self.post.online(), began + self.federation.deadline - monotonic()
+            online, now = self.post.online(), monotonic()
+            left = began + self.federation.deadline - now
             if any(nodes.get(place) not in online for place in open_):
                 self._reception.ask()  # a silo may be back under another node
             for place in open_ - set(waiting.values()):
@@ -159,7 +163,6 @@ class Courier:
                         open_.discard(place)
                 else:
                     self.absent |= self._reception.meet(ticket, parcel)
-            now = monotonic()
             last_seen |= {place: now for place in open_ if nodes.get(place) in online}
             patient = {place for place in open_ if now - last_seen[place] <= self.federation.patience}
             open_ &= patient | set(waiting.values())
@@ -215,25 +218,35 @@ class Courier:
         return self.post.send(self._reception.nodes[place], parcel, seconds)
 
     def _receive(self, place: int, errand: Errand, got: Parcel | Lost, visit: Visit) -> Reply | None:
-        """One answer; None where the silo counts as absent, or is asked again."""
-        silo = self._name(place)
+        """One answer, whatever it holds; None where the silo counts as absent, or is asked again."""
         if isinstance(got, Lost):
             errand.reason, errand.over = got.reason, not got.again or errand.attempts >= ATTEMPTS
             return None
         try:
-            if got.kind == "refused":
-                refused: Refused = read(Refused, got.body)
-                self.refused.add(silo)
-                errand.reason, errand.over = refused.fault, True
-                return None
-            answer: Answer = read(Answer, got.body)
-            self.book.require_signed(place, "answer", statement(answer), got.signature)
-            if answer.silo != silo or answer.task != errand.task.digest:
-                raise ProtocolError(f"{silo}: an answer to another task")
+            with foreign():
+                return self._answered(place, errand, got, visit)
         except ProtocolError as fault:
+            silo = self._name(place)
             self.refused.add(silo)
             errand.reason, errand.over = str(fault), True
-            return Reply(place, unread=fault) if visit.trains else None
+            if not visit.trains:
+                return None
+            self.audit.write("refused", silo=silo, round=visit.round.number, reason=errand.reason)
+            return Reply(place, unread=ProtocolError(f"{silo}: {fault}"))
+
+    def _answered(self, place: int, errand: Errand, got: Parcel, visit: Visit) -> Reply | None:
+        """What a silo answers. Raises ProtocolError, or anything else, for what cannot be used."""
+        silo = self._name(place)
+        if got.kind == "refused":
+            refused: Refused = read(Refused, got.body)
+            self.book.require_signed(place, "refused", statement(refused), got.signature)
+            self.refused.add(silo)
+            errand.reason, errand.over = refused.fault, True
+            return None
+        answer: Answer = read(Answer, got.body)
+        self.book.require_signed(place, "answer", statement(answer), got.signature)
+        if answer.silo != silo or answer.task != errand.task.digest:
+            raise ProtocolError("an answer to another task")
         self._held[place] = frozenset(answer.held)
         errand.up += got.size
         if answer.missing:
@@ -250,37 +263,40 @@ class Courier:
         return self._reply(place, answer, uplink, errand, visit)
 
     def _reply(self, place: int, answer: Answer, uplink: bytes, errand: Errand, visit: Visit) -> Reply:
-        scores = [Score(**s.model_dump()) for s in answer.scores]
-        fault = f"{answer.silo}: {answer.fault}" if answer.fault else ""
         reply = Reply(
             place,
             loss=answer.loss,
-            scores=scores,
+            scores=figures(answer, visit.watched, self.federation),
             seconds=answer.seconds,
-            fault=fault,
+            fault=f"{answer.silo}: {answer.fault}" if answer.fault else "",
             claim=(answer.run, answer.number, answer.samples),
             sent=(errand.down, errand.up),
         )
-        if fault or not visit.trains:
+        if reply.fault or not visit.trains:
             return reply
-        try:
-            if name(uplink) != answer.uplink:
-                raise ProtocolError(f"{answer.silo}: the uplink is not the one that was signed")
-            tensors = unseal(uplink, visit.expects, self.federation.wire, self.federation.places)
-            self._remember(place, answer, tensors)
-        except ProtocolError as unread:
-            return replace(reply, unread=unread)
+        if name(uplink) != answer.uplink:
+            raise ProtocolError("the uplink is not the one that was signed")
+        tensors = unseal(uplink, visit.expects, self.federation.wire, self.federation.places)
+        self._fresh[place] = self._signed_rows(place, answer, tensors)
         return replace(reply, uplink=tensors)
 
-    def _remember(self, place: int, answer: Answer, tensors: Mapping[str, Tensor]) -> None:
-        """Whose the rows are that will be passed on. Raises ProtocolError for one that its silo did not sign."""
+    def _signed_rows(self, place: int, answer: Answer, tensors: Mapping[str, Tensor]) -> list[tuple[str, Origin]]:
+        """The hashes of the rows that will be passed on, and whose they are.
+
+        Raises ProtocolError for a row that its silo did not sign: every receiver would refuse its whole task for it.
+        """
         fresh = []
         for tensor in self.server.relays.values():
-            row = pack(tensors[tensor], self.federation.wire, self.federation.places)
+            digest = name(pack(tensors[tensor], self.federation.wire, self.federation.places))
             signature = answer.rows.get(tensor, "")
             origin = Origin(silo=answer.silo, round=answer.number, tensor=tensor, signature=signature)
-            fresh.append((name(row), origin))
-        self._fresh[place] = fresh
+            said = row_statement(answer.agreement, answer.run, origin, digest)
+            try:
+                self.book.require_signed(place, "row", said, signature)
+            except ProtocolError as fault:
+                raise ProtocolError(f"its row {tensor!r}, which others would get: {fault}") from None
+            fresh.append((digest, origin))
+        return fresh
 
     def _name(self, place: int) -> str:
         return self.book.entries[place].name

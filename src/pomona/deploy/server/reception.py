@@ -9,6 +9,7 @@ from pomona.deploy.audit import Audit
 from pomona.deploy.federation import Federation
 from pomona.deploy.post import Lost, Parcel, Post
 from pomona.deploy.server.book import Book
+from pomona.deploy.server.foreign import foreign
 from pomona.deploy.wire import Greeting, Hello, Refused, read, statement
 from pomona.errors import ConfigError, ProtocolError
 
@@ -55,23 +56,38 @@ class Reception:
         if isinstance(got, Lost):
             return {}
         try:
-            if got.kind == "refused":
-                refused: Refused = read(Refused, got.body)
-                return self._turned_away(refused.silo, refused.fault)
-            greeting: Greeting = read(Greeting, got.body)
-            place = self.book.place(greeting.silo)
-            self.book.require_signed(place, "greeting", statement(greeting), got.signature)
-            if (greeting.nonce, greeting.run, greeting.agreement) != (hello.nonce, hello.run, hello.agreement):
-                raise ProtocolError(f"{greeting.silo}: an answer to another hello")
-            if self.book.entries[place].revoked:
-                raise ProtocolError(f"{greeting.silo} was revoked")
-            self.book.register(place, greeting.samples)
-        except (ProtocolError, ConfigError) as fault:
+            with foreign():
+                return self._met(node, hello, got)
+        except ProtocolError as fault:
             return self._turned_away(f"node {node}", str(fault))
+
+    def _met(self, node: int, hello: Hello, got: Parcel) -> dict[str, str]:
+        """Raises ProtocolError, or anything else, for what nobody with a place in the book has signed."""
+        if got.kind == "refused":
+            refused: Refused = read(Refused, got.body)
+            try:
+                self._signer(refused, "refused", got)
+            except (ConfigError, ProtocolError):
+                raise ProtocolError(f"{refused.fault} (not signed by {refused.silo}, whose name it gives)") from None
+            return self._turned_away(refused.silo, refused.fault)
+        greeting: Greeting = read(Greeting, got.body)
+        place = self._signer(greeting, "greeting", got)
+        if (greeting.nonce, greeting.run, greeting.agreement) != (hello.nonce, hello.run, hello.agreement):
+            raise ProtocolError(f"{greeting.silo}: an answer to another hello")
+        if self.book.entries[place].revoked:
+            raise ProtocolError(f"{greeting.silo} was revoked")
+        self.book.register(place, greeting.samples)
         self.nodes[place] = node
         self.audit.write("present", silo=greeting.silo, samples=greeting.samples, node=str(node))
         return {}
 
+    def _signer(self, said: Greeting | Refused, kind: str, got: Parcel) -> int:
+        """The place of the silo that a message names. Raises ConfigError, ProtocolError unless that silo signed it."""
+        place = self.book.place(said.silo)
+        self.book.require_signed(place, kind, statement(said), got.signature)
+        return place
+
     def _turned_away(self, who: str, reason: str) -> dict[str, str]:
+        """A silo is named only where its key has signed; anybody else is the node that spoke."""
         self.audit.write("refused", silo=who, reason=reason)
         return {who: reason}
