@@ -61,7 +61,7 @@ def test_the_run_has_a_client_for_each_place(tmp_path):
     c = load(tmp_path, tree(places=9)).config()
     assert (c.clients, c.workers, c.checkpoint_every, c.rounds) == (9, 1, 1, 20)
     assert (c.method.name, c.method.budget) == ("apple", 2)
-    assert load(tmp_path, tree(run={"method": "fedavg"})).config().method.name == "fedavg"
+    assert load(tmp_path, tree(run={"method": "fedavg", "lr": 0.1})).config().method.name == "fedavg"
 
 
 @pytest.mark.parametrize(
