@@ -9,17 +9,34 @@ from typing import ClassVar
 
 
 class PomonaError(Exception):
-    """A mistake or a fault that has a remedy; the message names both, in one line."""
+    """A mistake or a fault that has a remedy; the message names both, in one line.
+
+    Where several things are wrong at once, the first argument says what, and each further one names one of them.
+    """
 
     code: ClassVar[int] = 1
     kind: ClassVar[str] = "ERROR"
 
     def __str__(self) -> str:
-        return " ".join(super().__str__().split())
+        what, *each = self._lines()
+        return f"{what}: {'; '.join(each)}" if each else what
 
     def line(self) -> str:
-        """The one line that a person reads: ``error[KIND]: what, where, what to do``."""
+        """All of it in one line: ``error[KIND]: what, where, what to do``."""
         return f"error[{self.kind}]: {self}"
+
+    def text(self) -> str:
+        """As a person reads it: one line, and below it, indented, one for each of several things."""
+        what, *each = self._lines()
+        return "\n".join((f"error[{self.kind}]: {what}{':' if each else ''}", *(f"  {line}" for line in each)))
+
+    def _lines(self) -> list[str]:
+        return [_printable(str(part)) for part in self.args] or [""]
+
+
+def _printable(text: str) -> str:
+    """Text in one line, without characters that a terminal obeys."""
+    return " ".join("".join(c if c.isprintable() else " " for c in text).split())
 
 
 class ConfigError(PomonaError):

@@ -1,7 +1,7 @@
 """A scenario: a data set together with its partition, and the network that fits it. Ready before any training."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, reduce
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,6 @@ from pomona.config import Config
 from pomona.data import read
 from pomona.data.dataset import Dataset
 from pomona.data.settings import DataSettings
-from pomona.data.table import moments
 from pomona.errors import ConfigError, DataError
 from pomona.methods.base import Initial
 from pomona.methods.fedavgdata import FedAvgData
@@ -53,10 +52,8 @@ class Scenario:
         if "clients" not in config.model_fields_set:
             config = config.model_copy(update={"clients": _members(config, dataset)})
         partition = divide(dataset, config.data, config.partition, config.clients, config.seed)
-        if dataset.kind == "table":
-            # The reader's moments may include rows that the partition has since put aside for testing.
-            shift, scale = moments(dataset.x[np.concatenate([c.train for c in partition.clients])])
-            dataset = replace(dataset, shift=shift, scale=scale)
+        if dataset.learn:  # the reader did not know yet which rows the partition would put aside for testing
+            dataset = dataset.learn(dataset, np.concatenate([c.train for c in partition.clients]))
         dataset = apply_turns(dataset, partition)
         if isinstance(config.method, FedAvgData):
             if config.membership.changes:

@@ -19,6 +19,23 @@ def test_tables_are_standardised_by_training_rows_alone():
     assert not np.allclose(scenario.dataset.x.mean(0), scenario.dataset.shift, rtol=1e-6)
 
 
+def test_texts_know_the_words_of_training_rows_alone(tmp_path):
+    """Each of 60 texts has a word of its own, so that each row outside training has an unknown word."""
+    rows = [f"{k % 2},common word{k}" for k in range(60)]
+    (tmp_path / "t.csv").write_text("\n".join(["y,text", *rows]) + "\n")
+    data = {"name": "csv-text", "path": str(tmp_path / "t.csv"), "label_column": "y", "text_columns": ["text"]}
+    scenario = Scenario.prepare(
+        resolve({"data": {**data, "sequence_length": 3}, "clients": 3, "model": {"name": "fasttext"}})
+    )
+    train = np.concatenate([c.train for c in scenario.partition.clients])
+    others = np.setdiff1d(np.arange(60), train)
+    assert len(others)
+    assert set(scenario.dataset.words) == {"common", *(f"word{k}" for k in train)}
+    assert scenario.dataset.vocabulary == len(train) + 3
+    assert (scenario.dataset.x[others] == [2, 1, 0]).all()  # the most frequent word, an unknown one, padding
+    assert (scenario.dataset.x[train] != 1).all()
+
+
 def test_initial_models_follow_the_seed_and_leave_the_global_generator_alone():
     torch.manual_seed(5)
     before = torch.random.get_rng_state()

@@ -1,5 +1,6 @@
 """Random streams have addresses."""
 
+import pickle
 import subprocess
 import sys
 
@@ -46,6 +47,11 @@ def test_a_registry_resolves_names_and_entry_points_and_suggests():
 
 def test_messages_are_one_line_with_kind_and_code():
     assert ConfigError("two\nlines").line() == "error[CONFIG]: two lines"
+    several = ConfigError("a.csv has 2 problems", "line 1: no\nnumber", "line 2: \x1b]0;title\x07")
+    assert several.line() == "error[CONFIG]: a.csv has 2 problems: line 1: no number; line 2: ]0;title"
+    assert several.text() == "error[CONFIG]: a.csv has 2 problems:\n  line 1: no number\n  line 2: ]0;title"
+    assert ConfigError("one").text() == "error[CONFIG]: one"
+    assert str(pickle.loads(pickle.dumps(several))) == str(several)
     codes = [c.code for c in (pomona.ConfigError, pomona.DataError, pomona.LockedError, pomona.StorageError)]
     assert codes == [2, 3, 5, 6]
     assert all(issubclass(c, PomonaError) for c in (pomona.ConfigError, pomona.DivergedError))

@@ -36,7 +36,7 @@ def test_roles_and_owners(tmp_path, write, suffix, more):
     assert data.owners.client.tolist() == [0, 0, 0, 1, 1, 1, 0, 0]
     assert data.owners.role.tolist() == [0, 0, 0, 0, 0, 1, 2, 2]
     assert (data.n_train, data.name, data.classes) == (6, "clients", ("0", "1"))
-    np.testing.assert_allclose(data.shift, np.mean([0, 1, 2, 10, 11]))  # training rows alone
+    np.testing.assert_allclose(data.learn(data, np.arange(5)).shift, np.mean([0, 1, 2, 10, 11]))  # not the validation's
 
 
 def test_texts_of_clients(tmp_path):
@@ -44,7 +44,7 @@ def test_texts_of_clients(tmp_path):
         (tmp_path / f"{name}.csv").write_text(f"0,word {name}\n1,word\n")
     files = tuple(ClientFiles(name=name, train=tmp_path / f"{name}.csv") for name in "ab")
     data = read(DataSettings(name="clients", clients=files, label_column=0, text_columns=(1,), sequence_length=2))
-    assert data.x.tolist() == [[2, 3], [2, 0], [2, 4], [2, 0]]
+    assert data.learn(data, np.arange(4)).x.tolist() == [[2, 3], [2, 0], [2, 4], [2, 0]]
 
 
 def test_what_cannot_be(tmp_path):

@@ -61,7 +61,7 @@ def test_gray_only_if_all_are_gray(tmp_path):
 def test_resize_makes_one_size(tmp_path):
     picture(tmp_path / "a" / "1.png", (9, 9, 9), size=(8, 8))
     picture(tmp_path / "a" / "2.png", (7, 7, 7), size=(5, 9))
-    with pytest.raises(DataError, match=r"2.png is \(5, 9\) pixels, .*1.png \(8, 8\); set data.resize"):
+    with pytest.raises(DataError, match=r"several sizes: 1 of 8 x 8 \(1.png\), 1 of 5 x 9 \(2.png\); set data.resize"):
         read(DataSettings(name="folder", path=tmp_path))
     data = read(DataSettings(name="folder", path=tmp_path, resize=6))
     assert data.x.shape == (2, 6, 6, 3)
@@ -95,10 +95,10 @@ BAD = {
     "no image at all": (lambda root: (root / "dog" / "1.png").write_bytes(b"hello"), "cannot read the image"),
     "truncated": (_cut, "dog/1.png"),
     "16 bits": (lambda root: picture(root / "dog" / "1.png", 700, mode="I;16"), "convert it to 8 bits"),
-    "no images": (lambda root: [path.unlink() for path in root.rglob("*.png")], "no training images"),
+    "no images": (lambda root: [path.unlink() for path in root.rglob("*.png")], "cat: no image in it, so no class"),
     "no classes": (
         lambda root: [path.rename(root / f"{i}.png") for i, path in enumerate(root.rglob("*.png"))],
-        "no training",
+        r"4 images lie in no class \(0.png, 1.png, 2.png and 1 more\)",
     ),
 }
 

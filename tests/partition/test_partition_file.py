@@ -1,4 +1,5 @@
 import json
+import os
 
 import numpy as np
 import pytest
@@ -92,3 +93,37 @@ def test_other_data_and_other_numbers_of_clients_are_refused(saved):
 def test_what_is_no_file(tmp_path):
     with pytest.raises(DataError, match=r"nothing\.json is not a partition file"):
         divided(DATA, FromFile(path=tmp_path / "nothing.json"), 3)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[" * 100_000, "no JSON"),
+        ('{"a":' * 100_000, "no JSON"),
+        ("[[1]]", "Input should be"),
+        ("1" * 5000, "no JSON"),
+        ("null", "Input should be"),
+        ("\xff", "no JSON"),
+        ('{"format": "pomona-partition-1", "recipe": {}, "groups": [], "turns": [], "clients": [[1]]}', "clients.0"),
+        (
+            '{"format": "pomona-partition-1", "recipe": {}, "groups": [1e999], "turns": [], "clients": []}',
+            "groups.0 = inf",
+        ),
+        (
+            '{"format": "pomona-partition-1", "recipe": {}, "groups": [' + "9" * 400 + '], "turns": [], "clients": []}',
+            "groups.0",
+        ),
+    ],
+)
+def test_a_file_made_to_harm_is_one_line(tmp_path, text, message):
+    path = tmp_path / "p.json"
+    path.write_text(text, encoding="latin-1")
+    with pytest.raises(DataError, match=rf"p\.json is not a partition file .*{message}") as fault:
+        Partition.load(path)
+    assert len(str(fault.value)) < 500
+
+
+def test_a_pipe_is_no_partition_file(tmp_path):
+    os.mkfifo(tmp_path / "p.json")
+    with pytest.raises(DataError, match="pipe"):
+        Partition.load(tmp_path / "p.json")

@@ -101,7 +101,7 @@ def _main(words: Sequence[str] | None) -> None:
     try:
         app(sys.argv[1:] if words is None else words, exit_on_error=False, print_error=False)
     except PomonaError as fault:
-        print(fault.line(), file=sys.stderr)
+        print(fault.text(), file=sys.stderr)
         sys.exit(fault.code)
     except CycloptsError as fault:
         print(f"error[USAGE]: {' '.join(str(fault).split())} See pomona --help.", file=sys.stderr)

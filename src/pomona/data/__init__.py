@@ -35,7 +35,14 @@ def read(settings: DataSettings) -> Dataset:
         raise ConfigError(f"{dataset.name} has classes; drop data.targets = {settings.targets}")
     if settings.targets != "classes" and settings.classes:
         dataset = replace(dataset, labels=settings.classes)
-    return pixels.resized(checked(dataset), settings.resize, settings.memory_share)
+    return pixels.resized(_standardised(checked(dataset)), settings.resize, settings.memory_share)
+
+
+def _standardised(dataset: Dataset) -> Dataset:
+    """A table whose reader says nothing of its normalisation learns it, here from all rows that may be for training."""
+    if dataset.kind != "table" or dataset.learn or (dataset.shift, dataset.scale) != ((0.0,), (1.0,)):
+        return dataset
+    return table.standardised(dataset, np.arange(dataset.n_train))
 
 
 def _adopted(result: Any, settings: DataSettings) -> Dataset:
@@ -53,5 +60,5 @@ def _adopted(result: Any, settings: DataSettings) -> Dataset:
         with np.errstate(over="ignore"):  # the check names the row
             x = x.astype(np.float32)
         finite(x, f"{name}: x")
-        return Dataset(name, "table", x, y, classes, len(y), *table.moments(x))
+        return Dataset(name, "table", x, y, classes, len(y))
     return Dataset(name, "image", x[..., None] if x.ndim == 3 else x, y, classes, len(y), pixels.SHIFT, pixels.SCALE)

@@ -20,7 +20,7 @@ from pomona.data.catalogue import locate
 from pomona.data.check import blocks
 from pomona.data.dataset import Dataset
 from pomona.data.settings import DataSettings
-from pomona.data.stored import Stored, opened, reading
+from pomona.data.stored import Stored, file, opened, reading
 from pomona.errors import DataError
 from pomona.memory import allocate
 
@@ -74,11 +74,11 @@ def _binary(found: Path, settings: DataSettings) -> Dataset:
 
 def _in_folder(path: Path, record: np.dtype[Any]) -> Stored:
     with reading(path):
-        return _records(str(path), path.stat().st_size, record, partial(opened, path))
+        return _records(str(path), file(path).stat().st_size, record, partial(opened, path))
 
 
 def _in_archive(path: Path, files: Sequence[str], record: np.dtype[Any]) -> list[Stored]:
-    with reading(path), tarfile.open(path) as archive:
+    with reading(path), tarfile.open(file(path)) as archive:
         members = {Path(member.name).name: member for member in archive.getmembers() if member.isfile()}
     missing = [file for file in files if file not in members]
     if missing:

@@ -1,6 +1,7 @@
 """What a reader returns: one checked pair of arrays, training rows first."""
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
@@ -41,6 +42,9 @@ class Dataset:
         columns: where the source names its columns: those of x in order (a table), or those joined to a text.
         others: the source's other columns: the label, the client, whatever was left out.
         labels: names of the K targets of y; empty where they have none, and for class numbers.
+        notes: what the reader passed over or found odd, a line each, for people.
+        learn: gives the same data with what is learnt from training rows (column moments, a vocabulary) learnt from the
+            rows of the given numbers alone, once a partition has said which these are; None where nothing is learnt.
     """
 
     name: str
@@ -57,6 +61,8 @@ class Dataset:
     columns: tuple[str, ...] = field(default=(), repr=False)
     others: tuple[str, ...] = ()
     labels: tuple[str, ...] = ()
+    notes: tuple[str, ...] = field(default=(), repr=False)
+    learn: "Callable[[Dataset, NDArray[np.int64]], Dataset] | None" = field(default=None, repr=False)
 
     def __len__(self) -> int:
         return len(self.y)

@@ -5,7 +5,6 @@ import numpy as np
 from pomona.data import pixels
 from pomona.data.dataset import Dataset
 from pomona.data.settings import DataSettings
-from pomona.data.table import moments
 
 
 def digits(settings: DataSettings) -> Dataset:
@@ -24,4 +23,4 @@ def breast_cancer(settings: DataSettings) -> Dataset:
 
     source = load_breast_cancer()
     x, y = source.data.astype(np.float32), source.target.astype(np.int64)
-    return Dataset("breast-cancer", "table", x, y, tuple(map(str, source.target_names)), len(x), *moments(x))
+    return Dataset("breast-cancer", "table", x, y, tuple(map(str, source.target_names)), len(x))

@@ -16,7 +16,7 @@ from pomona.data.catalogue import locate, own_path
 from pomona.data.check import blocks
 from pomona.data.dataset import Dataset
 from pomona.data.settings import DataSettings
-from pomona.data.stored import MOST_PACKED, Stored, is_gzip, opened, paired, promised, reading
+from pomona.data.stored import MOST_PACKED, Stored, file, is_gzip, opened, paired, promised, reading
 from pomona.errors import DataError
 
 _TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
@@ -44,7 +44,7 @@ def stored(path: Path) -> Stored:
         DataError: no IDX header, or one that promises more than the file can hold.
     """
     with reading(path):
-        with path.open("rb") as raw:
+        with file(path).open("rb") as raw:
             packed, size = is_gzip(raw), path.stat().st_size
         with opened(path) as stream:
             magic = stream.read(4)

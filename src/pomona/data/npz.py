@@ -11,11 +11,11 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from pomona.data import check, pixels, table, targets
+from pomona.data import check, pixels, targets
 from pomona.data.catalogue import own_path
 from pomona.data.dataset import Dataset
 from pomona.data.settings import DataSettings
-from pomona.data.stored import MOST_PACKED, Stored, joined, paired, promised, reading
+from pomona.data.stored import MOST_PACKED, Stored, file, joined, paired, promised, reading
 from pomona.errors import DataError
 
 Pair = tuple[Stored, Stored]
@@ -25,7 +25,7 @@ _HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0
 
 def names(path: Path) -> tuple[str, ...]:
     """The names of the arrays in an archive. Raises DataError if it is none."""
-    with reading(path), zipfile.ZipFile(path) as archive:
+    with reading(path), zipfile.ZipFile(file(path)) as archive:
         return tuple(name.removesuffix(".npy") for name in archive.namelist())
 
 
@@ -110,7 +110,7 @@ def _dataset(
     targeted, classes = targets.from_arrays([(y.where, y.load()) for _, y in parts], settings.targets, classes)
     if len(inputs[0].shape) == 2:
         x = _table(inputs, settings.memory_share)
-        return Dataset(name, "table", x, targeted, classes, n_train, *table.moments(x[:n_train])), counts
+        return Dataset(name, "table", x, targeted, classes, n_train), counts
     x = pixels.gathered(inputs, settings.memory_share)
     return Dataset(name, "image", x, targeted, classes, n_train, pixels.SHIFT, pixels.SCALE), counts
 

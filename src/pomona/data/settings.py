@@ -72,6 +72,10 @@ class DataSettings(Settings):
     label_column: Column | None = Field(
         default=None, description="CSV column of the label: name, or number from 0 (-1 is the last)."
     )
+    label_columns: tuple[Column, ...] = Field(
+        default=(), description="CSV columns of several flags (multilabel) or several targets (regression)."
+    )
+    drop_columns: tuple[Column, ...] = Field(default=(), description="CSV columns that are left out.")
     client_column: Column | None = Field(default=None, description="CSV column that names the client owning a row.")
     text_columns: tuple[Column, ...] = Field(default=(), description="CSV columns whose texts are joined.")
     vocabulary_size: int = Field(

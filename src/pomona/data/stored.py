@@ -15,6 +15,7 @@ from typing import IO, Any, cast
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from pomona import bounds
 from pomona.errors import DataError
 from pomona.memory import allocate
 
@@ -33,10 +34,15 @@ def reading(where: object) -> Iterator[None]:
         raise DataError(f"cannot read {where} ({fault}); check the file, or fetch it again") from fault
 
 
+def file(path: Path) -> Path:
+    """The same path, once it is seen to name a plain file. Raises DataError; see ``bounds.regular``."""
+    return bounds.regular(path, lambda what: DataError(f"{what}; correct the path, or put the file there"))
+
+
 @contextmanager
 def opened(path: Path) -> Iterator[IO[bytes]]:
     """The bytes of a file, unpacked if it is gzip (told by its first bytes, not by its name)."""
-    with reading(path), path.open("rb") as raw:
+    with reading(path), file(path).open("rb") as raw:
         packed = is_gzip(raw)
         with gzip.GzipFile(fileobj=raw) if packed else raw as stream:
             yield cast("IO[bytes]", stream)

@@ -1,36 +1,44 @@
 """Tables of numbers from CSV, and the standardisation of tables."""
 
+import math
 from collections.abc import Sequence
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pomona.data import csvfile
+from pomona.data import columns, csvfile
 from pomona.data.catalogue import own_path
 from pomona.data.check import blocks
+from pomona.data.columns import Strays
 from pomona.data.dataset import Dataset
+from pomona.data.problems import refuse
 from pomona.data.settings import DataSettings
-from pomona.data.targets import numbers
 from pomona.errors import DataError
 from pomona.memory import allocate
 
 Moments = tuple[tuple[float, ...], tuple[float, ...]]
 
 
-def moments(x: NDArray[Any]) -> Moments:
-    """Mean and standard deviation (over N) of each column of a table (N, F), in double precision.
+def moments(x: NDArray[Any], rows: NDArray[np.int64]) -> Moments:
+    """Mean and standard deviation of each column of a table (N, F) over the given rows (n,), in double precision.
 
     A column that does not vary beyond its rounding gets 1, so that it becomes 0 and not noise.
     """
-    n = max(1, len(x))
-    mean = sum((rows.sum(axis=0, dtype=np.float64) for _, rows in blocks(x)), np.zeros(x.shape[1])) / n
-    square = sum((((rows - mean) ** 2).sum(axis=0) for _, rows in blocks(x)), np.zeros(x.shape[1]))
+    n = max(1, len(rows))
+    mean = sum((x[part].sum(axis=0, dtype=np.float64) for _, part in blocks(rows)), np.zeros(x.shape[1])) / n
+    square = sum((((x[part] - mean) ** 2).sum(axis=0) for _, part in blocks(rows)), np.zeros(x.shape[1]))
     deviation = np.sqrt(square / n)
     scale = np.where(deviation > np.finfo(np.float32).eps * np.abs(mean), deviation, 1.0)
     return tuple(mean.tolist()), tuple(scale.tolist())
+
+
+def standardised(dataset: Dataset, rows: NDArray[np.int64]) -> Dataset:
+    """The same table, seen with mean 0 and deviation 1 over these rows: what a table learns from its training rows."""
+    shift, scale = moments(dataset.x, rows)
+    return replace(dataset, shift=shift, scale=scale, learn=standardised)
 
 
 def read(settings: DataSettings) -> Dataset:
@@ -42,21 +50,32 @@ def read_parts(paths: Sequence[Path], training: int, settings: DataSettings) -> 
     """CSV files one after the other, the first ``training`` of them for training; and their row counts.
 
     Raises:
-        DataError: no feature, a cell that is no number (with file, line and column), and all that a survey raises.
+        DataError: no feature, all cells that are no numbers and all labels that cannot be (by column, with the first
+            line and the remedy), and all that a survey raises.
     """
     survey = csvfile.survey(paths, settings)
-    features = [i for i in range(len(survey.columns)) if i not in {survey.label, survey.client}]
-    if not features:
-        raise DataError(f"{paths[0]} has no column beside the label and the client; add features")
-    x = allocate((len(survey.labels), len(features)), np.float32, settings.memory_share)
-    for row, record in enumerate(survey):
-        x[row] = numbers([record.cells[i] for i in features], partial(_place, survey, record, features))
-    y, classes = survey.targets(settings)
+    if not survey.features:
+        raise DataError(f"{paths[0]} has no column beside labels, client and those left out; add features")
+    x, strays = _features(survey, settings.memory_share)
+    (y, classes), wrong = survey.targets(settings)
+    wrong += survey.ownerless()
+    wrong += [column.problem(len(survey)) for column in strays]
+    refuse(survey.name, wrong, columns.remedies(strays, len(survey)))
     n_train = sum(survey.counts[:training])
-    name = str(paths[0] if len(paths) == 1 else paths[0].parent)
-    dataset = Dataset(name, "table", x, y, classes, n_train, *moments(x[:n_train]), owners=survey.owners(n_train))
-    return survey.named(dataset, features), survey.counts
+    dataset = Dataset(survey.name, "table", x, y, classes, n_train, owners=survey.owners(n_train))
+    return survey.named(dataset, survey.features), survey.counts
 
 
-def _place(survey: csvfile.Survey, record: csvfile.Record, features: Sequence[int], i: int) -> str:
-    return f"{record.where}, column {survey.columns[features[i]]}"
+def _features(survey: csvfile.Survey, memory_share: float) -> tuple[NDArray[np.generic], list[Strays]]:
+    """The table (N, F) float32 of the features, and the columns of which some cell is no finite number."""
+    found: dict[int, Strays] = {}
+    features = survey.features
+    x = allocate((len(survey), len(features)), np.float32, memory_share)
+    for row, record in enumerate(survey):
+        cells = [record.cells[i] for i in features]
+        x[row] = values = [columns.number(cell) for cell in cells]
+        if not math.isfinite(sum(values)):
+            for k in np.flatnonzero(np.isnan(values)):
+                strays = found.setdefault(int(k), Strays(survey.columns[features[k]]))
+                strays.add(cells[k], survey.where(row))
+    return x, [found[k] for k in sorted(found)]

@@ -1,6 +1,6 @@
 """From what a source stores as labels to the targets of a data set."""
 
-import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -8,10 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pomona.data import check
-from pomona.data.settings import Targets
-from pomona.errors import ConfigError, DataError, near
+from pomona.data.columns import Strays, is_gap, number, short
+from pomona.data.settings import DataSettings, Targets
+from pomona.errors import DataError, near
 
-LARGEST = float(np.finfo(np.float32).max)
+MOST_DIGITS = 18  # of a class name that counts as a number
 Answer = tuple[NDArray[np.generic], tuple[str, ...]]
 
 
@@ -30,7 +31,12 @@ def from_arrays(parts: Sequence[tuple[str, NDArray[Any]]], kind: Targets, classe
         known = len(classes) or None
         numbers = np.concatenate([check.labels(y, known, where) for where, y in parts])
         return numbers, classes or tuple(map(str, range(int(numbers.max(initial=-1)) + 1)))
-    return np.concatenate([_real(y, kind, where) for where, y in parts]), ()
+    rows = [_real(y, kind, where) for where, y in parts]
+    for (where, _), y in zip(parts, rows, strict=True):
+        if y.shape[1] != rows[0].shape[1]:
+            first = f"{parts[0][0]} {rows[0].shape[1]}"
+            raise DataError(f"{where} has {y.shape[1]} targets a row, {first}; give all the same")
+    return np.concatenate(rows), ()
 
 
 def _real(y: NDArray[Any], kind: Targets, where: str) -> NDArray[np.float32]:
@@ -44,41 +50,73 @@ def _real(y: NDArray[Any], kind: Targets, where: str) -> NDArray[np.float32]:
     return real
 
 
-def from_cells(cells: Sequence[str], kind: Targets, classes: tuple[str, ...], where: Callable[[int], str]) -> Answer:
-    """Targets and class names from one text a row; ``where(row)`` is its file and line.
+def from_cells(
+    columns: Sequence[Sequence[str]], headings: Sequence[str], settings: DataSettings, where: Callable[[int], str]
+) -> tuple[Answer, list[str]]:
+    """Targets and class names from the cells of label columns, and all that is wrong with them.
 
-    Raises:
-        DataError: a class that is not among ``classes``, or a target that is not a finite number.
-        ConfigError: several flags do not fit one column.
+    Args:
+        columns: one sequence of N cells a column; one column for classes.
+        headings: names of these columns.
+        settings: what the labels are, and the classes if they are known beforehand.
+        where: file and line of a row.
+
+    Returns:
+        The targets as of ``from_arrays``, and a line for each problem; if there is one, the targets are of no use.
     """
-    if kind == "multilabel":
-        raise ConfigError("data.targets = multilabel needs several labels a row; store x and y (N, K) in an .npz")
-    if kind == "regression":
-        return np.array(numbers(cells, where), np.float32)[:, None], ()
-    names = classes or in_order(cells)
+    if settings.targets == "classes":
+        return _classes(columns[0], headings[0], settings.classes, where)
+    real = np.array([[number(cell) for cell in column] for column in columns], np.float64).T
+    tell = _no_flags if settings.targets == "multilabel" else _no_numbers
+    problems = [tell(*column, where) for column in zip(headings, columns, real.T, strict=True)]
+    return (real.astype(np.float32), ()), [problem for problem in problems if problem]
+
+
+def _no_flags(heading: str, cells: Sequence[str], values: NDArray[np.float64], where: Callable[[int], str]) -> str:
+    """A line if some value is neither 0 nor 1, else nothing."""
+    rows = [int(row) for row in np.flatnonzero(~np.isin(values, (0, 1)))]
+    if not rows:
+        return ""
+    first = f"first {short(cells[rows[0]])} in {where(rows[0])}"
+    return f"label column {heading}: {len(rows)} of {len(cells)} are no flags 0 or 1, {first}"
+
+
+def _no_numbers(heading: str, cells: Sequence[str], values: NDArray[np.float64], where: Callable[[int], str]) -> str:
+    """A line if some value is no finite number, else nothing."""
+    strays = Strays(heading)
+    for row in np.flatnonzero(np.isnan(values)):
+        strays.add(cells[int(row)], where(int(row)))
+    return f"label {strays.problem(len(cells))}" if strays.first else ""
+
+
+def _classes(
+    cells: Sequence[str], heading: str, classes: tuple[str, ...], where: Callable[[int], str]
+) -> tuple[Answer, list[str]]:
+    counts = Counter(cells)
+    wrong = [cell for cell in counts if (cell not in classes if classes else is_missing(cell))]
+    names = classes or in_order(cell for cell in counts if cell not in wrong)
+    problems = []
+    for cell in wrong:
+        first = f"{counts[cell]} of {len(cells)} say {short(cell)}, first in {where(cells.index(cell))}"
+        problems.append(f"label column {heading}: {first}; {_advice(cell, classes)}")
     index = {name: i for i, name in enumerate(names)}
-    for row, cell in enumerate(cells):
-        if cell not in index or not cell:
-            hint = near(cell, names) if cell else "every row needs a label"
-            raise DataError(f"{where(row)}: unknown class {cell!r}; {hint}")
-    return np.array([index[cell] for cell in cells], np.int64), names
+    return (np.array([index.get(cell, -1) for cell in cells], np.int64), names), problems
 
 
-def numbers(cells: Iterable[str], where: Callable[[int], str]) -> list[float]:
-    """The numbers in cells, finite in float32. Raises DataError for anything else; ``where(i)`` places cell i."""
-    values = []
-    for i, cell in enumerate(cells):
-        try:
-            values.append(float(cell))
-        except ValueError:
-            values.append(math.nan)
-        if not abs(values[-1]) <= LARGEST:
-            raise DataError(f"{where(i)}: {cell!r} is not a finite number; correct it or drop the row")
-    return values
+def is_missing(cell: str) -> bool:
+    """Whether a label that nobody named beforehand says that there is none; "none" and "-" may well be classes."""
+    return is_gap(cell) and cell.lower() not in {"none", "unknown", "missing", "-", "."}
+
+
+def _advice(cell: str, classes: tuple[str, ...]) -> str:
+    if not classes or not cell:
+        return "every row needs a label; take these rows out" + ("" if not cell else ", or name it in data.classes")
+    return f"an unknown class, {near(cell, classes)}"
 
 
 def in_order(names: Iterable[str]) -> tuple[str, ...]:
     """The distinct names, as numbers if all are whole numbers, else by the alphabet."""
     distinct = set(names)
-    numeric = all(name.removeprefix("-").isdecimal() for name in distinct)
+    digits = [name.removeprefix("-") for name in distinct]
+    numeric = all(d.isascii() and d.isdecimal() and len(d) <= MOST_DIGITS for d in digits)
     return tuple(sorted(distinct, key=lambda name: (int(name) if numeric else 0, name)))

@@ -1,9 +1,9 @@
 """Texts from CSV as rows of token numbers; AG's News."""
 
 import re
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +12,15 @@ from numpy.typing import NDArray
 
 from pomona.data import csvfile
 from pomona.data.catalogue import locate, own_path
+from pomona.data.check import blocks
 from pomona.data.dataset import Dataset
+from pomona.data.problems import refuse
 from pomona.data.settings import DataSettings
 from pomona.errors import ConfigError
 from pomona.memory import allocate
 
-PADDING, UNKNOWN = 0, 1
+PADDING, UNKNOWN, FIRST = 0, 1, 2  # FIRST: number of the first word
+BLOCK = 1 << 14  # texts at a time
 AG_NEWS = ("World", "Sports", "Business", "Sci/Tech")
 _WORD = re.compile(r"\w+")
 
@@ -25,15 +28,6 @@ _WORD = re.compile(r"\w+")
 def tokens(text: str) -> list[str]:
     """The words of a text in lower case: runs of letters, digits and underscores."""
     return _WORD.findall(text.lower())
-
-
-def vocabulary(texts: Iterable[str], size: int) -> dict[str, int]:
-    """Words -> numbers from 2 on, the most frequent first and equals by the alphabet; ``size`` counts 0 and 1 too."""
-    counts: Counter[str] = Counter()
-    for text in texts:
-        counts.update(tokens(text))
-    ranked = sorted(counts, key=lambda word: (-counts[word], word))
-    return {word: i for i, word in enumerate(ranked[: size - 2], start=2)}
 
 
 def encode(texts: Sequence[str], index: Mapping[str, int], length: int, memory_share: float) -> NDArray[Any]:
@@ -54,13 +48,13 @@ def read(settings: DataSettings) -> Dataset:
 def read_parts(paths: Sequence[Path], training: int, settings: DataSettings) -> tuple[Dataset, tuple[int, ...]]:
     """CSV files one after the other, the first ``training`` of them for training; and their row counts.
 
-    The vocabulary comes from the training rows alone.
+    The words are those of all rows; ``Dataset.learn`` leaves those of training rows.
     """
     survey, wanted, texts = _texts(paths, settings)
-    y, classes = survey.targets(settings)
+    (y, classes), wrong = survey.targets(settings)
+    refuse(survey.name, wrong + survey.ownerless())
     n_train = sum(survey.counts[:training])
-    name = str(paths[0] if len(paths) == 1 else paths[0].parent)
-    dataset = _dataset(name, texts, y, classes, n_train, settings)
+    dataset = _dataset(survey.name, texts, y, classes, n_train, settings)
     return survey.named(replace(dataset, owners=survey.owners(n_train)), wanted), survey.counts
 
 
@@ -85,9 +79,36 @@ def _dataset(
     n_train: int,
     settings: DataSettings,
 ) -> Dataset:
-    index = vocabulary(texts[:n_train], settings.vocabulary_size)
+    words = tuple(sorted({word for text in texts for word in tokens(text)}))
+    index = {word: number for number, word in enumerate(words, start=FIRST)}
     x = encode(texts, index, settings.sequence_length, settings.memory_share)
-    return Dataset(name, "text", x, y, classes, n_train, vocabulary=len(index) + 2, words=tuple(index))
+    learn = partial(spoken, size=settings.vocabulary_size, memory_share=settings.memory_share)
+    return Dataset(name, "text", x, y, classes, n_train, vocabulary=len(words) + FIRST, words=words, learn=learn)
+
+
+def spoken(dataset: Dataset, rows: NDArray[np.int64], size: int, memory_share: float) -> Dataset:
+    """The same texts with the vocabulary of these rows: what texts learn from their training rows.
+
+    Args:
+        dataset: texts of known words.
+        rows: (n,) numbers of the rows whose words are kept; any other word becomes the unknown token.
+        size: most tokens, padding and unknown token included. The most frequent words are kept and numbered by their
+            frequency, equal ones by the alphabet.
+        memory_share: see ``allocate``.
+    """
+    counts = np.zeros(dataset.vocabulary, np.int64)
+    for _, block in blocks(rows, BLOCK):
+        counts += np.bincount(dataset.x[block].ravel(), minlength=len(counts))
+    heard = np.flatnonzero(counts[FIRST:]) + FIRST
+    ranked = sorted(heard, key=lambda number: (-counts[number], dataset.words[number - FIRST]))[: size - FIRST]
+    renumbered = np.full(dataset.vocabulary, UNKNOWN, np.int32)
+    renumbered[PADDING] = PADDING
+    renumbered[ranked] = np.arange(FIRST, FIRST + len(ranked))
+    x = allocate(dataset.x.shape, np.int32, memory_share)
+    for start, block in blocks(dataset.x, BLOCK):
+        x[start : start + len(block)] = renumbered[block]
+    words = tuple(dataset.words[number - FIRST] for number in ranked)
+    return replace(dataset, x=x, vocabulary=len(words) + FIRST, words=words, learn=None)
 
 
 def ag_news(settings: DataSettings) -> Dataset:
@@ -103,7 +124,8 @@ def ag_news(settings: DataSettings) -> Dataset:
         both = read_parts([found, found.with_name("test.csv")], 1, fixed)[0]
         return replace(both, name="ag-news", classes=AG_NEWS)
     survey, _, texts = _texts([found], fixed)
-    y, _ = survey.targets(fixed)
+    (y, _), wrong = survey.targets(fixed)
+    refuse(survey.name, wrong)
     order, n_train = first_share(y, 0.8)
     return _dataset("ag-news (test file only)", [texts[i] for i in order], y[order], AG_NEWS, n_train, fixed)
 

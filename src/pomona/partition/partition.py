@@ -2,17 +2,22 @@
 
 import hashlib
 import json
+import reprlib
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field, ValidationError
 
+from pomona import bounds
 from pomona.errors import DataError
+from pomona.settings import Settings
 
 FORMAT = "pomona-partition-1"
+MOST_BYTES = 2**30  # of a saved partition: some hundred million rows
 Rows = NDArray[np.int64]
 
 
@@ -59,23 +64,37 @@ class Partition:
     @classmethod
     def load(cls, path: Path) -> "Partition":
         """Read what ``save`` wrote. Raises DataError naming the file if it is anything else."""
+
+        def fault(what: str) -> DataError:
+            return DataError(f"{path} is not a partition file ({what}); make one with `pomona data show --save`")
+
+        bounds.regular(path, fault)
         try:
-            body = json.loads(path.read_text(encoding="utf-8"))
-            if body["format"] != FORMAT:
-                raise ValueError(f"format {body['format']!r}, expected {FORMAT!r}")
-            numbers = [
-                *body["groups"],
-                *body["turns"],
-                *(i for c in body["clients"] for part in c.values() for i in part),
-            ]
-            if not all(type(n) is int for n in numbers):
-                raise ValueError("rows, groups and turns must be whole numbers")
-            rows = tuple(
-                ClientRows(*(np.asarray(c[k], dtype=np.int64).reshape(-1) for k in ("train", "validation", "test")))
-                for c in body["clients"]
-            )
-            return cls(rows, dict(body["recipe"]), tuple(body["groups"]), tuple(body["turns"]))
-        except (OSError, ValueError, KeyError, TypeError, OverflowError) as fault:
-            raise DataError(
-                f"{path} is not a partition file ({fault}); make one with `pomona data show --save`"
-            ) from fault
+            saved = _Saved.model_validate(bounds.parse(path.read_bytes(), fault, MOST_BYTES))
+        except OSError as wrong:
+            raise fault(str(wrong)) from wrong
+        except ValidationError as wrong:
+            first = wrong.errors()[0]
+            said = f"{'.'.join(map(str, first['loc']))} = {reprlib.repr(first['input'])}: {first['msg']}"
+            raise fault(bounds.plain(said, 200)) from None
+        clients = tuple(
+            ClientRows(*(np.array(part, np.int64) for part in (c.train, c.validation, c.test))) for c in saved.clients
+        )
+        return cls(clients, saved.recipe, tuple(saved.groups), tuple(saved.turns))
+
+
+Whole = Annotated[int, Field(strict=True, ge=-(2**63), lt=2**63)]
+
+
+class _Rows(Settings):
+    train: list[Whole]
+    validation: list[Whole]
+    test: list[Whole]
+
+
+class _Saved(Settings):
+    format: Literal["pomona-partition-1"]
+    recipe: dict[str, Any]
+    groups: list[Whole]
+    turns: list[Whole]
+    clients: list[_Rows]

@@ -1,0 +1,257 @@
+"""All that is wrong with data is told at once: by column for a table, by file for images."""
+
+import os
+import re
+import socket
+from zlib import compress, crc32
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from pomona.data import DataSettings, read
+from pomona.errors import ConfigError, DataError
+
+N = 40
+
+
+def hospital(path):
+    """A table as hospitals have them: an identifier, dates, categories, gaps, a decimal comma, an outlier, odd labels."""
+    rows = ["patient,visit,sex,age,lactate,creatinine,weight,ward,died"]
+    for k in range(N):
+        lactate = "" if k % 4 == 1 else f"{k / 10}"
+        weight = "n.m." if k == 6 else "70.5"
+        died = {3: "", 5: "NA", 8: "yes"}.get(k, "no")
+        rows.append(
+            f'P{k:04d},2024-03-{k % 28 + 1:02d},{"FM"[k % 2]},{30 + k},{lactate},"0,{k}",{weight},{k % 3},{died}'
+        )
+    path.write_text("\n".join(rows) + "\n")
+    return path
+
+
+def refused(**settings):
+    with pytest.raises(DataError) as caught:
+        read(DataSettings(**settings))
+    return caught.value
+
+
+def test_a_table_is_told_all_that_is_wrong_with_it_in_one_go(tmp_path):
+    fault = refused(name="csv", path=hospital(tmp_path / "h.csv"), label_column="died")
+    said = fault.text().splitlines()
+    assert said == [
+        f"error[DATA]: {tmp_path / 'h.csv'} has 8 problems:",
+        "  label column died: 1 of 40 say '', first in line 5; every row needs a label; take these rows out",
+        "  label column died: 1 of 40 say 'NA', first in line 7; "
+        "every row needs a label; take these rows out, or name it in data.classes",
+        "  column patient: 40 of 40 are no finite numbers, first 'P0000' in line 2: an identifier, or texts?",
+        "  column visit: 40 of 40 are no finite numbers, first '2024-03-01' in line 2: dates",
+        "  column sex: 40 of 40 are no finite numbers, first 'F' in line 2: a category? (F, M)",
+        "  column lactate: 10 of 40 cells are gaps, first '' in line 3",
+        "  column creatinine: 40 of 40 are no finite numbers, first '0,0' in line 2: decimal commas",
+        "  column weight: 1 of 40 are no finite numbers, first 'n.m.' in line 8",
+        "  gaps: fill them before training, for example with the column's median",
+        "  decimal commas: write decimal points",
+        "  dates: write a number, for example days since a date that all share",
+        "  single cells: correct them, or take out their rows",
+        "  categories: write one column of 0 and 1 for each value",
+        "  to leave columns out: "
+        """'data.drop_columns=["patient", "visit", "sex", "lactate", "creatinine"]'""",
+    ]
+    assert "\n" not in str(fault)
+    assert all(line.strip() in str(fault) for line in said[1:])
+
+
+def test_what_the_message_advises_mends_the_table(tmp_path):
+    path = hospital(tmp_path / "h.csv")
+    path.write_text(path.read_text().replace("n.m.", "70").replace(",NA", ",no").replace("0,\n", "0,no\n"))
+    advised = re.search(r"'data\.drop_columns=(\[.*?\])'", str(refused(name="csv", path=path, label_column="died")))
+    dropped = tuple(re.findall(r'"(\w+)"', advised[1]))
+    data = read(DataSettings(name="csv", path=path, label_column="died", drop_columns=dropped))
+    assert (data.x.shape, data.classes) == ((N, 3), ("no", "yes"))
+    assert data.columns == ("age", "weight", "ward")
+    assert set(dropped) < set(data.others)
+
+
+def test_columns_are_left_out_by_name_or_number(tmp_path):
+    (tmp_path / "a.csv").write_text("x,1,5\ny,2,6\n")
+    by_number = read(DataSettings(name="csv", path=tmp_path / "a.csv", label_column=-1, drop_columns=("0",)))
+    assert (by_number.x.tolist(), by_number.classes) == ([[1], [2]], ("5", "6"))
+    for dropped, message in ((("2",), "is the label or the client"), (("5",), r"data.drop_columns: .* no column 5")):
+        with pytest.raises(ConfigError, match=message):
+            read(DataSettings(name="csv", path=tmp_path / "a.csv", label_column=-1, drop_columns=dropped))
+    (tmp_path / "b.csv").write_text("id,age,y\n7,1,5\n8,2,6\n")
+    with pytest.raises(ConfigError, match=r"no column 'idd'; did you mean id\?"):
+        read(DataSettings(name="csv", path=tmp_path / "b.csv", label_column="y", drop_columns=("idd",)))
+
+
+@pytest.mark.parametrize("n", [20, 21, 500])
+def test_of_many_problems_twenty_are_shown_and_the_rest_counted(tmp_path, n):
+    rows = "".join(f"1,2{',3' * (k < n)}\n" for k in range(n + 1))
+    (tmp_path / "a.csv").write_text("0,1\n" + rows)
+    said = refused(name="csv", path=tmp_path / "a.csv", label_column=0).text().splitlines()
+    assert said[0].endswith(f"has {n} problems:")
+    assert said[1] == "  line 2: 3 cells, not 2; complete the line"
+    assert len(said) == (21 if n <= 20 else 22)
+    assert n <= 20 or said[-1] == f"  and {n - 20} more"
+
+
+def test_rows_without_an_owner_are_refused(tmp_path):
+    (tmp_path / "a.csv").write_text("x,site,y\n1,a,0\n2, ,1\n3,,1\n")
+    fault = refused(name="csv", path=tmp_path / "a.csv", label_column="y", client_column="site")
+    assert "client column site: 2 of 3 rows name no client, first line 3" in str(fault)
+
+
+@pytest.mark.parametrize("label", ["9" * 5000, "-" + "9" * 5000, "²", "٣", "-", "--1"])
+def test_labels_of_odd_digits_are_class_names(tmp_path, label):
+    (tmp_path / "a.csv").write_text(f"1,{label}\n2,1\n3,10\n", encoding="utf-8")
+    classes = read(DataSettings(name="csv", path=tmp_path / "a.csv", label_column=1)).classes
+    assert set(classes) == {label, "1", "10"}
+
+
+def test_several_columns_of_flags(tmp_path):
+    (tmp_path / "a.csv").write_text("age,mass,edema,site\n1,0,1,a\n2,1,1.0,b\n")
+    settings = {"name": "csv", "path": tmp_path / "a.csv", "client_column": "site", "targets": "multilabel"}
+    data = read(DataSettings(label_columns=("edema", "mass"), **settings))
+    assert (data.y.tolist(), data.classes, data.labels) == ([[1, 0], [1, 1]], (), ("edema", "mass"))
+    assert (data.x.tolist(), data.y.dtype) == ([[1], [2]], np.float32)
+    named = read(DataSettings(label_columns=(1, 2), classes=("Mass", "Edema"), header=True, **settings))
+    assert named.labels == ("Mass", "Edema")
+    with pytest.raises(DataError, match="2 targets, but the names 'Mass'"):
+        read(DataSettings(label_columns=(1, 2), classes=("Mass",), header=True, **settings))
+    for extra, message in (
+        ({"label_column": "mass"}, "keep one"),
+        ({"targets": "classes"}, "set data.targets = multilabel or regression"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            read(DataSettings(**{**settings, "label_columns": ("mass", "edema"), **extra}))
+    real = read(DataSettings(label_columns=("age", "mass"), **{**settings, "targets": "regression"}))
+    assert (real.y.tolist(), real.labels, real.columns) == ([[1, 0], [2, 1]], ("age", "mass"), ("edema",))
+
+
+def pictures(root, names=("cat", "dog"), n=4, size=(6, 4)):
+    for name in names:
+        (root / name).mkdir(parents=True)
+        for k in range(n):
+            noise = np.random.Generator(np.random.Philox(k)).integers(0, 255, (size[1], size[0], 3), dtype=np.uint8)
+            Image.fromarray(noise).save(root / name / f"{k}.png")
+
+
+def test_all_images_that_cannot_be_read_are_named_at_once(tmp_path):
+    pictures(tmp_path, n=8)
+    cat = tmp_path / "cat"
+    (cat / "0.png").write_bytes(b"")
+    (cat / "1.png").write_bytes((cat / "1.png").read_bytes()[:-30])
+    (cat / "2.png").write_bytes(b"hello")
+    Image.new("I;16", (6, 4)).save(cat / "3.png")
+    Image.new("L", (5, 5)).save(cat / "4.png")
+    (cat / "5.png").unlink()
+    os.mkfifo(cat / "5.png")
+    (cat / "6.png").unlink()
+    (cat / "6.png").symlink_to("nowhere")
+    frames = [Image.new("L", (6, 4), k) for k in range(3)]
+    frames[0].save(tmp_path / "dog" / "7.tif", save_all=True, append_images=frames[1:])
+    said = refused(name="folder", path=tmp_path).text().splitlines()
+    assert said[0] == f"error[DATA]: {tmp_path} has 8 problems:"
+    assert said[1:] == [
+        "  cannot read the image cat/0.png (it is empty); replace or remove it",
+        "  cannot read the image cat/2.png (it is no PNG, JPEG, BMP, GIF, TIFF, WEBP or PPM); replace or remove it",
+        "  cat/3.png has pixels of mode I;16, which 8 bits cannot hold; convert it to 8 bits",
+        "  cannot read cat/5.png: it is a pipe, a socket or a device, not a file",
+        "  cannot read cat/6.png (No such file or directory)",
+        "  dog/7.tif holds several pictures, of which one would be read; save each in a file of its own",
+        "  images of several sizes: 10 of 6 x 4 (1.png), 1 of 5 x 5 (4.png); set data.resize",
+        said[8],
+    ]
+    assert re.fullmatch(r"  cannot read the image cat/1\.png \(.*truncated.*\); replace or remove it", said[8])
+
+
+def test_no_decoder_is_chosen_by_what_a_file_holds(tmp_path, monkeypatch):
+    """Pillow hands PostScript to Ghostscript, a program; whatever its file is called."""
+    from PIL import EpsImagePlugin
+
+    monkeypatch.setattr(EpsImagePlugin, "Ghostscript", lambda *_, **__: pytest.fail("Ghostscript was asked for"))
+    pictures(tmp_path)
+    Image.new("RGB", (6, 4)).save(tmp_path / "cat" / "9.eps")
+    (tmp_path / "cat" / "9.eps").rename(tmp_path / "cat" / "9.png")
+    assert "cat/9.png (it is no PNG" in str(refused(name="folder", path=tmp_path))
+
+
+def bomb(path, side):
+    """A PNG whose header promises side x side pixels, all black, packed into a few bytes each thousand."""
+
+    def chunk(kind, body):
+        return len(body).to_bytes(4, "big") + kind + body + crc32(kind + body).to_bytes(4, "big")
+
+    size = side.to_bytes(4, "big") * 2
+    parts = chunk(b"IHDR", size + b"\x08\0\0\0\0"), chunk(b"IDAT", compress(bytes(1000))), chunk(b"IEND", b"")
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(parts))
+
+
+@pytest.mark.parametrize("side", [8193, 10_000, 60_000])
+def test_small_files_that_promise_large_pictures_are_refused(tmp_path, side):
+    pictures(tmp_path)
+    bomb(tmp_path / "cat" / "9.png", side)
+    assert re.search(r"9\.png.*(at most 67108864 are read|exceeds limit)", str(refused(name="folder", path=tmp_path)))
+
+
+def test_what_would_be_passed_over_is_refused_or_noted_by_name(tmp_path):
+    pictures(tmp_path)
+    (tmp_path / "masks").mkdir()
+    (tmp_path / ".cache").mkdir()
+    Image.new("L", (6, 4)).save(tmp_path / "overview.png")
+    for name in ("a.dcm", "b.dcm", "c.nii.gz", "notes.txt", "Thumbs.db", ".DS_Store", "IM0001"):
+        (tmp_path / "cat" / name).write_bytes(b"?")
+    said = refused(name="folder", path=tmp_path).text().splitlines()
+    assert said[1:] == [
+        "  " + f"{tmp_path}: 1 images lie in no class (overview.png); put them into class folders, or away",
+        "  cat: 2 files .dcm are not read (a.dcm, b.dcm); convert them to PNG, or put them away",
+        "  cat: 1 files .nii are not read (c.nii.gz); convert them to PNG, or put them away",
+        "  masks: no image in it, so no class; remove it, or put its images there",
+    ]
+    for path in (tmp_path / "overview.png", *tmp_path.glob("cat/*.dcm"), tmp_path / "cat" / "c.nii.gz"):
+        path.unlink()
+    (tmp_path / "masks").rmdir()
+    data = read(DataSettings(name="folder", path=tmp_path))
+    assert data.classes == ("cat", "dog")
+    assert [note.removeprefix(f"{tmp_path}/") for note in data.notes] == [
+        "cat: 1 files without a suffix are not read (IM0001)",
+        "cat: 1 files .txt are not read (notes.txt)",
+    ]
+
+
+def test_folders_beside_the_parts_are_no_secret(tmp_path):
+    for part in ("train", "validation"):
+        pictures(tmp_path / part)
+    fault = refused(name="folder", path=tmp_path)
+    assert "validation: neither train, val nor test; rename it" in str(fault)
+    (tmp_path / "validation").rename(tmp_path / "val")
+    assert read(DataSettings(name="folder", path=tmp_path)).n_train == 8
+
+
+def test_classes_that_are_named_may_be_without_images(tmp_path):
+    pictures(tmp_path, ("cat",))
+    data = read(DataSettings(name="folder", path=tmp_path, classes=("cat", "dog")))
+    assert (data.classes, set(data.y)) == (("cat", "dog"), {0})
+
+
+@pytest.mark.parametrize("kind", ["pipe", "socket", "device", "folder"])
+@pytest.mark.parametrize("name", ["csv", "npz", "idx", "mnist", "cifar10"])
+def test_what_is_no_plain_file_is_never_waited_for(tmp_path, monkeypatch, name, kind):
+    file = tmp_path / {
+        "idx": "train-images-idx3-ubyte",
+        "mnist": "train-images-idx3-ubyte",
+        "cifar10": "cifar-10-binary.tar.gz",
+    }.get(name, f"a.{name}")
+    monkeypatch.chdir(tmp_path)
+    if kind == "pipe":
+        os.mkfifo(file)
+    elif kind == "socket":
+        with socket.socket(socket.AF_UNIX) as listening:
+            listening.bind(file.name)
+    elif kind == "device":
+        file.symlink_to("/dev/zero")
+    else:
+        file.mkdir()
+    path = file if name in ("csv", "npz") else tmp_path
+    with pytest.raises(DataError, match=r"it is a|has no train\.csv"):
+        read(DataSettings(name=name, path=path, label_column=0))
