@@ -146,7 +146,7 @@ DATA = [
     own("F37 bytes as pixels", 0, (), NPZ, begin.arrays(x=PIXELS, y=Y), holds.as_floats),
     own("F38 one NaN among the inputs", 3, ("own.npz", "first row 17"), NPZ, begin.arrays(x=np.where(np.arange(240).reshape(60, 4) == 70, np.nan, X), y=Y)),
     own("F39 an archive without its end", 3, ("own.npz",), NPZ, begin.truncated(x=X, y=Y)),
-    own("F39 a line with fewer cells", 3, ("own.csv, line 3",), (*CSV, "clients=2"), begin.table("a,b,y\n1,2,0\n1,2\n")),
+    own("F39 a line with fewer cells", 3, ("own.csv: line 3: 2 cells, not 3",), (*CSV, "clients=2"), begin.table("a,b,y\n1,2,0\n1,2\n")),
     own("F39 fewer labels than inputs", 3, ("own.npz",), NPZ, begin.arrays(x=X, y=Y[:-1])),
 ]  # fmt: skip
 
