@@ -7,7 +7,7 @@ refused by pydantic when the record is made, so that neither disk, memory nor te
 import json
 import stat
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -17,6 +17,7 @@ from pomona.errors import PomonaError
 
 MOST_BYTES = 64 * 2**20  # of one JSON text, unless its reader knows better
 DEEPEST = 64  # nested lists and objects
+NESTED = (Mapping, list, tuple)
 LONGEST = 500  # characters of a line that another party wrote
 
 
@@ -60,7 +61,7 @@ def parse(text: str | bytes, fault: Callable[[str], E], most: int = MOST_BYTES) 
         value = json.loads(text, parse_constant=_refuse)
     except (ValueError, RecursionError) as wrong:
         raise fault(f"no JSON: {plain(str(wrong), 120)}") from None
-    if not _shallow(value):
+    if not shallow(value):
         raise fault(f"it is nested more than {DEEPEST} deep")
     return value
 
@@ -77,16 +78,16 @@ def _refuse(constant: str) -> Any:
     raise ValueError(f"{constant} is no number")
 
 
-def _shallow(value: Any) -> bool:
+def shallow(value: Any) -> bool:
     """Whether a value is nested no deeper than allowed; layer by layer, so that depth costs no recursion."""
     layer = [value]
     for _ in range(DEEPEST + 1):
         layer = [
             inner
             for outer in layer
-            if isinstance(outer, dict | list)
-            for inner in (outer.values() if isinstance(outer, dict) else outer)
-            if isinstance(inner, dict | list)
+            if isinstance(outer, NESTED)
+            for inner in (outer.values() if isinstance(outer, Mapping) else outer)
+            if isinstance(inner, NESTED)
         ]
         if not layer:
             return True

@@ -1,11 +1,17 @@
 """What a run is: one frozen record, resolved from the command line over files over defaults."""
 
-import tomllib
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import tomli_w
-from pydantic import BeforeValidator, Field, field_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    ModelWrapValidatorHandler,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from pomona.data.settings import DataSettings
 from pomona.errors import ConfigError, near
@@ -18,9 +24,10 @@ from pomona.models.space import Buffers
 from pomona.objective.loop import Precision
 from pomona.partition import RECIPES, PartitionSettings
 from pomona.partition.iid import Iid
+from pomona.partition.natural import Natural
 from pomona.privacy.settings import Privacy
 from pomona.settings import Settings
-from pomona.toml import Choices, Tree, named, validated
+from pomona.toml import Choices, Tree, explained, named, read_text, require_shallow
 from pomona.toml import keys as known_keys
 
 
@@ -35,40 +42,49 @@ Rate = Annotated[float | Literal["auto"], BeforeValidator(_rate)]
 CHOICES: Choices = {"method": METHODS, "partition": RECIPES}
 
 
+def _by_owner(known: Mapping[str, Any]) -> Natural | Iid:
+    """Data that says whose its rows are stays with its owners."""
+    data: DataSettings = known["data"]
+    return Natural() if data.clients or data.client_column is not None else Iid()
+
+
 class Config(Settings):
-    """Every setting of a run. One name, one meaning; sections as in the TOML file."""
+    """Every setting of a run. One name, one meaning; sections as in the TOML file, a section by its name alone too.
+
+    Raises ConfigError naming every bad key or value, with near names of unknown ones.
+    """
 
     method: MethodSettings = FedAvg()
     data: DataSettings = DataSettings()
-    partition: PartitionSettings = Iid()
+    partition: PartitionSettings = Field(default_factory=_by_owner)
     model: ModelSettings = ModelSettings()
-    rounds: int = Field(40, ge=1, description="communication rounds")
-    local_epochs: int = Field(1, ge=1, description="passes over a client's training data per round")
-    batch_size: int = Field(32, ge=1, description="samples per step")
+    rounds: int = Field(40, ge=1, le=10**6, description="communication rounds")
+    local_epochs: int = Field(1, ge=1, le=10**6, description="passes over a client's training data per round")
+    batch_size: int = Field(32, ge=1, le=10**9, description="samples per step")
     lr: Rate = Field(
         "auto",
         description="learning rate of local SGD; auto: chosen by a range test on training loss when a run starts",
     )
     momentum: float = Field(0.0, ge=0, lt=1, description="momentum of local SGD, zero at the start of each round")
-    weight_decay: float = Field(0.0, ge=0, description="L2 weight decay of local SGD")
+    weight_decay: float = Field(0.0, ge=0, le=1e6, description="L2 weight decay of local SGD")
     lr_decay: float = Field(1.0, gt=0, le=1, description="factor on all learning rates after each round")
-    seed: int = Field(0, ge=0, description="root of every random stream")
-    clients: int = Field(12, ge=1, description="members of the federation; those of the data where it names them")
+    seed: int = Field(0, ge=0, lt=2**63, description="root of every random stream")
+    clients: int = Field(12, ge=1, le=10**4, description="members; those of the data where it names them")
     participation: float = Field(1.0, gt=0, le=1, description="share of the clients in a round, drawn uniformly")
     largest_share: float = Field(1.0, gt=0, le=1, description="most that one client weighs in a mean; 1: no limit")
-    workers: int | None = Field(None, ge=1, description="worker processes; as many as cores if not set")
+    workers: int | None = Field(None, ge=1, le=10**4, description="worker processes; as many as cores if not set")
     state_memory: float = Field(
         0.5, gt=0, le=1, description="clients' states larger than this share of the machine's memory are kept on disk"
     )
     rows_per_call: int | None = Field(
-        None, ge=1, description="clients that train as rows of one call; if not set 1 on a cpu, all on a gpu"
+        None, ge=1, le=10**4, description="clients that train as rows of one call; if not set 1 on a cpu, all on a gpu"
     )
     precision: Precision = Field("fp32", description="bf16: forward and backward under autocast, float32 weights")
     device: Literal["cpu", "cuda"] = Field("cpu", description="where the objective runs")
     privacy: Privacy | None = Field(None, description="differentially private training of every client")
     membership: Membership = Field(Membership(), description="clients that join late, leave, or are never trained with")
-    checkpoint_every: int = Field(1, ge=1, description="rounds between checkpoints; the last round always is one")
-    eval_every: int = Field(1, ge=1, description="rounds between evaluations; the last round is always evaluated")
+    checkpoint_every: int = Field(1, ge=1, le=10**6, description="rounds between checkpoints; the last is one")
+    eval_every: int = Field(1, ge=1, le=10**6, description="rounds between evaluations; the last is one")
     buffers: Buffers = Field(
         "local",
         description="statistics of a global model: each client's own, or the mean of those measured in training",
@@ -84,6 +100,19 @@ class Config(Settings):
         if name is not None and name not in METRICS:
             raise ValueError(near(name, METRICS))
         return name
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _said(cls, given: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        """The one road into a Config, from Python as from a file: sections by name, and faults as a ConfigError."""
+        if not isinstance(given, Mapping):
+            return handler(given)
+        require_shallow(given)
+        tree = named(given)
+        try:
+            return handler(tree)
+        except ValidationError as fault:
+            raise explained(fault, tree, cls, CHOICES) from None
 
     @property
     def rate(self) -> float:
@@ -111,16 +140,9 @@ def resolve(*layers: Mapping[str, Any]) -> Config:
     """The Config of layered trees, later ones first in right. Raises ConfigError naming every bad key or value."""
     tree: Tree = {}
     for layer in layers:
+        require_shallow(layer)
         merge(tree, named(layer))
-    own = tree.get("data", {})
-    if "partition" not in tree and (own.get("clients") or own.get("client_column") is not None):
-        tree["partition"] = {"name": "natural"}  # data that says whose it is stays with its owners
-    for section, kinds in CHOICES.items():
-        part = tree.get(section, {})
-        name = part.get("name") if isinstance(part, dict) else part
-        if name is not None and name not in kinds:
-            raise ConfigError(f"unknown {section} {name!r}; {near(str(name), kinds)}")
-    return validated(Config, tree, CHOICES)
+    return Config.model_validate(tree)
 
 
 def merge(tree: Tree, over: Mapping[str, Any]) -> None:
@@ -147,14 +169,15 @@ def read_overrides(words: Iterable[str]) -> Tree:
         leaf: Any = _value(text)
         for part in reversed(key.replace("-", "_").split(".")):
             leaf = {part: leaf}
+        require_shallow(leaf)
         merge(tree, named(leaf))
     return tree
 
 
 def _value(text: str) -> Any:
     try:
-        return tomllib.loads(f"v = {text}")["v"]
-    except tomllib.TOMLDecodeError:
+        return read_text(f"v = {text}")["v"]
+    except ValueError:
         return text
 
 

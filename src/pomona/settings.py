@@ -1,10 +1,18 @@
 """The base of every settings record: frozen, typed, and closed to unknown keys."""
 
-from pydantic import BaseModel, ConfigDict
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, field_validator
+
+MOST = (
+    2**63
+)  # what an integer of TOML can be; where a size or a time hangs on a number, its field has a bound of its own
 
 
 class Settings(BaseModel):
-    """Values a user sets. Unknown keys are errors; values are checked when the record is made."""
+    """Values a user sets. Unknown keys are errors; values are checked when the record is made, none is beyond 2^63."""
 
     model_config = ConfigDict(
         frozen=True,
@@ -14,3 +22,23 @@ class Settings(BaseModel):
         populate_by_name=True,  # for a key that is no name in Python: lambda, lambda_ in code
         serialize_by_alias=True,
     )
+
+    @field_validator("*")
+    @classmethod
+    def _ordinary(cls, value: Any) -> Any:
+        """Refuse what later arithmetic would overflow with and what no file can be called, in every field."""
+        for leaf in _leaves(value):
+            if isinstance(leaf, int | float) and abs(leaf) >= MOST:
+                raise ValueError("a number is beyond 2^63; give a smaller one")
+            if isinstance(leaf, str | Path) and "\0" in str(leaf):
+                raise ValueError("a text has a NUL character; take it out")
+        return value
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    """What a field holds, in its tables and lists too."""
+    if isinstance(value, Mapping | list | tuple):
+        for inner in value.values() if isinstance(value, Mapping) else value:
+            yield from _leaves(inner)
+    else:
+        yield value

@@ -58,7 +58,7 @@ class Silent:
         """Do nothing."""
 
 
-def run(config: Config, out: Path | None = None, watcher: Watcher | None = None, resume: bool = False) -> Result:
+def run(config: Config, out: Path | str | None = None, watcher: Watcher | None = None, resume: bool = False) -> Result:
     """Train, evaluate and record one federation.
 
     Args:
@@ -73,7 +73,7 @@ def run(config: Config, out: Path | None = None, watcher: Watcher | None = None,
     Raises:
         PomonaError: with the remedy; nothing is written before data and settings have been checked.
     """
-    return simulate(Scenario.prepare(config), out, watcher, resume)
+    return simulate(Scenario.prepare(config), None if out is None else Path(out), watcher, resume)
 
 
 def simulate(
@@ -87,6 +87,8 @@ def simulate(
     if scenario.choice.reason:
         watcher.note(scenario.choice.reason)
     _note_unused(scenario, watcher)
+    if "\0" in str(out):
+        raise StorageError(f"the folder {str(out)!r} has a NUL character in its name; give another folder")
     if out is None:
         scenario = settled(scenario, watcher)
         hold = _kept(scenario, out, watcher)

@@ -7,6 +7,7 @@ from typing import Any, TypeVar, get_args
 
 from pydantic import ValidationError
 
+from pomona.bounds import plain, shallow
 from pomona.errors import ConfigError, near
 from pomona.settings import Settings
 
@@ -20,12 +21,32 @@ SECTIONS = ("method", "data", "partition", "model")
 def read_file(path: Path) -> Tree:
     """A TOML file's tree. Raises ConfigError naming the file and the line."""
     try:
-        tree: Tree = _snake(tomllib.loads(path.read_text(encoding="utf-8")))
+        tree: Tree = _snake(read_text(path.read_text(encoding="utf-8")))
         return tree
     except FileNotFoundError:
         raise ConfigError(f"no file {path}; give a TOML file, or key=value") from None
     except (OSError, ValueError) as fault:
         raise ConfigError(f"{path}: {fault}") from None
+
+
+def read_text(text: str) -> Tree:
+    """The tree of a TOML text. Raises ValueError if it is none, or ConfigError if it is nested too deep."""
+    try:
+        tree = tomllib.loads(text)
+    except RecursionError:
+        raise _deep() from None
+    require_shallow(tree)
+    return tree
+
+
+def require_shallow(tree: Mapping[str, Any]) -> None:
+    """Raise ConfigError for a tree so deep that walking it could end the process."""
+    if not shallow(tree):
+        raise _deep()
+
+
+def _deep() -> ConfigError:
+    return ConfigError("the settings are nested too deep; a section has keys, and a key a value or a list")
 
 
 def _snake(value: Any) -> Any:
@@ -45,11 +66,15 @@ def validated(kind: type[S], tree: Tree, choices: Choices | None = None) -> S:
     try:
         return kind.model_validate(tree)
     except ValidationError as fault:
-        choices = choices or {}
-        known = keys(tree, kind, choices)
-        # A default that follows from a key that is itself bad is nothing to tell of.
-        said = [_explain(dict(e), known, choices) for e in fault.errors() if e["type"] != "default_factory_not_called"]
-        raise ConfigError("; ".join(said)) from None
+        raise explained(fault, tree, kind, choices or {}) from None
+
+
+def explained(fault: ValidationError, tree: Tree, kind: type[Settings], choices: Choices) -> ConfigError:
+    """What a tree's settings have wrong, in one line that names every key."""
+    known = keys(tree, kind, choices)
+    # A default that follows from a key that is itself bad is nothing to tell of.
+    said = [_explain(dict(e), known, choices) for e in fault.errors() if e["type"] != "default_factory_not_called"]
+    return ConfigError("; ".join(said))
 
 
 def _explain(error: Tree, known: Iterable[str], choices: Choices) -> str:
@@ -63,9 +88,22 @@ def _explain(error: Tree, known: Iterable[str], choices: Choices) -> str:
             return f"{key} must be set"
         case "union_tag_not_found":
             return f"{key}.name must be set; known: {', '.join(choices.get(key, {}))}"
+        case "union_tag_invalid":
+            name = plain(error["ctx"]["tag"], 80)
+            return f"unknown {key} {name!r}; {near(name, choices.get(key, {}))}"
+        case "model_type" | "model_attributes_type":
+            return f"{key} = {shown(error['input'])}: give a table of settings{' or a name' * (key in SECTIONS)}"
         case _:
             said = error["msg"].removeprefix("Value error, ")
-            return f"{key} = {error['input']!r}: {said[0].lower()}{said[1:]}" if key else said
+            return f"{key} = {shown(error['input'])}: {said[0].lower()}{said[1:]}" if key else said
+
+
+def shown(value: object) -> str:
+    """A value as its writer knows it, in one short line."""
+    try:
+        return plain(repr(value), 80)
+    except ValueError:  # Python writes no integers of more than 4,300 digits
+        return "a number of thousands of digits"
 
 
 def _nearest(key: str, known: Iterable[str]) -> str:

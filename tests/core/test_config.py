@@ -1,11 +1,15 @@
 """Settings: precedence, typos, files, and the same again from what was written."""
 
 import json
+import pickle
 
 import pytest
+import tomli_w
 
-from pomona.config import Config, keys, read_overrides, resolve
-from pomona.errors import ConfigError, near
+import pomona
+from pomona.config import CHOICES, Config, keys, read_overrides, resolve
+from pomona.data.settings import DataSettings
+from pomona.errors import ConfigError, StorageError, near
 from pomona.toml import read_file
 
 
@@ -56,6 +60,154 @@ def test_a_mistake_names_the_key_its_path_and_near_names(tree, words):
         resolve(tree)
     assert all(word in str(caught.value) for word in words), str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+OWNED = {"name": "csv", "path": "clean.csv", "label_column": "died", "client_column": "hospital"}
+FILES = {"name": "clients", "clients": [{"name": "a", "train": "a.npz"}]}
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {},
+        {"data": OWNED},
+        {"data": FILES},
+        {"data": OWNED, "partition": "iid"},
+        {"data": "mnist", "method": "fedala", "partition": "dirichlet", "model": "mlp"},
+        {"method": {"name": "fedamp", "lambda": 0.5}, "rounds": 3, "clients": 4},
+    ],
+)
+def test_settings_mean_the_same_from_python_as_from_a_file(said, tmp_path):
+    path = tmp_path / "run.toml"
+    path.write_text(tomli_w.dumps(said))
+    here, there = Config(**said), resolve(read_file(path))
+    assert here == there
+    assert here.toml() == there.toml()
+    assert pickle.loads(pickle.dumps(here)) == here.model_copy() == here
+
+
+def test_data_with_owners_stays_with_them_however_it_is_said():
+    assert Config(data=OWNED).partition.name == Config(data=DataSettings(**OWNED)).partition.name == "natural"
+    assert Config(data={**OWNED, "client_column": None}).partition.name == "iid"
+
+
+@pytest.mark.parametrize("said", [{"learning_rte": 1}, {"method": "aple"}, {"lr": 0}, {"rouns": 1}, {"method": [1]}])
+def test_a_mistake_in_python_is_the_one_line_that_a_file_gets(said):
+    with pytest.raises(ConfigError) as here:
+        pomona.Config(**said)
+    with pytest.raises(ConfigError) as there:
+        resolve(said)
+    assert str(here.value) == str(there.value)
+    assert "pydantic" not in str(here.value)
+
+
+def test_paths_may_be_text(tmp_path):
+    config = Config(
+        data={"train_limit": 60, "test_limit": 60}, rounds=1, clients=2, model={"name": "mlp", "hidden": [4]}
+    )
+    result = pomona.run(config, out=str(tmp_path / "run"))
+    assert result.folder == tmp_path / "run"
+    assert pomona.load(str(tmp_path / "run")).evaluations == result.evaluations
+
+
+def test_a_folder_with_nul_in_its_name_is_refused():
+    with pytest.raises(StorageError, match="NUL"):
+        pomona.run(Config(), out="a\0b")
+
+
+def nested(depth, leaf=1):
+    """A key in a key in a key."""
+    for _ in range(depth):
+        leaf = {"a": leaf}
+    return leaf
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"data": nested(5000)},
+        {"method": {"name": nested(5000)}},
+        {"membership": {"joins": nested(5000)}},
+        {"data": 1},
+        {"data": [1, 2]},
+        {"method": [1, 2]},
+        {"partition": [[]]},
+        {"rounds": 10**5000},
+        {"rounds": "9" * 5000},
+        {"data": {"path": "a\0b"}},
+        {"method": "\x1b[31m" + "x" * 10_000},
+    ],
+)
+def test_nonsense_is_one_short_line(said):
+    with pytest.raises(ConfigError) as caught:
+        Config(**said)
+    assert len(str(caught.value)) < 1000
+    assert str(caught.value).isprintable()
+    with pytest.raises(ConfigError):
+        resolve(said, said)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a." * 5000 + "b = 1",
+        "a = " + "[" * 5000 + "]" * 5000,
+        "a = " + "{a=" * 5000 + "1" + "}" * 5000,
+        f"a = {'9' * 9999}",
+    ],
+)
+def test_a_file_that_is_nested_or_long_beyond_reason_is_one_line(text, tmp_path):
+    path = tmp_path / "deep.toml"
+    path.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        resolve(read_file(path))
+    assert len(str(caught.value)) < 1000
+
+
+def test_words_nested_or_long_beyond_reason_are_one_line():
+    for word in ("a." * 5000 + "b=1", "a=" + "[" * 5000 + "]" * 5000, "rounds=" + "9" * 9999):
+        with pytest.raises(ConfigError):
+            resolve(read_overrides([word, word]))
+
+
+def told(key, value):
+    """The tree that says one dotted key, with what must be said beside it."""
+    needed = {"privacy": {"noise_multiplier": 1.0, "max_grad_norm": 1.0, "delta": 1e-3}}
+    section, dot, key = key.rpartition(".")
+    return {section: {**needed.get(section, {}), key: value}} if dot else {key: value}
+
+
+@pytest.mark.parametrize("section", ["method", "partition"])
+def test_every_number_has_an_upper_bound(section):
+    """Whatever the key: a number that no machine can count with is refused, as itself and in a list."""
+    for name in CHOICES[section]:
+        for key in keys({section: {"name": name}}):
+            for value in (10**300, 1e300, -1e300, [10**300], {"1": 10**300}):
+                tree = told(key, value)
+                tree[section] = {"name": name, **tree.get(section, {})}
+                with pytest.raises(ConfigError):
+                    resolve(tree)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"lr": 1e300},
+        {"model": {"hidden": [10**12]}},
+        {"model": {"hidden": [8] * 1000}},
+        {"clients": 10**9},
+        {"rounds": 10**9},
+        {"partition": {"name": "dirichlet", "beta": 1e10}},
+        {"method": {"name": "pfedme", "inner_steps": 10**18}},
+        {"privacy": {"noise_multiplier": 1e-300, "max_grad_norm": 1.0, "delta": 1e-3}},
+        {"privacy": {"noise_multiplier": 1.0, "max_grad_norm": 1.0, "delta": 1e-300}},
+        {"membership": {"joins": {"1": 10**9}}},
+    ],
+)
+def test_sizes_that_no_run_can_have_are_refused_by_their_key(said):
+    key = next(k for k in said)
+    with pytest.raises(ConfigError, match=key):
+        Config(**said)
 
 
 def test_what_was_written_runs_the_same_again(tmp_path):

@@ -10,10 +10,10 @@ from pomona.settings import Settings
 
 def _number(value: object) -> object:
     """A column written in digits is a number, also where every value arrives as text (a command line)."""
-    return int(value) if isinstance(value, str) and value.removeprefix("-").isdecimal() else value
+    return int(value) if isinstance(value, str) and len(value) < 10 and value.removeprefix("-").isdecimal() else value
 
 
-Column = Annotated[str | int, BeforeValidator(_number)]
+Column = Annotated[str | Annotated[int, Field(ge=-(10**6), le=10**6)], BeforeValidator(_number)]
 Targets = Literal["classes", "regression", "multilabel"]
 
 
@@ -48,14 +48,18 @@ class DataSettings(Settings):
     validation_share: float = Field(
         default=0.15, ge=0, lt=1, description="Share of each client's training rows held out for validation."
     )
-    train_limit: int | None = Field(default=None, ge=1, description="At most this many training rows, a seeded draw.")
-    test_limit: int | None = Field(default=None, ge=1, description="At most this many test rows, a seeded draw.")
+    train_limit: int | None = Field(
+        default=None, ge=1, lt=2**53, description="At most this many training rows, a seeded draw."
+    )
+    test_limit: int | None = Field(
+        default=None, ge=1, lt=2**53, description="At most this many test rows, a seeded draw."
+    )
     memory_share: float = Field(
         default=0.25, gt=0, le=1, description="Arrays larger than this share of the machine's memory are kept on disk."
     )
 
     resize: int | None = Field(
-        default=None, ge=1, description="Side in pixels to which images are resized (bilinear, antialiased)."
+        default=None, ge=1, le=10**4, description="Side in pixels to which images are resized (bilinear, antialiased)."
     )
     targets: Targets = Field(
         default="classes", description="What own data's labels are: class numbers, real targets or 0/1 flags."
@@ -79,8 +83,8 @@ class DataSettings(Settings):
     client_column: Column | None = Field(default=None, description="CSV column that names the client owning a row.")
     text_columns: tuple[Column, ...] = Field(default=(), description="CSV columns whose texts are joined.")
     vocabulary_size: int = Field(
-        default=98635, ge=2, description="Most tokens, the padding and the unknown token included."
+        default=98635, ge=2, le=10**7, description="Most tokens, the padding and the unknown token included."
     )
     sequence_length: int = Field(
-        default=200, ge=1, description="Tokens per text; longer ones are cut, shorter ones padded."
+        default=200, ge=1, le=10**6, description="Tokens per text; longer ones are cut, shorter ones padded."
     )

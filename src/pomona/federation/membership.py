@@ -9,6 +9,7 @@ from typing import Self
 
 from pydantic import Field, field_serializer, model_validator
 
+from pomona.bounds import Number, Place
 from pomona.errors import ConfigError
 from pomona.federation.round import Roster
 from pomona.settings import Settings
@@ -17,10 +18,14 @@ from pomona.settings import Settings
 class Membership(Settings):
     """Clients that come and go. Everybody not named is a member from the first round to the last."""
 
-    joins: dict[int, int] = Field({}, description="client -> the first round it takes part in")
-    leaves: dict[int, int] = Field({}, description="client -> the last round it takes part in")
-    unseen: tuple[int, ...] = Field((), description="clients never trained with; they get a personal model at the end")
-    adapt_rounds: int = Field(10, ge=1, description="rounds an unseen client trains, the federation standing still")
+    joins: dict[Place, Number] = Field({}, description="client -> the first round it takes part in")
+    leaves: dict[Place, Number] = Field({}, description="client -> the last round it takes part in")
+    unseen: tuple[Place, ...] = Field(
+        (), description="clients never trained with; they get a personal model at the end"
+    )
+    adapt_rounds: int = Field(
+        10, ge=1, le=10**6, description="rounds an unseen client trains, the federation standing still"
+    )
 
     @field_serializer("joins", "leaves")
     def _named(self, rounds: dict[int, int]) -> dict[str, int]:

@@ -64,7 +64,7 @@ class CFL(Settings):
     units: Literal["first-round", "absolute"] = Field(
         "first-round", description="of both thresholds: mean update norm of the first round, or none"
     )
-    warmup_rounds: int = Field(20, ge=0, description="rounds before the first split")
+    warmup_rounds: int = Field(20, ge=0, le=10**6, description="rounds before the first split")
 
     def method(self) -> Method:
         """The two halves."""

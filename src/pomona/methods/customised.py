@@ -31,7 +31,7 @@ class FedAvgC(Settings):
 
     name: Literal["fedavg-c"] = "fedavg-c"
     finetune_epochs: int | None = Field(
-        None, ge=0, description="epochs of fine-tuning; the run's local_epochs if not set"
+        None, ge=0, le=10**6, description="epochs of fine-tuning; the run's local_epochs if not set"
     )
 
     def method(self) -> Method:
@@ -47,7 +47,7 @@ class FedProxC(Settings):
     name: Literal["fedprox-c"] = "fedprox-c"
     mu: float = Field(0.01, ge=0, description="weight of the proximal term (mu); 0 is FedAvg-C")
     finetune_epochs: int | None = Field(
-        None, ge=0, description="epochs of fine-tuning; the run's local_epochs if not set"
+        None, ge=0, le=10**6, description="epochs of fine-tuning; the run's local_epochs if not set"
     )
 
     def method(self) -> Method:

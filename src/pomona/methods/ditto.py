@@ -36,7 +36,7 @@ class Ditto(Settings):
         1.0, ge=0, alias="lambda", description="pull of the personal model towards the global one (lambda)"
     )
     personal_epochs: int | None = Field(
-        None, ge=0, description="epochs of the personal model a round; the run's local_epochs if not set"
+        None, ge=0, le=10**6, description="epochs of the personal model a round; the run's local_epochs if not set"
     )
 
     def method(self) -> Method:

@@ -47,8 +47,8 @@ class Ala(Settings):
     sample_share: float = Field(0.8, gt=0, le=1, description="share of the samples that the weights learn on (s)")
     layers: int = Field(1, ge=0, description="upper layers with weights (p); the layers below are the received ones")
     weight_lr: float = Field(1.0, ge=0, description="learning rate of the weights (eta)")
-    stage_epochs: int = Field(40, ge=1, description="most epochs of the initial stage")
-    start_round: int = Field(1, ge=1, description="first round in which the weights learn")
+    stage_epochs: int = Field(40, ge=1, le=10**6, description="most epochs of the initial stage")
+    start_round: int = Field(1, ge=1, le=10**6, description="first round in which the weights learn")
     adapt: bool = Field(True, description="go on learning the weights after the initial stage, an epoch a round")
 
 

@@ -52,7 +52,7 @@ class FedAvgFT(Settings):
 
     name: Literal["fedavg-ft"] = "fedavg-ft"
     finetune_epochs: int | None = Field(
-        None, ge=0, description="epochs of fine-tuning; the run's local_epochs if not set"
+        None, ge=0, le=10**6, description="epochs of fine-tuning; the run's local_epochs if not set"
     )
 
     def method(self) -> Method:

@@ -37,7 +37,7 @@ class FedProxFT(Settings):
     name: Literal["fedprox-ft"] = "fedprox-ft"
     mu: float = Field(0.01, ge=0, description="weight of the proximal term (mu); 0 is FedAvg-FT")
     finetune_epochs: int | None = Field(
-        None, ge=0, description="epochs of fine-tuning; the run's local_epochs if not set"
+        None, ge=0, le=10**6, description="epochs of fine-tuning; the run's local_epochs if not set"
     )
 
     def method(self) -> Method:

@@ -50,7 +50,9 @@ class FedRep(Settings):
 
     name: Literal["fedrep"] = "fedrep"
     shared: int | None = Field(None, ge=0, description="lower layers that are shared; all but the last if not set")
-    head_epochs: int = Field(1, ge=0, description="epochs of the head each round, before those of the shared layers")
+    head_epochs: int = Field(
+        1, ge=0, le=10**6, description="epochs of the head each round, before those of the shared layers"
+    )
 
     def method(self) -> Method:
         """The two halves."""

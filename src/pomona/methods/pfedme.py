@@ -52,7 +52,7 @@ class PFedMe(Settings):
     lambda_: float = Field(
         15.0, ge=0, alias="lambda", description="pull between the personal and the client's global model (lambda)"
     )
-    inner_steps: int = Field(5, ge=1, description="steps of the personal model per batch (K)")
+    inner_steps: int = Field(5, ge=1, le=10**6, description="steps of the personal model per batch (K)")
     beta: float = Field(
         1.0, ge=0, description="share of the clients' mean in the new global model (beta); 0 freezes it"
     )

@@ -38,7 +38,7 @@ class Classes(Recipe):
     """
 
     name: Literal["classes"] = "classes"
-    classes_per_client: int = Field(default=2, ge=1, description="number of classes that a client is given")
+    classes_per_client: int = Field(default=2, ge=1, le=10**6, description="number of classes that a client is given")
     balanced: bool = Field(default=False, description="equal instead of random shares for the owners of a class")
 
     def plan(self, task: Task) -> Plan:

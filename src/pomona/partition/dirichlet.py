@@ -37,13 +37,15 @@ class Dirichlet(Recipe):
 
     by_class = False
     name: Literal["dirichlet"] = "dirichlet"
-    beta: float = Field(default=0.1, gt=0, description="concentration: 0.1 is strong label skew, 100 nearly none")
+    beta: float = Field(
+        default=0.1, gt=0, le=1e9, description="concentration: 0.1 is strong label skew, 100 nearly none"
+    )
     min_size: int | None = Field(
         default=None,
         ge=1,
         description="smallest number of training rows of a client; by default 30, or half the mean if less (PFLlib)",
     )
-    tries: int = Field(default=1000, ge=1, description="number of tables drawn before giving up")
+    tries: int = Field(default=1000, ge=1, le=10**6, description="number of tables drawn before giving up")
     balance_cap: bool = Field(
         default=True, description="clients that hold 1/n of the rows get nothing of the next class (PFLlib)"
     )

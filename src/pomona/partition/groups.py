@@ -1,6 +1,6 @@
 """Groups of like clients with dominating classes (FedAMP, section 7)."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import Field
@@ -10,13 +10,15 @@ from pomona.partition.deal import Labels, Shares
 from pomona.partition.recipe import Plan, Recipe, Task
 from pomona.settings import Settings
 
+ClassNumber = Annotated[int, Field(ge=-(10**6), le=10**6)]
+
 
 class Group(Settings):
     """One group of clients."""
 
-    clients: int = Field(ge=1, description="number of clients in the group")
-    classes: tuple[int, ...] = Field(min_length=1, description="numbers of the dominating classes")
-    n_train: int = Field(ge=1, description="training rows of each client, those for validation included")
+    clients: int = Field(ge=1, le=10**4, description="number of clients in the group")
+    classes: tuple[ClassNumber, ...] = Field(min_length=1, description="numbers of the dominating classes")
+    n_train: int = Field(ge=1, lt=2**53, description="training rows of each client, those for validation included")
 
 
 def spread(total: int, bins: Labels, width: int, rng: np.random.Generator) -> Labels:
@@ -39,7 +41,7 @@ class Groups(Recipe):
 
     name: Literal["groups"] = "groups"
     groups: tuple[Group, ...] = Field(min_length=1, description="the groups in client order: clients, classes, n_train")
-    n_test: int = Field(default=100, ge=0, description="test rows of each client")
+    n_test: int = Field(default=100, ge=0, lt=2**53, description="test rows of each client")
     dominating: float = Field(default=0.8, ge=0, le=1, description="share of the rows from the dominating classes")
 
     def plan(self, task: Task) -> Plan:

@@ -37,12 +37,12 @@ class Latent(Recipe):
     """
 
     name: Literal["latent"] = "latent"
-    distributions: int = Field(default=5, ge=1, description="D, the number of clusters")
+    distributions: int = Field(default=5, ge=1, le=10**4, description="D, the number of clusters")
     embedding: Literal["pca", "network"] = Field(
         default="pca", description="what is clustered: PCA of the inputs, or of the hidden layer of a small network"
     )
-    components: int = Field(default=256, ge=1, description="dimensions kept by the PCA, at most")
-    epochs: int = Field(default=3, ge=1, description="passes over the training rows for embedding = network")
+    components: int = Field(default=256, ge=1, le=10**6, description="dimensions kept by the PCA, at most")
+    epochs: int = Field(default=3, ge=1, le=10**6, description="passes over the training rows for embedding = network")
     shuffle_targets: bool = Field(
         default=False,
         description="permute the clients' (validation, test) pairs: they are judged on a distribution not their own",

@@ -43,7 +43,7 @@ class Pathological(Recipe):
     """
 
     name: Literal["pathological"] = "pathological"
-    classes_per_client: int = Field(default=2, ge=1, description="number of classes that a client draws")
+    classes_per_client: int = Field(default=2, ge=1, le=10**6, description="number of classes that a client draws")
     balanced: bool = Field(default=False, description="equal instead of random shares for the owners of a class")
 
     def plan(self, task: Task) -> Plan:

@@ -2,27 +2,41 @@
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from pomona.settings import Settings
+
+LEAST_NOISE = 1e-3  # epsilon is in the millions there, and accountants overflow not far below
 
 
 class Privacy(Settings):
     """Differentially private training of every client; symbols of the field in brackets."""
 
-    noise_multiplier: float = Field(ge=0, description="noise by clipping norm (sigma); 0 clips only: no privacy")
-    max_grad_norm: float = Field(gt=0, description="L2 norm to which each sample's gradient is clipped (C)")
-    delta: float = Field(gt=0, lt=1, description="chance that the bound does not hold (delta); below 1 / n")
+    noise_multiplier: float = Field(
+        ge=0, le=1e6, description="noise by clipping norm (sigma); 0 clips only: no privacy"
+    )
+    max_grad_norm: float = Field(ge=1e-30, le=1e6, description="L2 norm to which each sample's gradient is clipped (C)")
+    delta: float = Field(ge=1e-60, lt=1, description="chance that the bound does not hold (delta); below 1 / n")
     epsilon_budget: float | None = Field(
-        None, gt=0, description="a client stops before it would spend more (epsilon); no limit if not set"
+        None, gt=0, le=1e9, description="a client stops before it would spend more (epsilon); no limit if not set"
     )
     accountant: Literal["rdp", "prv"] = Field(
         "rdp", description="how losses add up: Renyi, or the tighter numerical one"
     )
     acknowledge: tuple[str, ...] = Field((), description="names of the releases that are not covered, and accepted")
     seed: int | None = Field(
-        None, ge=0, description="for tests: noise from this seed, which whoever knows it can subtract; no privacy"
+        None,
+        ge=0,
+        lt=2**63,
+        description="for tests: noise from this seed, which whoever knows it can subtract; no privacy",
     )
+
+    @field_validator("noise_multiplier")
+    @classmethod
+    def _none_or_some(cls, sigma: float) -> float:
+        if 0 < sigma < LEAST_NOISE:
+            raise ValueError(f"so little noise protects nobody; give {LEAST_NOISE} or more, or 0 for none")
+        return sigma
 
     @property
     def void(self) -> str | None:
