@@ -22,7 +22,7 @@ from typing import Any, TextIO
 import numpy as np
 from numpy.typing import NDArray
 
-from pomona.errors import CheckpointError, LockedError, StorageError
+from pomona.errors import CheckpointError, DivergedError, LockedError, StorageError
 from pomona.metrics.metric import METRICS, Metric
 from pomona.predictions import Answers, read, save
 
@@ -292,6 +292,9 @@ class Record:
 
     def round(self, row: RoundRow) -> None:
         """Append a round."""
+        for name, values in row.info.items():
+            if not np.isfinite(values).all():
+                raise DivergedError(f"round {row.round}: the method's {name} are not finite; lower its rates or lr")
         body = {k: getattr(row, k) for k in row.__dataclass_fields__}
         self.event("round", **{**body, "info": {k: v.tolist() for k, v in row.info.items()}})
 

@@ -6,13 +6,12 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, field_validator
 
-MOST = (
-    2**63
-)  # what an integer of TOML can be; where a size or a time hangs on a number, its field has a bound of its own
+MOST = 2**63  # what an integer of TOML can be
+LARGEST = 1e30  # a float32 holds 1e38, so that a product with a weight is left room
 
 
 class Settings(BaseModel):
-    """Values a user sets. Unknown keys are errors; values are checked when the record is made, none is beyond 2^63."""
+    """Values a user sets. Unknown keys are errors; values are checked when the record is made."""
 
     model_config = ConfigDict(
         frozen=True,
@@ -28,8 +27,8 @@ class Settings(BaseModel):
     def _ordinary(cls, value: Any) -> Any:
         """Refuse what later arithmetic would overflow with and what no file can be called, in every field."""
         for leaf in _leaves(value):
-            if isinstance(leaf, int | float) and abs(leaf) >= MOST:
-                raise ValueError("a number is beyond 2^63; give a smaller one")
+            if isinstance(leaf, int | float) and abs(leaf) > (MOST if isinstance(leaf, int) else LARGEST):
+                raise ValueError("no run counts with numbers as large; give a smaller one")
             if isinstance(leaf, str | Path) and "\0" in str(leaf):
                 raise ValueError("a text has a NUL character; take it out")
         return value

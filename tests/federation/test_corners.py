@@ -204,3 +204,8 @@ def test_no_worker_outlives_its_run(tmp_path, how):
     cut_short = pomona.load(tmp_path / "r")
     assert cut_short.rounds
     assert cut_short.summary == {}
+
+
+def test_what_a_method_shows_of_itself_that_is_not_finite_is_named():
+    with pytest.raises(DivergedError, match=r"round 1: the method's .* are not finite"):
+        pomona.run(tiny("partialfed", {"temperature": 5e-324}))

@@ -127,3 +127,8 @@ def test_without_opacus_the_message_says_how_to_install_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "opacus.accountants", None)
     with pytest.raises(ConfigError, match=r"pip install 'pomona\[dp\]'"):
         epsilon(privacy(), {Event(1.0, 0.1): 1})
+
+
+def test_a_delta_too_small_for_the_numerical_accountant_is_one_line():
+    with pytest.raises(ConfigError, match=r"delta = 1e-60.*accountant = rdp"):
+        epsilon(privacy(accountant="prv", delta=1e-60), {Event(1.0, 1e-9): 1})

@@ -41,8 +41,6 @@ _LOSSES: dict[Targets, str] = {
     "multilabel": "pomona.models.losses:binary_cross_entropy",
 }
 
-Width = Annotated[int, Field(gt=0, le=10**6)]
-
 
 class ModelSettings(Settings):
     """Which network, and what it minimises.

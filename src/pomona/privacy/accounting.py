@@ -31,7 +31,7 @@ History = Mapping[Event, int]  # event -> how often
 def epsilon(settings: Privacy, history: History) -> float:
     """Epsilon at the settings' delta of a composed history; inf where any release had no noise.
 
-    Raises ConfigError where Opacus is not installed.
+    Raises ConfigError where Opacus is not installed, or where its numbers leave what a float64 can hold.
     """
     counts = {event: count for event, count in history.items() if count}
     if not counts:
@@ -53,6 +53,11 @@ def _opacus(name: str, delta: float, counts: History) -> float:
             return float(accountant.get_epsilon(delta=delta))
     except ImportError as fault:
         raise ConfigError(f"privacy needs Opacus ({fault}); install it: pip install 'pomona[dp]'") from None
+    except (ValueError, ArithmeticError) as fault:
+        raise ConfigError(
+            f"the {name} accountant cannot count at delta = {delta:g} and this noise ({fault}); "
+            "raise privacy.delta, or set privacy.accountant = rdp"
+        ) from None
 
 
 def combined(sigmas: Iterable[float]) -> float:
