@@ -194,7 +194,7 @@ def test_every_number_has_an_upper_bound(section):
     [
         {"lr": 1e300},
         {"model": {"hidden": [10**12]}},
-        {"model": {"hidden": [8] * 1000}},
+        {"model": {"hidden": [8] * 1001}},
         {"clients": 10**9},
         {"rounds": 10**9},
         {"partition": {"name": "dirichlet", "beta": 1e10}},
