@@ -33,7 +33,7 @@ from pomona.toml import keys as known_keys
 
 def _rate(value: Any) -> Any:
     if value != "auto" and not (isinstance(value, int | float) and 0 < value <= 1e30):
-        raise ValueError("must be 'auto' or a number above 0")
+        raise ValueError("must be 'auto' or a finite number above 0")
     return value
 
 

@@ -102,12 +102,12 @@ def _local(
     objective: Objective, w: Tensor, client: int, steps: Steps, rate: float, number: int
 ) -> tuple[Tensor, Tensor]:
     """A client's few steps from w (d,): its row (d,) and the mean loss ()."""
-    n, row = objective.trained, w.clone().unsqueeze(0)
-    velocity, losses = torch.zeros_like(row[:, :n]), []
+    row = w.clone().unsqueeze(0)
+    velocity, losses = torch.zeros_like(row), []
     address = Pass(steps.seed, PURPOSE, number, client, STEPS, steps.batch_size, least=objective.least_batch)
     for index in islice(ordinary(objective.data.rows["train"][client], address), STEPS):
         loss, g = objective.gradient(row, [index])
-        velocity.mul_(steps.momentum).add_(g[:, :n]).add_(row[:, :n], alpha=steps.weight_decay)
-        row[:, :n] -= rate * velocity
+        velocity.mul_(steps.momentum).add_(g).add_(row, alpha=steps.weight_decay)
+        row -= rate * velocity
         losses.append(loss[0])
     return row[0], torch.stack(losses).mean()
