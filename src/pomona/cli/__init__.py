@@ -48,6 +48,7 @@ app.command("pomona.cli.looking:compare", name="compare", help="Tabulate recorde
 app.command("pomona.cli.looking:report", name="report", help="Write the report page of recorded runs, or of a bench.")
 app.command("pomona.cli.looking:trajectory", name="trajectory", help="Draw a client's way over its loss surface.")
 app.command("pomona.cli.looking:methods", name="methods", help="List the methods: paper, cost, what stays private.")
+app.command("pomona.cli.settings:settings", name="settings", help="Explain the settings of a run: all, or one KEY.")
 app.command("pomona.cli.using:predict", name="predict", help="Let a client's personal model answer.")
 app.command("pomona.cli.using:export", name="export", help="Write a personal model for other programs.")
 data.command("pomona.cli.data:list_", name="list", help="List data sets, partitions and models.")
@@ -98,8 +99,13 @@ def _main(words: Sequence[str] | None) -> None:
     if current_thread() is main_thread():
         signal.signal(signal.SIGTERM, _terminate)
     sys.path.append(str(Path.cwd()))  # module:function of a user's own, as `python -m` would find it
+    given = list(sys.argv[1:] if words is None else words)
+    if given[:1] == ["run"] and set(given) & set(app.help_flags):
+        from pomona.cli.settings import of_a_run  # late: it reads every settings record
+
+        app["run"].help_epilogue = of_a_run()
     try:
-        app(sys.argv[1:] if words is None else words, exit_on_error=False, print_error=False)
+        app(given, exit_on_error=False, print_error=False)
     except PomonaError as fault:
         print(fault.text(), file=sys.stderr)
         sys.exit(fault.code)

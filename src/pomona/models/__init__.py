@@ -43,19 +43,15 @@ _LOSSES: dict[Targets, str] = {
 
 
 class ModelSettings(Settings):
-    """Which network, and what it minimises.
+    """Which network, and what it minimises."""
 
-    Attributes:
-        name: a registered model, or ``module:function`` of a family of the user's own.
-        hidden: widths of the hidden layers of ``mlp``.
-        width: width of the embedding and the hidden layer of ``fasttext``.
-        loss: ``auto`` (by the kind of targets), or ``module:function`` of (outputs (B, K), targets) -> losses (B,).
-    """
-
-    name: str = "mlp"
-    hidden: tuple[Width, ...] = Field(default=(64,), max_length=1000)
-    width: Width = 32
-    loss: str = "auto"
+    name: str = Field("mlp", description="a model of `pomona data list`, or module:function of your own")
+    hidden: tuple[Width, ...] = Field((64,), max_length=1000, description="widths of the hidden layers of mlp")
+    width: Width = Field(32, description="width of the embedding and of the hidden layer of fasttext")
+    loss: str = Field(
+        "auto",
+        description="auto: by the kind of targets; or module:function of (outputs (B, K), targets) -> losses (B,)",
+    )
 
 
 def build(

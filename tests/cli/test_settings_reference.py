@@ -1,0 +1,58 @@
+"""The reference of settings: complete, explained, found by any of its words, and the same as the page in the docs."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from pomona.cli import main
+from pomona.config import Config, keys
+from pomona.errors import ConfigError
+from pomona.methods import METHODS
+from pomona.partition import RECIPES
+from pomona.settings_reference import find, page, settings
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def test_every_key_that_a_run_knows_is_in_the_reference_with_its_meaning():
+    listed = {s.key: s for s in settings()}
+    known = {
+        key
+        for method in METHODS
+        for recipe in RECIPES
+        for key in keys({"method": {"name": method}, "partition": {"name": recipe}})
+    }
+    chosen = {"method.name", "partition.name", "privacy", "membership"}
+    assert known - chosen <= set(listed)
+    assert [key for key, s in listed.items() if not s.meaning or s.kind == "any"] == []
+
+
+def test_defaults_and_limits_are_those_of_the_settings_records():
+    (rounds,) = find("rounds")
+    assert rounds.default == str(Config.model_fields["rounds"].default)
+    assert rounds.kind.startswith("whole number, at least 1")
+    (lr,) = find("lr")
+    assert (lr.default, lr.kind) == ("auto", "number or auto")
+
+
+@pytest.mark.parametrize(
+    ("word", "key"), [("method.mu", "method.mu"), ("mu", "method.mu"), ("apple", "method.dr_lr"), ("data", "data.path")]
+)
+def test_a_key_a_section_and_a_method_find_their_settings(word, key):
+    assert key in {s.key for s in find(word)}
+
+
+def test_an_unknown_word_gets_near_names():
+    with pytest.raises(ConfigError, match="no setting 'batchsize'; did you mean batch_size"):
+        find("batchsize")
+
+
+def test_the_page_in_the_docs_is_the_one_that_the_code_makes():
+    assert (DOCS / "settings.md").read_text() == page()
+
+
+def test_help_of_run_and_the_command_show_settings(capsys):
+    for words in (["run", "--help"], ["settings"], ["settings", "lr", "--json"]):
+        main(words)
+        assert re.search(r"learning\s+rate\s+of\s+local", capsys.readouterr().out), words
