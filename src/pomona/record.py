@@ -323,15 +323,16 @@ def _round_rows(result: Result) -> Iterator[dict[str, Any]]:
     for e in result.evaluations:
         row = traffic.get(e.round)
         losses = [x for x in row.loss if x is not None] if row else []
-        values = [a for a in e.accuracy if a is not None]
         yield {
             "round": e.round,
             "model": e.model,
             "when": e.when,
             "split": e.split,
-            "accuracy_mean_over_clients": e.mean,
-            "accuracy_over_samples": e.pooled,
-            "accuracy_worst_client": min(values, default=None),
+            "metric": e.metric,
+            "value_mean_over_clients": e.mean,
+            "value_over_samples": e.pooled,
+            "value_worst_client": e.worst,
+            "accuracy_mean_over_clients": e.accuracy_mean,
             "clients": len(e.clients),
             "train_loss_mean_over_clients": float(np.mean(losses)) if losses else None,
             "bytes_down": sum(row.bytes_down) if row else None,
@@ -349,7 +350,9 @@ def _client_rows(result: Result) -> Iterator[dict[str, Any]]:
         for c, down, up in zip(r.cohort, r.bytes_down, r.bytes_up, strict=True)
     }
     for e in (*result.evaluations, *result.unseen):
-        for client, samples, loss, accuracy in zip(e.clients, e.samples, e.loss, e.accuracy, strict=True):
+        for client, samples, loss, accuracy, value in zip(
+            e.clients, e.samples, e.loss, e.accuracy, e.value, strict=True
+        ):
             down, up = traffic.get((e.round, client), (None, None))
             yield {
                 "round": e.round,
@@ -362,6 +365,8 @@ def _client_rows(result: Result) -> Iterator[dict[str, Any]]:
                 "samples": samples,
                 "loss": loss,
                 "accuracy": accuracy,
+                "metric": e.metric,
+                "value": value,
                 "bytes_down": down,
                 "bytes_up": up,
             }

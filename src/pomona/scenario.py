@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from pomona.config import Config
@@ -17,6 +19,8 @@ from pomona.errors import ConfigError, DataError
 from pomona.methods.base import Initial
 from pomona.methods.fedavgdata import FedAvgData
 from pomona.metrics.choice import Choice, choose
+from pomona.metrics.constant import constants
+from pomona.metrics.metric import ACCURACY, compute
 from pomona.models import Targets, build, criterion
 from pomona.models.space import ParameterSpace
 from pomona.objective.loop import LoopObjective
@@ -167,6 +171,19 @@ class Scenario:
         statistics = space.pack(module)[space.trained :].to(device)
         return Initial(lambda i: space.pack(self.module(i))[: space.trained].to(device), space.layers, statistics)
 
+    def constant(self) -> dict[str, Any]:
+        """What constant answers reach in the run's metric, in accuracy where there is one, and in its loss."""
+        loss, kind, y = criterion(self.config.model, self.targets), self.targets, self.dataset.y
+        names = {self.choice.metric.name, *([ACCURACY.name] if kind in ACCURACY.fits else []), "loss"}
+        parts = ([np.asarray(y[getattr(c, part)]) for c in self.partition.clients] for part in ("train", "test"))
+
+        def judge(name: str, outputs: NDArray[np.float32], targets: NDArray[Any]) -> float | None:
+            if name != "loss":
+                return compute(name, outputs, targets, kind)
+            return float(loss(torch.from_numpy(outputs), torch.from_numpy(targets)).double().mean())
+
+        return constants(sorted(names), kind, self.dataset.n_outputs, *parts, judge)
+
     def about(self) -> dict[str, Any]:
         """What the record says of it: sizes, label counts, hidden groups, hashes."""
         rows = self.partition.clients
@@ -180,6 +197,7 @@ class Scenario:
             "partition_sha256": self.partition.sha256,
             "targets": self.targets,
             "metric": self.choice.metric.name,
+            "constant": self.constant(),
             "input_shape": list(self.input_shape),
             "shared_samples": len(reduce(np.intersect1d, [c.train for c in rows])) if len(rows) > 1 else 0,
         }

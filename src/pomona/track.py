@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pomona.errors import ConfigError
 from pomona.federation.loop import Watcher
-from pomona.record import Evaluation, Result, RoundRow, writing
+from pomona.record import Evaluation, Result, RoundRow, average, writing
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
@@ -78,7 +78,7 @@ class Scalars:
 def scalars(row: RoundRow, evaluations: Sequence[Evaluation]) -> dict[tuple[str, int], float]:
     """(name, round) -> value. An evaluation has the number of the round that made its model."""
     figures: dict[tuple[str, int], float | None] = {
-        ("train_loss_mean_over_clients", row.round): mean(row.loss),
+        ("train_loss_mean_over_clients", row.round): average(row.loss),
         ("bytes/down", row.round): float(sum(row.bytes_down)),
         ("bytes/up", row.round): float(sum(row.bytes_up)),
         ("seconds", row.round): row.seconds,
@@ -87,18 +87,11 @@ def scalars(row: RoundRow, evaluations: Sequence[Evaluation]) -> dict[tuple[str,
     }
     for e in evaluations:
         model = f"{e.model}.{e.when}"
-        figures[f"{e.split}_accuracy_mean_over_clients/{model}", e.round] = e.mean
-        figures[f"{e.split}_accuracy_worst_client/{model}", e.round] = min(
-            (a for a in e.accuracy if a is not None), default=None
-        )
-        figures[f"{e.split}_loss_mean_over_clients/{model}", e.round] = mean(e.loss)
+        figures[f"{e.split}_{e.metric}_mean_over_clients/{model}", e.round] = e.mean
+        figures[f"{e.split}_{e.metric}_worst_client/{model}", e.round] = e.worst
+        figures[f"{e.split}_accuracy_mean_over_clients/{model}", e.round] = e.accuracy_mean
+        figures[f"{e.split}_loss_mean_over_clients/{model}", e.round] = average(e.loss)
     return {key: value for key, value in figures.items() if value is not None}
-
-
-def mean(values: Sequence[float | None]) -> float | None:
-    """The mean of those that are known."""
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
 
 
 @contextmanager

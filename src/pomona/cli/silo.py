@@ -83,8 +83,8 @@ def report(*, folder: Folder = HERE, json: Json = False) -> None:
     own, alone = r.own, r.alone
     print(f"{r.silo} in {r.federation}: {r.method}, model {own['model']} {own['when']}, round {own['round']}")
     print(
-        f"test accuracy in %: {percent(own['accuracy'])} on {own['samples']} own samples; training alone for as many "
-        f"rounds {percent(alone['accuracy'])}; gain {percent(r.gain)} points"
+        f"test {r.judged.title} {r.judged.text(own['value'])} on {own['samples']} own samples; training alone for as "
+        f"many rounds {r.judged.text(alone['value'])}; gain {r.judged.gap(r.gain)}"
     )
     for title, rows in r.peers:
         out.print()

@@ -9,10 +9,11 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from pomona.cli.words import config_of, console, emit, option, percent, size, standing
+from pomona.cli.words import config_of, console, emit, option, size, standing
 from pomona.cli.words import out as terminal
 from pomona.config import Config, resolve
 from pomona.errors import ConfigError
+from pomona.metrics.metric import ACCURACY, METRICS, Metric, metric_of
 from pomona.record import Evaluation, Result, RoundRow
 from pomona.report import table as result_table
 from pomona.report import write
@@ -123,7 +124,7 @@ def unused(name: str) -> Path:
 
 
 class Bar:
-    """A progress line: round, elapsed, remaining, and the accuracy last seen."""
+    """A progress line: round, elapsed, remaining, and the metric last seen."""
 
     def __init__(self, progress: Progress, config: Config) -> None:
         self._progress = progress
@@ -138,7 +139,9 @@ class Bar:
         """Advance by a round."""
         tests = [e for e in evaluations if e.split == "test"]
         if tests:
-            seen = "  ".join(f"{e.model} {percent(e.mean)} %" for e in tests)
+            seen = "  ".join(f"{e.model} {e.judged.text(e.mean)}" for e in tests)
+            if tests[0].judged != ACCURACY:
+                seen = f"{tests[0].judged.title}: {seen}"
             self._progress.update(self._task, seen=seen)
         self._progress.update(self._task, completed=row.round)
 
@@ -177,25 +180,29 @@ def watched(
 def closing(result: Result, folder: Path, page: Path | None) -> None:
     """The closing summary: six lines, every number named."""
     s, c = result.summary, result.config
-    figures = s["models"].get(s["headline"])
+    figures, metric = s["models"].get(s["headline"]), metric_of(result)
     lines(f"{result.name} on {c['data']['name']}, {c['partition']['name']}, {len(result.about['clients'])} clients")
     if figures and figures["last"]:
         clients = figures["clients"]
-        best = figures["best_validation"]
-        chosen = f", {percent(best['value'])} at the best validation round ({best['round']})" if best else ""
+        best, number = figures["best_validation"], metric.number
+        by = "" if figures["chosen_by"] == metric.name else f" by {METRICS[figures['chosen_by']].title}" if best else ""
+        chosen = f", {number(best['value'])} at the round best on validation{by} ({best['round']})" if best else ""
+        samples = f"over samples {number(clients['pooled'])}, " if metric.pools else ""
         lines(
-            f"test accuracy in %, model {s['headline']}, mean over clients: {percent(figures['last']['value'])} in the"
-            f" last round ({figures['last']['round']}){chosen}, {percent(figures['best_test']['value'])} best on test"
+            f"test {metric.heading}, model {s['headline']}, mean over clients: {number(figures['last']['value'])} in "
+            f"the last round ({figures['last']['round']}){chosen}, {number(figures['best_test']['value'])} best on test"
             f" (BMCTA, round {figures['best_test']['round']})",
-            f"over samples {percent(clients['pooled'])}, worst client {percent(clients['worst'])},"
-            f" 10th percentile {percent(clients['percentile_10'])}",
+            f"{samples}worst client {number(clients['worst'])}, a tenth of the clients fare worse than "
+            f"{number(clients['percentile_10'])}{_constant(result, metric)}",
         )
     if figures and not figures["last"]:
         lines(f"test loss, model {s['headline']}, mean over clients: {figures['loss']:.4g} in the last round")
+    if s["diverging"]:
+        lines(f"diverging: {s['diverging']}")
     if unseen := s["unseen"].get(s["headline"]):
         lines(
-            f"never trained with: {len(unseen['clients'])} clients, {percent(unseen['mean'])} mean test accuracy in %"
-            f" after {c['membership']['adapt_rounds']} rounds of their own"
+            f"never trained with: {len(unseen['clients'])} clients, mean test {metric.title}"
+            f" {metric.text(unseen['mean'])} after {c['membership']['adapt_rounds']} rounds of their own"
         )
     if "privacy" in s:
         p = s["privacy"]
@@ -208,6 +215,13 @@ def closing(result: Result, folder: Path, page: Path | None) -> None:
         f"written  {folder}" + (f", report {page}" if page else ""),
         f"next     pomona compare {folder} OTHER..., or pomona predict {folder}/models/client-00.safetensors INPUT",
     )
+
+
+def _constant(result: Result, metric: Metric) -> str:
+    """What always the same answer would reach, for comparison."""
+    mean = result.about["constant"]["own"][metric.name]["mean"]
+    what = "its mean training target" if result.about["targets"] == "regression" else "its most frequent training label"
+    return "" if mean is None else f"; a client that always answers {what} has {metric.number(mean)} on average"
 
 
 def lines(*texts: str) -> None:

@@ -63,36 +63,47 @@ def _text(value: Any) -> str:
 
 
 def standing(rows: Iterable[Mapping[str, Any]]) -> Table:
-    """A terminal table of what ``pomona.report.table`` says of runs: accuracies in %, each run's judged model bold."""
-    drawn = Table(title="Test accuracy in %", title_justify="left", caption_justify="left", box=None, pad_edge=False)
+    """A terminal table of what ``pomona.report.table`` says of runs, each in its metric, its judged model bold.
+
+    Where runs differ in their metric, or in the loss that they minimise, a column says which it is.
+    """
+    from pomona.metrics.metric import METRICS
+
+    known = list(rows)
+    metrics = list(dict.fromkeys(METRICS[r["metric"]] for r in known))
+    losses = list(dict.fromkeys(r["loss_name"] for r in known))
+    own = f"Test {metrics[0].heading}" if len(metrics) == 1 else "On test data, each run in its own metric"
+    drawn = Table(title=own, title_justify="left", caption_justify="left", box=None, pad_edge=False)
+    pools = any(metric.pools for metric in metrics)
     drawn.caption = (
-        "Means over clients (all samples: over samples): in the last round, in the round best on validation, in the "
-        "round best on test (BMCTA, as papers report). Spread and loss: last round. Bold: the model its paper reports."
+        f"Means over clients{' (all samples: over samples)' if pools else ''}: in the last round, in the round best on "
+        "validation, in the round best on test (BMCTA, as papers report). Spread and loss: last round; a tenth of the "
+        "clients fare worse than the 10th percentile. Bold: the model its paper reports."
     )
-    for name in ("method", "model", "when"):
+    several = [*(["metric"] if len(metrics) > 1 else []), *(["minimises"] if len(losses) > 1 else [])]
+    for name in ("method", "model", "when", *several):
         drawn.add_column(name)
-    for name in ("last", "best val.", "BMCTA", "all samples", "worst", "10th pct.", "loss", "traffic", "seconds"):
+    columns = {"last": "last", "best val.": "best_on_validation", "BMCTA": "best_on_test"}
+    columns |= {"all samples": "pooled"} if pools else {}
+    columns |= {"worst": "worst", "10th pct.": "percentile_10"}
+    for name in (*columns, "loss", "traffic", "seconds"):
         drawn.add_column(name, justify="right")
     seen = set()
-    for r in rows:
-        shares = tuple(r[k] for k in ("last", "best_on_validation", "best_on_test", "pooled", "worst", "percentile_10"))
+    for r in known:
+        metric, figures = METRICS[r["metric"]], tuple(r[key] for key in columns.values())
         # FedAvg-FT trains the same global model as FedAvg beside it: one row is enough.
-        known = (r["model"], r["when"], *shares)
-        if known in seen and not r["headline"]:
+        row = (r["model"], r["when"], metric.name, r["loss_name"], *figures)
+        if row in seen and not r["headline"]:
             continue
-        seen.add(known)
+        seen.add(row)
         traffic = None if r["bytes_down"] is None else size(r["bytes_down"] + r["bytes_up"])
         seconds = None if r["seconds"] is None else f"{r['seconds']:.1f}"
         run = r["run"] if r["finished"] else f"{r['run']} (unfinished, round {r['round']})"
-        loss = "-" if r["loss"] is None else f"{r['loss']:.3f}"
-        cells = (run, r["model"], r["when"], *map(percent, shares), loss, traffic or "-", seconds or "-")
+        which = {"metric": metric.heading, "minimises": r["loss_name"]}
+        shown = (*(which[name] for name in several), *(metric.number(value) for value in figures), METRICS["loss"].number(r["loss"]))
+        cells = (run, r["model"], r["when"], *shown, traffic or "-", seconds or "-")
         drawn.add_row(*cells, style="bold" if r["headline"] else "")
     return drawn
-
-
-def percent(value: float | None) -> str:
-    """A share as papers print it."""
-    return "-" if value is None else f"{100 * value:.2f}"
 
 
 def size(n: float) -> str:

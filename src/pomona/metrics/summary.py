@@ -11,50 +11,58 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from pomona.metrics.bootstrap import CONFIDENCE, Interval
+from pomona.metrics.metric import ACCURACY, LOSS, Metric
 from pomona.metrics.undefined import Array, defined, divide, row_means
 
 Values = Sequence[float | None] | Array
 
 
-def summarize(values: Values, samples: Sequence[int], reference: Values | None = None) -> dict[str, Any]:
+def summarize(
+    values: Values, samples: Sequence[int], reference: Values | None = None, metric: Metric = ACCURACY
+) -> dict[str, Any]:
     """Summarise one value a client; None for what the clients do not define.
 
     The keys:
 
     - ``clients``: how many have a value.
-    - ``mean``: over clients, each counting once; ``interval``: its 95 % confidence interval by Student's t.
-    - ``pooled``: over samples, each counting once.
+    - ``mean``: over clients, each counting once; ``interval``: its 95 % confidence interval by Student's t, cut to the
+      values that the metric can take: no mean lies outside them.
+    - ``pooled``: over samples, each counting once; None for a metric that is no mean over samples.
     - ``std``: over clients, with one degree of freedom removed (ddof = 1).
-    - ``worst``: the lowest value; ``percentile_10``: with linear interpolation.
-    - ``hurt``: share of the clients whose value is below their own in ``reference``.
+    - ``worst``: the value of the client that fares worst; ``percentile_10``: that of the client that a tenth fare worse
+      than, with linear interpolation.
+    - ``hurt``: share of the clients whose value is worse than their own in ``reference``.
 
     Args:
-        values: (n,) one a client, higher is better.
-        samples: (n,) how many samples each value is a mean of.
+        values: (n,) one a client.
+        samples: (n,) how many samples each value is of.
         reference: (n,) what the same clients have without the method, such as training alone.
+        metric: what the values are.
     """
     every = np.array(values, dtype=float)
     some = every[~np.isnan(every)]
     other = np.full(len(every), np.nan) if reference is None else np.array(reference, dtype=float)
+    worse = every < other if metric.higher else every > other
     return {
         "clients": len(some),
         "mean": defined(row_means(every[np.newaxis])[0]),
-        "interval": _interval(some),
-        "pooled": defined(row_means(every[np.newaxis], samples)[0]),
+        "interval": _interval(some, metric),
+        "pooled": defined(row_means(every[np.newaxis], samples)[0]) if metric.pools else None,
         "std": float(some.std(ddof=1)) if len(some) > 1 else None,
-        "worst": float(some.min()) if len(some) else None,
-        "percentile_10": float(np.percentile(some, 10)) if len(some) else None,
-        "hurt": defined(divide((every < other).sum(), (~np.isnan(every - other)).sum()).item()),
+        "worst": metric.worst(some.tolist()),
+        "percentile_10": float(np.percentile(some, 10 if metric.higher else 90)) if len(some) else None,
+        "hurt": defined(divide(worse.sum(), (~np.isnan(every - other)).sum()).item()),
     }
 
 
-def _interval(values: Array) -> Interval:
+def _interval(values: Array, metric: Metric) -> Interval:
     if len(values) < 2:
         return None
     from scipy import stats  # late: half a second, in each process of a silo
 
     half = stats.t.ppf((1 + CONFIDENCE) / 2, len(values) - 1) * stats.sem(values)
-    return [float(values.mean() - half), float(values.mean() + half)]
+    ends = np.clip([values.mean() - half, values.mean() + half], metric.low, metric.high)
+    return [float(ends[0]), float(ends[1])]
 
 
 class Signed(NamedTuple):
@@ -83,7 +91,7 @@ def wilcoxon(first: Values, second: Values) -> Signed | None:
 
 
 class At(NamedTuple):
-    """An accuracy, and the round it was reached in."""
+    """A value of the metric, and the round it was reached in."""
 
     value: float
     round: int
@@ -91,41 +99,59 @@ class At(NamedTuple):
 
 @dataclass(frozen=True)
 class BestRounds:
-    """The test accuracies a run can be summed up by; None where no round defines one.
+    """The test values a run can be summed up by; None where no round defines one.
 
     Attributes:
         last: client mean in the last round.
         best_validation: client mean in the round of the best client mean on validation, chosen without test data.
-        best_test: the papers' BMCTA: the highest client mean over rounds. Selected on test data, so optimistic.
-        best_test_pooled: the APPLE code's BTA: the highest accuracy over all samples. Optimistic likewise.
+        best_test: the papers' BMCTA: the best client mean over rounds. Selected on test data, so optimistic.
+        best_test_pooled: the APPLE code's BTA: the best value over all samples. Optimistic likewise; None for a metric
+            that is no mean over samples.
+        chosen_by: what the round of ``best_validation`` was chosen by: the metric, or the loss where no client's
+            validation samples define the metric in any round.
     """
 
     last: At | None
     best_validation: At | None
     best_test: At | None
     best_test_pooled: At | None
+    chosen_by: str | None = None
 
 
 def best_rounds(
-    rounds: Sequence[int], test: Sequence[Values], samples: Sequence[int], validation: Sequence[Values] | None = None
+    rounds: Sequence[int],
+    test: Sequence[Values],
+    samples: Sequence[int],
+    validation: Sequence[Values] | None = None,
+    metric: Metric = ACCURACY,
+    validation_loss: Sequence[Values] | None = None,
 ) -> BestRounds:
     """Find the last and the best rounds; of equally good ones the first.
 
     Args:
         rounds: (R,) numbers of the rounds that were evaluated.
-        test: (R, n) accuracy of each client after each of them.
+        test: (R, n) the metric of each client after each of them.
         samples: (n,) test samples of each client.
-        validation: (R, n) accuracy on the clients' validation samples, where there are any.
+        validation: (R, n) the metric on the clients' validation samples, where there are any.
+        metric: what the values are.
+        validation_loss: (R, n) the loss there, which chooses where the metric is undefined throughout.
     """
     grid = (len(rounds), len(samples))
-    accuracies = np.array(test, dtype=float).reshape(grid)
-    chosen = np.full(grid, np.nan) if validation is None else np.array(validation, dtype=float).reshape(grid)
-    means, pooled = row_means(accuracies), row_means(accuracies, samples)
+
+    def table(values: Sequence[Values] | None) -> Array:
+        return np.full(grid, np.nan) if values is None else np.array(values, dtype=float).reshape(grid)
+
+    values, held_out, losses = table(test), table(validation), table(validation_loss)
+    by, seen = (metric, held_out) if not np.isnan(held_out).all() else (LOSS, losses)
+    sign = 1 if metric.higher else -1
+    means, pooled = row_means(values), row_means(values, samples)
+    chosen = _highest(rounds, row_means(seen) * (1 if by.higher else -1), means)
     return BestRounds(
         last=_highest(rounds, rounds, means),
-        best_validation=_highest(rounds, row_means(chosen), means),
-        best_test=_highest(rounds, means, means),
-        best_test_pooled=_highest(rounds, pooled, pooled),
+        best_validation=chosen,
+        best_test=_highest(rounds, sign * means, means),
+        best_test_pooled=_highest(rounds, sign * pooled, pooled) if metric.pools else None,
+        chosen_by=by.name if chosen else None,
     )
 
 

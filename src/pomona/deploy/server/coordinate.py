@@ -137,7 +137,7 @@ class News:
         entries = self.courier.book.entries
         present = [entries[i].name for i in row.cohort]
         refused = {e.name: t for t in row.refused for i, e in enumerate(entries) if t.startswith(f"client {i},")}
-        accuracy = {f"{e.model}, {e.when}, {e.split}, round {e.round}": e.mean for e in evaluations}
+        means = {f"{e.model}, {e.when}, {e.split}, round {e.round}": e.mean for e in evaluations}
         live = {
             "round": row.round,
             "rounds": self.record.config["rounds"],
@@ -148,7 +148,8 @@ class News:
             "bytes_down": sum(row.bytes_down),
             "bytes_up": sum(row.bytes_up),
             "seconds": row.seconds,
-            "mean_accuracy": accuracy,
+            "metric": self.record.config["metric"],
+            "means": means,
             "notes": self._notes,
             "since": time(),
         }

@@ -15,6 +15,7 @@ from pomona.errors import DataError
 from pomona.federation.durable import publish
 from pomona.federation.loop import Watcher
 from pomona.methods.separate import Separate
+from pomona.metrics.metric import LOSS, METRICS, Metric
 from pomona.record import writing
 from pomona.report.quantities import quantity
 from pomona.simulate import simulate
@@ -28,8 +29,7 @@ class Report:
 
     Attributes:
         own: the last evaluation of the model that the method is judged by, on the own test data.
-        alone: the same for a model trained on the own data alone, for as many rounds; accuracy None for regression.
-            It stays here, so that it is trained without privacy noise also where the federation has some.
+        alone: the same for a model trained on the own data alone, for as many rounds. It stays here, so that it is trained without privacy noise also where the federation has some.
         peers: one table a quantity: (its meaning, rows of peer and number, largest first).
         numbers: other quantities of the last visit: (meaning, values).
     """
@@ -37,6 +37,7 @@ class Report:
     silo: str
     federation: str
     method: str
+    metric: str
     own: Row
     alone: Row
     peers: list[tuple[str, list[Row]]]
@@ -44,13 +45,18 @@ class Report:
 
     @property
     def gain(self) -> float | None:
-        """Accuracy over training alone; None without accuracies."""
-        mine, lone = self.own["accuracy"], self.alone["accuracy"]
-        return None if mine is None or lone is None else mine - lone
+        """What the federation gains over training alone, in the metric; more than 0 is better. None if undefined."""
+        mine, lone = self.own["value"], self.alone["value"]
+        return None if mine is None or lone is None else self.judged.goodness(mine) - self.judged.goodness(lone)
+
+    @property
+    def judged(self) -> Metric:
+        """What models are judged by."""
+        return METRICS[self.metric]
 
     def markdown(self) -> str:
         """The report as a page."""
-        own, alone = self.own, self.alone
+        own, alone, judged = self.own, self.alone, self.judged
         lines = [
             f"# {self.silo} in federation {self.federation}",
             "",
@@ -58,10 +64,10 @@ class Report:
             "",
             f"- model: {own['model']}, {own['when']}, by {self.method}, round {own['round']}",
             f"- own test data: {own['samples']} samples",
-            f"- accuracy {_percent(own['accuracy'])}, loss {_number(own['loss'])}",
-            f"- training alone, {alone['round']} rounds: accuracy {_percent(alone['accuracy'])}, "
-            f"loss {_number(alone['loss'])}",
-            f"- gain over training alone: {_points(self.gain)}",
+            f"- {judged.title} {_said(judged.text, own['value'])}, loss {_said(LOSS.number, own['loss'])}",
+            f"- training alone, {alone['round']} rounds: {judged.title} {_said(judged.text, alone['value'])}, "
+            f"loss {_said(LOSS.number, alone['loss'])}",
+            f"- gain over training alone: {_said(judged.gap, self.gain)}",
         ]
         for meaning, rows in self.peers:
             lines += ["", f"## {meaning}", "", "| silo | value |", "|---|---:|"]
@@ -90,7 +96,8 @@ def report(folder: Path, watch: Callable[[Config], Watcher | None] = lambda _: N
     alone = _alone(folder, one, federation, own["round"], watch)
     names = peers(federation, seen[-1].get("names", {}))
     tables, numbers = helpers(_last_info(seen), names, one.name)
-    made = Report(one.name, federation.name, federation.config().method.name, own, alone, tables, numbers)
+    about = (one.name, federation.name, federation.config().method.name, str(federation.config().metric))
+    made = Report(*about, own, alone, tables, numbers)
     with writing(folder / "state"):
         publish(folder / "state" / "node", [made.markdown().encode()], lambda _: "report.md").replace(
             folder / "state" / "report.md"
@@ -147,7 +154,7 @@ def _alone(
     folder: Path, one: SiloFile, federation: Federation, rounds: int, watch: Callable[[Config], Watcher | None]
 ) -> Row:
     """What training alone reaches in as many rounds, computed once."""
-    key = f"{federation.agreement}-{rounds}"
+    key = f"{federation.agreement}-{federation.config().metric}-{rounds}"
     path = folder / "state" / "node" / ALONE
     try:
         known = json.loads(path.read_bytes())
@@ -159,19 +166,11 @@ def _alone(
     lone = replace(lone, config=lone.config.model_copy(update={"rounds": max(1, rounds)}))
     result = simulate(lone, None, watch(lone.config))
     last = result.curve("personal", "trained")[-1]
-    alone = {"round": last.round, "samples": last.samples[0], "loss": last.loss[0], "accuracy": last.accuracy[0]}
+    alone = {"round": last.round, "samples": last.samples[0], "loss": last.loss[0], "value": last.value[0]}
     with writing(path):
         publish(path.parent, [json.dumps({"key": key, "alone": alone}).encode()], lambda _: ALONE)
     return alone
 
 
-def _percent(value: float | None) -> str:
-    return "not defined" if value is None else f"{100 * value:.2f} %"
-
-
-def _points(value: float | None) -> str:
-    return "not defined" if value is None else f"{100 * value:+.2f} percentage points"
-
-
-def _number(value: float | None) -> str:
-    return "not defined" if value is None else f"{value:.4g}"
+def _said(read: Callable[[float], str], value: float | None) -> str:
+    return "not defined" if value is None else read(value)
