@@ -175,14 +175,14 @@ class Scenario:
         """What constant answers reach in the run's metric, in accuracy where there is one, and in its loss."""
         loss, kind, y = criterion(self.config.model, self.targets), self.targets, self.dataset.y
         names = {self.choice.metric.name, *([ACCURACY.name] if kind in ACCURACY.fits else []), "loss"}
-        parts = ([np.asarray(y[getattr(c, part)]) for c in self.partition.clients] for part in ("train", "test"))
+        train, test = ([y[getattr(c, part)] for c in self.partition.clients] for part in ("train", "test"))
 
         def judge(name: str, outputs: NDArray[np.float32], targets: NDArray[Any]) -> float | None:
             if name != "loss":
                 return compute(name, outputs, targets, kind)
             return float(loss(torch.from_numpy(outputs), torch.from_numpy(targets)).double().mean())
 
-        return constants(sorted(names), kind, self.dataset.n_outputs, *parts, judge)
+        return constants(sorted(names), kind, self.dataset.n_outputs, train, test, judge)
 
     def about(self) -> dict[str, Any]:
         """What the record says of it: sizes, label counts, hidden groups, hashes."""

@@ -56,7 +56,9 @@ def test_where_there_are_no_accuracies_the_loss_chooses():
     )
     assert made["validation"] == {"value": -1.0, "round": 2}
     assert made["models"]["personal, trained"]["best_validation"]["summary"]["loss"] == 1.0
-    assert made["models"]["personal, trained"]["last"]["summary"]["mean"] is None
+    assert made["metric"] == "loss"
+    assert made["models"]["personal, trained"]["last"]["summary"]["mean"] == 2.0
+    assert made["models"]["personal, trained"]["last"]["summary"]["accuracy"] is None
 
 
 def test_without_validation_samples_there_is_a_last_round_only():

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import ttest_1samp
 
+from pomona.metrics.metric import METRICS
 from pomona.metrics.summary import At, BestRounds, best_rounds, summarize, wilcoxon
 
 accuracies = st.floats(0, 1, allow_subnormal=False)
@@ -32,9 +33,43 @@ def test_summary_of_many_clients(rows):
 
 
 def test_interval_is_students():
-    values = [0.91, 0.85, 0.97, 0.60, 0.88]
+    values = [0.91, 0.85, 0.97, 0.80, 0.88]
     interval = ttest_1samp(values, 0).confidence_interval(0.95)
     assert summarize(values, [1] * 5)["interval"] == pytest.approx(list(interval))
+
+
+@given(st.lists(accuracies, min_size=2, max_size=6))
+def test_an_interval_stays_among_the_values_that_there_are(values):
+    """Cutting Student's interval loses no coverage: no mean of shares lies outside [0, 1]."""
+    low, high = summarize(values, [1] * len(values))["interval"]
+    assert 0 <= low <= sum(values) / len(values) + 1e-12
+    assert sum(values) / len(values) - 1e-12 <= high <= 1
+    assert summarize([0.9, 3.0], [1, 1], metric=METRICS["mae"])["interval"][0] == 0  # -11.4 without the cut
+
+
+def test_where_less_is_better_the_worst_is_the_largest():
+    values = [64.0, 80.0, 120.0]
+    found = summarize(values, [1, 1, 2], [70.0, 80.0, 90.0], METRICS["mae"])
+    assert (found["worst"], found["hurt"], found["pooled"]) == (120.0, 1 / 3, 96.0)
+    assert found["percentile_10"] == pytest.approx(120 - 0.2 * 40)  # the 90th: a tenth of the clients err more
+    assert summarize(values, [1, 1, 2], metric=METRICS["auroc"])["pooled"] is None
+
+
+def test_the_best_round_follows_the_direction_of_the_metric():
+    errors, validation = [[3.0, 5.0], [1.0, 2.0], [2.0, 2.0]], [[2.0, 2.0], [4.0, 4.0], [1.0, 2.0]]
+    best = best_rounds([1, 2, 3], errors, [1, 3], validation, METRICS["mae"])
+    assert best == BestRounds(At(2.0, 3), At(2.0, 3), At(1.5, 2), At(1.75, 2), "mae")
+
+
+def test_the_loss_chooses_where_validation_defines_no_metric():
+    """No events among the validation samples of any client: their areas are undefined in every round."""
+    areas, nothing = [[0.6, 0.7], [0.8, 0.8], [0.5, 0.5]], [[None, None]] * 3
+    losses = [[0.3, 0.4], [0.2, 0.6], [0.1, 0.3]]
+    best = best_rounds([1, 2, 3], areas, [9, 9], nothing, METRICS["auroc"], losses)
+    assert (best.best_validation, best.chosen_by) == (At(0.5, 3), "loss")
+    assert best.best_test_pooled is None
+    some = best_rounds([1, 2, 3], areas, [9, 9], [[None, None], [0.9, None], [0.4, 0.4]], METRICS["auroc"], losses)
+    assert (some.best_validation, some.chosen_by) == (At(0.8, 2), "auroc")
 
 
 @pytest.mark.parametrize(
@@ -118,6 +153,7 @@ def test_best_rounds_are_named_apart():
         best_validation=At(pytest.approx(0.55), 15),
         best_test=At(pytest.approx(0.6), 10),
         best_test_pooled=At(pytest.approx(0.6), 5),
+        chosen_by="accuracy",
     )
 
 
@@ -139,7 +175,7 @@ def test_best_rounds_pass_over_what_is_undefined_and_take_the_first_of_equals():
     validation = [[None, None], [0.1, None], [0.9, 0.9]]
     best = best_rounds([1, 2, 3], test, [4, 0], validation)
     assert best == BestRounds(
-        last=At(0.5, 2), best_validation=At(0.5, 2), best_test=At(0.5, 1), best_test_pooled=At(0.5, 1)
+        At(0.5, 2), best_validation=At(0.5, 2), best_test=At(0.5, 1), best_test_pooled=At(0.5, 1), chosen_by="accuracy"
     )
 
 

@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
+from pomona.metrics.metric import metric_of
 from pomona.metrics.summary import At, best_rounds, summarize
-from pomona.record import Evaluation, Result
+from pomona.record import Evaluation, Result, average
 
 Figures = dict[str, Any]
 
@@ -13,9 +14,10 @@ def figures(result: Result) -> Figures:
     """The record of a finished run inside a bench; nothing in it depends on a clock.
 
     ``models`` has for each named model ("personal, trained") its test values in the ``last`` round and in the round
-    of the best client mean on validation (``best_validation``, None without validation samples): the round, accuracy,
-    loss and samples of each client (None for a client that was not evaluated), and the accuracies' summary over
-    clients. ``validation`` is the headline model's score there: accuracy, or loss with its sign turned.
+    of the best client mean on validation (``best_validation``, None without validation samples): the round, each
+    client's ``value`` of the run's ``metric``, accuracy, loss and samples (None for a client that was not evaluated),
+    and the values' summary over clients. ``validation`` is the headline model's score there: the metric, with its sign
+    turned where less is better; or the loss, turned likewise, where no validation samples define the metric.
     ``curve`` holds the headline model's means by round: over clients, and over samples (``test_pooled``).
     """
     headline, n = tuple(result.about["headline"]), len(result.about["clients"])
@@ -24,6 +26,7 @@ def figures(result: Result) -> Figures:
     best = _best(result, *headline)
     return {
         "headline": ", ".join(headline),
+        "metric": metric_of(result).name,
         "parameters": result.about["parameters"],
         "clients": list(result.about["clients"]),
         "data": result.about["data"]["fingerprint"],
@@ -49,18 +52,14 @@ def seconds(result: Result) -> list[float]:
     return passed
 
 
-def _goodness(evaluation: Evaluation) -> tuple[float | None, ...]:
-    """One value a client, higher is better: its accuracy, or its loss with the sign turned."""
-    if any(a is not None for a in evaluation.accuracy):
-        return evaluation.accuracy
-    return tuple(None if loss is None else -loss for loss in evaluation.loss)
-
-
 def _best(result: Result, model: str, when: str) -> At | None:
-    """The best client mean on validation and its round, of equally good rounds the first."""
-    n, curve = len(result.about["clients"]), result.curve(model, when, "validation")
-    values = [_all(e, _goodness(e), n) for e in curve]
-    return best_rounds([e.round for e in curve], values, [1] * n, values).best_validation
+    """The best client mean on validation and its round, of equally good rounds the first; more is better."""
+    n, curve, metric = len(result.about["clients"]), result.curve(model, when, "validation"), metric_of(result)
+    values = [[v if v is None else metric.goodness(v) for v in _all(e, e.value, n)] for e in curve]
+    losses = [[v if v is None else -v for v in _all(e, e.loss, n)] for e in curve]
+    known = any(v is not None for row in values for v in row)
+    scores = values if known else losses
+    return best_rounds([e.round for e in curve], scores, [1] * n, scores).best_validation
 
 
 def _moments(result: Result, model: str, when: str, n: int) -> dict[str, Any] | None:
@@ -75,33 +74,26 @@ def _moments(result: Result, model: str, when: str, n: int) -> dict[str, Any] | 
 
 
 def _moment(evaluation: Evaluation, n: int) -> dict[str, Any]:
-    accuracy, loss = _all(evaluation, evaluation.accuracy, n), _all(evaluation, evaluation.loss, n)
+    parts = {key: _all(evaluation, getattr(evaluation, key), n) for key in ("value", "accuracy", "loss")}
     samples = [s or 0 for s in _all(evaluation, evaluation.samples, n)]
-    return {
-        "round": evaluation.round,
-        "accuracy": accuracy,
-        "loss": loss,
-        "samples": samples,
-        "summary": {**summarize(accuracy, samples), "loss": mean(loss)},
-    }
+    spread = summarize(parts["value"], samples, metric=evaluation.judged)
+    means = {"loss": average(evaluation.loss), "accuracy": evaluation.accuracy_mean}
+    return {"round": evaluation.round, **parts, "samples": samples, "summary": {**spread, **means}}
 
 
 def _curve(result: Result, model: str, when: str) -> dict[str, list[Any]]:
     tests = result.curve(model, when, "test")
     held_out = {e.round: e for e in result.curve(model, when, "validation")}
+    paired = [held_out.get(e.round) for e in tests]
     return {
         "round": [e.round for e in tests],
-        "test_accuracy": [e.mean for e in tests],
+        "test_value": [e.mean for e in tests],
+        "test_accuracy": [e.accuracy_mean for e in tests],
         "test_pooled": [e.pooled for e in tests],
-        "test_loss": [mean(e.loss) for e in tests],
-        "validation_accuracy": [held_out[e.round].mean if e.round in held_out else None for e in tests],
+        "test_loss": [average(e.loss) for e in tests],
+        "validation_value": [e.mean if e else None for e in paired],
+        "validation_accuracy": [e.accuracy_mean if e else None for e in paired],
     }
-
-
-def mean(values: Sequence[float | None]) -> float | None:
-    """The mean of what is known, each counting once."""
-    known = [v for v in values if v is not None]
-    return sum(known) / len(known) if known else None
 
 
 def _all(evaluation: Evaluation, values: Sequence[Any], n: int) -> list[Any]:

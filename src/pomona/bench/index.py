@@ -23,10 +23,13 @@ COLUMNS = {
     "code": "INTEGER",
     "reason": "TEXT",
     "model": "TEXT",  # the one that the method is judged by
-    "validation": "REAL",
+    "metric": "TEXT",
+    "validation": "REAL",  # more is better: with its sign turned for a metric that should be low
     "round_best_validation": "INTEGER",
-    "accuracy_best_validation": "REAL",  # test accuracies, means over clients
+    "value_best_validation": "REAL",  # the metric on test data, means over clients; so are accuracies
+    "accuracy_best_validation": "REAL",
     "round_last": "INTEGER",
+    "value_last": "REAL",
     "accuracy_last": "REAL",
     "std": "REAL",  # over clients, in the last round; so are the next three
     "worst": "REAL",
@@ -99,13 +102,20 @@ def _row(cell: Cell, verdict: Verdict) -> dict[str, Any]:
     if not own:
         return row
     row |= {key: own[key] for key in ("bytes_down", "bytes_up")}
-    row |= {"model": own["headline"], "versions": json.dumps(own["versions"]), "seconds": verdict.seconds[-1]}
+    row |= {
+        "model": own["headline"],
+        "metric": own["metric"],
+        "versions": json.dumps(own["versions"]),
+        "seconds": verdict.seconds[-1],
+    }
     if own["validation"]:
         row |= {"validation": own["validation"]["value"], "round_best_validation": own["validation"]["round"]}
     moments = own["models"].get(own["headline"])
     if moments:
         last, best = moments["last"], moments["best_validation"]
         row |= {key: last["summary"][key] for key in ("std", "worst", "percentile_10", "loss")}
-        row |= {"round_last": last["round"], "accuracy_last": last["summary"]["mean"]}
-        row["accuracy_best_validation"] = best["summary"]["mean"] if best else None
+        row |= {"round_last": last["round"]}
+        for when, moment in (("last", last), ("best_validation", best)):
+            summary = moment["summary"] if moment else {}
+            row |= {f"value_{when}": summary.get("mean"), f"accuracy_{when}": summary.get("accuracy")}
     return row

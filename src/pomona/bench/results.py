@@ -138,7 +138,7 @@ def _over_seeds(cells: Sequence[Mapping[str, Any]], moment: str) -> dict[str, An
     summaries = [m["summary"] for m in found if m]
     return {
         name: _spread([s[key] for s in summaries])
-        for name, key in (("accuracy", "mean"), *((k, k) for k in ("std", "worst", "percentile_10", "loss")))
+        for name, key in (("value", "mean"), *((k, k) for k in ("accuracy", "std", "worst", "percentile_10", "loss")))
     }
 
 

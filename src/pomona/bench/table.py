@@ -5,6 +5,8 @@ import io
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from pomona.metrics.metric import ACCURACY, METRICS, Metric
+
 Results = Mapping[str, Any]
 
 
@@ -21,7 +23,12 @@ def _row(result: Mapping[str, Any]) -> dict[str, Any]:
         "method": result["method"],
         "state": result["state"],
         "model": done[0]["headline"] if done else None,
+        "metric": metric(result).name if done else None,
         "seeds": last["loss"]["n"],
+        "value_best_validation_mean": _value(best)["mean"],
+        "value_best_validation_std": _value(best)["std"],
+        "value_last_mean": _value(last)["mean"],
+        "value_last_std": _value(last)["std"],
         "accuracy_best_validation_mean": best["accuracy"]["mean"],
         "accuracy_best_validation_std": best["accuracy"]["std"],
         "accuracy_last_mean": last["accuracy"]["mean"],
@@ -48,12 +55,15 @@ def csv(results: Results) -> str:
 
 
 def markdown(results: Results) -> str:
-    """``table.md``: accuracies, what was chosen, what has no result and why, what it was made with."""
+    """``table.md``: the metric of each run, what was chosen, what has no result and why, what it was made with."""
     parts = [f"# {results['title']}", _about(results)]
     for moment, words in (("best_validation", "the round best on validation"), ("last", "the last round")):
-        parts += [f"Test accuracy in %, in {words}:", _grid(results, lambda r, m=moment: value(r, m))]
+        parts += [f"{heading(results)}, in {words}:", _grid(results, values(results, moment))]
     if any(r["search"] for r in results["results"]):
-        parts += ["Settings chosen, of so many tried:", _grid(results, _choice)]
+        parts += [
+            "Settings chosen, of so many tried:",
+            _grid(results, {(r["method"], r["scenario"]): _choice(r) for r in results["results"]}),
+        ]
     unfinished = [
         f"- {reason} ({len(folders)}: {', '.join(f'`{f}`' for f in folders)})"
         for reason, folders in reasons(results).items()
@@ -84,23 +94,51 @@ def _about(results: Results) -> str:
     )
     seeds = ", ".join(map(str, results["seeds"]))
     return (
-        f"{paper}Size {results['size']}, seeds {seeds}. {tuned} An accuracy is the mean over clients of the model that "
+        f"{paper}Size {results['size']}, seeds {seeds}. {tuned} A value is the mean over clients of the model that "
         "the method is judged by, each client counting once; then mean ± standard deviation over seeds (how many of "
         f"them).{' ' + results['note'] if results['note'] else ''}"
     )
 
 
-def value(result: Mapping[str, Any], moment: str) -> str:
-    """A result's accuracy in %, or its loss where there are no accuracies, or why there is none."""
-    own = result["over_seeds"][moment]
-    name, factor, digits = ("accuracy", 100, ".2f") if own["accuracy"]["n"] else ("loss", 1, ".4g")
-    spread = own[name]
-    if not spread["n"]:
+def metric(result: Mapping[str, Any]) -> Metric:
+    """What the runs of a result are judged by."""
+    own = (c["figures"].get("metric", ACCURACY.name) for c in result["cells"] if c["figures"])
+    return METRICS[next(own, ACCURACY.name)]
+
+
+def heading(results: Results) -> str:
+    """What the values in a grid are; each says it itself where they are not all of one metric."""
+    known = list(dict.fromkeys(metric(r) for r in _done(results)))
+    return f"Test {known[0].heading}" if len(known) == 1 else "On test data, each scenario in its own metric"
+
+
+def value(result: Mapping[str, Any], moment: str, named: bool = False) -> str:
+    """A result's metric, mean ± standard deviation over seeds (how many), or why there is none.
+
+    ``named``: with the metric's name.
+    """
+    own, judged = _value(result["over_seeds"][moment]), metric(result)
+    if not own["n"]:
         return "-" if result["state"] == "finished" else str(result["state"])
-    std = "" if spread["std"] is None else f" ± {factor * spread['std']:{digits}}"
-    unit = "" if name == "accuracy" else "loss "
+    std = "" if own["std"] is None else f" ± {judged.number(own['std'])}"
     others = "" if result["state"] == "finished" else f", others {result['state']}"
-    return f"{unit}{factor * spread['mean']:{digits}}{std} ({spread['n']}{others})"
+    return f"{f'{judged.heading} ' if named else ''}{judged.number(own['mean'])}{std} ({own['n']}{others})"
+
+
+def values(results: Results, moment: str) -> dict[tuple[str, str], str]:
+    """(method, scenario) -> the text of ``value``, named where not all are of one metric."""
+    named = len({metric(r) for r in _done(results)}) > 1
+    return {(r["method"], r["scenario"]): value(r, moment, named) for r in results["results"]}
+
+
+def _value(spread: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The metric over seeds; in results of before, accuracy was the only one."""
+    own: Mapping[str, Any] = spread.get("value") or spread["accuracy"]
+    return own
+
+
+def _done(results: Results) -> list[Mapping[str, Any]]:
+    return [r for r in results["results"] if any(c["figures"] for c in r["cells"])]
 
 
 def point(chosen: Mapping[str, Any]) -> str:
@@ -115,9 +153,8 @@ def _choice(result: Mapping[str, Any]) -> str:
     return f"{point(result['chosen'])} ({tried})" if result["chosen"] is not None else f"{tried}, none chosen"
 
 
-def _grid(results: Results, text: Any) -> str:
-    """A Markdown table, methods down and scenarios across."""
-    cells = {(r["method"], r["scenario"]): text(r) for r in results["results"]}
+def _grid(results: Results, cells: Mapping[tuple[str, str], str]) -> str:
+    """A Markdown table of (method, scenario) -> text, methods down and scenarios across."""
     lines = [["method", *results["scenarios"]], ["---"] * (1 + len(results["scenarios"]))]
     lines += [[m, *(cells.get((m, s), "") for s in results["scenarios"])] for m in results["methods"]]
     return "\n".join(_line(line) for line in lines)

@@ -8,9 +8,9 @@ from pomona.bench.suite import Point
 from pomona.rng import stream
 
 RULE = (
-    "the point with the highest mean over clients of validation accuracy, in its best round, of the model that the "
-    "method is judged by; where there are no accuracies, with the lowest validation loss; of equally good points the "
-    "first"
+    "the point with the best mean over clients of the metric on validation data, in its best round, of the model that "
+    "the method is judged by; where those data do not define the metric, with the lowest loss on them; of equally good "
+    "points the first"
 )
 
 

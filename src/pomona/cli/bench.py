@@ -20,7 +20,7 @@ from pomona.bench.cluster import cluster
 from pomona.bench.index import INDEX
 from pomona.bench.results import RESULTS
 from pomona.bench.suite import Size
-from pomona.bench.table import reasons, value
+from pomona.bench.table import heading, reasons, values
 from pomona.bench.verdict import Verdict
 from pomona.cli.words import console, emit, table
 from pomona.cli.words import out as terminal
@@ -130,10 +130,10 @@ def _closing(made: Bench, json: bool) -> None:
     if json:
         emit({"folder": made.folder, "counts": made.counts, "rows": made.rows, "failures": made.failures, **paths})
         return
-    cells = {(r["method"], r["scenario"]): value(r, "best_validation") for r in made.results["results"]}
+    cells = values(made.results, "best_validation")
     scenarios, methods = list(made.results["scenarios"]), list(made.results["methods"])
     drawn = table([{"method": m, **{s: cells.get((m, s), "") for s in scenarios}} for m in methods])
-    drawn.title = "Test accuracy in %, mean over clients in the round best on validation, ± over seeds (how many)"
+    drawn.title = f"{heading(made.results)}, mean over clients in the round best on validation, ± over seeds (how many)"
     terminal.print(drawn)
     for reason, (first, *others) in reasons(made.results).items():
         print(f"{first}{f' and {len(others)} more' if others else ''}: {reason}")

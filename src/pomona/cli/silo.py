@@ -7,7 +7,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from pomona.cli.server import stopping
-from pomona.cli.words import console, emit, out, percent, size, table, talk
+from pomona.cli.words import console, emit, out, size, table, talk
 
 Json = Annotated[bool, Parameter(name="--json", negative="", help="machine-readable output")]
 Folder = Annotated[Path, Parameter(help="the silo's kit")]

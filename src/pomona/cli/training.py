@@ -185,19 +185,20 @@ def closing(result: Result, folder: Path, page: Path | None) -> None:
     if figures and figures["last"]:
         clients = figures["clients"]
         best, number = figures["best_validation"], metric.number
-        by = "" if figures["chosen_by"] == metric.name else f" by {METRICS[figures['chosen_by']].title}" if best else ""
+        chosen_by = METRICS[figures.get("chosen_by") or metric.name]
+        by = "" if chosen_by == metric else f" by {chosen_by.title}"
         chosen = f", {number(best['value'])} at the round best on validation{by} ({best['round']})" if best else ""
         samples = f"over samples {number(clients['pooled'])}, " if metric.pools else ""
         lines(
             f"test {metric.heading}, model {s['headline']}, mean over clients: {number(figures['last']['value'])} in "
             f"the last round ({figures['last']['round']}){chosen}, {number(figures['best_test']['value'])} best on test"
-            f" (BMCTA, round {figures['best_test']['round']})",
+            f" ({'BMCTA, ' if metric == ACCURACY else ''}round {figures['best_test']['round']})",
             f"{samples}worst client {number(clients['worst'])}, a tenth of the clients fare worse than "
             f"{number(clients['percentile_10'])}{_constant(result, metric)}",
         )
     if figures and not figures["last"]:
         lines(f"test loss, model {s['headline']}, mean over clients: {figures['loss']:.4g} in the last round")
-    if s["diverging"]:
+    if s.get("diverging"):
         lines(f"diverging: {s['diverging']}")
     if unseen := s["unseen"].get(s["headline"]):
         lines(
@@ -219,7 +220,7 @@ def closing(result: Result, folder: Path, page: Path | None) -> None:
 
 def _constant(result: Result, metric: Metric) -> str:
     """What always the same answer would reach, for comparison."""
-    mean = result.about["constant"]["own"][metric.name]["mean"]
+    mean = ((result.about.get("constant") or {}).get("own", {}).get(metric.name) or {}).get("mean")
     what = "its mean training target" if result.about["targets"] == "regression" else "its most frequent training label"
     return "" if mean is None else f"; a client that always answers {what} has {metric.number(mean)} on average"
 

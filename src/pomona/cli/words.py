@@ -100,7 +100,11 @@ def standing(rows: Iterable[Mapping[str, Any]]) -> Table:
         seconds = None if r["seconds"] is None else f"{r['seconds']:.1f}"
         run = r["run"] if r["finished"] else f"{r['run']} (unfinished, round {r['round']})"
         which = {"metric": metric.heading, "minimises": r["loss_name"]}
-        shown = (*(which[name] for name in several), *(metric.number(value) for value in figures), METRICS["loss"].number(r["loss"]))
+        shown = (
+            *(which[name] for name in several),
+            *(metric.number(value) for value in figures),
+            METRICS["loss"].number(r["loss"]),
+        )
         cells = (run, r["model"], r["when"], *shown, traffic or "-", seconds or "-")
         drawn.add_row(*cells, style="bold" if r["headline"] else "")
     return drawn

@@ -37,9 +37,9 @@ def constants(
 ) -> dict[str, Any]:
     """What constant answers reach on each client's test samples, by metric.
 
-    ``own``: each client always gives the answer that fits its own training labels; ``all``: everybody gives the one that
-    fits the training labels of all. Each holds, by metric, ``clients`` (one value a client, None where undefined), their
-    ``mean``, and ``pooled``, over all samples (None for a metric that is no mean over samples).
+    ``own``: each client always gives the answer that fits its own training labels; ``all``: everybody gives the one
+    that fits the training labels of all. Each holds, by metric, ``clients`` (one value a client, None where undefined),
+    their ``mean``, and ``pooled``, over all samples (None for a metric that is no mean over samples).
 
     Args:
         names: of the metrics.

@@ -65,8 +65,8 @@ def diverging(result: Result) -> str:
     with what it was when first evaluated and with that of a constant answer, all clients' most frequent class or mean.
     """
     trained = [loss for row in result.rounds if (loss := average(row.loss)) is not None]
-    headline = tuple(result.about.get("headline") or ("", ""))
-    tested = [loss for e in result.curve(*headline, "test") if (loss := average(e.loss)) is not None]
+    model, when = result.about.get("headline") or ("", "")
+    tested = [loss for e in result.curve(model, when, "test") if (loss := average(e.loss)) is not None]
     constant = ((result.about.get("constant") or {}).get("all", {}).get("loss") or {}).get("mean")
     for what, losses, first in (
         ("training loss", trained, "in the first round"),

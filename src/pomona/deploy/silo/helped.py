@@ -29,7 +29,9 @@ class Report:
 
     Attributes:
         own: the last evaluation of the model that the method is judged by, on the own test data.
-        alone: the same for a model trained on the own data alone, for as many rounds. It stays here, so that it is trained without privacy noise also where the federation has some.
+        metric: what models are judged by.
+        alone: the same for a model trained on the own data alone, for as many rounds. It stays here, so that it is
+            trained without privacy noise also where the federation has some.
         peers: one table a quantity: (its meaning, rows of peer and number, largest first).
         numbers: other quantities of the last visit: (meaning, values).
     """
@@ -166,7 +168,8 @@ def _alone(
     lone = replace(lone, config=lone.config.model_copy(update={"rounds": max(1, rounds)}))
     result = simulate(lone, None, watch(lone.config))
     last = result.curve("personal", "trained")[-1]
-    alone = {"round": last.round, "samples": last.samples[0], "loss": last.loss[0], "value": last.value[0]}
+    alone = {"round": last.round, "samples": last.samples[0], "loss": last.loss[0], "accuracy": last.accuracy[0]}
+    alone["value"] = last.value[0]
     with writing(path):
         publish(path.parent, [json.dumps({"key": key, "alone": alone}).encode()], lambda _: ALONE)
     return alone
