@@ -332,7 +332,8 @@ def command(*words):
 
 
 def visit(number, accuracy, info=None, split="test"):
-    score = {"model": "personal", "when": "trained", "split": split, "samples": 40, "loss": 0.5, "accuracy": accuracy}
+    figures = {"samples": 40, "loss": 0.5, "accuracy": accuracy, "value": accuracy}
+    score = {"model": "personal", "when": "trained", "split": split, **figures}
     return {"round": number, "scores": [score], "info": info or {}, "loss": 0.1, "bytes_down": 5, "bytes_up": 7}
 
 
@@ -352,8 +353,8 @@ def test_the_report_names_who_helped_and_the_gain_over_training_alone(tmp_path, 
     )
     assert command("silo", "report", "--folder", str(folder), "--json") == 0
     said = json.loads(capsys.readouterr().out)
-    assert (said["own"]["round"], said["own"]["accuracy"]) == (2, 0.75)
-    assert said["gain"] == pytest.approx(0.75 - said["alone"]["accuracy"])
+    assert (said["own"]["round"], said["own"]["value"], said["metric"]) == (2, 0.75, "accuracy")
+    assert said["gain"] == pytest.approx(0.75 - said["alone"]["value"])
     assert said["alone"]["round"] == 2
     ((title, table),) = said["peers"]
     assert title == "Who listens to whom"
@@ -368,7 +369,7 @@ def test_the_report_names_who_helped_and_the_gain_over_training_alone(tmp_path, 
     assert "75.00 %" in page
     assert str(tmp_path) not in page
     kept = folder / "state" / "node" / helped.ALONE
-    kept.write_text(kept.read_text().replace(f'"accuracy": {said["alone"]["accuracy"]}', '"accuracy": 0.125'))
+    kept.write_text(kept.read_text().replace(f'"value": {said["alone"]["value"]}', '"value": 0.125'))
     assert helped.report(folder).gain == pytest.approx(0.625), "what was computed is not computed again"
 
 
@@ -383,6 +384,28 @@ def test_training_alone_is_the_method_separate_on_the_own_data(tmp_path):
     last = simulate(own).curve("personal", "trained")[-1]
     alone = helped.report(folder).alone
     assert (alone["loss"], alone["accuracy"]) == (last.loss[0], last.accuracy[0])
+
+
+def test_the_report_speaks_of_the_metric_that_was_agreed_on(tmp_path, capsys):
+    """A Brier score of 0.25 federated: less is better, so a gain is what training alone has more."""
+    folder, _ = kit(tmp_path)
+    agreed = folder / "federation.toml"
+    agreed.write_text(agreed.read_text().replace("lr = 0.1", 'lr = 0.1\nmetric = "brier"'))
+    visited(folder, visit(2, 0.25))
+    assert command("silo", "report", "--folder", str(folder)) == 0
+    said, made = capsys.readouterr().out, helped.report(folder)
+    assert made.gain == pytest.approx(made.alone["value"] - 0.25)
+    assert "test Brier score 0.25 on 40 own samples" in said
+    assert f"gain {made.gain:+.4g}" in said
+    assert f"- gain over training alone: {made.gain:+.4g}" in (folder / "state" / "report.md").read_text()
+
+
+def test_a_metric_that_does_not_fit_the_task_is_no_agreement(tmp_path):
+    folder, _ = kit(tmp_path)
+    agreed = folder / "federation.toml"
+    agreed.write_text(agreed.read_text().replace("lr = 0.1", 'lr = 0.1\nmetric = "r2"'))
+    with pytest.raises(ConfigError, match="section run: metric = 'r2', but the targets are classes"):
+        Federation.load(agreed)
 
 
 def test_without_a_visit_there_is_nothing_to_report(tmp_path):

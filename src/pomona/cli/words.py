@@ -70,8 +70,8 @@ def standing(rows: Iterable[Mapping[str, Any]]) -> Table:
     from pomona.metrics.metric import METRICS
 
     known = list(rows)
-    metrics = list(dict.fromkeys(METRICS[r["metric"]] for r in known))
-    losses = list(dict.fromkeys(r["loss_name"] for r in known))
+    metrics = list(dict.fromkeys(METRICS[r.get("metric", "accuracy")] for r in known))
+    losses = list(dict.fromkeys(r.get("loss_name") for r in known))
     own = f"Test {metrics[0].heading}" if len(metrics) == 1 else "On test data, each run in its own metric"
     drawn = Table(title=own, title_justify="left", caption_justify="left", box=None, pad_edge=False)
     pools = any(metric.pools for metric in metrics)
@@ -90,16 +90,16 @@ def standing(rows: Iterable[Mapping[str, Any]]) -> Table:
         drawn.add_column(name, justify="right")
     seen = set()
     for r in known:
-        metric, figures = METRICS[r["metric"]], tuple(r[key] for key in columns.values())
+        metric, figures = METRICS[r.get("metric", "accuracy")], tuple(r[key] for key in columns.values())
         # FedAvg-FT trains the same global model as FedAvg beside it: one row is enough.
-        row = (r["model"], r["when"], metric.name, r["loss_name"], *figures)
+        row = (r["model"], r["when"], metric.name, r.get("loss_name"), *figures)
         if row in seen and not r["headline"]:
             continue
         seen.add(row)
         traffic = None if r["bytes_down"] is None else size(r["bytes_down"] + r["bytes_up"])
         seconds = None if r["seconds"] is None else f"{r['seconds']:.1f}"
         run = r["run"] if r["finished"] else f"{r['run']} (unfinished, round {r['round']})"
-        which = {"metric": metric.heading, "minimises": r["loss_name"]}
+        which = {"metric": metric.heading, "minimises": str(r.get("loss_name"))}
         shown = (
             *(which[name] for name in several),
             *(metric.number(value) for value in figures),
