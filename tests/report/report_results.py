@@ -1,12 +1,13 @@
 """Results made up by formula, so that a report needs no training."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from pomona.predictions import Answers
 from pomona.record import Evaluation, Result, RoundRow
 from pomona.report.picture import DRAWINGS, Picture
 from pomona.rng import stream
@@ -48,7 +49,8 @@ def result(
     """A finished run of a method with every kind of record."""
     draw = stream(seed, "synthetic", sorted(CEILING).index(method))
     groups = np.arange(n) * 3 // max(n, 1)
-    counts = np.maximum(0, draw.normal(8, 6, (n, classes)) + 160 * (draw.random((n, classes)) > 0.75)).astype(int) + 1
+    dealt = stream(seed, "dealt")
+    counts = np.maximum(0, dealt.normal(8, 6, (n, classes)) + 160 * (dealt.random((n, classes)) > 0.75)).astype(int) + 1
     test = counts.sum(axis=1) // 4 + 1
     ease = np.linspace(-0.12, 0.05, n) + draw.normal(0, 0.02, n)
     evaluations, rows = [], []
@@ -85,7 +87,20 @@ def result(
         "partition_sha256": "ab" * 32, "model": "lenet",
     }  # fmt: skip
     final = [record(e, c, classes) for e in evaluations if e.round == rounds and e.split == "test" for c in e.clients]
-    return Result(config, about, rows, evaluations, final, {"seconds": 60.0})
+    said = answers(test, [e for e in evaluations if e.split == "test"][-1].accuracy, classes) if rounds else {}
+    return Result(config, about, rows, evaluations, final, {"seconds": 60.0}, answers=said)
+
+
+def answers(samples: Sequence[int], accuracy: Sequence[float | None], classes: int) -> dict[int, Answers]:
+    """Outputs that are right on the share of each client's samples; what is hard is hard for every method."""
+    found = {}
+    for client, (n, share) in enumerate(zip(samples, accuracy, strict=True)):
+        truth = np.arange(n) % classes
+        easy = stream(1, "easy", client).permutation(n)[: round((share or 0) * n)]
+        said = (truth + 1) % max(classes, 2)
+        said[easy] = truth[easy]
+        found[client] = (4 * np.eye(max(classes, 2), dtype=np.float32)[said], truth)
+    return found
 
 
 def record(evaluation: Evaluation, client: int, classes: int) -> dict[str, Any]:
@@ -108,16 +123,29 @@ def comparison(**shape: Any) -> list[Result]:
     return [result(method, **shape) for method in VIEWS]
 
 
-def regression() -> Result:
-    """A run without classes: every accuracy is None."""
-    base = result("apple", n=3, rounds=4, classes=2)
-    evaluations = [replace(e, accuracy=(None,) * 3) for e in base.evaluations]
+def regression(method: str = "apple", errors: Sequence[float] = (0.6, 0.9, 0.3)) -> Result:
+    """A run that predicts numbers: the mean absolute error of each client is what is said, in every round."""
+    n = len(errors)
+    base = result(method, n=n, rounds=4, classes=2)
+    evaluations = [replace(e, accuracy=(None,) * n, value=tuple(errors), metric="mae") for e in base.evaluations]
     final = [
-        {k: r[k] for k in ("model", "when", "split", "client", "samples")} | {"mse": 0.5, "mae": 0.6, "r2": None}
-        for r in base.final
+        {k: r[k] for k in ("model", "when", "split", "client", "samples")} | {"mse": 0.5, "mae": error, "r2": None}
+        for r, error in zip(base.final, errors, strict=False)
     ]
-    about = {**base.about, "classes": [], "label_counts": None, "groups": []}
-    return replace(base, evaluations=evaluations, final=final, about=about)
+    about = {
+        **base.about, "classes": [], "label_counts": None, "groups": [], "targets": "regression", "metric": "mae",
+    }  # fmt: skip
+    return replace(base, evaluations=evaluations, final=final, about=about, answers=off(method, errors))
+
+
+def off(method: str, errors: Sequence[float], samples: int = 40) -> dict[int, Answers]:
+    """Answers that miss every number by a client's error, more or less."""
+    found = {}
+    for client, error in enumerate(errors):
+        truth = stream(1, "truth", client).normal(size=(samples, 1)).astype(np.float32)
+        miss = stream(1, "miss", client, sorted(CEILING).index(method)).uniform(0.9, 1.1, (samples, 1))
+        found[client] = ((truth + error * miss).astype(np.float32), truth)
+    return found
 
 
 def guarded(method: str = "fedavg-ft", void: str | None = None) -> Result:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from browsing import address, choose, heat, hover, opened, press, rows, told
 
+from pomona.metrics.gain import gains
 from pomona.record import Result
 from pomona.report import table
 
@@ -88,7 +89,10 @@ def test_bars_tell_accuracy_and_gain(page: Any, compared: list[Result]) -> None:
     name, *lines = told(page)
     client = int(name.split()[1]) - 1
     apple, separate = (compared[k].curve("personal", "trained")[-1].accuracy[client] for k in (3, 0))
-    assert f"APPLE: {100 * (apple - separate):+.2f}".replace("-", "\N{MINUS SIGN}") in lines
+    gain = gains(compared[3], compared[0])[0][client]
+    assert gain.value == pytest.approx(apple - separate, abs=0.02)  # whole samples
+    bounds = f"{100 * gain.low:.2f} to {100 * gain.high:.2f}".replace("-", "\N{MINUS SIGN}")
+    assert f"APPLE: +{100 * gain.value:.2f} (95 % interval {bounds}), better" in lines
     press(page, "#figure-clients svg", "\ue015")
     name, *lines = told(page)
     accuracy = compared[3].curve("personal", "trained")[-1].accuracy

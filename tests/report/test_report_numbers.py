@@ -6,14 +6,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from report_results import comparison, degenerate, halved, result
+from report_results import comparison, degenerate, halved, regression, result
 
 from pomona.record import Evaluation, Result
 from pomona.report import headline, table
-from pomona.report.numbers import comparable, percent, runs, views
+from pomona.report.numbers import comparable, distinct, leader, percent, runs, views
 from pomona.report.series import blocks, order, recorded
 from pomona.report.style import label_of
-from pomona.report.words import cautions, opening
 from pomona.rng import stream
 
 
@@ -119,27 +118,48 @@ def test_labels_are_unique_and_name_what_differs() -> None:
     assert len(set(same)) == 2
 
 
-def test_opening_names_the_winner_and_counts_clients() -> None:
-    def run(name: str, last: list[float]) -> Result:
-        return tiny(name, {TEST: [last]}, (5, 5, 5))
+def test_lower_is_better_where_the_metric_says_so() -> None:
+    """Three clients' mean absolute errors: the worst is the largest, and the best round the smallest mean."""
+    run = regression(errors=(0.6, 0.9, 0.3))
+    falling = [
+        replace(e, value=tuple(v + 0.1 * (e.round == 4) for v in e.value))
+        for e in run.evaluations  # worse at the end
+    ]
+    row = table([replace(run, evaluations=falling)])[0]
+    assert row["metric"] == "mae"
+    assert row["last"] == pytest.approx(0.7)
+    assert (row["worst"], row["worst_client"]) == (pytest.approx(1.0), "clinic 2")
+    assert (row["best_on_test"], row["test_round"]) == (pytest.approx(0.6), 1)
+    # A tenth of the clients fare no better: the 90th percentile of 0.4, 0.7 and 1.0.
+    assert row["percentile_10"] == pytest.approx(0.7 + 0.8 * 0.3)
+    assert row["pooled"] == pytest.approx(falling[-1].pooled)
+    assert leader(runs([regression("separate", (0.5, 0.5)), regression("apple", (0.9, 0.2))])).label == "Separate"
 
-    prepared = runs([run("separate", [0.5, 0.6, 0.7]), run("apple", [0.9, 0.6, 0.6])])
-    text = " ".join(" ".join(opening(prepared)).split())
-    assert "APPLE came out ahead: after round 1" in text
-    assert f"{percent((0.9 + 0.6 + 0.6) / 3)} %" in text
-    assert "better than Separate on 1, worse on 1 and equally well on 1" in text
-    level = runs([run("separate", [0.5, 0.6, 0.7]), run("apple", [0.7, 0.5, 0.6])])
-    assert "end level at 60.00" in " ".join(opening(level))
+
+def test_runs_that_differ_in_their_loss_say_so_first() -> None:
+    """Two FedAvg runs that differ in rounds, rate and loss: the loss is in the name, and stands beside the number."""
+    plain, other = result("fedavg", n=2, rounds=1), result("fedavg", n=2, rounds=1)
+    weighted = replace(other, config={**other.config, "lr": 0.1, "model": {"name": "lenet", "loss": "mine:weighted"}})
+    plain = replace(plain, config={**plain.config, "model": {"name": "lenet", "loss": "auto"}})
+    assert [run.label for run in runs([plain, weighted])] == [
+        "FedAvg, loss auto, lr 0.01",
+        "FedAvg, loss mine:weighted, lr 0.1",
+    ]
+    assert [row["loss_name"] for row in distinct(table([plain, weighted])) if row["headline"]] == [
+        "auto",
+        "mine:weighted",
+    ]
 
 
-def test_unequal_scenarios_are_not_ranked() -> None:
-    prepared = runs(degenerate()["unequal scenarios"]())
-    assert not comparable(prepared)
-    assert "ahead" not in " ".join(opening(prepared))
-
-
-def test_a_run_cut_short_is_called_so() -> None:
-    assert any("2 of 6 rounds" in note for note in cautions(runs(degenerate()["cut short"]())))
+def test_a_model_that_stands_there_already_is_not_listed_again() -> None:
+    """FedAvg-FT trains FedAvg's global model: one row for it, wherever FedAvg stands; nothing else is lost."""
+    fedavg, tuned = result("fedavg", n=2, rounds=2), result("fedavg-ft", n=2, rounds=2)
+    shared = {(e.round, e.split): e for e in fedavg.evaluations if e.model == "global"}
+    same = [shared[e.round, e.split] if e.model == "global" else e for e in tuned.evaluations]
+    for results in ([fedavg, replace(tuned, evaluations=same)], [replace(tuned, evaluations=same), fedavg]):
+        listed = [(row["run"], row["model"]) for row in distinct(table(results))]
+        assert sorted(listed) == [("FedAvg", "global"), ("FedAvg", "local"), ("FedAvg-FT", "personal")]
+    assert len(distinct(table([fedavg, tuned]))) == 4  # another global model is another row
 
 
 @settings(max_examples=30, deadline=None)
@@ -173,3 +193,9 @@ def test_percent(share: float | None, text: str) -> None:
 def test_methods_are_written_as_their_papers_write_them() -> None:
     names = ("fedphp+ala", "per-fedavg", "mine", "mine+ala")
     assert [label_of(name) for name in names] == ["FedPHP+ALA", "Per-FedAvg", "mine", "mine+ala"]
+
+
+def test_unequal_scenarios_are_not_comparable() -> None:
+    assert not comparable(runs(degenerate()["unequal scenarios"]()))
+    other = replace(regression(), about={**regression().about, "metric": "loss"})
+    assert not comparable(runs([regression(), other]))

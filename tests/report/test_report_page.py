@@ -17,6 +17,7 @@ from PIL import Image
 from report_results import comparison, degenerate, result, undrawn
 
 from pomona.errors import ConfigError, StorageError
+from pomona.metrics.gain import gains
 from pomona.record import Result
 from pomona.report import write
 from pomona.report.clients import pooled_confusion
@@ -167,9 +168,11 @@ def test_clients_csv_holds_accuracy_and_gain(report: Path, results: list[Result]
     apple, separate = (results[i].curve("personal", "trained")[-1].accuracy for i in (3, 0))
     for client in range(12):
         row = rows["APPLE", client]
-        assert float(row["accuracy"]) == apple[client]
+        assert (row["metric"], float(row["value"])) == ("accuracy", apple[client])
         assert float(row["gain_over_separate"]) == apple[client] - separate[client]
-        assert rows["Separate", client]["gain_over_separate"] == ""
+        each, _ = gains(results[3], results[0])
+        assert (float(row["gain_low"]), float(row["gain_high"])) == (each[client].low, each[client].high)
+        assert rows["Separate", client]["gain_over_separate"] == rows["Separate", client]["gain_low"] == ""
 
 
 def test_spread_csv_matches_numpy(report: Path, results: list[Result]) -> None:
@@ -224,8 +227,8 @@ def test_confusion_is_the_sum_over_clients_of_the_leading_run(report: Path, resu
 def test_page_states_the_headline_numbers(report: Path, results: list[Result]) -> None:
     text = " ".join(" ".join(check(report).text).split())
     mean = float(np.mean(results[3].curve("personal", "trained")[-1].accuracy))
-    assert "APPLE came out ahead: after round 40, the clients' personal models, evaluated after local training" in text
-    assert f"are right on {percent(mean)} % of a client's test samples" in text
+    assert "Federation helps: APPLE, the best of 3 runs, is ahead of Separate, training alone, in accuracy" in text
+    assert f"{percent(mean)} % against" in text.replace("\N{NO-BREAK SPACE}", " ")
     for value in ("f" * 16, "ab" * 32, "431,080", "2.13.0", "method.schedule_share"):
         assert value in text
 
@@ -257,7 +260,14 @@ DRAWN = {
     "cut short": PLAIN - {"confusion"},
     "only separate": PLAIN - {"traffic"},
     "no relationships": PLAIN,
-    "regression": {"curves", "schedule", *(f"{n}-apple{twin}" for n in RELATIONSHIPS for twin in ("", "-2"))},
+    "regression": {
+        "curves",
+        "traffic",
+        "clients",
+        "spread",
+        "schedule",
+        *(f"{n}-apple{twin}" for n in RELATIONSHIPS for twin in ("", "-2")),
+    },
 }
 
 

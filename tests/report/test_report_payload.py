@@ -71,11 +71,11 @@ def test_curves_of_the_page_are_those_of_the_record() -> None:
         for view in run["views"]:
             curve = recorded.curve(view["model"], view["when"])
             assert view["rounds"] == [e.round for e in curve]
-            np.testing.assert_array_equal(unpack(view["accuracy"]), np.float32([e.accuracy for e in curve]))
+            np.testing.assert_array_equal(unpack(view["value"]), np.float32([e.value for e in curve]))
             np.testing.assert_array_equal(unpack(view["loss"]), np.float32([e.loss for e in curve]))
     # The first view is what the run is judged by.
     headline = next(row for row in table(results) if row["method"] == "apple")
-    last = unpack(of(*results)["runs"][3]["views"][0]["accuracy"])[-1]
+    last = unpack(of(*results)["runs"][3]["views"][0]["value"])[-1]
     assert last.mean() == pytest.approx(headline["last"], abs=1e-6)
 
 

@@ -3,14 +3,16 @@
 import numpy as np
 from report_results import guarded, result
 
+from pomona.report.bylabel import labels
+from pomona.report.gaintables import gain_tables
 from pomona.report.numbers import runs
 from pomona.report.page import render
-from pomona.report.tables import privacy, tables, unseen
+from pomona.report.tables import privacy, unseen
 
 
 def test_what_no_run_has_is_no_table() -> None:
     plain = runs([result("apple", n=3, rounds=2)])
-    assert tables(plain) == []
+    assert unseen(plain).rows == privacy(plain).rows == labels(plain).rows == gain_tables(plain) == []
     page = render(plain, [], None)
     assert 'id="unseen"' not in page
     assert 'id="privacy"' not in page
@@ -25,11 +27,11 @@ def test_unseen_clients_stand_beside_the_members() -> None:
         "Client",
         "Model",
         "Test samples",
-        "Accuracy (%)",
+        "Accuracy in %",
         "Test loss",
     ]
     members = 100 * np.mean(run.curve("personal", "received")[-1].accuracy)
-    assert f"75.00 % on average over these clients, {members:.2f} % over the members" in table.notes[1]
+    assert f"accuracy 75.00 % on average over these clients, {members:.2f} % over the members" in table.notes[1]
     both = unseen(runs([run, result("apple", n=4, rounds=3)]))
     assert [row[:2] for row in both.rows] == [["clinic 4", "FedAvg-FT"]]
     assert len(both.notes) == 2
@@ -49,7 +51,7 @@ def test_privacy_says_what_each_client_spent_and_under_which_terms() -> None:
 
 def test_the_page_has_both_with_links_to_them() -> None:
     page = render(runs([guarded()]), [], None)
-    for table in tables(runs([guarded()])):
+    for table in (unseen(runs([guarded()])), privacy(runs([guarded()]))):
         assert f'<a href="#{table.anchor}">{table.heading}</a>' in page
         assert f'<section id="{table.anchor}"' in page
     assert '<th scope="row">clinic 4</th><td>personal, as received</td><td class="number">50</td>' in page

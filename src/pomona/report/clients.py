@@ -1,4 +1,4 @@
-"""Figures over clients: accuracy and gain of each, their spread, and what gets confused with what."""
+"""Figures over clients: the value and the gain of each, their spread, and what gets confused with what."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pomona.metrics.summary import summarize
 from pomona.report.axes import bare, grid, legend_below, panels
-from pomona.report.numbers import Run, baseline, headline, leader, percent
+from pomona.report.gained import Gained, by_client, gained
+from pomona.report.numbers import Run, alike, baseline, headline, leader, percent
 from pomona.report.picture import Picture, Rows
 from pomona.report.style import DARK, FRAME, INK, PALE, colour_of, marker_of, shorten
 
@@ -16,145 +16,161 @@ LABELLED = 45
 """Rows of a figure that still carry a name each."""
 
 
-def accuracies(runs: list[Run]) -> Picture | None:
-    """Last test accuracy of every client and run, and the gain over separate training where it was run."""
-    shown = [run for run in runs if run.accuracies]
+def values(runs: list[Run]) -> Picture | None:
+    """Last test value of every client and run, and the gain over separate training where it was run."""
+    shown = alike([run for run in runs if run.values])
     lead = leader(shown)
     if lead is None:
         return None
-    base = baseline(shown, lead)
-    compared = [run for run in shown if base and run is not base and run.scenario == base.scenario]
-    floor = base.accuracies if base else {}
-    ranking: Mapping[int, float] = lead.accuracies
-    if lead in compared:
-        ranking = {c: a - floor[c] if c in floor else a for c, a in lead.accuracies.items()}
-    clients = sorted({c for run in shown for c in run.accuracies}, key=lambda c: (ranking.get(c, -2.0), c))
-    place = {client: y for y, client in enumerate(clients)}
+    metric, base = lead.metric, baseline(shown, lead)
+    compared = [gained(run, base) for run in shown if base and run is not base and run.scenario == base.scenario]
+    by_gain = next((found.differences for found in compared if found.run is lead), None)
+    ranking: Mapping[int, float] = by_gain or {c: metric.goodness(v) for c, v in lead.values.items()}
+    everyone = sorted({c for run in shown for c in run.values}, key=lambda c: (ranking.get(c, -np.inf), c))
+    place = {client: y for y, client in enumerate(everyone)}
 
-    height = min(max(0.25 * len(clients) + 1.5, 2.4), 11)
+    height = min(max(0.25 * len(everyone) + 1.5, 2.4), 11)
     figure, axes = panels(9.5 if compared else 5.4, height, columns=2 if compared else 1, sharey=True)
-    dots, gains = axes[0, 0], axes[0, -1]
-    rows: Rows = []
+    dots = axes[0, 0]
+    small = len(everyone) > LABELLED
     for run in shown:
-        gain = {c: a - floor[c] for c, a in run.accuracies.items() if c in floor} if run in compared else {}
-        look: dict[str, Any] = {
-            "color": colour_of(run.result.name), "marker": marker_of(run.result.name), "linestyle": "none",
-            "markersize": 6.5 if len(clients) <= LABELLED else 3.5, "alpha": 0.9,
-            "zorder": 3 if run is lead else 2,
-        }  # fmt: skip
-        dots.plot(
-            [100 * a for a in run.accuracies.values()], [place[c] for c in run.accuracies], label=run.label, **look
-        )
-        if gain:
-            gains.plot([100 * g for g in gain.values()], [place[c] for c in gain], **look)
-        rows += [_client_row(run, c, a, gain.get(c)) for c, a in sorted(run.accuracies.items())]
-    every = [[100 * run.accuracies[c] for run in shown if c in run.accuracies] for c in clients]
+        points = [run.scaled(v) for v in run.values.values()], [place[c] for c in run.values]
+        dots.plot(*points, label=run.label, zorder=3 if run is lead else 2, **_look(run, small))
+    every = [[run.scaled(run.values[c]) for run in shown if c in run.values] for c in everyone]
     dots.hlines(
-        range(len(clients)),
-        [min(v) for v in every],
-        [max(v) for v in every],
-        color=FRAME,
-        linewidth=0.8,
-        alpha=0.6,
-        zorder=0,
-    )
-    dots.set(xlabel="test accuracy (%)", ylim=(-0.7, len(clients) - 0.3))
-    if len(clients) <= LABELLED:
-        dots.set_yticks(range(len(clients)), [shorten(lead.client(c), 20) for c in clients])
+        range(len(everyone)), [min(v) for v in every], [max(v) for v in every],
+        color=FRAME, linewidth=0.8, alpha=0.6, zorder=0,
+    )  # fmt: skip
+    dots.set(xlabel=f"test {metric.heading}", ylim=(-0.7, len(everyone) - 0.3))
+    if small:
+        dots.set(ylabel=f"{len(everyone)} clients, sorted", yticks=[])
     else:
-        dots.set(ylabel=f"{len(clients)} clients, sorted", yticks=[])
+        dots.set_yticks(range(len(everyone)), [shorten(lead.client(c), 20) for c in everyone])
     grid(dots, along="x")
     if compared:
-        gains.axvline(0, color=colour_of("separate"), linestyle=(0, (4, 2)))
-        gains.set(xlabel="gain over Separate (points)")
-        gains.tick_params(left=False)
-        grid(gains, along="x")
+        _gains(axes[0, -1], compared, place, small)
     legend_below(figure, min(4, len(shown)))
     return Picture(
         name="clients",
         title="What each client gets" + (", and what it gains" if compared else ""),
-        caption="Test accuracy of each client with the headline model of each run, after the last round evaluated."
-        + (" Right: the difference to separate training on the same client; left of the dashed line a client would"
-           " have done better alone." if compared else "")
-        + f" Sorted by {'gain' if lead in compared else 'accuracy'} with {lead.label}, best on top.",
-        alt=f"Dot plot of test accuracy for {len(clients)} clients. "
-        + " ".join(_outcomes(compared, floor) or [_extremes(lead)]),
+        caption=f"Test {metric.title} of each client with the headline model of each run, after the last round "
+        "evaluated."
+        + (" Right: what it gains over separate training, with 95 % intervals that compare both models on the same "
+           "test samples; left of the dashed line a client would have done better alone." if compared else "")
+        + f" Sorted by {'gain' if by_gain else metric.title} with {lead.label}, best on top.",
+        alt=f"Dot plot of test {metric.title} for {len(everyone)} clients. "
+        + " ".join([text for found in compared if (text := by_client(found))] or [_extremes(lead)]),
         figure=figure,
-        rows=rows,
+        rows=[row for run in shown for row in _rows(run, next((f for f in compared if f.run is run), None))],
     )  # fmt: skip
 
 
-def _client_row(run: Run, client: int, accuracy: float, gain: float | None) -> dict[str, Any]:
+def _look(run: Run, small: bool) -> dict[str, Any]:
+    method = run.result.name
+    size = 3.5 if small else 6.5
+    return {
+        "color": colour_of(method),
+        "marker": marker_of(method),
+        "linestyle": "none",
+        "markersize": size,
+        "alpha": 0.9,
+    }
+
+
+def _gains(ax: Any, compared: list[Gained], place: Mapping[int, int], small: bool) -> None:
+    """What each client gains, with whiskers where the records hold both models' answers."""
+    step = 0 if small else 0.5 / max(len(compared), 2)
+    for k, found in enumerate(compared):
+        run, aside = found.run, step * (k - (len(compared) - 1) / 2)
+        known = [(c, d, found.clients[c] if c < len(found.clients) else None) for c, d in found.differences.items()]
+        x = np.array([run.scaled(d) for _, d, _ in known])
+        ends = np.array(
+            [[run.scaled(g.low), run.scaled(g.high)] if g else [v, v] for v, (_, _, g) in zip(x, known, strict=True)]
+        )
+        whiskers = np.abs(ends.reshape(-1, 2).T - x)
+        rows = [place[c] + aside for c, _, _ in known]
+        ax.errorbar(x, rows, xerr=whiskers, elinewidth=0.6 if small else 1.1, zorder=2, **_look(run, small))
+    unit = "percentage points" if compared[0].run.metric.percent else compared[0].run.metric.title
+    ax.axvline(0, color=colour_of("separate"), linestyle=(0, (4, 2)))
+    ax.set(xlabel=f"gain over {compared[0].base.label} ({unit})")
+    ax.tick_params(left=False)
+    grid(ax, along="x")
+
+
+def _rows(run: Run, found: Gained | None) -> Rows:
+    """The numbers of the figure, a row a client."""
     last = run.last
     assert last is not None
-    return {
-        "run": run.label, "model": last.model, "when": last.when, "round": last.round, "client": client,
-        "name": run.client(client), "accuracy": accuracy, "gain_over_separate": gain,
-    }  # fmt: skip
-
-
-def wins(run: Run, floor: Mapping[int, float]) -> tuple[int, int, int]:
-    """On how many clients a run is better than, worse than, equal to the accuracies in ``floor``."""
-    differences = [a - floor[c] for c, a in run.accuracies.items() if c in floor]
-    return sum(d > 0 for d in differences), sum(d < 0 for d in differences), sum(d == 0 for d in differences)
-
-
-def _outcomes(compared: list[Run], floor: Mapping[int, float]) -> list[str]:
-    counted = [(run.label, *wins(run, floor)) for run in compared]
-    return [f"{label} is better than Separate on {up} clients and worse on {down}." for label, up, down, _ in counted]
+    differences = found.differences if found else {}
+    bounds = dict(enumerate(found.clients)) if found else {}
+    return [
+        {
+            "run": run.label, "model": last.model, "when": last.when, "round": last.round, "client": client,
+            "name": run.client(client), "metric": run.metric.name, "value": value,
+            "gain_over_separate": differences.get(client),
+            "gain_low": g.low if (g := bounds.get(client)) else None, "gain_high": g.high if g else None,
+        }
+        for client, value in sorted(run.values.items())
+    ]  # fmt: skip
 
 
 def _extremes(run: Run) -> str:
-    low, high = (pick(run.accuracies, key=run.accuracies.__getitem__) for pick in (min, max))
-    return (
-        f"{run.label} ranges from {percent(run.accuracies[low])} % on {run.client(low)} "
-        f"to {percent(run.accuracies[high])} % on {run.client(high)}."
-    )
+    ranked = sorted(run.values, key=lambda c: run.metric.goodness(run.values[c]))
+    low, high = (f"{run.metric.text(run.values[c])} on {run.client(c)}" for c in (ranked[0], ranked[-1]))
+    return f"{run.label} ranges from {low} to {high}."
 
 
 def spread(runs: list[Run]) -> Picture | None:
-    """The distribution of client accuracies of each run: box, every client, the worst and the 10th percentile."""
-    shown = [run for run in runs if len(run.accuracies) > 1]
+    """The distribution of the clients' values of each run: box, every client, the worst and the 10th percentile."""
+    shown = alike([run for run in runs if len(run.values) > 1])
     if not shown:
         return None
+    metric = shown[0].metric
+    tenth = "10th percentile" if metric.higher else "90th percentile"
     figure, axes = panels(5.4, 0.55 * len(shown) + 1.5)
     ax = axes[0, 0]
     rows: Rows = []
     for y, run in enumerate(reversed(shown)):
-        values = 100 * np.sort(list(run.accuracies.values()))
+        known = np.sort(list(run.values.values()))
+        scaled = np.array([run.scaled(v) for v in known])
         colour = colour_of(run.result.name)
         ax.boxplot(
-            values, positions=[y], widths=0.5, orientation="horizontal", whis=(0, 100),
+            scaled, positions=[y], widths=0.5, orientation="horizontal", whis=(0, 100),
             boxprops={"color": colour}, medianprops={"color": colour, "linewidth": 2.2},
             whiskerprops={"color": colour}, capprops={"color": "none"},
         )  # fmt: skip
-        # Neighbours in rank go to different heights, so that equal accuracies stay apart.
-        jitter = (np.arange(len(values)) * 0.618 % 1 - 0.5) * 0.3
-        ax.plot(values, y + jitter, "o", color=colour, markersize=3.5, alpha=0.55, markeredgewidth=0)
-        over_clients = summarize(list(run.accuracies.values()), [1] * len(values))
-        named = {name: over_clients[name] for name in ("clients", "mean", "worst", "percentile_10")}
-        ax.plot(100 * named["worst"], y, "X", color=colour, markersize=8, markeredgewidth=0)
+        # Neighbours in rank go to different heights, so that equal values stay apart.
+        jitter = (np.arange(len(scaled)) * 0.618 % 1 - 0.5) * 0.3
+        ax.plot(scaled, y + jitter, "o", color=colour, markersize=3.5, alpha=0.55, markeredgewidth=0)
+        least, tail = metric.worst(known.tolist()), float(np.percentile(known, 10 if metric.higher else 90))
+        assert least is not None
+        ax.plot(run.scaled(least), y, "X", color=colour, markersize=8, markeredgewidth=0)
         look: dict[str, Any] = {"markersize": 7.5, "markerfacecolor": "none", "markeredgewidth": 1.6}
-        ax.plot(100 * named["percentile_10"], y, "D", color=colour, **look)
-        marks = np.percentile(values / 100, [25, 50, 75, 100])
-        quartiles = dict(zip(("lower_quartile", "median", "upper_quartile", "best"), map(float, marks), strict=True))
-        rows.insert(0, {"run": run.label, "model": run.model, **named, **quartiles})
+        ax.plot(run.scaled(tail), y, "D", color=colour, **look)
+        marks = map(float, np.percentile(known, [25, 50, 75]))
+        rows.insert(0, {
+            "run": run.label, "model": run.model, "metric": metric.name, "clients": len(known),
+            "mean": float(known.mean()), "worst": least, "percentile_10": tail,
+            **dict(zip(("lower_quartile", "median", "upper_quartile"), marks, strict=True)),
+            "best": metric.best(known.tolist()),
+        })  # fmt: skip
     ax.plot([], [], "X", color=INK, linestyle="none", label="worst client")
-    ax.plot([], [], "D", color=INK, markerfacecolor="none", linestyle="none", label="10th percentile")
+    ax.plot([], [], "D", color=INK, markerfacecolor="none", linestyle="none", label=tenth)
     ax.set_yticks(range(len(shown)), [run.label for run in reversed(shown)])
-    ax.set(xlabel="test accuracy of a client (%)", ylim=(-0.6, len(shown) - 0.4))
+    ax.set(xlabel=f"test {metric.heading} of a client", ylim=(-0.6, len(shown) - 0.4))
     ax.tick_params(left=False)
     grid(ax, along="x")
     legend_below(figure, 2)
     return Picture(
         name="spread",
         title="How evenly the clients fare",
-        caption="Test accuracy of all clients with the headline model of each run, last round evaluated: a dot a "
-        "client, the box holds the middle half, the bar in it is the median, whiskers reach the extremes.",
-        alt="Box plot of client accuracies. "
+        caption=f"Test {metric.title} of all clients with the headline model of each run, last round evaluated: a dot "
+        "a client, the box holds the middle half, the bar in it is the median, whiskers reach the extremes."
+        + ("" if metric.higher else " Less is better."),
+        alt=f"Box plot of the clients' {metric.title}. "
         + " ".join(
-            f"{r['run']}: worst {percent(r['worst'])} %, 10th percentile {percent(r['percentile_10'])} %, "
-            f"median {percent(r['median'])} %."
+            f"{r['run']}: worst {metric.text(r['worst'])}, {tenth} {metric.text(r['percentile_10'])}, "
+            f"median {metric.text(r['median'])}."
             for r in rows
         ),
         figure=figure,
@@ -169,10 +185,15 @@ def records(run: Run) -> list[dict[str, Any]]:
     return sorted(mine, key=lambda record: int(record["client"]))
 
 
+def confusions(run: Run) -> list[tuple[int, NDArray[np.int64]]]:
+    """(client, (C, C) confusion counts), rows true classes; without those of another shape than the first."""
+    known = [(int(r["client"]), np.asarray(r["confusion"], dtype=np.int64)) for r in records(run) if r.get("confusion")]
+    return [(c, m) for c, m in known if m.ndim == 2 and m.shape[0] == m.shape[1] > 1 and m.shape == known[0][1].shape]
+
+
 def pooled_confusion(run: Run) -> NDArray[np.int64] | None:
-    """The (C, C) confusion counts over all clients, rows true classes; None without at least two classes."""
-    matrices = [np.asarray(r["confusion"], dtype=np.int64) for r in records(run) if r.get("confusion")]
-    square = [m for m in matrices if m.ndim == 2 and m.shape[0] == m.shape[1] > 1 and m.shape == matrices[0].shape]
+    """The confusion counts over all clients; None without at least two classes."""
+    square = [matrix for _, matrix in confusions(run)]
     total: NDArray[np.int64] | None = sum(square[1:], start=square[0]) if square else None
     return total if total is not None and total.any() else None
 

@@ -1,14 +1,15 @@
-"""Figures over rounds: loss and accuracy curves, accuracy against traffic, APPLE's loss scheduler."""
+"""Figures over rounds: curves of loss and metric, the metric against traffic, APPLE's loss scheduler."""
 
 from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
 
-from pomona.record import Evaluation
+from pomona.record import average
 from pomona.report.axes import grid, legend_below, over_rounds, panels
-from pomona.report.numbers import Run, average, percent, views
+from pomona.report.numbers import Run, alike, views
 from pomona.report.picture import Picture, Rows
 from pomona.report.style import FRAME, colour_of, dash_of, marker_of
+from pomona.report.words import capital
 
 MEGABYTE = 1e6
 
@@ -19,56 +20,58 @@ def place(run: Run) -> str:
     return ", ".join(str(name) for name in names if name)
 
 
-def curves(runs: list[Run]) -> Picture | None:
-    """Training loss, and test accuracy (test loss where there is none), mean over clients, over rounds.
+def panel(run: Run) -> str:
+    """What runs must share to be drawn in one panel: where they were trained, what they minimise, what judges them."""
+    return "; ".join(text for text in (place(run), run.loss and f"loss {run.loss}", run.metric.title) if text)
 
-    A row of panels a data set and partition (APPLE, figures 2 and 7).
+
+def curves(runs: list[Run]) -> Picture | None:
+    """Training loss, and the metric on the test split, mean over clients, over rounds.
+
+    A row of panels a data set and partition (APPLE, figures 2 and 7), and a loss: losses that differ do not compare.
     """
-    measure = "accuracy" if any(run.mean is not None for run in runs) else "loss"
-    places = list(dict.fromkeys(map(place, runs)))
     rows: Rows = []
-    figure, axes = panels(9.5, 3.1 * len(places) + 0.8, len(places), 2)
-    unit = "%" if measure == "accuracy" else "mean over clients"
-    for (left, right), where in zip(axes, places, strict=True):
-        for run in (run for run in runs if place(run) == where):
-            rows += _run(left, right, run, measure)
-        at = f"{where}: " if len(places) > 1 else ""
-        left.set(title=f"{at}training loss, mean over clients", ylabel="loss")
-        right.set(title=f"{at}test {measure}, mean over clients", ylabel=unit)
+    kinds = list(dict.fromkeys(map(panel, runs)))
+    figure, axes = panels(9.5, 3.1 * len(kinds) + 0.8, len(kinds), 2)
+    for (left, right), kind in zip(axes, kinds, strict=True):
+        here = [run for run in runs if panel(run) == kind]
+        for run in here:
+            rows += _run(left, right, run)
+        at = f"{place(here[0])}: " if len({place(run) for run in runs}) > 1 else ""
+        of = f" ({here[0].loss})" if len({run.loss for run in runs}) > 1 else ""
+        left.set(title=f"{at}training loss{of}, mean over clients", ylabel="loss")
+        metric = here[0].metric
+        right.set(title=f"{at}test {metric.title}, mean over clients", ylabel="%" if metric.percent else metric.title)
     if not rows:
         return None
     over_rounds(*axes.flat)
     grid(*axes.flat)
     legend_below(figure, 3)
+    titles = " and ".join(dict.fromkeys(run.metric.title for run in runs))
     return Picture(
         name="curves",
-        title="Loss and accuracy over the rounds",
-        caption=f"Left: the loss during local training, averaged over the clients of a round. Right: test {measure}, "
+        title=f"Loss and {titles} over the rounds",
+        caption=f"Left: the loss during local training, averaged over the clients of a round. Right: test {titles}, "
         "each client counting once. A thick line is the model that a run is judged by; a thin dotted one is another "
         "model of the same run. “Received” models carry the round whose uploads they were made from.",
-        alt=" ".join([f"Line charts over rounds: training loss and test {measure}.", *_course(runs, measure)]),
+        alt=" ".join([f"Line charts over rounds: training loss and test {titles}.", *_course(runs)]),
         figure=figure,
         rows=rows,
     )
 
 
-def _run(left: Any, right: Any, run: Run, measure: str) -> Rows:
+def _run(left: Any, right: Any, run: Run) -> Rows:
     """Draw the curves of a run; return their numbers."""
     losses = [(r.round, average(r.loss)) for r in run.result.rounds]
     training = [(x, y) for x, y in losses if y is not None]
     _draw(left, training, run, main=True, label=None if run.test else run.label)
     rows: Rows = [_row(run, "train loss", "", "", x, y) for x, y in training]
     for position, (model, when) in enumerate(views(run.result)):
-        evaluations = run.result.curve(model, when)
-        pairs = [(e.round, y) for e in evaluations if (y := _test_value(e, measure)) is not None]
-        scaled = [(x, 100 * y if measure == "accuracy" else y) for x, y in pairs]
+        pairs = [(e.round, e.mean) for e in run.result.curve(model, when) if e.mean is not None]
+        scaled = [(x, run.scaled(y)) for x, y in pairs]
         _draw(right, scaled, run, main=position == 0, label=f"{run.label}: {model}, {when}")
-        rows += [_row(run, f"test {measure}", model, when, x, y) for x, y in pairs]
+        rows += [_row(run, f"test {run.metric.name}", model, when, x, y) for x, y in pairs]
     return rows
-
-
-def _test_value(evaluation: Evaluation, measure: str) -> float | None:
-    return evaluation.mean if measure == "accuracy" else average(evaluation.loss)
 
 
 def _row(run: Run, quantity: str, model: str, when: str, number: int, value: float) -> dict[str, Any]:
@@ -89,27 +92,27 @@ def _draw(ax: Any, points: Sequence[tuple[float, float]], run: Run, *, main: boo
     )
 
 
-def _course(runs: list[Run], measure: str) -> list[str]:
+def _course(runs: list[Run]) -> list[str]:
     """A sentence a run: from where to where the headline curve goes."""
     sentences = []
     for run in runs:
-        values = [(e.round, y) for e in run.test if (y := _test_value(e, measure)) is not None]
+        values = [(e.round, e.mean) for e in run.test if e.mean is not None]
         if values:
             (first, start), (last, end) = values[0], values[-1]
-            text = [percent(v) + " %" if measure == "accuracy" else f"{v:.4f}" for v in (start, end)]
-            sentences.append(
-                f"{run.label} ({run.model}) goes from {text[0]} at round {first} to {text[1]} at round {last}."
-            )
+            way = f"from {run.metric.text(start)} at round {first} to {run.metric.text(end)} at round {last}"
+            sentences.append(f"{run.label} ({run.model}) goes {way}.")
     return sentences
 
 
 def traffic(runs: list[Run]) -> Picture | None:
-    """Test accuracy against the megabytes sent so far, down and up, all clients together."""
+    """The metric on the test split against the megabytes sent so far, down and up, all clients together."""
     rows: Rows = []
     silent: list[Run] = []
+    shown = alike(runs)
+    metric = shown[0].metric
     figure, axes = panels(5.4, 4.0)
     ax = axes[0, 0]
-    for run in runs:
+    for run in shown:
         sent = dict(
             zip(
                 (r.round for r in run.result.rounds),
@@ -119,37 +122,39 @@ def traffic(runs: list[Run]) -> Picture | None:
         )
         points = [(sent[e.round], e.mean, e) for e in run.test if e.mean is not None and e.round in sent]
         rows += [
-            {"run": run.label, "model": e.model, "when": e.when, "round": e.round, "megabytes": x, "accuracy": y}
+            {"run": run.label, "model": e.model, "when": e.when, "round": e.round, "megabytes": x, metric.name: y}
             for x, y, e in points
         ]
-        moving = [(x, 100 * y) for x, y, _ in points if x > 0]
+        moving = [(x, run.scaled(y)) for x, y, _ in points if x > 0]
         if moving:
             _draw(ax, moving, run, main=True, label=run.label)
             ax.plot(*moving[-1], marker=marker_of(run.result.name), color=colour_of(run.result.name), markersize=7)
         elif points:
             silent.append(run)
             ax.axhline(
-                100 * points[-1][1],
+                run.scaled(points[-1][1]),
                 color=colour_of(run.result.name),
                 linestyle=dash_of(run.result.name, run.twin),
                 label=f"{run.label} (sends nothing)",
             )
-    if len(silent) == len(runs) or not rows:
+    if len(silent) == len(shown) or not rows:
         return None
     _decades(ax)
-    ax.set(xlabel="MB sent so far, down + up, all clients (log scale)", ylabel="test accuracy, mean over clients (%)")
+    ax.set(
+        xlabel="MB sent so far, down + up, all clients (log scale)", ylabel=f"test {metric.heading}, mean over clients"
+    )
     grid(ax)
     legend_below(figure, 2)
     ends = {row["run"]: row for row in rows}
     return Picture(
         name="traffic",
-        title="Accuracy for the bytes it costs",
-        caption="Test accuracy of the headline model, mean over clients, against everything sent until then: downloads "
-        "and uploads of all clients. Further left is cheaper, higher is better; the marker is the last round. A dashed "
-        "level line is the last accuracy of a run that sends nothing.",
-        alt="Line chart of test accuracy against megabytes sent, logarithmic. "
+        title=f"{capital(metric.title)} for the bytes it costs",
+        caption=f"Test {metric.title} of the headline model, mean over clients, against everything sent until then: "
+        f"downloads and uploads of all clients. Further left is cheaper, {'higher' if metric.higher else 'lower'} is "
+        "better; the marker is the last round. A dashed level line is the last value of a run that sends nothing.",
+        alt=f"Line chart of test {metric.title} against megabytes sent, logarithmic. "
         + " ".join(
-            f"{name} ends at {percent(row['accuracy'])} % after {row['megabytes']:,.1f} MB."
+            f"{name} ends at {metric.text(row[metric.name])} after {row['megabytes']:,.1f} MB."
             for name, row in ends.items()
         ),
         figure=figure,

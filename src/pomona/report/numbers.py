@@ -8,10 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-import numpy as np
-
+from pomona.metrics.metric import Metric, metric_of
 from pomona.metrics.summary import best_rounds, summarize
-from pomona.record import Evaluation, Result
+from pomona.record import Evaluation, Result, average
 from pomona.report.style import label_of
 
 Key: TypeAlias = tuple[str, str]
@@ -58,7 +57,7 @@ def flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]
             yield f"{prefix}{key}", value
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Run:
     """A result with what sets it apart from its neighbours.
 
@@ -84,16 +83,35 @@ class Run:
         return self.test[-1] if self.test else None
 
     @property
-    def accuracies(self) -> dict[int, float]:
-        """Client -> test accuracy of the headline model after the last round evaluated."""
+    def metric(self) -> Metric:
+        """What the run is judged by."""
+        return metric_of(self.result)
+
+    @property
+    def values(self) -> dict[int, float]:
+        """Client -> the metric of the headline model on its test split, after the last round evaluated."""
         last = self.last
-        pairs = zip(last.clients, last.accuracy, strict=True) if last else ()
-        return {client: accuracy for client, accuracy in pairs if accuracy is not None}
+        pairs = zip(last.clients, last.value, strict=True) if last else ()
+        return {client: value for client, value in pairs if value is not None}
 
     @property
     def mean(self) -> float | None:
-        """The mean of ``accuracies``."""
+        """The mean of ``values``."""
         return self.last.mean if self.last else None
+
+    def scaled(self, value: float) -> float:
+        """A value of the metric, or a difference of two, in the unit that people read."""
+        return 100 * value if self.metric.percent else value
+
+    @property
+    def loss(self) -> str:
+        """The name of the loss that training minimises; empty where the record does not say."""
+        return str(self.setting("model.loss") or "")
+
+    @property
+    def constant(self) -> dict[int, float]:
+        """Client -> the metric of one answer for every sample; empty where the record does not say."""
+        return {}
 
     @property
     def model(self) -> str:
@@ -147,27 +165,45 @@ def runs(results: list[Result]) -> list[Run]:
 
 
 def _difference(result: Result, twins: list[Result]) -> str:
-    """The settings in which runs of one method differ, as ``mu 0.1, seed 2``; at most two, the method's own first."""
+    """The settings that tell runs of one method apart, as ``mu 0.1, seed 2``: the method's first, then the model's.
+
+    As many as it takes to tell all of them apart, and two where two differ.
+    """
     settings = [dict(flat(twin.config)) for twin in twins]
     mine = dict(flat(result.config))
     differing = [key for key in mine if len({repr(s.get(key)) for s in settings}) > 1]
-    differing.sort(key=lambda key: not key.startswith("method."))
-    return ", ".join(f"{key.rpartition('.')[2]} {mine[key]}" for key in differing[:2])
+    differing.sort(key=lambda key: (not key.startswith("method."), not key.startswith("model.")))
+    chosen: list[str] = []
+    apart = 1
+    for key in differing:
+        kinds = len({repr([s.get(k) for k in (*chosen, key)]) for s in settings})
+        if kinds > apart or len(chosen) < 2:
+            chosen.append(key)
+            apart = kinds
+    return ", ".join(f"{key.rpartition('.')[2]} {mine[key]}" for key in chosen)
+
+
+def alike(candidates: list[Run]) -> list[Run]:
+    """Those that are judged by the first one's metric."""
+    return [run for run in candidates if run.metric == candidates[0].metric]
 
 
 def leader(candidates: list[Run]) -> Run | None:
-    """The run with the highest headline accuracy, mean over clients; the first run where there is none."""
-    return max(candidates, key=lambda run: -1.0 if run.mean is None else run.mean, default=None)
+    """The run with the best headline value, mean over clients, among those that share the first one's metric."""
+    same = alike(candidates)
+    judged = [(run.metric.goodness(run.mean), run) for run in same if run.mean is not None]
+    return max(judged, key=lambda pair: pair[0])[1] if judged else next(iter(same), None)
 
 
 def baseline(prepared: list[Run], others: Run) -> Run | None:
-    """The run of separate training on the same scenario as ``others``."""
-    return next((r for r in prepared if r.result.name == "separate" and r.scenario == others.scenario), None)
+    """The run of separate training on the same scenario as ``others``, judged by the same metric."""
+    same = (r for r in prepared if r.scenario == others.scenario and r.metric == others.metric)
+    return next((r for r in same if r.result.name == "separate"), None)
 
 
 def comparable(prepared: list[Run]) -> bool:
-    """Whether the runs share one scenario, so that their numbers may be ranked."""
-    return len({run.scenario for run in prepared}) == 1
+    """Whether the runs share one scenario and one metric, so that their numbers may be ranked."""
+    return len({(run.scenario, run.metric.name) for run in prepared}) == 1
 
 
 def finished(result: Result) -> bool:
@@ -175,19 +211,15 @@ def finished(result: Result) -> bool:
     return bool(result.summary)
 
 
-def average(values: list[float | None] | tuple[float | None, ...]) -> float | None:
-    """The mean of the values there are."""
-    known = [v for v in values if v is not None]
-    return float(np.mean(known)) if known else None
-
-
 def table(results: list[Result]) -> list[dict[str, Any]]:
     """The named summary numbers, a row a run and named model.
 
-    Accuracies are shares in [0, 1] on the test split, None where undefined. ``last``, ``best_on_validation`` (at the
-    round that is best on the validation split) and ``best_on_test`` (the papers' BMCTA: best over rounds, mean over
-    clients) are means over clients; ``pooled``, ``worst``, ``percentile_10`` and ``loss`` (mean over clients) belong to
-    the last round evaluated. Bytes and seconds are totals over all recorded rounds and clients.
+    ``metric`` names what the run is judged by; its values are on the test split, None where undefined. ``last``,
+    ``best_on_validation`` (at the round that is best on the validation split) and ``best_on_test`` (best over rounds;
+    with accuracy the papers' BMCTA) are means over clients; ``pooled`` (all test samples together; None for a metric
+    that is no mean over samples), ``worst``, ``percentile_10`` (a tenth of the clients fare no better) and ``loss``
+    (mean over clients, of the loss that ``loss_name`` names) belong to the last round evaluated. Bytes and seconds are
+    totals over all recorded rounds and clients.
     """
     rows: list[dict[str, Any]] = []
     for run in runs(results):
@@ -197,18 +229,23 @@ def table(results: list[Result]) -> list[dict[str, Any]]:
 
 
 def _row(run: Run, key: Key, *, headline: bool) -> dict[str, Any]:
-    result = run.result
+    result, metric = run.result, run.metric
     test = result.curve(*key)
     last = test[-1]
     held_out = {e.round: e for e in result.curve(*key, "validation")}
     clients = sorted({c for e in test for c in e.clients})
-    accuracies = [_by_client(e, e.accuracy, clients) for e in test]
-    validation = [
-        _by_client(e, e.accuracy, clients) if (e := held_out.get(t.round)) else [None] * len(clients) for t in test
-    ]
+
+    def goods(evaluation: Evaluation | None) -> list[float | None]:
+        values = _by_client(evaluation, evaluation.value, clients) if evaluation else [None] * len(clients)
+        return [None if v is None else metric.goodness(v) for v in values]
+
+    def told(good: float | None) -> float | None:
+        return None if good is None else metric.goodness(good)  # it is its own inverse
+
+    tested = [goods(e) for e in test]
     samples = [s or 0 for s in _by_client(last, last.samples, clients)]
-    best = best_rounds([e.round for e in test], accuracies, samples, validation)
-    over_clients = summarize(accuracies[-1], samples)
+    best = best_rounds([e.round for e in test], tested, samples, [goods(held_out.get(e.round)) for e in test])
+    over_clients = summarize(tested[-1], samples)
     worst = over_clients["worst"]
     return {
         "run": run.label,
@@ -217,22 +254,38 @@ def _row(run: Run, key: Key, *, headline: bool) -> dict[str, Any]:
         "when": key[1],
         "headline": headline,
         "finished": finished(result),
+        "metric": metric.name,
         "clients": len(last.clients),
         "round": last.round,
-        "last": over_clients["mean"],
-        "best_on_validation": best.best_validation and best.best_validation.value,
+        "last": last.mean,
+        "best_on_validation": best.best_validation and told(best.best_validation.value),
         "validation_round": best.best_validation and best.best_validation.round,
-        "best_on_test": best.best_test and best.best_test.value,
+        "best_on_test": best.best_test and told(best.best_test.value),
         "test_round": best.best_test and best.best_test.round,
-        "pooled": over_clients["pooled"],
-        "worst": worst,
-        "worst_client": None if worst is None else run.client(clients[accuracies[-1].index(worst)]),
-        "percentile_10": over_clients["percentile_10"],
+        "pooled": last.pooled,
+        "worst": told(worst),
+        "worst_client": None if worst is None else run.client(clients[tested[-1].index(worst)]),
+        "percentile_10": told(over_clients["percentile_10"]),
         "loss": average(last.loss),
+        "loss_name": run.loss,
         "bytes_down": sum(sum(r.bytes_down) for r in result.rounds),
         "bytes_up": sum(sum(r.bytes_up) for r in result.rounds),
         "seconds": float(sum(r.seconds for r in result.rounds)),
     }
+
+
+def distinct(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Without a model that stands there already: FedAvg-FT trains the same global model as FedAvg beside it."""
+
+    def figures(row: dict[str, Any]) -> tuple[Any, ...]:
+        return tuple(row[k] for k in ("model", "when", "metric", "last", "best_on_test", "worst", "loss", "loss_name"))
+
+    seen, kept = {figures(row) for row in rows if row["headline"]}, []
+    for row in rows:
+        if row["headline"] or figures(row) not in seen:
+            kept.append(row)
+            seen.add(figures(row))
+    return kept
 
 
 def _by_client(evaluation: Evaluation, values: Sequence[Any], clients: list[int]) -> list[Any]:

@@ -3,7 +3,6 @@
 import base64
 import hashlib
 import json
-from collections.abc import Callable, Mapping
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -12,31 +11,30 @@ from markupsafe import Markup
 
 from pomona.errors import ConfigError, StorageError
 from pomona.federation.durable import publish
+from pomona.metrics.metric import METRICS, Metric
 from pomona.record import Result
 from pomona.report import clients, words
+from pomona.report.bylabel import labels
+from pomona.report.cautions import cautions
 from pomona.report.folder import save
-from pomona.report.numbers import NOTHING, Run, comparable, flat, headline, leader, percent, spoken, table
+from pomona.report.gaintables import gain_tables
+from pomona.report.numbers import NOTHING, Run, comparable, distinct, flat, headline, leader, spoken, table
 from pomona.report.numbers import runs as prepare
 from pomona.report.payload import Json, Live, payload
 from pomona.report.picture import FORMS, Picture
 from pomona.report.sections import SECTIONS, pictures
 from pomona.report.style import drawing
-from pomona.report.tables import tables
+from pomona.report.tables import privacy, unseen
+from pomona.report.verdicts import verdicts
 
 NAME = "report.html"
 SCRIPTS = ("base", "lines", "maps", "bars", "panels", "learned", "page", "tables")
 """The page's own scripts, in the order in which they build on each other."""
-METRICS: Mapping[str, tuple[str, Callable[[float], str]]] = {
-    "balanced_accuracy": ("Balanced acc. (%)", percent),
-    "subset_accuracy": ("All labels right (%)", percent),
-    "macro_f1": ("Macro F1 (%)", percent),
-    "auroc": ("AUROC (%)", percent),
-    "ece": ("ECE (%)", percent),
-    "r2": ("R²", "{:.4f}".format),
-    "mse": ("MSE", "{:.4g}".format),
-    "mae": ("MAE", "{:.4g}".format),
-    "loss": ("Loss", "{:.4f}".format),
+OTHERS = {
+    "subset_accuracy": Metric("subset_accuracy", "all labels right", higher=True, percent=True),
+    "ece": Metric("ece", "calibration error", higher=False, percent=True),
 }
+"""Figures of the last models that no run is judged by."""
 FACTS = ("data", "model", "parameters", "partition_sha256", "versions")
 """What the start event says about a run beyond its settings, as far as a reader needs it to repeat the run."""
 
@@ -93,20 +91,25 @@ def render(runs: list[Run], drawn: list[Picture], live: Live | None) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"percent": percent, "spoken": spoken, "whole": whole}
+    environment.filters |= {"spoken": spoken, "whole": whole}
     data, code = payload(runs, live), script()
-    rows = table([run.result for run in runs])
+    rows = distinct(table([run.result for run in runs]))
     return environment.get_template("page.html.jinja").render(
         title=words.title(runs),
-        opening=words.opening(runs),
-        cautions=[] if live else words.cautions(runs),
+        verdicts=verdicts(runs),
+        setup=words.setup(runs),
+        cautions=[] if live else cautions(runs),
         progress=words.progress(runs[0], live.written) if live else "",
         live=live,
         summary=rows,
         columns=summary_columns(rows),
+        metrics=METRICS,
+        judges=list(dict.fromkeys(run.metric for run in runs)),
+        nothing=NOTHING,
+        gains=gain_tables(runs),
         sections=sections(data),
         tables=client_tables(runs),
-        asides=tables(runs),
+        asides=[table for table in (labels(runs), unseen(runs), privacy(runs)) if table.rows],
         ranked=len(runs) > 1 and comparable(runs),
         labels=[run.label for run in runs],
         settings=settings(runs),
@@ -155,12 +158,13 @@ def _unwritable(out: Path, fault: OSError) -> StorageError:
     return StorageError(f"cannot write the report to {out} ({fault.strerror}); give another folder")
 
 
-def summary_columns(rows: list[dict[str, Any]]) -> dict[str, float]:
-    """The share columns of the summary that hold a number, and the best headline value of each (set in bold)."""
+def summary_columns(rows: list[dict[str, Any]]) -> dict[str, float | None]:
+    """The columns of values in the summary that hold a number, and the best headline value of each (set in bold)."""
     names = ("last", "best_on_validation", "best_on_test", "pooled", "worst", "percentile_10")
-    known = {name: [r[name] for r in rows if r[name] is not None] for name in names}
-    judged = {name: [r[name] for r in rows if r["headline"] and r[name] is not None] for name in names}
-    return {name: max(judged[name], default=-1.0) for name in names if known[name]}
+    metrics = {row["metric"] for row in rows}
+    best = METRICS[next(iter(metrics))].best if len(metrics) == 1 else lambda _: None
+    held = [name for name in names if any(row[name] is not None for row in rows)]
+    return {name: best(row[name] for row in rows if row["headline"]) for name in held}
 
 
 def client_tables(runs: list[Run]) -> list[dict[str, Any]]:
@@ -171,8 +175,10 @@ def client_tables(runs: list[Run]) -> list[dict[str, Any]]:
         key = headline(run.result)
         if not records or key is None:
             continue
-        given = [name for name in METRICS if any(r.get(name) is not None for r in records)]
-        accurate = any(r.get("accuracy") is not None for r in records)
+        # What the run is judged by comes first, with its interval.
+        columns = {run.metric.name: run.metric, **METRICS, **OTHERS}
+        given = [metric for name, metric in columns.items() if any(r.get(name) is not None for r in records)]
+        ranged = {m for m in (run.metric.name, "accuracy") if any((r.get("intervals") or {}).get(m) for r in records)}
         train = (run.result.about.get("sizes") or {}).get("train") or []
         found.append(
             {
@@ -183,8 +189,11 @@ def client_tables(runs: list[Run]) -> list[dict[str, Any]]:
                 "headings": [
                     *(["Train samples"] if train else []),
                     "Test samples",
-                    *(["Accuracy (%)", "95 % interval"] if accurate else []),
-                    *(METRICS[name][0] for name in given),
+                    *(
+                        heading
+                        for m in given
+                        for heading in (words.capital(m.heading), *(["95 % interval"] if m.name in ranged else []))
+                    ),
                 ],
                 "rows": [
                     (
@@ -192,12 +201,7 @@ def client_tables(runs: list[Run]) -> list[dict[str, Any]]:
                         [
                             *([_count(train, int(r["client"]))] if train else []),
                             f"{r['samples']:,}" if r.get("samples") is not None else NOTHING,
-                            *(
-                                [percent(r.get("accuracy")), _interval((r.get("intervals") or {}).get("accuracy"))]
-                                if accurate
-                                else []
-                            ),
-                            *(METRICS[name][1](r[name]) if r.get(name) is not None else NOTHING for name in given),
+                            *(text for m in given for text in _cells(m, r, ranged)),
                         ],
                     )
                     for r in records
@@ -207,12 +211,16 @@ def client_tables(runs: list[Run]) -> list[dict[str, Any]]:
     return found
 
 
+def _cells(metric: Metric, record: dict[str, Any], ranged: set[str]) -> list[str]:
+    """A client's value of a metric, and its interval where the column has one."""
+    value = record.get(metric.name)
+    bounds = (record.get("intervals") or {}).get(metric.name)
+    interval = " to ".join(metric.number(b) for b in bounds) if bounds else NOTHING
+    return [NOTHING if value is None else metric.number(value), *([interval] if metric.name in ranged else [])]
+
+
 def _count(sizes: list[int], client: int) -> str:
     return f"{sizes[client]:,}" if client < len(sizes) else NOTHING
-
-
-def _interval(bounds: list[float | None] | None) -> str:
-    return " to ".join(percent(b) for b in bounds) if bounds else NOTHING
 
 
 def settings(runs: list[Run]) -> list[tuple[str, list[str], bool]]:

@@ -5,15 +5,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import accumulate
+from math import isfinite
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pomona.metrics.gain import verdict
+from pomona.metrics.metric import Metric
 from pomona.record import Evaluation, Result
 from pomona.report import clusters, epochs, labels
 from pomona.report.clients import pooled_confusion, records
 from pomona.report.curves import MEGABYTE, penalty, place
+from pomona.report.gained import gained
 from pomona.report.learned import ASIDE
 from pomona.report.numbers import Run, baseline, client_names, finished, leader, views
 from pomona.report.picture import slug
@@ -84,7 +88,10 @@ def _run(run: Run, runs: list[Run]) -> Json:
         "colour": None if colour_of(method) == INK else colour_of(method),
         "twin": run.twin,
         "place": place(run),
+        "minimised": run.loss,
+        "metric": _metric(run.metric),
         "base": None if base is None or base is run else runs.index(base),
+        "gains": [] if base is None or base is run else _gains(run, base),
         "clients": client_names(result, n),
         "groups": _groups(result, n),
         "planned": run.setting("rounds"),
@@ -93,12 +100,32 @@ def _run(run: Run, runs: list[Run]) -> Json:
         "loss": pack(_rows([row.cohort for row in result.rounds], [row.loss for row in result.rounds], n)),
         "sent": list(accumulate((sum(r.bytes_down) + sum(r.bytes_up)) / MEGABYTE for r in result.rounds)),
         "views": [_view(result.curve(*key), n) for key in views(result)],
-        "intervals": {str(r["client"]): (r.get("intervals") or {}).get("accuracy") for r in records(run)},
+        "intervals": {str(r["client"]): (r.get("intervals") or {}).get(run.metric.name) for r in records(run)},
         "learned": _learned(run),
         "penalty": penalty(run),
         "confusion": _confusion(run),
         "partition": _partition(run),
     }
+
+
+def _metric(metric: Metric) -> Json:
+    """How the page writes a metric's values, and where an axis of them begins and ends, if it must."""
+    ends = [metric.low, metric.high] if metric.higher else [metric.low]
+    return {
+        "name": metric.name,
+        "title": metric.title,
+        "heading": metric.heading,
+        "higher": metric.higher,
+        "percent": metric.percent,
+        "decimals": 3 if metric.style == ".3f" else None,
+        "ends": ends if all(map(isfinite, ends)) else [],
+    }
+
+
+def _gains(run: Run, base: Run) -> list[Json]:
+    """What each client gains over training alone, with its interval and the verdict; empty where it is not known."""
+    found = gained(run, base)
+    return [vars(g) | {"verdict": verdict(g)} if g else {} for g in found.clients]
 
 
 def clients(run: Run) -> int:
@@ -129,7 +156,7 @@ def _view(curve: list[Evaluation], n: int) -> Json:
         "model": curve[0].model,
         "when": curve[0].when,
         "rounds": [e.round for e in curve],
-        "accuracy": pack(_rows(who, [e.accuracy for e in curve], n)),
+        "value": pack(_rows(who, [e.value for e in curve], n)),
         "loss": pack(_rows(who, [e.loss for e in curve], n)),
     }
 

@@ -29,7 +29,7 @@ def pictures(runs: list[Run]) -> list[Picture]:
 
     return distinct(
         together(curves.curves, curves.traffic, curves.schedule)
-        + together(clients.accuracies, clients.spread, clients.confusion)
+        + together(clients.values, clients.spread, clients.confusion)
         + learned(runs)
         + together(labels.bubbles, labels.holders)
     )

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from pomona.record import Evaluation
-from pomona.report.numbers import NOTHING, Run, average, headline, percent, spoken
-from pomona.report.words import listing
+from pomona.record import Evaluation, average
+from pomona.report.numbers import NOTHING, Run, headline, spoken
+from pomona.report.words import capital, listing
 
 
 @dataclass(frozen=True)
@@ -25,15 +25,11 @@ class Table:
     rows: list[list[str]]
 
 
-def tables(runs: list[Run]) -> list[Table]:
-    """The tables that some run has rows for."""
-    return [table for table in (unseen(runs), privacy(runs)) if table.rows]
-
-
 def unseen(runs: list[Run]) -> Table:
     """Test results of the clients that were never trained with, a row a client and named model."""
     found = [(run, _tested(run)) for run in runs]
-    several = len(runs) > 1
+    several, headings = len(runs) > 1, list(dict.fromkeys(capital(run.metric.heading) for run in runs))
+    one_loss = len({run.loss for run in runs}) == 1
     return Table(
         "unseen",
         "Clients never trained with",
@@ -47,8 +43,8 @@ def unseen(runs: list[Run]) -> Table:
             *([("Run", False)] if several else []),
             ("Model", False),
             ("Test samples", True),
-            ("Accuracy (%)", True),
-            ("Test loss", True),
+            (" or ".join(headings), True),
+            *([("Test loss", True)] if one_loss else []),
         ],
         [
             [
@@ -56,12 +52,12 @@ def unseen(runs: list[Run]) -> Table:
                 *([run.label] if several else []),
                 f"{e.model}, {spoken(e.when)}",
                 f"{samples:,}",
-                percent(accuracy),
-                NOTHING if loss is None else f"{loss:.4f}",
+                run.metric.number(value) if len(headings) == 1 else run.metric.text(value),
+                *([NOTHING if loss is None else f"{loss:.4f}"] if one_loss else []),
             ]
             for run, evaluations in found
             for e in evaluations
-            for client, samples, accuracy, loss in zip(e.clients, e.samples, e.accuracy, e.loss, strict=True)
+            for client, samples, value, loss in zip(e.clients, e.samples, e.value, e.loss, strict=True)
         ],
     )
 
@@ -77,8 +73,8 @@ def _beside(run: Run, rows: list[Evaluation]) -> str:
     if mean is None or run.mean is None:
         return ""
     return (
-        f"{run.label}, {run.model}: {percent(mean)} % on average over these clients, "
-        f"{percent(run.mean)} % over the members."
+        f"{run.label}, {run.model}: {run.metric.title} {run.metric.text(mean)} on average over these clients, "
+        f"{run.metric.text(run.mean)} over the members."
     )
 
 

@@ -1,8 +1,8 @@
-/* Bars of every client, a colour a run: rows: [{name, bars: [{value, low, high, run}]}]; few of them, or dots. */
+/* Bars of every client, a colour a run, with whiskers from low to high: rows: [{name, bars: [{value, low, high, pale}]}]; few of them, or dots. */
 function clientBars(host, { label, rows, axis, from, to, text, runs, chosen, pick }) {
   const width = widthOf(host);
   if (!width) return;
-  const values = known(rows.flatMap(row => row.bars.map(bar => bar.value)));
+  const values = known(rows.flatMap(row => row.bars.flatMap(bar => [bar.value, bar.low, bar.high])));
   const dots = runs.length > 6 || rows.length > 60 || runs.length * rows.length > 160;
   const short = rows.map(row => cut(row.name, 15)), named = rows.length <= 60;
   const left = named ? Math.max(0, ...short.map(n => n.length)) * 6.7 + 10 : 12, right = 16, top = 6, bottom = 40;
@@ -23,9 +23,10 @@ function clientBars(host, { label, rows, axis, from, to, text, runs, chosen, pic
     row.bars.forEach((one, k) => {
       if (!Number.isFinite(one.value)) return;
       const fill = runs[k].colour || "currentColor";
-      if (dots) return canvas.append(svg("circle", { cx: X(one.value), cy: y + thick / 2, r: named ? 4 : 2.4, fill, opacity: 0.85 }));
-      const zero = X(clamp(0, a, b)), end = X(one.value);
-      canvas.append(svg("rect", { x: Math.min(zero, end), y: y + 4.5 + k * bar, width: Math.max(1, Math.abs(end - zero)), height: Math.max(1, bar - 1.5), fill }));
+      const middle = dots ? y + thick / 2 : y + 4.5 + (k + 0.5) * bar - 0.75, zero = X(clamp(0, a, b)), end = X(one.value);
+      canvas.append(dots ? svg("circle", { cx: end, cy: middle, r: named ? 4 : 2.4, fill, opacity: one.pale ? 0.4 : 0.85 })
+        : svg("rect", { x: Math.min(zero, end), y: y + 4.5 + k * bar, width: Math.max(1, Math.abs(end - zero)), height: Math.max(1, bar - 1.5), fill, opacity: one.pale ? 0.4 : null }));
+      if (Number.isFinite(one.low) && (!dots || named)) canvas.append(svg("line", { x1: X(one.low), x2: X(one.high), y1: middle, y2: middle, class: "whisker" }));
     });
   });
   if (a < 0) canvas.append(svg("line", { x1: X(0), x2: X(0), y1: top, y2: down, class: "axis" }));
@@ -36,7 +37,7 @@ function clientBars(host, { label, rows, axis, from, to, text, runs, chosen, pic
     const inside = r >= 0 && r < rows.length;
     here = inside ? r : -1;
     element(cursor, { visibility: inside ? "visible" : "hidden", y: top + r * thick }, []);
-    return inside ? { lines: [rows[r].name, ...rows[r].bars.map((one, k) => `${runs[k].label}: ${text(one)}`)], x: left + 20, y: top + r * thick } : null;
+    return inside ? { lines: [rows[r].name, ...rows[r].bars.map((one, k) => `${runs[k].label}: ${text(one, k)}`)], x: left + 20, y: top + r * thick } : null;
   };
   askable(canvas, {
     find: (x, y) => answer(Math.floor((y - top) / thick)),
@@ -51,8 +52,8 @@ function quantile(sorted, q) {
   return sorted[k] + (place - k) * ((sorted[k + 1] ?? sorted[k]) - sorted[k]);
 }
 
-/* Box and strip of every run's clients: rows: [{run, values, names}]. */
-function strips(host, { label, rows, axis }) {
+/* Box and strip of every run's clients, for a metric: rows: [{run, values, names}]. */
+function strips(host, { label, rows, axis, metric }) {
   const width = widthOf(host);
   if (!width) return;
   const tall = 46, top = 4, left = Math.max(...rows.map(row => cut(row.run.label, 18).length)) * 6.9 + 10, down = top + tall * rows.length;
@@ -67,18 +68,18 @@ function strips(host, { label, rows, axis }) {
   canvas.append(svg("text", { x: (left + width) / 2, y: down + 35, class: "label" }, axis));
   const told = rows.map((row, r) => {
     const sorted = known(row.values).sort((p, q) => p - q), y = top + (r + 0.5) * tall, colour = row.run.colour || "currentColor";
-    const [q10, q25, q50, q75] = [0.1, 0.25, 0.5, 0.75].map(q => quantile(sorted, q));
+    const { higher } = metric, [tail, q25, q50, q75] = [higher ? 0.1 : 0.9, 0.25, 0.5, 0.75].map(q => quantile(sorted, q));
+    const [least, most] = higher ? [sorted[0], sorted.at(-1)] : [sorted.at(-1), sorted[0]];
     canvas.append(svg("text", { x: left - 6, y: y + 4, class: "tick end" }, cut(row.run.label, 18)),
       svg("line", { x1: X(sorted[0]), x2: X(sorted.at(-1)), y1: y, y2: y, stroke: colour, "stroke-width": 1.4 }),
       svg("rect", { x: X(q25), y: y - 11, width: Math.max(1, X(q75) - X(q25)), height: 22, stroke: colour, class: "box" }),
       svg("line", { x1: X(q50), x2: X(q50), y1: y - 11, y2: y + 11, stroke: colour, "stroke-width": 3 }));
     // Neighbours in rank go to different heights, so that equal numbers stay apart.
     row.values.forEach((v, k) => Number.isFinite(v) && canvas.append(svg("circle", { cx: X(v), cy: y + (((k * 0.618) % 1) - 0.5) * 18, r: 3, fill: colour, opacity: 0.6 })));
-    canvas.append(svg("path", { d: `M${X(q10)} ${y - 7}l6 7l-6 7l-6 -7z`, stroke: colour, class: "box strong" }));
-    const worst = row.values.reduce((best, v, k) => (v < row.values[best] || !Number.isFinite(row.values[best]) ? k : best), 0);
-    canvas.append(svg("path", { d: `M${X(sorted[0]) - 5} ${y - 5}l10 10m0 -10l-10 10`, stroke: colour, "stroke-width": 2.6 }));
-    const two = v => v.toFixed(2);
-    return [row.run.label, `worst ${two(sorted[0])} (${row.names[worst]})`, `10th percentile ${two(q10)}`, `quartiles ${two(q25)}, ${two(q50)}, ${two(q75)}`, `best ${two(sorted.at(-1))}`];
+    canvas.append(svg("path", { d: `M${X(tail)} ${y - 7}l6 7l-6 7l-6 -7z`, stroke: colour, class: "box strong" }));
+    canvas.append(svg("path", { d: `M${X(least) - 5} ${y - 5}l10 10m0 -10l-10 10`, stroke: colour, "stroke-width": 2.6 }));
+    const short = v => plain(metric, v);
+    return [row.run.label, `worst ${short(least)} (${row.names[row.values.indexOf(least)]})`, `${higher ? "10th" : "90th"} percentile ${short(tail)}`, `quartiles ${short(q25)}, ${short(q50)}, ${short(q75)}`, `best ${short(most)}`];
   });
   let here = -1;
   const answer = r => { here = r; return r >= 0 && r < rows.length ? { lines: told[r], x: left + 20, y: top + r * tall } : null; };

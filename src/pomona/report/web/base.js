@@ -16,7 +16,7 @@ function unpack(packed) {
 
 for (const run of DATA.runs) {
   run.loss = unpack(run.loss);
-  for (const view of run.views) Object.assign(view, { accuracy: unpack(view.accuracy), loss: unpack(view.loss) });
+  for (const view of run.views) Object.assign(view, { value: unpack(view.value), loss: unpack(view.loss) });
   for (const what of run.learned) if (what.values) what.values = unpack(what.values);
 }
 
@@ -37,7 +37,6 @@ const mean = values => { const some = known(values); return some.length ? some.r
 const span = n => Array.from({ length: n }, (_, i) => i);
 const clamp = (value, low, high) => Math.min(high, Math.max(low, value));
 const cut = (text, limit) => (text.length > limit ? `${text.slice(0, limit - 1)}…` : text);
-const percent = share => (Number.isFinite(share) ? `${(100 * share).toFixed(2)} %` : NOTHING);
 const figure = value => {
   if (!Number.isFinite(value)) return NOTHING;
   const size = Math.abs(value);

@@ -5,11 +5,19 @@ const shownRuns = () => DATA.runs.filter((_, k) => !choice.hidden.has(k));
 const runNow = () => DATA.runs[choice.run];
 const who = () => (choice.client < 0 ? "mean over clients" : runNow().clients[choice.client] ?? `client ${choice.client}`);
 const over = (table, t) => (choice.client < 0 ? mean(span(table.n).map(i => table.at(t, i))) : choice.client < table.n ? table.at(t, choice.client) : NaN);
-const accurate = view => known([...view.accuracy.flat]).length > 0;
-const byAccuracy = DATA.runs.some(run => run.views.some(accurate));
 const groupsOf = run => [...new Set(run.groups)].sort((a, b) => a - b);
 const ROUNDS = { label: "round", whole: true };
-const noted = value => (Number.isFinite(value) ? byAccuracy ? `${value.toFixed(2)} %` : figure(value) : NOTHING);
+const capital = text => text[0].toUpperCase() + text.slice(1);
+
+/* A value of a metric in the unit that people read, and as they write it. */
+const scaled = ({ percent }, value) => (percent ? 100 * value : value);
+const plain = ({ percent, decimals }, value) => (percent ? value.toFixed(2) : decimals ? value.toFixed(decimals) : figure(value)).replace("-", "−");
+const noted = metric => value => (Number.isFinite(value) ? plain(metric, value) + (metric.percent ? " %" : "") : NOTHING);
+const better = ({ higher }) => (higher ? "higher is better" : "lower is better");
+
+/* The runs of a figure that holds one kind of value: those that are judged as the chosen one is. */
+const alike = () => shownRuns().filter(run => run.metric.name === runNow().metric.name);
+const metricNow = () => runNow().metric;
 
 /* The last evaluation of a run's first view: {t, view}, or null. */
 function outcome(run) {
@@ -17,50 +25,51 @@ function outcome(run) {
   return view && view.rounds.length ? { view, t: view.rounds.length - 1 } : null;
 }
 
-function outcomes(run, what = byAccuracy ? "accuracy" : "loss") {
+/* The last value of each client, scaled. */
+function outcomes(run) {
   const last = outcome(run);
-  return last ? span(last.view[what].n).map(i => last.view[what].at(last.t, i)) : [];
+  return last ? span(last.view.value.n).map(i => scaled(run.metric, last.view.value.at(last.t, i))) : [];
 }
 
-function curveLines(where) {
-  const runs = shownRuns().filter(run => run.place === where);
-  const loss = runs.map(run => ({ name: run.label, ...ink(run), points: run.rounds.map((r, t) => [r, over(run.loss, t)]) }));
-  const test = runs.flatMap(run => run.views.map((view, k) => {
-    const table = byAccuracy ? view.accuracy : view.loss, scale = byAccuracy ? 100 : 1;
-    return { name: `${run.label}, ${view.model} ${view.when}`, ...ink(run), ...(k ? { dash: "1.5 3", width: 1.4 } : {}), points: view.rounds.map((r, t) => [r, scale * over(table, t)]) };
-  }));
-  return { loss, test };
+function testLines(runs) {
+  return runs.flatMap(run => run.views.map((view, k) => ({
+    name: `${run.label}, ${view.model} ${view.when}`, ...ink(run), ...(k ? { dash: "1.5 3", width: 1.4 } : {}),
+    points: view.rounds.map((r, t) => [r, scaled(run.metric, over(view.value, t))]),
+  })));
 }
 
-const PLACES = [...new Set(DATA.runs.map(run => run.place))];
-const measure = byAccuracy ? "test accuracy (%)" : "test loss";
-const Measure = measure[0].toUpperCase() + measure.slice(1);
+/* Runs that may share a panel: trained in one place with one loss; or tested in one place by one metric. */
+const kinds = key => [...new Set(DATA.runs.map(run => JSON.stringify(key(run))))].map(kind => DATA.runs.filter(run => JSON.stringify(key(run)) === kind));
+const LOSSES = kinds(run => [run.place, run.minimised]);
+const TESTS = kinds(run => [run.place, run.metric.name]);
+const several = key => new Set(DATA.runs.map(key)).size > 1;
+const within = (runs, name) => name + (several(run => run.place) ? `, ${runs[0].place}` : "");
+const drawnOf = runs => runs.filter(run => shownRuns().includes(run));
 
 const PANELS = [
-  ...PLACES.flatMap((where, k) => [
-    {
-      id: `loss-${k}`, section: "training", half: true, title: `Training loss${PLACES.length > 1 ? `, ${where}` : ""}`, file: "curves", legend: k === 0,
-      words: () => `The loss during local training, ${who()}, by round; lower is better.`,
-      draw: host => lineChart(host, { label: `Training loss over rounds, ${who()}`, lines: curveLines(where).loss, x: ROUNDS, y: { text: figure }, at: choice.at(), pick: setRound }),
-    },
-    {
-      id: `test-${k}`, section: "training", half: true, title: `${byAccuracy ? "Test accuracy" : "Test loss"}${PLACES.length > 1 ? `, ${where}` : ""}`, file: "curves",
-      words: () => `${byAccuracy ? "Test accuracy in percent" : "Test loss"}, ${who()}: a thick line is the model that a run is judged by, a dotted one another model of the same run.`,
-      draw: host => lineChart(host, { label: `${measure} over rounds, ${who()}`, lines: curveLines(where).test, x: ROUNDS, y: { text: noted }, at: choice.at(), pick: setRound }),
-    },
-  ]),
+  ...LOSSES.map((runs, k) => ({
+    id: `loss-${k}`, section: "training", half: true, title: within(runs, `Training loss${several(run => run.minimised) ? ` (${runs[0].minimised})` : ""}`), file: "curves",
+    words: () => `The loss during local training, ${who()}, by round; lower is better.${several(run => run.minimised) ? " Runs that minimise another loss have a figure of their own." : ""}`,
+    draw: host => lineChart(host, { label: `Training loss over rounds, ${who()}`, x: ROUNDS, y: { text: figure }, at: choice.at(), pick: setRound,
+      lines: drawnOf(runs).map(run => ({ name: run.label, ...ink(run), points: run.rounds.map((r, t) => [r, over(run.loss, t)]) })) }),
+  })),
+  ...TESTS.map((runs, k) => ({
+    id: `test-${k}`, section: "training", half: true, title: within(runs, `Test ${runs[0].metric.title}`), file: "curves",
+    words: () => `Test ${runs[0].metric.heading}, ${who()}; ${better(runs[0].metric)}. A thick line is the model that a run is judged by, a dotted one another model of the same run.`,
+    draw: host => lineChart(host, { label: `Test ${runs[0].metric.title} over rounds, ${who()}`, lines: testLines(drawnOf(runs)), x: ROUNDS, y: { text: noted(runs[0].metric) }, at: choice.at(), pick: setRound }),
+  })),
   {
-    id: "traffic", section: "training", half: true, title: "Accuracy for the bytes it costs", file: "traffic",
-    has: () => byAccuracy && DATA.runs.some(run => run.sent.at(-1) > 0 && run.views.length),
-    words: () => `${Measure}, ${who()}, against all that was sent until then, down and up (logarithmic): further left is cheaper; a dashed level line is a run that sends nothing.`,
+    id: "traffic", section: "training", half: true, title: `${capital(DATA.runs[0].metric.title)} for the bytes it costs`, heading: () => `${capital(metricNow().title)} for the bytes it costs`, file: "traffic",
+    has: () => DATA.runs.some(run => run.sent.at(-1) > 0 && run.views.length),
+    words: () => `Test ${metricNow().heading}, ${who()}, against all that was sent until then, down and up (logarithmic): further left is cheaper, ${better(metricNow())}; a dashed level line is a run that sends nothing.`,
     draw: host => {
-      const runs = shownRuns().filter(outcome), sent = run => new Map(run.rounds.map((r, t) => [r, run.sent[t]]));
+      const runs = alike().filter(outcome), sent = run => new Map(run.rounds.map((r, t) => [r, run.sent[t]]));
       const lines = runs.map(run => {
         const to = sent(run), view = run.views[0];
-        return { name: run.label, ...ink(run), points: view.rounds.map((r, t) => [to.get(r) ?? 0, 100 * over(view.accuracy, t)]) };
+        return { name: run.label, ...ink(run), points: view.rounds.map((r, t) => [to.get(r) ?? 0, scaled(run.metric, over(view.value, t))]) };
       });
-      const silent = runs.filter(run => !(run.sent.at(-1) > 0)).map(run => ({ y: 100 * over(run.views[0].accuracy, outcome(run).t) }));
-      lineChart(host, { label: `Test accuracy against megabytes sent, ${who()}`, lines, marks: silent.filter(m => Number.isFinite(m.y)), x: { label: "MB sent so far, all clients", name: "MB", log: true, text: figure }, y: { text: noted } });
+      const silent = runs.filter(run => !(run.sent.at(-1) > 0)).map(run => ({ y: scaled(run.metric, over(run.views[0].value, outcome(run).t)) }));
+      lineChart(host, { label: `Test ${metricNow().title} against megabytes sent, ${who()}`, lines, marks: silent.filter(m => Number.isFinite(m.y)), x: { label: "MB sent so far, all clients", name: "MB", log: true, text: figure }, y: { text: noted(metricNow()) } });
     },
   },
   {
@@ -76,22 +85,25 @@ const PANELS = [
     },
   },
   {
-    id: "clients", section: "outcome", half: true, title: byAccuracy ? "What each client gets" : "Test loss of each client", file: "clients", has: () => DATA.runs.some(outcome),
-    words: () => `${Measure} of each client with the model its run is judged by, after the last round evaluated, sorted by ${runNow().label}.`,
-    draw: host => perClient(host, shownRuns().filter(outcome), run => outcomes(run).map(v => (byAccuracy ? 100 * v : v)), measure, byAccuracy ? [0, 100] : [0]),
+    id: "clients", section: "outcome", half: true, title: "What each client gets", file: "clients", has: () => DATA.runs.some(outcome),
+    words: () => `Test ${metricNow().heading} of each client with the model its run is judged by, after the last round evaluated; ${better(metricNow())}. Sorted by ${runNow().label}, best on top.`,
+    draw: host => perClient(host, alike().filter(outcome), {
+      axis: `test ${metricNow().heading}`, ends: metricNow().ends.map(v => scaled(metricNow(), v)), best: metricNow().higher ? 1 : -1,
+      bar: (run, i) => ({ value: outcomes(run)[i] }), sign: "",
+      more: (run, i) => (run.intervals[i]?.every(v => v !== null) ? ` (95 % interval ${run.intervals[i].map(v => plain(run.metric, scaled(run.metric, v))).join(" to ")})` : ""),
+    }),
   },
   {
-    id: "gains", section: "outcome", half: true, title: "What each client gains over Separate", file: "clients", has: () => byAccuracy && DATA.runs.some(run => run.base !== null && outcome(run)),
-    words: () => "Test accuracy minus that of separate training on the same client, in points: left of zero a client would have done better alone; sorted by the chosen method.",
-    draw: host => perClient(host, shownRuns().filter(run => run.base !== null && outcome(run) && outcome(DATA.runs[run.base])),
-      run => outcomes(run).map((v, i) => 100 * (v - (outcomes(DATA.runs[run.base])[i] ?? NaN))), "points over Separate", []),
+    id: "gains", section: "outcome", half: true, title: "What each client gains over Separate", file: "clients", has: () => DATA.runs.some(run => run.base !== null && outcome(run)),
+    words: () => `What each client gains in ${metricNow().title} over separate training${metricNow().percent ? ", in percentage points" : ""}: left of zero it would have done better alone. Whiskers are 95 % intervals on the same test samples; a pale bar is a gain that this data cannot tell from none. Sorted by the chosen method.`,
+    draw: host => perClient(host, alike().filter(run => run.base !== null && outcome(run) && outcome(DATA.runs[run.base])), { axis: "gain over Separate", ends: [], best: 1, bar: gainBar, sign: "+", more: gainWords }),
   },
   {
     id: "spread", section: "outcome", half: true, title: "How evenly the clients fare", file: "spread", has: () => DATA.runs.some(run => known(outcomes(run)).length > 1),
-    words: () => `${Measure} of all clients after the last round evaluated: a dot a client, the box the middle half with the median, a cross the worst, a diamond the 10th percentile.`,
+    words: () => `Test ${metricNow().heading} of all clients after the last round evaluated: a dot a client, the box the middle half with the median, a cross the worst, a diamond the ${metricNow().higher ? "10th" : "90th"} percentile.`,
     draw: host => strips(host, {
-      label: `Distribution of the clients' ${measure}`, axis: measure,
-      rows: shownRuns().filter(run => known(outcomes(run)).length > 1).map(run => ({ run, names: run.clients, values: outcomes(run).map(v => (byAccuracy ? 100 * v : v)) })),
+      label: `Distribution of the clients' ${metricNow().title}`, axis: `test ${metricNow().heading}`, metric: metricNow(),
+      rows: alike().filter(run => known(outcomes(run)).length > 1).map(run => ({ run, names: run.clients, values: outcomes(run) })),
     }),
   },
   {
@@ -131,17 +143,28 @@ function holdersKey() {
 }
 function bare(host, text) { host.replaceChildren(html("p", { class: "note" }, text)); }
 
-function perClient(host, runs, values, axis, [from, to]) {
-  const all = runs.map(values), n = Math.max(0, ...all.map(v => v.length));
+/* A client's gain over training alone, scaled; with its interval where the records hold both models' answers. */
+function gainBar(run, i) {
+  const sign = run.metric.higher ? 1 : -1, gain = run.gains[i];
+  if (gain?.pairs) return { value: scaled(run.metric, gain.value), low: scaled(run.metric, gain.low), high: scaled(run.metric, gain.high), pale: gain.low <= 0 && gain.high >= 0 };
+  return { value: sign * (outcomes(run)[i] - (outcomes(DATA.runs[run.base])[i] ?? NaN)) };
+}
+function gainWords(run, i) {
+  const gain = run.gains[i], bar = gainBar(run, i);
+  return gain?.pairs ? ` (95 % interval ${plain(run.metric, bar.low)} to ${plain(run.metric, bar.high)}), ${gain.verdict}` : "";
+}
+
+function perClient(host, runs, { axis, ends: [from, to], best, bar, sign, more }) {
+  const all = runs.map(run => span(outcomes(run).length).map(i => bar(run, i))), n = Math.max(0, ...all.map(v => v.length));
   if (!n) return bare(host, "Nothing was evaluated.");
   host.querySelector("p")?.remove();
-  const first = Math.max(0, runs.indexOf(runNow()));
-  const sequence = span(n).filter(i => all.some(v => Number.isFinite(v[i]))).sort((i, j) => (all[first][j] ?? -1e9) - (all[first][i] ?? -1e9) || i - j);
+  const first = Math.max(0, runs.indexOf(runNow())), rank = i => best * (all[first][i]?.value ?? NaN);
+  const worth = i => (Number.isFinite(rank(i)) ? rank(i) : -Infinity);
+  const sequence = span(n).filter(i => all.some(v => Number.isFinite(v[i]?.value))).sort((i, j) => (worth(j) > worth(i)) - (worth(j) < worth(i)) || i - j);
   const names = runs[first].clients;
-  const interval = (run, i) => (byAccuracy && from === 0 && run.intervals[i]?.every(v => v !== null) ? ` (95 % interval ${run.intervals[i].map(v => (100 * v).toFixed(2)).join(" to ")})` : "");
   clientBars(host, {
     label: `${axis} by client`, axis, from, to, runs, chosen: sequence.indexOf(choice.client), pick: r => setClient(sequence[r]),
-    rows: sequence.map(i => ({ name: names[i] ?? `client ${i}`, bars: all.map((v, k) => ({ value: v[i], more: interval(runs[k], i) })) })),
-    text: bar => (Number.isFinite(bar.value) ? `${from === undefined && bar.value > 0 ? "+" : ""}${byAccuracy ? bar.value.toFixed(2).replace("-", "−") : figure(bar.value)}${bar.more}` : NOTHING),
+    rows: sequence.map(i => ({ name: names[i] ?? `client ${i}`, bars: all.map((v, k) => ({ ...v[i], more: more(runs[k], i) })) })),
+    text: (one, k) => (Number.isFinite(one.value) ? `${one.value > 0 ? sign : ""}${plain(runs[k].metric, one.value)}${one.more}` : NOTHING),
   });
 }

@@ -1,0 +1,208 @@
+"""What a reader must know before relying on a page: one plain sentence for each thing that limits its numbers."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from pomona.metrics.metric import ACCURACY
+from pomona.record import average
+from pomona.report.clients import confusions
+from pomona.report.gained import gained, named
+from pomona.report.numbers import Run, baseline, comparable, finished, leader
+from pomona.report.words import capital, listing
+
+FEW_EVENTS = 10
+"""Test samples of the rarer answer below which a client's own numbers say little."""
+FEW_SAMPLES = 30
+"""Test samples in all below which they do."""
+SHORTEST = 8
+"""Evaluated rounds that a curve must have before its end can be judged."""
+
+
+def cautions(runs: list[Run]) -> list[str]:
+    """The sentences, the gravest first."""
+    each = [
+        note for check in (_short, _diverging, _undefined, _constant, _climbing) for run in runs for note in check(run)
+    ]
+    together = [
+        note for check in (_alone, _closest, _events, _picked, _losses, _seeds, _best_on_test) for note in check(runs)
+    ]
+    return [sentence.replace(" %", "\N{NO-BREAK SPACE}%") for sentence in dict.fromkeys(each + together)]
+
+
+def _short(run: Run) -> Iterator[str]:
+    if not finished(run.result):
+        planned = run.setting("rounds")
+        total = f" of {planned}" if planned is not None else ""
+        yield f"{run.label} was cut short: {len(run.result.rounds)}{total} rounds are recorded."
+
+
+def _diverging(run: Run) -> Iterator[str]:
+    """A training loss that ends above where it began, and far above its least."""
+    losses = [v for r in run.result.rounds if (v := average(r.loss)) is not None]
+    if len(losses) < 3:
+        return
+    end, least = float(np.mean(losses[-3:])), min(losses)
+    if end > losses[0] and end > 1.5 * least:
+        yield (
+            f"The training of {run.label} diverges: its loss ends at {end:.3g} and had been {least:.3g}; lower lr "
+            "before you compare it."
+        )
+
+
+def _undefined(run: Run) -> Iterator[str]:
+    last = run.last
+    if last is None:
+        return
+    without = [c for c, v, s in zip(last.clients, last.value, last.samples, strict=True) if v is None and s]
+    if without:
+        yield (
+            f"{capital(run.metric.title)} is undefined for {named(run, without)}, as it is where all test samples have "
+            f"one answer; means are over the other {len(last.clients) - len(without)} clients."
+        )
+
+
+def _constant(run: Run) -> Iterator[str]:
+    """A model that is no better than one answer for everybody."""
+    constant = run.constant
+    both = [(c, v) for c, v in run.values.items() if c in constant]
+    if not both:
+        return
+    metric = run.metric
+    floor, mean = average([constant[c] for c, _ in both]), average([v for _, v in both])
+    if not metric.better(mean, floor):
+        yield (
+            f"{run.label} is no better than always giving one answer: {metric.title} {metric.text(mean)} on average "
+            f"over clients, and {metric.text(floor)} for the constant answer."
+        )
+    elif below := [c for c, v in both if not metric.better(v, constant[c])]:
+        yield f"For {named(run, below)} {run.label} is no better than always giving one answer."
+    else:
+        yield from _threshold(run)
+
+
+def _threshold(run: Run) -> Iterator[str]:
+    """Where classes are judged by scores, the answers at the usual threshold may still be the most frequent class."""
+    counts = [matrix for _, matrix in confusions(run)]
+    if run.metric == ACCURACY or not counts:
+        return
+    right, frequent, total = (sum(int(f(m)) for m in counts) for f in (np.trace, lambda m: m.sum(axis=1).max(), np.sum))
+    if right <= frequent:
+        yield (
+            f"Taken as answers, the most likely classes of {run.label} are right on {ACCURACY.text(right / total)} of "
+            f"the test samples, no more than each client's most frequent class is ({ACCURACY.text(frequent / total)}): "
+            "rank by its probabilities, or choose a threshold, before you act on it."
+        )
+
+
+def _climbing(run: Run) -> Iterator[str]:
+    """A curve whose last third still goes up by more than its own unrest: validation where there is one."""
+    last = run.last
+    curve = run.result.curve(last.model, last.when, "validation") if last else []
+    known = [(e.round, run.metric.goodness(e.mean)) for e in curve if e.mean is not None]
+    if len(known) < SHORTEST:
+        known = [(r.round, -v) for r in run.result.rounds if (v := average(r.loss)) is not None]
+        what = "training loss"
+    else:
+        what = f"{run.metric.title} on validation"
+    if len(known) < SHORTEST:
+        return
+    values = np.array([v for _, v in known])
+    tail = values[-max(len(values) // 3, 4) :]
+    steps = np.arange(len(tail))
+    slope, start = np.polyfit(steps, tail, 1)
+    rise = float(slope * (len(tail) - 1))
+    unrest = float(np.std(tail - (slope * steps + start)))
+    gone = float(values.max() - values[0])
+    if rise > 2 * unrest and rise > 0.1 * gone > 0:
+        yield (
+            f"{run.label} was still getting better when it ended ({what}, last {len(tail)} of {len(known)} evaluated "
+            "rounds): more rounds may change what this page says."
+        )
+
+
+def _alone(runs: list[Run]) -> Iterator[str]:
+    first = next((run for run in runs if run.mean is not None), None)
+    if first and comparable(runs) and baseline(runs, first) is None:
+        yield (
+            "Training alone was not run, so whether federation helps stays open: `pomona run separate` with the same "
+            "data, partition and seed, then `pomona report` of all."
+        )
+
+
+def _closest(runs: list[Run]) -> Iterator[str]:
+    """Two means of accuracies that one answer more or less would level."""
+    judged = [run for run in runs if run.mean is not None and run.metric == ACCURACY]
+    best = leader(judged) if comparable(runs) else None
+    rest = leader([run for run in judged if run is not best])
+    if best is None or rest is None or best.last is None or best.mean is None or rest.mean is None:
+        return
+    sizes = {
+        c: s for c, v, s in zip(best.last.clients, best.last.value, best.last.samples, strict=True) if v is not None
+    }
+    if not sizes:
+        return
+    client = min(sizes, key=sizes.__getitem__)
+    if best.mean - rest.mean < 1 / (len(sizes) * sizes[client]):
+        yield (
+            f"The means of {best.label} and {rest.label} are closer than one test sample: one answer more or less on "
+            f"{best.client(client)} ({sizes[client]} samples) would level or turn them."
+        )
+
+
+def _events(runs: list[Run]) -> Iterator[str]:
+    """Clients with too few test samples, or too few of the rarer answer, to say much by themselves."""
+    run = next((run for run in runs if run.last), None)
+    if run is None or run.last is None:
+        return
+    small = [c for c, s in zip(run.last.clients, run.last.samples, strict=True) if 0 < s < FEW_SAMPLES]
+    if small:
+        yield (
+            f"Fewer than {FEW_SAMPLES} test samples are at {named(run, small)}: look at the intervals, not at the "
+            "numbers."
+        )
+    classes = [str(name) for name in run.result.about.get("classes") or ()]
+    counts = [(c, m.sum(axis=1)) for c, m in confusions(run) if len(m) == 2]
+    rare = int(np.argmin(sum(totals for _, totals in counts))) if counts else 0
+    few = [(c, int(totals[rare])) for c, totals in counts if c not in small and totals[rare] < FEW_EVENTS]
+    if few:
+        what = f"“{classes[rare]}”" if len(classes) == 2 else f"class {rare}"
+        each = listing([f"{run.client(c)} ({n})" for c, n in few[:6]]) + (
+            f" and {len(few) - 6} more" if len(few) > 6 else ""
+        )
+        yield f"Fewer than {FEW_EVENTS} test samples are {what} at {each}: what is said of them alone is uncertain."
+
+
+def _picked(runs: list[Run]) -> Iterator[str]:
+    """The best of several was found on the data that then judge it."""
+    judged = [run for run in runs if run.mean is not None and run.result.name != "separate"]
+    best = leader(judged) if comparable(runs) else None
+    base = baseline(runs, best) if best else None
+    if best and base and len(judged) > 1 and gained(best, base).over:
+        yield (
+            f"{best.label} was picked as the best of {len(judged)} runs by the test samples that then judge it: its "
+            "gain flatters a little."
+        )
+
+
+def _losses(runs: list[Run]) -> Iterator[str]:
+    names = list(dict.fromkeys(run.loss for run in runs if run.loss))
+    if len(names) > 1:
+        yield f"The runs minimise different losses ({listing(names)}), which do not compare with each other."
+
+
+def _seeds(runs: list[Run]) -> Iterator[str]:
+    if len(runs) > 1 and len({run.setting("seed") for run in runs}) == 1:
+        yield (
+            "All runs use one seed, so the intervals know of other test samples but not of other starts or partitions: "
+            "repeat with other seeds."
+        )
+
+
+def _best_on_test(runs: list[Run]) -> Iterator[str]:
+    if any(run.mean is not None for run in runs):
+        papers = ", the papers' BMCTA," if any(run.metric == ACCURACY for run in runs) else ""
+        yield (
+            f"“Best on test”{papers} picks its round by looking at the test data: it compares with published tables, "
+            "and flatters."
+        )

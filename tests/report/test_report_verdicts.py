@@ -1,0 +1,212 @@
+"""The first thing that a page says, and its cautions: no sentence says more than its numbers."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from report_results import answers, comparison, degenerate, off, regression, result
+
+from pomona.metrics.gain import gains
+from pomona.record import Evaluation, Result, RoundRow
+from pomona.report.cautions import cautions
+from pomona.report.gained import by_client, gained
+from pomona.report.gaintables import gain_tables
+from pomona.report.numbers import runs
+from pomona.report.payload import payload
+from pomona.report.verdicts import verdicts
+
+LEVEL = "no difference that this data can show"
+
+
+def said(results: list[Result]) -> str:
+    return " ".join(" ".join(verdicts(runs(results))).split())
+
+
+def warned(results: list[Result]) -> str:
+    return " ".join(" ".join(cautions(runs(results))).split())
+
+
+def scored(method: str, right: Sequence[int], of: int = 100, classes: int = 2, **about: object) -> Result:
+    """A finished run whose judged models answer so many of each client's test samples right."""
+    share, n = tuple(k / of for k in right), len(right)
+    evaluation = Evaluation(1, "personal", "trained", "test", tuple(range(n)), (of,) * n, (0.5,) * n, share)
+    known = {"clients": ["Charité", "Mercy", "Rural", "Kids", "West"][:n], "targets": "classes", "metric": "accuracy"}
+    summary = {"seconds": 1.0}
+    said = answers([of] * n, share, classes)
+    return Result({"method": {"name": method}}, {**known, **about}, [], [evaluation], [], summary, answers=said)
+
+
+def test_the_first_sentence_says_that_federation_helps_by_how_much_and_whom_not() -> None:
+    """Of 100 samples each: 20 more for the first, 20 less for the second, one more for the third."""
+    alone, together = scored("separate", (60, 80, 70)), scored("fedavg", (95, 60, 71))
+    each, over = gains(together, alone)
+    assert (over.value, [g.value for g in each]) == (pytest.approx(0.16 / 3), pytest.approx([0.35, -0.2, 0.01]))
+    assert over.low > 0
+    text = said([alone, together])
+    assert text.startswith(
+        "Federation helps: FedAvg is ahead of Separate, training alone, in accuracy, 75.33 % against 70.00 % on average "
+        "over clients: +5.33 percentage points (95 % interval +"
+    )
+    assert (
+        "Client by client, FedAvg is better for 1 of 3 (Charité), worse for 1 (Mercy); for 1 this data cannot tell."
+        in text
+    )
+
+
+def test_what_an_interval_leaves_open_is_no_lead() -> None:
+    """Two samples of 300 more are right: the audit's 0.09 points, which were called "came out ahead"."""
+    alone, together = scored("separate", (95, 95, 95)), scored("fedavg", (96, 95, 96))
+    text = said([alone, together])
+    assert f"Between FedAvg and Separate, training alone, there is {LEVEL}" in text
+    assert "95.67 % against 95.00 %" in text
+    assert "this data can tell for none" in text
+    for claim in ("ahead", "helps:", "better for"):
+        assert claim not in text
+    worse = said([scored("separate", (95, 95, 95)), scored("fedavg", (60, 95, 60))])
+    assert worse.startswith("Federation does not help here: FedAvg is behind Separate")
+    assert "worse for 2 (Charité and Rural)" in worse
+
+
+def test_runs_without_training_alone_are_ranked_no_further_than_the_data_goes() -> None:
+    several = [scored("fedavg", (90, 90)), scored("apple", (91, 90)), scored("fedprox", (50, 60))]
+    text = said(several)
+    assert "APPLE has the best accuracy, 90.50 %" in text
+    assert "APPLE came out ahead of FedProx by +35.50 percentage points" in text
+    assert f"Between APPLE and FedAvg there is {LEVEL}" in text
+    assert "Training alone was not run" in warned(several)
+
+
+def test_where_less_is_better_the_smallest_error_leads_and_the_largest_is_worst() -> None:
+    """Errors of every answer by client: 0.5 and 0.5 alone, 0.2 and 0.6 together."""
+    alone, together = regression("separate", (0.5, 0.5)), regression("fedavg", (0.2, 0.6))
+    text = said([alone, together])
+    assert (
+        "Federation helps: FedAvg is ahead of Separate, training alone, in mean absolute error, 0.4 against 0.5" in text
+    )
+    assert "better for 1 of 2 (clinic 1), worse for 1 (clinic 2)" in text
+    found = gained(*reversed(runs([alone, together])))
+    assert [round(d, 6) for d in found.differences.values()] == [0.3, -0.1]
+    shown = payload(runs([alone, together]), None)["runs"]
+    assert [g["verdict"] for g in shown[1]["gains"]] == ["better", "worse"]
+    assert "accuracy" not in text + warned([alone, together])
+
+
+def test_without_the_models_answers_nothing_is_claimed() -> None:
+    alone, together = (replace(scored(m, (60, 90)), answers={}) for m in ("separate", "fedavg"))
+    assert "the records do not hold the models' answers" in said([alone, together])
+    assert by_client(gained(*runs([together, alone]))) == ""
+    assert gain_tables(runs([alone, together])) == []
+
+
+def test_the_tables_of_gains_are_those_of_the_intervals() -> None:
+    results = comparison(n=4, rounds=4, classes=3)
+    overall, *each = gain_tables(runs(results))
+    assert [row[0] for row in overall.rows] == ["FedAvg", "FedAvg-FT", "APPLE"]
+    for run, row, table in zip(results[1:], overall.rows, each, strict=True):
+        clients, over = gains(run, results[0])
+        assert row[1] == f"{100 * over.value:+.2f}".replace("-", "\N{MINUS SIGN}")
+        assert row[2] == f"{100 * over.low:+.2f} to {100 * over.high:+.2f}".replace("-", "\N{MINUS SIGN}")
+        kinds = [("better" if g.low > 0 else "worse" if g.high < 0 else LEVEL) for g in clients]
+        assert row[4:] == [str(kinds.count(kind)) for kind in ("better", "worse", LEVEL)]
+        assert [line[-1] for line in table.rows] == kinds
+
+
+def test_a_single_run_states_its_metric_by_name() -> None:
+    one = regression(errors=(0.6, 0.9, 0.3))
+    assert "the clients' personal models, evaluated after local training: mean absolute error 0.6 on average" in said(
+        [one]
+    )
+    flags = scored("fedavg", (74, 74), targets="multilabel", metric="auroc")
+    ranked = [replace(e, value=(0.8, None), metric="auroc") for e in flags.evaluations]
+    text = said([replace(flags, evaluations=ranked)])
+    assert "AUROC 0.800 on average" in text
+    assert "right on" not in text
+    assert "AUROC is undefined for Mercy" in warned([replace(flags, evaluations=ranked)])
+
+
+@pytest.mark.parametrize("lack", degenerate())
+def test_whatever_is_missing_leaves_a_first_sentence(lack: str) -> None:
+    assert said(degenerate()[lack]())
+
+
+def test_unequal_scenarios_and_metrics_are_not_ranked() -> None:
+    assert "not ranked" in said(degenerate()["unequal scenarios"]())
+    by_loss = regression("fedavg")
+    assert "judged by different metrics" in said(
+        [regression(), replace(by_loss, about={**by_loss.about, "metric": "loss"})]
+    )
+
+
+def test_a_run_cut_short_is_called_so() -> None:
+    assert "2 of 6 rounds" in warned(degenerate()["cut short"]())
+
+
+def test_a_difference_of_less_than_a_test_sample_is_called_so() -> None:
+    """Three clients of 100: one sample is 1/300 of the mean. 0.002 apart is less, 0.004 more."""
+    alone = scored("separate", (950, 950, 950), of=1000)
+    for right, close in (((952, 952, 950), False), ((950, 951, 950), False), ((950, 950, 950), True)):
+        assert ("closer than one test sample" in warned([alone, scored("fedavg", right, of=1000)])) == close
+    uneven = [replace(e, samples=(1000, 1000, 20)) for e in alone.evaluations]
+    together = scored("fedavg", (952, 952, 950), of=1000)
+    pair = [
+        replace(r, evaluations=[replace(e, samples=(1000, 1000, 20)) for e in r.evaluations]) for r in (alone, together)
+    ]
+    # 4 / 3000 apart; one sample of the smallest client moves the mean by 1 / 60.
+    assert uneven
+    assert "one answer more or less on Rural (20 samples)" in warned(pair)
+
+
+def course(losses: Sequence[float], validation: Sequence[float] = ()) -> Result:
+    run = scored("fedavg", (60, 60))
+    rows = [RoundRow(r, 1.0, (0, 1), (v, v), (0, 0), (0, 0)) for r, v in enumerate(losses, 1)]
+    held = [
+        replace(run.evaluations[0], round=r, split="validation", accuracy=(v, v), value=(v, v), metric="accuracy")
+        for r, v in enumerate(validation, 1)
+    ]
+    return replace(run, rounds=rows, evaluations=[*run.evaluations, *held])
+
+
+def test_a_curve_that_still_climbs_is_told_from_one_that_has_arrived() -> None:
+    steps = np.arange(20)
+    climbing, arrived = 0.5 + 0.02 * steps, 0.9 - 0.4 * np.exp(-steps)
+    noisy = 0.8 + 0.02 * np.cos(2.1 * steps)
+    still = [("still getting better" in warned([course([1.0] * 20, v)])) for v in (climbing, arrived, noisy)]
+    assert still == [True, False, False]
+    # Without validation the training loss tells.
+    assert "still getting better when it ended (training loss" in warned([course(2 - 0.05 * steps)])
+    assert "still getting better" not in warned([course(np.exp(-steps))])
+
+
+def test_a_training_that_diverges_is_called_so() -> None:
+    assert "diverges: its loss ends at 1.9e+20 and had been 0.2" in warned([course([0.5, 0.2, 1.9e20, 1.9e20, 1.9e20])])
+    assert "diverges" not in warned([course([0.5, 0.2, 0.21, 0.19, 0.2])])
+
+
+def test_few_events_are_named_with_their_clients() -> None:
+    base = scored("fedavg", (90, 90, 90), classes=2)
+    yes = (30, 8, 0)
+    final = [
+        {"model": "personal", "when": "trained", "split": "test", "client": c, "samples": 100, "accuracy": 0.9,
+         "confusion": [[100 - k, 0], [k, 0]]}
+        for c, k in enumerate(yes)
+    ]  # fmt: skip
+    run = replace(base, final=final, about={**base.about, "classes": ["no", "yes"]})
+    assert "Fewer than 10 test samples are “yes” at Mercy (8) and Rural (0)" in warned([run])
+    few = replace(run, evaluations=[replace(e, samples=(100, 100, 12)) for e in run.evaluations])
+    assert "Fewer than 30 test samples are at Rural" in warned([few])
+
+
+def test_losses_that_differ_are_told_and_drawn_apart() -> None:
+    plain, weighted = scored("fedavg", (60, 60)), scored("apple", (60, 60))
+    pair = [
+        replace(r, config={**r.config, "model": {"loss": loss}}) for r, loss in ((plain, "auto"), (weighted, "mine:w"))
+    ]
+    assert "minimise different losses (auto and mine:w)" in warned(pair)
+    assert [run["minimised"] for run in payload(runs(pair), None)["runs"]] == ["auto", "mine:w"]
+
+
+def test_answers_off_by_their_error() -> None:
+    outputs, truth = off("fedavg", (0.5,))[0]
+    assert np.abs(outputs - truth).mean() == pytest.approx(0.5, rel=0.05)
+    assert result("apple", n=2, rounds=1).predictions(0)[0].shape[1] == 10
