@@ -323,4 +323,4 @@ def test_a_model_of_texts_answers_for_lines(capsys, tmp_path):
     np.savez(tmp_path / "tokens.npz", x=np.full((1, 6), 999))
     code, _, err = call(capsys, "predict", model, tmp_path / "tokens.npz")
     assert code == 3
-    assert "tokens must be" in err
+    assert "hold token numbers outside 0 to" in err

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
+from pomona.bounds import plain
 from pomona.toml import Tree, read_file
 
 if TYPE_CHECKING:
@@ -46,13 +48,14 @@ def talk(text: str) -> None:
 
 
 def table(rows: Sequence[Mapping[str, Any]], title: str | None = None) -> Table:
-    """A terminal table of equal records; numbers to the right."""
+    """A terminal table of equal records; numbers to the right. Text from elsewhere is shown and never obeyed."""
     drawn = Table(title=title, title_justify="left", header_style="bold", box=None, pad_edge=False)
     for name in rows[0] if rows else ():
         numeric = all(isinstance(r[name], int | float | None) for r in rows)
-        drawn.add_column(name.replace("_", " "), justify="right" if numeric else "left", overflow="fold")
+        heading = Text(plain(name.replace("_", " ") if name.isidentifier() else name))
+        drawn.add_column(heading, justify="right" if numeric else "left", overflow="fold")
     for row in rows:
-        drawn.add_row(*(_text(v) for v in row.values()))
+        drawn.add_row(*(Text(plain(_text(v))) for v in row.values()))
     return drawn
 
 

@@ -39,6 +39,17 @@ def records(path: Path) -> Iterator[Record]:
             raise DataError(f"{path}, after line {lines.line_num}: no CSV in UTF-8 ({fault}); correct it") from fault
 
 
+def rows(path: Path, header: bool, columns: Sequence[str]) -> Iterator[Record]:
+    """The records below the header; after the last, a DataError names all lines that are not as wide as it is."""
+    wrong = []
+    for record in islice(records(path), int(header), None):
+        if len(record.cells) == len(columns):
+            yield record
+        else:
+            wrong.append(f"line {record.line}: {len(record.cells)} cells, not {len(columns)}; complete the line")
+    refuse(path, wrong)
+
+
 @dataclass(frozen=True)
 class Survey:
     """What a first pass over CSV files finds.
@@ -142,7 +153,7 @@ def survey(paths: Sequence[Path], settings: DataSettings) -> Survey:
     label, owner = _label_columns(paths[0], settings), settings.client_column
     named = (*label, owner, *settings.text_columns, *settings.drop_columns)
     header = any(isinstance(c, str) for c in named) if settings.header is None else settings.header
-    columns = _columns(paths[0], header)
+    columns = heading(paths[0], header)
     key = "label_columns" if settings.label_columns else "label_column"
     labels_at = tuple(column(c, columns, key, paths[0]) for c in label)
     client = None if owner is None else column(owner, columns, "client_column", paths[0])
@@ -157,19 +168,14 @@ def survey(paths: Sequence[Path], settings: DataSettings) -> Survey:
     lines: list[int] = []
     counts = []
     for path in paths:
-        _same(path, _columns(path, header), paths[0], columns)
+        _same(path, heading(path, header), paths[0], columns)
         start = len(lines)
-        wrong = []
-        for record in islice(records(path), int(header), None):
-            if len(record.cells) != len(columns):
-                wrong.append(f"line {record.line}: {len(record.cells)} cells, not {len(columns)}; complete the line")
-                continue
+        for record in rows(path, header, columns):
             lines.append(record.line)
             for cells, i in zip(labels, labels_at, strict=True):
                 cells.append(record.cells[i].strip())
             if client is not None:
                 clients.append(record.cells[client].strip())
-        refuse(path, wrong)
         counts.append(len(lines) - start)
     return Survey(tuple(paths), header, columns, labels_at, client, dropped, tuple(counts), lines, labels, clients)
 
@@ -189,7 +195,8 @@ def _label_columns(path: Path, settings: DataSettings) -> tuple[str | int, ...]:
     return settings.label_columns
 
 
-def _columns(path: Path, header: bool) -> tuple[str, ...]:
+def heading(path: Path, header: bool) -> tuple[str, ...]:
+    """The names of a file's columns; their numbers as text where it has none. Raises DataError for a name twice."""
     first = next(records(path), None)
     if first is None:
         raise DataError(f"{path} is empty; at least one row is needed")

@@ -109,17 +109,18 @@ def _dataset(
     n_train = sum(counts[:training])
     targeted, classes = targets.from_arrays([(y.where, y.load()) for _, y in parts], settings.targets, classes)
     if len(inputs[0].shape) == 2:
-        x = _table(inputs, settings.memory_share)
+        x = rows(inputs, settings.memory_share)
         return Dataset(name, "table", x, targeted, classes, n_train), counts
     x = pixels.gathered(inputs, settings.memory_share)
     return Dataset(name, "image", x, targeted, classes, n_train, pixels.SHIFT, pixels.SCALE), counts
 
 
-def _table(parts: Sequence[Stored], memory_share: float) -> NDArray[np.generic]:
+def rows(parts: Sequence[Stored], memory_share: float) -> NDArray[np.generic]:
+    """The rows of all parts, stored as numbers (n, F), in one table (N, F) float32. Raises DataError for others."""
     for part in parts:
         if part.dtype.kind not in "biuf":
             raise DataError(f"{part.where} is {part.dtype}; a table holds numbers")
     x = joined(parts, parts[0].shape[1:], np.float32, memory_share)
-    for part, rows in zip(parts, np.split(x, np.cumsum([len(part) for part in parts])[:-1]), strict=True):
-        check.finite(rows, part.where)
+    for part, own in zip(parts, np.split(x, np.cumsum([len(part) for part in parts])[:-1]), strict=True):
+        check.finite(own, part.where)
     return x

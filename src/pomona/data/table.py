@@ -1,7 +1,7 @@
 """Tables of numbers from CSV, and the standardisation of tables."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -68,14 +68,38 @@ def read_parts(paths: Sequence[Path], training: int, settings: DataSettings) -> 
 
 def _features(survey: csvfile.Survey, memory_share: float) -> tuple[NDArray[np.generic], list[Strays]]:
     """The table (N, F) float32 of the features, and the columns of which some cell is no finite number."""
+    several = len(survey.paths) > 1
+    return numbers(survey, len(survey), survey.features, survey.columns, memory_share, several)
+
+
+def numbers(
+    records: Iterable[csvfile.Record],
+    count: int,
+    features: Sequence[int],
+    names: Sequence[str],
+    memory_share: float,
+    several: bool = False,
+) -> tuple[NDArray[np.generic], list[Strays]]:
+    """Columns of records as a table, and those of them with cells that are no finite numbers.
+
+    Args:
+        records: as wide as ``names``.
+        count: how many there are, N.
+        features: numbers of the columns to take, F of them, in this order.
+        names: of all columns.
+        memory_share: see ``allocate``.
+        several: whether the records are of several files, so that their places need a name.
+
+    Returns:
+        x (N, F) float32, and what was found in columns that are not numbers alone, in the order of ``features``.
+    """
     found: dict[int, Strays] = {}
-    features = survey.features
-    x = allocate((len(survey), len(features)), np.float32, memory_share)
-    for row, record in enumerate(survey):
+    x = allocate((count, len(features)), np.float32, memory_share)
+    for row, record in zip(x, records, strict=True):
         cells = [record.cells[i] for i in features]
-        x[row] = values = [columns.number(cell) for cell in cells]
+        row[...] = values = [columns.number(cell) for cell in cells]
         if not math.isfinite(sum(values)):
-            for k in np.flatnonzero(np.isnan(values)):
-                strays = found.setdefault(int(k), Strays(survey.columns[features[k]]))
-                strays.add(cells[k], survey.where(row))
+            for k in map(int, np.flatnonzero(np.isnan(values))):
+                strays = found.setdefault(k, Strays(names[features[k]]))
+                strays.add(cells[k], f"line {record.line}" + (f" of {record.path}" if several else ""))
     return x, [found[k] for k in sorted(found)]

@@ -1,15 +1,55 @@
-"""Samples for a model, read from files as its training read them."""
+"""Samples for a model, from files: read by the readers of training data, by the same rules, with the same faults."""
 
 from collections.abc import Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
+import numpy as np
 from numpy.typing import NDArray
 
-from pomona.data.text import encode
+from pomona.data import check, images, npz, pixels, text
+from pomona.data.stored import file, joined, reading
 from pomona.errors import DataError
+from pomona.personal import csvrows
 from pomona.personal.about import About
 
 MEMORY_SHARE = 0.25  # of the machine's, above which arrays are kept on disk; the default of data.memory_share
+
+
+class Samples(NamedTuple):
+    """Samples as a data set holds them: x (n, H, W, C) uint8, (n, F) float32 or (n, T) int32.
+
+    ``note`` says, for people, what was taken for granted in reading them; empty if nothing was.
+    """
+
+    x: NDArray[Any]
+    note: str = ""
+
+
+def read(path: Path, about: About) -> Samples:
+    """The samples of a file, as the model that ``about`` tells of takes them.
+
+    An ``.npz`` archive has them as its array ``x``; a ``.csv`` table has its columns in any order where a header names
+    them; a ``.txt`` file has a text a line; any other file is an image, which is brought to the model's size and, for a
+    model of gray images, turned gray.
+
+    Raises:
+        DataError: as the readers of training data, and for samples that are not those of the model.
+    """
+    match path.suffix.lower():
+        case ".npz":
+            return Samples(_array(path, about))
+        case ".csv":
+            return _records(path, about)
+        case ".txt":
+            with reading(path):
+                lines = file(path).read_bytes()
+            try:
+                return Samples(encoded(lines.decode("utf-8").splitlines(), about))
+            except UnicodeDecodeError as fault:
+                raise DataError(f"{path}: no text in UTF-8 ({fault}); save it as UTF-8") from None
+        case _:
+            return Samples(_image(path, about))
 
 
 def encoded(texts: Sequence[str], about: About) -> NDArray[Any]:
@@ -17,4 +57,34 @@ def encoded(texts: Sequence[str], about: About) -> NDArray[Any]:
     if not about.words:
         raise DataError("this model was not trained on words; give it arrays of what it was trained on")
     index = {word: number for number, word in enumerate(about.words, start=2)}
-    return encode(texts, index, about.input_shape[0], MEMORY_SHARE)
+    return text.encode(texts, index, about.input_shape[0], MEMORY_SHARE)
+
+
+def _array(path: Path, about: About) -> NDArray[Any]:
+    stored = npz.stored(path, "x")
+    row = (*stored.shape[1:], 1) if about.kind == "image" and len(stored.shape) == 3 else stored.shape[1:]
+    if row != about.sample_shape:
+        raise DataError(f"{stored.where}: samples have shape {row}, the model takes {about.sample_shape}")
+    if about.kind == "image":
+        return pixels.gathered([stored], MEMORY_SHARE)
+    if about.kind == "table":
+        return npz.rows([stored], MEMORY_SHARE)
+    if stored.dtype.kind not in "iu":
+        raise DataError(f"{stored.where} is {stored.dtype}; tokens are whole numbers from 0 to {about.vocabulary - 1}")
+    tokens = joined([stored], row, np.int64, MEMORY_SHARE).clip(-1, about.vocabulary).astype(np.int32)
+    check.inputs(tokens, about.kind, about.vocabulary, str(path))
+    return tokens
+
+
+def _image(path: Path, about: About) -> NDArray[Any]:
+    if about.kind != "image" or about.input_shape[0] not in {1, 3}:
+        raise DataError(f"{path}: the model takes {about.kind}s of shape {about.sample_shape}; give .npz or .csv files")
+    channels, height, width = about.input_shape
+    return images.decoded(path, "L" if channels == 1 else "RGB", (width, height))[np.newaxis]
+
+
+def _records(path: Path, about: About) -> Samples:
+    if about.kind == "image":
+        raise DataError(f"{path}: the model takes images of shape {about.sample_shape}; give image or .npz files")
+    sheet = csvrows.opened(path, about)
+    return Samples(encoded(sheet.texts(), about) if about.kind == "text" else sheet.numbers(MEMORY_SHARE), sheet.note)

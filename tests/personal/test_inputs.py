@@ -1,0 +1,286 @@
+"""What a model answers for: read as its training data were, matched by names, refused by the same lines."""
+
+import json
+import os
+import zipfile
+
+import numpy as np
+import pytest
+from crafted import craft, good, tree
+from PIL import Image
+
+from pomona.cli import main
+from pomona.data import DataSettings
+from pomona.data import read as read_data
+from pomona.errors import DataError
+from pomona.models import ModelSettings, build
+from pomona.personal import PersonalModel
+from pomona.personal.inputs import read
+
+
+def call(capsys, *words):
+    """A command's exit code, what it printed, and what it said."""
+    with pytest.raises(SystemExit) as stop:
+        main([str(word) for word in words])
+    return stop.value.code, *capsys.readouterr()
+
+
+def write(path, text):
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def table(tmp_path):
+    """A model of two columns, age and dose, whose training file also had site and sick."""
+    return PersonalModel.load(good(tmp_path / "m.safetensors"))
+
+
+@pytest.fixture
+def picture(tmp_path):
+    """A model of gray images of 8 x 8 pixels."""
+    said = {
+        "network": {"name": "small"}, "kind": "image", "input_shape": [1, 8, 8], "columns": [], "others": [],
+        "shift": [127.5], "scale": [127.5],
+    }  # fmt: skip
+    state = build(ModelSettings(name="small"), (1, 8, 8), 2).state_dict()
+    return PersonalModel.load(craft(tmp_path / "p.safetensors", tree(**said), state))
+
+
+AS_TRAINED = "age,site,dose,sick\n3,Ulm,5,no\n30,Aue,0.5,yes\n"
+WANTED = [[3.0, 5.0], [30.0, 0.5]]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        AS_TRAINED,
+        "sick,dose,site,age\nno,5,Ulm,3\nyes,0.5,Aue,30\n",
+        "dose,age\n5,3\n0.5,30\n",
+        " dose , age \n5,3\n\n0.5,30\n",
+        "site,age,dose\n7,3,5\n8,30,0.5\n",
+    ],
+    ids=["the training file", "reversed", "the model's columns, turned", "blanks", "a client of numbers"],
+)
+def test_columns_are_found_by_name(tmp_path, table, text):
+    samples = read(write(tmp_path / "a.csv", text), table.about)
+    assert samples.x.tolist() == WANTED
+    assert samples.x.dtype == np.float32
+    assert samples.note == ""
+
+
+def test_a_table_without_names_is_taken_in_order_and_that_is_said(tmp_path, table, capsys):
+    samples = read(write(tmp_path / "a.csv", "3,5\n30,0.5\n"), table.about)
+    assert samples.x.tolist() == WANTED
+    assert "has no header; its columns are taken in the order of the training (age, dose)" in samples.note
+    code, out, err = call(capsys, "predict", tmp_path / "m.safetensors", tmp_path / "a.csv", "--json")
+    assert code == 0
+    assert len(json.loads(out)) == 2
+    assert err == f"note: {samples.note}\n"
+
+
+def test_a_model_without_names_takes_columns_in_order_and_says_so(tmp_path):
+    nameless = PersonalModel.load(good(tmp_path / "n", columns=(), others=()))
+    samples = read(write(tmp_path / "a.csv", "a,b\n3,5\n30,0.5\n"), nameless.about)
+    assert samples.x.tolist() == WANTED
+    assert "the model knows no names of columns" in samples.note
+
+
+def test_names_that_are_numbers_are_names(tmp_path):
+    numbered = PersonalModel.load(good(tmp_path / "n", columns=("1", "0"), others=("y",)))
+    assert read(write(tmp_path / "a.csv", "0,1\n5,3\n0.5,30\n"), numbered.about).x.tolist() == WANTED
+    assert read(write(tmp_path / "b.csv", "3,5\n30,0.5\n"), numbered.about).x.tolist() == WANTED
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("age,doze\n3,5\n", "missing dose; unknown doze; the model takes age, dose"),
+        ("age,site\n3,Ulm\n", "missing dose; the model takes age, dose"),
+        ("age,dose,weight,ward\n3,5,1,2\n", "unknown weight, ward"),
+        ("weight,height\n1,2\n", "missing age, dose; unknown weight, height"),
+        ("age,age,dose\n1,2,3\n", "two columns are named 'age'"),
+        ("3,5,1\n", "3 columns, the model takes 2 (age, dose); give a header with their names"),
+        ("3\n", "1 columns, the model takes 2"),
+        ("age,dose\n3,5\n1,2,3\n1\n", "line 3: 3 cells, not 2"),
+        ("age,dose\n3,x\n1,nan\n", "column dose: 1 of 2 are no finite numbers, first 'x' in line 2"),
+        ("age,dose\n3,1e39\n", "column dose: 1 of 1 are no finite numbers, first '1e39'"),
+        ("age,dose\n", "no rows below its header"),
+        ("", "is empty"),
+    ],
+)
+def test_a_table_that_does_not_fit_is_told_by_name(tmp_path, table, text, told):
+    with pytest.raises(DataError) as fault:
+        read(write(tmp_path / "a.csv", text), table.about)
+    assert told in str(fault.value)
+    assert str(fault.value).startswith(str(tmp_path / "a.csv"))
+
+
+def test_a_table_that_was_trained_on_is_answered_as_it_is_and_however_it_is_turned(tmp_path, capsys):
+    draw = np.random.Generator(np.random.Philox(5))
+    rows = [(age, "AB"[k % 2], "ill" if age > 50 else "well", draw.random()) for k, age in enumerate(range(20, 100))]
+    text = "\n".join(["age,site,out come,dose", *(f"{a},{s},{y},{d:.4f}" for a, s, y, d in rows)])
+    write(tmp_path / "t.csv", text)
+    write(tmp_path / "r.csv", "\n".join(["dose,age", *(f"{d:.4f},{a}" for a, _, _, d in rows)]))
+    settings = [
+        "--data",
+        "csv",
+        f"data.path={tmp_path / 't.csv'}",
+        "data.label_column=out come",
+        "data.client_column=site",
+    ]
+    quick = ["model=logistic", "rounds=5", "lr=0.5", "batch_size=8", "workers=1"]
+    assert call(capsys, "run", "fedavg", *settings, *quick, "--out", tmp_path / "r", "--no-report")[0] == 0
+    model = tmp_path / "r/models/client-00.safetensors"
+    about = PersonalModel.load(model).about
+    assert (about.columns, about.others) == (("age", "dose"), ("site", "out come"))
+    _, out, err = call(capsys, "predict", model, tmp_path / "t.csv", "--json")
+    assert err == ""
+    answers = json.loads(out)
+    _, out, _ = call(capsys, "predict", model, tmp_path / "r.csv", "--json")
+    assert [{**a, "input": ""} for a in json.loads(out)] == [{**a, "input": ""} for a in answers]
+    assert np.mean([a["class"] == y for a, (_, _, y, _) in zip(answers, rows, strict=True)]) > 0.9
+    assert all(set(a["probabilities"]) == {"ill", "well"} for a in answers)
+    assert all(sum(a["probabilities"].values()) == pytest.approx(1) for a in answers)
+    _, out, _ = call(capsys, "predict", model, tmp_path / "r.csv")
+    assert "P(ill)" in out
+    assert "P(well)" in out
+
+
+def test_flags_and_targets_are_named(tmp_path, capsys):
+    """At (3, 5) the outputs are 5.5 and 10.5, as in test_model_files."""
+    named = {"labels": ("Edema", "[/x]\x1b[31m"), "classes": ()}
+    rows = write(tmp_path / "a.csv", "age,dose\n3,5\n")
+    (answer,) = PersonalModel.load(good(tmp_path / "f", targets="multilabel", **named)).predict(np.float32([[3, 5]]))
+    assert answer == {
+        "probabilities": pytest.approx(
+            {n: 1 / (1 + np.exp(-v)) for n, v in zip(named["labels"], (5.5, 10.5), strict=True)}
+        )
+    }
+    good(tmp_path / "r", targets="regression", **named)
+    code, out, _ = call(capsys, "predict", tmp_path / "r", rows, "--json")
+    assert (code, json.loads(out)[0]["values"]) == (0, dict(zip(named["labels"], (5.5, 10.5), strict=True)))
+    code, out, _ = call(capsys, "predict", tmp_path / "r", rows)  # a terminal is shown the names and obeys none
+    assert code == 0
+    assert "predicted [/x] [31m" in out
+    assert "\x1b" not in out
+    good(tmp_path / "n", targets="regression", classes=())
+    assert PersonalModel.load(tmp_path / "n").predict(np.float32([[3, 5]])) == [
+        {"values": {"target 0": 5.5, "target 1": 10.5}}
+    ]
+
+
+def test_texts_of_a_table_are_found_by_name(tmp_path):
+    said = {
+        "network": {"name": "fasttext"}, "kind": "text", "input_shape": [3], "vocabulary": 4, "words": ["up", "down"],
+        "columns": ["body", "title"], "others": ["id", "mood"], "shift": [0.0], "scale": [1.0],
+    }  # fmt: skip
+    state = build(ModelSettings(name="fasttext"), (3,), 2, 4).state_dict()
+    about = PersonalModel.load(craft(tmp_path / "t", tree(**said), state)).about
+    csv = write(tmp_path / "a.csv", "title,more,body\nup,x,down\nwhat,y,up up up\n")
+    assert read(csv, about).x.tolist() == [[3, 2, 0], [2, 2, 2]]
+    assert read(write(tmp_path / "a.txt", "down up\nup up up what\n"), about).x.tolist() == [[3, 2, 0], [2, 2, 2]]
+    with pytest.raises(DataError, match=r"missing body; the model takes body, title"):
+        read(write(tmp_path / "b.csv", "title,text\na,b\n"), about)
+    (tmp_path / "b.txt").write_bytes(b"caf\xe9")
+    with pytest.raises(DataError, match="no text in UTF-8"):
+        read(tmp_path / "b.txt", about)
+    for x, told in (([[0, 1, 2**40]], "outside 0 to 3"), ([[0.0, 1, 2]], "tokens are whole numbers")):
+        np.savez(tmp_path / "x.npz", x=np.array(x))
+        with pytest.raises(DataError, match=told):
+            read(tmp_path / "x.npz", about)
+
+
+def trained(folder, images):
+    """What training on a class folder with these images says."""
+    (folder / "class").mkdir(parents=True)
+    for path in images:
+        os.link(path, folder / "class" / path.name)
+    with pytest.raises(DataError) as fault:
+        read_data(DataSettings(name="folder", path=folder))
+    return str(fault.value)
+
+
+@pytest.mark.parametrize("mode", ["I;16", "F", "I"])
+def test_pixels_that_8_bits_cannot_hold_are_refused_as_in_training(tmp_path, picture, mode):
+    path = tmp_path / ("deep.png" if mode == "I;16" else "deep.tif")
+    Image.fromarray((np.arange(64).reshape(8, 8) * 1000).astype({"I;16": "u2", "F": "f4", "I": "i4"}[mode])).save(path)
+    with pytest.raises(DataError, match="which 8 bits cannot hold") as fault:
+        read(path, picture.about)
+    rule = str(fault.value).partition(" has ")[2]
+    assert rule
+    assert rule in trained(tmp_path / "train", [path])
+
+
+def postscript(path):
+    path.write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\nshowpage\n")
+
+
+def bomb(path):
+    Image.new("1", (30_000, 30_000)).save(path, compress_level=9)
+
+
+def pipe(path):
+    os.mkfifo(path)
+
+
+@pytest.mark.parametrize(
+    ("prepare", "told"),
+    [(postscript, "cannot read the image"), (bomb, "900000000 pixels|30000 x 30000"), (pipe, "a pipe")],
+)
+def test_images_that_are_traps_are_refused(tmp_path, picture, prepare, told):
+    prepare(tmp_path / "x.png")
+    with pytest.raises(DataError, match=told):
+        read(tmp_path / "x.png", picture.about)
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".csv", ".txt", ".png"])
+def test_pipes_folders_and_nothing_are_no_inputs(tmp_path, table, picture, suffix):
+    os.mkfifo(tmp_path / f"pipe{suffix}")
+    (tmp_path / f"folder{suffix}").mkdir()
+    model = picture if suffix == ".png" else table
+    for name in ("pipe", "folder", "absent"):
+        with pytest.raises(DataError) as fault:
+            read(tmp_path / f"{name}{suffix}", model.about)
+        assert name in str(fault.value)
+
+
+def test_images_are_brought_to_the_models_form(tmp_path, picture):
+    Image.fromarray(np.full((16, 12, 3), 200, np.uint8)).save(tmp_path / "c.png")
+    x = read(tmp_path / "c.png", picture.about).x
+    assert (x.shape, x.dtype) == ((1, 8, 8, 1), np.uint8)
+    assert (x == 200).all()
+
+
+def test_an_archive_that_promises_more_than_it_holds_is_refused(tmp_path, picture):
+    header = "{'descr': '|u1', 'fortran_order': False, 'shape': (70368744177664, 8, 8), }"
+    with zipfile.ZipFile(tmp_path / "x.npz", "w") as archive:
+        archive.writestr("x.npy", b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode())
+    with pytest.raises(DataError, match="promises 4503599627370496 bytes"):
+        read(tmp_path / "x.npz", picture.about)
+
+
+@pytest.mark.parametrize(
+    ("x", "told"),
+    [
+        (np.zeros((2, 9, 9), np.uint8), r"samples have shape \(9, 9, 1\), the model takes \(8, 8, 1\)"),
+        (np.zeros((2, 8, 8)), "images are uint8"),
+        (np.zeros((2, 8, 8), np.uint16), "images are uint8"),
+        (np.zeros((2, 8, 8), object), "holds Python objects"),
+    ],
+)
+def test_arrays_follow_the_rules_of_training(tmp_path, picture, x, told):
+    np.savez(tmp_path / "x.npz", x=x)
+    with pytest.raises(DataError, match=told):
+        read(tmp_path / "x.npz", picture.about)
+
+
+def test_inputs_of_another_kind_are_said(tmp_path, table, picture):
+    Image.new("L", (8, 8)).save(tmp_path / "x.png")
+    for path, about, told in (
+        (tmp_path / "x.png", table.about, "the model takes tables"),
+        (write(tmp_path / "x.csv", "1,2\n"), picture.about, "the model takes images"),
+        (write(tmp_path / "x.txt", "a b\n"), table.about, "not trained on words"),
+    ):
+        with pytest.raises(DataError, match=told):
+            read(path, about)
