@@ -90,6 +90,8 @@ def test_where_less_is_better_the_smallest_error_leads_and_the_largest_is_worst(
     shown = payload(runs([alone, together]), None)["runs"]
     assert [g["verdict"] for g in shown[1]["gains"]] == ["better", "worse"]
     assert "accuracy" not in text + warned([alone, together])
+    known = replace(together, final=[{**r, "r2": share} for r, share in zip(together.final, (0.6, 0.2), strict=False)])
+    assert "R² of FedAvg is 0.400 on average over clients" in said([alone, known])
 
 
 def test_without_the_models_answers_nothing_is_claimed() -> None:
@@ -179,8 +181,38 @@ def test_a_curve_that_still_climbs_is_told_from_one_that_has_arrived() -> None:
 
 
 def test_a_training_that_diverges_is_called_so() -> None:
-    assert "diverges: its loss ends at 1.9e+20 and had been 0.2" in warned([course([0.5, 0.2, 1.9e20, 1.9e20, 1.9e20])])
+    text = warned([course([0.5, 0.2, 1.9e20, 1.9e20, 1.9e20])])
+    assert "FedAvg diverges: the training loss ended at 1.9e+20, from 0.5 in the first round; lower lr before" in text
     assert "diverges" not in warned([course([0.5, 0.2, 0.21, 0.19, 0.2])])
+
+
+def test_what_one_answer_for_everybody_reaches_stands_beside_and_is_a_caution() -> None:
+    """Constant answers are right on 90, 90 and 50 of 100 samples."""
+    constant = {"own": {"accuracy": {"clients": [0.9, 0.9, 0.5], "mean": 2.3 / 3}}}
+    several = {k: scored("fedavg", right, constant=constant) for k, right in
+               {"low": (60, 70, 50), "some": (95, 85, 90), "good": (95, 95, 90)}.items()}  # fmt: skip
+    assert "FedAvg is no better than always giving one answer: accuracy 60.00 %" in warned([several["low"]])
+    assert "For Mercy FedAvg is no better than always giving one answer" in warned([several["some"]])
+    assert "no better" not in warned([several["good"]])
+    text = said([scored("separate", (30, 30, 30), constant=constant), several["low"]])
+    assert text.startswith("None of these runs has learned anything of use yet")
+    assert "FedAvg is ahead of Separate" in text
+    assert "Federation helps" not in text
+    assert "gives always the same answer has 76.67 %" in said([several["good"]])
+
+
+def test_answers_at_the_usual_threshold_that_are_the_most_frequent_class_are_a_caution() -> None:
+    """AUROC may be high while no model ever says yes: 95 of 100 right, 95 are no."""
+    base = scored("fedavg", (95, 95), metric="auroc")
+    ranked = [replace(e, value=(0.8, 0.8), metric="auroc") for e in base.evaluations]
+    final = [
+        {"model": "personal", "when": "trained", "split": "test", "client": c, "samples": 100, "confusion": matrix}
+        for c, matrix in enumerate([[[95, 0], [5, 0]], [[94, 1], [4, 1]]])
+    ]
+    text = warned([replace(base, evaluations=ranked, final=final)])
+    assert "right on 95.00 % of the test samples, no more than each client's most frequent class is (95.00 %)" in text
+    final[1]["confusion"] = [[95, 0], [2, 3]]
+    assert "no more than" not in warned([replace(base, evaluations=ranked, final=final)])
 
 
 def test_few_events_are_named_with_their_clients() -> None:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from pomona.metrics.metric import ACCURACY
+from pomona.metrics.outcome import diverging
 from pomona.record import average
 from pomona.report.clients import confusions
 from pomona.report.gained import gained, named
@@ -22,7 +23,10 @@ SHORTEST = 8
 def cautions(runs: list[Run]) -> list[str]:
     """The sentences, the gravest first."""
     each = [
-        note for check in (_short, _diverging, _undefined, _constant, _climbing) for run in runs for note in check(run)
+        note
+        for check in (_short, _diverging, _undefined, _constant, _threshold, _climbing)
+        for run in runs
+        for note in check(run)
     ]
     together = [
         note for check in (_alone, _closest, _events, _picked, _losses, _seeds, _best_on_test) for note in check(runs)
@@ -38,16 +42,8 @@ def _short(run: Run) -> Iterator[str]:
 
 
 def _diverging(run: Run) -> Iterator[str]:
-    """A training loss that ends above where it began, and far above its least."""
-    losses = [v for r in run.result.rounds if (v := average(r.loss)) is not None]
-    if len(losses) < 3:
-        return
-    end, least = float(np.mean(losses[-3:])), min(losses)
-    if end > losses[0] and end > 1.5 * least:
-        yield (
-            f"The training of {run.label} diverges: its loss ends at {end:.3g} and had been {least:.3g}; lower lr "
-            "before you compare it."
-        )
+    if why := diverging(run.result):
+        yield f"The training of {run.label} diverges: {why} before you compare it."
 
 
 def _undefined(run: Run) -> Iterator[str]:
@@ -77,8 +73,6 @@ def _constant(run: Run) -> Iterator[str]:
         )
     elif below := [c for c, v in both if not metric.better(v, constant[c])]:
         yield f"For {named(run, below)} {run.label} is no better than always giving one answer."
-    else:
-        yield from _threshold(run)
 
 
 def _threshold(run: Run) -> Iterator[str]:

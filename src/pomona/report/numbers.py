@@ -110,8 +110,12 @@ class Run:
 
     @property
     def constant(self) -> dict[int, float]:
-        """Client -> the metric of one answer for every sample; empty where the record does not say."""
-        return {}
+        """Client -> the metric of one answer for every sample, the best by the client's own training labels.
+
+        Empty where the record does not say.
+        """
+        own = (self.result.about.get("constant") or {}).get("own", {}).get(self.metric.name) or {}
+        return {c: v for c, v in enumerate(own.get("clients") or ()) if v is not None}
 
     @property
     def model(self) -> str:

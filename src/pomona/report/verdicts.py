@@ -5,6 +5,9 @@ excludes 0 (see ``pomona.metrics.gain``).
 """
 
 from pomona.metrics.gain import verdict
+from pomona.metrics.metric import METRICS
+from pomona.record import average
+from pomona.report.clients import records
 from pomona.report.gained import Gained, by_client, gained, measured
 from pomona.report.numbers import Run, baseline, comparable, leader, spoken
 from pomona.report.words import listing
@@ -27,7 +30,8 @@ def _one(run: Run) -> list[str]:
     pooled = "" if last.pooled is None else f", and {run.metric.text(last.pooled)} over all test samples taken together"
     return [
         f"After round {last.round}, {judged(run)}: {run.metric.title} {run.metric.text(last.mean)} on average over "
-        f"clients{pooled}."
+        f"clients{pooled}.",
+        *_yardsticks(run),
     ]
 
 
@@ -52,9 +56,15 @@ def _several(runs: list[Run]) -> list[str]:
         return [f"No {runs[0].metric.title} was recorded, so the runs cannot be ranked."]
     rivals = [gained(best, run) for run in known if run is not best and run is not base]
     if base is None:
-        return [_level(best), *_among(best, rivals)]
+        return [*_useless(best), _level(best), *_yardsticks(best), *_among(best, rivals)]
     found = gained(best, base)
-    return [_helps(found, len(rivals) + 1), by_client(found), *_among(best, rivals)]
+    return [
+        *_useless(best),
+        _helps(found, len(rivals) + 1),
+        by_client(found),
+        *_yardsticks(best),
+        *_among(best, rivals),
+    ]
 
 
 def _level(run: Run) -> str:
@@ -79,8 +89,8 @@ def _helps(found: Gained, tried: int) -> str:
     match verdict(found.over):
         case "better":
             return (
-                f"Federation helps: {best} is ahead of {base.label}, training alone, in {metric.title}, {levels} on "
-                f"average over clients: {gain}."
+                f"{'' if _useless(run) else 'Federation helps: '}{best} is ahead of {base.label}, training alone, in "
+                f"{metric.title}, {levels} on average over clients: {gain}."
             )
         case "worse":
             return (
@@ -92,6 +102,32 @@ def _helps(found: Gained, tried: int) -> str:
                 f"Does federation help? Between {best} and {base.label}, training alone, there is {LEVEL}: "
                 f"{metric.title} {levels} on average over clients, a gain of {gain}."
             )
+
+
+def _useless(run: Run) -> list[str]:
+    """Where even the best run is no better than no model at all, this comes first."""
+    constant = average([v for c, v in run.constant.items() if c in run.values])
+    if constant is None or run.metric.better(run.mean, constant):
+        return []
+    return ["None of these runs has learned anything of use yet: always giving one answer does no worse."]
+
+
+def _yardsticks(run: Run) -> list[str]:
+    """What no model at all would have, and for numbers the share of their variance that the model explains."""
+    constant = average(list(run.constant.values()))
+    explained = average([r.get("r2") for r in records(run)])
+    return [
+        *(
+            [f"A model that gives always the same answer has {run.metric.text(constant)}."]
+            if constant is not None and run.metric.name != "auroc"
+            else []
+        ),
+        *(
+            [f"The R² of {run.label} is {METRICS['r2'].text(explained)} on average over clients."]
+            if explained is not None and run.metric.name != "r2"
+            else []
+        ),
+    ]
 
 
 def _among(best: Run, rivals: list[Gained]) -> list[str]:
