@@ -190,6 +190,7 @@ class Scenario:
         return {
             "clients": self.names,
             "classes": list(self.dataset.classes),
+            "labels": list(self.dataset.labels),
             "sizes": {part: [len(getattr(c, part)) for c in rows] for part in ("train", "validation", "test")},
             "label_counts": label_counts(self.partition, self.dataset).tolist() if self.dataset.classes else None,
             "groups": list(self.partition.groups),

@@ -42,15 +42,18 @@ def expected(p, labels):
     predicted, among = p.argmax(1), np.unique(labels)
     mixed = [1] if classes == 2 else among
     areas = [metrics.roc_auc_score(labels == c, p[:, c]) for c in mixed if 0 < (labels == c).sum() < n]
+    precise = [metrics.average_precision_score(labels == c, p[:, c]) for c in mixed if 0 < (labels == c).sum() < n]
     confusion = metrics.confusion_matrix(labels, predicted, labels=np.arange(classes))
     recalls = metrics.recall_score(labels, predicted, labels=among, average=None, zero_division=0)
     return {
         "samples": n,
         "loss": metrics.log_loss(labels, p, labels=np.arange(classes)),
         "accuracy": metrics.accuracy_score(labels, predicted),
-        "balanced_accuracy": recalls.mean(),
-        "macro_f1": metrics.f1_score(labels, predicted, average="macro", zero_division=0),
+        "balanced_accuracy": recalls.mean() if len(among) > 1 else None,
+        "macro_f1": metrics.f1_score(labels, predicted, average="macro", zero_division=0) if len(among) > 1 else None,
         "auroc": np.mean(areas) if areas else None,
+        "auprc": np.mean(precise) if areas else None,
+        "brier": np.mean(((p - np.eye(classes)[labels]) ** 2).sum(1)) / (2 if classes == 2 else 1),
         "ece": calibration_error(p, labels),
         "sensitivity": [dict(zip(among, recalls, strict=True)).get(c) for c in range(classes)],
         "confusion": confusion.tolist(),
@@ -104,12 +107,14 @@ UNSURE = [[0.5, 0.5, 0.0]]
     [
         (np.empty((0, 3)), [], {"samples": 0, "loss": None, "accuracy": None, "ece": None, "macro_f1": None}),
         (UNSURE, [0], {"accuracy": 1.0, "sensitivity": [1.0, None, None], "auroc": None, "loss": log(2), "ece": 0.5}),
-        (UNSURE, [1], {"accuracy": 0.0, "sensitivity": [None, 0.0, None], "macro_f1": 0.0, "balanced_accuracy": 0.0}),
+        (UNSURE, [1], {"accuracy": 0.0, "sensitivity": [None, 0.0, None], "macro_f1": None, "auprc": None}),
         (UNSURE, [2], {"accuracy": 0.0, "loss": -log(np.finfo(float).tiny)}),
         # Class 1 is never predicted, class 2 neither occurs nor is predicted: F1 (2/3, 0), not thirds.
         ([[0.9, 0.1, 0.0]] * 2, [0, 1], {"macro_f1": 1 / 3, "balanced_accuracy": 0.5, "auroc": 0.5, "ece": 0.4}),
+        # A client of one class alone is no best client: nothing can be said of balance (audit, D15).
+        ([[1.0, 0.0], [1.0, 0.0]], [0, 0], {"macro_f1": None, "balanced_accuracy": None, "auroc": None, "brier": 0.0}),
         # A predicted class without samples costs F1, but has no sensitivity to average.
-        ([[1.0, 0.0], [0.0, 1.0]], [0, 0], {"macro_f1": 1 / 3, "balanced_accuracy": 0.5, "auroc": None}),
+        (np.eye(3), [0, 1, 1], {"macro_f1": (1 + 2 / 3 + 0) / 3, "balanced_accuracy": 0.75}),
         # 0.6 = 9/15 closes its bin: apart from 0.65, together with 0.55.
         ([[0.6, 0.4], [0.65, 0.35]], [0, 1], {"ece": (0.4 + 0.65) / 2}),
         ([[0.6, 0.4], [0.55, 0.45]], [0, 1], {"ece": 0.575 - 0.5}),

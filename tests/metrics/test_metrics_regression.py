@@ -20,9 +20,12 @@ def test_regression_is_the_closed_form(seed, n, targets):
     error = predicted - truth
     explained = 1 - (error**2).sum(0) / ((truth - truth.mean(0)) ** 2).sum(0)
     found = evaluate_regression(predicted, truth)
+    each = found.pop("targets")
     assert found == pytest.approx(
         {"samples": n, "mse": (error**2).mean(), "mae": abs(error).mean(), "r2": explained.mean()}
     )
+    assert each["r2"] == pytest.approx(list(explained))
+    assert each["mae"] == pytest.approx(list(abs(error).mean(0)))
 
 
 @pytest.mark.parametrize(
@@ -36,7 +39,8 @@ def test_regression_is_the_closed_form(seed, n, targets):
     ],
 )
 def test_regression_of_little_data(predicted, truth, values):
-    assert evaluate_regression(np.array(predicted), np.array(truth)) == pytest.approx(values)
+    found = evaluate_regression(np.array(predicted), np.array(truth))
+    assert {name: found[name] for name in values} == pytest.approx(values)
 
 
 @given(st.integers(0, 99), st.integers(2, 40), st.integers(1, 4))
@@ -54,7 +58,21 @@ def test_multilabel_agrees_with_scikit_learn(seed, n, labels):
         "subset_accuracy": (guess == truth).all(1).mean(),
         "macro_f1": np.mean([metrics.f1_score(truth[:, k], guess[:, k]) for k in range(labels)]),
     }
-    assert evaluate_multilabel(p, truth.astype(np.float32)) == pytest.approx(expected)
+    found = evaluate_multilabel(p, truth.astype(np.float32))
+    assert {name: found[name] for name in expected} == pytest.approx(expected)
+    for k in range(labels):
+        own, scores, said = truth[:, k], p[:, k], guess[:, k]
+        assert {name: column[k] for name, column in found["labels"].items()} == pytest.approx(
+            {
+                "positives": own.sum(),
+                "accuracy": (own == said).mean(),
+                "auroc": metrics.roc_auc_score(own, scores),
+                "auprc": metrics.average_precision_score(own, scores),
+                "sensitivity": metrics.recall_score(own, said),
+                "specificity": metrics.recall_score(1 - own, 1 - said),
+                "f1": metrics.f1_score(own, said),
+            }
+        )
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pomona.errors import DataError
+from pomona.metrics import measures
 from pomona.metrics.bootstrap import CONFIDENCE, Interval, intervals
-from pomona.metrics.ranking import auroc
-from pomona.metrics.undefined import Array, defined, divide, require_finite, row_means
+from pomona.metrics.undefined import Array, defined, divide, require_finite
 
 BINS = 15
 
@@ -30,16 +30,19 @@ def evaluate(
 
     - ``samples``: n.
     - ``loss``: mean of -log p(label), with p no less than the smallest normal number.
-    - ``accuracy``; ``balanced_accuracy``: mean sensitivity over the classes that occur among the labels.
-    - ``macro_f1``: mean F1 over the classes that occur among labels or predictions.
+    - ``accuracy``; ``balanced_accuracy``: mean sensitivity over the classes that occur among the labels; None where
+      only one does, of which no balance can be seen.
+    - ``macro_f1``: mean F1 over the classes that occur among labels or predictions; None where only one class occurs.
     - ``auroc``: of class 1 if C = 2; else the mean of one-vs-rest over the classes that have positives and negatives.
+    - ``auprc``: the area under the precision-recall curve, of the same classes.
+    - ``brier``: the mean squared distance of the probabilities from the truth; if C = 2, of the probability of class 1.
     - ``ece``: expected calibration error, sum over bins B of |B|/n * |accuracy(B) - mean confidence(B)|, with 15 bins
       of equal width, (k/15, (k+1)/15] (Guo et al., "On Calibration of Modern Neural Networks", ICML 2017, eq. 3). It is
       biased upwards, and its resamples more so: its interval can lie above it.
     - ``sensitivity``: (C,) share of each class's samples that are predicted as such.
     - ``confusion``: (C, C) counts, rows are labels, columns predictions.
     - ``intervals``: 95 % confidence intervals [low, high]: ``accuracy`` by Wilson's score, ``balanced_accuracy``,
-      ``macro_f1``, ``auroc`` and ``ece`` by the bootstrap within classes.
+      ``macro_f1``, ``auroc``, ``auprc``, ``brier`` and ``ece`` by the bootstrap within classes.
 
     Args:
         probabilities: (n, C), rows that sum to 1.
@@ -61,13 +64,12 @@ def evaluate(
     predicted = p.argmax(axis=1)
     confusion = np.bincount(labels * classes + predicted, minlength=classes**2).reshape(classes, classes)
     hits = int(np.trace(confusion))
-    likelihood = np.maximum(p[np.arange(n), labels], np.finfo(float).tiny)
     statistics = partial(weighted, p, labels)
     point = {name: defined(value[0]) for name, value in statistics(np.ones((1, n))).items()}
     drawn = intervals(statistics, labels, resamples, generator)
     return {
         "samples": n,
-        "loss": float(-np.log(likelihood).mean()) if n else None,
+        "loss": float(measures.class_surprise(p, labels).mean()) if n else None,
         "accuracy": hits / n if n else None,
         **point,
         "sensitivity": [defined(value) for value in divide(np.diag(confusion), confusion.sum(axis=1))],
@@ -78,19 +80,17 @@ def evaluate(
 
 def weighted(probabilities: Array, labels: NDArray[np.integer], weights: Array) -> dict[str, Array]:
     """The bootstrapped figures, for samples that count ``weights`` (R, n) times: (R,) each, NaN where undefined."""
-    classes = np.arange(probabilities.shape[1])
     predicted, confidence = probabilities.argmax(axis=1), probabilities.max(axis=1)
-    truth, guess = labels[:, np.newaxis] == classes, predicted[:, np.newaxis] == classes
-    hits, actual, claimed = weights @ (truth & guess), weights @ truth, weights @ guess
     bins = np.digitize(confidence, np.arange(1, BINS) / BINS, right=True)
     gap = ((predicted == labels) - confidence)[:, np.newaxis] * (bins[:, np.newaxis] == np.arange(BINS))
-    ranked = [1] if len(classes) == 2 else np.flatnonzero(truth.any(axis=0) & ~truth.all(axis=0))
-    areas = [auroc(probabilities[:, c], truth[:, c], weights) for c in ranked]
+    whole = weights.sum(axis=1)
     return {
-        "balanced_accuracy": row_means(divide(hits, actual)),
-        "macro_f1": row_means(divide(2 * hits, actual + claimed)),
-        "auroc": row_means(np.stack(areas, axis=1) if areas else np.empty((len(weights), 0))),
-        "ece": divide(np.abs(weights @ gap).sum(axis=1), weights.sum(axis=1)),
+        "balanced_accuracy": measures.balanced_accuracy(probabilities, labels, weights),
+        "macro_f1": measures.macro_f1(probabilities, labels, weights),
+        "auroc": measures.AUROC_CLASSES(probabilities, labels, weights),
+        "auprc": measures.AUPRC_CLASSES(probabilities, labels, weights),
+        "brier": divide(weights @ measures.class_brier(probabilities, labels), whole),
+        "ece": divide(np.abs(weights @ gap).sum(axis=1), whole),
     }
 
 

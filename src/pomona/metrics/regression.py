@@ -1,52 +1,78 @@
 """How good outputs for targets (n, K) are, numbers or independent labels: one client, one model, one split."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pomona.metrics.ranking import auroc
-from pomona.metrics.undefined import defined, divide, require_finite, row_means
+from pomona.metrics import measures
+from pomona.metrics.ranking import auroc, average_precision
+from pomona.metrics.undefined import Array, defined, divide, require_finite
 
 
 def evaluate_regression(predictions: NDArray[np.floating], targets: NDArray[np.floating]) -> dict[str, Any]:
     """Evaluate predictions (n, K) against numbers (n, K); None for what the samples do not define.
 
     ``mse`` and ``mae`` are means over samples and targets; ``r2`` is the mean coefficient of determination over the
-    targets that vary. Raises DivergedError if the predictions are not finite.
+    targets that vary; ``targets`` has the same of each target, lists of K. Raises DivergedError if the predictions are
+    not finite.
     """
     predicted, truth = np.asarray(predictions, dtype=float), np.asarray(targets, dtype=float)
     require_finite(predicted)
-    if not len(truth):
-        return {"samples": 0, "mse": None, "mae": None, "r2": None}
-    from sklearn import metrics  # late: a second, in each process of a silo
+    columns = [_numbers(predicted[:, k : k + 1], truth[:, k : k + 1]) for k in range(truth.shape[1])]
+    each = {name: [column[name] for column in columns] for name in ("mse", "mae", "r2")}
+    return {"samples": len(truth), **_numbers(predicted, truth), "targets": each}
 
-    varying = np.ptp(truth, axis=0) > 0
+
+def _numbers(predicted: Array, truth: Array) -> dict[str, float | None]:
     return {
-        "samples": len(truth),
-        "mse": float(metrics.mean_squared_error(truth, predicted)),
-        "mae": float(metrics.mean_absolute_error(truth, predicted)),
-        "r2": float(metrics.r2_score(truth[:, varying], predicted[:, varying])) if varying.any() else None,
+        "mse": _mean(measures.squared_error(predicted, truth)),
+        "mae": _mean(measures.absolute_error(predicted, truth)),
+        "r2": defined(measures.r2(predicted, truth, np.ones((1, len(truth))))[0]),
     }
 
 
 def evaluate_multilabel(probabilities: NDArray[np.floating], labels: NDArray[np.generic]) -> dict[str, Any]:
     """Evaluate probabilities (n, K) against zeros and ones (n, K); None for what the samples do not define.
 
-    ``loss`` is the mean binary cross-entropy; ``auroc`` the mean over the labels that have both values;
-    ``subset_accuracy`` the share of samples with every label right, at a threshold of 0.5; ``macro_f1`` the mean over
-    the labels that occur or are predicted. Raises DivergedError if the probabilities are not finite.
+    ``loss`` is the mean binary cross-entropy, ``accuracy`` the share of right flags; ``subset_accuracy`` the share of
+    samples with every flag right, at a threshold of 0.5; ``auroc``, ``auprc`` and ``balanced_accuracy`` are means over
+    the labels that have both values, ``macro_f1`` over those that occur or are predicted; ``brier`` is the mean squared
+    distance of a probability from its flag. ``labels`` has figures of each label, lists of K: how many samples have it
+    (``positives``), ``accuracy``, ``auroc``, ``auprc``, ``sensitivity``, ``specificity`` and ``f1``. Raises
+    DivergedError if the probabilities are not finite.
     """
     p, truth = np.asarray(probabilities, dtype=float), np.asarray(labels) > 0.5
     require_finite(p)
-    once, guess = np.ones((1, len(p))), p > 0.5
-    likelihood = np.maximum(np.where(truth, p, 1 - p), np.finfo(float).tiny)
-    areas = np.array([[auroc(p[:, k], truth[:, k], once)[0] for k in range(p.shape[1])]])
-    f1 = divide(2 * (once @ (truth & guess)), once @ truth + once @ guess)
+    once, flags = np.ones((1, len(p))), truth.astype(float)
     return {
         "samples": len(p),
-        "loss": float(-np.log(likelihood).mean()) if len(p) else None,
-        "auroc": defined(row_means(areas)[0]),
-        "subset_accuracy": float((truth == guess).all(axis=1).mean()) if len(p) else None,
-        "macro_f1": defined(row_means(f1)[0]),
+        "loss": _mean(measures.flag_surprise(p, flags)),
+        "accuracy": _mean(measures.right_flags(p, flags)),
+        "balanced_accuracy": defined(measures.balanced_flags(p, flags, once)[0]),
+        "auroc": defined(measures.AUROC_LABELS(p, flags, once)[0]),
+        "auprc": defined(measures.AUPRC_LABELS(p, flags, once)[0]),
+        "brier": _mean(measures.flag_brier(p, flags)),
+        "subset_accuracy": float((truth == (p > 0.5)).all(axis=1).mean()) if len(p) else None,
+        "macro_f1": defined(measures.flags_f1(p, flags, once)[0]),
+        "labels": _by_label(p, truth),
     }
+
+
+def _by_label(p: Array, truth: NDArray[np.bool_]) -> dict[str, list[Any]]:
+    guess, once = p > 0.5, np.ones((1, len(p)))
+    hits, actual, claimed = (truth & guess).sum(axis=0), truth.sum(axis=0), guess.sum(axis=0)
+    figures: dict[str, Sequence[float] | Array] = {
+        "accuracy": divide((truth == guess).sum(axis=0), len(p)),
+        "auroc": [auroc(p[:, k], truth[:, k], once)[0] for k in range(p.shape[1])],
+        "auprc": [average_precision(p[:, k], truth[:, k], once)[0] for k in range(p.shape[1])],
+        "sensitivity": divide(hits, actual),
+        "specificity": divide((~truth & ~guess).sum(axis=0), (~truth).sum(axis=0)),
+        "f1": divide(2 * hits, actual + claimed),
+    }
+    return {"positives": actual.tolist(), **{name: [defined(v) for v in row] for name, row in figures.items()}}
+
+
+def _mean(samples: Array) -> float | None:
+    return float(samples.mean()) if len(samples) else None
