@@ -6,7 +6,8 @@ After Mansour, Mohri, Ro, Suresh. Three approaches for personalization with appl
     client           u_i = w + share (v_i - w);  v_i <- SGD(u_i; E epochs on D_i)
     server           w   <- sum_i n_i / n v_i        over the cohort, as FedAvg
 
-Named models: ``personal`` is u_i, before local training. Share 0 is FedAvg, share 1 is Separate, to the bit.
+Named models: ``global`` is w, ``personal`` is u_i, before local training. Share 0 is FedAvg, share 1 is Separate, to
+the bit.
 """
 
 from typing import Literal
@@ -18,6 +19,7 @@ from pomona.federation.round import Round
 from pomona.methods import separate
 from pomona.methods.base import Card, Client, Info, Method, Received, Uplink, averaging, sgd
 from pomona.objective.cohort import Cohort
+from pomona.privacy.plan import Gradients
 from pomona.settings import Settings
 
 
@@ -37,6 +39,7 @@ def client(share: float) -> Client:
 
     def train(V: Tensor, received: Received, cohort: Cohort, round_: Round) -> tuple[Tensor, Uplink, Info]:
         U = received["model"].lerp(V, share)
+        cohort.observe("global", received["model"], "received")
         cohort.observe("personal", U, "received")
         trained = sgd(cohort, U, round_)
         return trained, {"model": trained}, {}
@@ -53,4 +56,5 @@ CARD = Card(
     headline=("personal", "received"),
     keeps="its model",
     joining="a newcomer starts from the global model; unseen: as a newcomer, under the standing global model",
+    gradients=(Gradients(),),
 )

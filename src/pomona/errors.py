@@ -87,6 +87,10 @@ class PrivacyError(PomonaError):
     code, kind = 9, "PRIVACY"
 
 
+class BudgetError(PrivacyError):
+    """A release that would spend more privacy than the budget; it was not made."""
+
+
 class WorkerError(PomonaError):
     """A worker process that is gone, and with it its clients' round in flight."""
 

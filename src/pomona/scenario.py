@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property, reduce
+from functools import cache, cached_property, reduce
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from torch import nn
 
 from pomona.config import Config
 from pomona.data import read
+from pomona.data.catalogue import CATALOGUE
 from pomona.data.dataset import Dataset
 from pomona.data.settings import DataSettings
 from pomona.errors import ConfigError, DataError
@@ -68,8 +69,11 @@ class Scenario:
         scenario.check()
         return scenario
 
-    def check(self) -> None:
-        """Raise ConfigError or DataError, before round 1, for what the method or the network cannot work with."""
+    def check(self, agreed: bool = False) -> None:
+        """Raise ConfigError or DataError, before round 1, for what the method or the network cannot work with.
+
+        ``agreed``: the clients have settled beforehand what their classes are called.
+        """
         _ = self.choice
         module = self.module()
         if self.config.privacy:
@@ -77,7 +81,10 @@ class Scenario:
             from pomona.privacy import coverage
 
             sizes = [len(c.train) for c in self.partition.clients]
-            coverage.check(self.config.privacy, self.config.method, sizes, self.dataset.kind)
+            entry = CATALOGUE.get(self.config.data.name)
+            named = agreed or self.config.data.classes or (entry and not entry.own)
+            found = bool(self.dataset.classes) and not named
+            coverage.check(self.config.privacy, self.config.method, sizes, self.dataset.kind, found)
             refuse_statistics(module)
         method = self.config.method.method().card
         blind = [n for n, c in zip(self.names, self.partition.clients, strict=True) if not len(c.validation)]
@@ -146,12 +153,12 @@ class Scenario:
     def epsilons(self) -> list[float]:
         """What the whole run costs each client at most. Raises ConfigError if the accountants are not installed."""
         c = self.config
-        assert c.privacy
+        settings = c.privacy
+        assert settings
+        asked, unseen = c.method.method().card.gradients, c.membership.unseen
+        cost = cache(lambda n, r: projected_epsilon(settings, asked, n, c.batch_size, c.local_epochs, r))
         sizes = [len(rows.train) for rows in self.partition.clients]
-        each = {
-            n: projected_epsilon(c.privacy, c.method, n, c.batch_size, c.local_epochs, c.rounds) for n in set(sizes)
-        }
-        return [each[n] for n in sizes]
+        return [cost(n, c.membership.adapt_rounds if i in unseen else c.rounds) for i, n in enumerate(sizes)]
 
     def objective(self) -> LoopObjective | StackedObjective:
         """The objective over this scenario's data."""

@@ -3,6 +3,8 @@
 ``VARIANTS`` adds settings that change a method's course; ``ROUND`` what a method cannot run with is left out of.
 """
 
+from collections import Counter
+
 import numpy as np
 import pytest
 import torch
@@ -213,3 +215,31 @@ def test_clients_of_one_class_and_partial_participation_work(name, settings):
     judged = result.curve(*METHODS[name](**settings).method().card.headline)
     assert judged[-1].mean is not None
     assert all(np.isfinite(loss) for r in result.rounds for loss in r.loss)
+
+
+@every_method
+def test_the_card_says_how_many_gradients_a_round_takes(monkeypatch, name, settings):
+    """What the card says of each random stream of batches is what is counted there, for two batches an epoch.
+
+    Only ALA's stage may end early, and only Per-FedAvg judges after a single step.
+    """
+    made = Counter()
+    gradient = Cohort.gradient
+
+    def counted(cohort, W, batch, *args, **more):
+        made[batch.purpose] += 1
+        return gradient(cohort, W, batch, *args, **more)
+
+    monkeypatch.setattr(Cohort, "gradient", counted)
+    of, batches, epochs = method(name, settings), 2, 3
+    run = Federation(of, quadratics(1, samples=10))
+    for number in (1, 2):  # ALA begins in the second
+        made.clear()
+        run.round(passes(name, number, batch_size=5, epochs=epochs))
+    said = Counter()
+    for kind in of.card.gradients:
+        stream = "ala" if kind.purpose == "ala stage" else kind.purpose
+        said[stream] += kind.per_batch * batches * (epochs if kind.epochs is None else kind.epochs)
+    for stream in said | made:
+        loose = stream == "ala" or name.startswith("per-fedavg")
+        assert made[stream] <= said[stream] if loose else made[stream] == said[stream], stream

@@ -51,6 +51,17 @@ def test_removing_any_sample_moves_the_sum_by_at_most_the_norm(tmp_path_factory,
         assert float((total - without).norm()) <= C
 
 
+@given(st.floats(-6, 38.5), st.floats(-6, 2), st.integers(0, 50), st.integers(1, 40))
+def test_no_sample_passes_the_clipping_norm_however_large_its_gradient(size, norm, seed, d):
+    """C / 10^38 is subnormal in float32: its rounding alone would let more than C through."""
+    P = torch.from_numpy(stream(seed, "large").normal(size=(5, d)) * 10.0**size).float()
+    C = 10.0**norm
+    kept = torch.linalg.vector_norm(clipped(P, C), dim=1)
+    assert (kept <= C).all()
+    given = torch.linalg.vector_norm(P, dim=1, dtype=torch.float64)
+    assert_close(kept, torch.where(given.isfinite(), given.clamp(max=C), 0), rtol=1e-5, atol=0)
+
+
 def test_chunks_do_not_change_the_sum(tmp_path):
     sums = [
         problem(tmp_path / str(chunk), privacy(), (17,), chunk=chunk).objective.clipped_sum(
@@ -66,7 +77,8 @@ def test_chunks_do_not_change_the_sum(tmp_path):
 def test_a_sample_that_overflows_counts_for_nothing():
     P = torch.tensor([[3.0, 4.0], [float("nan"), 1.0], [float("inf"), 0.0], [0.3, 0.4]])
     got = clipped(P, 1.0)
-    assert_close(got, torch.tensor([[0.6, 0.8], [0, 0], [0, 0], [0.3, 0.4]]), atol=1e-6, rtol=0)
+    expected = torch.tensor([[0.6, 0.8], [0, 0], [0, 0], [0.3, 0.4]], dtype=torch.float64)
+    assert_close(got, expected, atol=1e-6, rtol=0)
     assert float(got[0].norm()) < 1
 
 

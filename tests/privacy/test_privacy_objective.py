@@ -1,15 +1,24 @@
 """The private objective: what leaves it, what it refuses, and that methods compute from the noised gradient alone."""
 
+import numpy as np
 import pytest
 import torch
 from private_problem import privacy, problem, rounds
 from torch import nn
 from torch.testing import assert_close
 
+from pomona.data.dataset import Dataset
 from pomona.errors import ConfigError
 from pomona.methods import METHODS
+from pomona.models import ModelSettings, build, criterion
+from pomona.models.space import ParameterSpace
+from pomona.objective.batches import Pass
+from pomona.objective.loop import LoopObjective
 from pomona.objective.private import PrivateObjective, refuse_statistics
+from pomona.objective.resident import Resident
+from pomona.partition.partition import ClientRows, Partition
 from pomona.privacy.ledger import Draw
+from pomona.rng import stream
 
 
 def test_without_noise_and_clipping_it_is_the_ordinary_gradient_over_the_public_batch_size(tmp_path):
@@ -190,3 +199,19 @@ def test_sampling_follows_the_secret_key_and_not_the_runs_seed(tmp_path):
     assert one != two
     assert one == [i.tolist() for i in a.batch(epochs=5)]
     assert a.objective.vault(0).batch(Draw(1, "training", 0, 12, 4)).tolist() == one[0]
+
+
+def test_padding_tokens_stay_at_zero_under_noise(tmp_path):
+    """No gradient reaches the vector of the padding token, so that noise there would protect nothing."""
+    x = stream(3, "tokens").integers(0, 7, (6, 5)).astype(np.int32)
+    dataset = Dataset("words", "text", x, np.arange(6) % 2, ("a", "b"), 6, vocabulary=7)
+    clients = (ClientRows(np.arange(6), np.arange(0), np.arange(0)),)
+    module = build(ModelSettings(name="fasttext", width=4), (5,), 2, 7, seed=3)
+    space, data = ParameterSpace(module), Resident.of(dataset, Partition(clients, {}), "classes")
+    inner = LoopObjective(module, space, data, criterion(ModelSettings(), "classes"))
+    objective = PrivateObjective(inner, module, space, privacy(), tmp_path)
+    (index,) = objective.batches(data.rows["train"][0], Pass(0, "training", 1, 0, 1, 6))
+    _, G = objective.gradient(space.pack(module).unsqueeze(0), [index])
+    assert space.padding == (slice(0, 4),)
+    assert not G[0, :4].any()
+    assert G[0, 4:].all()

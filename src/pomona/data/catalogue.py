@@ -32,6 +32,11 @@ class Entry:
     folders: tuple[str, ...] = ()
     markers: tuple[str, ...] = ()
 
+    @property
+    def own(self) -> bool:
+        """Whether it reads a user's own files, of any shape."""
+        return self.shape == "any"
+
 
 @dataclass(frozen=True)
 class Listing:

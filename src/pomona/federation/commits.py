@@ -16,7 +16,14 @@ from pomona.federation.committed import FOLDER
 from pomona.federation.lazy import Named
 from pomona.federation.status import Status, write_status
 
-FREE = ("workers", "state_memory", "checkpoint_every", "membership.adapt_rounds", "data.dir")
+FREE = (
+    "workers",
+    "state_memory",
+    "checkpoint_every",
+    "membership.adapt_rounds",
+    "data.dir",
+    "privacy.epsilon_budget",
+)
 """Settings that may change between the parts of a run: no committed number depends on them."""
 
 

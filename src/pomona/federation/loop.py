@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 from torch import Tensor
 
 from pomona.config import Config
-from pomona.errors import DivergedError, QuorumError
+from pomona.errors import BudgetError, DivergedError, QuorumError
 from pomona.federation.admission import Arrival, Expected, History, admit
 from pomona.federation.clients import Reply, Visit, stack
 from pomona.federation.commits import Commits
@@ -143,7 +143,10 @@ class Loop:
         self._look(state, self.config.rounds + 1, self._roster(self.config.rounds).members, keep=True)
         self._evaluate(self.config.rounds, "received")
         for client in self.config.membership.unseen:
-            self._adapt(state, client)
+            try:
+                self._adapt(state, client)
+            except BudgetError as fault:
+                self.watcher.note(f"{fault}; client {client}, which was never trained with, is left without a model")
         return state
 
     def _begin(self) -> tuple[Any, int]:

@@ -41,6 +41,7 @@ from pomona.methods.base import (
     velocities,
 )
 from pomona.objective.cohort import Cohort
+from pomona.privacy.plan import Gradients
 from pomona.settings import Settings
 
 
@@ -105,6 +106,7 @@ CARD = Card(
         "a newcomer's own model starts from the global one, alpha from its setting; unseen: as a newcomer, "
         "under the standing global model"
     ),
+    gradients=(Gradients(per_batch=2),),
     departures=(
         "weights are mixed, as in the paper; published code mixes outputs",
         "alpha's gradient is the exact one, without the ridge of the published code",

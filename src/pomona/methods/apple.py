@@ -52,6 +52,7 @@ from pomona.methods.base import (
     velocities,
 )
 from pomona.objective.cohort import Cohort
+from pomona.privacy.plan import Gradients
 from pomona.rng import stream
 from pomona.settings import Settings
 
@@ -295,6 +296,7 @@ CARD = Card(
         "column at the others from 0; a leaver's column and copies become 0; unseen: learns its DR row alone "
         "over standing cores"
     ),
+    gradients=(Gradients(),),
     departures=(
         "exponential scheduler eps^(r/L) as in the code; the printed e^(r/L) grows",
         "penalty with the paper's 1/2: mu is twice the published code's",

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from pomona.federation.round import Roster, Round
 from pomona.objective.cohort import TRAINING, Cohort, When
+from pomona.privacy.plan import Gradients
 
 
 @dataclass(frozen=True)
@@ -105,8 +106,9 @@ class Card:
 
     ``down`` and ``up`` are models per client and round; ``headline`` is the (model, when) that its paper reports.
     ``keeps``: a client's history, what its state holds from round to round. ``joining``: what clients that join, leave,
-    or were never trained with do to the method's numbers. ``needs``: what a round needs beyond any cohort's training
-    data; ``validates``: every client needs validation samples.
+    or were never trained with do to the method's numbers. ``gradients``: all that it asks of training data, by which
+    the cost of privacy is known beforehand. ``needs``: what a round needs beyond any cohort's training data;
+    ``validates``: every client needs validation samples.
     ``plain_steps``: the update rule assumes SGD without momentum.
     """
 
@@ -118,6 +120,7 @@ class Card:
     headline: tuple[str, When]
     keeps: str
     joining: str
+    gradients: tuple[Gradients, ...]
     needs: str = "any cohort"
     validates: bool = False
     departures: tuple[str, ...] = ()

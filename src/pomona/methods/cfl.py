@@ -48,6 +48,7 @@ from pomona.methods.base import (
     weighted_mean,
 )
 from pomona.objective.cohort import Cohort
+from pomona.privacy.plan import Gradients
 from pomona.settings import Settings
 
 NOBODY = -1  # the cluster of who is no member
@@ -195,6 +196,7 @@ CARD = Card(
         "a newcomer joins the cluster with the most samples, a leaver leaves its own; unseen: that cluster's "
         "standing model"
     ),
+    gradients=(Gradients(),),
     needs="any cohort; to split a cluster, all its members",
     departures=(
         'thresholds in units of the first round\'s mean update norm; units = "absolute" takes them as published',

@@ -36,9 +36,8 @@ class FedAvgC(Settings):
 
     def method(self) -> Method:
         """The two halves."""
-        return Method(
-            averaging(), customised(fedavg.client(mu=0.0), self.finetune_epochs), customised_card(fedavg.CARD)
-        )
+        card = customised_card(fedavg.CARD, self.finetune_epochs)
+        return Method(averaging(), customised(fedavg.client(mu=0.0), self.finetune_epochs), card)
 
 
 class FedProxC(Settings):
@@ -52,9 +51,8 @@ class FedProxC(Settings):
 
     def method(self) -> Method:
         """The two halves."""
-        return Method(
-            averaging(), customised(fedavg.client(self.mu), self.finetune_epochs), customised_card(fedprox.CARD)
-        )
+        card = customised_card(fedprox.CARD, self.finetune_epochs)
+        return Method(averaging(), customised(fedavg.client(self.mu), self.finetune_epochs), card)
 
 
 def customised(inner: Client, epochs: int | None) -> Client:
@@ -68,10 +66,10 @@ def customised(inner: Client, epochs: int | None) -> Client:
     return Client(inner.start, train, inner.private)
 
 
-def customised_card(card: Card) -> Card:
-    """The card of a method that starts from fine-tuning."""
+def customised_card(card: Card, epochs: int | None) -> Card:
+    """The card of a method that starts from ``epochs`` of fine-tuning."""
     return replace(
-        fedavg.finetuned_card(card),
+        fedavg.finetuned_card(card, epochs),
         paper=f"{card.paper}; customised: Zhang et al., AAAI 2023, table 2",
         summary=f"{card.summary}; each client fine-tunes first, and trains on from there",
     )

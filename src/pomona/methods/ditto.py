@@ -16,6 +16,7 @@ Differs from published code: that takes the steps of both models in turns (the s
 samples clients by size and averages uniformly.
 """
 
+from dataclasses import replace
 from typing import Literal
 
 from pydantic import Field
@@ -25,6 +26,7 @@ from pomona.federation.round import Round
 from pomona.methods import fedavg, separate
 from pomona.methods.base import Card, Client, Info, Method, Received, Uplink, averaging, sgd
 from pomona.objective.cohort import Cohort
+from pomona.privacy.plan import Gradients
 from pomona.settings import Settings
 
 
@@ -41,7 +43,9 @@ class Ditto(Settings):
 
     def method(self) -> Method:
         """The two halves."""
-        return Method(averaging(), client(self), CARD)
+        return Method(
+            averaging(), client(self), replace(CARD, gradients=(Gradients(), Gradients(epochs=self.personal_epochs)))
+        )
 
 
 def client(settings: Ditto) -> Client:
@@ -69,6 +73,7 @@ CARD = Card(
     joining=(
         "a newcomer's personal model starts from the global one; unseen: as a newcomer, under the standing global model"
     ),
+    gradients=(Gradients(),),
     departures=(
         "weights n_i / n over the cohort, where published code samples clients by size and averages uniformly",
     ),

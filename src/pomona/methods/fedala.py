@@ -36,6 +36,7 @@ from pomona.methods import fedavg
 from pomona.methods.base import Card, Client, Info, Initial, Method, Received, Uplink, averaging
 from pomona.methods.fedrep import upper
 from pomona.objective.cohort import Cohort
+from pomona.privacy.plan import Gradients
 from pomona.settings import Settings
 
 WINDOW, THRESHOLD = 10, 0.01
@@ -59,7 +60,13 @@ class FedAla(Ala):
 
     def method(self) -> Method:
         """The two halves."""
-        return Method(averaging(), adaptive(fedavg.client(mu=0.0), self), CARD)
+        card = replace(
+            adaptive_card(fedavg.CARD, self),
+            paper="Zhang et al., AAAI 2023, Algorithm 1",
+            summary="each client starts from its own number-wise mixture of the global model and its last one",
+            private="ALA's weights and the personal model",
+        )
+        return Method(averaging(), adaptive(fedavg.client(mu=0.0), self), card)
 
 
 @dataclass(frozen=True)
@@ -155,10 +162,13 @@ def by_layer(weights: Tensor, layers: tuple[slice, ...], count: int) -> Tensor:
     return torch.stack(means, 1) if means else weights
 
 
-def adaptive_card(card: Card, personal: bool = True) -> Card:
+def adaptive_card(card: Card, settings: Ala, personal: bool = True) -> Card:
     """The card of a method with ALA before its local training; ``personal`` as in ``adaptive``."""
+    # The stage's epochs go over one batch order: all of its gradients meet on the same batches.
+    stage = Gradients(per_batch=settings.stage_epochs, purpose="ala stage", epochs=1, once=True)
     return replace(
         card,
+        gradients=(*card.gradients, stage, Gradients(purpose="ala", epochs=1)),
         paper=f"{card.paper}; ALA: Zhang et al., AAAI 2023, eqs. 4, 5",
         summary=f"{card.summary}; each client starts from its own mixture of the received model and its last one",
         private=f"{card.private}; ALA's weights",
@@ -170,11 +180,3 @@ def adaptive_card(card: Card, personal: bool = True) -> Card:
             "initial stage: threshold 0.01 on the losses of ten epochs, at most stage_epochs; absent clients rest",
         ),
     )
-
-
-CARD = replace(
-    adaptive_card(fedavg.CARD),
-    paper="Zhang et al., AAAI 2023, Algorithm 1",
-    summary="each client starts from its own number-wise mixture of the global model and its last one",
-    private="ALA's weights and the personal model",
-)

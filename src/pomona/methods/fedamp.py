@@ -59,6 +59,7 @@ from pomona.methods.base import (
 )
 from pomona.methods.separate import start as separately
 from pomona.objective.cohort import Cohort
+from pomona.privacy.plan import Gradients
 from pomona.settings import Settings
 
 BY_ALIAS = ConfigDict(populate_by_name=True, serialize_by_alias=True)  # lambda is no name in Python
@@ -231,6 +232,7 @@ CARD = Card(
         "xi runs over the members; a newcomer starts from their mean model; unseen: gets cloud models of its "
         "own, and its model goes to nobody"
     ),
+    gradients=(Gradients(),),
     departures=(
         'weights alpha A\' as printed minimise eq. 1 with lambda / 2; gradient = "exact" has the missing factor 2',
         "where weights on others sum to more than 1, the self weight is 0 and the row is scaled to 1",
@@ -247,5 +249,6 @@ HEURISTIC = Card(
     headline=CARD.headline,
     keeps=CARD.keeps,
     joining=CARD.joining,
+    gradients=CARD.gradients,
     departures=CARD.departures[2:],
 )

@@ -23,6 +23,7 @@ from pydantic import Field
 from pomona.federation.round import Round
 from pomona.methods.base import Card, Client, Info, Method, Received, Uplink, averaging, nothing, sgd
 from pomona.objective.cohort import Cohort
+from pomona.privacy.plan import Gradients
 from pomona.settings import Settings
 
 
@@ -57,7 +58,8 @@ class FedAvgFT(Settings):
 
     def method(self) -> Method:
         """The two halves."""
-        return Method(averaging(), finetuned(client(mu=0.0), self.finetune_epochs), finetuned_card(CARD))
+        epochs = self.finetune_epochs
+        return Method(averaging(), finetuned(client(mu=0.0), epochs), finetuned_card(CARD, epochs))
 
 
 def client(mu: float) -> Client:
@@ -99,17 +101,19 @@ CARD = Card(
     headline=("global", "received"),
     keeps="nothing",
     joining="a newcomer starts from the global model; unseen: trains on from the standing global model",
+    gradients=(Gradients(),),
 )
 
 
-def finetuned_card(card: Card) -> Card:
-    """The card of a method with fine-tuning on top."""
+def finetuned_card(card: Card, epochs: int | None) -> Card:
+    """The card of a method with ``epochs`` of fine-tuning on top."""
     return replace(
         card,
         paper=f"{card.paper}; fine-tuning: Wang et al., arXiv 1910.10252",
         summary=f"{card.summary}; each client fine-tunes a copy",
         private="the fine-tuned model",
         headline=("personal", "received"),
+        gradients=(*card.gradients, Gradients(purpose="finetuning", epochs=epochs, evaluates=True)),
         departures=(
             *card.departures,
             "number of fine-tuning epochs is not printed in the papers; default local_epochs",

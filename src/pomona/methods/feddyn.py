@@ -27,6 +27,7 @@ from torch import Tensor
 from pomona.federation.round import Roster, Round
 from pomona.methods.base import Card, Client, Downlink, Info, Initial, Method, Received, Rows, Server, Uplink, sgd
 from pomona.objective.cohort import Cohort
+from pomona.privacy.plan import Gradients
 from pomona.settings import Settings
 
 
@@ -110,6 +111,7 @@ CARD = Card(
     headline=("global", "received"),
     keeps="its linear term (1 model)",
     joining="h is the mean over the members: a leaver takes its own term along, a newcomer brings 0",
+    gradients=(Gradients(),),
     departures=(
         "one alpha for all clients, where published code divides it by a client's share of the samples",
         "no gradient clipping, where published code clips to norm 10",

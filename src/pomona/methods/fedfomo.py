@@ -53,6 +53,7 @@ from pomona.methods.base import (
 )
 from pomona.methods.separate import start as separately
 from pomona.objective.cohort import Cohort
+from pomona.privacy.plan import Gradients
 from pomona.rng import stream
 from pomona.settings import Settings
 
@@ -273,6 +274,7 @@ CARD = Card(
         "a newcomer starts from the members' mean model and p_i = e_i; a leaver's column of P becomes 0 and "
         "nobody asks for it; unseen: as a newcomer, its model goes to nobody"
     ),
+    gradients=(Gradients(),),
     needs="any cohort, a validation split",
     validates=True,
     departures=(

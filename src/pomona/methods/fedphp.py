@@ -16,7 +16,7 @@ Differs from published code: that knows the participation rate and counts each c
 which is the same on average), and clips gradients.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -39,6 +39,7 @@ from pomona.methods.base import (
 from pomona.objective.cohort import Cohort
 from pomona.objective.loop import RowCriterion
 from pomona.objective.objective import Objective
+from pomona.privacy.plan import Gradients
 from pomona.settings import Settings
 
 TEMPERATURE = 4.0
@@ -57,7 +58,8 @@ class FedPHP(Settings):
 
     def method(self) -> Method:
         """The two halves."""
-        return Method(averaging(), client(self), CARD)
+        card = replace(CARD, gradients=(Gradients(noised=not self.transfer_weight),))
+        return Method(averaging(), client(self), card)
 
 
 @dataclass(frozen=True)
@@ -168,6 +170,7 @@ CARD = Card(
     headline=("personal", "trained"),
     keeps="its inherited model",
     joining="a newcomer inherits the global model; unseen: as a newcomer, under the standing global model",
+    gradients=(Gradients(),),
     departures=(
         "the momentum follows the round; published code counts a client's visits",
         "no clipping of gradients",

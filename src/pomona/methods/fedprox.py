@@ -43,7 +43,7 @@ class FedProxFT(Settings):
     def method(self) -> Method:
         """The two halves."""
         client = fedavg.finetuned(fedavg.client(self.mu), self.finetune_epochs)
-        return Method(averaging(), client, fedavg.finetuned_card(CARD))
+        return Method(averaging(), client, fedavg.finetuned_card(CARD, self.finetune_epochs))
 
 
 CARD = replace(

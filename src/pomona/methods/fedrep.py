@@ -40,6 +40,7 @@ from pomona.methods.base import (
     velocities,
 )
 from pomona.objective.cohort import TRAINING, Cohort
+from pomona.privacy.plan import Gradients
 from pomona.settings import Settings
 
 Layers = tuple[slice, ...]
@@ -56,7 +57,8 @@ class FedRep(Settings):
 
     def method(self) -> Method:
         """The two halves."""
-        return Method(server(self), client(self), CARD)
+        head_only = Gradients(purpose="head", epochs=self.head_epochs, evaluates=True)
+        return Method(server(self), client(self), replace(CARD, gradients=(Gradients(), head_only)))
 
 
 def head(settings: FedRep, layers: Layers) -> slice:
@@ -135,6 +137,7 @@ CARD = Card(
     headline=("personal", "received"),
     keeps="its head",
     joining=("a newcomer's head starts from the initial one; unseen: fits its head to the standing shared layers"),
+    gradients=(Gradients(),),
     departures=(
         "weights n_i / n over the cohort, so that with all layers shared this is FedAvg",
         "judged with the head fitted to the received layers; published code fits all heads once, at the end",

@@ -36,6 +36,7 @@ from pomona.methods.base import (
 )
 from pomona.methods.fedrep import insert, upper, without
 from pomona.objective.cohort import Cohort
+from pomona.privacy.plan import Gradients
 from pomona.settings import Settings
 
 
@@ -94,6 +95,7 @@ CARD = Card(
     joining=(
         "a newcomer's lower layers start from the initial ones; unseen: trains them under the standing shared layers"
     ),
+    gradients=(Gradients(),),
     departures=(
         "weights n_i / n over the cohort; published code averages uniformly",
         "starts from the run's initial model; published code from a trained FedAvg model",

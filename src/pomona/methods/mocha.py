@@ -43,6 +43,7 @@ from pomona.methods.base import (
 )
 from pomona.methods.separate import start
 from pomona.objective.cohort import Cohort
+from pomona.privacy.plan import Gradients
 from pomona.settings import Settings
 
 
@@ -129,6 +130,7 @@ CARD = Card(
         "sums run over the members; a newcomer starts from the initial model, its place at the server from "
         "the mean last layer; unseen: as a newcomer, sent to nobody"
     ),
+    gradients=(Gradients(),),
     departures=(
         "a surrogate for networks: the dual solver of the paper is for linear models",
         'Omega is fixed and centring; omega = "published" is the constant matrix of the published code',

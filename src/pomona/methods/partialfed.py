@@ -48,6 +48,7 @@ from pomona.methods.base import (
 from pomona.methods.fedrep import upper
 from pomona.objective.batches import Batch
 from pomona.objective.cohort import Cohort
+from pomona.privacy.plan import Gradients
 from pomona.rng import stream
 from pomona.settings import Settings
 
@@ -66,7 +67,8 @@ class PartialFed(Settings):
     def method(self) -> Method:
         """The two halves."""
         if self.rule == "adaptive":
-            return Method(server(), adaptive(self.temperature), CARD)
+            card = replace(CARD, gradients=(Gradients(), Gradients(purpose="strategy")))
+            return Method(server(), adaptive(self.temperature), card)
         return Method(server(), fixed(self.rule), CARD)
 
 
@@ -200,6 +202,7 @@ CARD = Card(
     joining=(
         "a newcomer starts from the global model and even gates; unseen: as a newcomer, under the standing global model"
     ),
+    gradients=(Gradients(),),
     departures=(
         "a reconstruction: no code was published",
         "4/5 of each batch for the weights, 1/5 for the gates; constant temperature; the logits' rate is lr",

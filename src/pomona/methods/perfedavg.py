@@ -43,6 +43,7 @@ from pomona.methods.base import (
 )
 from pomona.objective.batches import Batch
 from pomona.objective.cohort import Cohort
+from pomona.privacy.plan import Gradients
 from pomona.settings import Settings
 
 RADIUS = 0.01
@@ -58,7 +59,8 @@ class PerFedAvg(Settings):
 
     def method(self) -> Method:
         """The two halves."""
-        return Method(averaging(), client(self), CARD)
+        curvature = (Gradients(per_batch=2, purpose="curvature"),) if self.order == "hf" else ()
+        return Method(averaging(), client(self), replace(CARD, gradients=(*CARD.gradients, *curvature)))
 
 
 def client(settings: PerFedAvg) -> Client:
@@ -115,6 +117,11 @@ CARD = Card(
     headline=("personal", "received"),
     keeps="nothing",
     joining="a newcomer starts from the global model; unseen: trains on from the standing global model",
+    gradients=(
+        Gradients(),
+        Gradients(purpose="adaptation"),
+        Gradients(purpose="finetuning", epochs=1, evaluates=True),
+    ),
     departures=(
         "weights n_i / n over the cohort, so that alpha = 0 is FedAvg",
         "adapts on training data; published code on test data",

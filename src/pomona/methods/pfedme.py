@@ -42,6 +42,7 @@ from pomona.methods.base import (
     velocities,
 )
 from pomona.objective.cohort import Cohort
+from pomona.privacy.plan import Gradients
 from pomona.settings import Settings
 
 
@@ -62,7 +63,8 @@ class PFedMe(Settings):
 
     def method(self) -> Method:
         """The two halves."""
-        return Method(server(self.beta), client(self), CARD)
+        card = replace(CARD, gradients=(Gradients(per_batch=self.inner_steps),))
+        return Method(server(self.beta), client(self), card)
 
 
 def server(beta: float) -> Server:
@@ -110,6 +112,7 @@ CARD = Card(
     headline=("personal", "trained"),
     keeps="nothing",
     joining="a newcomer starts from the global model; unseen: trains on from the standing global model",
+    gradients=(Gradients(),),
     departures=(
         "theta goes on from the batch before, as in published code; the paper leaves the solver open",
         "weight decay is the run's, where published code decays theta by 0.001",

@@ -43,6 +43,7 @@ from pomona.methods.base import (
     velocities,
 )
 from pomona.objective.cohort import Cohort
+from pomona.privacy.plan import Gradients
 from pomona.settings import Settings
 
 
@@ -134,6 +135,7 @@ CARD = Card(
     headline=("global", "received"),
     keeps="its control variate (1 model)",
     joining="c is the mean over the members: a leaver takes its own term along, a newcomer brings 0",
+    gradients=(Gradients(),),
     plain_steps=True,
     departures=(
         "momentum is refused: option II reads the gradient off the distance that plain SGD goes",

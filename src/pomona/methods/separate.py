@@ -12,6 +12,7 @@ from torch import Tensor
 from pomona.federation.round import Roster, Round
 from pomona.methods.base import Card, Client, Info, Initial, Method, Received, Uplink, sgd, silent
 from pomona.objective.cohort import Cohort
+from pomona.privacy.plan import Gradients
 from pomona.settings import Settings
 
 
@@ -46,4 +47,5 @@ CARD = Card(
     headline=("personal", "trained"),
     keeps="its model",
     joining="a newcomer starts from the initial model; unseen: trains it alone",
+    gradients=(Gradients(),),
 )

@@ -43,7 +43,8 @@ class ParameterSpace:
     ``trained`` is the length of a row of parameters, which is all that a method handles. ``size`` is that of a whole
     row: with ``buffers="average"`` the floating-point buffers (BatchNorm statistics) stand behind the parameters of a
     model that was received from all. A row without them is evaluated with statistics estimated on the client's own
-    training data; with ``"local"`` every row is. ``layers`` are slices of a row, one a layer from input to output.
+    training data; with ``"local"`` every row is. ``layers`` are slices of a row, one a layer from input to output;
+    ``padding`` those that no gradient reaches: the vectors of padding tokens.
     """
 
     def __init__(self, module: nn.Module, buffers: Buffers = "local") -> None:
@@ -53,6 +54,7 @@ class ParameterSpace:
         self.buffers = self._entries(moving, self.trained) if buffers == "average" else ()
         self.size = self.buffers[-1].stop if self.buffers else self.trained
         self.layers = self._slices(module)
+        self.padding = self._padding(module)
         self.has_statistics = bool(moving)
         if not self.trained:
             raise ConfigError("the model has no parameters to train; choose another model.name")
@@ -80,6 +82,15 @@ class ParameterSpace:
     def statistics_in(self, rows: Tensor) -> tuple[Entry, ...]:
         """The buffers that rows (..., d) hold: all of the space's, or none where rows end with the parameters."""
         return self.buffers if rows.shape[-1] > self.trained else ()
+
+    def _padding(self, module: nn.Module) -> tuple[slice, ...]:
+        places, slices = {e.name: e.start for e in self.parameters}, []
+        for path, part in module.named_modules():
+            start = places.get(f"{path}.weight".lstrip("."))
+            if isinstance(part, nn.Embedding | nn.EmbeddingBag) and part.padding_idx is not None and start is not None:
+                first = start + part.padding_idx * part.embedding_dim
+                slices.append(slice(first, first + part.embedding_dim))
+        return tuple(slices)
 
     @property
     def entries(self) -> tuple[Entry, ...]:

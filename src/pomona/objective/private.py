@@ -133,6 +133,8 @@ class PrivateObjective:
                     torch.default_generator.manual_seed(vault.forward_seed(draw, W[k]))
                     losses[k], total = self.clipped_sum(W[k], index)
                 G[k] = vault.release(draw, W[k], total) / min(draw.size, draw.n)
+                for part in self._space.padding:
+                    G[k, part] = 0  # what has no gradient needs no noise
         return (losses if self.shows_losses else torch.zeros_like(losses)), G
 
     def clipped_sum(self, row: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
@@ -145,7 +147,7 @@ class PrivateObjective:
             for entry in self._space.parameters:
                 entry.view(P).copy_(parts[entry.name])
             P[len(part) :] = 0
-            total += mechanism.clipped(P, self._settings.max_grad_norm).sum(0, dtype=torch.float64)
+            total += mechanism.clipped(P, self._settings.max_grad_norm).sum(0)
             loss = loss + values[: len(part)].sum() / len(index)
         return loss, total
 

@@ -15,6 +15,7 @@ RELEASES: Mapping[str, str] = {
     "shared-samples": "samples that every client receives as they are",
     "feature-moments": "mean and standard deviation of each column over all clients' rows",
     "vocabulary": "the words of all clients' training texts",
+    "class-names": "the names of the classes, found in all clients' rows, those for testing included",
     "unlimited-epsilon": "as much privacy as the rounds take: epsilon_budget is not set",
 }
 
@@ -25,28 +26,33 @@ OWN: Mapping[str, tuple[str, ...]] = {
 }
 REMEDIES: Mapping[str, str] = {
     "output-criterion": "set method.transfer_weight=0",
+    "class-names": "name them in data.classes",
     "unlimited-epsilon": "set privacy.epsilon_budget",
     "validation-losses": "take a method that judges no models, such as apple",
     "shared-samples": "take fedavg",
 }
 
 
-def uncovered(settings: Privacy, method: Settings, kind: str = "image") -> tuple[str, ...]:
+def uncovered(settings: Privacy, method: Settings, kind: str = "image", classes_found: bool = False) -> tuple[str, ...]:
     """Names of the releases that a run makes past the mechanism.
 
     Args:
         settings: the run's privacy.
         method: the method's settings.
         kind: of the data, as in ``Dataset``: "image", "table" or "text".
+        classes_found: whether the class names come from the data, and neither from the settings nor an agreement.
     """
     names = ["sample-counts", "metrics", *OWN.get(getattr(method, "name", ""), ())]
     if getattr(method, "transfer_weight", 0):
         names.append("output-criterion")
     names += {"table": ["feature-moments"], "text": ["vocabulary"]}.get(kind, [])
+    names += ["class-names"] if classes_found else []
     return (*names, *(("unlimited-epsilon",) if settings.epsilon_budget is None else ()))
 
 
-def check(settings: Privacy, method: Settings, sizes: Sequence[int], kind: str = "image") -> None:
+def check(
+    settings: Privacy, method: Settings, sizes: Sequence[int], kind: str = "image", classes_found: bool = False
+) -> None:
     """Refuse what is neither covered nor acknowledged.
 
     Args:
@@ -54,6 +60,7 @@ def check(settings: Privacy, method: Settings, sizes: Sequence[int], kind: str =
         method: the method's settings.
         sizes: training samples per client.
         kind: of the data, as in ``uncovered``.
+        classes_found: as in ``uncovered``.
 
     Raises:
         ConfigError: names every release and its remedy; or delta is too large for a client, a name is unknown, or the
@@ -73,7 +80,7 @@ def check(settings: Privacy, method: Settings, sizes: Sequence[int], kind: str =
             f"privacy.delta = {settings.delta} is not below 1 / {largest}, one over the samples of the largest client; "
             f"set at most {0.1 / largest:.1g}"
         )
-    missing = [name for name in uncovered(settings, method, kind) if name not in settings.acknowledge]
+    missing = [name for name in uncovered(settings, method, kind, classes_found) if name not in settings.acknowledge]
     if missing:
         raise ConfigError(
             "not covered by privacy: "

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-BELOW = 1 - 2**-20  # more than the rounding of float32 can add to a norm
+BELOW = 1 - 2**-20  # more than rounding can add to a norm
 
 
 def steps(n: int, size: int, share: float = 1.0) -> int:
@@ -30,13 +30,14 @@ def poisson(n: int, size: int, generator: np.random.Generator) -> NDArray[np.int
 
 
 def clipped(P: Tensor, C: float) -> Tensor:
-    """Per-sample gradients (b, d) scaled to norm below C where they exceed it; zeros where one is not finite.
+    """Per-sample gradients (b, d) scaled to norm below C where they exceed it, float64; zeros where one is not finite.
 
-    A non-finite gradient is dropped inside the mechanism: norm 0 is allowed to any sample.
+    A non-finite gradient is dropped inside the mechanism: norm 0 is allowed to any sample. Factors and products are
+    float64: in float32 the factor of a huge gradient is subnormal, and its rounding lets more than C through.
     """
     norms = torch.linalg.vector_norm(P, dim=1, dtype=torch.float64)
-    factors = (C * BELOW / norms).clamp(max=1.0).to(P)
-    return torch.where(norms.isfinite().unsqueeze(1), P * factors.unsqueeze(1), 0)
+    factors = (C * BELOW / norms).clamp(max=1.0)
+    return torch.where(norms.isfinite().unsqueeze(1), P.double() * factors.unsqueeze(1), 0)
 
 
 def gaussian(d: int, generator: np.random.Generator) -> Tensor:

@@ -1,74 +1,65 @@
-"""What training will cost before it begins: how many gradients each method takes, and the epsilon that follows."""
+"""What training will cost before it begins: the gradients that a method says it takes, and the epsilon that follows."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from pomona.privacy.accounting import Event, combined, epsilon
 from pomona.privacy.mechanism import rate, steps
 from pomona.privacy.settings import Privacy
-from pomona.settings import Settings
 
 
 @dataclass(frozen=True)
-class Passes:
-    """In each of ``rounds`` rounds ``epochs`` over the data, with ``calls`` gradients on each batch."""
+class Gradients:
+    """The most that a method asks of a client's training data, in one kind of pass; its card lists all kinds.
 
-    rounds: int
-    epochs: int
-    calls: int = 1
+    Attributes:
+        per_batch: gradients on each batch: they tell more of the same samples, not of newly drawn ones.
+        purpose: the random stream of the batches; kinds of one purpose meet on the same batches.
+        epochs: passes over the data in a round; the run's ``local_epochs`` if None.
+        evaluates: only an evaluation takes them: as often as rounds are evaluated, and once after the last.
+        once: in one round of the run alone.
+        noised: False for gradients that privacy does not reach.
+    """
+
+    per_batch: int = 1
+    purpose: str = "training"
+    epochs: int | None = None
+    evaluates: bool = False
+    once: bool = False
+    noised: bool = True
+
+    def passes(self, epochs: int, rounds: int) -> int:
+        """Passes over the data in a run of so many rounds, each of so many local epochs."""
+        times = 1 if self.once else rounds + self.evaluates
+        return times * (epochs if self.epochs is None else self.epochs)
 
 
-def passes(method: Settings, epochs: int, rounds: int) -> tuple[Passes, ...]:
-    """The most that a method asks of a client's data in ``rounds`` rounds of ``epochs`` local epochs.
+def projected(
+    settings: Privacy, n: int, size: int, asked: Iterable[Gradients], epochs: int, rounds: int
+) -> Counter[Event]:
+    """The history that a method's gradients make at a client with n samples and batches of ``size``.
 
     Evaluation that trains is included, as if every round and the last models were evaluated.
     """
-    name = str(getattr(method, "name", ""))
-    inner = name.removesuffix("+ala")
-    # ALA's epochs go over one batch order: all of the first stage's calls meet on the same batches.
-    stage = (Passes(1, 1, _number(method, "stage_epochs", 0)), Passes(rounds, 1))
-    return (*_own(inner, method, epochs, rounds), *(stage if inner != name or name == "fedala" else ()))
-
-
-def _own(name: str, method: Settings, epochs: int, rounds: int) -> tuple[Passes, ...]:
-    once = Passes(rounds, epochs)
-    match name:
-        case "fedavg-ft" | "fedavg-c" | "fedprox-ft" | "fedprox-c":
-            return (once, Passes(rounds + 1, _number(method, "finetune_epochs", epochs)))
-        case "apfl":
-            return (Passes(rounds, epochs, 2),)
-        case "ditto":  # both models see the same batches
-            low, high = sorted((epochs, _number(method, "personal_epochs", epochs)))
-            return (Passes(rounds, low, 2), Passes(rounds, high - low))
-        case "fedrep":
-            return (once, Passes(rounds + 1, _number(method, "head_epochs", epochs)))
-        case "per-fedavg":
-            curvature = (Passes(rounds, epochs, 2),) if getattr(method, "order", "") == "hf" else ()
-            return (once, once, Passes(rounds + 1, 1), *curvature)
-        case "pfedme":
-            return (Passes(rounds, epochs, _number(method, "inner_steps", 1)),)
-    return (once,)
-
-
-def _number(method: Settings, key: str, default: int) -> int:
-    value = getattr(method, key, None)
-    return default if value is None else int(value)
-
-
-def projected(settings: Privacy, n: int, size: int, ahead: Iterable[Passes]) -> Counter[Event]:
-    """The history that passes make at a client with n samples and batches of ``size``."""
     history: Counter[Event] = Counter()
-    for p in ahead if n else ():
-        if p.calls:
-            event = Event(combined([settings.noise_multiplier] * p.calls), rate(n, size))
-            history[event] += p.rounds * p.epochs * steps(n, size)
-    return history
+    kinds = defaultdict(list)
+    for g in asked if n else ():
+        kinds[g.purpose].append(
+            (g.passes(epochs, rounds), [settings.noise_multiplier if g.noised else 0.0] * g.per_batch)
+        )
+    for same in kinds.values():
+        before = 0
+        for passes in sorted({passes for passes, _ in same}):
+            sigmas = [sigma for count, each in same for sigma in each if count >= passes]
+            if sigmas:
+                history[Event(combined(sigmas), rate(n, size))] += (passes - before) * steps(n, size)
+            before = passes
+    return +history
 
 
-def projected_epsilon(settings: Privacy, method: Settings, n: int, size: int, epochs: int, rounds: int) -> float:
+def projected_epsilon(
+    settings: Privacy, asked: Iterable[Gradients], n: int, size: int, epochs: int, rounds: int
+) -> float:
     """What a run costs at most a client with n samples that takes part in every round."""
-    unnoised = getattr(method, "transfer_weight", 0)
-    if n and unnoised:
-        return float("inf")
-    return epsilon(settings, projected(settings, n, size, passes(method, epochs, rounds)))
+    return epsilon(settings, projected(settings, n, size, asked, epochs, rounds))

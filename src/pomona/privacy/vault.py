@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pomona.errors import ConfigError, PrivacyError
+from pomona.errors import BudgetError, ConfigError, PrivacyError
 from pomona.federation.durable import sync
 from pomona.privacy.accounting import Budget, epsilon
 from pomona.privacy.ledger import Draw, Entry, Head, Ledger, Position
@@ -81,7 +81,7 @@ class Vault:
             total: sum of gradients clipped to the settings' norm.
 
         Raises:
-            PrivacyError: the release would exceed the budget; it is neither made nor entered.
+            BudgetError: the release would exceed the budget; it is neither made nor entered.
             StorageError: the ledger cannot be written.
         """
         name = self._name(draw, question, total)
@@ -107,10 +107,10 @@ class Vault:
 
     def _spend(self, entry: Entry) -> None:
         if not self._budget.allows(self.ledger.history(entry)):
-            raise PrivacyError(
+            raise BudgetError(
                 f"client {self.client}, round {entry.draw.round}, step {entry.draw.step}: another release would exceed "
                 f"privacy.epsilon_budget = {self.settings.epsilon_budget} ({self.spent():.4g} spent); "
-                "raise it, or stop here"
+                "raise it and go on with --resume, or stop here"
             )
         self.ledger.append(entry)
 

@@ -56,5 +56,5 @@ def scenario(silo: SiloFile, federation: Federation, method: MethodSettings | No
     dataset = agreed(read(settings.data), federation.task)
     partition = divide(dataset, settings.data, settings.partition, 1, settings.seed)
     own = Scenario(settings, dataset, partition)
-    own.check()
+    own.check(agreed=True)
     return own

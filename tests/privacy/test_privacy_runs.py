@@ -1,0 +1,84 @@
+"""Whole runs with privacy: what they will cost is said beforehand, and running out of budget ends nothing else."""
+
+import numpy as np
+import pytest
+
+import pomona
+from pomona.errors import ConfigError, PrivacyError
+from pomona.scenario import Scenario
+from pomona.simulate import Silent
+from problems import tiny
+
+PRIVATE = {
+    "noise_multiplier": 1.0,
+    "max_grad_norm": 1.0,
+    "delta": 1e-3,
+    "acknowledge": ["sample-counts", "metrics"],
+    "seed": 1,
+}
+
+
+class Notes(Silent):
+    """Remembers what is said."""
+
+    def __init__(self):
+        self.said = []
+
+    def note(self, text):
+        self.said.append(text)
+
+
+def config(budget, **over):
+    return tiny("fedavg", privacy={**PRIVATE, "epsilon_budget": budget}, **over)
+
+
+def test_the_projection_counts_the_rounds_of_the_unseen():
+    """Client 3 trains 10 rounds alone where the others train 2: it costs what 10 rounds do, and no more is spent."""
+    unseen = {"unseen": [3], "adapt_rounds": 10}
+    run = config(1e6, rounds=2, membership=unseen)
+    said = Scenario.prepare(run).epsilons()
+    assert said[3] == pytest.approx(Scenario.prepare(config(1e6, rounds=10)).epsilons()[3])
+    spent = pomona.run(run).summary["privacy"]["clients"]
+    assert spent == pytest.approx(said, rel=1e-9)
+
+
+def test_an_unseen_client_that_runs_out_is_left_without_a_model_and_the_run_ends_well(tmp_path):
+    run = config(1e6, rounds=2)
+    enough = max(Scenario.prepare(run).epsilons()) * 1.05
+    notes = Notes()
+    unseen = {"unseen": [0, 3], "adapt_rounds": 40}
+    result = pomona.run(config(enough, rounds=2, membership=unseen), tmp_path / "r", watcher=notes)
+    assert [sum(f"client {i}, which was never trained with" in text for text in notes.said) for i in (0, 3)] == [1, 1]
+    assert sorted(f.name for f in (tmp_path / "r/models").iterdir()) == [
+        "client-01.safetensors",
+        "client-02.safetensors",
+    ]
+    assert max(result.summary["privacy"]["clients"]) <= enough
+
+
+def test_the_remedy_that_the_error_names_works(tmp_path):
+    """A run that stopped at its budget goes on with a larger one, and ends as if it had had that from the start."""
+    whole = pomona.run(config(1e6))
+    little = max(Scenario.prepare(config(1e6, rounds=2)).epsilons()) * 1.001
+    with pytest.raises(PrivacyError, match="raise it and go on with --resume"):
+        pomona.run(config(little), tmp_path / "r")
+    again = pomona.run(config(1e6), tmp_path / "r", resume=True)
+    assert again.summary["privacy"] == whole.summary["privacy"]
+    assert again.evaluations == whole.evaluations
+
+
+def test_class_names_found_in_the_data_are_a_release(tmp_path):
+    draw = np.random.default_rng(0)
+    lines = [f"{a:.3f},{b:.3f},{'ill' if a > 0 else 'well'}" for a, b in draw.normal(size=(80, 2))]
+    (tmp_path / "t.csv").write_text("a,b,state\n" + "\n".join(lines) + "\n")
+    own = {"name": "csv", "path": str(tmp_path / "t.csv"), "label_column": "state"}
+    base = {
+        "privacy": {**PRIVATE, "epsilon_budget": 1e6, "acknowledge": ["sample-counts", "metrics", "feature-moments"]}
+    }
+    small = {"data": own, "clients": 2, "partition": {"name": "iid"}}
+    with pytest.raises(ConfigError, match=r"class-names .*name them in data\.classes"):
+        Scenario.prepare(tiny("fedavg", **base, **small))
+    named = {**small, "data": {**own, "classes": ["ill", "well"]}}
+    Scenario.prepare(tiny("fedavg", **base, **named))
+    base["privacy"]["acknowledge"].append("class-names")
+    Scenario.prepare(tiny("fedavg", **base, **small))
