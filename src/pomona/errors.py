@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import ClassVar
 
+SHORT = 12  # names that a message can list
+
 
 class PomonaError(Exception):
     """A mistake or a fault that has a remedy; the message names both, in one line.
@@ -102,7 +104,13 @@ class ProtocolError(PomonaError):
 
 
 def near(name: str, known: Iterable[str]) -> str:
-    """A closing half sentence for an unknown name: the nearest known ones, or all of them."""
+    """A closing half sentence for an unknown name: the nearest known ones, or all of them.
+
+    Near in letters may be far in sense, so that a short choice is shown as a whole.
+    """
     names = sorted(known)
     close = get_close_matches(name, names, n=3, cutoff=0.6)
-    return f"did you mean {' or '.join(close)}?" if close else f"known: {', '.join(names)}"
+    every = f"known: {', '.join(names)}"
+    if not close:
+        return every
+    return f"did you mean {' or '.join(close)}?" + (f" {every}" if len(close) < len(names) <= SHORT else "")

@@ -31,6 +31,7 @@ from pomona.objective.stacked import StackedObjective
 from pomona.partition import divide
 from pomona.partition.divergence import label_counts
 from pomona.partition.partition import Partition
+from pomona.partition.remarks import remarks
 from pomona.partition.turns import apply_turns
 from pomona.privacy.plan import projected_epsilon
 from pomona.rng import number
@@ -105,6 +106,11 @@ class Scenario:
                 f"{', '.join(lone)}: one training sample, but {self.config.model.name}'s {layer} normalises over "
                 "a batch; give at least 2 samples a client, or take a model without BatchNorm"
             )
+
+    @property
+    def remarks(self) -> list[str]:
+        """What is odd about the data and their division, a line each, for people."""
+        return remarks(self.dataset, self.partition, self.names)
 
     @property
     def names(self) -> list[str]:

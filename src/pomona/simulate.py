@@ -84,6 +84,8 @@ def simulate(
     require_possible(scenario)
     watcher = watcher or Silent()
     _note_slow(scenario.config, watcher)
+    for remark in scenario.remarks:
+        watcher.note(remark)
     if scenario.choice.reason:
         watcher.note(scenario.choice.reason)
     _note_unused(scenario, watcher)

@@ -2,6 +2,7 @@
 
 import tomllib
 from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
@@ -107,9 +108,25 @@ def shown(value: object) -> str:
 
 
 def _nearest(key: str, known: Iterable[str]) -> str:
-    """Near names of an unknown key: those spelt like it, here or in another section."""
-    here = [k for k in known if k.rpartition(".")[2] == key.rpartition(".")[2]]
-    return f"did you mean {' or '.join(sorted(here))}?" if here else near(key, known)
+    """Near names of an unknown key: the same in another section, or those like it in its own, or all of its own.
+
+    Sections are not compared: every key of a section shares its name, and would be near for that alone.
+    """
+    known = list(known)
+    section, dot, last = key.rpartition(".")
+    here = [k for k in known if k.rpartition(".")[2] == last]
+    if here:
+        return f"did you mean {' or '.join(sorted(here))}?"
+    own = {k.removeprefix(f"{section}.") for k in known if k.startswith(f"{section}.")} if dot else _tops(known)
+    close = get_close_matches(last, sorted(own), n=3, cutoff=0.6)
+    if close:
+        return f"did you mean {' or '.join(section + dot + name for name in close)}?"
+    return f"{section or 'the top level'} has {', '.join(sorted(own))}"
+
+
+def _tops(known: Iterable[str]) -> set[str]:
+    """The keys and the sections of the top level."""
+    return {k.partition(".")[0] for k in known}
 
 
 def keys(tree: Tree, kind: type[Settings], choices: Choices) -> list[str]:

@@ -172,6 +172,50 @@ def test_data_are_listed_and_shown_before_any_training(capsys, tmp_path):
     assert json.loads(out)["partition_sha256"] == about["partition_sha256"]
 
 
+def test_data_show_names_classes_and_says_what_is_odd(capsys, tmp_path):
+    rows = ["a,site,y", *(f"{k},{'[/x]' if k % 2 else 'B'},{'no' if k < 50 else '[red]yes'}" for k in range(60))]
+    (tmp_path / "t.csv").write_text("\n".join([*rows, "1,lonely,no"]) + "\n")
+    words = (f"data.path={tmp_path / 't.csv'}", "data.label_column=y", "data.client_column=site")
+    code, out, _ = call(capsys, "data", "show", "--data", "csv", *words)
+    assert code == 0
+    assert "Rows of each class" in out
+    assert "[red]yes" in out
+    assert "[/x]" in out
+    assert "note: 1 of 3 clients have no test rows and are in no mean: lonely" in out
+    code, out, _ = call(capsys, "data", "show", "--data", "csv", *words, "--json")
+    about = json.loads(out)
+    assert [row["class"] for row in about["targets_by_part"]] == ["[red]yes", "no"]
+    assert sum(row[part] for row in about["targets_by_part"] for part in about["sizes"]) == 61
+    assert about["notes"] == ["1 of 3 clients have no test rows and are in no mean: lonely"]
+
+
+@pytest.mark.parametrize(
+    ("targets", "names", "shown"),
+    [
+        ("multilabel", ["Edema", "Hernia"], ["Rows of each label", "Edema", "Hernia", "flags that are the same"]),
+        ("multilabel", [], ["Rows of each label", "label 0", "label 1"]),
+        ("regression", ["mm", "kg"], ["Targets", "mm", "kg"]),
+    ],
+)
+def test_data_show_names_labels_and_targets(capsys, tmp_path, targets, names, shown):
+    y = np.column_stack([np.arange(40) % 2, np.zeros(40)]) + (targets == "regression") * 0.5
+    np.savez(tmp_path / "a.npz", x=np.random.default_rng(0).random((40, 3)), y=y)
+    words = (f"data.path={tmp_path / 'a.npz'}", f"data.targets={targets}", f"data.classes={names}", "clients=2")
+    code, out, _ = call(capsys, "data", "show", "--data", "npz", *words)
+    assert code == 0
+    assert all(word in out for word in shown)
+
+
+def test_a_run_says_at_its_start_what_is_odd(capsys, tmp_path):
+    np.savez(tmp_path / "a.npz", x=np.random.default_rng(0).random((40, 3)), y=np.full(40, 1))
+    words = (f"data.path={tmp_path / 'a.npz'}", "clients=2", "rounds=1", "lr=0.1", "model=logistic", "--no-report")
+    code, _, err = call(capsys, "run", "fedavg", "--data", "npz", *words, "--out", tmp_path / "run")
+    assert code == 0
+    said = " ".join(err.split())
+    assert "note: all rows are of class 1: there is nothing to learn, and accuracy is 100 %" in said
+    assert "note: no row is of class 0; numbers of classes start at 0" in said
+
+
 def test_the_demo_compares_four_methods(capsys, tmp_path, monkeypatch):
     monkeypatch.setattr("pomona.cli.training.DEMO", {**DEMO, "rounds": 2})
     began = time.monotonic()

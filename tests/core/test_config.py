@@ -243,6 +243,29 @@ def test_settings_are_plain_json():
 
 def test_near_names_fall_back_to_all():
     assert near("zzz", ["b", "a"]) == "known: a, b"
+    assert near("unet", ["lenet", "mlp"]) == "did you mean lenet? known: lenet, mlp"  # near in letters only
+    assert near("lenett", [f"vgg{k}" for k in range(40)] + ["lenet"]) == "did you mean lenet?"
+
+
+@pytest.mark.parametrize(
+    ("key", "advice"),
+    [
+        ("data.augment", "data has classes, "),
+        ("model.pretrained", "model has "),
+        ("optimizer", "the top level has batch_size, "),
+        ("model.hiden", "did you mean model.hidden?"),
+        ("data.drop_column", "did you mean data.drop_columns"),
+        ("rouns", "did you mean rounds?"),
+        ("dat", "did you mean data?"),
+        ("data.rounds", "did you mean rounds?"),
+    ],
+)
+def test_an_unknown_key_is_not_answered_with_a_neighbour_of_another_meaning(key, advice):
+    section, _, last = key.rpartition(".")
+    with pytest.raises(ConfigError) as caught:
+        resolve({section: {last: 1}} if section else {last: 1})
+    assert f"unknown key {key!r}; {advice}" in str(caught.value)
+    assert ("did you mean" in str(caught.value)) == ("did you mean" in advice)
     assert "apple" in near("aple", ["apple", "fedavg"])
 
 

@@ -60,6 +60,11 @@ def test_what_cannot_be(tmp_path):
             read(settings)
     for files, message in (
         ((one, ClientFiles(name="two", train=tmp_path / "no.npz")), "cannot read .*no.npz"),
+        ((one, ClientFiles(name="two", train=tmp_path)), "is a folder; images of a client come as one .npz"),
+        (
+            (ClientFiles(name="a", train=tmp_path / "no.npz"), ClientFiles(name="b", train=tmp_path / "nor.npz")),
+            "data.clients has 2 problems: .*no.npz.*nor.npz",
+        ),
         ((one, one), "two clients have the same name"),
     ):
         with pytest.raises(DataError, match=message):

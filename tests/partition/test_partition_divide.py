@@ -65,7 +65,7 @@ def test_a_client_with_one_row_trains_on_it():
 
 
 def test_a_client_without_training_rows_is_named():
-    with pytest.raises(DataError, match=r"client \d has no training rows; use fewer clients"):
+    with pytest.raises(DataError, match=r"client \d has no training rows; every class is dealt out in equal shares"):
         divided(table([3, 0], [3, 0]), Iid(), 4)
     with pytest.raises(DataError, match="no training rows"):
         divided(table([0], [0]), Iid(), 1)

@@ -1,13 +1,20 @@
 """``pomona data list`` and ``pomona data show``: the scenario before any training."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
+from pomona.bounds import plain
 from pomona.cli.words import config_of, emit, option, out, table
 
+if TYPE_CHECKING:
+    from pomona.scenario import Scenario
+
 Json = Annotated[bool, Parameter(name="--json", negative="", help="machine-readable output")]
+MOST = 100  # classes shown; --json has all
+PARTS = ("train", "validation", "test")
+WORDS = {"classes": "class", "multilabel": "label", "regression": "target"}
 
 
 def list_(
@@ -65,25 +72,50 @@ def show(
     rows: list[Any] = [
         {
             "client": name,
-            **{part: about["sizes"][part][i] for part in ("train", "validation", "test")},
+            **{part: about["sizes"][part][i] for part in PARTS},
             **({"group": about["groups"][i]} if about["groups"] else {}),
             **({"emd": distance[i], "effective_classes": spread[i]} if classes else {}),
-            **({"labels": " ".join(str(c) for c in counts[i])} if counts is not None and len(counts[i]) <= 20 else {}),
+            **({"rows_by_class": " ".join(map(str, counts[i]))} if counts is not None and len(counts[i]) <= 20 else {}),
         }
         for i, name in enumerate(about["clients"])
     ]
+    targets = _targets(scenario)
     written = _pictures(about, out_) if out_ and classes else []
     if save:
         with writing(save):
             scenario.partition.save(save)
         written.append(save)
     if json:
-        emit({**about, "emd": distance, "effective_classes": spread, "written": written})
+        own = {"emd": distance, "effective_classes": spread, "targets_by_part": targets, "notes": scenario.remarks}
+        emit({**about, **own, "written": written})
         return
     out.print(table(rows, f"{scenario.dataset.name}, {config.partition.name}, seed {config.seed}"))
+    out.print()
+    more = f", the first {MOST} of {len(targets)}" if len(targets) > MOST else ""
+    what = "Targets" if about["targets"] == "regression" else f"Rows of each {WORDS[about['targets']]}"
+    out.print(table(targets[:MOST], what + more))
+    for remark in scenario.remarks:
+        out.print(f"note: {plain(remark)}", highlight=False, markup=False)
     out.print(f"data {about['data']['fingerprint'][:16]}, partition {scenario.partition.sha256[:16]}", highlight=False)
     for path in written:
         out.print(f"written  {path}", highlight=False)
+
+
+def _targets(scenario: "Scenario") -> list[dict[str, Any]]:
+    """The names of classes, labels or targets; of classes and labels also the rows that have them, in each part."""
+    import numpy as np
+
+    data, word = scenario.dataset, WORDS[scenario.targets]
+    names = data.classes or data.labels or tuple(f"{word} {k}" for k in range(data.n_outputs))
+    named = [{"number": k, word: name} for k, name in enumerate(names)]
+    if scenario.targets == "regression":
+        return named
+    for part in PARTS:
+        y = data.y[np.concatenate([getattr(c, part) for c in scenario.partition.clients])]
+        counts = np.bincount(y.astype(np.int64), minlength=len(names)) if data.classes else y.sum(axis=0)
+        for row, count in zip(named, counts, strict=True):
+            row[part] = int(count)
+    return named
 
 
 def _pictures(about: dict[str, Any], folder: Path) -> list[Path]:

@@ -49,7 +49,8 @@ def talk(text: str) -> None:
 
 def table(rows: Sequence[Mapping[str, Any]], title: str | None = None) -> Table:
     """A terminal table of equal records; numbers to the right. Text from elsewhere is shown and never obeyed."""
-    drawn = Table(title=title, title_justify="left", header_style="bold", box=None, pad_edge=False)
+    shown = Text(plain(title)) if title else None
+    drawn = Table(title=shown, title_justify="left", header_style="bold", box=None, pad_edge=False)
     for name in rows[0] if rows else ():
         numeric = all(isinstance(r[name], int | float | None) for r in rows)
         heading = Text(plain(name.replace("_", " ") if name.isidentifier() else name))

@@ -8,8 +8,10 @@ import numpy as np
 
 from pomona.data import npz, table, text
 from pomona.data.dataset import Dataset, Owners
+from pomona.data.problems import refuse
 from pomona.data.settings import DataSettings
-from pomona.errors import ConfigError
+from pomona.data.stored import file
+from pomona.errors import ConfigError, DataError
 
 Reader = Callable[[Sequence[Path], int, DataSettings], tuple[Dataset, tuple[int, ...]]]
 
@@ -44,9 +46,22 @@ def read(settings: DataSettings) -> Dataset:
 
 
 def _reader(paths: Sequence[Path], settings: DataSettings) -> Reader:
+    refuse("data.clients", [problem for path in paths if (problem := _fault(path))])
     kinds = {path.suffix.lower() for path in paths}
     if kinds == {".npz"}:
         return npz.read_parts
     if kinds == {".csv"}:
         return text.read_parts if settings.text_columns else table.read_parts
-    raise ConfigError(f"the files of data.clients end in {', '.join(sorted(kinds))}; give all as .npz or all as .csv")
+    named = ", ".join(sorted(kind or "no suffix" for kind in kinds))
+    raise ConfigError(f"the files of data.clients end in {named}; give all as .npz or all as .csv")
+
+
+def _fault(path: Path) -> str:
+    """What keeps a path from being read, if anything does: one line, so that all paths can be told of at once."""
+    if path.is_dir():
+        return f"{path} is a folder; images of a client come as one .npz with arrays x and y, see the guide to own data"
+    try:
+        file(path)
+    except DataError as fault:
+        return str(fault)
+    return ""

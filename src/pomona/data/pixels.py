@@ -27,7 +27,7 @@ def gathered(parts: Sequence[Stored], memory_share: float) -> NDArray[np.generic
         if part.dtype != np.uint8 or len(row) not in {2, 3} or (*row, 1)[2] not in range(1, 5):
             raise DataError(
                 f"{part.where} is {part.dtype} {part.shape}; images are uint8 (N, H, W) or (N, H, W, C), "
-                "0 to 255, with 1 to 4 channels last"
+                "0 to 255, with 1 to 4 channels last; bring others to 8 bits by one window for all of them"
             )
     height, width, channels = (*parts[0].shape[1:], 1)[:3]
     return joined(parts, (height, width, channels), np.uint8, memory_share)

@@ -79,7 +79,7 @@ def divide(dataset: Dataset, data: DataSettings, partition: PartitionSettings, c
         groups=_both(plan.groups, turns),
         turns=turns,
     )
-    check(made, dataset, f"partition {partition.name!r}")
+    check(made, dataset, f"partition {partition.name!r}", partition.remedy)
     return made
 
 

@@ -3,13 +3,14 @@
 import numpy as np
 
 from pomona.data.dataset import Dataset
+from pomona.data.problems import listed
 from pomona.errors import DataError
 from pomona.partition.partition import Partition
 
 PARTS = ("train", "validation", "test")
 
 
-def check(partition: Partition, dataset: Dataset, source: str) -> None:
+def check(partition: Partition, dataset: Dataset, source: str, remedy: str = "make the partition anew") -> None:
     """Raise DataError unless the partition is one of this data set.
 
     Every row number is within the data, each list ascends, no row is held twice, every client can train, and groups and
@@ -19,7 +20,12 @@ def check(partition: Partition, dataset: Dataset, source: str) -> None:
         partition: what is checked.
         dataset: the data it divides.
         source: who made it, to begin the message with.
+        remedy: for clients that are left without training rows.
     """
+    idle = [str(i) for i, client in enumerate(partition.clients) if not len(client.train)]
+    if idle:
+        who = f"client {idle[0]} has" if len(idle) == 1 else f"clients {listed(idle)} have"
+        raise DataError(f"{source}: {who} no training rows; {remedy}")
     taken = np.zeros(len(dataset), dtype=bool)
     for i, client in enumerate(partition.clients):
         for part in PARTS:
@@ -33,11 +39,6 @@ def check(partition: Partition, dataset: Dataset, source: str) -> None:
             if taken[rows].any():
                 raise DataError(f"{where}: row {rows[taken[rows]][0]} is held twice; make the partition anew")
             taken[rows] = True
-        if not len(client.train):
-            raise DataError(
-                f"{source}: client {i} has no training rows; use fewer clients, a less uneven partition, "
-                f"more data (data.train_limit) or another seed"
-            )
     for what, values in (("groups", partition.groups), ("turns", partition.turns)):
         if len(values) not in (0, len(partition.clients)):
             raise DataError(f"{source}: {what} has {len(values)} entries for {len(partition.clients)} clients")

@@ -11,6 +11,10 @@ class Iid(Recipe):
     """Every client gets the same share of every class (McMahan et al. 2017; the IID setting of the FedAMP paper)."""
 
     by_class = False
+    remedy = (
+        "every class is dealt out in equal shares, so use at most as many clients as the largest class has training "
+        "rows, or more data (data.train_limit)"
+    )
     name: Literal["iid"] = "iid"
 
     def plan(self, task: Task) -> Plan:

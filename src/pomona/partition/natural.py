@@ -16,6 +16,7 @@ class Natural(Recipe):
 
     by_class = False
     by_owner = True
+    remedy = "give each owner rows for training, or leave it out"
     name: Literal["natural"] = "natural"
 
     def plan(self, task: Task) -> Plan:

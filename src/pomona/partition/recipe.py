@@ -76,6 +76,9 @@ class Recipe(Settings):
 
     by_class: ClassVar[bool] = True  # the recipe needs classes; False: all rows may be one class
     by_owner: ClassVar[bool] = False  # rows are split inside each owner
+    remedy: ClassVar[str] = (  # where a client is left without training rows
+        "use fewer clients, a less uneven partition, more data (data.train_limit) or another seed"
+    )
 
     turn_groups: int = Field(
         default=0,

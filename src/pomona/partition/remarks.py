@@ -1,0 +1,66 @@
+"""What is odd about data and their division, and stops nobody: said before training, one line each."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from pomona.data.dataset import Dataset
+from pomona.data.problems import listed
+from pomona.partition.partition import Partition
+
+RARE = 5  # rows of a class that cannot be in every part of a few clients
+
+
+def remarks(dataset: Dataset, partition: Partition, names: Sequence[str]) -> list[str]:
+    """A line for each thing that figures would hide.
+
+    Files that were passed over; one class alone, classes without rows or with few, names that differ in case only, as
+    many classes as a measurement has values; flags that are the same everywhere; clients without test rows.
+
+    Args:
+        dataset: what was read.
+        partition: who holds which rows.
+        names: of the clients.
+    """
+    return [*dataset.notes, *_classes(dataset), *_flags(dataset), *_untested(partition, names)]
+
+
+def _classes(dataset: Dataset) -> list[str]:
+    classes = dataset.classes
+    if not classes:
+        return []
+    counts = np.bincount(dataset.y.astype(np.int64), minlength=len(classes))
+    found = [name for name, n in zip(classes, counts, strict=True) if n]
+    empty = [name for name, n in zip(classes, counts, strict=True) if not n]
+    rare = [f"{name} ({n})" for name, n in zip(classes, counts, strict=True) if 0 < n < RARE]
+    alike = [name for name in found if name.casefold() in {other.casefold() for other in found if other != name}]
+    lines = []
+    if len(found) == 1:
+        lines.append(f"all rows are of class {found[0]}: there is nothing to learn, and accuracy is 100 %")
+    if empty:
+        lines.append(f"no row is of class {listed(empty)}; numbers of classes start at 0")
+    if len(found) > 20 and 2 * len(found) > len(dataset):
+        lines.append(f"{len(dataset)} rows have {len(found)} classes; for measurements set data.targets = regression")
+    elif rare:
+        lines.append(f"classes with fewer than {RARE} rows: {listed(rare)}; some clients or parts will not have them")
+    if alike:
+        lines.append(f"classes that differ in capital letters only: {listed(alike)}; write them alike if they are one")
+    return lines
+
+
+def _flags(dataset: Dataset) -> list[str]:
+    """A line if some of several flags is the same in all rows."""
+    if dataset.classes or not np.isin(dataset.y, (0, 1)).all():
+        return []
+    names = dataset.labels or tuple(f"label {k}" for k in range(dataset.n_outputs))
+    same = [name for name, column in zip(names, dataset.y.T, strict=True) if column.min() == column.max()]
+    return [f"flags that are the same in all rows: {listed(same)}; there is nothing to learn for them"] if same else []
+
+
+def _untested(partition: Partition, names: Sequence[str]) -> list[str]:
+    without = [name for name, client in zip(names, partition.clients, strict=True) if not len(client.test)]
+    if not without:
+        return []
+    if len(without) == len(names):
+        return ["no client has test rows, so no test figures; give more rows a client, or test rows of their own"]
+    return [f"{len(without)} of {len(names)} clients have no test rows and are in no mean: {listed(without)}"]

@@ -1,0 +1,80 @@
+"""What is odd about data and their division is said, a line each."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from partition_data import NO_VALIDATION, divided, table
+
+from pomona.data.dataset import Owners
+from pomona.errors import DataError
+from pomona.partition import Iid, Natural, divide
+from pomona.partition.remarks import remarks
+
+PLAIN = table([30, 30], [10, 10])
+
+
+def said(dataset, clients=2, **fields):
+    dataset = replace(dataset, **fields)
+    return remarks(dataset, divided(dataset, Iid(), clients), [f"c{i}" for i in range(clients)])
+
+
+def test_data_without_oddities_need_no_remark():
+    assert said(PLAIN) == []
+    assert said(PLAIN, notes=("cat: 1 files .txt are not read (a.txt)",)) == ["cat: 1 files .txt are not read (a.txt)"]
+
+
+def test_classes():
+    assert said(table([30], [10])) == [
+        "all rows are of class class-0: there is nothing to learn, and accuracy is 100 %"
+    ]
+    assert said(table([0, 30, 30], [0, 10, 10])) == ["no row is of class class-0; numbers of classes start at 0"]
+    assert said(table([30, 30, 2], [10, 10, 1])) == [
+        "classes with fewer than 5 rows: class-2 (3); some clients or parts will not have them"
+    ]
+    assert said(PLAIN, classes=("Yes", "yes")) == [
+        "classes that differ in capital letters only: Yes, yes; write them alike if they are one"
+    ]
+    many = table([1] * 30, [1] * 10 + [0] * 20)
+    assert said(many) == ["40 rows have 30 classes; for measurements set data.targets = regression"]
+
+
+def test_flags_that_are_never_or_always_set():
+    flags = np.zeros((80, 3), np.float32)
+    flags[::2, 0] = flags[:, 2] = 1
+    line = "flags that are the same in all rows: {}; there is nothing to learn for them"
+    assert said(PLAIN, classes=(), y=flags) == [line.format("label 1, label 2")]
+    assert said(PLAIN, classes=(), y=flags, labels=("a", "b", "c")) == [line.format("b, c")]
+    assert said(PLAIN, classes=(), y=flags + np.arange(80, dtype=np.float32)[:, None]) == []
+
+
+def owned(counts):
+    """A table whose owner i has so many rows, without test rows of their own."""
+    client = np.repeat(np.arange(len(counts)), counts)
+    names = tuple(f"site-{i}" for i in range(len(counts)))
+    data = table([len(client) // 2, len(client) - len(client) // 2], [0, 0])
+    return replace(data, owners=Owners(names, client, np.zeros(len(client), np.int8)))
+
+
+@pytest.mark.parametrize(
+    ("counts", "lines"),
+    [
+        ((10, 10, 10), []),
+        ((10, 1, 10), ["1 of 3 clients have no test rows and are in no mean: site-1"]),
+        ((10, *[1] * 7), ["7 of 8 clients have no test rows and are in no mean: "
+                          "site-1, site-2, site-3, site-4, site-5 and 2 more"]),
+        ((1,) * 10, ["no client has test rows, so no test figures; give more rows a client, or test rows of their own"]),
+    ],
+)  # fmt: skip
+def test_clients_without_test_rows(counts, lines):
+    data = owned(counts)
+    assert remarks(data, divided(data, Natural(), len(counts)), data.owners.names) == lines
+
+
+def test_iid_says_how_many_clients_it_can_serve():
+    """Each class is dealt within one row of its equal share, so that the largest class has a row for each of 30."""
+    data = table([30, 20], [10, 10])
+    assert all(len(c.train) for c in divide(data, NO_VALIDATION, Iid(), 30, 0).clients)
+    advice = "no training rows; every class is dealt out in equal shares, so use at most as many clients as the largest"
+    with pytest.raises(DataError, match=advice):
+        divide(data, NO_VALIDATION, Iid(), 51, 0)
