@@ -414,7 +414,7 @@ def test_without_a_visit_there_is_nothing_to_report(tmp_path):
         helped.report(folder)
     visited(folder)
     (folder / "state" / "rounds.jsonl").write_text("nonsense\n")
-    with pytest.raises(StorageError, match="cannot be read"):
+    with pytest.raises(DataError, match="no model has been evaluated"):
         helped.report(folder)
 
 

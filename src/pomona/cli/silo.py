@@ -41,6 +41,8 @@ def status(*, folder: Folder = HERE, json: Json = False) -> None:
         f"traffic   {size(s['bytes_down'])} down, {size(s['bytes_up'])} up",
         f"disk      {s['free_gb']} GB free",
     ]
+    torn = s["torn_visits"]
+    lines += [f"visits    {torn} lines of state/rounds.jsonl are cut short or damaged, and left out"] if torn else []
     lines += [f"authority valid until {s['authority']}"] if s["authority"] else []
     for line in lines + ([f"warning: {s['warning']}"] if s["warning"] else []):
         print(line)

@@ -79,7 +79,8 @@ def handled(folder: Path, parcel: Parcel) -> Parcel:
     import torch
 
     from pomona.deploy.silo.settings import importable
-    from pomona.deploy.silo.tasks import Silo, audited, scrubbed
+    from pomona.deploy.silo.tasks import Silo, audited
+    from pomona.deploy.silo.told import scrubbed
 
     os.umask(0o077)
     importable(folder)

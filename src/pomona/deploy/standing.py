@@ -11,6 +11,7 @@ from pomona.deploy.processes import holder
 from pomona.deploy.server.book import Entry, samples
 from pomona.deploy.server.roster import entries
 from pomona.deploy.server.weight import counted, heavy
+from pomona.deploy.silo import history
 from pomona.deploy.silo.attend import STATE
 from pomona.deploy.trust import certs
 from pomona.errors import PomonaError, StorageError
@@ -86,7 +87,8 @@ def silo(folder: Path) -> Row:
     """A silo's standing: its node, its last visit, its certificate, its disk."""
     federation = Federation.read(folder / "federation.toml")
     state = folder / "state"
-    held, news, last = holder(state), _json(state / "node" / STATE), visits(folder)[-1:]
+    held, news = holder(state), _json(state / "node" / STATE)
+    visits, torn = history.read(state)
     gone = "killed" if news.get("state") not in {None, "stopped"} else "stopped" if news else "never started"
     stopped = not held
     return {
@@ -96,25 +98,15 @@ def silo(folder: Path) -> Row:
         "since": news.get("since"),
         "restarts": news.get("restarts", 0),
         "reason": news.get("reason", ""),
-        "round": last[0]["round"] if last else None,
+        "round": visits[-1].round if visits else None,
         "rounds": federation.run.get("rounds"),
-        "last_visit": _when(state / "rounds.jsonl"),
-        "bytes_down": sum(v.get("bytes_down") or 0 for v in visits(folder)),
-        "bytes_up": sum(v.get("bytes_up") or 0 for v in visits(folder)),
+        "last_visit": _when(state / history.FILE),
+        "torn_visits": torn,
+        "bytes_down": sum(v.bytes_down for v in visits),
+        "bytes_up": sum(v.bytes_up for v in visits),
         **_certificate("authority", None if federation.insecure else folder / "certs" / "ca.crt"),
         "free_gb": round(shutil.disk_usage(folder).free / 1e9, 1),
     }
-
-
-def visits(folder: Path) -> list[Row]:
-    """All visits of a silo, oldest first; a line that a kill cut short is left out. Raises StorageError."""
-    path = folder / "state" / "rounds.jsonl"
-    try:
-        return [json.loads(line) for line in path.read_bytes().split(b"\n")[:-1]]
-    except FileNotFoundError:
-        return []
-    except (OSError, ValueError) as fault:
-        raise StorageError(f"{path} cannot be read ({fault}); restore it from a backup") from None
 
 
 def _json(path: Path) -> Row:

@@ -97,6 +97,11 @@ class Task(Settings):
         return hashlib.sha256(self.model_dump_json().encode()).hexdigest()
 
     @property
+    def question(self) -> str:
+        """What is asked as one hash, whoever has come to the federation since: the same question has one answer."""
+        return self.model_copy(update={"introductions": ()}).digest
+
+    @property
     def needs(self) -> set[str]:
         """Hashes of all rows that the task speaks of."""
         named = {digest for offer in self.offers.values() for digest in offer.rows.values()}

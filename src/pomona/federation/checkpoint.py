@@ -8,7 +8,7 @@ of the name, one renaming publishes both, and no damage passes unseen.
 import hashlib
 import json
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -42,7 +42,14 @@ class Checkpoint:
     path: Path
 
 
-def save(folder: Path, number: int, tensors: Named, meta: Mapping[str, Any], keep: int = KEEP) -> Path:
+def save(
+    folder: Path,
+    number: int,
+    tensors: Named,
+    meta: Mapping[str, Any],
+    keep: int = KEEP,
+    spare: Collection[int] = (),
+) -> Path:
     """Commit a round; the newest ``keep`` rounds stay.
 
     Args:
@@ -51,6 +58,7 @@ def save(folder: Path, number: int, tensors: Named, meta: Mapping[str, Any], kee
         tensors: by dotted path; on any device, empty ones too. Lazy ones are in memory one at a time.
         meta: what JSON can hold, without NaN and infinities.
         keep: at least 1; older files go only after the new one is durable.
+        spare: rounds that stay whatever their age, since somebody may still go on from them.
 
     Returns:
         The file's path.
@@ -62,8 +70,9 @@ def save(folder: Path, number: int, tensors: Named, meta: Mapping[str, Any], kee
     try:
         path = publish(folder, pieces(tensors, note), lambda content: f"round-{number:06d}-{content}.safetensors")
         others = [(n, p) for n, p in committed(folder) if n <= number and p != path]
-        older = [p for n, p in others if n < number]
-        for stale in {p for n, p in others if n == number} | set(older[: len(older) - (keep - 1)]):
+        older = [(n, p) for n, p in others if n < number]
+        aged = {p for n, p in older[: len(older) - (keep - 1)] if n not in spare}
+        for stale in {p for n, p in others if n == number} | aged:
             stale.unlink()
     except OSError as fault:
         need = sum(t.nbytes for t in forms(tensors).values())

@@ -85,8 +85,11 @@ class PrivateObjective:
         return self.vault(client).position()
 
     def require(self, client: int, position: Position) -> None:
-        """Raise StorageError unless a client's ledger goes on from a checkpoint's position."""
-        self.vault(client).ledger.require(position)
+        """Raise PrivacyError unless a client's ledger goes on from a checkpoint's position; makes no vault."""
+        if client in self._vaults:
+            self._vaults[client].ledger.require(position)
+        else:
+            self._vaults[client] = Vault.open(self._folder, client, self._settings, position)
 
     def spent(self, client: int) -> float:
         """A client's epsilon so far."""

@@ -40,15 +40,26 @@ class Vault:
         self._budget = Budget(self.settings)
 
     @classmethod
-    def open(cls, folder: Path, client: int, settings: Privacy) -> "Vault":
+    def open(cls, folder: Path, client: int, settings: Privacy, since: Position | None = None) -> "Vault":
         """Open a client's vault, or make it where there is none.
+
+        Args:
+            folder: of all vaults.
+            client: whose.
+            settings: the run's privacy.
+            since: where a checkpoint saw the ledger: then there must be one, which goes on from it.
 
         Raises:
             PrivacyError: key or ledger is missing, damaged, or readable by others; they do not belong together.
             ConfigError: the vault was made with another test seed, or without one.
             LockedError: another process has it open.
         """
-        home = folder / f"client-{client:02d}"
+        home = _home(folder, client)
+        if since and not (home / "key").exists() and not (home / "ledger.jsonl").exists():
+            raise PrivacyError(
+                f"{home}: key and ledger of client {client} are missing, but a checkpoint knows {since.entries} "
+                "entries; restore both"
+            )
         home.mkdir(parents=True, exist_ok=True, mode=0o700)
         key, ledger = home / "key", home / "ledger.jsonl"
         if not key.exists():
@@ -65,6 +76,8 @@ class Vault:
             )
         if account.head != Head(client, fingerprint(secret), settings.seed):
             raise PrivacyError(f"{ledger} belongs to another client or key; restore key and ledger together")
+        if since:
+            account.require(since)
         return cls(client, settings, account, secret)
 
     def batch(self, draw: Draw) -> Tensor:
@@ -110,7 +123,7 @@ class Vault:
             raise BudgetError(
                 f"client {self.client}, round {entry.draw.round}, step {entry.draw.step}: another release would exceed "
                 f"privacy.epsilon_budget = {self.settings.epsilon_budget} ({self.spent():.4g} spent); "
-                "raise it and go on with --resume, or stop here"
+                "raise it (in a silo accept_epsilon too) and go on with --resume, or stop here"
             )
         self.ledger.append(entry)
 
@@ -128,6 +141,20 @@ class Vault:
 def fingerprint(key: bytes) -> str:
     """What a ledger says of its key: a hash of 256 random bits gives nothing away."""
     return hashlib.blake2b(key, digest_size=16, person=b"pomona-key").hexdigest()
+
+
+def require_sole(folder: Path, client: int) -> None:
+    """Raise PrivacyError unless a client's vault is the only one in a folder: one data set has one account."""
+    others = sorted(home.name for home in folder.glob("client-*") if home != _home(folder, client))
+    if others:
+        raise PrivacyError(
+            f"{folder} holds {', '.join(others)} beside {_home(folder, client).name}: what was spent there would not "
+            "count; find out who gave this silo another place, then move that account away"
+        )
+
+
+def _home(folder: Path, client: int) -> Path:
+    return folder / f"client-{client:02d}"
 
 
 def _make(key: Path, ledger: Path, client: int, seed: int | None) -> None:

@@ -8,9 +8,11 @@ from typing import Any
 
 from pomona.config import Config
 from pomona.deploy.federation import Federation
+from pomona.deploy.silo import history
+from pomona.deploy.silo.history import Visit
 from pomona.deploy.silo.owndata import scenario
 from pomona.deploy.silo.settings import SiloFile, importable
-from pomona.deploy.standing import Row, visits
+from pomona.deploy.standing import Row
 from pomona.errors import DataError
 from pomona.federation.durable import publish
 from pomona.federation.loop import Watcher
@@ -92,11 +94,11 @@ def report(folder: Path, watch: Callable[[Config], Watcher | None] = lambda _: N
     """
     importable(folder)
     one, federation = SiloFile.load(folder / "silo.toml"), Federation.load(folder / "federation.toml")
-    seen = visits(folder)
+    seen, _ = history.read(folder / "state")
     method = federation.config().method.method()
     own = judged(seen, method.card.headline)
     alone = _alone(folder, one, federation, own["round"], watch)
-    names = peers(federation, seen[-1].get("names", {}))
+    names = peers(federation, seen[-1].names)
     tables, numbers = helpers(_last_info(seen), names, one.name)
     about = (one.name, federation.name, federation.config().method.name, str(federation.config().metric))
     made = Report(*about, own, alone, tables, numbers)
@@ -107,10 +109,10 @@ def report(folder: Path, watch: Callable[[Config], Watcher | None] = lambda _: N
     return made
 
 
-def judged(seen: Sequence[Row], headline: tuple[str, str]) -> Row:
+def judged(seen: Sequence[Visit], headline: tuple[str, str]) -> Row:
     """The last evaluation on the own test data of the model that the method is judged by, else of any."""
     scores = [
-        {"round": visit["round"], **score} for visit in seen for score in visit["scores"] if score["split"] == "test"
+        {"round": visit.round, **vars(score)} for visit in seen for score in visit.scores if score.split == "test"
     ]
     found = [s for s in scores if (s["model"], s["when"]) == headline] or scores
     found = [s for s in found if s["samples"]]
@@ -148,8 +150,8 @@ def helpers(
     return tables, others
 
 
-def _last_info(seen: Sequence[Row]) -> Mapping[str, Any]:
-    return next((visit["info"] for visit in reversed(seen) if visit.get("info")), {})
+def _last_info(seen: Sequence[Visit]) -> Mapping[str, Any]:
+    return next((visit.info for visit in reversed(seen) if visit.info), {})
 
 
 def _alone(

@@ -1,9 +1,14 @@
-"""Whose rows a task brings: a row that is another silo's counts only with that silo's signature."""
+"""Whose rows a task brings: a row that is another silo's counts only with that silo's signature.
+
+One row of each later newcomer is the exception: the server makes the row that it starts with, so that nobody can have
+signed it. A silo takes the first such row, and no other one in its place.
+"""
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from pomona.deploy.federation import Federation
 from pomona.deploy.trust.keys import certified
@@ -19,44 +24,87 @@ def names(federation: Federation, task: Task) -> dict[int, str]:
     return {i.place: i.silo for i in task.introductions} | founders
 
 
+@dataclass
+class _Seen:
+    """What tasks have shown of others in one run.
+
+    ``rounds``: of the last signed row by name, 0 for a member of round 1, which begins with a row that everybody can
+    make. ``places``: the name of each newcomer's place. ``unsigned``: the one unsigned row of a newcomer, by name.
+    """
+
+    run: str
+    rounds: dict[str, int] = field(default_factory=dict)
+    places: dict[str, str] = field(default_factory=dict)
+    unsigned: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, path: Path, run: str) -> "_Seen":
+        told: dict[str, Any] = json.loads(path.read_bytes()) if path.exists() else {}
+        if not isinstance(told.get("rounds"), dict):  # as before places and unsigned rows were kept: rounds alone
+            return cls(run, told)
+        return cls(**told) if told["run"] == run else cls(run)
+
+
 @dataclass(frozen=True)
 class Provenance:
     """What a silo knows of others, from its kit and from the tasks before.
 
     Attributes:
-        folder: the silo's kit. ``state/seen.json`` in it holds the round of the last row of each peer.
+        folder: the silo's kit. ``state/seen.json`` in it holds what was seen of each peer.
         federation: what was agreed.
     """
 
     folder: Path
     federation: Federation
 
+    def require_introduced(self, task: Task) -> None:
+        """Raise ProtocolError for a newcomer whom the authority has not certified, or with somebody else's place."""
+        taken, founders = self._seen(task).places, len(self.federation.silo)
+        whose = {name: int(place) for place, name in taken.items()}
+        known = {silo.name for silo in self.federation.silo}
+        for i in task.introductions:
+            if i.silo in known or not founders <= i.place < self.federation.places:
+                raise ProtocolError(f"{i.silo} is introduced at place {i.place}, which is not free; ask the operator")
+            if taken.setdefault(str(i.place), i.silo) != i.silo or whose.setdefault(i.silo, i.place) != i.place:
+                raise ProtocolError(f"{i.silo} is introduced at place {i.place}, unlike before; ask the operator")
+            if not self.federation.insecure and not self._vouched(i):
+                raise ProtocolError(f"{i.silo} is introduced without the authority's word; ask the server's operator")
+            known.add(i.silo)
+
     def require(
-        self, task: Task, key: str, tensor: str, rows: Mapping[str, bytes], initial: Callable[[int], bytes]
+        self,
+        task: Task,
+        relays: Mapping[str, str],
+        rows: Mapping[str, bytes],
+        initial: Callable[[str, int], bytes],
     ) -> None:
-        """Raise ProtocolError for a row of an offer that its silo has not signed, or that is older than one before.
+        """Raise ProtocolError for a row that its silo has not signed, or that is older than one before.
 
         Args:
-            task: from the server.
-            key: of the offer in it.
-            tensor: the uplink's tensor that the offer's rows were.
+            task: from the server; the introductions in it have been verified.
+            relays: the offers whose rows are single silos', with the name of the uplink's tensor that each was.
             rows: bytes by hash.
-            initial: a place's row as the run starts, which everybody can make and nobody signs.
+            initial: of an offer and a place, the row as the run starts, which everybody can make and nobody signs.
         """
         if self.federation.insecure:
             return
-        offer, peers, seen = task.offers[key], names(self.federation, task), self.folder / "state" / "seen.json"
-        known: dict[str, int] = json.loads(seen.read_text()) if seen.exists() else {}
-        if task.number == 1:  # these begin with rows that everybody can make; a later newcomer's is the server's word
-            known = dict.fromkeys((peers[i] for i, size in enumerate(task.sizes) if size), 0) | known
-        for j, digest in offer.rows.items():
-            origin, peer = offer.origins.get(j), peers.get(j, f"place {j}")
-            if origin is not None:
-                self._require_signed(task, key, tensor, peer, origin, digest, known.get(peer, 0))
-                known[peer] = origin.round
-            elif peer in known and initial(j) != rows[digest]:
-                raise ProtocolError(f"{key}: the row of {peer} is not signed by {peer}; ask the server's operator")
-        publish(seen.parent, [json.dumps(known).encode()], lambda _: seen.name, ".seen")
+        peers, seen = names(self.federation, task), self._seen(task)
+        if task.number == 1:
+            seen.rounds = {peers[i]: 0 for i, size in enumerate(task.sizes) if size and i in peers} | seen.rounds
+        seen.places |= {str(i.place): i.silo for i in task.introductions}
+        for key, tensor in relays.items():
+            if key not in task.offers:
+                continue
+            if not task.offers[key].many:
+                raise ProtocolError(f"{key}: rows of single silos were to come; check the server's version")
+            for j, digest in task.offers[key].rows.items():
+                origin, peer = task.offers[key].origins.get(j), peers[j]
+                if origin is not None:
+                    self._require_signed(task, key, tensor, peer, origin, digest, seen.rounds.get(peer, 0))
+                    seen.rounds[peer] = origin.round
+                elif not _may_be_unsigned(peer, digest, initial(key, j) == rows[digest], seen):
+                    raise ProtocolError(f"{key}: the row of {peer} is not signed by {peer}; ask the server's operator")
+        publish(self._path.parent, [json.dumps(vars(seen)).encode()], lambda _: self._path.name, ".seen")
 
     def _require_signed(
         self, task: Task, key: str, tensor: str, peer: str, origin: Origin, digest: str, last: int
@@ -70,9 +118,9 @@ class Provenance:
             raise ProtocolError(f"{key}: the signature on the row of {peer} is not {peer}'s")
 
     def _key(self, peer: str, task: Task) -> str:
-        """A silo's public key: from the kit, or introduced with the authority's word for it."""
+        """A silo's public key: introduced with the authority's word for it, or from the kit."""
         for i in task.introductions:
-            if i.silo == peer and self._vouched(i):
+            if i.silo == peer:
                 return i.key
         path = self.folder / "keys" / "peers" / f"{peer}.pub"
         if not path.exists():
@@ -82,3 +130,17 @@ class Provenance:
     def _vouched(self, i: Introduction) -> bool:
         authority = (self.folder / "certs" / "ca.crt").read_bytes()
         return certified(authority, i.silo, i.key.encode(), bytes.fromhex(i.certificate))
+
+    def _seen(self, task: Task) -> _Seen:
+        return _Seen.read(self._path, task.run)
+
+    @property
+    def _path(self) -> Path:
+        return self.folder / "state" / "seen.json"
+
+
+def _may_be_unsigned(peer: str, digest: str, initial: bool, seen: _Seen) -> bool:
+    """The run's own start of a silo that has never signed; or, of one that came later, one row and no other."""
+    if seen.rounds.get(peer, 0) > 0:
+        return False
+    return initial or (peer not in seen.rounds and seen.unsigned.setdefault(peer, digest) == digest)

@@ -28,13 +28,14 @@ class Rounds:
     folder: Path
 
     def answered(self, task: Task) -> tuple[Answer, bytes] | None:
-        """The answer and the uplink's bytes, if this very task was answered before."""
+        """The answer and the uplink's bytes, if this very question was answered before."""
         for number, path in committed(self.folder):
             if number == task.number:
                 found = checkpoint.read(path)
-                if found.meta["task"] != task.digest:
+                if found.meta["task"] != task.question:
                     return None
-                return Answer.model_validate_json(found.meta["answer"]), bytes(found.tensors[ANSWER].numpy())
+                answer = Answer.model_validate_json(found.meta["answer"]).model_copy(update={"task": task.digest})
+                return answer, bytes(found.tensors[ANSWER].numpy())
         return None
 
     def restore(self, number: int, clients: Clients, place: int, roster: Roster) -> None:
@@ -42,7 +43,6 @@ class Rounds:
         for found, path in committed(self.folder):
             if found == number:
                 kept = checkpoint.read(path)
-                clients.agree(place, {place: kept.meta["position"]})
                 state: dict[str, Tensor] = {k: t for k, t in kept.tensors.items() if k != ANSWER}
                 clients.restore((place,), state, roster)
                 return
@@ -51,9 +51,30 @@ class Rounds:
             "folder from a backup, or have the silo revoked and added anew"
         )
 
+    def agree(self, clients: Clients, place: int) -> None:
+        """Raise PrivacyError unless the client's ledger goes on from the last round here, whichever one is settled."""
+        found, _ = checkpoint.newest(self.folder)
+        if found:
+            clients.agree(place, {place: found.meta["position"]})
+
     def keep(self, task: Task, clients: Clients, answer: Answer, uplink: bytes) -> None:
-        """Publish a round that was trained, with its answer."""
+        """Publish a round that was trained, with its answer.
+
+        What the server calls settled stays, however many rounds have come to nothing since; and so does what that one
+        went on from, for a server that loses its newest checkpoint goes back to it.
+        """
         stored = clients.stored(task.place)
         stored[ANSWER] = torch.from_numpy(np.frombuffer(uplink, dtype=np.uint8).copy())
-        meta = {"task": task.digest, "answer": answer.model_dump_json(), "position": clients.position(task.place)}
-        checkpoint.save(self.folder, task.number, stored, meta, keep=KEPT)
+        meta = {
+            "task": task.question,
+            "answer": answer.model_dump_json(),
+            "position": clients.position(task.place),
+            "settled": task.settled,
+        }
+        spare = {task.settled, self._before(task.settled)}
+        checkpoint.save(self.folder, task.number, stored, meta, keep=KEPT, spare=spare)
+
+    def _before(self, number: int) -> int:
+        """The round that round ``number`` went on from; 0 for none, or where that is not known."""
+        path = dict(committed(self.folder)).get(number)
+        return int(checkpoint.read(path).meta.get("settled", 0)) if path else 0

@@ -23,6 +23,7 @@ class SiloFile(Settings):
     port: int = Field(9094, ge=1, lt=1 << 16, description="local port of Flower's runtime, one per silo on a machine")
     proxy: str = Field("", pattern=r"^(https?://\S+)?$", description="proxy on the way to the server; none if empty")
     max_upload_mb: float | None = Field(None, gt=0, description="a round that would send more is refused")
+    max_download_mb: float | None = Field(None, gt=0, description="a task that brings more is refused")
     accept_epsilon: float | None = Field(None, gt=0, description="most privacy loss the silo agrees to, with privacy")
     data: DataSettings = Field(description="the silo's data, as section data of a run")
 

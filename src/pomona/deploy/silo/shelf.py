@@ -12,7 +12,7 @@ _NAME = re.compile(r"[0-9a-f]{64}")
 
 
 class Shelf:
-    """The rows of one folder."""
+    """The rows of one folder. Nothing else can be named: whatever is no hash is refused before the disk is touched."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -24,24 +24,36 @@ class Shelf:
             return ()
         return tuple(sorted(path.name for path in self._folder.iterdir() if _NAME.fullmatch(path.name)))
 
-    def take(self, enclosed: Mapping[str, bytes], needed: Iterable[str]) -> tuple[str, ...]:
-        """Put enclosed rows here, and say which of the needed ones are still missing. Raises ProtocolError."""
-        wanted = set(needed)
-        for digest, data in enclosed.items():
-            if digest not in wanted or name(data) != digest:
-                raise ProtocolError("a row came that is not what its name says; check the connection")
-            publish(self._folder, [data], lambda content: content)
-        return tuple(sorted(digest for digest in wanted if not (self._folder / digest).exists()))
+    def missing(self, needed: Iterable[str], enclosed: Mapping[str, bytes]) -> tuple[str, ...]:
+        """Which rows are neither enclosed nor here, sorted. Raises ProtocolError for a name that is no hash."""
+        return tuple(sorted(d for d in needed if d not in enclosed and not self._path(d).exists()))
 
-    def row(self, digest: str) -> bytes:
-        """A row's bytes. Raises ProtocolError if they were changed on the disk."""
-        data = (self._folder / digest).read_bytes()
+    def rows(self, needed: Iterable[str], enclosed: Mapping[str, bytes]) -> dict[str, bytes]:
+        """The bytes of rows by hash, none of which is missing; nothing is written.
+
+        Raises ProtocolError for bytes that are not what their name says, or that nobody needs.
+        """
+        wanted = set(needed)
+        if any(digest not in wanted or name(data) != digest for digest, data in enclosed.items()):
+            raise ProtocolError("a row came that is not what its name says; check the connection")
+        return {digest: enclosed[digest] if digest in enclosed else self._row(digest) for digest in wanted}
+
+    def keep(self, rows: Mapping[str, bytes]) -> None:
+        """Keep these rows, by hash, and no others."""
+        for digest in set(self.held) - set(rows):
+            self._path(digest).unlink()
+        for digest in set(rows) - set(self.held):
+            publish(self._folder, [rows[digest]], lambda content: content)
+
+    def _row(self, digest: str) -> bytes:
+        data = self._path(digest).read_bytes()
         if name(data) != digest:
-            (self._folder / digest).unlink()
+            self._path(digest).unlink()
             raise ProtocolError("a row that was held has changed on the disk; it will be fetched again")
         return data
 
-    def keep(self, digests: Iterable[str]) -> None:
-        """Keep these rows and no others."""
-        for digest in set(self.held) - set(digests):
-            (self._folder / digest).unlink()
+    def _path(self, digest: str) -> Path:
+        """The one place that makes a path of a name."""
+        if not _NAME.fullmatch(digest):
+            raise ProtocolError("a row is not named by its SHA-256; check the server's version")
+        return self._folder / digest

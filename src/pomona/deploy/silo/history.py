@@ -1,0 +1,66 @@
+"""A silo's visits, one JSON object a line in ``state/rounds.jsonl``: what only the silo itself may know of them."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from pomona.bounds import Count, Label, Line, Number
+from pomona.errors import StorageError
+
+FILE = "rounds.jsonl"
+
+
+class Figures(BaseModel):
+    """A model's exact figures on one split of the own data."""
+
+    model: Label
+    when: Label
+    split: Label
+    samples: Count
+    loss: float | None
+    accuracy: float | None
+
+
+class Visit(BaseModel):
+    """One visit; ``names`` of the silos by place, ``info`` the method's own quantities."""
+
+    round: Number
+    scores: list[Figures]
+    names: dict[str, Line] = {}
+    info: dict[str, float | list[float]] = {}
+    bytes_down: Count = 0
+    bytes_up: Count = 0
+
+
+def append(state: Path, line: dict[str, Any]) -> None:
+    """Write one visit, durably; a line that a kill or a full disk cut short is ended first. Raises OSError."""
+    handle = os.open(state / FILE, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    with os.fdopen(handle, "r+b") as file:
+        end = file.seek(0, os.SEEK_END)
+        torn = end > 0 and os.pread(handle, 1, end - 1) != b"\n"
+        file.write(b"\n" * torn + json.dumps(line).encode() + b"\n")
+        file.flush()
+        os.fsync(handle)
+
+
+def read(state: Path) -> tuple[list[Visit], int]:
+    """All visits, oldest first, and how many lines are no whole visit and were left out. Raises StorageError."""
+    path = state / FILE
+    try:
+        lines = [line for line in path.read_bytes().split(b"\n") if line.strip()]
+    except FileNotFoundError:
+        return [], 0
+    except OSError as fault:
+        raise StorageError(f"{path} cannot be read ({fault.strerror}); restore it from a backup") from None
+    visits = [visit for visit in map(_visit, lines) if visit]
+    return visits, len(lines) - len(visits)
+
+
+def _visit(line: bytes) -> Visit | None:
+    try:
+        return Visit.model_validate_json(line)
+    except ValidationError:
+        return None

@@ -1,0 +1,429 @@
+"""A server that is not what it should be, against a real silo of a real kit: what it may ask, and what it gets."""
+
+import json
+
+import pytest
+import torch
+from federation_in_process import deployed, lost, same
+from test_faults import counted, on_answer
+from test_in_process import PRIVATE, edited
+
+from pomona.deploy.flower_apps import handled
+from pomona.deploy.kits.provision import add
+from pomona.deploy.post import Parcel
+from pomona.deploy.silo.shelf import Shelf
+from pomona.deploy.silo.tasks import Silo
+from pomona.deploy.trust.signing import Signer
+from pomona.deploy.wire import Hello, Introduction, Offer, Origin, Task, name, pack, row_statement
+from pomona.errors import PrivacyError, ProtocolError
+from pomona.federation.committed import committed
+from pomona.federation.loop import Loop
+from pomona.privacy.ledger import Ledger
+
+WIDTH = 64 * 8 + 8 + 8 * 10 + 10  # parameters of the test's network
+ROUNDS = 3
+HOME = "silo-1"
+
+
+class Server:
+    """Whoever has the server's place: it knows what was agreed, and how many samples each silo has."""
+
+    def __init__(self, federation):
+        self.federation, self.run = federation, "ab"
+        self.agreement = Silo(self.kit()).federation.agreement
+        self.sizes = [self.greeted(n).samples for n in federation.names]
+        self.places = Silo(self.kit()).federation.places
+
+    def kit(self, silo=HOME):
+        return self.federation.kits / silo
+
+    def greeted(self, silo):
+        return Silo(self.kit(silo)).greet(Hello(agreement=self.agreement, run=self.run, nonce="cd"))
+
+    def task(self, number=1, row=None, silo=HOME, **fields):
+        """A round's task with one model (d,) for a silo, and the bytes that go with it."""
+        data = packed(torch.zeros(WIDTH) if row is None else row, self.places)
+        offer = Offer(many=False, index=(0,), dtype="F32", width=WIDTH, rows={0: name(data)})
+        return self.asked(number, silo, {"model": offer}, **fields), {name(data): data}
+
+    def cores(self, rows, origins=None, index=None, number=1, **fields):
+        """A round's task with single silos' models by place (APPLE), and the bytes that go with it."""
+        data = {j: packed(row, self.places) for j, row in rows.items()}
+        named = {j: name(d) for j, d in data.items()}
+        known = {"many": True, "dtype": "F32", "width": WIDTH, "rows": named, "origins": origins or {}}
+        offer = Offer(index=tuple(index or rows), **known)
+        return self.asked(number, HOME, {"cores": offer}, **fields), {name(d): d for d in data.values()}
+
+    def asked(self, number, silo, offers, trains=True, **fields):
+        place = self.federation.names.index(silo) if silo in self.federation.names else len(self.sizes)
+        sizes = (*self.sizes, *[0] * (self.places - len(self.sizes)))
+        known = {"agreement": self.agreement, "run": self.run, "number": number, "place": place, "trains": trains}
+        known |= {"watched": ("received",), "sizes": sizes, "settled": number - 1, "offers": offers}
+        return Task(**{**known, **fields})
+
+    def ask(self, task, enclosed, silo=HOME):
+        return Silo(self.kit(silo)).answer(task, enclosed)
+
+    def signed(self, silo, row, number):
+        """Where a silo's row comes from, with its signature."""
+        origin = Origin(silo=silo, round=number, tensor="core", signature="")
+        about = row_statement(self.agreement, self.run, origin, name(packed(row, self.places)))
+        signature = Signer(self.kit(silo) / "keys" / "silo.key").sign("row", about)
+        return origin.model_copy(update={"signature": signature})
+
+    def newcomer(self, silo="late", place=3):
+        """A kit of a silo that comes later, with the data of silo-0, and how it is introduced."""
+        add(self.federation.kits, silo)
+        own = self.kit(silo) / "silo.toml"
+        text = (self.kit("silo-0") / "silo.toml").read_text().replace('name = "silo-0"', f'name = "{silo}"', 1)
+        own.write_text(text)
+        keys = self.federation.kits / "server" / "keys"
+        key, certificate = ((keys / f"{silo}{end}").read_bytes() for end in (".pub", ".pub.sig"))
+        return Introduction(place=place, silo=silo, key=key.decode().strip(), certificate=certificate.hex())
+
+
+def packed(row, places):
+    return pack(row, "fp32", places)
+
+
+def noise(seed):
+    return torch.randn(WIDTH, generator=torch.Generator().manual_seed(seed)) / 10
+
+
+@pytest.fixture
+def server(world):
+    return Server(world.federation("fedavg", run={"rounds": ROUNDS}, places=7))
+
+
+@pytest.fixture
+def relay(world):
+    """A server that hands single silos' models on."""
+    return Server(world.federation({"name": "apple"}, run={"rounds": ROUNDS}, places=7))
+
+
+def files(folder):
+    return {path: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+# C1: what can be named.
+
+
+@pytest.mark.parametrize("where", ["start", "offer"])
+def test_a_server_can_name_no_file(where, server):
+    """Absolute and relative paths of files that are there, and of some that are not: one answer to all."""
+    kit = server.kit()
+    (kit / "state" / "private").mkdir(parents=True)
+    (kit / "state" / "private" / "ledger").write_text("spent")
+    (kit.parent / "outside").write_text("mine")
+    there = [kit / "keys" / "silo.key", kit / "silo.toml", kit / "state" / "private" / "ledger", kit.parent / "outside"]
+    paths = [str(p) for p in there] + [
+        "../../keys/silo.key",
+        "../private/ledger",
+        "../../../outside",
+        "../agreement.json",
+    ]
+    absent = [f"{p}x" for p in paths]
+    before, said = files(kit.parent), set()
+    task, enclosed = server.task()
+    for path in [*paths, *absent, "", ".", "..", "A" * 64, "a" * 63]:
+        if where == "start":
+            change = {"start": path or " "}
+        else:
+            change = {"offers": {"model": task.offers["model"].model_copy(update={"rows": {0: path}})}}
+        forged = task.model_copy(update=change)  # whose types nobody looked at
+        reply = handled(kit, Parcel("task", forged.model_dump_json(warnings=False), enclosed=enclosed))
+        said.add(json.loads(reply.body)["fault"])
+        with pytest.raises(ProtocolError, match="not named by its SHA-256") as fault:
+            server.ask(forged, {})
+        said.add(str(fault.value))
+    assert len(said) == 2  # what cannot be read, and what is no hash: the same for files that are there
+    after = {p: c for p, c in files(kit.parent).items() if p.name not in {"audit.jsonl"}}
+    assert after == before
+
+
+def test_a_shelf_makes_no_path_of_what_is_no_hash(tmp_path):
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    shelf = Shelf(tmp_path / "cache")
+    for digest in (str(victim), "../victim", "", "a" * 65, "A" * 64, "a" * 63 + "\n"):
+        for ask in (lambda d: shelf.missing([d], {}), lambda d: shelf.rows([d], {})):
+            with pytest.raises(ProtocolError, match="not named by its SHA-256"):
+                ask(digest)
+    assert victim.read_text() == "mine"
+
+
+# M6: what comes to the disk.
+
+
+def test_a_task_that_is_refused_leaves_no_rows(server):
+    row = packed(noise(1), server.places)
+    wide = Offer(many=False, index=(0,), dtype="F32", width=10**9, rows={0: name(row)})
+    task, enclosed = server.task()
+    refused = [
+        task.model_copy(update={"place": 0}),
+        task.model_copy(update={"agreement": "0" * 64}),
+        task.model_copy(update={"number": 100, "settled": 99}),
+        task.model_copy(update={"offers": {"model": wide}}),
+        task.model_copy(update={"start": name(b"12345")}),  # comes as bytes that are no model
+    ]
+    for one in refused:
+        with pytest.raises(ProtocolError):
+            server.ask(one, {**enclosed, **({one.start: b"12345"} if one.start else {name(row): row})})
+    assert not (server.kit() / "state" / "cache").exists()
+    server.ask(task, enclosed)
+    assert Shelf(server.kit() / "state" / "cache").held == tuple(enclosed)
+
+
+def test_a_silo_takes_no_more_than_it_allows(server):
+    task, enclosed = server.task()
+    edited(server.kit() / "silo.toml", max_download_mb=0.002)  # a model has 610 * 4 bytes
+    with pytest.raises(ProtocolError, match=r"a task with 0\.0 MB, max_download_mb in silo.toml is 0\.002"):
+        server.ask(task, enclosed)
+    edited(server.kit() / "silo.toml", max_download_mb=0.003)
+    server.ask(task, enclosed)
+
+
+def test_a_silo_takes_no_more_than_was_agreed_can_bring(server):
+    """A row of each of 7 places and 8 of all, of 610 + 7 numbers of 8 bytes: 74 kB."""
+    most = 8 * (WIDTH + server.places) * (server.places + 8)
+    data = b"\0" * (most + 1)
+    task, enclosed = server.task(start=name(data))
+    with pytest.raises(ProtocolError, match="what was agreed fits into"):
+        server.ask(task, {**enclosed, name(data): data})
+
+
+# C2: whose place, whose run.
+
+
+def test_a_silo_does_nothing_for_another_place(server):
+    task, enclosed = server.task()
+    for place, whose in ((0, "silo-0"), (2, "silo-2"), (3, "nobody"), (9999, "nobody")):
+        with pytest.raises(ProtocolError, match=f"place {place}, which is {whose}'s; this silo is silo-1"):
+            server.ask(task.model_copy(update={"place": place}), enclosed)
+
+
+def test_a_newcomer_keeps_the_place_that_it_had_first(server):
+    introduced = server.newcomer()
+    size, places = server.sizes[0], server.places
+    task, enclosed = server.task(
+        silo="late", introductions=(introduced,), sizes=(*server.sizes, size, *[0] * (places - 4))
+    )
+    server.ask(task, enclosed, "late")
+    moved = {"introductions": (introduced.model_copy(update={"place": 4}),), "place": 4, "number": 2, "settled": 1}
+    moved["sizes"] = (*server.sizes, 0, size, *[0] * (places - 5))
+    with pytest.raises(ProtocolError, match="unlike before"):
+        server.ask(task.model_copy(update=moved), enclosed, "late")
+    (server.kit("late") / "state" / "seen.json").unlink()  # whatever else is remembered
+    with pytest.raises(ProtocolError, match="a task for place 4, but this silo has place 3"):
+        server.ask(task.model_copy(update=moved), enclosed, "late")
+
+
+def test_a_silo_works_for_one_run(server):
+    task, enclosed = server.task()
+    _, uplink = server.ask(task, enclosed)
+    other = task.model_copy(update={"run": "ef"})
+    for ask in (
+        lambda: server.ask(other, enclosed),
+        lambda: Silo(server.kit()).greet(Hello(agreement=task.agreement, run="ef", nonce="cd")),
+    ):
+        with pytest.raises(ProtocolError, match="has begun another run"):
+            ask()
+    (server.kit() / "state" / "agreement.json").unlink()  # its administrator means it
+    again, same_uplink = server.ask(other, enclosed)
+    assert (again.run, same_uplink) == ("ef", uplink)
+
+
+def test_a_silo_is_counted_as_it_is(server):
+    task, enclosed = server.task()
+    sizes = list(task.sizes)
+    sizes[1] += 1
+    for wrong, said in ((sizes, f"counts {sizes[1]} training samples"), (sizes[:3], "a task with 3 places")):
+        with pytest.raises(ProtocolError, match=said):
+            server.ask(task.model_copy(update={"sizes": tuple(wrong)}), enclosed)
+
+
+# C2, H1: one account, one budget.
+
+
+@pytest.fixture
+def private(world):
+    pytest.importorskip("opacus")
+    return Server(world.federation("fedavg", run={"rounds": ROUNDS, "privacy": {**PRIVATE, "seed": None}}, places=7))
+
+
+def spent(kit):
+    (ledger,) = (kit / "state" / "private" / "dp").glob("*/ledger.jsonl")
+    silo = Silo(kit)
+    from pomona.privacy.accounting import epsilon
+
+    return epsilon(silo.federation.config().privacy, Ledger.open(ledger).history())
+
+
+def test_what_a_silo_accepts_bounds_what_a_server_gets(private):
+    """Every round of one run is paid for; a second run, which its administrator lets in, ends at the budget."""
+    (projected,) = Silo(private.kit()).own.epsilons()
+    accepted = projected * 1.2
+    edited(private.kit() / "silo.toml", accept_epsilon=accepted)
+    for number in range(1, ROUNDS + 1):
+        answer, uplink = private.ask(*private.task(number, noise(number)))
+        assert uplink
+        assert answer.seconds == 0  # which would tell how many samples were drawn
+    assert spent(private.kit()) == pytest.approx(projected)
+    for number in (ROUNDS + 1, 100):
+        with pytest.raises(ProtocolError, match="the last of the rounds agreed on"):
+            private.ask(*private.task(number, noise(number)))
+    (private.kit() / "state" / "agreement.json").unlink()
+    private.run = "ef"
+    with pytest.raises(PrivacyError, match="accept_epsilon"):
+        private.ask(*private.task(1, noise(11)))
+    assert projected < spent(private.kit()) <= accepted
+
+
+@pytest.mark.parametrize("settled", [0, 1])  # also where the server says that nothing has been used
+def test_an_account_that_is_gone_is_not_begun_anew(settled, private):
+    private.ask(*private.task(1))
+    home = private.kit() / "state" / "private" / "dp" / "client-01"
+    for file in home.iterdir():
+        file.unlink()
+    with pytest.raises(PrivacyError, match="restore both"):
+        private.ask(*private.task(2, settled=settled))
+    assert list(home.iterdir()) == []
+
+
+def test_an_account_of_another_place_is_not_passed_over(private):
+    """As a kit has it whose server said six places before that was refused."""
+    home = private.kit() / "state" / "private" / "dp"
+    (home / "client-04").mkdir(parents=True)
+    with pytest.raises(PrivacyError, match="holds client-04 beside client-01"):
+        private.ask(*private.task(1))
+    assert [p.name for p in home.iterdir()] == ["client-04"]
+
+
+# M2: one question a round.
+
+
+def test_a_round_is_trained_and_evaluated_once(server, world):
+    trained = counted(world.patch)
+    for trains in (True, False):
+        task, enclosed = server.task(2, noise(1), trains=trains, settled=0)
+        first, uplink = server.ask(task, enclosed)
+        again, same_uplink = server.ask(task, enclosed)
+        assert same_uplink == uplink
+        assert again.model_copy(update={"seconds": 0.0}) == first.model_copy(update={"seconds": 0.0})
+        for other in ({"row": noise(2)}, {"row": noise(1), "watched": ()}):
+            with pytest.raises(ProtocolError, match="is asked again with another task"):
+                server.ask(*server.task(2, trains=trains, **{"settled": 0, **other}))
+        with pytest.raises(ProtocolError, match="is asked again with another task"):
+            server.ask(*server.task(1, noise(1), trains=trains))
+    assert trained == [(2, 1)]
+
+
+def test_rounds_are_those_agreed_on_and_go_forward(server):
+    for number, settled, trains in ((ROUNDS + 1, 0, True), (ROUNDS + 2, 0, False), (2, 2, True), (1, 5, False)):
+        with pytest.raises(ProtocolError, match="the last of the rounds agreed on"):
+            server.ask(*server.task(number, settled=settled, trains=trains))
+    server.ask(*server.task(ROUNDS + 1, settled=0, trains=False))  # the closing visit
+
+
+def test_a_question_stays_the_same_when_somebody_comes(server, world):
+    trained = counted(world.patch)
+    task, enclosed = server.task()
+    first, uplink = server.ask(task, enclosed)
+    later = task.model_copy(update={"introductions": (server.newcomer(),)})
+    again, same_uplink = server.ask(later, enclosed)
+    assert (again.task, same_uplink, again.rows) == (later.digest, uplink, first.rows)
+    assert trained == [(1, 1)]
+
+
+def test_figures_that_leave_are_rounded(server):
+    answer, _ = server.ask(*server.task(row=noise(1)))
+    (line,) = (server.kit() / "state" / "rounds.jsonl").read_text().splitlines()
+    exact = json.loads(line)
+    assert answer.loss == float(f"{exact['loss']:.3g}") != exact["loss"]
+    assert [s.loss for s in answer.scores] == [float(f"{s['loss']:.3g}") for s in exact["scores"]]
+    assert [s.accuracy for s in answer.scores] == [round(s["accuracy"], 4) for s in exact["scores"]]
+
+
+# M1: whose rows.
+
+
+def test_a_row_for_a_place_that_is_nobodys_is_refused(relay):
+    introduced = relay.newcomer()
+    ghosts = {
+        "no introduction": ((), "which is nobody's"),
+        "no certificate": ((introduced.model_copy(update={"certificate": ""}),), "without the authority's word"),
+        "another's": ((introduced.model_copy(update={"silo": "ghost"}),), "without the authority's word"),
+        "a founder": ((introduced.model_copy(update={"silo": "silo-2"}),), "which is not free"),
+        "a founder's place": ((introduced.model_copy(update={"place": 2}),), "which is not free"),
+        "no place": ((introduced.model_copy(update={"place": relay.places}),), "which is not free"),
+        "two places": ((introduced, introduced.model_copy(update={"place": 4})), "which is not free"),
+    }
+    sizes = (*relay.sizes, 50, *[0] * (relay.places - 4))
+    for introductions, said in ghosts.values():
+        with pytest.raises(ProtocolError, match=said):
+            relay.ask(*relay.cores({3: noise(1)}, introductions=introductions, sizes=sizes, number=2))
+    with pytest.raises(ProtocolError, match="which is nobody's"):  # introduced, but no member
+        relay.ask(*relay.cores({3: noise(1)}, introductions=(introduced,), number=2))
+
+
+def test_one_unsigned_row_of_a_newcomer_is_taken(relay):
+    """The row that it starts with, in whatever round it is first offered; no other, and none after a signed one."""
+    fields = {"introductions": (relay.newcomer(),), "sizes": (*relay.sizes, relay.sizes[0], *[0] * (relay.places - 4))}
+    relay.ask(*relay.cores({3: noise(1)}, number=2, settled=0, **fields))
+    with pytest.raises(ProtocolError, match="the row of late is not signed by late"):
+        relay.ask(*relay.cores({3: noise(2)}, number=3, **fields))
+    relay.ask(*relay.cores({3: noise(1)}, number=3, **fields))
+    own = noise(3)
+    relay.ask(*relay.cores({3: own}, {3: relay.signed("late", own, 2)}, number=3, trains=False, **fields))
+    with pytest.raises(ProtocolError, match="the row of late is not signed by late"):
+        relay.ask(*relay.cores({3: noise(1)}, number=4, trains=False, **fields))
+
+
+def test_an_offer_names_the_rows_that_it_brings(relay):
+    """A row that is named and not brought would be zeros under somebody's name."""
+    start = torch.zeros(WIDTH)
+    task, enclosed = relay.cores({0: start})
+    whole = task.offers["cores"]
+    forged = {index: whole.model_copy(update={"index": index}) for index in ((0, 2), (), (0, 0), (2,))}
+    for offer in forged.values():
+        with pytest.raises(ProtocolError, match="speaks of rows that there are not"):
+            relay.ask(task.model_copy(update={"offers": {"cores": offer}}), enclosed)
+    alone = task.model_copy(update={"offers": {"cores": whole.model_copy(update={"many": False})}})
+    with pytest.raises(ProtocolError, match="rows of single silos were to come"):
+        relay.ask(alone, enclosed)
+
+
+# H4: late answers.
+
+
+@pytest.mark.parametrize("late", [3, 5])
+def test_a_silo_that_was_late_many_times_goes_on(late, world):
+    """It trains each round, and the answer is lost on the way back: the state of round 1 stays with it."""
+    federation = world.federation(run={"rounds": late + 4})
+    gone = range(2, late + 2)
+    federation.grid.faults += [on_answer(lambda m, _: lost(m, 2), number=n) for n in gone]
+    federation.run()
+    assert same(deployed(federation), world.simulated(federation, absent={(n, 1) for n in gone}))
+    kept = [n for n, _ in committed(federation.kits / HOME / "state" / "checkpoints")]
+    assert kept == [late + 2, late + 3, late + 4]  # round 1 is of no use any more
+
+
+def test_a_server_that_lost_its_newest_checkpoint_finds_a_late_silo_ready(world):
+    """Rounds 2 to 4 are late, 5 counts; the server forgets 5, and its repetition is late again: on with round 1."""
+    federation = world.federation(run={"rounds": 6})
+    federation.grid.faults += [on_answer(lambda m, _: lost(m, 2), number=n) for n in (2, 3, 4)]
+    commit = Loop._commit
+
+    def killed(loop, state, at):
+        commit(loop, state, at)
+        if at == 5:
+            raise KeyboardInterrupt
+
+    with world.patch.context() as patch:
+        patch.setattr(Loop, "_commit", killed)
+        with pytest.raises(KeyboardInterrupt):
+            federation.run()
+    dict(committed(federation.server / "run" / "checkpoints"))[5].unlink()
+    federation.grid.faults.append(on_answer(lambda m, _: lost(m, 2), number=5))
+    federation.run()
+    assert same(deployed(federation), world.simulated(federation, absent={(n, 1) for n in (2, 3, 4, 5)}))
