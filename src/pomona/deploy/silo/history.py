@@ -22,6 +22,7 @@ class Figures(BaseModel):
     samples: Count
     loss: float | None
     accuracy: float | None
+    value: float | None = None  # the metric that was agreed on
 
 
 class Visit(BaseModel):
