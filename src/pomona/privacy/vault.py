@@ -123,7 +123,7 @@ class Vault:
             raise BudgetError(
                 f"client {self.client}, round {entry.draw.round}, step {entry.draw.step}: another release would exceed "
                 f"privacy.epsilon_budget = {self.settings.epsilon_budget} ({self.spent():.4g} spent); "
-                "raise it (in a silo accept_epsilon too) and go on with --resume, or stop here"
+                "raise it and go on with --resume (in a silo: raise accept_epsilon too), or stop here"
             )
         self.ledger.append(entry)
 
