@@ -1,8 +1,10 @@
 """The comparison of a real, tiny bench with the paper."""
 
+import copy
 import csv
 import io
 import json
+from dataclasses import replace
 from statistics import fmean, stdev
 
 import pytest
@@ -15,6 +17,7 @@ from pomona.compare.cost import cost_table
 from pomona.compare.differences import sentences
 from pomona.compare.drawings import ablations, curves, who_benefits
 from pomona.compare.page import rank
+from pomona.compare.paper import COUNTS
 from pomona.compare.results import grid, records
 from pomona.report.picture import FORMS
 
@@ -138,3 +141,32 @@ def called(words):
     except SystemExit as stop:
         return int(stop.code or 0)
     return 0
+
+
+def test_a_bench_of_numbers_is_compared_by_its_own_metric(tiny):
+    """Two methods, two clients, mean absolute errors: the smaller is bold, gains are positive, the largest is worst."""
+    errors = {"separate": (0.5, 0.9), "fedavg": (0.4, 1.0)}
+    results = copy.deepcopy(dict(tiny.results)) | {"paper": "", "table": ""}
+    results["results"] = [r for r in results["results"] if (r["scenario"], r["method"]) in {("one", m) for m in errors}]
+    for result in results["results"]:
+        own = errors[result["method"]]
+        for cell in result["cells"]:
+            figures = cell["figures"]
+            figures["metric"] = "mae"
+            moment = {"round": 3, "value": list(own), "accuracy": [None, None], "samples": [10, 30], "loss": [1.0, 1.0]}
+            figures["models"][figures["headline"]] = {"last": moment, "best_validation": None}
+            figures["curve"] |= {
+                "round": [1, 2, 3],
+                "test_value": [2.0, 1.0, sum(own) / 2],
+                "test_accuracy": [None] * 3,
+            }
+    made = comparison(replace(tiny, results=results))
+    table = grid(made)
+    assert "mean absolute error" in table.note
+    assert [row[1] for row in table.rows if row[0] in {"Separate", "FedAvg"}] == ["0.7 ± 0 (2)", "0.7 ± 0 (2)"]
+    assert gains(made, "one")["FedAvg"] == pytest.approx([0.1, -0.1] * 2)
+    lines = {row[1]: row for row in spread_table(made).rows}
+    assert lines["FedAvg"][3] == "1 ± 0 (2)"  # the worst is the largest
+    assert lines["FedAvg"][-1] == "50"  # one of two clients is hurt
+    assert made.at("one", "fedavg").values(COUNTS["last_pooled"]) == [pytest.approx((10 * 0.4 + 30 * 1.0) / 40)] * 2
+    assert curves(made, "one").figure.axes[0].get_ylabel() == "test mean absolute error"

@@ -7,9 +7,10 @@ import pytest
 
 from pomona.compare.cost import converged
 from pomona.compare.numbers import Entry
-from pomona.compare.paper import COUNTED, data_of, printed, stated
+from pomona.compare.paper import COUNTED, COUNTS, data_of, printed, stated
 from pomona.compare.results import in_paper
 from pomona.compare.tables import Table
+from pomona.metrics.metric import METRICS
 
 TABLES = {("apple", t) for t in "123"} | {("fedamp", t) for t in "123"} | {("fedala", t) for t in "1234"}
 TABLES |= {("fedfomo", t) for t in "123456"}
@@ -98,17 +99,20 @@ def test_fedala_counts_samples_and_the_others_count_clients():
     samples = (10, 10, 80)
     clients = [sum(a) / 3 for a in rounds.values()]  # 0.7, 0.333: round 1 is best
     pooled = [sum(a * s for a, s in zip(own, samples, strict=True)) / 100 for own in rounds.values()]  # 0.42, 0.52
-    own = {"last": {"summary": {"mean": clients[1], "pooled": pooled[1]}}}
+    own = {"last": {"accuracy": list(rounds[2]), "samples": list(samples)}}
     figures = {
         "headline": "personal, trained",
         "models": {"personal, trained": own},
-        "curve": {"round": [1, 2], "test_accuracy": clients, "test_pooled": pooled},
+        "curve": {"round": [1, 2], "test_accuracy": clients, "test_accuracy_pooled": pooled},
     }
-    entry = Entry("", "", "", "", "", "", "finished", "", {}, {}, 0, ({"seed": 0, "figures": figures},), {})
-    assert entry.accuracy(COUNTED["fedala"]) == [pytest.approx(0.52)]
-    assert entry.accuracy(COUNTED["apple"]) == [pytest.approx(0.7)]
-    assert entry.accuracy(COUNTED["fedfomo"]) == [pytest.approx(1 / 3)]
+    entry = Entry(
+        "", "", "", "", "", "", "finished", "", METRICS["accuracy"], {}, {}, 0, ({"seed": 0, "figures": figures},), {}
+    )
+    assert entry.values(COUNTED["fedala"]) == [pytest.approx(0.52)]
+    assert entry.values(COUNTED["apple"]) == [pytest.approx(0.7)]
+    assert entry.values(COUNTED["fedfomo"]) == [pytest.approx(1 / 3)]
+    assert entry.values(COUNTS["last_pooled"]) == [pytest.approx(0.52)]
     assert str(COUNTED["fedala"]) == "all test samples together, each counting once, in the best round on test"
     # A bench of an earlier version kept no such curve: no figure rather than another one.
-    del figures["curve"]["test_pooled"]
-    assert entry.accuracy(COUNTED["fedala"]) == [None]
+    del figures["curve"]["test_accuracy_pooled"]
+    assert entry.values(COUNTED["fedala"]) == [None]

@@ -1,9 +1,10 @@
 """What a bench takes from a run: plain numbers per client, of every named model, in the rounds that count."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
-from pomona.metrics.metric import metric_of
+from pomona.metrics.metric import ACCURACY, metric_of
 from pomona.metrics.summary import At, best_rounds, summarize
 from pomona.record import Evaluation, Result, average
 
@@ -18,7 +19,7 @@ def figures(result: Result) -> Figures:
     client's ``value`` of the run's ``metric``, accuracy, loss and samples (None for a client that was not evaluated),
     and the values' summary over clients. ``validation`` is the headline model's score there: the metric, with its sign
     turned where less is better; or the loss, turned likewise, where no validation samples define the metric.
-    ``curve`` holds the headline model's means by round: over clients, and over samples (``test_pooled``).
+    ``curve`` holds the headline model's means over clients by round; ``test_accuracy_pooled`` is over samples.
     """
     headline, n = tuple(result.about["headline"]), len(result.about["clients"])
     named = {(e.model, e.when) for e in result.evaluations} - {()}
@@ -89,11 +90,16 @@ def _curve(result: Result, model: str, when: str) -> dict[str, list[Any]]:
         "round": [e.round for e in tests],
         "test_value": [e.mean for e in tests],
         "test_accuracy": [e.accuracy_mean for e in tests],
-        "test_pooled": [e.pooled for e in tests],
+        "test_accuracy_pooled": [_pooled(e) for e in tests],
         "test_loss": [average(e.loss) for e in tests],
         "validation_value": [e.mean if e else None for e in paired],
         "validation_accuracy": [e.accuracy_mean if e else None for e in paired],
     }
+
+
+def _pooled(evaluation: Evaluation) -> float | None:
+    """Accuracy over all samples, each counting once, whatever the metric."""
+    return replace(evaluation, value=evaluation.accuracy, metric=ACCURACY.name).pooled
 
 
 def _all(evaluation: Evaluation, values: Sequence[Any], n: int) -> list[Any]:

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from pomona.compare.numbers import Comparison, Entry, spread
+from pomona.compare.numbers import NOTHING, Comparison, Entry, spread, told
 from pomona.compare.paper import OWN
-from pomona.compare.results import NOTHING, percent
+from pomona.compare.results import headings
 from pomona.compare.statistics import holm
 from pomona.compare.tables import Table
 from pomona.metrics.summary import summarize, wilcoxon
@@ -15,7 +15,7 @@ ALONE = "separate"
 
 
 def paired(one: Entry, other: Entry) -> tuple[list[float], list[float]]:
-    """Accuracies of the same clients of the same seeds, where both have them."""
+    """Values of the same clients of the same seeds, where both have them."""
     first, second = one.clients(), other.clients()
     pairs = [
         (a, b)
@@ -28,7 +28,7 @@ def paired(one: Entry, other: Entry) -> tuple[list[float], list[float]]:
 
 
 def gains(made: Comparison, scenario: str) -> dict[str, list[float]]:
-    """Accuracy of each client minus its own alone, by method, all seeds; empty without Separate."""
+    """What each client gains over training alone, more is better, by method, all seeds; empty without Separate."""
     alone = made.at(scenario, ALONE)
     if alone is None or not alone.cells:
         return {}
@@ -36,7 +36,8 @@ def gains(made: Comparison, scenario: str) -> dict[str, list[float]]:
     for entry in made.of(scenario):
         if entry.method != ALONE and entry.cells:
             own, without = paired(entry, alone)
-            found[entry.row] = [a - b for a, b in zip(own, without, strict=True)]
+            good = entry.metric.goodness
+            found[entry.row] = [good(a) - good(b) for a, b in zip(own, without, strict=True)]
     return {row: values for row, values in found.items() if values}
 
 
@@ -49,17 +50,21 @@ def spread_table(made: Comparison) -> Table | None:
         alone = made.at(e.scenario, ALONE)
         base = alone.clients() if alone and alone is not e else {}
         sums = [
-            summarize(values, [1] * len(values), base.get(seed) if len(base.get(seed, [])) == len(values) else None)
+            summarize(
+                values, [1] * len(values), base.get(seed) if len(base.get(seed, [])) == len(values) else None, e.metric
+            )
             for seed, values in e.clients().items()
         ]
         if sums:
             figures = [spread([s[key] for s in sums]) for key in ("mean", "worst", "percentile_10", "std")]
             hurt = spread([s["hurt"] for s in sums]) if base else None
-            rows.append([e.column, e.row, *map(percent, figures), f"{100 * hurt.mean:.0f}" if hurt else NOTHING])
+            texts = [told(figure, e.metric) for figure in figures]
+            rows.append([e.column, e.row, *texts, f"{100 * hurt.mean:.0f}" if hurt else NOTHING])
     header = ["column", "method", "mean", "worst client", "10th percentile", "std over clients", "hurt (%)"]
     note = (
-        "Percent, in the round best on validation (the last, where nothing is held out), mean ± standard deviation "
-        "over seeds. Hurt: the share of clients below their own accuracy with Separate"
+        f"Test {headings(made)}, in the round best on validation (the last, where nothing is held out), mean ± "
+        "standard deviation over seeds; a tenth of the clients fare worse than the 10th percentile. Hurt: the share of "
+        "clients that fare worse than with Separate"
         + ("." if any(e.method == ALONE for e in made.entries) else ", which this table does not have.")
     )
     return Table("clients", "Clients", note, header, rows, 2) if rows else None
@@ -69,11 +74,11 @@ def wilcoxon_table(made: Comparison) -> Table | None:
     """Wilcoxon's signed-rank test over clients: each of the paper's own methods against every other."""
     rows = [line for scenario in made.scenarios for line in _tests(made, made.of(scenario))]
     note = (
-        "Two-sided test of the accuracies of the same clients (all seeds together) in the round best on validation; "
+        "Two-sided test of the values of the same clients (all seeds together) in the round best on validation; "
         "pairs that are equal are dropped; p is corrected for the lines of its column (Holm). The paired clients of "
         "one run have trained together, so they are not quite independent, here as in the papers."
     )
-    header = ["column", "method", "against", "pairs", "median difference (points)", "p, corrected"]
+    header = ["column", "method", "against", "pairs", "median difference", "p, corrected"]
     return Table("wilcoxon", "Tests over clients", note, header, rows, 3) if rows else None
 
 
@@ -87,10 +92,10 @@ def _tests(made: Comparison, entries: Sequence[Entry]) -> list[list[str]]:
                 continue
             a, b = paired(one, other)
             test = wilcoxon(a, b) if a else None
-            middle = 100 * float(np.median(np.subtract(a, b))) if a else 0.0
+            middle = float(np.median(np.subtract(a, b))) if a else 0.0
             found.append((one, other, test.pairs if test else 0, middle, test.p if test else 1.0))
     corrected = holm([line[4] for line in found])
     return [
-        [one.column, one.row, other.row, str(pairs), f"{middle:+.2f}", f"{p:.2g}"]
+        [one.column, one.row, other.row, str(pairs), one.metric.number(middle, "+"), f"{p:.2g}"]
         for (one, other, pairs, middle, _), p in zip(found, corrected, strict=True)
     ]

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pomona.compare.numbers import Comparison, Entry, spread
-from pomona.compare.results import NOTHING, in_paper
+from pomona.compare.numbers import NOTHING, Comparison, Entry, spread
+from pomona.compare.results import in_paper
 from pomona.compare.tables import Table
 
 SHARE = 0.99

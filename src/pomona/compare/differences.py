@@ -79,7 +79,7 @@ def _runs(made: Comparison, entry: Entry) -> list[str]:
 
 
 def _order(made: Comparison, done: Sequence[Entry]) -> list[str]:
-    both = [(e, accuracy_of(e), spread(e.accuracy(made.count))) for e in done]
+    both = [(e, accuracy_of(e), spread(e.values(made.count))) for e in done]
     known = [(e, p, s) for e, p, s in both if p is not None and s is not None]
     if len(known) < 2:
         return []
@@ -124,7 +124,7 @@ def _level(made: Comparison, done: Sequence[Entry]) -> list[str]:
     gaps = [
         (e, 100 * own.mean - figure)
         for e in done
-        if (own := spread(e.accuracy(made.count))) is not None and (figure := accuracy_of(e)) is not None
+        if (own := spread(e.values(made.count))) is not None and (figure := accuracy_of(e)) is not None
     ]
     if not gaps:
         return []

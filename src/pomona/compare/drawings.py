@@ -8,8 +8,10 @@ from pomona.bench.suite import flat
 from pomona.compare.clients import gains
 from pomona.compare.numbers import Comparison, Entry, spread
 from pomona.compare.statistics import Ranking
+from pomona.metrics.metric import Metric
 from pomona.report.picture import Picture, Rows, slug
 from pomona.report.style import DASHES, FRAME, INK
+from pomona.report.words import capital
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -59,7 +61,7 @@ def diagram(ranking: Ranking) -> Picture:
 
 
 def curves(made: Comparison, scenario: str) -> Picture | None:
-    """Mean test accuracy of every method by round, means over seeds."""
+    """The metric on test data of every method by round, means over clients and seeds."""
     lines = [(e, _curve(e)) for e in made.of(scenario) if e.cells]
     lines = [(e, curve) for e, curve in lines if len(curve) > 1]
     if not lines:
@@ -67,23 +69,23 @@ def curves(made: Comparison, scenario: str) -> Picture | None:
     figure, axes = _figure(7.6, 4.2)
     looks = _looks(made)
     for entry, curve in lines:
-        axes.plot(list(curve), [100 * v for v in curve.values()], label=entry.row, **looks[entry.row])
+        axes.plot(list(curve), [_scaled(entry.metric, v) for v in curve.values()], label=entry.row, **looks[entry.row])
+    metric = lines[0][0].metric
     axes.set_xlabel("round")
-    axes.set_ylabel("test accuracy (%)")
+    axes.set_ylabel(f"test {metric.heading}")
     axes.grid(axis="y")
     axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
-    rows: Rows = [{"method": e.row, "round": r, "accuracy": v} for e, curve in lines for r, v in curve.items()]
+    rows: Rows = [{"method": e.row, "round": r, metric.name: v} for e, curve in lines for r, v in curve.items()]
     column = lines[0][0].column
-    last = "; ".join(f"{e.row} {100 * list(c.values())[-1]:.1f}" for e, c in lines)
+    last = "; ".join(f"{e.row} {metric.number(list(c.values())[-1])}" for e, c in lines)
     caption = "Mean over clients of the model that the method is judged by, mean over seeds."
     return Picture(f"curves-{slug(scenario)}", column, caption, f"At the end: {last}", figure, rows)
 
 
 def _curve(entry: Entry) -> dict[int, float]:
     points: dict[int, list[float | None]] = {}
-    for cell in entry.cells:
-        own = cell["figures"]["curve"]
-        for number, value in zip(own["round"], own["test_accuracy"], strict=True):
+    for rounds, values in entry.curve():
+        for number, value in zip(rounds, values, strict=True):
             points.setdefault(number, []).append(value)
     found = {number: spread(values) for number, values in points.items()}
     return {number: s.mean for number, s in found.items() if s}
@@ -94,24 +96,27 @@ def who_benefits(made: Comparison, scenario: str) -> Picture | None:
     found = gains(made, scenario)
     if not found:
         return None
+    metric = next(e.metric for e in made.of(scenario) if e.cells)
     figure, axes = _figure(7.6, 4.0)
     looks = _looks(made)
     for row, values in found.items():
         n = len(values)
-        axes.plot([(i + 0.5) / n for i in range(n)], sorted(100 * v for v in values), label=row, **looks[row])
+        axes.plot(
+            [(i + 0.5) / n for i in range(n)], sorted(_scaled(metric, v) for v in values), label=row, **looks[row]
+        )
     axes.axhline(0, color=FRAME, linewidth=1)
     axes.set_xlabel("share of the clients, sorted by gain")
-    axes.set_ylabel("gain over Separate (points)")
+    axes.set_ylabel(f"gain over Separate ({'percentage points' if metric.percent else metric.title})")
     axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
     rows: Rows = [{"method": row, "gain": v} for row, values in found.items() for v in sorted(values)]
     alt = "; ".join(f"{row}: {sum(v < 0 for v in values)} of {len(values)} hurt" for row, values in found.items())
-    caption = "Accuracy of each client minus its own with Separate; below zero a client is worse off than alone."
+    caption = f"What each client gains in {metric.title} over Separate; below zero a client is worse off than alone."
     title = f"Who benefits: {made.of(scenario)[0].column}"
     return Picture(f"gains-{slug(scenario)}", title, caption, alt, figure, rows)
 
 
 def ablations(made: Comparison) -> list[Picture]:
-    """Accuracy against one setting, wherever at least three cells differ in this one number alone."""
+    """The metric against one setting, wherever at least three cells differ in this one number alone."""
     done = [(flat(e.settings), e) for e in made.entries if e.cells]
     numbers = sorted({k for tree, _ in done for k, v in tree.items() if _number(v)})
     return [_ablation(made, key, lines) for key in numbers if (lines := _lines(done, key))]
@@ -136,33 +141,39 @@ def _lines(done: Sequence[tuple[Mapping[str, Any], Entry]], key: str) -> list[li
 def _ablation(made: Comparison, key: str, lines: Sequence[Sequence[tuple[float, Entry]]]) -> Picture:
     figure, axes = _figure(7.6, 4.0)
     rows: Rows = []
+    metric = lines[0][0][1].metric
     trees = [flat(line[0][1].settings) for line in lines]
     for number, line in enumerate(lines):
-        known = [(x, s) for x, e in line if (s := spread(e.accuracy(made.count)))]
+        known = [(x, s) for x, e in line if (s := spread(e.values(made.count)))]
         label = _label(trees[number], trees, key) or line[0][1].row
         axes.errorbar(
             [x for x, _ in known],
-            [100 * s.mean for _, s in known],
-            [100 * (s.std or 0) for _, s in known],
+            [_scaled(metric, s.mean) for _, s in known],
+            [_scaled(metric, s.std or 0) for _, s in known],
             label=label,
             marker="o",
             capsize=3,
             **_look(number),
         )
-        rows += [{"line": label, key: x, "accuracy": s.mean, "std": s.std, "n": s.n} for x, s in known]
+        rows += [{"line": label, key: x, metric.name: s.mean, "std": s.std, "n": s.n} for x, s in known]
     axes.set_xlabel(key)
-    axes.set_ylabel("test accuracy (%)")
+    axes.set_ylabel(f"test {metric.heading}")
     axes.grid(axis="y")
     axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
-    caption = f"Accuracy, {made.count}, ± standard deviation over seeds. All else is the same."
-    alt = "; ".join(f"{r['line']}, {r[key]}: {100 * r['accuracy']:.1f}" for r in rows)
-    return Picture(f"ablation-{slug(key)}", f"Accuracy by {key}", caption, alt, figure, rows)
+    caption = f"{capital(metric.title)}, {made.count}, ± standard deviation over seeds. All else is the same."
+    alt = "; ".join(f"{r['line']}, {r[key]}: {metric.number(r[metric.name])}" for r in rows)
+    return Picture(f"ablation-{slug(key)}", f"{capital(metric.title)} by {key}", caption, alt, figure, rows)
 
 
 def _label(tree: Mapping[str, Any], trees: Sequence[Mapping[str, Any]], key: str) -> str:
     """What sets a line apart from the others."""
     own = [k for k in tree if k != key and any(t.get(k) != tree[k] for t in trees)]
     return ", ".join(f"{k}={tree[k]}" for k in own[:4])
+
+
+def _scaled(metric: Metric, value: float) -> float:
+    """In the unit that people read."""
+    return 100 * value if metric.percent else value
 
 
 def _figure(width: float, height: float) -> tuple["Figure", "Axes"]:

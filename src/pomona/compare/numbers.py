@@ -5,9 +5,15 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any
 
+import numpy as np
+
 from pomona.bench import Bench
 from pomona.compare.paper import COUNTED, Count, Printed, printed
+from pomona.metrics.metric import ACCURACY, METRICS, Metric
+from pomona.metrics.undefined import defined, row_means
 from pomona.report.style import label_of
+
+NOTHING = "-"
 
 
 @dataclass(frozen=True)
@@ -17,6 +23,14 @@ class Spread:
     mean: float
     std: float | None
     n: int
+
+
+def told(value: Spread | None, metric: Metric) -> str:
+    """Mean ± standard deviation as people read the metric (how many seeds); a dash where there is none."""
+    if value is None:
+        return NOTHING
+    std = "" if value.std is None else f" ± {metric.number(value.std)}"
+    return f"{metric.number(value.mean)}{std} ({value.n})"
 
 
 def spread(values: Sequence[float | None]) -> Spread | None:
@@ -33,6 +47,7 @@ class Entry:
         scenario, method: names in the suite; ``row``, ``setting``, ``dataset``: the paper's, or the suite's.
         table: the paper's table that the column belongs to.
         state, reason: as in the results.
+        metric: what it is compared by: accuracy beside a paper, which prints that; else what its runs were judged by.
         settings: of its runs, as a tree.
         chosen, tried: the point chosen, and how many were tried.
         cells: the finished ones.
@@ -47,6 +62,7 @@ class Entry:
     table: str
     state: str
     reason: str
+    metric: Metric
     settings: Mapping[str, Any]
     chosen: Mapping[str, Any]
     tried: int
@@ -58,18 +74,23 @@ class Entry:
         """The scenario in the paper's words."""
         return f"{self.dataset}, {self.setting}" if self.dataset and self.setting else self.scenario
 
-    def accuracy(self, count: Count) -> list[float | None]:
-        """The accuracy of the model that the method is judged by, one a seed, counted in one way."""
-        return [_accuracy(cell["figures"], count) for cell in self.cells]
+    def values(self, count: Count) -> list[float | None]:
+        """The metric of the model that the method is judged by, one a seed, counted in one way."""
+        return [_value(cell["figures"], self.metric, count) for cell in self.cells]
 
     def clients(self) -> dict[int, list[float | None]]:
-        """Accuracy of each client by seed, in the round best on validation, or in the last where there is none."""
+        """The metric of each client by seed, in the round best on validation, or in the last where there is none."""
         found = {}
         for cell in self.cells:
             own = _judged(cell["figures"])
             if moment := own.get("best_validation") or own.get("last"):
-                found[int(cell["seed"])] = list(moment["accuracy"])
+                found[int(cell["seed"])] = _of(moment, self.metric)
         return found
+
+    def curve(self) -> list[tuple[list[int], list[float | None]]]:
+        """(rounds, mean over clients) of each seed."""
+        curves = [cell["figures"]["curve"] for cell in self.cells]
+        return [(c["round"], c["test_accuracy" if self.metric == ACCURACY else "test_value"]) for c in curves]
 
 
 def _judged(figures: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -77,13 +98,29 @@ def _judged(figures: Mapping[str, Any]) -> Mapping[str, Any]:
     return own
 
 
-def _accuracy(figures: Mapping[str, Any], count: Count) -> float | None:
+def _of(moment: Mapping[str, Any], metric: Metric) -> list[float | None]:
+    """One value a client; a bench of an earlier version holds accuracies alone."""
+    return list(moment["accuracy" if metric == ACCURACY else "value"])
+
+
+def _value(figures: Mapping[str, Any], metric: Metric, count: Count) -> float | None:
+    if count.average == "samples" and not metric.pools:
+        return None
     if count.moment == "best_test":
+        means = "test_accuracy" if metric == ACCURACY else "test_value"
+        pooled = "test_accuracy_pooled" if metric == ACCURACY else ""
         # A bench of an earlier version holds no pooled curve: its cells have no such figure.
-        curve = figures["curve"].get({"clients": "test_accuracy", "samples": "test_pooled"}[count.average], ())
-        return max((a for a in curve if a is not None), default=None)
-    own = _judged(figures).get(count.moment)
-    return own["summary"][{"clients": "mean", "samples": "pooled"}[count.average]] if own else None
+        return metric.best(figures["curve"].get(means if count.average == "clients" else pooled, ()))
+    moment = _judged(figures).get(count.moment)
+    if not moment:
+        return None
+    weights = moment["samples"] if count.average == "samples" else 1.0
+    return defined(row_means(np.array([_of(moment, metric)], dtype=float), weights)[0])
+
+
+def _metric(results: Mapping[str, Any], result: Mapping[str, Any]) -> Metric:
+    named = [cell["figures"].get("metric") for cell in result["cells"] if cell["figures"]]
+    return ACCURACY if results["paper"] or not named else METRICS.get(named[0], ACCURACY)
 
 
 @dataclass(frozen=True)
@@ -109,6 +146,11 @@ class Comparison:
     def scenarios(self) -> list[str]:
         """Columns, in the suite's order."""
         return list(dict.fromkeys(e.scenario for e in self.entries))
+
+    @property
+    def metrics(self) -> list[Metric]:
+        """What the entries with results are compared by."""
+        return list(dict.fromkeys(e.metric for e in self.entries if e.cells)) or [ACCURACY]
 
     @property
     def methods(self) -> list[str]:
@@ -149,6 +191,7 @@ def _entry(results: Mapping[str, Any], result: Mapping[str, Any]) -> Entry:
         table=column["table"],
         state=result["state"],
         reason=reasons[0] if reasons else "",
+        metric=_metric(results, result),
         settings=result["settings"] or {},
         chosen=result["chosen"] or {},
         tried=len(result["search"]),

@@ -66,8 +66,9 @@ def rank(made: Comparison) -> Ranking | None:
     """
     columns = [s for s in made.scenarios if any(e.cells for e in made.of(s))]
     full = [m for m in made.methods if all((e := made.at(s, m)) and e.cells for s in columns)]
-    values = [[spread(e.accuracy(made.count)) if (e := made.at(s, m)) else None for m in full] for s in columns]
-    known = [[v.mean for v in line if v] for line in values]
+    values = [[spread(e.values(made.count)) if (e := made.at(s, m)) else None for m in full] for s in columns]
+    metrics = [next(e.metric for e in made.of(s) if e.cells) for s in columns]
+    known = [[metric.goodness(v.mean) for v in line if v] for metric, line in zip(metrics, values, strict=True)]
     known = [line for line in known if len(line) == len(full)]
     if len(full) < 2 or len(known) < 2:
         return None

@@ -1,20 +1,10 @@
 """The tables of results: the paper's figures beside ours, ranks, what was chosen, epsilon."""
 
-from pomona.compare.numbers import Comparison, Entry, Spread, spread
+from pomona.compare.numbers import NOTHING, Comparison, Entry, spread, told
 from pomona.compare.paper import COUNTS, NAMES, ROUNDS, Printed
 from pomona.compare.statistics import LEVEL, Ranking
 from pomona.compare.tables import Table
-
-NOTHING = "-"
-ACCURACY = ("accuracy_pct",)
-
-
-def percent(value: Spread | None) -> str:
-    """Mean ± standard deviation in percent (how many seeds)."""
-    if value is None:
-        return NOTHING
-    std = "" if value.std is None else f" ± {100 * value.std:.2f}"
-    return f"{100 * value.mean:.2f}{std} ({value.n})"
+from pomona.metrics.metric import ACCURACY
 
 
 def in_paper(figure: Printed | None) -> str:
@@ -29,7 +19,11 @@ def in_paper(figure: Printed | None) -> str:
 def accuracy_of(entry: Entry) -> float | None:
     """The paper's accuracy in percent, None where it prints none."""
     figure = entry.printed.get("")
-    return float(figure.value) if figure and figure.unit in ACCURACY and isinstance(figure.value, int | float) else None
+    return (
+        float(figure.value)
+        if figure and figure.unit == "accuracy_pct" and isinstance(figure.value, int | float)
+        else None
+    )
 
 
 def state(entry: Entry, text: str) -> str:
@@ -59,18 +53,23 @@ def grid(made: Comparison) -> Table:
                 line.append(_text(entry, made, ours))
         rows.append(line)
     note = (
-        f"Test accuracy in percent, {made.count}"
+        f"Test {headings(made)}, {made.count}"
         + (f", as the {paper} paper counts" if paper else "")
-        + "; ours is mean ± standard deviation over seeds (how many). The highest of each scenario is bold."
+        + "; ours is mean ± standard deviation over seeds (how many). The best of each scenario is bold."
     )
     return Table("results", "The table beside ours" if paper else "Results", note, header, rows, 1, frozenset(marked))
+
+
+def headings(made: Comparison) -> str:
+    """What the values of a comparison are."""
+    return " or ".join(metric.heading for metric in made.metrics)
 
 
 def _text(entry: Entry | None, made: Comparison, ours: bool) -> str:
     if entry is None:
         return ""
     if ours:
-        return state(entry, percent(spread(entry.accuracy(made.count))))
+        return state(entry, told(spread(entry.values(made.count)), entry.metric))
     figure = entry.printed.get("")
     return in_paper(figure) + ("*" if figure and figure.note else "")
 
@@ -79,34 +78,34 @@ def _best(made: Comparison, scenario: str) -> set[tuple[str, bool]]:
     best = set()
     for ours in (False, True):
         values = {e.method: _mean(e, made, ours) for e in made.of(scenario)}
-        known = [v for v in values.values() if v is not None]
-        best |= {(m, ours) for m, v in values.items() if v is not None and v == max(known)}
+        top = next((e.metric for e in made.of(scenario) if e.cells), ACCURACY).best(values.values())
+        best |= {(m, ours) for m, v in values.items() if v is not None and v == top}
     return best
 
 
 def _mean(entry: Entry, made: Comparison, ours: bool) -> float | None:
     if not ours:
         return accuracy_of(entry)
-    own = spread(entry.accuracy(made.count))
+    own = spread(entry.values(made.count))
     return own.mean if own else None
 
 
 def records(made: Comparison) -> Table:
     """Everything about every cell, one a row: the CSV for programs."""
-    keys = ["scenario", "setting", "dataset", "method", "row", "state", "n"]
+    keys = ["scenario", "setting", "dataset", "method", "row", "state", "n", "metric"]
     header = keys + [f"{m}_{w}" for m in COUNTS for w in ("mean", "std")] + ["paper", "paper_std", "difference_points"]
     rows = []
     for e in made.entries:
-        ours = {count: spread(e.accuracy(count)) for count in COUNTS.values()}
+        ours = {count: spread(e.values(count)) for count in COUNTS.values()}
         said = e.printed.get("")
         own, figure = ours[made.count], accuracy_of(e)
         rows.append(
-            [e.scenario, e.setting, e.dataset, e.method, e.row, e.state, str(len(e.cells))]
+            [e.scenario, e.setting, e.dataset, e.method, e.row, e.state, str(len(e.cells)), e.metric.name]
             + [_number(v) for s in ours.values() for v in ((s.mean, s.std) if s else (None, None))]
             + [_number(figure), _number(said.std if said and figure is not None else None)]
             + [_number(100 * own.mean - figure if own and figure is not None else None)]
         )
-    note = f"Accuracies as shares; the difference is ours ({made.count}) minus the paper's, in points."
+    note = f"Shares, not percent; the difference is ours ({made.count}) minus the paper's, in points."
     return Table("comparison", "Cell by cell", note, header, rows, 6)
 
 
@@ -117,13 +116,14 @@ def _number(value: float | None) -> str:
 def moments(made: Comparison) -> Table:
     """Ours in all three rounds that are counted somewhere, over clients and over samples, where there is a result."""
     done = [e for e in made.entries if e.cells]
-    rows = [[e.column, e.row, *(percent(spread(e.accuracy(count))) for count in COUNTS.values())] for e in done]
+    counts = [c for c in COUNTS.values() if any(v is not None for e in done for v in e.values(c))]
+    rows = [[e.column, e.row, *(told(spread(e.values(count)), e.metric) for count in counts)] for e in done]
     note = (
-        "Percent. Over clients each client counts once; over samples each test sample does. The best round on test is "
-        "chosen by test data, so it is optimistic, and the more so the more often a run is evaluated; the one best on "
-        "validation is not."
+        f"Test {headings(made)}. Over clients each client counts once; over samples each test sample does. The best "
+        "round on test is chosen by test data, so it is optimistic, and the more so the more often a run is evaluated; "
+        "the one best on validation is not."
     )
-    header = [f"{ROUNDS[count.moment]}, over {count.average}" for count in COUNTS.values()]
+    header = [f"{ROUNDS[count.moment]}, over {count.average}" for count in counts]
     return Table("moments", "Ours, by what counts", note, ["column", "method", *header], rows, 2)
 
 

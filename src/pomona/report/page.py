@@ -168,7 +168,7 @@ def summary_columns(rows: list[dict[str, Any]]) -> dict[str, float | None]:
 
 
 def client_tables(runs: list[Run]) -> list[dict[str, Any]]:
-    """For each run with final metrics: its label, the model, column headings, and a row of texts a client."""
+    """For each run with final metrics: its label, the model, column headings, and a row a client."""
     found = []
     for run in runs:
         records = clients.records(run)
@@ -178,7 +178,6 @@ def client_tables(runs: list[Run]) -> list[dict[str, Any]]:
         # What the run is judged by comes first, with its interval.
         columns = {run.metric.name: run.metric, **METRICS, **OTHERS}
         given = [metric for name, metric in columns.items() if any(r.get(name) is not None for r in records)]
-        ranged = {m for m in (run.metric.name, "accuracy") if any((r.get("intervals") or {}).get(m) for r in records)}
         train = (run.result.about.get("sizes") or {}).get("train") or []
         found.append(
             {
@@ -189,19 +188,15 @@ def client_tables(runs: list[Run]) -> list[dict[str, Any]]:
                 "headings": [
                     *(["Train samples"] if train else []),
                     "Test samples",
-                    *(
-                        heading
-                        for m in given
-                        for heading in (words.capital(m.heading), *(["95 % interval"] if m.name in ranged else []))
-                    ),
+                    *(words.capital(m.heading) for m in given),
                 ],
                 "rows": [
                     (
                         run.client(int(r["client"])),
                         [
-                            *([_count(train, int(r["client"]))] if train else []),
-                            f"{r['samples']:,}" if r.get("samples") is not None else NOTHING,
-                            *(text for m in given for text in _cells(m, r, ranged)),
+                            *([(_count(train, int(r["client"])), "")] if train else []),
+                            (f"{r['samples']:,}" if r.get("samples") is not None else NOTHING, ""),
+                            *(_cell(m, r) for m in given),
                         ],
                     )
                     for r in records
@@ -211,12 +206,11 @@ def client_tables(runs: list[Run]) -> list[dict[str, Any]]:
     return found
 
 
-def _cells(metric: Metric, record: dict[str, Any], ranged: set[str]) -> list[str]:
-    """A client's value of a metric, and its interval where the column has one."""
-    value = record.get(metric.name)
-    bounds = (record.get("intervals") or {}).get(metric.name)
-    interval = " to ".join(metric.number(b) for b in bounds) if bounds else NOTHING
-    return [NOTHING if value is None else metric.number(value), *([interval] if metric.name in ranged else [])]
+def _cell(metric: Metric, record: dict[str, Any]) -> tuple[str, str]:
+    """A client's value of a metric, and its interval where there is one."""
+    value, bounds = record.get(metric.name), (record.get("intervals") or {}).get(metric.name)
+    shown = NOTHING if value is None else metric.number(value)
+    return shown, " to ".join(metric.number(b) for b in bounds) if bounds else ""
 
 
 def _count(sizes: list[int], client: int) -> str:
