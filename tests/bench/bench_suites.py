@@ -111,7 +111,10 @@ def started(words):
     )
 
 
-def ended(process, seconds=100):
+HANGS = 900  # seconds without an end: no machine is that busy
+
+
+def ended(process, seconds=HANGS):
     """Exit code, standard output, standard error."""
     try:
         out, err = process.communicate(timeout=seconds)

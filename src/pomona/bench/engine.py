@@ -8,6 +8,7 @@ from typing import Any
 
 from pomona.bench.cells import Cell, Group, plan
 from pomona.bench.index import Index
+from pomona.bench.interrupts import postponed
 from pomona.bench.lanes import Lanes
 from pomona.bench.results import Bench, collect, save
 from pomona.bench.suite import Size, Suite, read_suite
@@ -19,6 +20,7 @@ from pomona.record import writing
 
 Verdicts = Mapping[Path, Verdict]
 Watch = Callable[[Sequence[Group], Verdicts], None]
+LOOK = 0.5  # seconds between looks at what people see, and at whether they want an end
 LIVES = 2  # how often a cell may lose its process before it counts as failed
 
 
@@ -45,7 +47,7 @@ def run(
         size: which of the suite's sizes.
         jobs: how many processes of this machine; one a core if None. Unused with an executor.
         retry: run cells again that have failed before.
-        watch: called at the start, about every second and after each cell, with all groups and verdicts.
+        watch: called at the start, about twice a second and after each cell, with all groups and verdicts.
 
     Returns:
         The results, as ``pomona.bench.load(out)`` would read them again.
@@ -74,16 +76,17 @@ def run(
 
 
 def _drive(course: "_Course", executor: Executor | None, jobs: int | None) -> None:
-    if executor is not None:
-        course.run(executor)
-        return
-    lanes = Lanes(jobs)
-    try:
-        course.run(lanes)
-    except BaseException:
-        lanes.shutdown(wait=False, cancel_futures=True)
-        raise
-    lanes.shutdown()
+    with postponed() as heed:
+        if executor is not None:
+            course.run(executor, heed)
+            return
+        lanes = Lanes(jobs)
+        try:
+            course.run(lanes, heed)
+        except BaseException:
+            lanes.shutdown(wait=False, cancel_futures=True)
+            raise
+        lanes.shutdown()
 
 
 @dataclass
@@ -114,14 +117,15 @@ class _Course:
         wanted = {c.folder: c for c in group.wanted(self.verdicts) if not self.verdicts[c.folder].settled}
         return [cell for folder, cell in wanted.items() if folder not in asked]
 
-    def run(self, executor: Executor) -> None:
-        """Keep the executor busy until every cell is settled."""
+    def run(self, executor: Executor, heed: Callable[[], None]) -> None:
+        """Keep the executor busy until every cell is settled; ``heed`` raises if somebody wants an end before."""
         try:
             for group in self.groups:
                 self._ask(executor, group)
             self._show()
             while self._jobs:
-                done, _ = wait(self._jobs, timeout=1.0, return_when=FIRST_COMPLETED)
+                done, _ = wait(self._jobs, timeout=LOOK, return_when=FIRST_COMPLETED)
+                heed()
                 for job in done:
                     cell = self._jobs.pop(job)
                     self._settle(cell, job)

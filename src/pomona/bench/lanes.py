@@ -11,12 +11,14 @@ from contextlib import suppress
 from multiprocessing import get_context, parent_process
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
+from multiprocessing.forkserver import ensure_running
 from queue import SimpleQueue
-from threading import Thread
+from threading import Lock, Thread
 from typing import Any, ParamSpec, TypeVar
 
 from pomona.errors import WorkerError
 
+CONTEXT = get_context("forkserver")
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -25,12 +27,13 @@ class Lane:
     """One worker process; it is started by the first job, and again by the first job after its death."""
 
     def __init__(self) -> None:
-        self._process: ForkServerProcess | None = None
+        self._process: ForkServerProcess | None = None  # one that has been started
         self._pipe: Connection[Any, Any] | None = None
         self._closed = False
+        self._lock = Lock()  # of the process and of whether there may be another
 
     def run(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Run one job. Raises what it raises, or WorkerError if the process dies of it."""
+        """Run one job. Raises what it raises, or WorkerError if the process dies of it or cannot be started."""
         process, pipe = self._alive()
         try:
             pipe.send((function, args, kwargs))
@@ -46,21 +49,25 @@ class Lane:
 
     def kill(self) -> None:
         """End the process, whatever it does; there will be no other."""
-        self._closed = True
-        if self._process:
-            self._process.kill()
+        with self._lock:
+            self._closed = True
+            if self._process:
+                self._process.kill()
 
     def _alive(self) -> tuple[ForkServerProcess, "Connection[Any, Any]"]:
         if not self._process or not self._pipe or not self._process.is_alive():
-            # Forked from a process that has imported PyTorch and done nothing else: quick, and no state is inherited.
-            context = get_context("forkserver")
-            context.set_forkserver_preload(["pomona.bench.verdict"])
-            self._pipe, there = context.Pipe()
-            self._process = context.Process(target=_serve, args=(there,), daemon=True, name="pomona-bench")
-            self._process.start()
-            there.close()
-            if self._closed:  # while it was being started
-                self._process.kill()
+            self._pipe, there = CONTEXT.Pipe()
+            process = CONTEXT.Process(target=_serve, args=(there,), daemon=True, name="pomona-bench")
+            try:
+                process.start()
+            except (EOFError, OSError) as fault:
+                raise WorkerError(f"its process cannot be started ({fault}); start again to go on") from None
+            finally:
+                there.close()
+            with self._lock:
+                self._process = process
+                if self._closed:  # while it was being started
+                    process.kill()
         return self._process, self._pipe
 
 
@@ -73,6 +80,7 @@ class Lanes(Executor):
 
     def __init__(self, count: int | None = None) -> None:
         count = count or len(os.sched_getaffinity(0))
+        _start_server()
         self._lanes = [Lane() for _ in range(count)]
         self._free: SimpleQueue[Lane] = SimpleQueue()
         for lane in self._lanes:
@@ -86,7 +94,6 @@ class Lanes(Executor):
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """End the processes: after their jobs if ``wait``, else now."""
         if not wait:
-            self._threads.shutdown(wait=False, cancel_futures=cancel_futures)
             for lane in self._lanes:
                 lane.kill()
         self._threads.shutdown(wait=True, cancel_futures=cancel_futures)
@@ -102,9 +109,23 @@ class Lanes(Executor):
             self._free.put(lane)
 
 
+def _start_server() -> None:
+    """Start the process that workers are forked from; Ctrl-C reaches the whole group, but not it and its children.
+
+    It has imported PyTorch and done nothing else: a fork of it is quick and inherits no state. That import takes
+    seconds, in which a signal would end it and every start of a worker with it; a blocked signal stays blocked in all
+    that come from it.
+    """
+    CONTEXT.set_forkserver_preload(["pomona.bench.verdict"])
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _serve(pipe: "Connection[Any, Any]") -> None:
     """A worker's life: jobs from the pipe, until it closes or the parent is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent ends us
     Thread(target=_follow_parent, daemon=True).start()
     with suppress(EOFError, OSError):
         while True:

@@ -22,10 +22,11 @@ from pomona.bench.results import RESULTS
 from pomona.bench.suite import Size
 from pomona.bench.table import heading, reasons, values
 from pomona.bench.verdict import Verdict
-from pomona.cli.words import console, emit, table
+from pomona.cli.words import console, emit, table, talk
 from pomona.cli.words import out as terminal
 from pomona.federation.status import read_status
 
+EVERY = 5.0  # seconds between two lines where there is no terminal
 Json = Annotated[bool, Parameter(name="--json", negative="", help="machine-readable output")]
 
 
@@ -56,7 +57,7 @@ def bench(
     try:
         with ExitStack() as stack:
             workers = stack.enter_context(cluster(executor, folder)) if executor else None
-            watch = stack.enter_context(Board(folder, plan.title)) if console.is_terminal else None
+            watch = stack.enter_context(Board(folder, plan.title)) if console.is_terminal else Lines()
             made = run(plan, folder, workers, size=size, jobs=jobs, retry=retry, watch=watch)
     except KeyboardInterrupt:
         print(f"error[INTERRUPTED]: stopped; the same command goes on, finished cells are in {folder}", file=sys.stderr)
@@ -115,6 +116,22 @@ class Board:
             return ""
         seconds = (monotonic() - self._began) / (settled - self._kept) * (total - settled)
         return f", about {seconds / 60:.0f} min left" if seconds > 90 else f", about {seconds:.0f} s left"
+
+
+class Lines:
+    """Progress where there is no terminal: a line at the start, every few seconds if there is news, and at the end."""
+
+    def __init__(self) -> None:
+        self._said, self._at = "", -EVERY
+
+    def __call__(self, groups: Sequence[Group], verdicts: Mapping[Path, Verdict]) -> None:
+        """Say how many runs are done, if that is news."""
+        wanted = [v for g in groups for v in _states(g, verdicts)]
+        settled, failed = sum(v.settled for v in wanted), sum(v.state == "failed" for v in wanted)
+        text = f"{settled} of {len(wanted)} runs done" + (f", {failed} failed" if failed else "")
+        if text != self._said and (monotonic() - self._at >= EVERY or settled == len(wanted)):
+            self._said, self._at = text, monotonic()
+            talk(text)
 
 
 def _states(group: Group, verdicts: Mapping[Path, Verdict]) -> list[Verdict]:
