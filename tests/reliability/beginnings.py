@@ -1,9 +1,11 @@
 """What lies in the folder before a command: runs that were stopped, damaged files, data of one's own."""
 
+import os
 from pathlib import Path
 
 import numpy as np
 import torch
+from PIL import Image
 
 
 def half(words, number=3):
@@ -94,6 +96,33 @@ def pickled_arrays(world):
     """An archive with Python objects in it."""
     x = np.array([Canary(world.folder / "canary")] * 30, dtype=object)
     np.savez(world.folder / "own.npz", x=x, y=np.arange(30) % 3, allow_pickle=True)
+
+
+def pipe(world):
+    """A pipe that nobody writes to."""
+    os.mkfifo(world.folder / "own.csv")
+
+
+def images(world):
+    """A folder of classes: one image is empty, one cut short, one no image, one of another kind; one class is empty."""
+    for k in range(6):
+        pixels = np.random.Generator(np.random.Philox(k)).integers(0, 255, (16, 16), dtype=np.uint8)
+        path = world.folder / "own" / "a" / f"{k}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels).save(path)
+        content = path.read_bytes()
+        path.write_bytes({0: b"", 1: content[:-40], 2: b"text"}.get(k, content))
+    (path.parent / "scan.dcm").write_bytes(b"DICM")
+    (world.folder / "own" / "b").mkdir()
+
+
+def postscript(world):
+    """A picture for which Pillow would start another program, among others of its class."""
+    for k in range(6):
+        path = world.folder / "own" / "ab"[k % 2] / f"{k}.eps"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (16, 16), (k, k, k)).save(path, None if not k else "PNG")
+        path.rename(path.with_suffix(".png"))
 
 
 def in_the_way(world):

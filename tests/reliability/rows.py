@@ -23,6 +23,7 @@ HIDDEN = (*APPLE, PRIVATE)
 UNCHANGED = (*APPLE, "lr=1e-30", "method.dr_lr=1e-30")
 CSV = ("fedavg", "rounds=2", "workers=1", "data=csv", "data.path={here}/own.csv", "data.label_column=y", "model=mlp")
 SITES = (*CSV, "data.client_column=site")
+IMAGES = ("fedavg", "rounds=2", "data=folder", "data.path={here}/own", "clients=2")
 NPZ = ("fedavg", "rounds=2", "workers=1", "data=npz", "data.path={here}/own.npz", "clients=2", "model=mlp")
 X = np.random.Generator(np.random.Philox(1)).normal(size=(60, 4)).astype(np.float32)
 Y = np.arange(60) % 3
@@ -147,6 +148,12 @@ DATA = [
     own("F38 one NaN among the inputs", 3, ("own.npz", "first row 17"), NPZ, begin.arrays(x=np.where(np.arange(240).reshape(60, 4) == 70, np.nan, X), y=Y)),
     own("F39 an archive without its end", 3, ("own.npz",), NPZ, begin.truncated(x=X, y=Y)),
     own("F39 a line with fewer cells", 3, ("own.csv: line 3: 2 cells, not 3",), (*CSV, "clients=2"), begin.table("a,b,y\n1,2,0\n1,2\n")),
+    own("F39 a table with faults in several columns and lines", 3, ("3 problems", "column a: 2 of 3", "column b: 1 of 3 cells are gaps", "label column y", "data.drop_columns"), (*CSV, "clients=2"), begin.table("a,b,y\nu,2,0\n1,,0\nv,3,\n")),
+    own("F39 several damaged images, and files of other kinds", 3, ("5 problems", "a/0.png", "a/1.png", "a/2.png", "a: 1 files .dcm", "b: no image"), IMAGES, begin.images),
+    own("F39 a pipe for a table", 3, ("own.csv: it is a pipe",), (*CSV, "clients=2"), begin.pipe),
+    own("F39 a label of 5,000 digits", 0, ("classes with fewer than 5 rows",), (*CSV, "clients=2", "lr=0.1"), begin.table("a,b,y\n" + "".join(f"{k},2,{'9' * 5000 if k == 7 else k % 2}\n" for k in range(60))), holds.trains),
+    own("F39 a partition nested 100,000 deep", 3, ("own.json is not a partition file",), ("fedavg", "data=digits", "partition.name=file", "partition.path={here}/own.json"), lambda world: (world.folder / "own.json").write_text("[" * 100_000)),
+    own("F29 PostScript that is called an image", 3, ("a/0.png (it is no PNG",), IMAGES, begin.postscript, holds.unwritten),
     own("F39 fewer labels than inputs", 3, ("own.npz",), NPZ, begin.arrays(x=X, y=Y[:-1])),
 ]  # fmt: skip
 

@@ -1,0 +1,32 @@
+"""The guide to own data: it can be followed twice, and the message that it shows is the one that comes."""
+
+import re
+from pathlib import Path
+
+import pytest
+from docs_blocks import Runner, blocks
+
+from pomona.data import DataSettings, read
+from pomona.errors import DataError
+
+GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "own-data.md"
+
+
+def test_its_python_runs_a_second_time_in_the_same_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for _ in range(2):
+        runner = Runner()
+        for block in blocks(GUIDE):
+            if block.language == "python":
+                runner.run(block)
+
+
+def test_the_message_on_a_hospitals_table_is_the_one_shown(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    runner = Runner()
+    for block in [block for block in blocks(GUIDE) if block.language == "python"][:2]:
+        runner.run(block)
+    (shown,) = re.findall(r"^```text\n(error.*?)^```$", GUIDE.read_text(), flags=re.DOTALL | re.MULTILINE)
+    with pytest.raises(DataError) as caught:
+        read(DataSettings(name="csv", path="ward.csv", label_column="outcome"))
+    assert f"{caught.value.text()}\n" == shown
