@@ -17,7 +17,8 @@ from pomona.deploy import app
 from pomona.deploy.federation import Federation
 from pomona.deploy.kits.provision import provision
 from pomona.deploy.processes import QUIET, environment
-from pomona.deploy.server import control, start, superlink
+from pomona.deploy.server import control, gate, start, superlink
+from pomona.deploy.server.callers import anybody
 from pomona.deploy.silo import supernode
 from pomona.deploy.silo.settings import SiloFile
 from pomona.errors import ConfigError, ProtocolError
@@ -27,7 +28,14 @@ TASK = {"kind": "table", "input_shape": [4], "classes": ["a", "b"]}
 
 def federation(**keys):
     return Federation.model_validate(
-        {"name": "try", "server": "127.0.0.1:8443", "silo": [{"name": "north"}], "task": TASK, **keys}
+        {
+            "name": "try",
+            "server": "127.0.0.1:8443",
+            "silo": [{"name": "north"}],
+            "task": TASK,
+            "run": {"lr": 0.1},
+            **keys,
+        }
     )
 
 
@@ -64,7 +72,7 @@ def scope(path, client="203.0.113.9", server="198.51.100.1", kind="http", header
     ],
 )
 def test_the_gate_lets_strangers_to_the_fleet_only(asked, passes):
-    assert superlink.passes(asked) is passes
+    assert gate.passes(asked) is passes
 
 
 def test_what_may_not_pass_is_answered_plainly():
@@ -76,17 +84,20 @@ def test_what_may_not_pass_is_answered_plainly():
     async def send(message):
         sent.append(message)
 
-    asyncio.run(superlink.Gate(never)(scope("/v1/control/start-run"), None, send))
+    asyncio.run(gate.Gate(never, anybody, lambda: 0)(scope("/v1/control/start-run"), None, send))
     assert [m.get("status") for m in sent] == [403, None]
     assert sent[1]["body"] == b"forbidden\n"
     sent.clear()
-    asyncio.run(superlink.Gate(never)(scope("/v1/control/x", kind="websocket"), None, send))
+    asyncio.run(gate.Gate(never, anybody, lambda: 0)(scope("/v1/control/x", kind="websocket"), None, send))
     assert sent == [{"type": "websocket.close", "code": 1008}]
 
     async def reached(*_):
         sent.append("reached")
 
-    asyncio.run(superlink.Gate(reached)(scope("/v1/fleet/x"), None, send))
+    async def receive():
+        return {"type": "http.request", "body": b""}
+
+    asyncio.run(gate.Gate(reached, anybody, lambda: 0)(scope("/v1/fleet/x"), receive, send))
     assert sent[-1] == "reached"
 
 
@@ -217,7 +228,8 @@ def test_without_a_pin_there_is_no_node(words):
 def test_commands_carry_tls_and_keys_unless_insecure(tmp_path):
     silo = SiloFile.model_validate({"name": "north", "port": 9099, "data": {}})
     server = superlink.command(tmp_path, federation(bind="0.0.0.0:8443", server="fl.example.org:8443"))
-    assert server[1:7] == ["-m", "pomona.deploy.server.superlink", "--host", "0.0.0.0", "--port", "8443"]
+    assert server[1:4] == ["-m", "pomona.deploy.server.superlink", str(tmp_path)]
+    assert server[4:8] == ["--host", "0.0.0.0", "--port", "8443"]
     assert "--enable-supernode-auth" in server
     assert "--insecure" not in server
     assert "--disable-runtime-dependency-installation" in server

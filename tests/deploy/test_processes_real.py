@@ -30,6 +30,7 @@ quorum = 1
 [run]
 method = "fedavg"
 rounds = {rounds}
+lr = 0.1
 [task]
 kind = "table"
 input_shape = [4]

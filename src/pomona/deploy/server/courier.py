@@ -20,6 +20,7 @@ from pomona.deploy.server.errand import Errand, Packed
 from pomona.deploy.server.figures import figures
 from pomona.deploy.server.foreign import foreign
 from pomona.deploy.server.reception import GREETING, Reception
+from pomona.deploy.server.sizes import announce
 from pomona.deploy.wire import (
     Answer,
     Introduction,
@@ -38,6 +39,7 @@ from pomona.errors import ProtocolError
 from pomona.federation.clients import Reply, Visit
 from pomona.federation.round import Roster
 from pomona.federation.tensorfile import DTYPES
+from pomona.federation.uplink import largest
 from pomona.methods.base import Downlink, Server
 
 CODES: dict[torch.dtype, Any] = {dtype: code for code, dtype in DTYPES.items()}
@@ -86,6 +88,8 @@ class Courier:
     def visit(self, visit: Visit, down: Downlink) -> list[Reply]:
         """Send every silo its task, and wait for the answers until all are there or the deadline is over."""
         self.absent, self.refused, self._fresh, self._visited = {}, set(), {}, visit.round.number
+        if visit.trains:
+            announce(self.book.path.parent, largest(visit.expects))
         errands, packed = {}, Packed(down, self.federation)
         for k, place in enumerate(visit.ids):
             errands[place] = Errand(self._task(visit, k, packed), packed.rows)

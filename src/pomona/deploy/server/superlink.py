@@ -1,4 +1,4 @@
-"""Flower's SuperLink behind a gate: ``python -m pomona.deploy.server.superlink`` and flower-superlink's arguments.
+"""Flower's SuperLink behind a gate: ``python -m pomona.deploy.server.superlink KIT`` and flower-superlink's arguments.
 
 SuperLink serves three interfaces on one port. Silos need the fleet's, whose requests they sign with their keys. The
 control interface is not authenticated: whoever reaches it can submit code that runs on the server. Nor is the runtime's
@@ -8,24 +8,17 @@ A reverse proxy on the same machine must forward ``/v1/fleet`` and nothing else;
 forwarded is never taken for one of this machine's own.
 """
 
-import ipaddress
 import os
+import resource
 import sys
-from collections.abc import Awaitable, Callable, MutableMapping
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from pomona.deploy.federation import Address, Federation
 from pomona.deploy.processes import QUIET, die_with_parent
-
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-Application = Callable[[Scope, Receive, Send], Awaitable[None]]
-
-OPEN = "/v1/fleet/"
-HEALTH = "/health"
-FORWARDED = {b"forwarded", b"via", b"x-forwarded-for", b"x-forwarded-host", b"x-real-ip"}
+from pomona.deploy.server.callers import Callers, anybody, impatient
+from pomona.deploy.server.gate import Gate, Limits
+from pomona.deploy.server.sizes import announced
 
 
 def command(folder: Path, federation: Federation) -> list[str]:
@@ -35,7 +28,7 @@ def command(folder: Path, federation: Federation) -> list[str]:
     keys = ("--ssl-ca-certfile", "ca.crt"), ("--ssl-certfile", "server.crt"), ("--ssl-keyfile", "server.key")
     secured = [word for option, name in keys for word in (option, str(certs / name))]
     return [
-        *(sys.executable, "-m", "pomona.deploy.server.superlink"),
+        *(sys.executable, "-m", "pomona.deploy.server.superlink", str(folder)),
         *("--host", bind.host, "--port", str(bind.port)),
         *("--database", str(folder / "run" / "superlink.db")),
         "--disable-runtime-dependency-installation",
@@ -43,54 +36,27 @@ def command(folder: Path, federation: Federation) -> list[str]:
     ]
 
 
-def passes(scope: Scope) -> bool:
-    """Whether a request may go on: the fleet's and the health check always, others only from this machine itself."""
-    path = scope.get("path", "")
-    if scope["type"] == "lifespan" or (scope["type"] == "http" and (path.startswith(OPEN) or path == HEALTH)):
-        return True
-    if FORWARDED & {name.lower() for name, _ in scope.get("headers", ())}:
-        return False
-    peer, here = _ip(scope.get("client")), _ip(scope.get("server"))
-    # Where the server listens on one address only, its own processes come from that address.
-    return peer is not None and (peer.is_loopback or peer == here)
-
-
-def _ip(end: Any) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    try:
-        ip = ipaddress.ip_address(end[0].partition("%")[0])
-    except (TypeError, ValueError, IndexError, AttributeError):
-        return None
-    return getattr(ip, "ipv4_mapped", None) or ip
-
-
-class Gate:
-    """ASGI middleware that answers 403 to what may not pass."""
-
-    def __init__(self, app: Application) -> None:
-        self.app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, or refuse it."""
-        if passes(scope):
-            await self.app(scope, receive, send)
-        elif scope["type"] == "websocket":
-            await send({"type": "websocket.close", "code": 1008})
-        else:
-            headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"connection", b"close")]
-            await send({"type": "http.response.start", "status": 403, "headers": headers})
-            await send({"type": "http.response.body", "body": b"forbidden\n"})
-
-
 def main() -> None:
     """Run Flower's SuperLink behind the gate."""
     os.environ.update(QUIET)  # Flower reads it when it is imported
     die_with_parent()
+    folder = Path(sys.argv.pop(1))
+    federation = Federation.read(folder / "federation.toml")
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # connections that say nothing take a file each
+
+    import uvicorn
     from flwr.superlink import extensions
     from flwr.superlink.cli import flower_superlink
     from starlette.middleware import Middleware
+    from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
+    known = anybody if federation.insecure else Callers(folder)
+    limits = Limits(at_once=Limits.at_once * (federation.places if federation.insecure else 1))
+    gate = Middleware(Gate, known=known, uplink=partial(announced, folder / "run"), limits=limits)
     others = extensions.get_middleware
-    extensions.get_middleware = lambda: (Middleware(Gate), *others())
+    extensions.get_middleware = lambda: (gate, *others())
+    uvicorn.run = partial(uvicorn.run, http=impatient(AutoHTTPProtocol))
     flower_superlink()
 
 
