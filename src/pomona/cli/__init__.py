@@ -107,7 +107,9 @@ def _main(words: Sequence[str] | None) -> None:
     try:
         app(given, exit_on_error=False, print_error=False)
     except PomonaError as fault:
-        print(fault.text(), file=sys.stderr)
+        from pomona.cli.words import shown  # late: most commands end well, and do not need rich before they begin
+
+        print(*map(shown, fault.text().split("\n")), sep="\n", file=sys.stderr)
         sys.exit(fault.code)
     except CycloptsError as fault:
         print(f"error[USAGE]: {' '.join(str(fault).split())} See pomona --help.", file=sys.stderr)

@@ -98,7 +98,7 @@ def show(
         out.print(f"note: {plain(remark)}", highlight=False, markup=False)
     out.print(f"data {about['data']['fingerprint'][:16]}, partition {scenario.partition.sha256[:16]}", highlight=False)
     for path in written:
-        out.print(f"written  {path}", highlight=False)
+        out.print(f"written  {path}", highlight=False, markup=False)
 
 
 def _targets(scenario: "Scenario") -> list[dict[str, Any]]:

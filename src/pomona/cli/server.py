@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from pomona.cli.words import emit, out, size, table, talk
+from pomona.cli.words import emit, out, say, shown, size, table, talk
 from pomona.errors import ConfigError, StorageError
 
 Json = Annotated[bool, Parameter(name="--json", negative="", help="machine-readable output")]
@@ -36,7 +36,7 @@ def _serve(folder: Path, json: bool, resume: bool) -> None:
     if json:
         emit(status.model_dump())
     if status.state == "failed":
-        print(f"error[RUN]: after round {status.round}: {status.reason}", file=sys.stderr)
+        print(shown(f"error[RUN]: after round {status.round}: {status.reason}"), file=sys.stderr)
     elif not json:
         print(f"finished after round {status.round}")
     sys.exit(status.code or 0)
@@ -79,8 +79,7 @@ def _show(s: dict[str, Any]) -> None:
     if s["certificate"]:
         lines.append(f"certificate valid until {s['certificate']}")
     lines += [f"warning: {warning}" for warning in (s["warning"], *s["notes"]) if warning]
-    for line in lines:
-        out.print(line, highlight=False, markup=False)
+    say(*lines)
     if s["silos"]:
         out.print(table(s["silos"]))
 
@@ -159,7 +158,7 @@ def audit(
             emit(rows)
         for row in () if json else rows:
             rest = "  ".join(f"{k}={v}" for k, v in row.items() if k not in {"time", "event", "chain"})
-            print(f"{row['time']}  {row['event']:<14} {rest}")
+            say(f"{row.get('time')}  {row.get('event')!s:<14} {rest}")
         return
     first = broken(path)
     lines = read(path)

@@ -7,7 +7,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from pomona.cli.server import stopping
-from pomona.cli.words import console, emit, out, size, table, talk
+from pomona.cli.words import console, emit, out, say, size, table, talk
 
 Json = Annotated[bool, Parameter(name="--json", negative="", help="machine-readable output")]
 Folder = Annotated[Path, Parameter(help="the silo's kit")]
@@ -45,7 +45,7 @@ def status(*, folder: Folder = HERE, json: Json = False) -> None:
     lines += [f"visits    {torn} lines of state/rounds.jsonl are cut short or damaged, and left out"] if torn else []
     lines += [f"authority valid until {s['authority']}"] if s["authority"] else []
     for line in lines + ([f"warning: {s['warning']}"] if s["warning"] else []):
-        print(line)
+        say(line)
 
 
 def stop(*, folder: Folder = HERE, json: Json = False) -> None:
@@ -62,11 +62,11 @@ def check(*, folder: Folder = HERE, json: Json = False) -> None:
         emit({"checks": [vars(line) for line in lines], "leaves": leaves, "code": code})
     else:
         for line in lines:
-            print(f"{line.result:<8} {line.check:<12} {line.text}")
+            say(f"{line.result:<8} {line.check:<12} {line.text}")
         if leaves:
             print("\nWhat would leave this silo")
             for text in texts(leaves):
-                print(f"  {text}")
+                say(f"  {text}")
     sys.exit(code)
 
 
@@ -83,8 +83,8 @@ def report(*, folder: Folder = HERE, json: Json = False) -> None:
         emit({**vars(r), "gain": r.gain})
         return
     own, alone = r.own, r.alone
-    print(f"{r.silo} in {r.federation}: {r.method}, model {own['model']} {own['when']}, round {own['round']}")
-    print(
+    say(f"{r.silo} in {r.federation}: {r.method}, model {own['model']} {own['when']}, round {own['round']}")
+    say(
         f"test {r.judged.title} {r.judged.text(own['value'])} on {own['samples']} own samples; training alone for as "
         f"many rounds {r.judged.text(alone['value'])}; gain {r.judged.gap(r.gain)}"
     )

@@ -47,10 +47,21 @@ def talk(text: str) -> None:
         sys.stderr.flush()
 
 
+def shown(text: str) -> str:
+    """Text that may hold other people's words as one line of the same width, with nothing that a terminal obeys."""
+    return "".join(c if c.isprintable() else " " for c in text)
+
+
+def say(*lines: str) -> None:
+    """Lines on standard output, each as ``shown``."""
+    for line in lines:
+        print(shown(line))
+
+
 def table(rows: Sequence[Mapping[str, Any]], title: str | None = None) -> Table:
     """A terminal table of equal records; numbers to the right. Text from elsewhere is shown and never obeyed."""
-    shown = Text(plain(title)) if title else None
-    drawn = Table(title=shown, title_justify="left", header_style="bold", box=None, pad_edge=False)
+    above = Text(shown(title)) if title else None
+    drawn = Table(title=above, title_justify="left", header_style="bold", box=None, pad_edge=False)
     for name in rows[0] if rows else ():
         numeric = all(isinstance(r[name], int | float | None) for r in rows)
         heading = Text(plain(name.replace("_", " ") if name.isidentifier() else name))
@@ -110,7 +121,7 @@ def standing(rows: Iterable[Mapping[str, Any]]) -> Table:
             METRICS["loss"].number(r["loss"]),
         )
         cells = (run, r["model"], r["when"], *shown, traffic or "-", seconds or "-")
-        drawn.add_row(*cells, style="bold" if r["headline"] else "")
+        drawn.add_row(*(Text(plain(cell)) for cell in cells), style="bold" if r["headline"] else "")
     return drawn
 
 

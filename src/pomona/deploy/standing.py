@@ -1,12 +1,13 @@
 """How a server or a silo stands, from what lies in its folder: nothing is asked of anybody."""
 
-import json
 import shutil
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from pomona.deploy.federation import Federation
+from pomona.deploy.looks import LIVE, Live, Node, look
 from pomona.deploy.processes import holder
 from pomona.deploy.server.book import Entry, samples
 from pomona.deploy.server.roster import entries
@@ -14,7 +15,7 @@ from pomona.deploy.server.weight import counted, heavy
 from pomona.deploy.silo import history
 from pomona.deploy.silo.attend import STATE
 from pomona.deploy.trust import certs
-from pomona.errors import PomonaError, StorageError
+from pomona.errors import PomonaError
 from pomona.federation.status import read_status
 
 Row = dict[str, Any]
@@ -28,7 +29,7 @@ def server(folder: Path) -> Row:
     """
     federation = Federation.read(folder / "federation.toml")
     state = folder / "run"
-    said, live, held = read_status(state), _json(state / "live.json"), holder(state)
+    said, live, held = read_status(state), look(Live, state / LIVE), holder(state)
     members, share = entries(folder), federation.largest_share
     weighs = counted(samples(members), share)
     return {
@@ -38,12 +39,12 @@ def server(folder: Path) -> Row:
         "pid": held.get("pid") if held else None,
         "since": held.get("since") if held else None,
         "round": said.round if said else 0,
-        "rounds": live.get("rounds") or federation.run.get("rounds"),
+        "rounds": live.rounds or federation.run.get("rounds"),
         "code": said.code if said else None,
         "reason": said.reason if said else "",
-        "bytes_down": live.get("bytes_down"),
-        "bytes_up": live.get("bytes_up"),
-        "seconds": live.get("seconds"),
+        "bytes_down": live.bytes_down,
+        "bytes_up": live.bytes_up,
+        "seconds": live.seconds,
         **_certificate("certificate", None if federation.insecure else folder / "certs" / "server.crt"),
         "silos": [
             {
@@ -53,11 +54,11 @@ def server(folder: Path) -> Row:
                 "weight": weighs.get(member.name),
                 "joined": member.joined,
                 "left": member.left,
-                "why": live.get("why", {}).get(member.name, ""),
+                "why": live.why.get(member.name, ""),
             }
             for member in members
         ],
-        "notes": list(heavy(samples(members), share)),
+        "notes": [*heavy(samples(members), share), *_turned_away(members, live)],
     }
 
 
@@ -67,13 +68,19 @@ def _method(federation: Federation) -> str:
     return str(section.get("name") if isinstance(section, dict) else section)
 
 
-def _state(member: Entry, live: Row) -> str:
+def _state(member: Entry, live: Live) -> str:
     if member.revoked:
         return "revoked"
-    for state in ("rejected", "present", "absent"):
-        if member.name in live.get(state, ()):
+    for state, names in (("rejected", live.rejected), ("present", live.present), ("absent", live.absent)):
+        if member.name in names:
             return state
     return "not seen yet"
+
+
+def _turned_away(members: Sequence[Entry], live: Live) -> list[str]:
+    """Nodes that no silo has signed for, and why they got no place."""
+    names = {member.name for member in members}
+    return [f"{node} was turned away: {why}" for node, why in live.why.items() if node not in names]
 
 
 def _spoken(state: str | None, held: bool) -> str:
@@ -87,17 +94,17 @@ def silo(folder: Path) -> Row:
     """A silo's standing: its node, its last visit, its certificate, its disk."""
     federation = Federation.read(folder / "federation.toml")
     state = folder / "state"
-    held, news = holder(state), _json(state / "node" / STATE)
+    held, news = holder(state), look(Node, state / "node" / STATE)
     visits, torn = history.read(state)
-    gone = "killed" if news.get("state") not in {None, "stopped"} else "stopped" if news else "never started"
+    gone = "killed" if news.state not in {None, "stopped"} else "stopped" if news.state else "never started"
     stopped = not held
     return {
         "federation": federation.name,
         "server": federation.server,
-        "state": gone if stopped else news.get("state", "starting"),
-        "since": news.get("since"),
-        "restarts": news.get("restarts", 0),
-        "reason": news.get("reason", ""),
+        "state": gone if stopped else news.state or "starting",
+        "since": news.since,
+        "restarts": news.restarts,
+        "reason": news.reason,
         "round": visits[-1].round if visits else None,
         "rounds": federation.run.get("rounds"),
         "last_visit": _when(state / history.FILE),
@@ -107,16 +114,6 @@ def silo(folder: Path) -> Row:
         **_certificate("authority", None if federation.insecure else folder / "certs" / "ca.crt"),
         "free_gb": round(shutil.disk_usage(folder).free / 1e9, 1),
     }
-
-
-def _json(path: Path) -> Row:
-    try:
-        value = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError) as fault:
-        raise StorageError(f"{path} cannot be read ({fault}); remove it, it is written again") from None
-    return value if isinstance(value, dict) else {}
 
 
 def _certificate(name: str, path: Path | None) -> Row:

@@ -7,6 +7,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from pomona.bounds import plain
 from pomona.errors import PomonaError, StorageError
 from pomona.federation.durable import publish
 
@@ -74,4 +75,5 @@ def read_status(folder: Path) -> Status | None:
     except FileNotFoundError:
         return None
     except (OSError, ValidationError) as fault:
-        raise StorageError(f"{folder / STATUS} cannot be read ({fault}); remove it, then resume") from None
+        why = plain(str(fault), 200)
+        raise StorageError(f"{folder / STATUS} cannot be read ({why}); remove it, then resume") from None

@@ -10,14 +10,19 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from pomona.deploy.federation import Federation
+from pydantic import Field, ValidationError
+from pydantic.dataclasses import dataclass
+
+from pomona.bounds import Count, Hex, Number, plain
+from pomona.deploy.federation import Federation, SiloName
 from pomona.deploy.trust.signing import signed
 from pomona.errors import ConfigError, ProtocolError, StorageError, near
 from pomona.federation.durable import publish
+from pomona.settings import Settings
 
 if TYPE_CHECKING:
     from pomona.federation.round import Roster
@@ -37,13 +42,20 @@ class Entry:
         revoked: it is no member from the next round on.
     """
 
-    name: str
-    key: str = ""
-    certificate: str = ""
-    size: int | None = None
-    joined: int | None = None
-    left: int | None = None
+    name: SiloName
+    key: Annotated[str, Field(max_length=2000)] = ""
+    certificate: Hex = ""
+    size: Count | None = None
+    joined: Number | None = None
+    left: Number | None = None
     revoked: bool = False
+
+
+class Page(Settings):
+    """All that the file holds: the entries, and the last round whose roster is settled."""
+
+    settled: Number
+    silos: tuple[Entry, ...] = Field(max_length=10**4)
 
 
 class Book:
@@ -86,14 +98,20 @@ class Book:
         return names.index(name)
 
     def add(self, name: str, key: str, certificate: str) -> int:
-        """Give a newcomer the next place. Raises ConfigError if there is none, or the name is taken."""
+        """Give a newcomer the next place. Raises ConfigError if none is free, or the name is taken or cannot be one."""
+        try:
+            entry = Entry(name, key, certificate)
+        except ValidationError as fault:
+            raise ConfigError(
+                f"{plain(name, 60)!r} cannot be a silo ({plain(fault.errors()[0]['msg'], 200)})"
+            ) from None
         with self._changing():
             entries, settled = self._read()
             if name in [e.name for e in entries]:
                 raise ConfigError(f"silo {name!r} is in the book already; give the newcomer another name")
             if len(entries) >= self._places:
                 raise ConfigError(f"all {self._places} places are taken; places are part of what silos agreed to")
-            self._write([*entries, Entry(name, key, certificate)], settled)
+            self._write([*entries, entry], settled)
         return len(entries)
 
     def revoke(self, name: str) -> None:
@@ -153,10 +171,11 @@ class Book:
 
     def _read(self) -> tuple[list[Entry], int]:
         try:
-            body = json.loads(self._path.read_text(encoding="utf-8"))
-            return [Entry(**e) for e in body["silos"]], int(body["settled"])
-        except (OSError, ValueError, KeyError, TypeError) as fault:
-            raise StorageError(f"{self._path} cannot be read ({fault}); restore it from a backup") from None
+            page = Page.model_validate_json(self._path.read_bytes())
+        except (OSError, ValidationError) as fault:
+            why = plain(str(fault), 200)
+            raise StorageError(f"{self._path} cannot be read ({why}); restore it from a backup") from None
+        return list(page.silos), page.settled
 
     def _write(self, entries: list[Entry], settled: int) -> None:
         text = json.dumps({"settled": settled, "silos": [asdict(e) for e in entries]}, indent=1) + "\n"

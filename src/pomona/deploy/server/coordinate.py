@@ -16,6 +16,7 @@ import torch
 from pomona.data.dataset import Dataset
 from pomona.deploy.audit import Audit
 from pomona.deploy.federation import Federation
+from pomona.deploy.looks import LIVE, Live
 from pomona.deploy.post import Post
 from pomona.deploy.server.book import Book, samples
 from pomona.deploy.server.courier import Courier
@@ -33,8 +34,6 @@ from pomona.partition.partition import ClientRows, Partition
 from pomona.record import EVENTS, Evaluation, Record, RoundRow, gather, writing
 from pomona.scenario import Scenario
 from pomona.simulate import versions
-
-LIVE = "live.json"
 
 
 def coordinate(folder: Path, post: Post, pause: float = 1.0) -> None:
@@ -138,24 +137,24 @@ class News:
         present = [entries[i].name for i in row.cohort]
         refused = {e.name: t for t in row.refused for i, e in enumerate(entries) if t.startswith(f"client {i},")}
         means = {f"{e.model}, {e.when}, {e.split}, round {e.round}": e.mean for e in evaluations}
-        live = {
-            "round": row.round,
-            "rounds": self.record.config["rounds"],
-            "present": present,
-            "absent": [e.name for e in entries if e.name not in present and not e.revoked],
-            "rejected": sorted(refused.keys() | self.courier.refused),
-            "why": self.courier.absent | refused,
-            "bytes_down": sum(row.bytes_down),
-            "bytes_up": sum(row.bytes_up),
-            "seconds": row.seconds,
-            "metric": self.record.config["metric"],
-            "means": means,
-            "notes": self._notes,
-            "since": time(),
-        }
-        publish(self.out, [json.dumps(live, indent=1).encode() + b"\n"], lambda _: LIVE, ".live")
+        live = Live(
+            round=row.round,
+            rounds=self.record.config["rounds"],
+            present=tuple(present),
+            absent=tuple(e.name for e in entries if e.name not in present and not e.revoked),
+            rejected=tuple(sorted(refused.keys() | self.courier.refused)),
+            why=self.courier.absent | refused,
+            bytes_down=sum(row.bytes_down),
+            bytes_up=sum(row.bytes_up),
+            seconds=row.seconds,
+            metric=self.record.config["metric"],
+            means=means,
+            notes=tuple(self._notes),
+            since=time(),
+        )
+        publish(self.out, [live.model_dump_json(indent=1).encode() + b"\n"], lambda _: LIVE, ".live")
         self._notes = []
-        self.audit.write("round", round=row.round, present=present, absent=live["absent"])
+        self.audit.write("round", round=row.round, present=present, absent=list(live.absent))
         print(f"round {row.round}: {len(present)} silos, {row.seconds:.1f} s", flush=True)  # noqa: T201 - its log
 
     def _weigh(self) -> None:
