@@ -28,7 +28,7 @@ NEEDED = ("onnx", "onnxscript")
 
 
 class Raw(nn.Module):
-    """A network behind the normalisation of its training data."""
+    """A network between the normalisation of its training data and the units of its targets."""
 
     def __init__(self, model: PersonalModel) -> None:
         super().__init__()
@@ -36,6 +36,9 @@ class Raw(nn.Module):
         self.shift = nn.Buffer(torch.tensor(model.about.shift))
         self.scale = nn.Buffer(torch.tensor(model.about.scale))
         self.tokens = model.about.kind == "text"
+        self.numbers = model.about.targets == "regression"
+        self.target_shift = nn.Buffer(torch.tensor(model.about.target_shift))
+        self.target_scale = nn.Buffer(torch.tensor(model.about.target_scale))
 
     def forward(self, x: Tensor) -> Tensor:
         """Samples as a data set holds them -> outputs (B, K)."""
@@ -43,7 +46,7 @@ class Raw(nn.Module):
             x = (x.float() - self.shift) / self.scale
             x = x.movedim(-1, 1) if x.dim() == 4 else x
         outputs: Tensor = self.network(x)
-        return outputs
+        return outputs * self.target_scale + self.target_shift if self.numbers else outputs
 
 
 def export(model: PersonalModel, path: Path, to: To) -> None:
@@ -52,8 +55,8 @@ def export(model: PersonalModel, path: Path, to: To) -> None:
     Args:
         model: as read from ``models/`` of a run.
         path: the file; its folder must be there.
-        to: ``safetensors``: the network's ``state_dict``, which takes normalised inputs; ``pt2``: for
-            ``torch.export.load``; ``onnx``: for any ONNX runtime.
+        to: ``safetensors``: the network's ``state_dict``, which takes normalised inputs and gives normalised numbers;
+            ``pt2``: for ``torch.export.load``; ``onnx``: for any ONNX runtime.
 
     Raises:
         ConfigError: a network that PyTorch cannot trace, or ``onnx`` without its packages.

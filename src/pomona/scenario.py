@@ -1,7 +1,7 @@
 """A scenario: a data set together with its partition, and the network that fits it. Ready before any training."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property, reduce
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from pomona.data import read
 from pomona.data.catalogue import CATALOGUE
 from pomona.data.dataset import Dataset
 from pomona.data.settings import DataSettings
+from pomona.data.table import moments
 from pomona.errors import ConfigError, DataError
 from pomona.methods.base import Initial
 from pomona.methods.fedavgdata import FedAvgData
@@ -26,7 +27,7 @@ from pomona.models import Targets, build, criterion
 from pomona.models.space import ParameterSpace
 from pomona.objective.loop import LoopObjective
 from pomona.objective.private import PrivateObjective
-from pomona.objective.resident import Resident
+from pomona.objective.resident import Resident, learned
 from pomona.objective.stacked import StackedObjective
 from pomona.partition import divide
 from pomona.partition.divergence import label_counts
@@ -66,9 +67,20 @@ class Scenario:
                 raise ConfigError("fedavg-data draws its shared samples from all clients; take membership out")
             partition = config.method.divide(partition, dataset.y, config.seed)
         config.membership.check(config.clients, config.rounds)
-        scenario = cls(config, dataset, partition)
+        scenario = cls(config, dataset, partition)._in_deviations()
         scenario.check()
         return scenario
+
+    def _in_deviations(self) -> "Scenario":
+        """Numbers are learned with mean 0 and deviation 1 over all training rows, so that lr means the same everywhere.
+
+        With privacy they stay as they are: moments are a release that no noise covers.
+        """
+        if self.targets != "regression" or self.config.privacy:
+            return self
+        rows = np.concatenate([c.train for c in self.partition.clients])
+        shift, scale = moments(self.dataset.y, rows)
+        return replace(self, dataset=replace(self.dataset, target_shift=shift, target_scale=scale))
 
     def check(self, agreed: bool = False) -> None:
         """Raise ConfigError or DataError, before round 1, for what the method or the network cannot work with.
@@ -187,13 +199,15 @@ class Scenario:
     def constant(self) -> dict[str, Any]:
         """What constant answers reach in the run's metric, in accuracy where there is one, and in its loss."""
         loss, kind, y = criterion(self.config.model, self.targets), self.targets, self.dataset.y
+        numbers = kind == "regression"
         names = {self.choice.metric.name, *([ACCURACY.name] if kind in ACCURACY.fits else []), "loss"}
         train, test = ([y[getattr(c, part)] for c in self.partition.clients] for part in ("train", "test"))
 
         def judge(name: str, outputs: NDArray[np.float32], targets: NDArray[Any]) -> float | None:
             if name != "loss":
                 return compute(name, outputs, targets, kind)
-            return float(loss(torch.from_numpy(outputs), torch.from_numpy(targets)).double().mean())
+            seen = (learned(outputs, self.dataset), learned(targets, self.dataset)) if numbers else (outputs, targets)
+            return float(loss(*(torch.from_numpy(np.asarray(values)) for values in seen)).double().mean())
 
         return constants(sorted(names), kind, self.dataset.n_outputs, train, test, judge)
 

@@ -155,6 +155,7 @@ def test_what_is_no_address_is_refused(tmp_path, text):
 
 # The agreement
 
+NUMBERS = {"task__classes": [], "task__targets": "regression", "task__outputs": 2}
 AGREED = [
     {"name": "clinics"},
     {"places": 8},
@@ -171,7 +172,10 @@ AGREED = [
     {"task__kind": "table", "task__input_shape": [784]},
     {"task__input_shape": [28, 28, 3]},
     {"task__classes": ["malignant", "benign"]},
-    {"task__classes": [], "task__targets": "regression", "task__outputs": 2},
+    {"run__metric": "auroc"},
+    {**NUMBERS},
+    {**NUMBERS, "task__target_shift": [3.0]},
+    {**NUMBERS, "task__target_scale": [2.0, 4.0]},
     {"task__shift": [1.0]},
     {"task__scale": [1.0]},
     {"task__kind": "text", "task__input_shape": [9], "task__vocabulary": 5},

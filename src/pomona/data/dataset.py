@@ -41,6 +41,8 @@ class Dataset:
         owners: the natural partition, where the source has one.
         columns: where the source names its columns: those of x in order (a table), or those joined to a text.
         others: the source's other columns: the label, the client, whatever was left out.
+        target_shift, target_scale: a network learns ``(y - target_shift) / target_scale`` of regression targets (K,),
+            and its outputs are turned back into the units of y for everybody else.
         labels: names of the K targets of y; empty where they have none, and for class numbers.
         notes: what the reader passed over or found odd, a line each, for people.
         learn: gives the same data with what is learnt from training rows (column moments, a vocabulary) learnt from the
@@ -63,6 +65,8 @@ class Dataset:
     labels: tuple[str, ...] = ()
     notes: tuple[str, ...] = field(default=(), repr=False)
     learn: "Callable[[Dataset, NDArray[np.int64]], Dataset] | None" = field(default=None, repr=False)
+    target_shift: tuple[float, ...] = (0.0,)
+    target_scale: tuple[float, ...] = (1.0,)
 
     def __len__(self) -> int:
         return len(self.y)

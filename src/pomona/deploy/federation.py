@@ -117,6 +117,10 @@ class Task(Settings):
     targets: Targets = "classes"
     shift: tuple[float, ...] = Field((0.0,), description="the network sees (x - shift) / scale, over the last axis")
     scale: tuple[float, ...] = (1.0,)
+    target_shift: tuple[float, ...] = Field(
+        (0.0,), description="of regression: the network learns (y - target_shift) / target_scale"
+    )
+    target_scale: tuple[float, ...] = (1.0,)
     vocabulary: int = Field(0, ge=0, description="tokens including padding, for texts")
     words: tuple[str, ...] = Field((), description="the words with numbers 2, 3, ...; 0 is padding, 1 any other word")
 
@@ -137,6 +141,13 @@ class Task(Settings):
                 raise ValueError(f"shift and scale have 1 or {self.input_shape[-1]} numbers")
         if 0 in self.scale:
             raise ValueError("scale must not be 0")
+        for values in (self.target_shift, self.target_scale):
+            if len(values) not in {1, self.outputs}:
+                raise ValueError(f"target_shift and target_scale have 1 or {self.outputs} numbers")
+        if min(self.target_scale) <= 0:
+            raise ValueError("target_scale must be positive")
+        if self.targets != "regression" and (self.target_shift, self.target_scale) != ((0.0,), (1.0,)):
+            raise ValueError("target_shift and target_scale are for targets = 'regression'")
         if (self.kind == "text") != (self.vocabulary >= 2) or len(self.words) > max(0, self.vocabulary - 2):
             raise ValueError("texts have a vocabulary of 2 or more and at most vocabulary - 2 words, others have none")
         return self

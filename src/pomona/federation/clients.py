@@ -189,7 +189,7 @@ class Clients:
         data, seed = self.objective.data, self.seed
         return [
             {"model": model, "when": when, "split": split, "client": client}
-            | full_metrics(*self.objective.outputs(w, client, split), data.targets, seed=seed, client=client)
+            | full_metrics(*self._answers(w, client, split), data.targets, seed=seed, client=client)
             for (model, when), w in sorted(self._models.get(client, {}).items(), key=lambda kept: kept[0])
             for split in EVALUATED
             if len(data.rows[split][client])
@@ -200,7 +200,7 @@ class Clients:
         w = self._models.get(client, {}).get(of)
         if w is None or not len(self.objective.data.rows["test"][client]):
             return None
-        outputs, targets = self.objective.outputs(w, client, "test")
+        outputs, targets = self._answers(w, client, "test")
         return outputs.float().cpu().numpy(), targets.cpu().numpy()
 
     def state(self, client: int) -> Any:
@@ -246,6 +246,10 @@ class Clients:
             replies.append(Reply(client, sent, seen, losses[k], scores, (perf_counter() - began) / len(ids)))
         return replies
 
+    def _answers(self, w: Tensor, client: int, split: str) -> tuple[Tensor, Tensor]:
+        """Outputs (n, K) of a model on a client's split, in the units of the data, and the targets."""
+        return self.objective.data.answers(self.objective.outputs(w, client, split)[0], client, split)
+
     def _score(self, model: str, when: str, split: str, client: int, w: Tensor) -> Score:
         outputs, targets = self.objective.outputs(w, client, split)
         if not len(targets):
@@ -253,7 +257,7 @@ class Clients:
         loss = float(self.objective.criterion(outputs, targets).double().mean())
         if not isfinite(loss):
             raise DivergedError(f"client {client}: the {model} model's loss on {split} is {loss}; lower lr")
-        kind = self.objective.data.targets
+        data, kind = self.objective.data, self.objective.data.targets
         accuracy = score(outputs, targets, kind)
         match self.metric.name:
             case "accuracy":
@@ -261,7 +265,7 @@ class Clients:
             case "loss":
                 value = loss
             case name:
-                value = compute(name, outputs, targets, kind)
+                value = compute(name, *data.answers(outputs, client, split), kind)
         return Score(model, when, split, len(targets), loss, accuracy, value)
 
 

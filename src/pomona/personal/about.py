@@ -36,6 +36,7 @@ class About(Settings):
         labels: names of the K flags or numbers, where known.
         columns: names of the F columns of a table in order, or of those whose texts were joined, where known.
         others: names of the other columns that the training file had: label, client, whatever was left out.
+        target_shift, target_scale: a number is the network's output times target_scale plus target_shift, by target.
         shift, scale: the network takes ``(x - shift) / scale``, broadcast over the last axis of x (not for text).
     """
 
@@ -55,6 +56,8 @@ class About(Settings):
     others: tuple[str, ...]
     shift: tuple[Finite, ...]
     scale: tuple[Finite, ...]
+    target_shift: tuple[Finite, ...] = (0.0,)
+    target_scale: tuple[Finite, ...] = (1.0,)
 
     @property
     def sample_shape(self) -> tuple[int, ...]:
@@ -84,6 +87,11 @@ class About(Settings):
             (len(set(self.names)) == self.outputs, "two outputs have one name"),
             (len(self.shift) in {1, last} and len(self.scale) in {1, last}, "shift or scale is not that of a sample"),
             (all(value > 0 for value in self.scale), "scale is not positive"),
+            (
+                all(len(values) in {1, self.outputs} for values in (self.target_shift, self.target_scale)),
+                "target_shift or target_scale is not that of the outputs",
+            ),
+            (all(value > 0 for value in self.target_scale), "target_scale is not positive"),
         ):
             if not holds:
                 raise ValueError(what)

@@ -38,6 +38,8 @@ def save(path: Path, model: dict[str, Tensor], scenario: Scenario, client: int, 
         others=data.others,
         shift=data.shift,
         scale=data.scale,
+        target_shift=data.target_shift,
+        target_scale=data.target_scale,
     )
     modelfile.write(path, model, about)
 
@@ -64,7 +66,9 @@ class PersonalModel:
 
     @torch.no_grad()
     def outputs(self, x: NDArray[np.generic]) -> Tensor:
-        """Outputs (n, K) float32 for samples as a data set holds them: (n, H, W, C), (n, F) or (n, T).
+        """Outputs (n, K) float32, logits or numbers in the units of the training data.
+
+        Samples are as a data set holds them: (n, H, W, C), (n, F) or (n, T).
 
         Raises:
             DataError: samples of another kind or shape than the training's, or outputs that are not finite.
@@ -86,7 +90,9 @@ class PersonalModel:
             values = (values.float() - torch.tensor(about.shift)) / torch.tensor(about.scale)
             values = values.movedim(-1, 1) if values.dim() == 4 else values
         outputs: Tensor = self.module(values)
-        return outputs
+        if about.targets != "regression":
+            return outputs
+        return (outputs.double() * torch.tensor(about.target_scale) + torch.tensor(about.target_shift)).float()
 
     def predict(self, x: NDArray[np.generic]) -> list[dict[str, Any]]:
         """One answer a sample.

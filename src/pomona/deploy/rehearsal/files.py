@@ -34,6 +34,8 @@ def federation_file(scenario: Scenario, server: str, **settings: Any) -> str:
         "targets": scenario.targets,
         "shift": list(data.shift),
         "scale": list(data.scale),
+        "target_shift": list(data.target_shift),
+        "target_scale": list(data.target_scale),
     }
     silos = [{"name": f"silo-{i}"} for i in range(len(scenario.partition.clients))]
     top = {"name": "rehearsal", "server": server, "places": len(silos), **settings}

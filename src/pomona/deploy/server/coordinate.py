@@ -175,6 +175,7 @@ def blank(federation: Federation) -> Scenario:
     x = np.zeros((0, *task.input_shape), dtype)
     y = np.zeros(0, np.int64) if task.classes else np.zeros((0, task.outputs), np.float32)
     fields: dict[str, Any] = {"shift": task.shift, "scale": task.scale, "vocabulary": task.vocabulary}
+    fields |= {"target_shift": task.target_shift, "target_scale": task.target_scale}
     dataset = Dataset(federation.name, task.kind, x, y, task.classes, 0, words=task.words, **fields)
     nobody = ClientRows(*(np.empty(0, np.int64) for _ in range(3)))
     partition = Partition((nobody,) * federation.places, {"fingerprint": ""})

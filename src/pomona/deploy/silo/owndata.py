@@ -16,8 +16,9 @@ from pomona.scenario import Scenario
 from pomona.toml import named
 
 
-def agreed(dataset: Dataset, task: Task) -> Dataset:
+def agreed(found: Dataset, task: Task) -> Dataset:
     """The data with the task's label map, preprocessing and vocabulary. Raises DataError where it does not fit."""
+    dataset = replace(found, target_shift=task.target_shift, target_scale=task.target_scale)
     if dataset.kind != task.kind:
         raise DataError(f"the data is of kind {dataset.kind}, agreed is {task.kind}; look at section data of silo.toml")
     if (shape := tuple(dataset.x.shape[1:])) != task.input_shape:
