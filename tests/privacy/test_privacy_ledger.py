@@ -18,7 +18,7 @@ from pomona.errors import ConfigError, LockedError, PrivacyError, StorageError
 from pomona.methods import METHODS
 from pomona.privacy.accounting import Event
 from pomona.privacy.ledger import Draw, Entry, Head, Ledger, Position
-from pomona.privacy.vault import Vault
+from pomona.privacy.vault import Vault, require_sole
 
 
 def entry(step=0, release="a", sigma=1.0, round_=1):
@@ -233,3 +233,30 @@ def test_a_run_that_is_stopped_and_repeated_releases_the_same_and_pays_once(tmp_
     for client in (0, 1):
         assert parts.objective.spent(client) == whole.objective.spent(client)
         assert parts.objective.position(client) == whole.objective.position(client)
+
+
+def test_a_vault_that_a_checkpoint_knows_is_not_made_anew(tmp_path):
+    """Neither key nor ledger appears where they are missing: whoever restores them overwrites nothing."""
+    first = problem(tmp_path / "vaults", privacy(seed=None))
+    rounds(METHODS["fedavg"]().method(), first, 1)
+    position = first.objective.position(0)
+    del first
+    home = tmp_path / "vaults" / "client-00"
+    kept = {file.name: file.read_bytes() for file in home.iterdir()}
+    for file in home.iterdir():
+        file.unlink()
+    with pytest.raises(PrivacyError, match=f"a checkpoint knows {position.entries} entries; restore both"):
+        problem(tmp_path / "vaults", privacy(seed=None)).objective.require(0, position)
+    assert list(home.iterdir()) == []
+    for name, content in kept.items():
+        (home / name).write_bytes(content)
+        (home / name).chmod(0o600)
+    problem(tmp_path / "vaults", privacy(seed=None)).objective.require(0, position)
+
+
+def test_one_account_of_one_data_set(tmp_path):
+    require_sole(tmp_path, 3)
+    Vault.open(tmp_path, 3, privacy())
+    require_sole(tmp_path, 3)
+    with pytest.raises(PrivacyError, match="holds client-03 beside client-00"):
+        require_sole(tmp_path, 0)
