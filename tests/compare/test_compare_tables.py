@@ -9,12 +9,12 @@ from pomona.compare.cost import converged
 from pomona.compare.numbers import Entry
 from pomona.compare.paper import COUNTED, COUNTS, data_of, printed, stated
 from pomona.compare.results import in_paper
-from pomona.compare.tables import Table
 from pomona.metrics.metric import METRICS
+from pomona.report.sheet import Sheet
 
 TABLES = {("apple", t) for t in "123"} | {("fedamp", t) for t in "123"} | {("fedala", t) for t in "1234"}
 TABLES |= {("fedfomo", t) for t in "123456"}
-TABLE = Table("t", "50 % & more", "Note.", ["a_b", "n"], [["x|y", "1 ± 2"], ["z", "3"]], 1, frozenset({(1, 1)}))
+TABLE = Sheet("t", "50 % & more", "Note.", ["a_b", "n"], [["x|y", "1 ± 2"], ["z", "3"]], 1, frozenset({(1, 1)}))
 
 
 def test_markdown_keeps_pipes_out_of_the_way():

@@ -10,20 +10,33 @@ from pomona.errors import ConfigError, StorageError
 from pomona.record import Result, load, writing
 
 Json = Annotated[bool, Parameter(name="--json", negative="", help="machine-readable output")]
+Flag = Annotated[bool, Parameter(negative="")]
 
 
-def compare(*runs: Path, json: Json = False) -> None:
+def compare(*runs: Path, latex: Flag = False, markdown: Flag = False, json: Json = False) -> None:
     """Tabulate recorded runs side by side.
 
     Parameters
     ----------
     runs
         folders that `pomona run` or `pomona demo` wrote
+    latex
+        the table in LaTeX, with booktabs rules
+    markdown
+        the table in Markdown
     """
     from pomona.report import table as result_table
+    from pomona.report.standing import standing as sheet
 
+    if latex + markdown + json > 1:
+        raise ConfigError("--latex, --markdown and --json are three forms of one table; give one")
     rows = result_table(_load(runs))
-    emit(rows) if json else out.print(standing(rows))
+    if json:
+        emit(rows)
+    elif latex or markdown:
+        print(sheet(rows).latex() if latex else sheet(rows).markdown(), end="")
+    else:
+        out.print(standing(rows))
 
 
 def report(*runs: Path, to: Annotated[Path | None, Parameter(name="--out")] = None, json: Json = False) -> None:

@@ -77,51 +77,17 @@ def _text(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def standing(rows: Iterable[Mapping[str, Any]]) -> Table:
-    """A terminal table of what ``pomona.report.table`` says of runs, each in its metric, its judged model bold.
+def standing(rows: Sequence[dict[str, Any]]) -> Table:
+    """A terminal table of what ``pomona.report.table`` says of runs, the judged models bold."""
+    from pomona.report.standing import standing as made
 
-    Where runs differ in their metric, or in the loss that they minimise, a column says which it is.
-    """
-    from pomona.metrics.metric import METRICS
-
-    known = list(rows)
-    metrics = list(dict.fromkeys(METRICS[r.get("metric", "accuracy")] for r in known))
-    losses = list(dict.fromkeys(r.get("loss_name") for r in known))
-    own = f"Test {metrics[0].heading}" if len(metrics) == 1 else "On test data, each run in its own metric"
-    drawn = Table(title=own, title_justify="left", caption_justify="left", box=None, pad_edge=False)
-    pools = any(metric.pools for metric in metrics)
-    drawn.caption = (
-        f"Means over clients{' (all samples: over samples)' if pools else ''}: in the last round, in the round best on "
-        "validation, in the round best on test (BMCTA, as papers report). Spread and loss: last round; a tenth of the "
-        "clients fare worse than the 10th percentile. Bold: the model its paper reports."
-    )
-    several = [*(["metric"] if len(metrics) > 1 else []), *(["minimises"] if len(losses) > 1 else [])]
-    for name in ("method", "model", "when", *several):
-        drawn.add_column(name)
-    columns = {"last": "last", "best val.": "best_on_validation", "BMCTA": "best_on_test"}
-    columns |= {"all samples": "pooled"} if pools else {}
-    columns |= {"worst": "worst", "10th pct.": "percentile_10"}
-    for name in (*columns, "loss", "traffic", "seconds"):
-        drawn.add_column(name, justify="right")
-    seen = set()
-    for r in known:
-        metric, figures = METRICS[r.get("metric", "accuracy")], tuple(r[key] for key in columns.values())
-        # FedAvg-FT trains the same global model as FedAvg beside it: one row is enough.
-        row = (r["model"], r["when"], metric.name, r.get("loss_name"), *figures)
-        if row in seen and not r["headline"]:
-            continue
-        seen.add(row)
-        traffic = None if r["bytes_down"] is None else size(r["bytes_down"] + r["bytes_up"])
-        seconds = None if r["seconds"] is None else f"{r['seconds']:.1f}"
-        run = r["run"] if r["finished"] else f"{r['run']} (unfinished, round {r['round']})"
-        which = {"metric": metric.heading, "minimises": str(r.get("loss_name"))}
-        shown = (
-            *(which[name] for name in several),
-            *(metric.number(value) for value in figures),
-            METRICS["loss"].number(r["loss"]),
-        )
-        cells = (run, r["model"], r["when"], *shown, traffic or "-", seconds or "-")
-        drawn.add_row(*(Text(plain(cell)) for cell in cells), style="bold" if r["headline"] else "")
+    sheet = made(rows)
+    drawn = Table(title=sheet.title, title_justify="left", caption_justify="left", box=None, pad_edge=False)
+    drawn.caption = sheet.note
+    for place, name in enumerate(sheet.header):
+        drawn.add_column(name, justify="left" if place < sheet.words else "right")
+    for place, row in enumerate(sheet.rows):
+        drawn.add_row(*(Text(plain(cell)) for cell in row), style="bold" if (place, 0) in sheet.marked else "")
     return drawn
 
 

@@ -8,8 +8,8 @@ from pomona.compare.numbers import NOTHING, Comparison, Entry, spread, told
 from pomona.compare.paper import OWN
 from pomona.compare.results import headings
 from pomona.compare.statistics import holm
-from pomona.compare.tables import Table
 from pomona.metrics.summary import summarize, wilcoxon
+from pomona.report.sheet import Sheet
 
 ALONE = "separate"
 
@@ -41,7 +41,7 @@ def gains(made: Comparison, scenario: str) -> dict[str, list[float]]:
     return {row: values for row, values in found.items() if values}
 
 
-def spread_table(made: Comparison) -> Table | None:
+def spread_table(made: Comparison) -> Sheet | None:
     """Worst client, 10th percentile, share hurt against training alone."""
     rows = []
     for e in made.entries:
@@ -67,10 +67,10 @@ def spread_table(made: Comparison) -> Table | None:
         "clients that fare worse than with Separate"
         + ("." if any(e.method == ALONE for e in made.entries) else ", which this table does not have.")
     )
-    return Table("clients", "Clients", note, header, rows, 2) if rows else None
+    return Sheet("clients", "Clients", note, header, rows, 2) if rows else None
 
 
-def wilcoxon_table(made: Comparison) -> Table | None:
+def wilcoxon_table(made: Comparison) -> Sheet | None:
     """Wilcoxon's signed-rank test over clients: each of the paper's own methods against every other."""
     rows = [line for scenario in made.scenarios for line in _tests(made, made.of(scenario))]
     note = (
@@ -79,7 +79,7 @@ def wilcoxon_table(made: Comparison) -> Table | None:
         "one run have trained together, so they are not quite independent, here as in the papers."
     )
     header = ["column", "method", "against", "pairs", "median difference", "p, corrected"]
-    return Table("wilcoxon", "Tests over clients", note, header, rows, 3) if rows else None
+    return Sheet("wilcoxon", "Tests over clients", note, header, rows, 3) if rows else None
 
 
 def _tests(made: Comparison, entries: Sequence[Entry]) -> list[list[str]]:

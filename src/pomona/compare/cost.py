@@ -5,7 +5,7 @@ from typing import Any
 
 from pomona.compare.numbers import NOTHING, Comparison, Entry, spread
 from pomona.compare.results import in_paper
-from pomona.compare.tables import Table
+from pomona.report.sheet import Sheet
 
 SHARE = 0.99
 FLOAT = 4  # bytes
@@ -19,7 +19,7 @@ def converged(rounds: Sequence[int], accuracy: Sequence[float | None]) -> int | 
     return next(r for r, a in zip(rounds, accuracy, strict=True) if a is not None and a >= SHARE * max(known))
 
 
-def cost_table(made: Comparison) -> Table | None:
+def cost_table(made: Comparison) -> Sheet | None:
     """Traffic and time of every cell."""
     said = any("total time" in e.printed for e in made.entries)
     rows = [_line(e, made.bench.timing, said) for e in made.entries if e.cells]
@@ -40,7 +40,7 @@ def cost_table(made: Comparison) -> Table | None:
         "training and evaluation where the cells ran, means over seeds; cells that ran side by side share the machine. "
         "99 % is of a method's own best mean test accuracy, counted at rounds that were evaluated."
     )
-    return Table("cost", "Cost", note, header, rows, 2) if rows else None
+    return Sheet("cost", "Cost", note, header, rows, 2) if rows else None
 
 
 def _line(entry: Entry, timing: Mapping[str, Sequence[float]], said: bool) -> list[str]:

@@ -16,10 +16,10 @@ from pomona.compare.differences import sentences, shared
 from pomona.compare.numbers import Comparison, comparison, spread
 from pomona.compare.paper import NAMES
 from pomona.compare.statistics import Ranking, ranking
-from pomona.compare.tables import Table
 from pomona.errors import StorageError
 from pomona.federation.durable import publish
 from pomona.report.picture import Picture
+from pomona.report.sheet import Sheet
 from pomona.report.style import drawing
 
 PAGE, TEXT, LATEX, RECORDS, FIGURES = "comparison.html", "comparison.md", "comparison.tex", "comparison.csv", "figures"
@@ -76,7 +76,7 @@ def rank(made: Comparison) -> Ranking | None:
     return ranking(names, np.array(known))
 
 
-def _tables(made: Comparison, ranked: Ranking | None) -> list[Table]:
+def _tables(made: Comparison, ranked: Ranking | None) -> list[Sheet]:
     found = [
         results.grid(made),
         results.moments(made),
@@ -115,7 +115,7 @@ def _versions(made: Comparison) -> list[str]:
     return [", ".join(f"{k} {v}" for k, v in versions.items()) for versions in made.bench.results["versions"]]
 
 
-def _markdown(made: Comparison, tables: list[Table], pictures: list[Picture]) -> str:
+def _markdown(made: Comparison, tables: list[Sheet], pictures: list[Picture]) -> str:
     parts = [f"# {made.bench.results['title']}", *opening(made), "## Where ours differs, and why"]
     parts += [
         f"**{column}**\n\n" + "\n".join(f"- {line}" for line in lines) for column, lines in sentences(made) if lines
@@ -128,7 +128,7 @@ def _markdown(made: Comparison, tables: list[Table], pictures: list[Picture]) ->
     return "\n\n".join(parts) + "\n"
 
 
-def _html(made: Comparison, tables: list[Table], pictures: list[Picture]) -> str:
+def _html(made: Comparison, tables: list[Sheet], pictures: list[Picture]) -> str:
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(

@@ -3,8 +3,8 @@
 from pomona.compare.numbers import NOTHING, Comparison, Entry, spread, told
 from pomona.compare.paper import COUNTS, NAMES, ROUNDS, Printed
 from pomona.compare.statistics import LEVEL, Ranking
-from pomona.compare.tables import Table
 from pomona.metrics.metric import ACCURACY
+from pomona.report.sheet import Sheet
 
 
 def in_paper(figure: Printed | None) -> str:
@@ -31,7 +31,7 @@ def state(entry: Entry, text: str) -> str:
     return text if entry.cells else entry.state
 
 
-def grid(made: Comparison) -> Table:
+def grid(made: Comparison) -> Sheet:
     """The paper's table beside ours; the fewer of methods and columns go across, each with the paper's and ours."""
     paper = NAMES.get(made.paper, "")
     sides = (False, True) if paper else (True,)
@@ -57,7 +57,7 @@ def grid(made: Comparison) -> Table:
         + (f", as the {paper} paper counts" if paper else "")
         + "; ours is mean ± standard deviation over seeds (how many). The best of each scenario is bold."
     )
-    return Table("results", "The table beside ours" if paper else "Results", note, header, rows, 1, frozenset(marked))
+    return Sheet("results", "The table beside ours" if paper else "Results", note, header, rows, 1, frozenset(marked))
 
 
 def headings(made: Comparison) -> str:
@@ -90,7 +90,7 @@ def _mean(entry: Entry, made: Comparison, ours: bool) -> float | None:
     return own.mean if own else None
 
 
-def records(made: Comparison) -> Table:
+def records(made: Comparison) -> Sheet:
     """Everything about every cell, one a row: the CSV for programs."""
     keys = ["scenario", "setting", "dataset", "method", "row", "state", "n", "metric"]
     header = keys + [f"{m}_{w}" for m in COUNTS for w in ("mean", "std")] + ["paper", "paper_std", "difference_points"]
@@ -106,14 +106,14 @@ def records(made: Comparison) -> Table:
             + [_number(100 * own.mean - figure if own and figure is not None else None)]
         )
     note = f"Shares, not percent; the difference is ours ({made.count}) minus the paper's, in points."
-    return Table("comparison", "Cell by cell", note, header, rows, 6)
+    return Sheet("comparison", "Cell by cell", note, header, rows, 6)
 
 
 def _number(value: float | None) -> str:
     return "" if value is None else f"{value:.6g}"
 
 
-def moments(made: Comparison) -> Table:
+def moments(made: Comparison) -> Sheet:
     """Ours in all three rounds that are counted somewhere, over clients and over samples, where there is a result."""
     done = [e for e in made.entries if e.cells]
     counts = [c for c in COUNTS.values() if any(v is not None for e in done for v in e.values(c))]
@@ -124,10 +124,10 @@ def moments(made: Comparison) -> Table:
         "the one best on validation is not."
     )
     header = [f"{ROUNDS[count.moment]}, over {count.average}" for count in counts]
-    return Table("moments", "Ours, by what counts", note, ["column", "method", *header], rows, 2)
+    return Sheet("moments", "Ours, by what counts", note, ["column", "method", *header], rows, 2)
 
 
-def chosen(made: Comparison) -> Table | None:
+def chosen(made: Comparison) -> Sheet | None:
     """The settings that a search chose; with APPLE's table 3, beside the paper's."""
     found = [e for e in made.entries if e.tried and e.cells]
     if not found:
@@ -146,10 +146,10 @@ def chosen(made: Comparison) -> Table | None:
     header = ["column", "method", "points tried", "chosen", *(["the paper's"] if said else [])]
     tuning = made.bench.results["tuning"]
     note = f"Tried on seed {tuning['seed']}; chosen was {tuning['rule']}. Test data chose nothing."
-    return Table("chosen", "Settings searched", note, header, rows, 2)
+    return Sheet("chosen", "Settings searched", note, header, rows, 2)
 
 
-def rank_table(ranking: Ranking) -> Table:
+def rank_table(ranking: Ranking) -> Sheet:
     """Mean ranks and who differs from whom."""
     rows = []
     for place, i in enumerate(ranking.order, 1):
@@ -171,10 +171,10 @@ def rank_table(ranking: Ranking) -> Table:
         f"signed-rank test over columns with Holm's correction at 5 %.{reach}"
     )
     header = ["place", "method", "mean rank", "differs significantly from"]
-    return Table("ranks", "Ranks", note, header, rows, 2)
+    return Sheet("ranks", "Ranks", note, header, rows, 2)
 
 
-def privacy(made: Comparison) -> Table | None:
+def privacy(made: Comparison) -> Sheet | None:
     """Epsilon beside the paper's."""
     rows = []
     for e in made.entries:
@@ -186,4 +186,4 @@ def privacy(made: Comparison) -> Table | None:
         "The largest epsilon of a client, over all rounds and seeds. It follows from the sampling rate, the noise, the "
         "steps and delta alone."
     )
-    return Table("epsilon", "Privacy spent", note, ["column", "method", "ours", "paper"], rows, 2) if rows else None
+    return Sheet("epsilon", "Privacy spent", note, ["column", "method", "ours", "paper"], rows, 2) if rows else None

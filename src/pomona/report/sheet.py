@@ -25,7 +25,7 @@ LATEX = str.maketrans(
 
 
 @dataclass(frozen=True)
-class Table:
+class Sheet:
     """A table of texts.
 
     Attributes:
