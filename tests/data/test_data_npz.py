@@ -208,6 +208,7 @@ def test_medmnist(tmp_path, name, channels):
 def test_chestmnist_has_flags(tmp_path):
     data = read(medmnist(tmp_path, "chestmnist", 1, lambda n: np.eye(n, 14, dtype=np.uint8)))
     assert (data.y.dtype, data.n_outputs, data.classes) == (np.float32, 14, ())
+    assert (len(data.labels), data.labels[0], data.labels[13]) == (14, "atelectasis", "hernia")
 
 
 @pytest.mark.parametrize(

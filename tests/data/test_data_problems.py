@@ -7,9 +7,11 @@ from zlib import compress, crc32
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from PIL import Image
 
-from pomona.data import DataSettings, read
+from pomona.data import DataSettings, columns, read
 from pomona.errors import ConfigError, DataError
 
 N = 40
@@ -255,3 +257,13 @@ def test_what_is_no_plain_file_is_never_waited_for(tmp_path, monkeypatch, name, 
     path = file if name in ("csv", "npz") else tmp_path
     with pytest.raises(DataError, match=r"it is a|has no train\.csv"):
         read(DataSettings(name=name, path=path, label_column=0))
+
+
+@given(
+    st.lists(
+        st.one_of(st.floats(width=32).map(repr), st.text(max_size=4), st.sampled_from(["1e39", "-1e39", "nan", " 2 "])),
+        min_size=1,
+    )
+)
+def test_cells_are_read_alike_one_by_one_and_in_a_row(cells):
+    np.testing.assert_array_equal(columns.numbers(cells), [columns.number(cell) for cell in cells])

@@ -31,6 +31,10 @@ CLASSES = {
         *("interstitial endothelial cells", "leukocytes", "podocytes", "proximal tubule segments"),
         "thick ascending limb",
     ),
+    "chestmnist": (  # flags, not classes
+        *("atelectasis", "cardiomegaly", "effusion", "infiltration", "mass", "nodule", "pneumonia"),
+        *("pneumothorax", "consolidation", "edema", "emphysema", "fibrosis", "pleural", "hernia"),
+    ),
     **dict.fromkeys(("organamnist", "organcmnist", "organsmnist"), _ORGANS),
 }
 
@@ -43,4 +47,5 @@ def read(settings: DataSettings) -> Dataset:
     y, classes = targets.from_arrays([(y.where, y.load()) for _, y in parts], kind, CLASSES.get(name, ()))
     x = pixels.gathered([x for x, _ in parts], settings.memory_share)
     n_train = len(parts[0][0]) + len(parts[1][0])
-    return Dataset(name, "image", x, y, classes, n_train, pixels.SHIFT, pixels.SCALE)
+    labels = CLASSES[name] if kind == "multilabel" else ()
+    return Dataset(name, "image", x, y, classes, n_train, pixels.SHIFT, pixels.SCALE, labels=labels)

@@ -97,8 +97,8 @@ def numbers(
     x = allocate((count, len(features)), np.float32, memory_share)
     for row, record in zip(x, records, strict=True):
         cells = [record.cells[i] for i in features]
-        row[...] = values = [columns.number(cell) for cell in cells]
-        if not math.isfinite(sum(values)):
+        row[...] = values = columns.numbers(cells)
+        if math.isnan(sum(values)):
             for k in map(int, np.flatnonzero(np.isnan(values))):
                 strays = found.setdefault(k, Strays(names[features[k]]))
                 strays.add(cells[k], f"line {record.line}" + (f" of {record.path}" if several else ""))
