@@ -15,7 +15,7 @@ from pomona.deploy.silo.shelf import Shelf
 from pomona.deploy.silo.tasks import Silo
 from pomona.deploy.trust.signing import Signer
 from pomona.deploy.wire import Hello, Introduction, Offer, Origin, Task, name, pack, row_statement
-from pomona.errors import PrivacyError, ProtocolError
+from pomona.errors import PrivacyError, ProtocolError, StorageError
 from pomona.federation.committed import committed
 from pomona.federation.loop import Loop
 from pomona.privacy.ledger import Ledger
@@ -391,6 +391,18 @@ def test_an_offer_names_the_rows_that_it_brings(relay):
     alone = task.model_copy(update={"offers": {"cores": whole.model_copy(update={"many": False})}})
     with pytest.raises(ProtocolError, match="rows of single silos were to come"):
         relay.ask(alone, enclosed)
+
+
+@pytest.mark.parametrize("name", ["agreement", "asked", "seen"])
+def test_a_memory_that_is_damaged_is_named_and_not_begun_anew(name, relay):
+    start = torch.zeros(WIDTH)
+    for damage in (b"", b"{", b"[]", b"[" * 100_000, b"\xff\xfe"):
+        path = relay.kit() / "state" / f"{name}.json"
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(damage)
+        with pytest.raises(StorageError, match=rf"{name}\.json cannot be read .*; restore it"):
+            relay.ask(*relay.cores({0: start}))
+        assert path.read_bytes() == damage
 
 
 # H4: late answers.

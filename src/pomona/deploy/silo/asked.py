@@ -4,14 +4,13 @@ A server that could ask again and again would learn of any model how it does on 
 no new question: it gets the same answer.
 """
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pomona.deploy.silo.memory import recall, remember
 from pomona.deploy.wire import Task
 from pomona.errors import ProtocolError
-from pomona.federation.durable import publish
 
 
 @dataclass(frozen=True)
@@ -32,8 +31,7 @@ class Asked:
 
     def note(self, task: Task) -> None:
         """Write down that a task is taken on, durably, before it is done."""
-        known = self._known(task) | {_kind(task): [task.number, task.question]}
-        publish(self.path.parent, [json.dumps(known).encode()], lambda _: self.path.name, ".asked")
+        remember(self.path, self._known(task) | {_kind(task): [task.number, task.question]})
 
     def _last(self, task: Task) -> tuple[int, str]:
         number, question = self._known(task).get(_kind(task), (0, ""))
@@ -41,7 +39,7 @@ class Asked:
 
     def _known(self, task: Task) -> dict[str, Any]:
         """What was asked in the task's run."""
-        known = json.loads(self.path.read_bytes()) if self.path.exists() else {}
+        known = recall(self.path) or {}
         return known if known.get("run") == task.run else {"run": task.run}
 
 

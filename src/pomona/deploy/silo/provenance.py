@@ -4,18 +4,16 @@ One row of each later newcomer is the exception: the server makes the row that i
 signed it. A silo takes the first such row, and no other one in its place.
 """
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from pomona.deploy.federation import Federation
+from pomona.deploy.silo.memory import recall, remember
 from pomona.deploy.trust.keys import certified
 from pomona.deploy.trust.signing import signed
 from pomona.deploy.wire import Introduction, Origin, Task, row_statement
 from pomona.errors import ProtocolError
-from pomona.federation.durable import publish
 
 
 def names(federation: Federation, task: Task) -> dict[int, str]:
@@ -39,7 +37,7 @@ class _Seen:
 
     @classmethod
     def read(cls, path: Path, run: str) -> "_Seen":
-        told: dict[str, Any] = json.loads(path.read_bytes()) if path.exists() else {}
+        told = recall(path) or {}
         if not isinstance(told.get("rounds"), dict):  # as before places and unsigned rows were kept: rounds alone
             return cls(run, told)
         return cls(**told) if told["run"] == run else cls(run)
@@ -104,7 +102,7 @@ class Provenance:
                     seen.rounds[peer] = origin.round
                 elif not _may_be_unsigned(peer, digest, initial(key, j) == rows[digest], seen):
                     raise ProtocolError(f"{key}: the row of {peer} is not signed by {peer}; ask the server's operator")
-        publish(self._path.parent, [json.dumps(vars(seen)).encode()], lambda _: self._path.name, ".seen")
+        remember(self._path, vars(seen))
 
     def _require_signed(
         self, task: Task, key: str, tensor: str, peer: str, origin: Origin, digest: str, last: int

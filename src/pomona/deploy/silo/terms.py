@@ -4,16 +4,15 @@ A task is judged here by its text alone, before a row of it is looked at. ``stat
 from the first hello on, run and place from the first task on.
 """
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pomona.deploy.federation import Federation
+from pomona.deploy.silo.memory import recall, remember
 from pomona.deploy.silo.provenance import names
 from pomona.deploy.wire import Offer, Task
 from pomona.errors import ProtocolError
-from pomona.federation.durable import publish
 
 PIN = "agreement.json"
 START_OVER = "if that is meant, remove state/agreement.json"
@@ -37,7 +36,7 @@ class Terms:
         """Raise ProtocolError unless the server means what this silo has agreed to, and go on meaning it."""
         mine = self.federation.agreement
         pinned = self._pinned() or self._pin(agreement=mine)
-        if mine != pinned["agreement"]:
+        if mine != pinned.get("agreement"):
             raise ProtocolError(
                 "federation.toml is no longer what this silo agreed to when it first started; restore it, or, if the "
                 "change is meant, remove state/agreement.json"
@@ -107,12 +106,8 @@ class Terms:
             raise ProtocolError(f"{key}: a row for place {strangers[0]}, which is nobody's; ask the server's operator")
 
     def _pinned(self) -> dict[str, Any] | None:
-        try:
-            pinned: dict[str, Any] = json.loads((self.state / PIN).read_bytes())
-        except FileNotFoundError:
-            return None
-        return pinned
+        return recall(self.state / PIN)
 
     def _pin(self, **said: Any) -> dict[str, Any]:
-        publish(self.state, [json.dumps(said).encode()], lambda _: PIN, ".agreement")
+        remember(self.state / PIN, said)
         return said
