@@ -10,6 +10,7 @@
 """
 
 import csv
+import hashlib
 import json
 import os
 import tomllib
@@ -17,12 +18,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pomona.errors import CheckpointError, DivergedError, LockedError, StorageError
+from pomona.federation.status import read_status
+from pomona.federation.sums import changed
 from pomona.metrics.metric import METRICS, Metric
 from pomona.predictions import Answers, read, save
 
@@ -194,6 +197,7 @@ def gather(
 def load(folder: Path | str) -> Result:
     """Read a run folder. Raises StorageError if it holds no readable run."""
     folder = Path(folder)
+    require_unchanged(folder, EVENTS, "config.toml")
     try:
         config = tomllib.loads((folder / "config.toml").read_text(encoding="utf-8"))
         with (folder / EVENTS).open(encoding="utf-8") as lines:
@@ -203,6 +207,19 @@ def load(folder: Path | str) -> Result:
         raise StorageError(
             f"{folder} holds no readable run ({fault}); give a folder that `pomona run` wrote"
         ) from fault
+
+
+def require_unchanged(folder: Path, *names: str) -> None:
+    """Raise StorageError if files of a finished run, all unless some are named, are not what it left."""
+    status = read_status(folder)
+    try:
+        moved = changed(folder, status.sha256, names or status.sha256) if status else []
+    except OSError as fault:
+        raise StorageError(f"{folder} cannot be read ({fault}); restore it from a backup") from None
+    if moved:
+        raise StorageError(
+            f"{folder}: {', '.join(moved)} changed since the run ended; restore from a backup, or run again"
+        )
 
 
 @contextmanager
@@ -221,33 +238,58 @@ def require_free(folder: Path) -> None:
         raise LockedError(f"{folder} already holds a run; give another --out, or go on with --resume")
 
 
+@dataclass(frozen=True)
+class Mark:
+    """How far a record counts: the bytes of its events, and their SHA-256 in hex."""
+
+    bytes: int = 0
+    sha256: str = hashlib.sha256().hexdigest()
+
+
+def committed_events(folder: Path, after: Mark) -> bytes:
+    """A run's events up to a mark. Raises CheckpointError if they are not those that were marked."""
+    path = folder / EVENTS
+    try:
+        counted = path.read_bytes()[: after.bytes]
+        found = hashlib.sha256(counted).hexdigest()
+    except OSError as fault:
+        raise CheckpointError(f"{path} cannot be read ({fault.strerror}); restore it from a backup") from None
+    if found != after.sha256:
+        raise CheckpointError(
+            f"{path} is not what its last committed round was recorded with; restore it from a backup, or start anew "
+            "in another folder"
+        )
+    return counted
+
+
 class Record:
     """Writes events as they happen; keeps them for the Result.
 
     Args:
         folder: made, and claimed for this run alone; None keeps the record in memory only.
         config: the resolved settings.
-        after: for a run that goes on, the bytes of its events that count; what follows them is cut off.
+        after: for a run that goes on, how far its events count; what follows is cut off.
 
     Raises:
+        CheckpointError: the events up to ``after`` are not those that were committed; nothing is changed.
         LockedError: the folder already holds a run.
         StorageError: it cannot be written.
     """
 
-    def __init__(self, folder: Path | None, config: dict[str, Any], after: int | None = None) -> None:
+    def __init__(self, folder: Path | None, config: dict[str, Any], after: Mark | None = None) -> None:
         self.folder = folder
         self.config = config
         self.events: list[dict[str, Any]] = []
         self._answers: dict[int, Answers] = {}
-        self._file: TextIO | None = None
+        self._file: BinaryIO | None = None
+        self._written = hashlib.sha256()
         if folder:
             with writing(folder):
                 folder.mkdir(parents=True, exist_ok=True)
                 if after is None:
                     require_free(folder)
-                    self._file = (folder / EVENTS).open("x", encoding="utf-8")
+                    self._file = (folder / EVENTS).open("xb")
                 else:
-                    self._file = (folder / EVENTS).open("r+", encoding="utf-8")
                     self._rewind(after)
 
     def __enter__(self) -> "Record":
@@ -257,31 +299,34 @@ class Record:
         if self._file:
             self._file.close()
 
-    def _rewind(self, after: int) -> None:
+    def _rewind(self, after: Mark) -> None:
         """Go back to the events of the last committed round."""
-        assert self._file
-        if self._file.seek(0, os.SEEK_END) < after:
-            raise CheckpointError(f"{self._file.name} is shorter than its last committed round; restore it")
-        self._file.truncate(after)
-        self._file.seek(0)
-        self.events = [json.loads(line) for line in self._file]
+        assert self.folder
+        counted = committed_events(self.folder, after)
+        self._written.update(counted)
+        self._file = (self.folder / EVENTS).open("r+b")
+        self.events = [json.loads(line) for line in counted.splitlines()]
+        self._file.truncate(after.bytes)
+        self._file.seek(after.bytes)
 
-    def sync(self) -> int:
-        """Make all events durable. Returns how many bytes they are; 0 for a record in memory."""
+    def sync(self) -> Mark:
+        """Make all events durable. Returns how far they go; the beginning for a record in memory."""
         if not self._file or not self.folder:
-            return 0
+            return Mark()
         with writing(self.folder / EVENTS):
             os.fsync(self._file.fileno())
-        return os.fstat(self._file.fileno()).st_size
+        return Mark(self._file.tell(), self._written.hexdigest())
 
     def event(self, kind: str, **body: Any) -> None:
         """Append one event, safe against a kill of this process when the call returns."""
         line = json.dumps({"event": kind, **body}, allow_nan=False)
         self.events.append(json.loads(line))
         if self._file and self.folder:
+            data = line.encode() + b"\n"
             with writing(self.folder / EVENTS):
-                self._file.write(line + "\n")
+                self._file.write(data)
                 self._file.flush()
+                self._written.update(data)
 
     def evaluation(self, evaluation: Evaluation) -> None:
         """Append a named evaluation."""

@@ -35,8 +35,8 @@ class Settings(BaseModel):
 
 
 def _leaves(value: Any) -> Iterator[Any]:
-    """What a field holds, in its tables and lists too."""
-    if isinstance(value, Mapping | list | tuple):
+    """What a field holds, in its tables and tuples too; lists are rows of data, which their own types bound."""
+    if isinstance(value, Mapping | tuple):
         for inner in value.values() if isinstance(value, Mapping) else value:
             yield from _leaves(inner)
     else:

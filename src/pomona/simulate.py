@@ -26,7 +26,7 @@ from pomona.federation.clients import Clients, Groups, grouped
 from pomona.federation.commits import Commits, find, identity
 from pomona.federation.committed import FOLDER
 from pomona.federation.committed import committed as committed_rounds
-from pomona.federation.durable import probe
+from pomona.federation.durable import probe, publish
 from pomona.federation.lock import locked
 from pomona.federation.loop import Loop, Watcher
 from pomona.federation.membership import Planned
@@ -34,10 +34,24 @@ from pomona.federation.room import choose
 from pomona.federation.round import Roster
 from pomona.federation.states import Hold
 from pomona.federation.status import Status, ended, read_status, write_status
+from pomona.federation.sums import sums
 from pomona.metrics.outcome import summarise
 from pomona.models.space import ParameterSpace
 from pomona.objective.range_test import Steps, range_test
-from pomona.record import EVENTS, Evaluation, Record, Result, RoundRow, gather, load, require_free, writing
+from pomona.record import (
+    EVENTS,
+    Evaluation,
+    Mark,
+    Record,
+    Result,
+    RoundRow,
+    committed_events,
+    gather,
+    load,
+    require_free,
+    writing,
+)
+from pomona.resume import complete, require_own_files
 from pomona.scenario import Scenario
 from pomona.transport.processes import Inline, Workers
 
@@ -65,7 +79,8 @@ def run(config: Config, out: Path | str | None = None, watcher: Watcher | None =
         config: every setting.
         out: folder for the record; made if absent. None keeps the result in memory only.
         watcher: told of every round.
-        resume: go on after the last committed round in ``out``; a finished run is left as it is.
+        resume: go on after the last committed round in ``out``; a finished run of these settings is left as it is,
+            one of fewer rounds is given more. Settings, data and partition must be those of the run in ``out``.
 
     Returns:
         The result, as ``pomona.load(out)`` would read it again.
@@ -99,12 +114,20 @@ def simulate(
         require_free(out)
     before = read_status(out) if resume else None
     if before and before.state == "finished":
-        watcher.note(f"{out} is finished; nothing to do")
-        return load(out)
+        scenario = settled(scenario, watcher)
+        if complete(scenario.config, *_what(scenario), out):
+            watcher.note(f"{out} is finished; nothing to do")
+            return load(out)
+        watcher.note(f"{out} is finished after round {before.round}; going on")
     hold = _kept(scenario, out, watcher)
     with locked(out), writing(out):
         probe(out)
         return _recorded(settled(scenario, watcher), out, watcher, resume, hold)
+
+
+def _what(scenario: Scenario) -> tuple[str, str]:
+    """Hashes of a run's data and of who holds which rows."""
+    return scenario.partition.recipe["fingerprint"], scenario.partition.sha256
 
 
 def _recorded(scenario: Scenario, out: Path, watcher: Watcher, resume: bool, hold: Hold) -> Result:
@@ -121,13 +144,13 @@ def _recorded(scenario: Scenario, out: Path, watcher: Watcher, resume: bool, hol
             with suppress(StorageError):
                 write_status(out, ended(fault, committed[-1][0] if committed else 0))
         raise
-    write_status(out, ended(None, scenario.config.rounds))
+    write_status(out, ended(None, scenario.config.rounds, sums(out)))
     return result
 
 
 def _attempt(scenario: Scenario, out: Path, watcher: Watcher, resume: bool, hold: Hold) -> Result:
     """Train from the start, or after the last committed round."""
-    stamp = identity(scenario.config, scenario.partition.recipe["fingerprint"], scenario.partition.sha256)
+    stamp = identity(scenario.config, *_what(scenario))
     found, notes = find(out, stamp) if resume else (None, [])
     for note in notes:
         watcher.note(note)
@@ -136,7 +159,12 @@ def _attempt(scenario: Scenario, out: Path, watcher: Watcher, resume: bool, hold
         worst = max(scenario.epsilons())
         delta = scenario.config.privacy.delta
         watcher.note(f"this run will cost a client at most epsilon {worst:.3g} at delta {delta:g}")
-    after = found.meta["events"] if found else 0 if begun else None
+    after = Mark(**found.meta["events"]) if found else Mark() if begun else None
+    if found and after:
+        committed_events(out, after)
+        require_own_files(scenario.config, scenario.partition.text(), out)
+        write_status(out, Status(state="running", round=found.number))  # what follows has no finished record
+        _settings(scenario, out)
     with Record(out, scenario.config.tree(), after) as record:
         if found:
             _note_moves(record.events[0]["versions"], versions(), watcher)
@@ -218,8 +246,6 @@ def _train(scenario: Scenario, record: Record, watcher: Watcher, commits: Commit
     config, method, out = scenario.config, scenario.config.method.method(), record.folder
     if not commits.found:
         _open(scenario, record)
-    elif out:
-        write_status(out, Status(state="running", round=commits.found.number))
     roster = Roster(tuple(len(c.train) for c in scenario.partition.clients), config.largest_share)
 
     vaults = ExitStack()
@@ -273,10 +299,8 @@ def _open(scenario: Scenario, record: Record) -> None:
     """Write what a run is before its first round."""
     config, method, out = scenario.config, scenario.config.method.method(), record.folder
     if out:
-        with writing(out):
-            (out / "config.toml").write_text(config.toml(), encoding="utf-8")
-            scenario.partition.save(out / "partition.json")
-            write_status(out, Status(state="running", round=0))
+        _settings(scenario, out)
+        write_status(out, Status(state="running", round=0))
     record.event(
         "start",
         time=time(),
@@ -289,6 +313,13 @@ def _open(scenario: Scenario, record: Record) -> None:
         privacy=config.privacy.void or "private" if config.privacy else None,
         **scenario.about(),
     )
+
+
+def _settings(scenario: Scenario, out: Path) -> None:
+    """Write what was asked, and who holds which rows."""
+    with writing(out):
+        publish(out, [scenario.config.toml().encode()], lambda _: "config.toml")
+        publish(out, [scenario.partition.text().encode()], lambda _: "partition.json")
 
 
 def save_models(folder: Path, transport: Inline | Workers, scenario: Scenario, headline: tuple[str, str]) -> None:

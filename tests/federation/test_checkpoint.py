@@ -21,7 +21,8 @@ from safetensors.torch import save as library_save
 
 from pomona.errors import CheckpointError, StorageError
 from pomona.federation import checkpoint
-from pomona.federation.checkpoint import committed, differing, newest, read, require_same, save, set_aside
+from pomona.federation.checkpoint import committed, differing, newest, read, save, set_aside
+from pomona.federation.commits import require_same
 from pomona.federation.durable import UNFINISHED, probe, publish
 from pomona.federation.tensorfile import DTYPES, digest, fill, layout, pieces
 
@@ -407,9 +408,9 @@ def test_differing_keys_are_dotted():
 def test_another_run_is_refused_with_the_keys(tmp_path):
     save(tmp_path, 1, {}, {"identity": {"lr": 0.1, "schema": 1}})
     found, _ = newest(tmp_path)
-    require_same(found, found.meta["identity"], {"lr": 0.1, "schema": 1})
+    require_same(tmp_path, found.meta["identity"], {"lr": 0.1, "schema": 1})
     with pytest.raises(CheckpointError, match="other values of lr, schema;"):
-        require_same(found, found.meta["identity"], {"lr": 0.2, "schema": 2})
+        require_same(tmp_path, found.meta["identity"], {"lr": 0.2, "schema": 2})
 
 
 def test_the_digest_is_what_it_says():

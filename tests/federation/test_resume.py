@@ -139,6 +139,171 @@ def test_another_run_is_not_gone_on_with(over, key, tmp_path, monkeypatch):
     run("fedavg", tmp_path / "run", resume=True, workers=2)
 
 
+def files(folder):
+    return {p: (p.stat().st_mtime_ns, p.read_bytes()) for p in folder.rglob("*") if p.is_file()}
+
+
+@pytest.mark.parametrize(
+    ("name", "over", "words"),
+    [
+        ("apple", {}, "config.method.name"),
+        ("fedavg", {"lr": 0.2}, "config.lr"),
+        ("fedavg", {"rounds": 2}, "rounds = 3, asked for are 2"),
+        ("fedavg", {"seed": 3}, "partition"),
+        ("fedavg", {"data": {"name": "breast-cancer"}}, "config.data.name"),
+    ],
+)
+def test_a_finished_run_is_not_shown_for_another(name, over, words, tmp_path):
+    run("fedavg", tmp_path / "run")
+    before = files(tmp_path / "run")
+    with pytest.raises(CheckpointError, match=words):
+        run(name, tmp_path / "run", resume=True, **over)
+    assert files(tmp_path / "run") == before
+
+
+def timeless(value):
+    if isinstance(value, dict):
+        return {k: timeless(v) for k, v in value.items() if k not in ("time", "seconds")}
+    return [timeless(v) for v in value] if isinstance(value, list) else value
+
+
+def events(folder):
+    return [timeless(json.loads(line)) for line in (folder / "events.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize("name", [n for n in METHODS if not METHODS[n]().method().card.needs_total])
+def test_a_finished_run_can_be_given_more_rounds(name, tmp_path):
+    """It ends with the models and events of a run that asked for them from the start."""
+    over = {"participation": 0.5} if name in ("fedavg", "ditto") else {}
+    run(name, tmp_path / "long", rounds=4, **over)
+    run(name, tmp_path / "short", rounds=2, **over)
+    longer = run(name, tmp_path / "short", resume=True, rounds=4, **over)
+    assert models(tmp_path / "short") == models(tmp_path / "long")
+    assert events(tmp_path / "short") == events(tmp_path / "long")
+    assert longer.summary["rounds"] == 4
+    assert (tmp_path / "short/config.toml").read_text() == (tmp_path / "long/config.toml").read_text()
+    assert read_status(tmp_path / "short").state == "finished"
+    assert pomona.load(tmp_path / "short").evaluations == longer.evaluations
+
+
+def test_an_unfinished_run_can_be_given_more_rounds_and_no_fewer(tmp_path, monkeypatch):
+    run("fedavg", tmp_path / "long", rounds=4)
+    with monkeypatch.context() as patch:
+        stopped_after(2, patch)
+        with pytest.raises(Stop):
+            run("fedavg", tmp_path / "run", rounds=3)
+    with pytest.raises(CheckpointError, match="more rounds, not fewer"):
+        run("fedavg", tmp_path / "run", resume=True, rounds=2)
+    run("fedavg", tmp_path / "run", resume=True, rounds=4)
+    assert models(tmp_path / "run") == models(tmp_path / "long")
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [("fedphp", {}), ("apple", {"mu": 0.1}), ("fedamp", {"alpha_schedule": "sqrt"}), ("fedphp+ala", {})],
+)
+def test_a_schedule_over_all_rounds_cannot_be_given_more(name, settings, tmp_path):
+    pomona.run(tiny(name, settings, rounds=1), tmp_path / "run")
+    before = files(tmp_path / "run")
+    with pytest.raises(CheckpointError, match="lays its schedule out over all rounds; resume with rounds = 1"):
+        pomona.run(tiny(name, settings, rounds=2), tmp_path / "run", resume=True)
+    assert files(tmp_path / "run") == before
+
+
+def test_an_extension_that_is_killed_is_an_unfinished_run(tmp_path, monkeypatch):
+    run("fedavg", tmp_path / "long", rounds=4)
+    run("fedavg", tmp_path / "run", rounds=2)
+    with monkeypatch.context() as patch:
+        stopped_after(4, patch)
+        with pytest.raises(Stop):
+            run("fedavg", tmp_path / "run", resume=True, rounds=4)
+    assert read_status(tmp_path / "run").sha256 == {}
+    assert len(pomona.load(tmp_path / "run").rounds) == 4
+    run("fedavg", tmp_path / "run", resume=True, rounds=4)
+    assert models(tmp_path / "run") == models(tmp_path / "long")
+
+
+def test_other_rounds_for_unseen_clients_are_trained_anew(tmp_path):
+    over = {"clients": 5, "partition": {"name": "iid"}}
+    once, more = ({"membership": {"unseen": [1], "adapt_rounds": n}} for n in (1, 3))
+    run("fedavg", tmp_path / "run", **over, **once)
+    again = run("fedavg", tmp_path / "run", resume=True, **over, **more)
+    assert again.unseen == run("fedavg", tmp_path / "whole", **over, **more).unseen
+
+
+def change(folder, name, old, new):
+    path = next(folder.glob(name))
+    content = path.read_bytes()
+    assert old in content
+    path.write_bytes(content.replace(old, new, 1))
+
+
+CHANGES = [
+    ("events.jsonl", b'"accuracy": [0.', b'"accuracy": [1.'),
+    ("events.jsonl", b'"event"', b'"event'),
+    ("events.jsonl", b'"round"', b"\0round\0"),
+    ("events.jsonl", b'{"event": "round"', b'["event", "round"'),
+    ("config.toml", b"lr = 0.1", b"lr = 0.7"),
+    ("config.toml", b"lr = 0.1", b"lr = = 1"),
+    ("partition.json", b'"train":[', b'"train":[0,'),
+]
+
+
+@pytest.mark.parametrize(("name", "old", "new"), CHANGES)
+def test_what_an_unfinished_run_has_on_file_is_not_taken_on_trust(name, old, new, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        stopped_after(3, patch)
+        with pytest.raises(Stop):
+            run("fedavg", tmp_path / "run")
+    change(tmp_path / "run", name, old, new)
+    before = {p: c for p, c in files(tmp_path / "run").items() if p.name not in ("status.json", ".lock")}
+    with pytest.raises(CheckpointError, match=name) as caught:
+        run("fedavg", tmp_path / "run", resume=True)
+    assert "restore" in str(caught.value)
+    assert {p: c for p, c in files(tmp_path / "run").items() if p.name not in ("status.json", ".lock")} == before
+
+
+@pytest.mark.parametrize("name", ["events.jsonl", "config.toml", "partition.json", "predictions.npz", "models/*-00.*"])
+def test_what_a_finished_run_left_is_compared_with_what_is_there(name, tmp_path):
+    run("fedavg", tmp_path / "run")
+    path = next((tmp_path / "run").glob(name))
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(CheckpointError, match=path.name):
+        run("fedavg", tmp_path / "run", resume=True)
+    if path.name in ("events.jsonl", "config.toml"):
+        with pytest.raises(StorageError, match=path.name):
+            pomona.load(tmp_path / "run")
+
+
+def test_events_that_are_gone_or_cut_short_are_named(tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        stopped_after(3, patch)
+        with pytest.raises(Stop):
+            run("fedavg", tmp_path / "run")
+    path = tmp_path / "run/events.jsonl"
+    path.write_bytes(path.read_bytes()[:500])
+    with pytest.raises(CheckpointError, match=r"events\.jsonl"):
+        run("fedavg", tmp_path / "run", resume=True)
+    path.unlink()
+    with pytest.raises(CheckpointError, match=r"events\.jsonl"):
+        run("fedavg", tmp_path / "run", resume=True)
+
+
+def test_files_that_are_views_may_go(tmp_path, monkeypatch):
+    whole = run("fedavg", tmp_path / "whole")
+    with monkeypatch.context() as patch:
+        stopped_after(3, patch)
+        with pytest.raises(Stop):
+            run("fedavg", tmp_path / "run")
+    for name in ("config.toml", "partition.json"):
+        (tmp_path / "run" / name).unlink()
+    assert run("fedavg", tmp_path / "run", resume=True).evaluations == whole.evaluations
+    for name in ("config.toml", "partition.json"):
+        assert (tmp_path / "run" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
 def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(tmp_path, monkeypatch):
     whole = run("apple", tmp_path / "whole")
     with monkeypatch.context() as patch:

@@ -243,3 +243,23 @@ def test_the_card_says_how_many_gradients_a_round_takes(monkeypatch, name, setti
     for stream in said | made:
         loose = stream == "ala" or name.startswith("per-fedavg")
         assert made[stream] <= said[stream] if loose else made[stream] == said[stream], stream
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        *TABLE,
+        ("fedamp", {"alpha_schedule": "sqrt"}),
+        ("heurfedamp", {"alpha_schedule": "sqrt"}),
+        ("fedphp", {"mu": 0.0}),
+    ],
+)
+def test_a_card_says_whether_a_round_depends_on_how_many_there_will_be(name, settings):
+    """If it does not, a run can be given more rounds, and ends as if it had been asked for them from the start."""
+    held = []
+    for total in (10, 50):
+        run = Federation(method(name, settings), quadratics(3, samples=4))
+        for number in (1, 2, 3):
+            run.round(passes(name, number, total=total))
+        held.append(states(run))
+    assert same(*held) is not method(name, settings).card.needs_total

@@ -60,6 +60,18 @@ def finished(words):
     return before
 
 
+def rewritten(before, name, old, new):
+    """What was before, with other bytes in the first place where a file has these."""
+
+    def after(world):
+        before(world)
+        content = (world.out / name).read_bytes()
+        assert old in content
+        (world.out / name).write_bytes(content.replace(old, new, 1))
+
+    return after
+
+
 def ledgers(words, change):
     """A private run of two committed rounds, whose ledgers ``change(path)`` was done to."""
 

@@ -82,6 +82,14 @@ def twice_named(spec):
     return len(text).to_bytes(8, "little") + text
 
 
+REWRITTEN = (
+    ("another digit among the events", "events.jsonl", b'"accuracy": [0.', b'"accuracy": [1.'),
+    ("a quote lost among the events", "events.jsonl", b'"event"', b'"event'),
+    ("NUL among the events", "events.jsonl", b'"round"', b"\0round\0"),
+    ("a list for an event", "events.jsonl", b'{"event": "round"', b'["event", "round"'),
+    ("another learning rate in the settings", "config.toml", b"lr = 0.1", b"lr = 0.7"),
+    ("another row in the partition", "partition.json", b'"train":[', b'"train":[0,'),
+)
 NEWEST, ALL = slice(-1, None), slice(None)
 STORAGE = [
     row("F7 no room for a checkpoint", 6, ("No space left", "round 3", "up to 2 are kept", "resume"), fault=inject.full_disk(3), then=holds.goes_on),
@@ -100,6 +108,11 @@ STORAGE = [
     resumed("F13 resumed with another PyTorch", 0, ("torch", "0.1", "last bits"), fault=inject.other_versions),
     resumed("F13 resumed with more worker processes", 0, words=(*APPLE, "workers=2")),
     resumed("F14 a finished run is resumed", 0, ("is finished",), begin.finished(APPLE), then=holds.untouched),
+    resumed("F14 a finished run is resumed with another method", 4, ("config.method.name",), begin.finished(APPLE), words=("fedavg", *APPLE[1:]), then=holds.untouched),
+    resumed("F14 a finished run is resumed with fewer rounds", 4, ("rounds = 4", "more rounds, not fewer"), begin.finished(APPLE), words=(*APPLE, "rounds=3"), then=holds.untouched),
+    resumed("F14 a finished run is given more rounds", 0, ("going on",), begin.finished((*APPLE, "rounds=2"))),
+    *(resumed(f"F51 {done} in an unfinished run", 4, (name, "restore"), begin.rewritten(begin.half(APPLE), name, old, new), then=holds.untouched) for done, name, old, new in REWRITTEN),
+    *(resumed(f"F51 {done} in a finished run", 4, (name, "restore"), begin.rewritten(begin.finished(APPLE), name, old, new), then=holds.untouched) for done, name, old, new in REWRITTEN),
 ]  # fmt: skip
 
 UPLINKS = [

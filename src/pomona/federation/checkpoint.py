@@ -23,7 +23,7 @@ from pomona.federation.durable import publish
 from pomona.federation.lazy import Lazy, Named, forms
 from pomona.federation.tensorfile import Entry, fill, layout, pieces
 
-SCHEMA = 2
+SCHEMA = 3
 """Number of the meaning of names and notes in a checkpoint; a change that old readers would get wrong raises it."""
 KEEP = 2
 """Rounds that stay."""
@@ -148,16 +148,6 @@ def differing(stored: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     Tuples and lists of the same values are the same, as in JSON.
     """
     return sorted(_differing(json.loads(json.dumps(stored)), json.loads(json.dumps(now)), ""))
-
-
-def require_same(checkpoint: Checkpoint, stored: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Refuse to go on with other settings, data or schema. Raises CheckpointError naming the keys that differ."""
-    keys = differing(stored, now)
-    if keys:
-        raise CheckpointError(
-            f"{checkpoint.path.parent} belongs to a run with other values of {', '.join(keys)}; resume with "
-            "those, or start anew in another folder"
-        )
 
 
 def _tensor(path: Path, begin: int, entries: Mapping[str, Entry], name: str) -> Tensor:

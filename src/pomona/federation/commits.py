@@ -4,36 +4,71 @@ A round counts when its checkpoint is on disk; whatever happens then, a run goes
 that moment are part of it: what was appended later is cut off when the run goes on.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pomona.config import Config
+from pomona.errors import CheckpointError
 from pomona.federation import checkpoint
 from pomona.federation.checkpoint import Checkpoint
 from pomona.federation.committed import FOLDER
 from pomona.federation.lazy import Named
 from pomona.federation.status import Status, write_status
+from pomona.toml import Tree
 
-FREE = (
-    "workers",
-    "state_memory",
-    "checkpoint_every",
-    "membership.adapt_rounds",
-    "data.dir",
-    "privacy.epsilon_budget",
-)
+INERT = ("workers", "state_memory", "checkpoint_every", "data.dir", "privacy.epsilon_budget")
+"""Settings that no number of a run depends on."""
+FREE = (*INERT, "membership.adapt_rounds")
 """Settings that may change between the parts of a run: no committed number depends on them."""
 
 
 def identity(config: Config, fingerprint: str, partition: str) -> dict[str, Any]:
-    """What must be the same for a run to go on: its settings, its data, who holds which rows, the form of its files."""
-    tree = config.tree()
-    for name in FREE:
+    """What must be the same for a run to go on: its settings, its data, who holds which rows, the form of its files.
+
+    ``rounds`` stands apart: there may be more of them, where ``extends`` says that a round does not know the total.
+    """
+    tree = without(config.tree(), FREE)
+    rounds, extends = tree.pop("rounds"), not config.method.method().card.needs_total
+    same = {"schema": checkpoint.SCHEMA, "config": tree, "data": fingerprint, "partition": partition}
+    return {**same, "rounds": rounds, "extends": extends}
+
+
+def without(tree: Tree, names: Iterable[str]) -> Tree:
+    """A run's settings but for those with these dotted keys."""
+    kept = {k: dict(v) if isinstance(v, dict) else v for k, v in tree.items()}
+    for name in names:
         section, _, key = name.rpartition(".")
-        (tree.get(section, {}) if section else tree).pop(key, None)
-    return {"schema": checkpoint.SCHEMA, "config": tree, "data": fingerprint, "partition": partition}
+        (kept.get(section, {}) if section else kept).pop(key, None)
+    return kept
+
+
+def require_same(place: Path, stored: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Refuse to go on with other settings, data or form, or with fewer rounds.
+
+    Raises CheckpointError naming the keys that differ.
+    """
+    apart = ("rounds", "extends")
+    keys = checkpoint.differing(*({k: v for k, v in said.items() if k not in apart} for said in (stored, now)))
+    if keys:
+        raise CheckpointError(
+            f"{place} belongs to a run with other values of {', '.join(keys)}; resume with those, or start anew in "
+            "another folder"
+        )
+    then, asked = stored.get("rounds"), now.get("rounds")
+    if then == asked:
+        return
+    if then is None or asked is None or asked < then:
+        reason = "a run can be given more rounds, not fewer"
+    elif not now["extends"]:
+        reason = f"{now['config']['method']['name']} with these settings lays its schedule out over all rounds"
+    else:
+        return
+    raise CheckpointError(
+        f"{place} belongs to a run of rounds = {then}, asked for are {asked}: {reason}; resume with rounds = {then}, "
+        "or start anew in another folder"
+    )
 
 
 @dataclass(frozen=True)
@@ -70,6 +105,6 @@ def find(out: Path, now: Mapping[str, Any]) -> tuple[Checkpoint | None, list[str
     """
     found, corrupt = checkpoint.newest(out / FOLDER)
     if found:
-        checkpoint.require_same(found, found.meta["identity"], now)
+        require_same(out / FOLDER, found.meta["identity"], now)
     checkpoint.set_aside(corrupt)
     return found, [f"{reason}; going on from round {found.number if found else 0}" for reason in corrupt.values()]

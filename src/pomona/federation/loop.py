@@ -1,7 +1,7 @@
 """The round loop, once: plan, exchange, aggregate, commit, evaluate, record. A transport only carries."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from time import perf_counter
 from typing import Any, NamedTuple, Protocol
 
@@ -170,7 +170,7 @@ class Loop:
             known = [[*key, client, *values] for key, own in self._known.items() for client, values in own.items()]
             meta = {"known": known, "history": self._history.as_json(), "clients": note}
             self.commits.commit(
-                number, merged(flatten(state, "server"), clients), {**meta, "events": self.record.sync()}
+                number, merged(flatten(state, "server"), clients), {**meta, "events": asdict(self.record.sync())}
             )
 
     def _roster(self, number: int) -> Roster:

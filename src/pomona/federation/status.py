@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from pomona.bounds import plain
+from pomona.bounds import Number, Sha256, plain
 from pomona.errors import PomonaError, StorageError
 from pomona.federation.durable import publish
 
@@ -23,15 +23,17 @@ class Status(BaseModel):
         code: exit code of the process, None while it runs.
         reason: why it ended, in one line; empty while it runs and after success.
         time: seconds since 1970 by this machine's clock; for people only.
+        sha256: of a run that finished, the hash of each file that it left.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     state: Literal["running", "finished", "interrupted", "failed"]
-    round: int = Field(ge=0)
+    round: Number
     code: int | None = None
     reason: str = ""
     time: float = Field(default_factory=time.time)
+    sha256: dict[str, Sha256] = {}
 
 
 def exit_code(fault: BaseException | None) -> int:
@@ -49,11 +51,11 @@ def exit_code(fault: BaseException | None) -> int:
             return 1
 
 
-def ended(fault: BaseException | None, round_: int) -> Status:
-    """The status of a run that ended, with the exception that ended it, if any; its code is the process's."""
+def ended(fault: BaseException | None, round_: int, sha256: dict[str, str] | None = None) -> Status:
+    """The status of a run that ended: with the exception that ended it, whose code is the process's, or its files."""
     code = exit_code(fault)
     if code == 0:
-        return Status(state="finished", round=round_, code=0)
+        return Status(state="finished", round=round_, code=0, sha256=sha256 or {})
     if code in {130, 143}:
         return Status(state="interrupted", round=round_, code=code, reason="stopped before the end; resume to go on")
     reason = str(fault) if isinstance(fault, PomonaError) else f"{type(fault).__name__}: {fault}"

@@ -79,7 +79,8 @@ class Apple(Settings):
 
     def method(self) -> Method:
         """The two halves."""
-        return Method(server(self), client(self), CARD)
+        weighed = self.mu > 0 and self.schedule_share > 0
+        return Method(server(self), client(self), replace(CARD, needs_total=weighed))
 
 
 def schedule(settings: Apple, round_: Round) -> float:

@@ -109,6 +109,7 @@ class Card:
     or were never trained with do to the method's numbers. ``gradients``: all that it asks of training data, by which
     the cost of privacy is known beforehand. ``needs``: what a round needs beyond any cohort's training data;
     ``validates``: every client needs validation samples.
+    ``needs_total``: what a round does depends on how many there will be, so that a run cannot be given more.
     ``plain_steps``: the update rule assumes SGD without momentum.
     """
 
@@ -124,6 +125,7 @@ class Card:
     needs: str = "any cohort"
     validates: bool = False
     departures: tuple[str, ...] = ()
+    needs_total: bool = False
     plain_steps: bool = False
 
 

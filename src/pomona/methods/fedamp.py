@@ -34,6 +34,7 @@ makes the method separate training.
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Annotated, Literal
 
 import torch
@@ -100,7 +101,7 @@ class FedAMP(Settings):
         def messages(W: Tensor, round_: Round) -> Tensor:
             return factor * step(self, round_) * slope(self, distances(W))
 
-        return Method(server(messages), client(self), CARD)
+        return Method(server(messages), client(self), replace(CARD, needs_total=self.alpha_schedule == "sqrt"))
 
 
 class HeurFedAMP(Settings):
@@ -125,7 +126,7 @@ class HeurFedAMP(Settings):
             own = 1 / len(W) if self.self_weight is None else self.self_weight
             return (1 - own) * cosine_shares(W, self.sigma)
 
-        return Method(server(messages), client(self), HEURISTIC)
+        return Method(server(messages), client(self), replace(HEURISTIC, needs_total=self.alpha_schedule == "sqrt"))
 
 
 def step(settings: FedAMP | HeurFedAMP, round_: Round) -> float:

@@ -58,7 +58,7 @@ class FedPHP(Settings):
 
     def method(self) -> Method:
         """The two halves."""
-        card = replace(CARD, gradients=(Gradients(noised=not self.transfer_weight),))
+        card = replace(CARD, gradients=(Gradients(noised=not self.transfer_weight),), needs_total=self.mu > 0)
         return Method(averaging(), client(self), card)
 
 

@@ -29,9 +29,10 @@ from pomona.federation.durable import publish
 from pomona.federation.lock import locked
 from pomona.federation.loop import Loop
 from pomona.federation.status import Status, ended, write_status
+from pomona.federation.sums import sums
 from pomona.metrics.outcome import summarise
 from pomona.partition.partition import ClientRows, Partition
-from pomona.record import EVENTS, Evaluation, Record, RoundRow, gather, writing
+from pomona.record import EVENTS, Evaluation, Mark, Record, RoundRow, gather, writing
 from pomona.scenario import Scenario
 from pomona.simulate import versions
 
@@ -60,7 +61,7 @@ def coordinate(folder: Path, post: Post, pause: float = 1.0) -> None:
                 with suppress(StorageError):
                     write_status(out, ended(told, _committed(out)))
             raise
-        write_status(out, ended(None, federation.config().rounds))
+        write_status(out, ended(None, federation.config().rounds, sums(out)))
 
 
 def _coordinate(federation: Federation, out: Path, post: Post, pause: float) -> None:
@@ -205,8 +206,8 @@ def _open(record: Record, federation: Federation, scenario: Scenario, book: Book
     )
 
 
-def _after(found: Any, begun: bool) -> int | None:
-    return found.meta["events"] if found else 0 if begun else None
+def _after(found: Any, begun: bool) -> Mark | None:
+    return Mark(**found.meta["events"]) if found else Mark() if begun else None
 
 
 def _run_id(out: Path) -> str:
