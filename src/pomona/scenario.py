@@ -74,9 +74,10 @@ class Scenario:
     def _in_deviations(self) -> "Scenario":
         """Numbers are learned with mean 0 and deviation 1 over all training rows, so that lr means the same everywhere.
 
-        With privacy they stay as they are: moments are a release that no noise covers.
+        With privacy they stay as they are: moments are a release that no noise covers; and with a loss of the user's
+        own, which may want them positive, or whole.
         """
-        if self.targets != "regression" or self.config.privacy:
+        if self.targets != "regression" or self.config.privacy or self.config.model.loss != "auto":
             return self
         rows = np.concatenate([c.train for c in self.partition.clients])
         shift, scale = moments(self.dataset.y, rows)

@@ -54,7 +54,7 @@ BAD = {
     "a column's name twice": (TABLE, {"columns": ("a", "a")}, "2 columns, but the names 'a', 'a'"),
     "names of targets beside classes": (IMAGE, {"labels": ("a",)}, "0 targets, but the names 'a'"),
     "a target without a name": (TABLE, {"labels": ("a", "b")}, "1 targets, but the names 'a', 'b'"),
-    "a word too few": (TEXT, {"words": ("a", "b")}, "3 words, but the names 'a', 'b'"),
+    "a word too many": (TEXT, {"words": tuple("abcd")}, "3 words, but the names 'a', 'b', 'c', 'd'"),
     "owner twice": (OWNED, _owners(names=("n", "n")), "two clients"),
     "owner beyond": (OWNED, _owners(client=np.array([0, 1, 2])), "client of the owners: 1 labels"),
     "role beyond": (OWNED, _owners(role=np.array([0, 1, 3], np.int8)), "role of the owners: 1 labels"),

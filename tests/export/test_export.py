@@ -131,16 +131,16 @@ def test_what_outputs_mean_goes_along_and_no_path_does(exported):
         assert b"export.py" not in held, to
 
 
-def logistic_file(path, network="logistic"):
+def logistic_file(path, network="logistic", **changes):
     """A model file made by hand: 2 features, 2 classes, shift 1 and scale 2."""
     tensors = {"fc1.weight": torch.tensor([[1.0, 2.0], [3.0, 4.0]]), "fc1.bias": torch.tensor([0.5, -0.5])}
-    modelfile.write(path, tensors, About.model_validate({**LOGISTIC, "network": {"name": network}}))
+    modelfile.write(path, tensors, About.model_validate({**LOGISTIC, "network": {"name": network}, **changes}))
 
 
 LOGISTIC = {
     "client": "A", "model": "personal, trained", "kind": "table", "input_shape": [2], "outputs": 2, "vocabulary": 0,
     "words": [], "classes": ["no", "yes"], "targets": "classes", "labels": [], "columns": [], "others": [],
-    "shift": [1.0, 1.0], "scale": [2.0, 2.0],
+    "shift": [1.0, 1.0], "scale": [2.0, 2.0], "target_shift": [0.0], "target_scale": [1.0],
 }  # fmt: skip
 
 
@@ -150,6 +150,17 @@ def test_a_program_normalises_by_hand(tmp_path):
     export(PersonalModel.load(tmp_path / "m.safetensors"), tmp_path / "m.pt2", "pt2")
     program = torch.export.load(tmp_path / "m.pt2").module()
     assert program(torch.tensor([[3.0, 5.0]])).tolist() == [[5.5, 10.5]]
+
+
+def test_a_program_tells_numbers_in_their_units_by_hand(tmp_path):
+    """The outputs 5.5 and 10.5 of the test above, times 10 and 0.5, plus 100 and -1."""
+    units = {"target_shift": [100.0, -1.0], "target_scale": [10.0, 0.5]}
+    logistic_file(tmp_path / "m.safetensors", targets="regression", classes=[], labels=["g", "mm"], **units)
+    net = PersonalModel.load(tmp_path / "m.safetensors")
+    export(net, tmp_path / "m.pt2", "pt2")
+    program = torch.export.load(tmp_path / "m.pt2").module()
+    assert program(torch.tensor([[3.0, 5.0]])).tolist() == [[155.0, 4.25]]
+    assert net.predict(np.float32([[3, 5]])) == [{"values": {"g": 155.0, "mm": 4.25}}]
 
 
 class Wayward(nn.Sequential):

@@ -28,6 +28,13 @@ def ran(data, out=None, **settings):
     return simulate(Scenario.prepare(resolve(SETTINGS, settings), lambda _: data), out)
 
 
+def test_a_loss_of_the_users_own_gets_the_numbers_as_they_are():
+    own = {"model": {"name": "logistic", "loss": "pomona.models.losses:squared_error"}}
+    data = Scenario.prepare(resolve(SETTINGS, own), lambda _: days()).dataset
+    assert (data.target_shift, data.target_scale) == ((0.0,), (1.0,))
+    assert Scenario.prepare(resolve(SETTINGS), lambda _: days()).dataset.target_shift != (0.0,)
+
+
 def test_errors_are_in_units_and_do_not_hang_on_them():
     hours, minutes = ran(days()), ran(days(60.0, -7.0))
     first, second = (r.curve("global", "received", "test")[-1] for r in (hours, minutes))

@@ -13,6 +13,7 @@ ABOUT = About(
     client="A", model="personal, trained", network={"name": "logistic"}, kind="table", input_shape=(2,), outputs=2,
     vocabulary=0, words=(), targets="classes", classes=("no", "yes"), labels=(), columns=("age", "dose"),
     others=("site", "sick"), shift=(1.0, 1.0), scale=(2.0, 2.0),
+    target_shift=(0.0,), target_scale=(1.0,),
 )  # fmt: skip
 
 

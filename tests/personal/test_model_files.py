@@ -175,7 +175,9 @@ LIES = {
     "shift of another length": ({"shift": [0.0, 0.0, 0.0]}, "shift or scale"),
     "shift of text": ({"shift": ["a", "b"]}, "shift.0"),
     "no scale": ({"scale": []}, "shift or scale"),
-    "scale 0": ({"scale": [1.0, 0.0]}, "scale is not positive"),
+    "scale 0": ({"scale": [1.0, 0.0]}, "a scale is 0"),
+    "units of three targets": ({"target_shift": [1.0, 1.0, 1.0]}, "is not that of the outputs"),
+    "no unit": ({"target_scale": [0.0]}, "a scale is 0"),
     "a key too many": ({"pickle": "x"}, "pickle"),
 }
 

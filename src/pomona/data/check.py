@@ -134,7 +134,7 @@ def _names(dataset: Dataset) -> None:
     for what, names, count in (
         ("columns", dataset.columns, features),
         ("targets", dataset.labels, targets),
-        ("words", dataset.words, dataset.vocabulary - 2),
+        ("words", dataset.words, min(len(dataset.words), dataset.vocabulary - 2)),  # some tokens may have no word
     ):
         if names and (len(names) != count or len(set(names)) < count):
             shown = ", ".join(map(repr, names[:6]))

@@ -56,8 +56,8 @@ class About(Settings):
     others: tuple[str, ...]
     shift: tuple[Finite, ...]
     scale: tuple[Finite, ...]
-    target_shift: tuple[Finite, ...] = (0.0,)
-    target_scale: tuple[Finite, ...] = (1.0,)
+    target_shift: tuple[Finite, ...]
+    target_scale: tuple[Finite, ...]
 
     @property
     def sample_shape(self) -> tuple[int, ...]:
@@ -79,19 +79,18 @@ class About(Settings):
             (len(self.input_shape) == (3 if self.kind == "image" else 1), "input_shape is not that of its kind"),
             (prod(self.input_shape) <= MOST_VALUES, f"a sample has more than {MOST_VALUES} values"),
             (bool(self.vocabulary) == text, "a vocabulary is what texts have"),
-            (len(self.words) in ({0, self.vocabulary - 2} if text else {0}), "words are not those of the vocabulary"),
+            (len(self.words) <= max(0, self.vocabulary - 2), "words are not those of the vocabulary"),
             (len(self.classes) == (self.outputs if self.targets == "classes" else 0), "classes are not the outputs"),
             (len(self.labels) in ({0} if self.classes else {0, self.outputs}), "labels are not the outputs"),
             (not table or len(self.columns) in {0, last}, "columns are not those of a sample"),
             (len(set(self.columns)) == len(self.columns), "two columns have one name"),
             (len(set(self.names)) == self.outputs, "two outputs have one name"),
             (len(self.shift) in {1, last} and len(self.scale) in {1, last}, "shift or scale is not that of a sample"),
-            (all(value > 0 for value in self.scale), "scale is not positive"),
+            (0 not in {*self.scale, *self.target_scale}, "a scale is 0"),
             (
                 all(len(values) in {1, self.outputs} for values in (self.target_shift, self.target_scale)),
                 "target_shift or target_scale is not that of the outputs",
             ),
-            (all(value > 0 for value in self.target_scale), "target_scale is not positive"),
         ):
             if not holds:
                 raise ValueError(what)
