@@ -170,6 +170,29 @@ def test_what_a_restart_cannot_mend_ends_the_server_with_its_code(tmp_path, quic
     assert finish(made, link).code == code
 
 
+def test_a_fault_that_comes_again_and_again_ends_the_server_in_one_line(tmp_path, quick):
+    """Code 1, five times without a round between; what committed a round in the meantime is given five times again."""
+    folder = tmp_path / "run" / "checkpoints"
+    round_ = f"(run / 'checkpoints').mkdir(exist_ok=True)\n(run / 'checkpoints' / 'round-000001-{'0' * 64}.safetensors').touch()\n"
+    fails = "time.sleep(0.2)\n" + SAYS.format("failed", 0, 1)
+    link = Fake([fails, fails, fails, round_ + fails, *[fails] * 9])
+    made, said = supervisor(tmp_path, link)
+    status = finish(made, link)
+    assert folder.is_dir()
+    assert (status.state, status.code, len(link.submitted)) == ("failed", 1, 3 + supervise.STUBBORN)
+    assert "which a restart does not mend" in status.reason
+    assert "\n" not in status.reason
+    assert read_status(tmp_path / "run") == status
+    assert sum("starts again" in line for line in said) == 2 + supervise.STUBBORN
+
+
+def test_an_app_that_is_killed_often_is_not_given_up(tmp_path, quick):
+    killed = "time.sleep(0.2)\nos.kill(os.getpid(), 9)"
+    link = Fake([*[killed] * (supervise.STUBBORN + 1), f"time.sleep(0.2)\n{DONE}"])
+    made, _ = supervisor(tmp_path, link)
+    assert finish(made, link).state == "finished"
+
+
 def test_a_signal_stops_everything_within_five_seconds_and_says_so(tmp_path, quick):
     stubborn = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\ntime.sleep(60)"
     tree = (

@@ -1,8 +1,8 @@
 """The server: a SuperLink, the keys that may connect to it, and the one run, kept going until it ends.
 
 SuperLink does not go on with a run whose ServerApp died, nor with any after its own death. Both are started again
-here, and the run goes on after its last committed round. What a restart cannot mend (a status with a code from 2 to 10)
-ends the server with that code.
+here, and the run goes on after its last committed round. What a restart cannot mend ends the server: a status with a
+code from 2 to 10, with that code, and code 1 where it comes again and again without a round between.
 """
 
 import os
@@ -26,6 +26,7 @@ TICK = 1.0  # seconds between looks
 LAUNCH = 60.0  # seconds until a run that was submitted must have a process
 ANSWER = 90.0  # seconds until a SuperLink must answer
 SETTLE = 30.0  # seconds that a ServerApp has to leave after its last word
+STUBBORN = 5  # times that a run may fail with code 1, without a round between
 DELAYS = (1.0, 2.0, 5.0, 15.0, 30.0, 60.0)  # seconds before starting again, by failures since the last round
 
 Verdict = Literal["wait", "finished", "failed", "resubmit", "restart"]
@@ -121,18 +122,24 @@ class Supervisor:
             disown()
 
     def _persist(self) -> Status:
-        failures, reached = 0, -1
+        failures, reached, alike = 0, -1, 0
         while True:
             try:
                 verdict = self._attempt()
             except ConnectionError as fault:
                 self.say(str(fault))
                 verdict = "restart"
-            round_ = committed(self.state)
+            round_, status = committed(self.state), read_status(self.state)
+            failed = status is not None and (status.state, status.code) == ("failed", 1)
+            alike = alike * (round_ == reached) + failed
             failures, reached = (0 if round_ > reached else failures + 1), max(reached, round_)
             if verdict in {"finished", "failed"}:
-                status = read_status(self.state)
                 assert status, "judged by it"
+                return status
+            if status and failed and alike >= STUBBORN:
+                why = f"{status.reason}; so {alike} times since round {round_}, which a restart does not mend"
+                status = status.model_copy(update={"reason": f"{why}: look at run/logs/superlink.log"})
+                write_status(self.state, status)
                 return status
             lost = "the SuperLink" if verdict == "restart" else "the ServerApp"
             delay = DELAYS[min(failures, len(DELAYS) - 1)]
