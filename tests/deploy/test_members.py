@@ -1,6 +1,7 @@
 """Members that send what they like: the server names them, goes on without them, and its record can still be read."""
 
 import json
+import threading
 from dataclasses import replace
 
 import pytest
@@ -119,6 +120,28 @@ def test_a_reply_that_flower_cannot_read_costs_nobody_elses(world):
     grid.faults.append(note)
     world.patch.setattr(grid, "pull_messages", pulled)
     federation.run()
+    assert tickets
+    assert same(deployed(federation), world.simulated(federation, absent=BAD))
+
+
+def test_a_reply_that_comes_drop_by_drop_holds_nobody_up(world):
+    """Its sender has begun to push it and does not go on: the round ends at its deadline, without that silo."""
+    federation, never = world.federation(run={"rounds": 4}, deadline=2.0), threading.Event()
+    grid, pull, tickets = federation.grid, federation.grid.pull_messages, []
+
+    def note(message, reply):
+        parcel = flower_apps.unpacked(message.content)
+        if message.metadata.dst_node_id == ROGUE and json.loads(parcel.body).get("number") == 2:
+            tickets.append(message.metadata.message_id)
+        return reply
+
+    def pulled(ids):
+        return never.wait() if set(ids) & set(tickets) else pull(ids)
+
+    grid.faults.append(note)
+    world.patch.setattr(grid, "pull_messages", pulled)
+    federation.run()
+    never.set()
     assert tickets
     assert same(deployed(federation), world.simulated(federation, absent=BAD))
 

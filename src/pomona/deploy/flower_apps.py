@@ -5,10 +5,14 @@ A silo's process lives for one message, as Flower starts one for each; everythin
 
 import faulthandler
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from threading import Thread
+from typing import TypeVar
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MessageType, RecordDict
 from flwr.clientapp import ClientApp
@@ -25,8 +29,10 @@ RAW = "pomona.bytes"  # how an array's bytes are to be read: by Pomona, not by a
 AGAIN = {3, 5, 8}  # Flower's codes for a node or a process that is gone: message unavailable, node, silent app
 LETTER, ROWS = "letter", "rows"
 STDERR = 2  # the process's own, whatever sys.stderr has been made into
+LOOK = 3.0  # seconds that one look for answers waits for those that are on their way
 GRACE = 30.0  # seconds beyond a message's time that a silo may still work on it
 
+T = TypeVar("T")
 logger = logging.getLogger("pomona")
 server_app = ServerApp()
 client_app = ClientApp()
@@ -109,6 +115,7 @@ class Carrier:
     """The post of a running SuperLink."""
 
     grid: Grid
+    _pulls: dict[str, Future[dict[str, Parcel | Lost]]] = field(default_factory=dict)
 
     def online(self) -> frozenset[int]:
         """The nodes that SuperLink has heard of in the last minute."""
@@ -122,10 +129,18 @@ class Carrier:
         return ticket
 
     def fetch(self, tickets: Sequence[str]) -> dict[str, Parcel | Lost]:
-        """Pull what has come, one ticket at a time: an answer that Flower cannot read costs nobody else's."""
-        answers: dict[str, Parcel | Lost] = {}
+        """Pull what has come, each ticket by itself: one that cannot be read, or comes drop by drop, holds up no other.
+
+        Flower waits for the parts of an answer whose sender has begun to push it, for up to two hours.
+        """
         for ticket in tickets:
-            answers |= self._pulled(ticket)
+            if ticket not in self._pulls:
+                self._pulls[ticket] = _beside(partial(self._pulled, ticket))
+        self._pulls = {ticket: pull for ticket, pull in self._pulls.items() if ticket in tickets}
+        done, _ = wait(self._pulls.values(), LOOK)
+        answers: dict[str, Parcel | Lost] = {}
+        for ticket in [t for t, pull in self._pulls.items() if pull in done]:
+            answers |= self._pulls.pop(ticket).result()
         return answers
 
     def _pulled(self, ticket: str) -> dict[str, Parcel | Lost]:
@@ -136,6 +151,20 @@ class Carrier:
         except ProtocolError as fault:
             return {ticket: Lost(str(fault), again=False)}
         return {ticket: found[0]} if found else {}
+
+
+def _beside(work: Callable[[], T]) -> Future[T]:
+    """Do something in a thread that no process waits for at its end."""
+    made: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            made.set_result(work())
+        except BaseException as fault:  # raised where the result is asked for
+            made.set_exception(fault)
+
+    Thread(target=run, daemon=True).start()
+    return made
 
 
 def received(message: Message) -> Parcel | Lost:
