@@ -145,7 +145,9 @@ def test_better_and_worst_follow_the_direction():
         ("classes", [0] * 71 + [1] * 29, "auroc", "71.0 % of the training samples are of class 'no'"),
         ("classes", [], "accuracy", ""),
         ("multilabel", [[0.0, 1.0], [1.0, 0.0]], "accuracy", ""),
-        ("multilabel", [[0.0, 0.0], [1.0, 0.0]], "auroc", "75.0 % of the training flags are 0"),
+        ("multilabel", [[0.0, 0.0], [1.0, 0.0]], "auroc", "75.0 % of the training flags are what"),
+        # One label that 3 of 4 samples have and one that 1 of 4 has: half of the flags are 1, three quarters usual.
+        ("multilabel", [[1.0, 0.0]] * 2 + [[1.0, 1.0], [0.0, 0.0]], "auroc", "75.0 % of the training flags are what"),
         ("regression", [[2.5]], "mae", "numbers"),
     ],
 )

@@ -72,7 +72,7 @@ def test_runs_without_training_alone_are_ranked_no_further_than_the_data_goes() 
     several = [scored("fedavg", (90, 90)), scored("apple", (91, 90)), scored("fedprox", (50, 60))]
     text = said(several)
     assert "APPLE has the best accuracy, 90.50 %" in text
-    assert "APPLE came out ahead of FedProx by +35.50 percentage points" in text
+    assert "APPLE came out ahead of FedProx (+35.50, 95 % interval +" in text
     assert f"Between APPLE and FedAvg there is {LEVEL}" in text
     assert "Training alone was not run" in warned(several)
 

@@ -67,12 +67,13 @@ def require(name: str, kind: Targets) -> Metric:
 
 
 def _commonest(kind: Targets, labels: NDArray[Any], classes: Sequence[str]) -> tuple[float, str]:
-    """The share of the most frequent answer among the labels, and what it is."""
+    """The share of the most frequent answer (for each label) among the labels, and what it is."""
     if not labels.size:
         return 0.0, ""
     if kind == "multilabel":
-        ones = float(np.mean(labels > 0.5))
-        return max(ones, 1 - ones), f"flags are {int(ones > 0.5)}"
+        # Label by label: one that nearly everybody has and one that nearly nobody has are both answered without a look.
+        ones = (labels > 0.5).mean(axis=0)
+        return float(np.maximum(ones, 1 - ones).mean()), "flags are what their label most often is"
     counts = np.bincount(labels)
     most = int(counts.argmax())
     name = classes[most] if most < len(classes) else str(most)

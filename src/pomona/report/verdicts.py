@@ -8,7 +8,7 @@ from pomona.metrics.gain import verdict
 from pomona.metrics.metric import METRICS
 from pomona.record import average
 from pomona.report.clients import records
-from pomona.report.gained import Gained, by_client, gained, measured
+from pomona.report.gained import Gained, by_client, gained, interval, measured, signed
 from pomona.report.numbers import Run, baseline, comparable, leader, spoken
 from pomona.report.words import listing
 
@@ -133,7 +133,9 @@ def _yardsticks(run: Run) -> list[str]:
 def _among(best: Run, rivals: list[Gained]) -> list[str]:
     """How the best run stands to the others that trained together."""
     ahead = [
-        f"{g.base.label} by {measured(best.metric, g.over)}" for g in rivals if g.over and verdict(g.over) == "better"
+        f"{g.base.label} ({signed(best.metric, g.over.value)}, 95 % interval {interval(best.metric, g.over)})"
+        for g in rivals
+        if g.over and verdict(g.over) == "better"
     ]
     level = [g.base.label for g in rivals if g.over and verdict(g.over) != "better"]
     blank = [g.base.label for g in rivals if g.over is None]
