@@ -28,7 +28,7 @@ from pomona.federation.committed import FOLDER
 from pomona.federation.committed import committed as committed_rounds
 from pomona.federation.durable import probe, publish
 from pomona.federation.lock import locked
-from pomona.federation.loop import Loop, Watcher
+from pomona.federation.loop import Loop, Watcher, round_of
 from pomona.federation.membership import Planned
 from pomona.federation.room import choose
 from pomona.federation.round import Roster
@@ -244,6 +244,8 @@ def _workers(config: Config) -> int:
 def _train(scenario: Scenario, record: Record, watcher: Watcher, commits: Commits, hold: Hold) -> Result:
     """The rounds, the record's views, and the models."""
     config, method, out = scenario.config, scenario.config.method.method(), record.folder
+    if said := method.caution(round_of(config, 1)):
+        watcher.note(said)
     if not commits.found:
         _open(scenario, record)
     roster = Roster(tuple(len(c.train) for c in scenario.partition.clients), config.largest_share)

@@ -1,17 +1,20 @@
 """CFL: averages within clusters, and when and how clusters split."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.cluster.hierarchy import fcluster, linkage
-from scipy.spatial.distance import pdist
 from torch.testing import assert_close
 
+import pomona
+from pomona.config import resolve
 from pomona.methods.cfl import CFL, bipartition
 from pomona.methods.fedavg import FedAvg
-from problems import Federation, Quadratics, a_round, quadratics
+from pomona.simulate import Silent
+from problems import Federation, Quadratics, a_round, quadratics, tiny
 
 
 def groups():
@@ -24,7 +27,7 @@ def groups():
 
 
 def run_of(problem, rounds, ids=None, **over):
-    run = Federation(CFL(**over).method(), problem)
+    run = Federation(CFL(**{"eps_mean": 0.1, "eps_max": 0.4, **over}).method(), problem)
     for number in range(1, rounds + 1):
         run.round(a_round(number, lr=0.5), ids)
     return run
@@ -86,6 +89,50 @@ def test_both_thresholds_decide(mean, largest, splits):
         assert len(got.server.models) == splits
 
 
+def test_gamma_keeps_together_what_noise_may_have_parted():
+    """The halves' closest pair across has similarity a: they part for gamma below sqrt((1 - a) / 2) alone."""
+    problem = groups()
+    run = Federation(CFL().method(), problem)
+    units = torch.nn.functional.normalize(problem.targets - run.initial(), dim=1)
+    across = float((units @ units.T)[[0, 2, 5]][:, [1, 3, 4]].max())
+    edge = math.sqrt((1 - across) / 2)
+    for gamma, clusters in ((0.99 * edge, 2), (min(1.01 * edge, 1.0), 1)):
+        over = {"warmup_rounds": 0, "units": "absolute", "eps_mean": 1e9, "eps_max": 0.0, "gamma_max": gamma}
+        assert len(run_of(problem, 1, **over).server.models) == clusters
+
+
+@pytest.mark.parametrize("seed", [0, 2])
+def test_defaults_find_the_groups_of_a_network(seed):
+    """Twelve clients of alike data in four groups, each turned by a quarter more: the labels are the groups."""
+    config = resolve(
+        {
+            "method": {"name": "cfl"},
+            "data": {"name": "digits"},
+            "partition": {"name": "iid", "turn_groups": 4},
+            "rounds": 16,
+            "batch_size": 16,
+            "lr": 0.3,
+            "seed": seed,
+            "workers": 1,
+        }
+    )
+    result = pomona.run(config)
+    labels = result.rounds[-1].info["cluster"].reshape(4, 3)
+    assert (labels == labels[:, :1]).all()
+    assert len(np.unique(labels)) == 4
+
+
+def test_a_run_without_a_split_says_so():
+    said = []
+
+    class Notes(Silent):
+        def note(self, text):
+            said.append(text)
+
+    pomona.run(tiny("cfl", rounds=2), watcher=Notes())
+    assert ["never split" in text for text in said] == [True]
+
+
 def test_a_split_averages_within_the_new_clusters_at_once():
     problem = groups()
     run = run_of(problem, 1, warmup_rounds=0, units="absolute", eps_mean=1e9, eps_max=0.0)
@@ -124,12 +171,19 @@ def test_clusters_do_not_depend_on_the_order_of_clients():
 
 @settings(max_examples=40)
 @given(st.integers(2, 9), st.integers(0, 10**6))
-def test_bipartition_is_complete_linkage_on_cosines(n, seed):
-    """Against SciPy's hierarchy, cut at two clusters."""
-    updates = torch.randn(n, 4, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).numpy()
-    expected = fcluster(linkage(pdist(updates, "cosine"), "complete"), 2, "maxclust")
-    assert np.array_equal(bipartition(updates), expected != expected[0])
-    assert not bipartition(updates)[0]
+def test_bipartition_is_the_optimum(n, seed):
+    """No other halves have a smaller largest similarity across: all of them are tried."""
+    updates = torch.randn(n, 4, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    units = torch.nn.functional.normalize(updates, dim=1)
+    similarity = (units @ units.T).numpy()
+
+    def across(apart):
+        return similarity[np.ix_(apart, ~apart)].max()
+
+    others = [np.array([False, *(bool(k >> i & 1) for i in range(n - 1))]) for k in range(1, 2 ** (n - 1))]
+    got = bipartition(similarity)
+    assert not got[0]
+    assert across(got) == min(across(apart) for apart in others)
 
 
 def test_only_the_model_goes_up():

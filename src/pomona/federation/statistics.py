@@ -50,4 +50,9 @@ def accompanied(server: Server, initial: Initial) -> Server:
     def expects(state: Accompanied) -> Uplink:
         return {**server.expects(state.method), STATISTICS: state.statistics}
 
-    return replace(server, start=start, down=down, aggregate=aggregate, welcome=welcome, expects=expects)
+    def closing(state: Accompanied) -> str | None:
+        return server.closing(state.method)
+
+    return replace(
+        server, start=start, down=down, aggregate=aggregate, welcome=welcome, expects=expects, closing=closing
+    )

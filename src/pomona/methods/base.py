@@ -58,6 +58,10 @@ class Initial:
         return self.make(client)
 
 
+def nothing(*_: Any) -> None:
+    """The start of a half that keeps no state; the word of one who has nothing to say."""
+
+
 @dataclass(frozen=True)
 class Server:
     """The server half.
@@ -70,6 +74,7 @@ class Server:
     ``separable``: aggregate touches nothing but what belongs to ids, so a copy of the state can serve one client that
     nobody else learns from.
     ``relays``: entries of the downlink whose rows are clients' uplinks, passed on unchanged, with the uplink's name.
+    closing(state) -> what is to be said of the run by its last state, if anything.
     ``global_model``: everybody receives one whole model, which clients observe as "global".
     """
 
@@ -81,6 +86,7 @@ class Server:
     separable: bool = False
     relays: Mapping[str, str] = field(default_factory=dict)
     global_model: bool = False
+    closing: Callable[[Any], str | None] = nothing
 
 
 @dataclass(frozen=True)
@@ -131,15 +137,15 @@ class Card:
 
 @dataclass(frozen=True)
 class Method:
-    """A method with its settings bound: two halves and a card."""
+    """A method with its settings bound: two halves and a card.
+
+    caution(round) -> what is to be said before a run whose rounds are set like this one, if anything.
+    """
 
     server: Server
     client: Client
     card: Card
-
-
-def nothing(*_: Any) -> None:
-    """The start of a half that keeps no state."""
+    caution: Callable[[Round], str | None] = nothing
 
 
 def weighted_mean(W: Tensor, p: Tensor) -> Tensor:

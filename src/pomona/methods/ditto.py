@@ -10,7 +10,8 @@ Li, Hu, Beirami, Smith. Ditto: fair and robust federated learning through person
 
 v_i persists and never leaves the client. Named models: FedAvg's ``global`` and ``local``, and ``personal``, which is
 v_i after training. Both passes of a round draw the same batches, so that the global part is FedAvg and, for
-lambda = 0, v_i is Separate, to the bit.
+lambda = 0, v_i is Separate, to the bit. A step keeps the share 1 - lr lambda of v_i: at lr lambda = 1 nothing. The
+paper chooses lambda among 0.1, 1 and 2 at small rates; at larger ones take a smaller lambda.
 
 Differs from published code: that takes the steps of both models in turns (the same numbers: neither reads the other),
 samples clients by size and averages uniformly.
@@ -35,7 +36,10 @@ class Ditto(Settings):
 
     name: Literal["ditto"] = "ditto"
     lambda_: float = Field(
-        1.0, ge=0, alias="lambda", description="pull of the personal model towards the global one (lambda)"
+        1.0,
+        ge=0,
+        alias="lambda",
+        description="pull of the personal model towards the global one (lambda); lr x lambda well below 1",
     )
     personal_epochs: int | None = Field(
         None, ge=0, le=10**6, description="epochs of the personal model a round; the run's local_epochs if not set"
@@ -43,8 +47,16 @@ class Ditto(Settings):
 
     def method(self) -> Method:
         """The two halves."""
-        return Method(
-            averaging(), client(self), replace(CARD, gradients=(Gradients(), Gradients(epochs=self.personal_epochs)))
+        card = replace(CARD, gradients=(Gradients(), Gradients(epochs=self.personal_epochs)))
+        return Method(averaging(), client(self), card, self.caution)
+
+    def caution(self, round_: Round) -> str | None:
+        """Warn of a pull that is no small correction of a step any more."""
+        if round_.lr * self.lambda_ < 1:
+            return None
+        return (
+            f"ditto: lr x lambda = {round_.lr * self.lambda_:.3g}; from 1 on every step forgets the personal model; "
+            f"set method.lambda well below {1 / round_.lr:.3g}, or a smaller lr"
         )
 
 

@@ -9,6 +9,9 @@ Zhao, Li, Lai, Suda, Civin, Chandra. Federated learning with non-IID data. arXiv
 G is sent once, |G| samples a client; the record says how many. It is no secret between the members: they must be
 allowed to share it.
 
+Differs from the paper: there training starts from a model warmed up on G, and each client gets a random part alpha of
+G; here from the run's initial model, and alpha is 1.
+
 Where G comes from is told differently: Zhao et al. hold it out from the data that clients get (``held-out``: its
 samples belong to no client of their own), the code published with FedFomo takes the share out of every client's own
 training data and gives the collection to all (``clients``: not class-balanced, and no sample is new to the federation).
@@ -72,5 +75,9 @@ CARD = replace(
     summary="FedAvg with a small set of samples that all clients share",
     private="the data but for the shared samples",
     joining="nobody may: the shared samples are drawn from all clients before round 1",
-    departures=("held-out samples leave their owner's data and come back as everybody's",),
+    departures=(
+        "held-out samples leave their owner's data and come back as everybody's",
+        "no warm-up: training starts from the run's initial model, the paper's from one trained on the shared set",
+        "every client has the whole shared set (alpha = 1); the paper sends a random part of it",
+    ),
 )

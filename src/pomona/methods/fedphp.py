@@ -13,7 +13,7 @@ h_i never leaves the client; ``personal, trained`` is h_i after the mixing. Unde
 code's momentum, mu times the times a client took part over the times it will.
 
 Differs from published code: that knows the participation rate and counts each client's visits (here the round counts,
-which is the same on average), and clips gradients.
+which is the same on average), clips gradients, and trains at least five batches a round.
 """
 
 from dataclasses import dataclass, replace
@@ -174,5 +174,6 @@ CARD = Card(
     departures=(
         "the momentum follows the round; published code counts a client's visits",
         "no clipping of gradients",
+        "a round has as many batches as its epochs make; published code trains at least five",
     ),
 )

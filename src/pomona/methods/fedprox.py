@@ -6,6 +6,9 @@ Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith. Federated optimization in heterogen
     client           v <- v - lr (g_i(v) + mu (v - w))
     server           as FedAvg: weights n_i / n
 
+At the default mu = 0.01 results differ little from FedAvg's, by a few tenths of a point wherever we looked: the paper
+searches 0.001 to 1 for each data set.
+
 Differs from published code: clients drop in and out there, sampled by size with a uniform mean; here the cohort is the
 run's, weighted by sample counts, so that mu = 0 is FedAvg to the bit.
 """

@@ -140,6 +140,7 @@ CARD = Card(
     gradients=(Gradients(),),
     departures=(
         "weights n_i / n over the cohort, so that with all layers shared this is FedAvg",
+        "one epoch of the head a round by default; published runs take ten, and one of the shared layers",
         "judged with the head fitted to the received layers; published code fits all heads once, at the end",
     ),
 )

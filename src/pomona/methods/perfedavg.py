@@ -16,6 +16,9 @@ b2 walks the training data in FedAvg's order, so that alpha = 0 is FedAvg with t
 it in orders of their own. An epoch has as many steps as FedAvg's. delta is scaled to ||delta z|| = 0.01, which keeps
 the difference above float32's rounding.
 
+alpha is fixed where beta follows the run's lr: far above alpha the adaptation can hardly be seen. Neither has a value
+that suits all; alpha = lr was worse where we tried it (digits, lr 0.3).
+
 Differs from published code: that counts batches where the paper counts steps, and adapts on test data before testing
 on them; here nothing ever trains on test data.
 """
@@ -53,7 +56,9 @@ class PerFedAvg(Settings):
     """Per-FedAvg's settings; symbols of the paper in brackets."""
 
     name: Literal["per-fedavg"] = "per-fedavg"
-    alpha: float = Field(0.01, ge=0, description="rate of the step that adapts the model to a client (alpha)")
+    alpha: float = Field(
+        0.01, ge=0, description="rate of the step that adapts the model to a client (alpha); does not follow lr"
+    )
     beta: float | None = Field(None, ge=0, description="rate of the outer steps (beta); the run's lr if not set")
     order: Literal["first", "hf"] = Field("first", description="first-order, or with Hessian-vector products (HF)")
 

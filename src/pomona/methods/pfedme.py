@@ -64,7 +64,17 @@ class PFedMe(Settings):
     def method(self) -> Method:
         """The two halves."""
         card = replace(CARD, gradients=(Gradients(per_batch=self.inner_steps),))
-        return Method(server(self.beta), client(self), card)
+        return Method(server(self.beta), client(self), card, self.caution)
+
+    def caution(self, round_: Round) -> str | None:
+        """Warn of steps that overshoot by the pull alone."""
+        pulled = personal_rate(self, round_) * self.lambda_
+        if pulled < 1:
+            return None
+        return (
+            f"pfedme: personal_lr x lambda = {pulled:.3g}; from 1 on the pull alone overshoots, and from 2 on it "
+            "diverges; leave method.personal_lr unset, or lower it"
+        )
 
 
 def server(beta: float) -> Server:

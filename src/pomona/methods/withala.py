@@ -24,7 +24,7 @@ from pomona.methods.pfedme import PFedMe
 def plugged(method: Method, settings: Ala, personal: bool, model: str = "model") -> Method:
     """A method with ALA before its local training; ``personal``: whether ALA's start is the model it is judged by."""
     card = adaptive_card(method.card, settings, personal)
-    return Method(method.server, adaptive(method.client, settings, personal, model), card)
+    return Method(method.server, adaptive(method.client, settings, personal, model), card, method.caution)
 
 
 class FedProxAla(FedProx, Ala):
