@@ -1,5 +1,7 @@
 """A cell's figures: the round chosen on validation, the test values found there, losses where nothing is right or wrong."""
 
+from dataclasses import replace
+
 import pytest
 
 from pomona.bench.figures import figures, seconds
@@ -59,6 +61,29 @@ def test_where_there_are_no_accuracies_the_loss_chooses():
     assert made["metric"] == "loss"
     assert made["models"]["personal, trained"]["last"]["summary"]["mean"] == 2.0
     assert made["models"]["personal, trained"]["last"]["summary"]["accuracy"] is None
+
+
+def ranked(round_, split, value, loss):
+    return Evaluation(round_, "personal", "trained", split, (0, 1), (10, 30), loss, (0.9, 0.9), value, "auroc")
+
+
+def test_a_bench_chooses_by_the_metric_of_its_runs():
+    """Accuracy is 0.9 throughout; the areas on validation, 0.55, 0.75 and 0.7 in the mean, choose round 2."""
+    areas = {1: (0.5, 0.6), 2: (0.7, 0.8), 3: (0.9, 0.5)}
+    runs = [ranked(r, split, v, (1.0, 1.0)) for r, v in areas.items() for split in ("validation", "test")]
+    made = figures(result(runs))
+    assert made["metric"] == "accuracy"  # as nothing on record says otherwise
+    about = {**result([]).about, "metric": "auroc"}
+    made = figures(replace(result(runs), about=about))
+    assert (made["metric"], made["validation"]) == ("auroc", {"value": pytest.approx(0.75), "round": 2})
+    moment = made["models"]["personal, trained"]["best_validation"]
+    assert (moment["value"], moment["accuracy"], moment["summary"]["pooled"]) == ([0.7, 0.8], [0.9, 0.9], None)
+    assert (moment["summary"]["mean"], moment["summary"]["accuracy"]) == pytest.approx((0.75, 0.9))
+    # No validation samples of any client define the areas: the lowest loss chooses.
+    blind = [ranked(r, "validation", (None, None), loss) for r, loss in {1: (0.3, 0.3), 2: (0.2, 0.6)}.items()]
+    tests = [ranked(r, "test", (0.5, 0.5), (1.0, 1.0)) for r in (1, 2)]
+    made = figures(replace(result([*blind, *tests]), about=about))
+    assert made["validation"] == {"value": pytest.approx(-0.3), "round": 1}
 
 
 def test_without_validation_samples_there_is_a_last_round_only():

@@ -122,6 +122,38 @@ def test_gains_over_training_alone_are_those_of_the_areas(pair):
     assert gains(fedavg, separate) == (each, mean)
 
 
+def test_what_a_constant_answer_reaches_is_on_record(pair):
+    """Nobody has an event: right in all cases but the events, and no better than a coin at ranking them."""
+    data = hospitals()
+    scenario = Scenario.prepare(resolve({"method": "fedavg", "partition": "natural"}), lambda _: data)
+    held = [data.y[c.test] for c in scenario.partition.clients]
+    for result in pair:
+        for whose in ("own", "all"):
+            constant = result.about["constant"][whose]
+            assert constant["accuracy"]["clients"] == pytest.approx([(y == 0).mean() for y in held])
+            assert constant["accuracy"]["pooled"] == pytest.approx((np.concatenate(held) == 0).mean())
+            assert constant["auroc"]["clients"] == [0.5, 0.5, None, 0.5, 0.5]
+            assert constant["auroc"]["pooled"] is None
+    shares = [(data.y[c.train].sum() + 1) / (len(c.train) + 2) for c in scenario.partition.clients]
+    losses = [-(y * np.log(p) + (1 - y) * np.log(1 - p)).mean() for y, p in zip(held, shares, strict=True)]
+    assert pair[0].about["constant"]["own"]["loss"]["clients"] == pytest.approx(losses, rel=1e-5)
+
+
+def test_the_summary_of_few_events_is_about_ranking_them(pair):
+    for result in pair:
+        summary = pomona.load(result.folder).summary
+        outcome = summary["models"][summary["headline"]]
+        assert (summary["metric"], summary["minimised"], summary["diverging"]) == ("auroc", "auto", "")
+        assert outcome["chosen_by"] == "auroc"
+        assert outcome["clients"]["clients"] == 4
+        assert outcome["clients"]["pooled"] is None
+        assert (
+            0 <= outcome["clients"]["interval"][0] <= outcome["last"]["value"] <= outcome["clients"]["interval"][1] <= 1
+        )
+        assert outcome["best_test"]["value"] >= outcome["last"]["value"]
+        assert outcome["accuracy"] > 0.9
+
+
 def test_a_metric_that_does_not_fit_is_refused_before_anything_runs():
     with pytest.raises(ConfigError, match="metric = 'mae', but the targets are classes"):
         run("fedavg", metric="mae")
