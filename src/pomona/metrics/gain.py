@@ -91,14 +91,15 @@ def gains(run: Result, base: Result, resamples: int = RESAMPLES) -> tuple[list[G
     """What a run gains over another, in its metric: a gain a client in id order, and the mean over the clients.
 
     None for a client where it is undefined: no test samples, no predictions on record, other samples in the other run,
-    or a metric that they do not define; the mean is over the clients that define it. A loss of a user's own cannot be
-    told from predictions: all None.
+    or a metric that they do not define; the mean is over the clients that define it. What a network minimised cannot be
+    told from predictions where the loss is a user's own or the targets are numbers (ask for ``mse``): all None.
 
     Raises:
         DataError: a file of predictions is damaged.
     """
     metric, kind, n = metric_of(run), run.about.get("targets", "classes"), len(run.about.get("clients") or ())
-    if kind not in metric.fits or (metric == LOSS and not (_standard(run) and _standard(base))):
+    minimised = _standard(run) and _standard(base) and kind != "regression"
+    if kind not in metric.fits or (metric == LOSS and not minimised):
         return [None] * n, None
     each = [_of_client(metric, kind, run, base, client, resamples) for client in range(n)]
     known = [draws for draws in each if draws]
