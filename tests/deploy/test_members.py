@@ -10,7 +10,8 @@ from federation_in_process import APPLE, deployed, same
 
 from pomona.deploy import flower_apps
 from pomona.deploy.audit import read
-from pomona.deploy.server import courier
+from pomona.deploy.server import answers
+from pomona.deploy.silo import tasks
 from pomona.deploy.silo.terms import Terms
 from pomona.deploy.standing import server
 from pomona.deploy.trust.signing import Signer
@@ -84,7 +85,7 @@ def test_what_a_member_answers_costs_it_the_round_and_nobody_else(what, world):
 
 def test_a_fault_that_nobody_has_foreseen_is_the_members_too(world):
     """Whatever reading an uplink raises: the member is absent, its text is told to nobody, and the run goes on."""
-    federation, unseal, calls = world.federation(), courier.unseal, []
+    federation, unseal, calls = world.federation(), answers.unseal, []
 
     def unsealed(data, *form):
         calls.append(data)
@@ -92,7 +93,7 @@ def test_a_fault_that_nobody_has_foreseen_is_the_members_too(world):
             raise RecursionError("\x1b]0;patient 17\x07")
         return unseal(data, *form)
 
-    world.patch.setattr(courier, "unseal", unsealed)
+    world.patch.setattr(answers, "unseal", unsealed)
     federation.run()
     (refused,) = [e for e in read(federation.server / "run" / "audit.jsonl") if e["event"] == "refused"]
     assert (refused["silo"], refused["round"]) == ("silo-1", 2)
@@ -166,8 +167,8 @@ def test_one_claim_does_not_take_the_mean_over(world):
     world.patch.setattr(Terms, "_require_own", lambda *_: None)  # a liar does not refuse to be counted so
     for kind in ("greeting", "answer"):
         forged(federation, lambda said: {**said, "samples": 10**7}, kind, number=1)
-    unseal, sent = courier.unseal, []
-    world.patch.setattr(courier, "unseal", lambda *words: sent.append(unseal(*words)) or sent[-1])
+    unseal, sent = answers.unseal, []
+    world.patch.setattr(answers, "unseal", lambda *words: sent.append(unseal(*words)) or sent[-1])
     federation.run()
     entries = json.loads((federation.server / "run" / "roster.json").read_text())["silos"]
     n = torch.tensor([entries[0]["size"], entries[0]["size"] + entries[2]["size"], entries[2]["size"]]).double()
@@ -211,14 +212,28 @@ def test_a_row_that_receivers_would_refuse_is_never_passed_on(method, what, worl
     assert same(deployed(federation), world.simulated(federation, absent=BAD))
 
 
-def test_a_row_signed_by_another_silos_key_is_not_passed_on(world):
-    """The answer is silo-1's, the row in it carries silo-0's word."""
-    federation = world.federation(quorum=2)
-    other = Signer(federation.kits / "silo-0" / "keys" / "silo.key")
-    forged(
-        federation, lambda said: {**said, "rows": dict.fromkeys(said["rows"], other.sign("row", {"silo": "silo-1"}))}
-    )
+@pytest.mark.parametrize("lie", ["another silo's key", "another agreement"])
+def test_a_row_signed_for_something_else_is_not_passed_on(lie, world):
+    """The answer is silo-1's and well signed; the row in it carries silo-0's word, or is for another agreement."""
+    federation, told = world.federation(quorum=2), tasks.Silo._signatures
+    signer = Signer(federation.kits / ("silo-0" if "key" in lie else "silo-1") / "keys" / "silo.key")
+    other = "0" * 64 if "agreement" in lie else None
+
+    def signatures(silo, task, uplink):
+        if (silo.file.name, task.number) != ("silo-1", 2):
+            return told(silo, task, uplink)
+        changed = task.model_copy(update={"agreement": other} if other else {})
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setitem(silo.__dict__, "signer", signer)
+            return told(silo, changed, uplink)
+
+    world.patch.setattr(tasks.Silo, "_signatures", signatures)
+    if other:
+        forged(federation, lambda said: {**said, "agreement": other})
     federation.run()
+    refused = [e for e in read(federation.server / "run" / "audit.jsonl") if e["event"] == "refused"]
+    assert [(e["silo"], e["round"]) for e in refused] == [("silo-1", 2)]
+    assert "which others would get" in refused[0]["reason"]
     assert same(deployed(federation), world.simulated(federation, absent=BAD))
 
 

@@ -5,7 +5,7 @@ keeps itself; a checkpoint of the server holds which round of each silo the fede
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from time import monotonic, sleep
 from typing import Any
 
@@ -15,26 +15,13 @@ from torch import Tensor
 from pomona.deploy.audit import Audit
 from pomona.deploy.federation import Federation
 from pomona.deploy.post import Lost, Parcel, Post
+from pomona.deploy.server.answers import Reader
 from pomona.deploy.server.book import Book
 from pomona.deploy.server.errand import Errand, Packed
-from pomona.deploy.server.figures import figures
 from pomona.deploy.server.foreign import foreign
 from pomona.deploy.server.reception import GREETING, Reception
 from pomona.deploy.server.sizes import announce
-from pomona.deploy.wire import (
-    Answer,
-    Introduction,
-    Offer,
-    Origin,
-    Refused,
-    Task,
-    name,
-    pack,
-    read,
-    row_statement,
-    statement,
-    unseal,
-)
+from pomona.deploy.wire import Introduction, Offer, Origin, Refused, Task
 from pomona.errors import ProtocolError
 from pomona.federation.clients import Reply, Visit
 from pomona.federation.round import Roster
@@ -72,10 +59,13 @@ class Courier:
     _origins: dict[str, Origin] = field(default_factory=dict)  # of rows in the bank, by hash
     _fresh: dict[int, list[tuple[str, Origin]]] = field(default_factory=dict)
     _visited: int = 0
+    _reader: Reader = field(init=False)
     _reception: Reception = field(init=False)
 
     def __post_init__(self) -> None:
         """Nobody has been met yet."""
+        relays = tuple(self.server.relays.values())
+        self._reader = Reader(self.federation, self.run, self.book, relays)
         self._reception = Reception(self.federation, self.run, self.book, self.post, self.audit)
 
     # What the loop asks for.
@@ -240,67 +230,25 @@ class Courier:
 
     def _answered(self, place: int, errand: Errand, got: Parcel, visit: Visit) -> Reply | None:
         """What a silo answers. Raises ProtocolError, or anything else, for what cannot be used."""
-        silo = self._name(place)
-        if got.kind == "refused":
-            refused: Refused = read(Refused, got.body)
-            self.book.require_signed(place, "refused", statement(refused), got.signature)
-            self.refused.add(silo)
-            errand.reason, errand.over = refused.fault, True
+        answer = self._reader.signed(place, errand, got)
+        if isinstance(answer, Refused):
+            self.refused.add(self._name(place))
+            errand.reason, errand.over = answer.fault, True
             return None
-        answer: Answer = read(Answer, got.body)
-        self.book.require_signed(place, "answer", statement(answer), got.signature)
-        if answer.silo != silo or answer.task != errand.task.digest:
-            raise ProtocolError("an answer to another task")
         self._held[place] = frozenset(answer.held)
         errand.up += got.size
         if answer.missing:
             errand.asked_for, errand.reason = True, "it lacks rows that were sent"
             errand.over = errand.attempts >= ATTEMPTS
             return None
-        uplink = got.enclosed.get("uplink", b"")
         fields = {"uplink": answer.uplink, "bytes": got.size}
-        self.audit.write("received", silo=silo, round=answer.number, **fields)
+        self.audit.write("received", silo=answer.silo, round=answer.number, **fields)
         errand.over = True
         if answer.fault and not visit.trains:
             errand.reason = answer.fault
             return None
-        return self._reply(place, answer, uplink, errand, visit)
-
-    def _reply(self, place: int, answer: Answer, uplink: bytes, errand: Errand, visit: Visit) -> Reply:
-        reply = Reply(
-            place,
-            loss=answer.loss,
-            scores=figures(answer, visit.watched, self.federation),
-            seconds=answer.seconds,
-            fault=f"{answer.silo}: {answer.fault}" if answer.fault else "",
-            claim=(answer.run, answer.number, answer.samples),
-            sent=(errand.down, errand.up),
-        )
-        if reply.fault or not visit.trains:
-            return reply
-        if name(uplink) != answer.uplink:
-            raise ProtocolError("the uplink is not the one that was signed")
-        tensors = unseal(uplink, visit.expects, self.federation.wire, self.federation.places)
-        self._fresh[place] = self._signed_rows(place, answer, tensors)
-        return replace(reply, uplink=tensors)
-
-    def _signed_rows(self, place: int, answer: Answer, tensors: Mapping[str, Tensor]) -> list[tuple[str, Origin]]:
-        """The hashes of the rows that will be passed on, and whose they are.
-
-        Raises ProtocolError for a row that its silo did not sign: every receiver would refuse its whole task for it.
-        """
-        fresh = []
-        for tensor in self.server.relays.values():
-            digest = name(pack(tensors[tensor], self.federation.wire, self.federation.places))
-            signature = answer.rows.get(tensor, "")
-            origin = Origin(silo=answer.silo, round=answer.number, tensor=tensor, signature=signature)
-            said = row_statement(answer.agreement, answer.run, origin, digest)
-            try:
-                self.book.require_signed(place, "row", said, signature)
-            except ProtocolError as fault:
-                raise ProtocolError(f"its row {tensor!r}, which others would get: {fault}") from None
-            fresh.append((digest, origin))
-        return fresh
+        reply, self._fresh[place] = self._reader.reply(place, errand, answer, got, visit)
+        return reply
 
     def _name(self, place: int) -> str:
         return self.book.entries[place].name
