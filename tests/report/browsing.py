@@ -49,7 +49,12 @@ def hover(page: Any, selector: str, x: float, y: float) -> list[str]:
     from selenium.webdriver.common.by import By
 
     drawing = page.find_element(By.CSS_SELECTOR, selector)
-    page.execute_script("arguments[0].scrollIntoView({block: 'center'})", drawing)
+    # The page hides what it tells when it scrolls, and learns of a scroll with its next frame.
+    page.execute_async_script(
+        "arguments[0].scrollIntoView({block: 'center'});"
+        "requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(arguments[1])))",
+        drawing,
+    )
     width, height, wide, high = page.execute_script(
         "const b = arguments[0].getBoundingClientRect(), v = arguments[0].viewBox.baseVal;"
         "return [b.width, b.height, v.width, v.height]",

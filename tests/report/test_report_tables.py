@@ -1,5 +1,7 @@
 """The tables of what only some runs have, and their place on the page."""
 
+from dataclasses import replace
+
 import numpy as np
 from report_results import guarded, result
 
@@ -55,3 +57,17 @@ def test_the_page_has_both_with_links_to_them() -> None:
         assert f'<a href="#{table.anchor}">{table.heading}</a>' in page
         assert f'<section id="{table.anchor}"' in page
     assert '<th scope="row">clinic 4</th><td>personal, as received</td><td class="number">50</td>' in page
+
+
+def test_labels_stand_by_their_names_with_their_own_figures() -> None:
+    """The first label is ranked rightly by client 0 and wrongly by client 1; client 1 never has the second."""
+    truth = [np.array([[1, 1], [0, 0], [1, 0]], np.float32), np.array([[1, 0], [0, 0], [0, 0]], np.float32)]
+    says = [np.array([[2, 1], [-1, 0], [1, -1]], np.float32), np.array([[-2, 0], [1, 1], [0, 2]], np.float32)]
+    base = result("fedavg", n=2, rounds=1)
+    about = {**base.about, "targets": "multilabel", "metric": "auroc", "labels": ["Edema", "Nodule"]}
+    run = replace(base, about=about, answers={0: (says[0], truth[0]), 1: (says[1], truth[1])})
+    rows = labels(runs([run])).rows
+    assert [row[:5] for row in rows] == [["Edema", "3", "6", "2", "0.500"], ["Nodule", "1", "6", "1", "1.000"]]
+    assert "Edema" in render(runs([run]), [], None)
+    unnamed = replace(run, about={**about, "labels": []})
+    assert [row[0] for row in labels(runs([unnamed])).rows] == ["label 0", "label 1"]

@@ -45,7 +45,7 @@ def _labels(run: Run) -> Iterator[tuple[str, int, int, int, list[str]]]:
     if not answers:
         return
     count = answers[0][1].shape[1]
-    given = [str(name) for name in run.result.about.get("classes") or ()]
+    given = [str(name) for name in run.result.about.get("labels") or ()]
     for k, name in enumerate(given if len(given) == count else [f"label {k}" for k in range(count)]):
         cuts = [(outputs[:, [k]], truth[:, [k]]) for outputs, truth in answers]
         figures = {metric: [compute(metric, *cut, "multilabel") for cut in cuts] for metric in OF_LABELS}
