@@ -24,6 +24,7 @@ from pomona.metrics.choice import Choice, choose
 from pomona.metrics.constant import constants
 from pomona.metrics.metric import ACCURACY, compute
 from pomona.models import Targets, build, criterion
+from pomona.models.fit import per_sample
 from pomona.models.space import ParameterSpace
 from pomona.objective.loop import LoopObjective
 from pomona.objective.private import PrivateObjective
@@ -90,6 +91,9 @@ class Scenario:
         """
         _ = self.choice
         module = self.module()
+        per_sample(
+            criterion(self.config.model, self.targets), self.config.model.loss, self.dataset.n_outputs, self.targets
+        )
         if self.config.privacy:
             from pomona.objective.private import refuse_statistics
             from pomona.privacy import coverage

@@ -24,7 +24,7 @@ def cross_entropy(y):
 def both(module, x, loss):
     """(loss, gradient) written out, and (loss, gradient) of autograd with the features seen by a hook."""
     space = ParameterSpace(module)
-    chain = Chain.of(module, space)
+    chain = Chain.of(module, space, x.dim())
     assert chain is not None
     row, g = space.pack(module), torch.full((space.size,), torch.nan)
     kept = row.clone()
@@ -116,11 +116,14 @@ def repeated():
         nn.Linear(4, 2),
         tied(),
         repeated(),
+        nn.Sequential(nn.Linear(4, 4), nn.Flatten(), nn.Linear(16, 2)),
     ],
-    ids=["norm", "dropout", "end", "subclass", "padding", "single", "tied", "repeated"],
+    ids=["norm", "dropout", "end", "subclass", "padding", "single", "tied", "repeated", "on images"],
 )
 def test_what_is_no_plain_chain_is_left_to_autograd(module):
-    assert Chain.of(module, ParameterSpace(module)) is None
+    assert Chain.of(module, ParameterSpace(module), 4) is None
+    if "Flatten" not in str(module):
+        assert Chain.of(module, ParameterSpace(module), 2) is None
 
 
 def objective(module, x, precision="fp32"):

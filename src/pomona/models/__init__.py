@@ -71,13 +71,13 @@ def build(
     """
     import torch
 
-    from pomona.models.fit import verified
+    from pomona.models.fit import called, verified
 
     family = MODELS.resolve(settings.name)
     with torch.random.fork_rng(devices=[]):
         # Not torch.manual_seed, which would also reseed every accelerator.
         torch.default_generator.manual_seed(seed)
-        module = family(settings, input_shape, n_outputs, vocabulary)
+        module = called(family, settings.name, settings, input_shape, n_outputs, vocabulary)
         return verified(module, settings.name, input_shape, n_outputs, vocabulary)
 
 

@@ -1,9 +1,11 @@
 """Does a network fit the data? Said in one line before anything runs."""
 
+import inspect
+from collections.abc import Callable
 from math import prod
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from pomona.errors import ConfigError
 
@@ -34,13 +36,51 @@ def tokens(name: str, input_shape: tuple[int, ...], vocabulary: int) -> int:
     return vocabulary
 
 
+def called(family: Callable[..., object], name: str, *arguments: object) -> object:
+    """What a family makes of its four arguments. Raises ConfigError if it is none, before it is called."""
+    wanted = "(settings, input_shape, n_outputs, vocabulary)"
+    try:
+        takes = not isinstance(family, nn.Module) and inspect.signature(family).bind(*arguments)
+    except (TypeError, ValueError):
+        takes = False
+    if not takes:
+        raise ConfigError(
+            f"model.name={name} names something that does not take {wanted}; write a function of these four that "
+            "returns an nn.Module"
+        )
+    return family(*arguments)
+
+
+def per_sample(loss: Callable[[Tensor, Tensor], Tensor], name: str, n_outputs: int, targets: str) -> None:
+    """Raise ConfigError unless a loss returns one number for each of two samples."""
+    outputs = torch.zeros(2, n_outputs)
+    truth = torch.zeros(2, dtype=torch.int64) if targets == "classes" else torch.zeros(2, n_outputs)
+    try:
+        got = loss(outputs, truth)
+    except (RuntimeError, ValueError, TypeError, IndexError) as fault:
+        raise ConfigError(f"model.loss={name} fails on outputs of shape (2, {n_outputs}): {fault}") from fault
+    if not isinstance(got, Tensor) or tuple(got.shape) != (2,):
+        shape = f"shape {tuple(got.shape)}" if isinstance(got, Tensor) else type(got).__name__
+        raise ConfigError(
+            f"model.loss={name} returned {shape} for 2 samples; return one loss a sample, (2,): reduction='none'"
+        )
+
+
 def verified(module: object, name: str, input_shape: tuple[int, ...], n_outputs: int, vocabulary: int) -> nn.Module:
     """The module, once one sample of zeros has passed through it in evaluation mode.
 
-    Raises ConfigError if it is no ``nn.Module``, rejects the sample, or its outputs are not (1, n_outputs).
+    Raises ConfigError if it is no ``nn.Module``, has frozen parameters, rejects the sample, or its outputs are not
+    (1, n_outputs).
     """
     if not isinstance(module, nn.Module):
         raise ConfigError(f"model.name={name} made a {type(module).__name__}; the function must return an nn.Module")
+    frozen = [path for path, parameter in module.named_parameters() if not parameter.requires_grad]
+    if frozen:
+        some = ", ".join(frozen[:1] + ["..."] * (len(frozen) > 1))
+        raise ConfigError(
+            f"model.name={name}: {len(frozen)} parameters are frozen ({some}), "
+            "which is not supported yet; set requires_grad = True, or register them as buffers"
+        )
     training = module.training
     sample = torch.zeros((1, *input_shape), dtype=torch.int64 if vocabulary else torch.float32)
     try:

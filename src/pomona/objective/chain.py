@@ -91,11 +91,19 @@ class Chain:
     ends: tuple[int, ...]
 
     @classmethod
-    def of(cls, module: nn.Module, space: ParameterSpace) -> "Chain | None":
-        """The chain that computes what ``module`` does; None if it is anything but known layers in sequence."""
+    def of(cls, module: nn.Module, space: ParameterSpace, dimensions: int) -> "Chain | None":
+        """The chain that computes what ``module`` does to inputs of so many dimensions, that of the samples included.
+
+        None if it is anything but known layers in sequence, linear ones on two dimensions.
+        """
         children = dict(module.named_children())
         if type(module) is not nn.Sequential or len(children) < len(module):  # a layer that stands there twice
             return None
+        flat = dimensions == 2
+        for layer in children.values():
+            flat |= type(layer) is nn.Flatten
+            if type(layer) is nn.Linear and not flat:
+                return None
         places = {e.name: e for e in space.parameters}
         steps = [_step(layer, name, places) for name, layer in children.items()]
         known = tuple(step for step in steps if step is not None)

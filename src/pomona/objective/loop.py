@@ -52,7 +52,9 @@ class LoopObjective:
         self._buffers = [buffers[e.name] for e in space.buffers]
         self._own = [buffer.data for buffer in self._buffers]
         exact = precision == "fp32" and data.x.device.type == "cpu"
-        self._chain = Chain.of(module, space) if exact else None
+        self._chain = Chain.of(module, space, data.x.dim()) if exact else None
+        # PyTorch's backward pass of a GroupNorm that stands first fails where nobody asks for its input's gradient.
+        self._asks_inputs = any(isinstance(part, nn.GroupNorm) for part in module.modules()) and data.shift is not None
 
     def gradient(
         self,
@@ -143,11 +145,14 @@ class LoopObjective:
     ) -> Tensor:
         """As ``Chain.gradient``, for any module."""
         self._point_at(row)
+        x.requires_grad_(self._asks_inputs)
         with self._seeing_features() as seen, self._autocast():
             outputs = self._module(x)
         loss = self._loss(y, criterion, k, outputs, seen[-1])
         first = sum(entry.stop <= above for entry in self.space.parameters[:-1])
-        parts = torch.autograd.grad(loss, self._parameters[first:])
+        wanted = self._parameters[first:]
+        leaves = [*wanted, x] if self._asks_inputs else wanted
+        parts = torch.autograd.grad(loss, leaves, allow_unused=True, materialize_grads=True)[: len(wanted)]
         for entry, part in zip(self.space.parameters[first:], parts, strict=True):
             entry.view(g).copy_(part)
         return loss.detach()

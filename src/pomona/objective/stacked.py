@@ -62,6 +62,8 @@ class StackedObjective:
         for part in module.modules():
             if isinstance(part, nn.Embedding) and part.padding_idx is not None:
                 part.register_forward_hook(partial(_stop_at, part.padding_idx))
+            if isinstance(part, nn.GroupNorm):  # ``vmap`` knows it on plain memory alone
+                part.register_forward_pre_hook(lambda _, inputs: inputs[0].contiguous())
 
     def gradient(
         self,
@@ -118,7 +120,8 @@ class StackedObjective:
             each = criterion(outputs.flatten(0, 1), y.flatten(0, 1)).unflatten(0, real.shape)
             losses = each.where(real, 0).sum(1) / real.sum(1)
         wanted = self.space.parameters[sum(entry.stop <= above for entry in self.space.parameters[:-1]) :]
-        parts = torch.autograd.grad(losses.sum(), [parameters[entry.name] for entry in wanted])
+        leaves = [parameters[entry.name] for entry in wanted]
+        parts = torch.autograd.grad(losses.sum(), leaves, allow_unused=True, materialize_grads=True)
         for entry, part in zip(wanted, parts, strict=True):
             entry.view(G).copy_(part)
         for entry in self.space.statistics_in(W):
