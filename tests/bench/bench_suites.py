@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from copy import deepcopy
 from itertools import count
@@ -122,3 +123,11 @@ def ended(process, seconds=HANGS):
         os.killpg(process.pid, signal.SIGKILL)
         raise
     return process.returncode, out, err
+
+
+def wait_for(sign, seconds=HANGS):
+    """Until there is something."""
+    until = time.monotonic() + seconds
+    while not sign():
+        assert time.monotonic() < until
+        time.sleep(0.01)

@@ -5,25 +5,16 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from contextlib import ExitStack, contextmanager
 from multiprocessing import get_context
 
 import pytest
-from bench_suites import HANGS, command, ended, outcome, run_here, run_until_killed, started
+from bench_suites import HANGS, command, ended, outcome, run_here, run_until_killed, started, wait_for
 
 from pomona.bench.cluster import cluster
 from pomona.bench.lanes import Lanes
 from pomona.errors import ConfigError, WorkerError
 from pomona.rng import stream
-
-
-def wait_for(sign, seconds=HANGS):
-    """Until there is something."""
-    until = time.monotonic() + seconds
-    while not sign():
-        assert time.monotonic() < until
-        time.sleep(0.01)
 
 
 def test_killed_at_random_moments_it_comes_to_the_same(whole, tmp_path):
