@@ -1,75 +1,60 @@
-"""The measured table of docs/guides/choose-a-method.md: methods on three small federations, over seeds.
+"""The measured table of docs/guides/choose-a-method.md: methods on three small federations, tuned alike, over seeds.
 
-    python examples/choose_a_method.py              # every method of the table, three seeds: some minutes on two cores
-    python examples/choose_a_method.py apple ditto --seeds 1 --rounds 5
+    python examples/choose_a_method.py runs/choose-a-method           # about half an hour on two cores; resumable
+    python examples/choose_a_method.py runs/smoke --size smoke        # a look in a minute
 
-Digits (8x8 images), 12 clients, an MLP 64-64-10, one epoch a round, batch 16, lr 0.3. A cell is the test accuracy of
-the model that the method's paper judges, in % in the last round, mean over clients, then mean and standard deviation
-over seeds; in brackets the share of clients that do worse than training alone on the same data.
+What is run stands in suites/choose-a-method.toml. A cell is the test accuracy of the model that the method's paper
+judges, in % in the last round, mean over clients, then mean and standard deviation (ddof = 1) over seeds; in brackets
+the share of clients that do worse than training alone on the same data, over all seeds.
 """
 
 import argparse
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 
-import pomona
+from pomona import bench
 
-SETTINGS = {
-    "hidden groups": {"name": "dirichlet", "beta": 1.0, "turn_groups": 4},
-    "label skew": {"name": "dirichlet", "beta": 0.1},
-    "iid": {"name": "iid"},
-}
+SUITE = Path(__file__).parents[1] / "suites" / "choose-a-method.toml"
 ALONE = "separate"
-TUNED = {"apple": {"dr_lr": 0.01, "mu": 0.1}}  # the demo's; every other method has its defaults
-METHODS = [
-    *("separate", "fedavg", "fedavg-ft", "fedprox-ft", "scaffold", "feddyn", "apfl", "fedamp", "heurfedamp", "fedfomo"),
-    *("apple", "fedala", "per-fedavg", "fedrep", "lg-fedavg", "pfedme", "ditto", "fedphp", "partialfed"),
-]
 
 
-def accuracies(method: str, partition: dict[str, object], seed: int, rounds: int) -> np.ndarray:
-    """Test accuracy (clients,) of the judged model in the last round; a client without test samples is left out."""
-    config = pomona.Config(
-        method={"name": method, **TUNED.get(method, {})},
-        partition=partition,
-        rounds=rounds,
-        batch_size=16,
-        lr=0.3,
-        seed=seed,
-        eval_every=rounds,
-    )
-    result = pomona.run(config)
-    last = result.curve(*config.method.method().card.headline)[-1]
-    return np.array([a for a in last.accuracy if a is not None])
+def accuracies(made: bench.Bench) -> dict[tuple[str, str], dict[int, np.ndarray]]:
+    """(scenario, method) -> seed -> test accuracy (clients,) of the judged model in the last round, NaN for none."""
+    found = {}
+    for result in made.results["results"]:
+        cells = [(int(c["seed"]), c["figures"]) for c in result["cells"] if c["figures"]]
+        found[result["scenario"], result["method"]] = {
+            seed: np.array(f["models"][f["headline"]]["last"]["accuracy"], dtype=float) for seed, f in cells
+        }
+    return found
 
 
-def cell(method: str, alone: list[np.ndarray], partition: dict[str, object], rounds: int) -> str:
-    """One cell of the table; ``alone`` are the accuracies (clients,) of Separate, one a seed."""
-    try:
-        runs = [accuracies(method, partition, seed, rounds) for seed in range(len(alone))]
-    except pomona.DivergedError:
-        return "diverged"
-    means = [100 * a.mean() for a in runs]
-    hurt = np.mean(np.concatenate([a < b for a, b in zip(runs, alone, strict=True)]))
-    return f"{np.mean(means):.1f} +- {np.std(means):.1f} ({100 * hurt:.0f} %)"
+def cell(runs: dict[int, np.ndarray], alone: dict[int, np.ndarray]) -> str:
+    """One cell of the table; ``alone`` are the accuracies of Separate."""
+    if not runs:
+        return "failed"
+    means = [100 * np.nanmean(a) for a in runs.values()]
+    gains = np.concatenate([a - alone[seed] for seed, a in runs.items()])
+    spread = f" +- {np.std(means, ddof=1):.1f}" if len(means) > 1 else ""
+    return f"{np.mean(means):.1f}{spread} ({100 * np.mean(gains[~np.isnan(gains)] < 0):.0f} %)"
 
 
-def table(methods: Iterable[str], seeds: int, rounds: int) -> Iterator[str]:
+def table(made: bench.Bench) -> Iterator[str]:
     """The table's lines, in Markdown."""
-    yield f"| method | {' | '.join(SETTINGS)} |"
-    yield "| --- |" + " --- |" * len(SETTINGS)
-    alone = {name: [accuracies(ALONE, p, seed, rounds) for seed in range(seeds)] for name, p in SETTINGS.items()}
-    for method in methods:
-        cells = [cell(method, alone[name], partition, rounds) for name, partition in SETTINGS.items()]
+    found, scenarios = accuracies(made), list(made.results["scenarios"])
+    yield f"| method | {' | '.join(s.replace('-', ' ') for s in scenarios)} |"
+    yield "| --- |" + " --- |" * len(scenarios)
+    for method in made.results["methods"]:
+        cells = [cell(found[scenario, method], found[scenario, ALONE]) for scenario in scenarios]
         yield f"| {method} | {' | '.join(cells)} |"
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
-    parser.add_argument("methods", nargs="*", default=METHODS)
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--size", choices=("smoke", "cpu"), default="cpu")
     asked = parser.parse_args()
-    for line in table(asked.methods, asked.seeds, asked.rounds):
-        print(line, flush=True)
+    for line in table(bench.run(SUITE, asked.out, size=asked.size)):
+        print(line)

@@ -243,6 +243,14 @@ def test_a_cell_in_use_is_waited_for(whole, tmp_path):
     assert len(executor.folders) == 2
 
 
+def test_a_bench_that_names_no_rate_keeps_the_runs_that_found_one(tmp_path):
+    suite = changed(points=1, seeds=[0], search={}, method={"separate": {}}, base={"rounds": 1})
+    (result,) = run(suite, tmp_path, here()).results["results"]
+    found = load_run(tmp_path / result["cells"][0]["folder"]).config["lr"]
+    assert isinstance(found, float)
+    assert run(suite, tmp_path, Never()).counts == {"finished": 1}
+
+
 def test_a_run_made_with_other_defaults_is_refused(tmp_path):
     suite = changed(points=1, seeds=[0], method={"separate": {}}, base={"rounds": 1})
     (result,) = run(suite, tmp_path, here()).results["results"]

@@ -112,6 +112,8 @@ def look(folder: Path, config: Config) -> Verdict:
 def _require_same(folder: Path, stored: Tree, config: Config) -> None:
     """Refuse a finished run whose settings had other defaults when it was made."""
     then, now = flat(stored), flat(config.tree())
+    if now["lr"] == "auto":  # the run has the number that was found
+        then["lr"] = "auto"
     changed = [k for k in sorted(then.keys() & now.keys()) if then[k] != now[k] and k not in FREE]
     if changed:
         raise StorageError(
