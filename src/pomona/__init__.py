@@ -14,7 +14,8 @@ from pomona.registry import load as _load
 
 if TYPE_CHECKING:
     from pomona.config import Config
-    from pomona.record import Evaluation, Result, RoundRow, load
+    from pomona.reading import load
+    from pomona.record import Evaluation, Result, RoundRow
     from pomona.simulate import run
 
 __all__ = [
@@ -37,7 +38,7 @@ _LAZY = {
     "Evaluation": "pomona.record:Evaluation",
     "Result": "pomona.record:Result",
     "RoundRow": "pomona.record:RoundRow",
-    "load": "pomona.record:load",
+    "load": "pomona.reading:load",
     "run": "pomona.simulate:run",
 }
 

@@ -9,11 +9,9 @@
     predictions.npz   what the judged models say of the test samples
 """
 
-import csv
 import hashlib
 import json
 import os
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
@@ -24,10 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pomona.errors import CheckpointError, DivergedError, LockedError, StorageError
-from pomona.federation.status import read_status
-from pomona.federation.sums import changed
 from pomona.metrics.metric import METRICS, Metric
 from pomona.predictions import Answers, read, save
+from pomona.views import write_views
 
 EVENTS = "events.jsonl"
 
@@ -194,34 +191,6 @@ def gather(
     return result
 
 
-def load(folder: Path | str) -> Result:
-    """Read a run folder. Raises StorageError if it holds no readable run."""
-    folder = Path(folder)
-    require_unchanged(folder, EVENTS, "config.toml")
-    try:
-        config = tomllib.loads((folder / "config.toml").read_text(encoding="utf-8"))
-        with (folder / EVENTS).open(encoding="utf-8") as lines:
-            # A line without its newline is one that a kill cut short.
-            return gather([json.loads(line) for line in lines if line.endswith("\n")], config, folder)
-    except (OSError, ValueError, KeyError, TypeError) as fault:
-        raise StorageError(
-            f"{folder} holds no readable run ({fault}); give a folder that `pomona run` wrote"
-        ) from fault
-
-
-def require_unchanged(folder: Path, *names: str) -> None:
-    """Raise StorageError if files of a finished run, all unless some are named, are not what it left."""
-    status = read_status(folder)
-    try:
-        moved = changed(folder, status.sha256, names or status.sha256) if status else []
-    except OSError as fault:
-        raise StorageError(f"{folder} cannot be read ({fault}); restore it from a backup") from None
-    if moved:
-        raise StorageError(
-            f"{folder}: {', '.join(moved)} changed since the run ended; restore from a backup, or run again"
-        )
-
-
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
     """Turn what the disk refuses into a StorageError that names the place."""
@@ -357,70 +326,5 @@ class Record:
         if self._file and self.folder:
             with writing(self.folder):
                 self._file.close()
-                _csv(self.folder / "rounds.csv", _round_rows(result))
-                _csv(self.folder / "clients.csv", _client_rows(result))
-                summary = json.dumps(result.summary, indent=2) + "\n"
-                (self.folder / "summary.json").write_text(summary, encoding="utf-8")
+                write_views(result, self.folder)
         return result
-
-
-def _round_rows(result: Result) -> Iterator[dict[str, Any]]:
-    traffic = {r.round: r for r in result.rounds}
-    for e in result.evaluations:
-        row = traffic.get(e.round)
-        losses = [x for x in row.loss if x is not None] if row else []
-        yield {
-            "round": e.round,
-            "model": e.model,
-            "when": e.when,
-            "split": e.split,
-            "metric": e.metric,
-            "value_mean_over_clients": e.mean,
-            "value_over_samples": e.pooled,
-            "value_worst_client": e.worst,
-            "accuracy_mean_over_clients": e.accuracy_mean,
-            "clients": len(e.clients),
-            "train_loss_mean_over_clients": float(np.mean(losses)) if losses else None,
-            "bytes_down": sum(row.bytes_down) if row else None,
-            "bytes_up": sum(row.bytes_up) if row else None,
-            "seconds": row.seconds if row else None,
-        }
-
-
-def _client_rows(result: Result) -> Iterator[dict[str, Any]]:
-    names = result.about["clients"]
-    unseen = {c for e in result.unseen for c in e.clients}
-    traffic = {
-        (r.round, c): (down, up)
-        for r in result.rounds
-        for c, down, up in zip(r.cohort, r.bytes_down, r.bytes_up, strict=True)
-    }
-    for e in (*result.evaluations, *result.unseen):
-        for client, samples, loss, accuracy, value in zip(
-            e.clients, e.samples, e.loss, e.accuracy, e.value, strict=True
-        ):
-            down, up = traffic.get((e.round, client), (None, None))
-            yield {
-                "round": e.round,
-                "client": client,
-                "name": names[client],
-                "unseen": client in unseen,
-                "model": e.model,
-                "when": e.when,
-                "split": e.split,
-                "samples": samples,
-                "loss": loss,
-                "accuracy": accuracy,
-                "metric": e.metric,
-                "value": value,
-                "bytes_down": down,
-                "bytes_up": up,
-            }
-
-
-def _csv(path: Path, rows: Iterator[dict[str, Any]]) -> None:
-    table = list(rows)
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(table[0]) if table else [], lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(table)

@@ -6,7 +6,7 @@ from pomona.config import Config, resolve
 from pomona.errors import CheckpointError, ConfigError, StorageError
 from pomona.federation.checkpoint import differing
 from pomona.federation.commits import FREE, INERT, identity, require_same, without
-from pomona.record import load, require_unchanged
+from pomona.reading import load, require_unchanged
 from pomona.toml import read_file
 
 

@@ -38,6 +38,7 @@ from pomona.federation.sums import sums
 from pomona.metrics.outcome import summarise
 from pomona.models.space import ParameterSpace
 from pomona.objective.range_test import Steps, range_test
+from pomona.reading import load
 from pomona.record import (
     EVENTS,
     Evaluation,
@@ -47,7 +48,6 @@ from pomona.record import (
     RoundRow,
     committed_events,
     gather,
-    load,
     require_free,
     writing,
 )

@@ -12,7 +12,7 @@ from pomona.bench import load, run, verdict
 from pomona.bench.table import csv, markdown, value
 from pomona.errors import ConfigError, LockedError, StorageError, WorkerError
 from pomona.federation.lock import locked
-from pomona.record import load as load_run
+from pomona.reading import load as load_run
 
 
 def index(out):

@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from pomona.bench.figures import figures, seconds
-from pomona.record import Evaluation, Result, RoundRow, load
+from pomona.reading import load
+from pomona.record import Evaluation, Result, RoundRow
 
 
 def evaluation(round_, split, accuracy, loss=(1.0, 1.0)):

@@ -17,7 +17,7 @@ from pomona.deploy.server.coordinate import News
 from pomona.federation.membership import Membership
 from pomona.federation.status import read_status
 from pomona.methods import METHODS
-from pomona.record import load
+from pomona.reading import load
 
 QUICK = ["fedavg", APPLE, "fedfomo", "fedamp", "fedala", "scaffold", "fedrep", "mocha"]
 SLOW = [name for name in METHODS if name not in [*QUICK, "apple", "fedavg-data"]]

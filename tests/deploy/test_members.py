@@ -19,7 +19,7 @@ from pomona.federation import checkpoint
 from pomona.federation.committed import FOLDER, committed
 from pomona.federation.status import read_status
 from pomona.metrics.outcome import summarise
-from pomona.record import load
+from pomona.reading import load
 from pomona.report import table
 
 

@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 import pomona
 from pomona.deploy.processes import environment, family
 from pomona.deploy.rehearsal.run import staged
-from pomona.record import load
+from pomona.reading import load
 from pomona.transport.processes import Inline
 
 pytestmark = pytest.mark.slow

@@ -12,7 +12,7 @@ import pomona
 from pomona.errors import ConfigError, DataError, DivergedError, LockedError, PomonaError, StorageError
 from pomona.federation.clients import Clients
 from pomona.federation.loop import due, round_of, select
-from pomona.record import load
+from pomona.reading import load
 from pomona.simulate import Silent
 from pomona.transport.processes import spread
 from problems import tiny

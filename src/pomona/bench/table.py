@@ -1,10 +1,9 @@
 """The table of a bench, for people (Markdown) and for programs (CSV). Pure functions of ``results.json``."""
 
-import csv as csvfile
-import io
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from pomona.cells import csv_text
 from pomona.metrics.metric import ACCURACY, METRICS, Metric
 
 Results = Mapping[str, Any]
@@ -47,11 +46,7 @@ def _row(result: Mapping[str, Any]) -> dict[str, Any]:
 
 def csv(results: Results) -> str:
     """``table.csv``: ``rows`` with a header; an empty field is unknown."""
-    text, records = io.StringIO(), rows(results)
-    writer = csvfile.DictWriter(text, list(records[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(records)
-    return text.getvalue()
+    return csv_text(rows(results))
 
 
 def markdown(results: Results) -> str:

@@ -18,7 +18,7 @@ from pomona.errors import DataError, PomonaError, StorageError
 from pomona.federation.committed import FOLDER
 from pomona.federation.durable import publish
 from pomona.federation.status import exit_code, read_status
-from pomona.record import load
+from pomona.reading import load
 from pomona.scenario import Scenario
 from pomona.simulate import simulate
 from pomona.toml import Tree

@@ -7,7 +7,8 @@ from cyclopts import Parameter
 
 from pomona.cli.words import console, emit, out, standing
 from pomona.errors import ConfigError, StorageError
-from pomona.record import Result, load, writing
+from pomona.reading import load
+from pomona.record import Result, writing
 
 Json = Annotated[bool, Parameter(name="--json", negative="", help="machine-readable output")]
 Flag = Annotated[bool, Parameter(negative="")]

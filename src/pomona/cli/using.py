@@ -90,7 +90,8 @@ def export(
     from pomona.export import export as write
     from pomona.export import inputs
     from pomona.personal import PersonalModel
-    from pomona.record import load, writing
+    from pomona.reading import load
+    from pomona.record import writing
 
     number = client_number(client, load(run).about["clients"])
     net = PersonalModel.load(run / "models" / f"client-{number:02d}.safetensors", own_code)

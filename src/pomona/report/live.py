@@ -7,7 +7,8 @@ from pathlib import Path
 from time import monotonic
 
 from pomona.federation.loop import Watcher
-from pomona.record import Evaluation, RoundRow, load
+from pomona.reading import load
+from pomona.record import Evaluation, RoundRow
 from pomona.report.page import refresh
 from pomona.report.payload import Live
 

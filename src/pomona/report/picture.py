@@ -1,11 +1,12 @@
 """A figure with its words and numbers, and the forms in which it leaves: PNG and SVG, and its numbers as CSV."""
 
-import csv
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
+
+from pomona.cells import csv_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -56,7 +57,4 @@ class Picture:
 
     def csv(self, folder: Path) -> None:
         """Write ``NAME.csv`` into a folder."""
-        with (folder / f"{self.name}.csv").open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, fieldnames=list(self.rows[0]), lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(self.rows)
+        (folder / f"{self.name}.csv").write_text(csv_text(self.rows), encoding="utf-8")

@@ -1,9 +1,9 @@
 """A table in the four forms in which it leaves: HTML (by the page's template), Markdown, CSV and LaTeX."""
 
-import csv
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+from pomona.cells import csv_lines
 
 LATEX = str.maketrans(
     {
@@ -58,9 +58,7 @@ class Sheet:
 
     def csv(self) -> str:
         """Header and rows."""
-        text = io.StringIO()
-        csv.writer(text, lineterminator="\n").writerows([self.header, *self.rows])
-        return text.getvalue()
+        return csv_lines(self.header, self.rows)
 
     def latex(self) -> str:
         """A ``table`` with booktabs rules."""

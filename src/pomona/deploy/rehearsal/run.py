@@ -26,7 +26,8 @@ from pomona.deploy.processes import Identity, adopt, disown, end, environment, f
 from pomona.deploy.rehearsal.files import data_section, deal, federation_file, simulated
 from pomona.errors import PomonaError, QuorumError
 from pomona.federation.status import Status, read_status
-from pomona.record import Result, load
+from pomona.reading import load
+from pomona.record import Result
 from pomona.scenario import Scenario
 from pomona.simulate import run
 
