@@ -33,6 +33,7 @@ from pomona.objective.stacked import StackedObjective
 from pomona.partition import divide
 from pomona.partition.divergence import label_counts
 from pomona.partition.partition import Partition
+from pomona.partition.recipe import class_numbers
 from pomona.partition.remarks import remarks
 from pomona.partition.turns import apply_turns
 from pomona.privacy.plan import projected_epsilon
@@ -66,7 +67,7 @@ class Scenario:
         if isinstance(config.method, FedAvgData):
             if config.membership.changes:
                 raise ConfigError("fedavg-data draws its shared samples from all clients; take membership out")
-            partition = config.method.divide(partition, dataset.y, config.seed)
+            partition = config.method.divide(partition, class_numbers(dataset), config.seed)
         config.membership.check(config.clients, config.rounds)
         scenario = cls(config, dataset, partition)._in_deviations()
         scenario.check()

@@ -29,6 +29,7 @@ VARIANTS = [
     ("fedfomo", {"budget": 1}),
     ("fedala", {"layers": 2, "adapt": False}),
     ("per-fedavg", {"order": "hf"}),
+    ("per-fedavg", {"order": "exact"}),
     ("partialfed", {"rule": "lower-shared"}),
 ]
 TABLE = [(name, {}) for name in METHODS] + VARIANTS

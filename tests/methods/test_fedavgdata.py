@@ -1,11 +1,14 @@
 """FedAvg+Data: who trains on what."""
 
+from functools import reduce
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import pomona
+from pomona.config import resolve
 from pomona.methods.fedavgdata import FedAvgData, balanced
 from pomona.partition.partition import ClientRows, Partition
 from pomona.rng import stream
@@ -63,3 +66,28 @@ def test_the_record_says_how_much_is_shared(source):
     total = sum(len(c.train) for c in plain.partition.clients)
     assert shared == pytest.approx(0.1 * total, abs=2)
     assert pomona.run(config).about["shared_samples"] == shared
+
+
+@pytest.mark.parametrize("targets", ["regression", "multilabel"])
+@pytest.mark.parametrize("source", ["held-out", "clients"])
+def test_targets_that_are_no_classes(tmp_path, targets, source):
+    """Without classes there is nothing to balance: a random twentieth of all samples is shared."""
+    draw = stream(2, "targets")
+    x, y = draw.normal(size=(120, 4)), draw.normal(size=(120, 3))
+    np.savez(
+        tmp_path / "own.npz", x=x.astype(np.float32), y=(y if targets == "regression" else y > 0).astype(np.float32)
+    )
+    config = resolve(
+        {
+            "method": {"name": "fedavg-data", "shared_from": source},
+            "data": {"name": "npz", "path": str(tmp_path / "own.npz"), "targets": targets},
+            "partition": {"name": "iid"},
+            "clients": 3,
+            "rounds": 1,
+            "workers": 1,
+        }
+    )
+    scenario = Scenario.prepare(config)
+    shared = reduce(np.intersect1d, [c.train for c in scenario.partition.clients])
+    assert len(shared) == pytest.approx(0.05 * sum(scenario.about()["sizes"]["train"]), abs=3)
+    assert np.isfinite(pomona.run(config).rounds[0].loss).all()

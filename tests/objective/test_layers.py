@@ -2,6 +2,7 @@
 
 import os
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -107,6 +108,26 @@ def test_every_path_gives_plain_pytorchs_gradient(tmp_path, name):
     }
     for path, G in gradients.items():
         assert_close(G, expected, atol=2e-6, rtol=1e-4, msg=lambda told, path=path: f"{path}: {told}")
+
+
+@pytest.mark.parametrize("engine", [LoopObjective, StackedObjective])
+def test_products_with_the_hessian_are_the_gradients_differences(engine):
+    """On a smooth network in float64: (g(w + t z) - g(w - t z)) / 2 t, off by t^2 and by rounding over t."""
+    module = chain(nn.Conv2d(2, 3, 3), nn.Tanh(), nn.AvgPool2d(2), width=27).double()
+    space, data, index = ParameterSpace(module), resident(), [torch.arange(SAMPLES), torch.arange(3)]
+    double = replace(data, shift=data.shift.double(), scale=data.scale.double())
+    objective = engine(module, space, double, lambda o, y: nn.functional.cross_entropy(o.double(), y, reduction="none"))
+    draw = torch.Generator().manual_seed(3)
+    W = space.pack(module).double().repeat(2, 1)
+    Z = torch.randn(2, space.size, generator=draw, dtype=torch.float64)
+    above, below = (objective.gradient(W + t * Z, index)[1] for t in (1e-3, -1e-3))
+    assert_close(objective.hessian(W, index, Z), (above - below) / 2e-3, atol=1e-4, rtol=1e-3)
+
+
+def test_products_with_the_hessian_are_refused_under_privacy():
+    privacy = {"noise_multiplier": 1, "max_grad_norm": 1, "delta": 1e-5, "acknowledge": ["sample-counts", "metrics"]}
+    with pytest.raises(ConfigError, match="products with a Hessian"):
+        pomona.run(tiny("per-fedavg", {"order": "exact"}, privacy={**privacy, "epsilon_budget": 1e6}))
 
 
 # What is refused; the functions below are named as a user names them.

@@ -2,7 +2,7 @@
 
 Zhao, Li, Lai, Suda, Civin, Chandra. Federated learning with non-IID data. arXiv 1806.00582, section 4.
 
-    shared set       G, class-balanced, |G| = beta n
+    shared set       G, class-balanced (at random where targets are no classes), |G| = beta n
     client           w_i <- SGD(w; E epochs on D_i and G together)
     server           as FedAvg, weights |D_i and G| over their sum
 

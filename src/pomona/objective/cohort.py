@@ -114,6 +114,10 @@ class Cohort:
                 self._samples[k] += len(index)
         return losses, G
 
+    def hessian(self, W: Tensor, batch: Batch, Z: Tensor) -> Tensor:
+        """Products (n, d) of the Hessians of the mean losses at rows W (n, d) on the batch, with vectors Z (n, d)."""
+        return self.objective.hessian(W, batch.indices, Z)
+
     def _measuring(
         self,
         statistics: Tensor,

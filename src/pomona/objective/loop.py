@@ -7,6 +7,7 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from pomona.models import layers
 from pomona.models.space import ParameterSpace
@@ -81,6 +82,29 @@ class LoopObjective:
                 losses[k] = self._chain.gradient(x, row, g, partial(self._loss, y, criterion, k), above)
         G[:, self.space.trained :] = 0
         return losses, G
+
+    def hessian(self, W: Tensor, indices: list[Tensor], Z: Tensor) -> Tensor:
+        """Products (n, d) of the mean losses' Hessians at rows W (n, d), on the samples, with vectors Z (n, d).
+
+        Exact, by a second backward pass through the first (Pearlmutter, Neural Computation 1994).
+        """
+        H = torch.zeros_like(W)
+        self._module.train()
+        for row, index, z, h in zip(W, indices, Z, H, strict=True):
+            x, y = self.data.gather(index)
+            self._point_at(row)
+            leaves = {e.name: e.view(row).detach().requires_grad_() for e in self.space.parameters}
+            with self._autocast():
+                outputs = functional_call(self._module, leaves, (x.requires_grad_(self._asks_inputs),))
+            loss = self._criterion(outputs.float(), y).mean()
+            at = list(leaves.values())
+            slopes = torch.autograd.grad(loss, at, create_graph=True, allow_unused=True, materialize_grads=True)
+            products = [(g * e.view(z)).sum() for g, e in zip(slopes, self.space.parameters, strict=True)]
+            along = torch.stack(products).sum()
+            parts = torch.autograd.grad(along, at, allow_unused=True, materialize_grads=True)
+            for entry, part in zip(self.space.parameters, parts, strict=True):
+                entry.view(h).copy_(part)
+        return H
 
     @torch.no_grad()
     def outputs(self, row: Tensor, client: int, split: str) -> tuple[Tensor, Tensor]:

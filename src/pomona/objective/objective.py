@@ -36,6 +36,9 @@ class Objective(Protocol):
         Nobody asks for G before coordinate ``above``: it may be 0 there.
         """
 
+    def hessian(self, W: Tensor, indices: list[Tensor], Z: Tensor) -> Tensor:
+        """Products (n, d) of the mean losses' Hessians at rows W (n, d), on the samples, with vectors Z (n, d)."""
+
     def outputs(self, row: Tensor, client: int, split: str) -> tuple[Tensor, Tensor]:
         """Outputs (b, K) of one row (d,) on all of a client's split, and the targets."""
 

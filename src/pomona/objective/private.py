@@ -9,6 +9,7 @@ min(batch_size, n), never the drawn one.
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -153,6 +154,10 @@ class PrivateObjective:
             total += mechanism.clipped(P, self._settings.max_grad_norm).sum(0)
             loss = loss + values[: len(part)].sum() / len(index)
         return loss, total
+
+    def hessian(self, *_: Any, **__: Any) -> Tensor:
+        """Refused: such a product is no clipped gradient. Raises ConfigError."""
+        raise ConfigError(coverage.SECOND_ORDER)
 
     def outputs(self, row: Tensor, client: int, split: str) -> tuple[Tensor, Tensor]:
         """The wrapped objective's; to be acknowledged as "metrics", or "output-criterion" for training data."""

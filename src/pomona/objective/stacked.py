@@ -24,7 +24,8 @@ class StackedObjective:
 
     Equal to ``LoopObjective`` up to rounding, and given the same arguments: rows of unequal batches are padded, and
     what is padded counts for nothing; networks that normalise over a batch are not padded, but computed by runs of
-    rows with equally long batches. Evaluation has large batches already, and goes row by row.
+    rows with equally long batches. Evaluation has large batches already, and goes row by row, as
+    products with a Hessian do.
 
     Dropout draws for each row apart, but from one generator for all of them: closeness to the loop ends there. A
     network must be one that ``torch.func.vmap`` takes: no branches on values, no ``.item()``.
@@ -50,7 +51,7 @@ class StackedObjective:
     ) -> None:
         single = LoopObjective(module, space, data, criterion, precision)
         self.outputs, self.features, self.tensors = single.outputs, single.features, single.tensors
-        self.losses, self.criterion = single.losses, single.criterion
+        self.losses, self.criterion, self.hessian = single.losses, single.criterion, single.hessian
         self.layers, self.norms = single.layers, single.norms
         self.least_batch = single.least_batch
         self.space, self.data = space, data

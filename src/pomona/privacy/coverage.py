@@ -24,6 +24,10 @@ OWN: Mapping[str, tuple[str, ...]] = {
     "fedfomo": ("validation-losses",),
     "fedfomo-ma": ("validation-losses",),
 }
+SECOND_ORDER = (
+    "products with a Hessian are not clipped, so privacy does not cover them; set method.order to first or hf"
+)
+
 REMEDIES: Mapping[str, str] = {
     "output-criterion": "set method.transfer_weight=0",
     "class-names": "name them in data.classes",
@@ -74,6 +78,8 @@ def check(
             "partialfed's adaptive gates divide each batch by its size, so that one record moves others between the "
             "parts; set method.rule to lower-shared, head-shared or local-norm"
         )
+    if getattr(method, "order", None) == "exact":
+        raise ConfigError(SECOND_ORDER)
     largest = max(sizes, default=0)
     if largest and settings.delta >= 1 / largest:
         raise ConfigError(
