@@ -20,6 +20,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
+from safetensors import SafetensorError
 
 from pomona.errors import CheckpointError, DivergedError, LockedError, StorageError
 from pomona.metrics.metric import METRICS, Metric
@@ -196,8 +197,8 @@ def writing(path: Path) -> Iterator[None]:
     """Turn what the disk refuses into a StorageError that names the place."""
     try:
         yield
-    except OSError as fault:
-        reason = fault.strerror or str(fault)
+    except (OSError, SafetensorError) as fault:
+        reason = getattr(fault, "strerror", None) or str(fault)
         raise StorageError(f"cannot write {path} ({reason}); free some space, or give another folder") from fault
 
 

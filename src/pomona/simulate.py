@@ -27,7 +27,7 @@ from pomona.federation.commits import Commits, find, identity
 from pomona.federation.committed import FOLDER
 from pomona.federation.committed import committed as committed_rounds
 from pomona.federation.durable import probe, publish
-from pomona.federation.lock import locked
+from pomona.federation.lock import locked, require_own
 from pomona.federation.loop import Loop, Watcher, round_of
 from pomona.federation.membership import Planned
 from pomona.federation.room import choose
@@ -110,6 +110,7 @@ def simulate(
         scenario = settled(scenario, watcher)
         hold = _kept(scenario, out, watcher)
         return _train(scenario, Record(None, scenario.config.tree()), watcher, Commits(None, 1, {}), hold)
+    require_own(out)
     if not resume:
         require_free(out)
     before = read_status(out) if resume else None

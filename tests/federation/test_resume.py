@@ -445,3 +445,55 @@ def test_resume_needs_a_folder():
 
     with pytest.raises(ConfigError, match="--out"):
         training.run("fedavg", resume=True)
+
+
+@pytest.mark.parametrize(
+    "name", ["events.jsonl", "summary.json", ".lock", "models/client-00.safetensors", "checkpoints"]
+)
+@pytest.mark.parametrize("finished", [True, False])
+def test_links_in_a_run_folder_are_not_followed(name, finished, tmp_path, monkeypatch):
+    if finished:
+        run("fedavg", tmp_path / "run")
+    else:
+        with monkeypatch.context() as patch:
+            stopped_after(3, patch)
+            with pytest.raises(Stop):
+                run("fedavg", tmp_path / "run")
+    own, outside = tmp_path / "run" / name, tmp_path / "outside"
+    own.parent.mkdir(exist_ok=True)
+    if own.exists():
+        own.rename(outside)
+    elif name == "checkpoints":
+        outside.mkdir()
+    else:
+        outside.write_text("mine")
+    own.symlink_to(outside)
+    before = files(tmp_path)
+    with pytest.raises(StorageError, match="symbolic link"):
+        run("fedavg", tmp_path / "run", resume=True, rounds=4)
+    assert files(tmp_path) == before
+
+
+def test_a_folder_may_be_a_link(tmp_path):
+    (tmp_path / "there").mkdir()
+    (tmp_path / "run").symlink_to(tmp_path / "there")
+    run("fedavg", tmp_path / "run")
+    assert (tmp_path / "there/events.jsonl").exists()
+
+
+def test_a_disk_that_fills_up_while_models_are_written_is_named_and_room_is_all_it_needs(tmp_path, monkeypatch):
+    from safetensors import SafetensorError
+
+    from pomona import simulate
+
+    def full(*_):
+        raise SafetensorError("I/O error: No space left on device (os error 28)")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(simulate.personal, "save", full)
+        with pytest.raises(StorageError, match=r"No space left.*free some space"):
+            run("fedavg", tmp_path / "run")
+    assert (read_status(tmp_path / "run").state, read_status(tmp_path / "run").code) == ("failed", 6)
+    run("fedavg", tmp_path / "run", resume=True)
+    run("fedavg", tmp_path / "whole")
+    assert models(tmp_path / "run") == models(tmp_path / "whole")

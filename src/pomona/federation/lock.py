@@ -32,7 +32,7 @@ def locked(folder: Path) -> Iterator[None]:
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
     except OSError as fault:
         raise StorageError(f"cannot write {folder} ({fault.strerror}); give another folder") from fault
     _held.add(handle)
@@ -42,6 +42,18 @@ def locked(folder: Path) -> Iterator[None]:
     finally:
         _held.discard(handle)
         os.close(handle)
+
+
+def require_own(folder: Path) -> None:
+    """Raise StorageError if something in a folder is a symbolic link: what is written there must not land elsewhere.
+
+    The folder itself may be one.
+    """
+    for place, folders, names in os.walk(folder):
+        for name in (*folders, *names):
+            path = Path(place, name)
+            if path.is_symlink():
+                raise StorageError(f"{path} is a symbolic link, which a run does not follow; put the file itself there")
 
 
 def _take(handle: int, folder: Path, patience: float = 2.0) -> None:
