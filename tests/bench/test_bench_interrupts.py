@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 from threading import Event, Thread
 
 import pytest
@@ -113,6 +114,27 @@ def test_a_worker_that_cannot_be_started_costs_its_own_job_only(monkeypatch):
         with pytest.raises(WorkerError, match="cannot be started"):
             first.result()
         assert second.result() == 64
+
+
+def blocked():
+    """Whether SIGINT is blocked in this process."""
+    return signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+
+def test_ctrl_c_is_blocked_in_workers_from_their_first_moment_on():
+    """In a process of its own, since the server of forks may run already in this one."""
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "from test_bench_interrupts import blocked\n"
+        "from pomona.bench.lanes import Lanes\n"
+        "if __name__ == '__main__':\n"
+        "    with Lanes(1) as lanes:\n"
+        "        print(lanes.submit(blocked).result(), blocked())\n"
+    )
+    made = subprocess.run(
+        [sys.executable, "-c", code, str(Path(__file__).parent)], capture_output=True, text=True, check=True
+    )
+    assert made.stdout.split() == ["True", "False"]
 
 
 def test_ctrl_c_in_the_first_moment_of_the_workers_is_130(tmp_path):

@@ -8,7 +8,7 @@ import signal
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import suppress
-from multiprocessing import get_context, parent_process
+from multiprocessing import get_context, parent_process, resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 from multiprocessing.forkserver import ensure_running
@@ -117,6 +117,7 @@ def _start_server() -> None:
     that come from it.
     """
     CONTEXT.set_forkserver_preload(["pomona.bench.verdict"])
+    resource_tracker.ensure_running()  # else the server's start starts it, and it unblocks the signal on its way
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         ensure_running()
@@ -126,6 +127,7 @@ def _start_server() -> None:
 
 def _serve(pipe: "Connection[Any, Any]") -> None:
     """A worker's life: jobs from the pipe, until it closes or the parent is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # for what a job starts; the parent ends us
     Thread(target=_follow_parent, daemon=True).start()
     with suppress(EOFError, OSError):
         while True:
