@@ -6,8 +6,7 @@ After Mansour, Mohri, Ro, Suresh. Three approaches for personalization with appl
     client           u_i = w + share (v_i - w);  v_i <- SGD(u_i; E epochs on D_i)
     server           w   <- sum_i n_i / n v_i        over the cohort, as FedAvg
 
-Named models: ``global`` is w, ``personal`` is u_i, before local training. Share 0 is FedAvg, share 1 is Separate, to
-the bit.
+Named models: ``global`` is w, ``personal`` is u_i. Share 0 is FedAvg, share 1 is Separate, to the bit.
 """
 
 from typing import Literal
