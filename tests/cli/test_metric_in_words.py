@@ -1,5 +1,6 @@
 """What people read of a run whose metric is not accuracy: progress, closing lines, tables, scalars."""
 
+from dataclasses import replace
 from io import StringIO
 
 import pytest
@@ -98,6 +99,12 @@ def test_the_progress_line_shows_the_metric():
     standing = Standing.of(Config())
     standing.round(RoundRow(1, 0.5, (0, 1), (0.5, 0.5), (8, 8), (4, 4)), [evaluation(1, (0.6, 0.7))])
     assert standing.seen == "AUROC: personal 0.650"
+
+
+def test_the_closing_lines_count_the_seconds_of_all_rounds_those_before_a_resume_too(capsys, tmp_path):
+    made = result()
+    closing(replace(made, summary={**made.summary, "seconds": 0.1}), tmp_path, None)
+    assert f"2 rounds in {sum(r.seconds for r in made.rounds):.1f} s" in capsys.readouterr().out
 
 
 def test_scalars_are_named_by_the_metric():

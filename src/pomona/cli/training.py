@@ -169,8 +169,9 @@ def closing(result: Result, folder: Path, page: Path | None) -> None:
         bound = "no bound" if p["epsilon"] is None else f"epsilon {p['epsilon']:.3g} at delta {p['delta']:g}"
         lines(f"privacy: the client that spent most has {bound}" + (f"; {p['void']}" if p["void"] else ""))
     per_round = max(1, len(result.rounds))
+    seconds = sum(row.seconds for row in result.rounds)
     lines(
-        f"{s['rounds']} rounds in {s['seconds']:.1f} s; {size(s['bytes_down'])} down, {size(s['bytes_up'])} up"
+        f"{s['rounds']} rounds in {seconds:.1f} s; {size(s['bytes_down'])} down, {size(s['bytes_up'])} up"
         f" ({size((s['bytes_down'] + s['bytes_up']) / per_round)} a round)",
         f"written  {folder}" + (f", report {page}" if page else ""),
         f"next     pomona compare {folder} OTHER..., or pomona predict {folder}/models/client-00.safetensors INPUT",
