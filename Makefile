@@ -7,7 +7,7 @@ INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints
 
 BENCHMARKS := fedavg_round apple_step apple_round methods growth workers rate memory startup stacked
 
-.PHONY: demo test test-slow check cost bench results clean
+.PHONY: demo test test-slow fuzz check cost bench results clean
 
 demo: .venv/demo
 	$(BIN)/pomona demo
@@ -17,6 +17,10 @@ test: .venv/dev
 
 test-slow: .venv/dev
 	$(BIN)/pytest -m slow
+
+# New inputs to all that reads what others have made, for MINUTES (60); says how many, keeps what breaks in .hypothesis/found
+fuzz: .venv/dev
+	$(BIN)/pytest -m fuzz tests/fuzz
 
 check: .venv/dev
 	$(BIN)/pip check

@@ -35,6 +35,13 @@ def _array(value: Any) -> NDArray[np.float64]:
     return array.astype(np.float64)
 
 
+def _square(counts: list[list[int]]) -> list[list[int]]:
+    """Refuse a table whose rows are not as long as it has rows."""
+    if any(len(row) != len(counts) for row in counts):
+        raise ValueError("must have as many columns as rows")
+    return counts
+
+
 def _leaves(value: Any) -> Iterator[Any]:
     if isinstance(value, dict | list):
         for inner in value.values() if isinstance(value, dict) else value:
@@ -145,6 +152,8 @@ class Final(Kind):
     split: Label
     client: Place
     samples: Count
+    confusion: Annotated[list[list[Count]], AfterValidator(_square)] | None = None
+    intervals: dict[Label, tuple[Figure, Figure] | None] | None = None
 
 
 class _At(Kind):

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from pomona.cli.words import emit, out, standing
+from pomona.cli.words import console, emit, out, standing
 from pomona.errors import ConfigError, StorageError
 from pomona.reading import load
 from pomona.record import Result, writing
@@ -89,16 +89,18 @@ def trajectory(
     runs
         folders that `pomona run` wrote, alike in data, partition and model: for FedALA's figure 4 fedavg and fedala
     """
-    from pomona.cli.progress import watching
+    from rich.progress import Progress
+
+    from pomona.cli.training import Bar
     from pomona.config import resolve
     from pomona.report import trajectory as surface
     from pomona.report.picture import FORMS
 
     found = _load(runs)
     folder = to or runs[0]
-    with watching(stays=False) as watcher:
+    with Progress(console=console, transient=True) as progress:
         configs = [resolve(result.config) for result in found]
-        surface.trajectory(configs, client, since, folder, watch=watcher)
+        surface.trajectory(configs, client, since, folder, watch=lambda config: Bar(progress, config))
     made = [folder / f"trajectory.{form}" for form in FORMS]
     emit({"written": made}) if json else print(*made, sep="\n")
 

@@ -1,6 +1,5 @@
 """The server's process: the round loop over a courier, with the record, the checkpoints and the news in ``run/``."""
 
-import json
 import os
 import secrets
 from collections.abc import Sequence
@@ -17,10 +16,12 @@ from pomona.data.dataset import Dataset
 from pomona.deploy.audit import Audit
 from pomona.deploy.federation import Federation
 from pomona.deploy.looks import LIVE, Live
+from pomona.deploy.memories import recall, remember
 from pomona.deploy.post import Post
 from pomona.deploy.server.book import Book, samples
 from pomona.deploy.server.courier import Courier
 from pomona.deploy.server.weight import heavy
+from pomona.deploy.wire import Token
 from pomona.errors import LockedError, QuorumError, StorageError
 from pomona.federation import checkpoint
 from pomona.federation.commits import Commits, find
@@ -34,6 +35,7 @@ from pomona.metrics.outcome import summarise
 from pomona.partition.partition import ClientRows, Partition
 from pomona.record import EVENTS, Evaluation, Mark, Record, RoundRow, gather, writing
 from pomona.scenario import Scenario
+from pomona.settings import Settings
 from pomona.simulate import versions
 
 
@@ -210,12 +212,20 @@ def _after(found: Any, begun: bool) -> Mark | None:
     return Mark(**found.meta["events"]) if found else Mark() if begun else None
 
 
+class Identity(Settings):
+    """A run's id, in ``run.json``."""
+
+    run: Token
+
+
 def _run_id(out: Path) -> str:
-    """The run's id, drawn once."""
+    """The run's id, drawn once. Raises StorageError for a file that is damaged."""
     path = out / "run.json"
-    if not path.exists():
-        publish(out, [json.dumps({"run": secrets.token_hex(8)}).encode()], lambda _: path.name, ".run")
-    return str(json.loads(path.read_text())["run"])
+    known = recall(Identity, path)
+    if known is None:
+        known = Identity(run=secrets.token_hex(8))
+        remember(path, known)
+    return known.run
 
 
 def _committed(out: Path) -> int:

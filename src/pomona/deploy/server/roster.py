@@ -5,7 +5,7 @@ from pathlib import Path
 from pomona.deploy.federation import Federation
 from pomona.deploy.server.book import BOOK, Book, Entry
 from pomona.deploy.server.control import pem
-from pomona.deploy.trust import keys
+from pomona.deploy.trust import certs, keys
 from pomona.errors import ConfigError, ProtocolError
 
 LASTING = (
@@ -57,7 +57,7 @@ def admit(folder: Path, name: str, key: Path | None) -> int:
         raise ConfigError(
             f"{beside}: cannot be read ({fault.strerror}); `pomona deploy provision --add` made it"
         ) from None
-    if not keys.certified((folder / "certs" / "ca.crt").read_bytes(), name, public, signature):
+    if not keys.certified(certs.content(folder / "certs" / "ca.crt"), name, public, signature):
         raise ProtocolError(f"{key} is not certified as {name}'s by this federation's authority; take its two files")
     return book.add(name, public.decode().strip(), signature.hex())
 

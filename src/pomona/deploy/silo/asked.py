@@ -6,11 +6,21 @@ no new question: it gets the same answer.
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
-from pomona.deploy.silo.memory import recall, remember
-from pomona.deploy.wire import Task
+from pomona.bounds import Number, Sha256
+from pomona.deploy.memories import recall, remember
+from pomona.deploy.wire import Task, Token
 from pomona.errors import ProtocolError
+from pomona.settings import Settings
+
+
+class Last(Settings):
+    """The last task of each kind in a run: its round, and its question."""
+
+    run: Token
+    training: tuple[Number, Sha256 | Literal[""]] = (0, "")
+    evaluation: tuple[Number, Sha256 | Literal[""]] = (0, "")
 
 
 @dataclass(frozen=True)
@@ -21,7 +31,8 @@ class Asked:
 
     def require_new(self, task: Task) -> None:
         """Raise ProtocolError for a round that is behind, or for another task in one that was asked before."""
-        number, question = self._last(task)
+        known = self._known(task)
+        number, question = known.training if task.trains else known.evaluation
         if task.number < number or (task.number == number and task.question != question):
             said = "trained with" if task.trains else "evaluated"
             raise ProtocolError(
@@ -31,17 +42,10 @@ class Asked:
 
     def note(self, task: Task) -> None:
         """Write down that a task is taken on, durably, before it is done."""
-        remember(self.path, self._known(task) | {_kind(task): [task.number, task.question]})
+        kind = "training" if task.trains else "evaluation"
+        remember(self.path, self._known(task).model_copy(update={kind: (task.number, task.question)}))
 
-    def _last(self, task: Task) -> tuple[int, str]:
-        number, question = self._known(task).get(_kind(task), (0, ""))
-        return int(number), str(question)
-
-    def _known(self, task: Task) -> dict[str, Any]:
+    def _known(self, task: Task) -> Last:
         """What was asked in the task's run."""
-        known = recall(self.path) or {}
-        return known if known.get("run") == task.run else {"run": task.run}
-
-
-def _kind(task: Task) -> str:
-    return "training" if task.trains else "evaluation"
+        known = recall(Last, self.path)
+        return known if known and known.run == task.run else Last(run=task.run)

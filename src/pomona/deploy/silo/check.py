@@ -1,6 +1,5 @@
 """``pomona silo check``: everything that can be wrong in a silo, found out before it starts."""
 
-import json
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -10,8 +9,10 @@ from typing import Any, Literal, TypeVar
 
 from pomona.deploy.app import pinned
 from pomona.deploy.federation import Federation
+from pomona.deploy.memories import recall
 from pomona.deploy.silo.owndata import scenario
 from pomona.deploy.silo.settings import SiloFile, importable
+from pomona.deploy.silo.terms import PIN, Pin
 from pomona.deploy.silo.watchdog import knock
 from pomona.deploy.trust import keys
 from pomona.deploy.trust.certs import LAST, private, valid, warning
@@ -94,15 +95,11 @@ def _silo(folder: Path) -> tuple[SiloFile, str]:
 def _agreement(folder: Path) -> tuple[Federation, str]:
     federation = Federation.load(folder / "federation.toml")
     now = federation.agreement
-    try:
-        pinned = json.loads((folder / "state" / "agreement.json").read_bytes()).get("agreement")
-    except FileNotFoundError:
-        pinned = None
-    except (OSError, ValueError, AttributeError):
-        raise StorageError(f"{folder / 'state' / 'agreement.json'} cannot be read; restore it from a backup") from None
-    if pinned not in {None, now}:
+    pinned = recall(Pin, folder / "state" / PIN)
+    if pinned and pinned.agreement != now:
         raise ProtocolError(
-            f"{folder / 'federation.toml'} says {now[:16]}, this silo began with {pinned[:16]}; put the old file back"
+            f"{folder / 'federation.toml'} says {now[:16]}, this silo began with {pinned.agreement[:16]}; put the old "
+            "file back"
         )
     return (
         federation,

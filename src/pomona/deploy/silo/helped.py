@@ -1,28 +1,49 @@
 """``pomona silo report``: what the federation did for this silo, computed here and for nobody else."""
 
-import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from pomona.bounds import Count, Number
 from pomona.config import Config
 from pomona.deploy.federation import Federation
+from pomona.deploy.memories import recall, remember
 from pomona.deploy.silo import history
 from pomona.deploy.silo.history import Visit
 from pomona.deploy.silo.owndata import scenario
 from pomona.deploy.silo.settings import SiloFile, importable
 from pomona.deploy.standing import Row
-from pomona.errors import DataError
+from pomona.deploy.wire import Loss
+from pomona.errors import DataError, StorageError
 from pomona.federation.durable import publish
 from pomona.federation.loop import Watcher
 from pomona.methods.separate import Separate
 from pomona.metrics.metric import LOSS, METRICS, Metric
 from pomona.record import writing
 from pomona.report.quantities import quantity
+from pomona.settings import Settings
 from pomona.simulate import simulate
 
 ALONE = "alone.json"
+
+
+class Judged(Settings):
+    """The last evaluation of a model."""
+
+    round: Number
+    samples: Count
+    loss: Loss | None
+    accuracy: Loss | None
+    value: Loss | None
+
+
+class Alone(Settings):
+    """What training alone reached, and for which run, metric and rounds."""
+
+    key: str
+    alone: Judged
 
 
 @dataclass(frozen=True)
@@ -160,21 +181,19 @@ def _alone(
     """What training alone reaches in as many rounds, computed once."""
     key = f"{federation.agreement}-{federation.config().metric}-{rounds}"
     path = folder / "state" / "node" / ALONE
-    try:
-        known = json.loads(path.read_bytes())
-        if known["key"] == key:
-            return dict(known["alone"])
-    except (OSError, ValueError, KeyError, TypeError):
-        pass
+    with suppress(StorageError):  # it is computed again
+        known = recall(Alone, path)
+        if known and known.key == key:
+            return known.alone.model_dump()
     lone = scenario(one, federation, Separate())
     lone = replace(lone, config=lone.config.model_copy(update={"rounds": max(1, rounds)}))
     result = simulate(lone, None, watch(lone.config))
     last = result.curve("personal", "trained")[-1]
-    alone = {"round": last.round, "samples": last.samples[0], "loss": last.loss[0], "accuracy": last.accuracy[0]}
-    alone["value"] = last.value[0]
+    first = (each[0] for each in (last.samples, last.loss, last.accuracy, last.value))
+    alone = Judged(**dict(zip(Judged.model_fields, (last.round, *first), strict=True)))
     with writing(path):
-        publish(path.parent, [json.dumps({"key": key, "alone": alone}).encode()], lambda _: ALONE)
-    return alone
+        remember(path, Alone(key=key, alone=alone))
+    return alone.model_dump()
 
 
 def _said(read: Callable[[float], str], value: float | None) -> str:

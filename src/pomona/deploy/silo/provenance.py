@@ -5,15 +5,20 @@ signed it. A silo takes the first such row, and no other one in its place.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from pomona.deploy.federation import Federation
-from pomona.deploy.silo.memory import recall, remember
-from pomona.deploy.trust.keys import certified
+from pydantic import Field, model_validator
+
+from pomona.bounds import Number, Place, Sha256
+from pomona.deploy.federation import Federation, SiloName
+from pomona.deploy.memories import recall, remember
+from pomona.deploy.trust import certs, keys
 from pomona.deploy.trust.signing import signed
-from pomona.deploy.wire import Introduction, Origin, Task, row_statement
+from pomona.deploy.wire import PLACES, Introduction, Origin, Task, Token, row_statement
 from pomona.errors import ProtocolError
+from pomona.settings import Settings
 
 
 def names(federation: Federation, task: Task) -> dict[int, str]:
@@ -22,25 +27,23 @@ def names(federation: Federation, task: Task) -> dict[int, str]:
     return {i.place: i.silo for i in task.introductions} | founders
 
 
-@dataclass
-class _Seen:
+class Seen(Settings):
     """What tasks have shown of others in one run.
 
     ``rounds``: of the last signed row by name, 0 for a member of round 1, which begins with a row that everybody can
     make. ``places``: the name of each newcomer's place. ``unsigned``: the one unsigned row of a newcomer, by name.
     """
 
-    run: str
-    rounds: dict[str, int] = field(default_factory=dict)
-    places: dict[str, str] = field(default_factory=dict)
-    unsigned: dict[str, str] = field(default_factory=dict)
+    run: Token | None = None
+    rounds: dict[SiloName, Number] = Field({}, max_length=PLACES)
+    places: dict[Place, SiloName] = Field({}, max_length=PLACES)
+    unsigned: dict[SiloName, Sha256] = Field({}, max_length=PLACES)
 
+    @model_validator(mode="before")
     @classmethod
-    def read(cls, path: Path, run: str) -> "_Seen":
-        told = recall(path) or {}
-        if not isinstance(told.get("rounds"), dict):  # as before places and unsigned rows were kept: rounds alone
-            return cls(run, told)
-        return cls(**told) if told["run"] == run else cls(run)
+    def _before(cls, told: Any) -> Any:
+        """Take rounds alone too, as they stood before places and unsigned rows were kept."""
+        return {"rounds": told} if isinstance(told, dict) and told and not told.keys() & {"run", "rounds"} else told
 
 
 @dataclass(frozen=True)
@@ -58,12 +61,12 @@ class Provenance:
     def require_introduced(self, task: Task) -> None:
         """Raise ProtocolError for a newcomer whom the authority has not certified, or with somebody else's place."""
         taken, founders = self._seen(task).places, len(self.federation.silo)
-        whose = {name: int(place) for place, name in taken.items()}
+        whose = {name: place for place, name in taken.items()}
         known = {silo.name for silo in self.federation.silo}
         for i in task.introductions:
             if i.silo in known or not founders <= i.place < self.federation.places:
                 raise ProtocolError(f"{i.silo} is introduced at place {i.place}, which is not free; ask the operator")
-            if taken.setdefault(str(i.place), i.silo) != i.silo or whose.setdefault(i.silo, i.place) != i.place:
+            if taken.setdefault(i.place, i.silo) != i.silo or whose.setdefault(i.silo, i.place) != i.place:
                 raise ProtocolError(f"{i.silo} is introduced at place {i.place}, unlike before; ask the operator")
             if not self.federation.insecure and not self._vouched(i):
                 raise ProtocolError(f"{i.silo} is introduced without the authority's word; ask the server's operator")
@@ -88,8 +91,9 @@ class Provenance:
             return
         peers, seen = names(self.federation, task), self._seen(task)
         if task.number == 1:
-            seen.rounds = {peers[i]: 0 for i, size in enumerate(task.sizes) if size and i in peers} | seen.rounds
-        seen.places |= {str(i.place): i.silo for i in task.introductions}
+            for member in (peers[i] for i, size in enumerate(task.sizes) if size and i in peers):
+                seen.rounds.setdefault(member, 0)
+        seen.places.update({i.place: i.silo for i in task.introductions})
         for key, tensor in relays.items():
             if key not in task.offers:
                 continue
@@ -102,7 +106,7 @@ class Provenance:
                     seen.rounds[peer] = origin.round
                 elif not _may_be_unsigned(peer, digest, initial(key, j) == rows[digest], seen):
                     raise ProtocolError(f"{key}: the row of {peer} is not signed by {peer}; ask the server's operator")
-        remember(self._path, vars(seen))
+        remember(self._path, seen)
 
     def _require_signed(
         self, task: Task, key: str, tensor: str, peer: str, origin: Origin, digest: str, last: int
@@ -123,21 +127,23 @@ class Provenance:
         path = self.folder / "keys" / "peers" / f"{peer}.pub"
         if not path.exists():
             raise ProtocolError(f"no public key of {peer} is known; put it at keys/peers/{peer}.pub")
-        return path.read_text()
+        return keys.public(path).decode()
 
     def _vouched(self, i: Introduction) -> bool:
-        authority = (self.folder / "certs" / "ca.crt").read_bytes()
-        return certified(authority, i.silo, i.key.encode(), bytes.fromhex(i.certificate))
+        authority = certs.content(self.folder / "certs" / "ca.crt")
+        return keys.certified(authority, i.silo, i.key.encode(), bytes.fromhex(i.certificate))
 
-    def _seen(self, task: Task) -> _Seen:
-        return _Seen.read(self._path, task.run)
+    def _seen(self, task: Task) -> Seen:
+        """What was seen in the task's run, for the caller to add to."""
+        known = recall(Seen, self._path) or Seen()
+        return known.model_copy(update={"run": task.run}) if known.run in {None, task.run} else Seen(run=task.run)
 
     @property
     def _path(self) -> Path:
         return self.folder / "state" / "seen.json"
 
 
-def _may_be_unsigned(peer: str, digest: str, initial: bool, seen: _Seen) -> bool:
+def _may_be_unsigned(peer: str, digest: str, initial: bool, seen: Seen) -> bool:
     """The run's own start of a silo that has never signed; or, of one that came later, one row and no other."""
     if seen.rounds.get(peer, 0) > 0:
         return False

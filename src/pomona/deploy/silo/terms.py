@@ -6,16 +6,25 @@ from the first hello on, run and place from the first task on.
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from pomona.bounds import Place, Sha256
 from pomona.deploy.federation import Federation
-from pomona.deploy.silo.memory import recall, remember
+from pomona.deploy.memories import recall, remember
 from pomona.deploy.silo.provenance import names
-from pomona.deploy.wire import Offer, Task
+from pomona.deploy.wire import Offer, Task, Token
 from pomona.errors import ProtocolError
+from pomona.settings import Settings
 
 PIN = "agreement.json"
 START_OVER = "if that is meant, remove state/agreement.json"
+
+
+class Pin(Settings):
+    """What is held fast: the agreement, and since the first task the run and this silo's place."""
+
+    agreement: Sha256
+    run: Token | None = None
+    place: Place | None = None
 
 
 @dataclass(frozen=True)
@@ -35,8 +44,8 @@ class Terms:
     def require_agreed(self, agreement: str, run: str) -> None:
         """Raise ProtocolError unless the server means what this silo has agreed to, and go on meaning it."""
         mine = self.federation.agreement
-        pinned = self._pinned() or self._pin(agreement=mine)
-        if mine != pinned.get("agreement"):
+        pinned = self._pinned() or self._pin(Pin(agreement=mine))
+        if mine != pinned.agreement:
             raise ProtocolError(
                 "federation.toml is no longer what this silo agreed to when it first started; restore it, or, if the "
                 "change is meant, remove state/agreement.json"
@@ -45,9 +54,9 @@ class Terms:
             raise ProtocolError(
                 "the server runs something else than this silo agreed to; compare federation.toml with the server's"
             )
-        if pinned.get("run", run) != run:
+        if pinned.run not in {None, run}:
             raise ProtocolError(
-                f"the server has begun another run ({run}) than the one that this silo works for ({pinned['run']}); "
+                f"the server has begun another run ({run}) than the one that this silo works for ({pinned.run}); "
                 f"{START_OVER}"
             )
 
@@ -73,17 +82,18 @@ class Terms:
 
     def hold(self, task: Task) -> None:
         """Hold fast whose run this is and which place is this silo's, durably."""
-        if (self._pinned() or {}).get("place") is None:
-            self._pin(agreement=self.federation.agreement, run=task.run, place=task.place)
+        known = self._pinned()
+        if known is None or known.place is None:
+            self._pin(Pin(agreement=self.federation.agreement, run=task.run, place=task.place))
 
     def _require_own(self, task: Task, samples: int) -> None:
         """The place is this silo's, and the server counts it as it is."""
         who = names(self.federation, task).get(task.place, "nobody")
         if who != self.silo:
             raise ProtocolError(f"a task for place {task.place}, which is {who}'s; this silo is {self.silo}")
-        mine = (self._pinned() or {}).get("place", task.place)
-        if mine != task.place:
-            raise ProtocolError(f"a task for place {task.place}, but this silo has place {mine}; {START_OVER}")
+        known = self._pinned()
+        if known and known.place not in {None, task.place}:
+            raise ProtocolError(f"a task for place {task.place}, but this silo has place {known.place}; {START_OVER}")
         if len(task.sizes) != self.federation.places:
             raise ProtocolError(f"a task with {len(task.sizes)} places, agreed are {self.federation.places}")
         if task.sizes[task.place] != samples:
@@ -105,9 +115,9 @@ class Terms:
         if strangers := sorted(set(others) - members):
             raise ProtocolError(f"{key}: a row for place {strangers[0]}, which is nobody's; ask the server's operator")
 
-    def _pinned(self) -> dict[str, Any] | None:
-        return recall(self.state / PIN)
+    def _pinned(self) -> Pin | None:
+        return recall(Pin, self.state / PIN)
 
-    def _pin(self, **said: Any) -> dict[str, Any]:
+    def _pin(self, said: Pin) -> Pin:
         remember(self.state / PIN, said)
         return said

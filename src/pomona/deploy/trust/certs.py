@@ -80,8 +80,15 @@ def _served(
 
 def expires(path: Path) -> datetime:
     """The last moment (UTC) at which a certificate file is valid. Raises ConfigError if it is none."""
+    return validity(content(path))
+
+
+def content(path: Path) -> bytes:
+    """A certificate file, which holds one (PEM). Raises ConfigError otherwise."""
     try:
-        return validity(path.read_bytes())
+        known = path.read_bytes()
+        validity(known)
+        return known
     except OSError as fault:
         raise ConfigError(f"{path}: cannot be read ({fault.strerror}); copy it from the kit again") from None
     except ValueError:

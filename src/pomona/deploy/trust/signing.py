@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ec import ECDSA, EllipticCurvePrivateKey, EllipticCurvePublicKey
 from cryptography.hazmat.primitives.hashes import SHA384
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
@@ -27,7 +27,7 @@ class Signer:
         if path:
             try:
                 key = load_ssh_private_key(path.read_bytes(), None)
-            except (OSError, ValueError):
+            except (OSError, ValueError, UnsupportedAlgorithm):
                 raise ConfigError(f"{path.name} cannot be read as a private key; copy it from the kit again") from None
             if not isinstance(key, EllipticCurvePrivateKey):
                 raise ConfigError(f"{path.name} is no EC key; copy it from the kit again")
@@ -45,7 +45,7 @@ def signed(public: str, kind: str, statement: Mapping[str, Any], signature: str)
         if not isinstance(key, EllipticCurvePublicKey):
             return False
         key.verify(bytes.fromhex(signature), _said(kind, statement), ECDSA(SHA384()))
-    except (InvalidSignature, ValueError):
+    except (InvalidSignature, ValueError, UnsupportedAlgorithm):
         return False
     return True
 

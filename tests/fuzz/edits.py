@@ -1,0 +1,231 @@
+"""Inputs that somebody has damaged or made up: from bytes, from the tree that a text holds, and from pydantic models."""
+
+import json
+import tomllib
+from collections.abc import Callable, Iterator
+from copy import deepcopy
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import tomli_w
+from hypothesis import strategies as st
+from pydantic import BaseModel
+
+Path_ = tuple[Any, ...]
+
+EXTREMES = [
+    None, True, False, -1, 0, 1, 2**31, 2**53, 2**63, 10**30, 10**400, -(10**400), 5e-324, 1e308, -1e308,
+    float("inf"), float("nan"), "", "0", "x" * 501, "/etc/passwd", "../../keys/silo.key", "module:function",
+    "[/red]", "<script>alert(1)</script>", "\x1b]0;x\x07\n", "\u202e", "\x00", "=1+1", "1e999", "9" * 5000, [], {}, [[]], {"": {}},
+]  # fmt: skip
+"""Values where code has been seen to break: ends of number types, foreign paths and markup, emptiness."""
+
+
+def nested(depth: int) -> Any:
+    """Lists in lists."""
+    value: Any = []
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+values = st.one_of(
+    st.sampled_from(EXTREMES),
+    st.builds(nested, st.sampled_from([10, 70, 400])),
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+        lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+        max_leaves=6,
+    ),
+)
+
+
+# From bytes.
+
+
+@st.composite
+def damages(draw: st.DrawFn) -> Callable[[bytes], bytes]:
+    """A function that damages bytes: bits that flip, an end that is cut or grows, a piece that is lost or overwritten."""
+    start, length = draw(st.floats(0, 1, exclude_max=True)), draw(st.integers(1, 40))
+    new, kind = draw(st.binary(min_size=1, max_size=40)), draw(st.integers(0, 5))
+
+    def damage(kept: bytes) -> bytes:
+        at = int(start * len(kept))
+        return (
+            kept[:at] + bytes([kept[at] ^ (1 << length % 8)]) + kept[at + 1 :] if kept else new,
+            kept[:at],
+            kept + new,
+            kept[:at] + kept[at + length :],
+            kept[:at] + new + kept[at + len(new) :],
+            kept[:at] + new + kept[at:],
+        )[kind]
+
+    return damage
+
+
+# From trees.
+
+
+def places(value: Any, path: Path_ = ()) -> Iterator[Path_]:
+    """Every position in a nested value, the whole apart."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, part in inner:
+        yield (*path, key)
+        yield from places(part, (*path, key))
+
+
+@st.composite
+def edits(draw: st.DrawFn, positions: list[Path_]) -> Callable[[Any], Any]:
+    """A function that changes a tree at one position: another value, none, two of them, another name, one from elsewhere."""
+    kind, value, name = draw(st.integers(0, 5)), draw(values), draw(st.text(max_size=6))
+    path, other = draw(st.sampled_from(positions)), draw(st.sampled_from(positions))
+
+    def edit(tree: Any) -> Any:
+        try:
+            holder = at(tree, path[:-1])
+            if kind == 1:
+                del holder[path[-1]]
+            elif kind == 2 and isinstance(holder, list):
+                holder.insert(path[-1], deepcopy(holder[path[-1]]))
+            elif kind == 3 and isinstance(holder, dict):
+                holder[name] = holder.pop(path[-1])
+            elif kind == 4:
+                holder[path[-1]] = deepcopy(at(tree, other))
+            else:
+                holder[path[-1]] = value
+        except (KeyError, IndexError, TypeError):
+            pass  # an edit before has taken the place away
+        return tree
+
+    return edit
+
+
+def at(tree: Any, path: Path_) -> Any:
+    """What is at a position."""
+    for key in path:
+        tree = tree[key]
+    return tree
+
+
+@dataclass(frozen=True)
+class Form:
+    """How a tree is written."""
+
+    read: Callable[[str], Any]
+    write: Callable[[Any], str]
+
+
+def _lines(tree: list[Any]) -> str:
+    return "".join(json.dumps(line) + "\n" for line in tree)
+
+
+JSON = Form(json.loads, json.dumps)
+LINES = Form(lambda text: [json.loads(line) for line in text.splitlines()], _lines)
+TOML = Form(tomllib.loads, tomli_w.dumps)
+
+
+@dataclass(frozen=True)
+class Valid:
+    """A valid input that others are made from; ``form`` where it is the text of a tree."""
+
+    data: bytes
+    form: Form | None = None
+
+    @cached_property
+    def tree(self) -> Any:
+        """What it says."""
+        assert self.form
+        return self.form.read(self.data.decode())
+
+    @cached_property
+    def positions(self) -> list[Path_]:
+        """All of the tree's."""
+        return list(places(self.tree))
+
+
+def damaged(valid: Valid) -> st.SearchStrategy[bytes]:
+    """The input with one to three damages to its bytes."""
+    return st.lists(damages(), min_size=1, max_size=3).map(lambda each: _all(each, valid.data))
+
+
+def edited(valid: Valid) -> st.SearchStrategy[bytes]:
+    """The input's tree with one to three edits, written again; as it is where no text can say it."""
+
+    def written(each: list[Callable[[Any], Any]]) -> bytes:
+        assert valid.form
+        try:
+            return valid.form.write(_all(each, deepcopy(valid.tree))).encode()
+        except (TypeError, ValueError, AttributeError, RecursionError):
+            return valid.data
+
+    return st.lists(edits(valid.positions), min_size=1, max_size=3).map(written)
+
+
+def inputs(valid: Valid) -> st.SearchStrategy[bytes]:
+    """Both, and pure noise."""
+    known = damaged(valid) if valid.form is None else st.one_of(edited(valid), edited(valid), damaged(valid))
+    return st.one_of(known, known, known, st.binary(max_size=60))
+
+
+def _all(each: list[Callable[[Any], Any]], value: Any) -> Any:
+    for change in each:
+        value = change(value)
+    return value
+
+
+# From models.
+
+
+def said(kind: type[BaseModel]) -> st.SearchStrategy[dict[str, Any]]:
+    """Bodies that a model reads, from its JSON schema; and with keys of mappings that it may refuse."""
+    schema = kind.model_json_schema()
+    return _of(schema, schema.get("$defs", {}))
+
+
+def _of(schema: dict[str, Any], known: dict[str, Any]) -> st.SearchStrategy[Any]:
+    """What fits a schema of the words that pydantic uses."""
+    match schema:
+        case {"$ref": str(name)}:
+            return _of(known[name.rpartition("/")[2]], known)
+        case {"anyOf": list(each)}:
+            return st.one_of([_of(one, known) for one in each])
+        case {"const": value}:
+            return st.just(value)
+        case {"enum": list(each)}:
+            return st.sampled_from(each)
+        case {"type": "null"}:
+            return st.none()
+        case {"type": "boolean"}:
+            return st.booleans()
+        case {"type": "integer"}:
+            most = schema.get("maximum", schema.get("exclusiveMaximum", 2**63) - 1)
+            return st.integers(schema.get("minimum", -(2**63)), most)
+        case {"type": "number"}:
+            least, most = schema.get("minimum"), schema.get("maximum")
+            return st.floats(least, most, allow_nan=False, allow_infinity=False)
+        case {"type": "string", "pattern": str(pattern)}:
+            text = st.from_regex(pattern, fullmatch=True)
+            return text.filter(lambda t: len(t) <= schema.get("maxLength", len(t)))
+        case {"type": "string"}:
+            return st.text(min_size=schema.get("minLength", 0), max_size=min(20, schema.get("maxLength", 20)))
+        case {"type": "array"}:
+            return st.lists(_of(schema["items"], known), max_size=min(3, schema.get("maxItems", 3)))
+        case {"type": "object", "properties": dict(fields)}:
+            return st.fixed_dictionaries({name: _of(part, known) for name, part in fields.items()})
+        case {"type": "object"}:
+            names = st.sampled_from(["0", "1", "2", "6", "core", "model"])
+            return st.dictionaries(names, _of(schema.get("additionalProperties", {}), known), max_size=3)
+    return values
+
+
+def messages(kind: type[BaseModel], valid: Valid) -> st.SearchStrategy[bytes]:
+    """Bodies of a kind: made up whole, a valid one with one field from such a one, and whatever ``inputs`` makes."""
+    made = said(kind)
+    whole = made.map(lambda body: json.dumps(body).encode())
+    swapped = st.builds(
+        lambda body, field: json.dumps({**valid.tree, field: body.get(field)}).encode(),
+        made,
+        st.sampled_from(sorted(kind.model_fields)),
+    )
+    return st.one_of(whole, swapped, inputs(valid))

@@ -1,0 +1,389 @@
+"""Files of a server's kit, a silo's kit, a run, a bench and a ledger, read by the commands that read them."""
+
+import json
+import shutil
+from functools import partial
+
+import tomli_w
+from edits import JSON, LINES, TOML, Valid, inputs
+from hypothesis import strategies as st
+from messages import Mailbox
+from targets import TARGETS, Target, target
+from worlds import PRIVATE, SMALL, SUITE
+
+import pomona
+from pomona import compare, load
+from pomona.bench import load as load_bench
+from pomona.bench.suite import read_suite
+from pomona.cli import app
+from pomona.cli.words import config_of
+from pomona.deploy.audit import Audit
+from pomona.deploy.server.coordinate import coordinate
+from pomona.deploy.server.roster import admit, dismiss, members
+from pomona.deploy.silo.tasks import Silo
+from pomona.deploy.wire import Task, read
+from pomona.federation.checkpoint import newest
+from pomona.federation.tensorfile import digest
+from pomona.partition.partition import Partition
+from pomona.privacy.ledger import Ledger
+from pomona.privacy.settings import Privacy
+from pomona.privacy.vault import Vault
+from pomona.report.numbers import runs
+from pomona.report.page import render
+
+
+def command(*words):
+    """A command of the command line in this process."""
+    try:
+        app([str(word) for word in words], exit_on_error=False, print_error=False)
+    except SystemExit as end:
+        if end.code:
+            raise
+
+
+def file(world, of, name, path, form, act):
+    """An attack on one file of a folder: its inputs, and what reads the folder with it."""
+    anew = world.copy(of, name)
+    folder = anew()
+    (found,) = folder.glob(path)
+    relative = found.relative_to(folder)
+
+    def written(data):
+        folder = anew()
+        (folder / relative).write_bytes(data)
+        return act(folder)
+
+    return inputs(Valid(found.read_bytes(), form)), written
+
+
+# A server's kit.
+
+
+def shown_by_server(folder):
+    command("server", "status", "--folder", folder)
+    command("server", "audit", "--folder", folder)
+    command("server", "audit", "--verify", "--folder", folder)
+
+
+def run_by_server(folder):
+    """As far as a server goes to which nobody comes."""
+    coordinate(folder, Deaf(None), pause=0.0)
+
+
+class Deaf(Mailbox):
+    """A post without nodes."""
+
+    def online(self):
+        return frozenset()
+
+
+def changed_by_server(folder):
+    members(folder)
+    dismiss(folder, "silo-1")
+
+
+SERVER = {
+    "run/roster.json": JSON, "run/live.json": JSON, "run/status.json": JSON, "run/audit.jsonl": LINES,
+    "federation.toml": TOML, "certs/server.crt": None,
+}  # fmt: skip
+RUNNING = {
+    "run/run.json": JSON, "run/events.jsonl": LINES, "run/config.toml": TOML, "run/roster.json": JSON,
+    "run/audit.jsonl": LINES, "run/checkpoints/*2-*": None, "federation.toml": TOML,
+}  # fmt: skip
+
+
+def of_server(what, path, form, act, world):
+    return file(world, world.federation.server, f"{what}-{path.replace('/', '-').strip('*')}", path, form, act)
+
+
+TARGETS += [
+    Target(f"{path} of a server, shown", 40, partial(of_server, "shown", path, form, shown_by_server))
+    for path, form in SERVER.items()
+]
+TARGETS += [
+    Target(f"{path} of a server, gone on with", 15, partial(of_server, "gone-on", path, form, run_by_server))
+    for path, form in RUNNING.items()
+]
+TARGETS += [
+    Target("roster.json of a server, changed", 60, partial(of_server, "changed", "run/roster.json", JSON, changed_by_server))
+]  # fmt: skip
+
+
+@target("key of a newcomer, admitted by a server", 60)
+def newcomer(world):
+    anew = world.copy(world.federation.server, "admits")
+    valid = (anew() / "keys" / "silo-0.pub").read_bytes()
+
+    def act(data):
+        folder = anew()
+        key, signature = data[:-20], data[-20:]
+        (folder / "late.pub").write_bytes(key)
+        (folder / "late.pub.sig").write_bytes(signature)
+        admit(folder, "late", folder / "late.pub")
+
+    return inputs(Valid(valid + b"s" * 20)), act
+
+
+# A silo's kit.
+
+STATE = {
+    "state/agreement.json": JSON, "state/asked.json": JSON, "state/seen.json": JSON, "state/rounds.jsonl": LINES,
+    "state/audit.jsonl": LINES, "state/checkpoints/*1-*": None,
+}  # fmt: skip
+KIT = {
+    "silo.toml": TOML, "federation.toml": TOML, "keys/silo.key": None, "keys/peers/silo-0.pub": None, "certs/ca.crt": None,
+}  # fmt: skip
+
+
+def of_silo(path, form, exact, world):
+    """A kit in which one file is damaged, asked for the second round."""
+    world.federation  # noqa: B018
+    asked = world.said["second"].asked
+    task, right = read(Task, asked.body), world.said["second"].answered.enclosed["uplink"]
+    kit = world.folder / f"kit-{path.replace('/', '-').strip('*')}"
+    shutil.copytree(world.kit, kit)
+    shutil.rmtree(kit / "state")
+    shutil.copytree(world.said["first"].state, kit / "state")
+
+    def act(folder):
+        answer, uplink = Silo(folder).answer(task, asked.enclosed)
+        assert not exact or uplink == right or answer.missing
+
+    return file(world, kit, f"silo-{path.replace('/', '-').strip('*')}", path, form, act)
+
+
+TARGETS += [
+    Target(f"{path} of a silo that is asked", 30, partial(of_silo, path, form, exact))
+    for files, exact in ((STATE, True), (KIT, False))
+    for path, form in files.items()
+]
+
+
+def looked_at(world, path, form):
+    """A kit in which one file is damaged, looked at by its owner."""
+    kit = world.folder / f"looked-at-{path.replace('/', '-')}"
+    shutil.copytree(world.kit, kit)
+    command("silo", "report", "--folder", kit)  # trains alone, once
+    (kit / "state" / "node" / "node.json").write_text('{"state": "connected", "since": "2026-01-01", "restarts": 1}')
+
+    def act(folder):
+        command("silo", "status", "--folder", folder)
+        command("silo", "report", "--folder", folder)
+
+    return file(world, kit, f"looks-{path.replace('/', '-')}", path, form, act)
+
+
+LOOKED = {
+    "state/rounds.jsonl": LINES, "state/node/node.json": JSON, "state/node/alone.json": JSON, "silo.toml": TOML,
+    "federation.toml": TOML,
+}  # fmt: skip
+TARGETS += [
+    Target(f"{path} of a silo, shown", 40, lambda world, path=path, form=form: looked_at(world, path, form))
+    for path, form in LOOKED.items()
+]
+
+
+@target("audit.jsonl, written on", 60)
+def audit(world):
+    def act(folder):
+        with Audit(folder / "audit.jsonl") as log:
+            log.write("note", text="on")
+
+    return file(world, world.federation.server / "run", "audit", "audit.jsonl", LINES, act)
+
+
+# A run.
+
+RUN = {
+    "events.jsonl": LINES, "config.toml": TOML, "partition.json": JSON, "status.json": JSON, "summary.json": JSON,
+    "predictions.npz": None,
+}  # fmt: skip
+
+
+def paged(folder):
+    """All that a page says, but for the pictures, which are drawn from the same numbers."""
+    render(runs([load(folder)]), [], None)
+
+
+def of_run(path, form, acts, world):
+    """A run whose files' hashes nobody knows, as of one that is going on."""
+    plain = world.folder / f"run-{acts.__name__}-{path}"
+    shutil.copytree(world.run, plain, ignore=shutil.ignore_patterns("models", "checkpoints"))
+    if path != "status.json":
+        (plain / "status.json").unlink()
+    return file(world, plain, f"{acts.__name__}-{path}", path, form, acts)
+
+
+def compared(folder):
+    command("compare", folder, folder.with_name("run"))
+
+
+def reported(folder):
+    """With pictures, beside a run that is whole."""
+    command("report", folder, folder.with_name("run"), "--out", folder / "page")
+
+
+TARGETS += [Target(f"{path} of a run, on a page", 30, partial(of_run, path, form, paged)) for path, form in RUN.items()]
+TARGETS += [
+    Target(f"{path} of a run, compared", 60, partial(of_run, path, RUN[path], compared))
+    for path in ("events.jsonl", "config.toml", "status.json")
+]
+TARGETS += [Target("events.jsonl of a run, drawn", 2, partial(of_run, "events.jsonl", LINES, reported))]
+
+CUT = {
+    "events.jsonl": LINES, "config.toml": TOML, "partition.json": JSON, "status.json": JSON, "checkpoints/*1-*": None,
+    ".lock": JSON,
+}  # fmt: skip
+
+
+def of_cut(path, form, world):
+    """A run that was cut short, gone on with: refused, or its end is that of a run that nothing happened to."""
+    right = {p.name: p.read_bytes() for p in (world.run / "models").iterdir()}
+
+    def act(folder):
+        pomona.run(pomona.config.resolve(SMALL), folder, resume=True)
+        assert {p.name: p.read_bytes() for p in (folder / "models").iterdir()} == right
+
+    return file(world, world.cut, f"cut-{path.replace('/', '-').strip('*')}", path, form, act)
+
+
+TARGETS += [Target(f"{path} of a run, gone on with", 12, partial(of_cut, path, form)) for path, form in CUT.items()]
+
+
+def of_finished(path, world):
+    """A finished run of which a byte is another one, and its status knows the hashes: refused, or nothing is other."""
+    return file(world, world.run, f"finished-{path.replace('/', '-').strip('*')}", path, None, load)
+
+
+TARGETS += [
+    Target(f"{path} of a finished run, damaged", 60, partial(of_finished, path))
+    for path in ("events.jsonl", "config.toml", "status.json")
+]
+
+
+@target("checkpoint, sealed under its own hash", 100)
+def checkpoint(world):
+    """Whoever writes a checkpoint can name it right."""
+    import hashlib
+
+    folder = world.folder / "sealed"
+    (path,) = (world.cut / "checkpoints").glob("*1-*")
+
+    def act(data):
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        (folder / f"round-000001-{hashlib.sha256(data).hexdigest()}.safetensors").write_bytes(data)
+        found, _ = newest(folder)
+        digest(dict(found.tensors))
+
+    return inputs(Valid(path.read_bytes())), act
+
+
+@target("partition.json, taken for a run", 80)
+def partition(world):
+    return file(
+        world, world.run, "partition", "partition.json", JSON, lambda f: Partition.load(f / "partition.json") and None
+    )
+
+
+# Settings.
+
+
+def settings_of(tree, read_it, world, name):
+    """An attack on a TOML file that a person wrote."""
+    path = world.folder / f"{name}.toml"
+
+    def act(data):
+        path.write_bytes(data)
+        read_it(path)
+
+    return inputs(Valid(tomli_w.dumps(tree).encode(), TOML)), act
+
+
+@target("settings of a run", 200)
+def run_settings(world):
+    tree = {**SMALL, "method": {"name": "apple", "mu": 0.1}, "privacy": PRIVATE}
+    return settings_of(tree, lambda path: config_of([str(path)]) and None, world, "settings")
+
+
+@target("words of a command line", 150)
+def words(world):
+    keys = st.sampled_from(
+        ["lr", "method", "method.mu", "data.path", "partition", "model.hidden", "rounds", "x", "privacy"]
+    )
+    word = st.builds(lambda k, v: f"{k}={v}", keys, st.text(max_size=20))
+    return word.map(
+        lambda w: w.encode(errors="replace")
+    ), lambda data: config_of([data.decode(errors="replace")]) and None
+
+
+@target("suite of a bench", 150)
+def suite(world):
+    def act(path):
+        found = read_suite(path)
+        for scenario, method in found.pairs("full"):
+            found.space("full", method)
+            found.config("full", scenario, method, {}, 0)
+
+    return settings_of(SUITE, act, world, "suite")
+
+
+# A bench.
+
+
+def tabled(folder):
+    made = load_bench(folder)
+    assert made.counts is not None
+    assert made.failures is not None
+    assert made.rows is not None
+
+
+def of_bench(path, act, world):
+    return file(world, world.bench, f"{act.__name__}-{path}", path, JSON, act)
+
+
+def bench_page(folder):
+    compare.write(load_bench(folder), folder / "page")
+
+
+# What is spent.
+
+
+@target("ledger.jsonl of a client", 80)
+def ledger(world):
+    def act(folder):
+        Ledger.open(folder / "dp" / "client-00" / "ledger.jsonl").position()
+
+    path = "dp/client-00/ledger.jsonl"
+    return file(world, world.private / "private", "ledger", path, LINES, act)
+
+
+@target("key of a client's noise", 60)
+def key(world):
+    def act(folder):
+        (folder / "dp" / "client-00" / "key").chmod(0o600)
+        Vault.open(folder / "dp", 0, Privacy(**PRIVATE))
+
+    return file(world, world.private / "private", "noise", "dp/client-00/key", None, act)
+
+
+@target("figures/index.json of a page", 60)
+def index(world):
+    from pomona.report.folder import listed
+
+    def act(data):
+        folder = world.folder / "figures"
+        folder.mkdir(exist_ok=True)
+        (folder / "index.json").write_bytes(data)
+        assert all("/" not in name for name in listed(folder))
+        json.loads(data)
+
+    return inputs(Valid(b'{"curves.svg": "Curves"}', JSON)), lambda data: _refusing(act, data)
+
+
+def _refusing(act, data):
+    """A reader that takes nothing from what is no JSON."""
+    try:
+        return act(data)
+    except (ValueError, RecursionError):
+        return "absent"

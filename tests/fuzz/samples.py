@@ -1,0 +1,166 @@
+"""Data and models that somebody has sent: read as training data, and by ``pomona predict``."""
+
+import gzip
+import io
+import json
+import struct
+from functools import partial
+
+import numpy as np
+from edits import JSON, Valid, damaged, edited, inputs
+from hypothesis import strategies as st
+from PIL import Image
+from targets import TARGETS, Target, target
+
+from personal.crafted import craft, good, tree
+from pomona.data import DataSettings, read
+from pomona.personal import PersonalModel
+from pomona.personal.inputs import read as read_inputs
+
+ROWS = np.array([[3.0, 5.0], [-1.0, 40.0]], np.float32)
+
+
+def archive(**arrays):
+    content = io.BytesIO()
+    np.savez_compressed(content, **arrays)
+    return content.getvalue()
+
+
+def picture(kind):
+    content = io.BytesIO()
+    Image.fromarray(np.arange(64, dtype=np.uint8).reshape(8, 8)).save(content, kind)
+    return content.getvalue()
+
+
+def idx(array):
+    return bytes([0, 0, 8, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape) + array.tobytes()
+
+
+TABLE = b"age,dose,site,sick\n" + b"".join(
+    b"%d,%d.5,%s,%d\n" % (i, i, b"AB"[i % 2 : i % 2 + 1], i % 2) for i in range(12)
+)
+TEXTS = b"sick,body,title\n" + b'0,"up, and ""down""",first\n1,down,second\n' * 4
+X, Y = np.arange(96, dtype=np.float32).reshape(24, 4), np.arange(24) % 3
+CSV = {"name": "csv", "label_column": "sick", "client_column": "site"}
+FILES = {
+    "table.csv": (TABLE, CSV),
+    "table.csv, without a header": (TABLE.partition(b"\n")[2], {"name": "csv", "label_column": -1, "client_column": 2}),
+    "texts.csv": (TEXTS, {"name": "csv-text", "label_column": "sick", "text_columns": ("body", "title")}),
+    "table.npz": (archive(x=X, y=Y, x_test=X[:6], y_test=Y[:6]), {"name": "npz"}),
+    "targets.npz": (archive(x=X, y=X[:, :2]), {"name": "npz", "targets": "regression"}),
+    "flags.npz": (archive(x=X, y=(X[:, :2] % 2).astype(int)), {"name": "npz", "targets": "multilabel"}),
+    "images.npz": (archive(x=np.zeros((24, 8, 8, 1), np.uint8), y=Y), {"name": "npz"}),
+    "medical.npz": (
+        archive(**{f"{p}_{k}": a for p in ("train", "val", "test") for k, a in (("images", np.zeros((6, 28, 28), np.uint8)), ("labels", Y[:6, None] % 2))}),
+        {"name": "pneumoniamnist"},
+    ),
+}  # fmt: skip
+
+
+def as_data(name, world):
+    """One file of own data."""
+    data, known = FILES[name]
+    folder = world.folder / "data" / name
+    folder.mkdir(parents=True)
+    path = folder / {"medical.npz": "pneumoniamnist.npz"}.get(name, name.partition(",")[0])
+
+    def act(data):
+        path.write_bytes(data)
+        found = read(DataSettings(**known, path=path))
+        assert len(found.x) == len(found.y)
+
+    return inputs(Valid(data)), act
+
+
+TARGETS += [Target(f"{name}, read for training", 60, partial(as_data, name)) for name in FILES]
+
+
+def part_of(parts, which, known, world):
+    """One file among several of own data."""
+    folder = world.folder / "data" / which.replace("/", "-")
+
+    def act(data):
+        for name, content in {**parts, which: data}.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes(content)
+        found = read(DataSettings(path=folder, **known))
+        assert len(found.x) == len(found.y)
+
+    return inputs(Valid(parts[which])), act
+
+
+IMAGES, LABELS = np.zeros((6, 5, 5), np.uint8), (np.arange(6) % 10).astype(np.uint8)
+IDX = {"train-images-idx3-ubyte": idx(IMAGES), "train-labels-idx1-ubyte": idx(LABELS)}
+IDX |= {
+    "t10k-images-idx3-ubyte.gz": gzip.compress(idx(IMAGES)),
+    "t10k-labels-idx1-ubyte.gz": gzip.compress(idx(LABELS)),
+}
+CLASSES = {f"{c}/{i}.png": picture("png") for c in "ab" for i in range(3)} | {
+    "b/3.jpg": picture("jpeg"),
+    "a/3.gif": picture("gif"),
+}
+CLIENTS = {"one.csv": TABLE, "two.csv": TABLE}
+TARGETS += [
+    Target(f"{which}, read for training", 60, partial(part_of, parts, which, known))
+    for parts, known, names in (
+        (IDX, {"name": "idx"}, IDX),
+        (CLASSES, {"name": "folder"}, ("a/0.png", "b/3.jpg", "a/3.gif")),
+    )
+    for which in names
+]
+
+
+# Models and what they are asked.
+
+
+@target("model file, asked by predict", 80)
+def model(world):
+    path = good(world.folder / "model.safetensors")
+    before, content = PersonalModel.load(path).predict(ROWS), path.read_bytes()
+
+    def act(data):
+        path.write_bytes(data)
+        assert PersonalModel.load(path).predict(ROWS) == before
+
+    return inputs(Valid(content)), act
+
+
+@target("model file, well sealed, asked by predict", 120)
+def sealed(world):
+    path = world.folder / "sealed.safetensors"
+
+    def act(data):
+        try:
+            craft(path, json.loads(data))
+        except (ValueError, UnicodeError, RecursionError, TypeError, AttributeError):
+            return "absent"  # nobody can seal what is no JSON object
+        answers = PersonalModel.load(path).predict(ROWS)
+        assert len(answers) == len(ROWS)
+        json.dumps(answers, allow_nan=False)
+        return "taken"
+
+    return edited(Valid(json.dumps(tree()).encode(), JSON)), act
+
+
+ASKED = {
+    "rows.csv": b"age,site,dose\n3,Ulm,5\n30,Aue,0.5\n",
+    "rows.npz": archive(x=ROWS),
+    "image.png": picture("png"),
+    "rows.txt": "up and down\nÄrger\n".encode(),
+}
+
+
+def asked(name, world):
+    """A file that a model of tables is asked about; an image is none of its samples."""
+    folder = world.folder / "asked" / name
+    folder.mkdir(parents=True)
+    one = PersonalModel.load(good(folder / "model"))
+
+    def act(data):
+        (folder / name).write_bytes(data)
+        json.dumps(one.predict(read_inputs(folder / name, one.about).x), allow_nan=False)
+
+    return st.one_of(damaged(Valid(ASKED[name])), inputs(Valid(ASKED[name]))), act
+
+
+TARGETS += [Target(f"{name}, asked of a model", 50, partial(asked, name)) for name in ASKED]

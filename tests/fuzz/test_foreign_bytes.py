@@ -1,0 +1,90 @@
+"""A fuzzer over all that others make and Pomona reads: a named error of one line, "absent", or what the checks allow.
+
+The gate takes a fixed set of inputs; ``make fuzz`` takes new ones for as long as asked, and keeps those that break.
+"""
+
+import hashlib
+import os
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import messages  # noqa: F401 - fills TARGETS, as do the others
+import pytest
+import records  # noqa: F401
+import samples  # noqa: F401
+from guard import outcome
+from hypothesis import HealthCheck, Phase, given, settings
+from targets import TARGETS
+from worlds import World
+
+FOUND = Path(".hypothesis") / "found"
+CHECKS = list(HealthCheck)
+
+
+@pytest.fixture(scope="session")
+def foreign(tmp_path_factory):
+    return World(tmp_path_factory.mktemp("fuzz"))
+
+
+@pytest.fixture
+def attack(request, foreign):
+    """The target's inputs, and what comes of one."""
+    inputs, act = request.param.attack(foreign)
+    return inputs, lambda data: outcome(act, data, foreign.outside)
+
+
+every = pytest.mark.parametrize("attack", TARGETS, ids=lambda target: target.name, indirect=True)
+"""The targets."""
+
+
+def attacked(attack, counts, **options):
+    """A hypothesis test of a target, which counts what came of its inputs."""
+    inputs, came_of = attack
+
+    @settings(deadline=None, suppress_health_check=CHECKS, **options)
+    @given(inputs)
+    def test(data):
+        try:
+            counts[came_of(data)] += 1
+        except BaseException:
+            counts["a fault"] += 1
+            counts.found = data  # the last one is the smallest
+            raise
+
+    return test
+
+
+class Counts(Counter):
+    """Inputs by what came of them."""
+
+    found = b""
+
+
+@every
+def test_some_inputs(attack, request):
+    counts = Counts()
+    target = request.node.callspec.params["attack"]
+    attacked(attack, counts, max_examples=target.examples, derandomize=True, database=None)()
+
+
+@pytest.mark.fuzz
+@every
+def test_inputs_for_as_long_as_asked(attack, request, capsys):
+    """Each target has its share of the minutes; a broken one keeps its smallest input in ``.hypothesis/found``."""
+    counts, share = Counts(), 60 * float(os.environ.get("MINUTES", "60")) / len(TARGETS)
+    until, phases = time.monotonic() + share, (Phase.generate, Phase.shrink)
+    name = request.node.callspec.params["attack"].name
+    try:
+        while time.monotonic() < until:
+            attacked(attack, counts, max_examples=50, database=None, phases=phases)()
+    except BaseException:
+        FOUND.mkdir(parents=True, exist_ok=True)
+        file = FOUND / f"{name.replace(' ', '-').replace('/', '-')}-{hashlib.sha256(counts.found).hexdigest()[:8]}"
+        file.write_bytes(counts.found)
+        raise
+    finally:
+        with capsys.disabled():
+            told = ", ".join(f"{n} {k}" for k, n in sorted(counts.items()))
+            sys.stdout.write(f"\n{name}: {counts.total()} inputs, {told}\n")
