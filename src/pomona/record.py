@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,8 +24,12 @@ from safetensors import SafetensorError
 
 from pomona.errors import CheckpointError, DivergedError, LockedError, StorageError
 from pomona.metrics.metric import METRICS, Metric
+from pomona.modelfolder import ModelFolder
 from pomona.predictions import Answers, read, save
 from pomona.views import write_views
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 EVENTS = "events.jsonl"
 
@@ -113,9 +117,9 @@ class RoundRow:
     refused: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Result:
-    """A run, in plain lists and NumPy arrays.
+    """A run, in plain lists and NumPy arrays; its ``repr`` is three lines, in a notebook it is a table.
 
     Attributes:
         config: the resolved settings.
@@ -128,6 +132,8 @@ class Result:
         unseen: evaluations of clients that were never trained with, one a client, model and split.
         folder: where the record lies, None when it was not kept.
         answers: what ``predictions`` says, by client, while the record is in memory.
+        models: by client, the tensors by name of the model that it is judged by; read from the folder when asked for,
+            where there is one. A client that never took part has none.
     """
 
     config: dict[str, Any]
@@ -138,7 +144,30 @@ class Result:
     summary: dict[str, Any]
     folder: Path | None = None
     unseen: list[Evaluation] = field(default_factory=list)
-    answers: Mapping[int, Answers] = field(default_factory=dict, repr=False, compare=False)
+    answers: Mapping[int, Answers] = field(default_factory=dict, compare=False)
+    models: Mapping[int, Mapping[str, "Tensor"]] = field(default_factory=dict, compare=False)
+
+    def __repr__(self) -> str:
+        from pomona.notebook import text
+
+        return text(self)
+
+    def _repr_html_(self) -> str:
+        from pomona.notebook import html
+
+        return html(self)
+
+    def columns(self) -> dict[str, list[Any]]:
+        """What ``clients.csv`` holds, by column: a row for each client in each evaluation."""
+        from pomona.notebook import columns
+
+        return columns(self)
+
+    def to_frame(self) -> Any:
+        """``columns`` as a pandas DataFrame. Raises PomonaError where pandas is not installed."""
+        from pomona.notebook import frame
+
+        return frame(self)
 
     @property
     def name(self) -> str:
@@ -171,7 +200,8 @@ def gather(
     events: Iterator[dict[str, Any]] | list[dict[str, Any]], config: dict[str, Any], folder: Path | None
 ) -> Result:
     """The Result of a list of events."""
-    result = Result(config, {}, [], [], [], {}, folder)
+    models = ModelFolder(folder / "models") if folder else {}
+    result = Result(config, {}, [], [], [], {}, folder, models=models)
     for event in events:
         body = {k: v for k, v in event.items() if k not in ("event", "time")}
         row: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in body.items()}

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from safetensors.torch import save_file
+from torch import Tensor
 
 from pomona import personal
 from pomona.config import Config
@@ -269,9 +270,12 @@ def _train(scenario: Scenario, record: Record, watcher: Watcher, commits: Commit
         attendance = Planned(config.membership, roster)
         parts = (config, method.server, attendance, scenario.initial, transport, record, watcher, commits)
         Loop(*parts, metric=metric).run()
+        models: dict[int, Mapping[str, Tensor]] = {}
         if out:
             with writing(out):
                 save_models(out, transport, scenario, method.card.headline)
+        else:
+            models = held_models(transport, config.clients, method.card.headline)
         answers = transport.collect(partial(Clients.answers, of=method.card.headline), everybody)
         record.answers({i: own for i, own in enumerate(answers) if own is not None})
         for metrics in transport.collect(Clients.metrics, everybody):
@@ -285,7 +289,8 @@ def _train(scenario: Scenario, record: Record, watcher: Watcher, commits: Commit
     result = gather(record.events, record.config, None)
     figures = {**summarise(result, perf_counter() - began), "state_files_bytes": filed}
     record.event("end", time=time(), summary={**figures, **privacy(config, spent)})
-    return record.close()
+    made = record.close()
+    return made if out else replace(made, models=models)
 
 
 def privacy(config: Config, spent: Sequence[float] | None) -> dict[str, Any]:
@@ -323,6 +328,14 @@ def _settings(scenario: Scenario, out: Path) -> None:
     with writing(out):
         publish(out, [scenario.config.toml().encode()], lambda _: "config.toml")
         publish(out, [scenario.partition.text().encode()], lambda _: "partition.json")
+
+
+def held_models(
+    transport: Inline | Workers, clients: int, headline: tuple[str, str]
+) -> dict[int, Mapping[str, Tensor]]:
+    """The model that each client is judged by, of those that have one."""
+    each = (transport.collect(Clients.models, [i])[0] for i in range(clients))
+    return {i: {k: t.cpu().clone() for k, t in m[headline].items()} for i, m in enumerate(each) if headline in m}
 
 
 def save_models(folder: Path, transport: Inline | Workers, scenario: Scenario, headline: tuple[str, str]) -> None:

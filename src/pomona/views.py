@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def write_views(result: "Result", folder: Path) -> None:
     """Write them. Raises OSError."""
     (folder / "rounds.csv").write_text(csv_text([*_round_rows(result)]), encoding="utf-8")
-    (folder / "clients.csv").write_text(csv_text([*_client_rows(result)]), encoding="utf-8")
+    (folder / "clients.csv").write_text(csv_text([*client_rows(result)]), encoding="utf-8")
     (folder / "summary.json").write_text(json.dumps(result.summary, indent=2) + "\n", encoding="utf-8")
 
 
@@ -43,7 +43,8 @@ def _round_rows(result: "Result") -> Iterator[dict[str, Any]]:
         }
 
 
-def _client_rows(result: "Result") -> Iterator[dict[str, Any]]:
+def client_rows(result: "Result") -> Iterator[dict[str, Any]]:
+    """A row for each client in each evaluation, those of unseen clients last."""
     names = result.about["clients"]
     unseen = {c for e in result.unseen for c in e.clients}
     traffic = {

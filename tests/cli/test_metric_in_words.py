@@ -1,12 +1,13 @@
 """What people read of a run whose metric is not accuracy: progress, closing lines, tables, scalars."""
 
+from dataclasses import replace
 from io import StringIO
 
 import pytest
 from rich.console import Console
-from rich.progress import Progress
 
-from pomona.cli.training import Bar, closing
+from pomona.cli.progress import Standing
+from pomona.cli.training import closing
 from pomona.cli.words import standing
 from pomona.config import Config
 from pomona.metrics.outcome import diverging, summarise
@@ -95,10 +96,15 @@ def test_runs_that_differ_in_their_loss_say_so():
 
 
 def test_the_progress_line_shows_the_metric():
-    progress = Progress(console=Console(file=StringIO()))
-    bar = Bar(progress, Config())
-    bar.round(RoundRow(1, 0.5, (0, 1), (0.5, 0.5), (8, 8), (4, 4)), [evaluation(1, (0.6, 0.7))])
-    assert progress.tasks[0].fields["seen"] == "AUROC: personal 0.650"
+    standing = Standing.of(Config())
+    standing.round(RoundRow(1, 0.5, (0, 1), (0.5, 0.5), (8, 8), (4, 4)), [evaluation(1, (0.6, 0.7))])
+    assert standing.seen == "AUROC: personal 0.650"
+
+
+def test_the_closing_lines_count_the_seconds_of_all_rounds_those_before_a_resume_too(capsys, tmp_path):
+    made = result()
+    closing(replace(made, summary={**made.summary, "seconds": 0.1}), tmp_path, None)
+    assert f"2 rounds in {sum(r.seconds for r in made.rounds):.1f} s" in capsys.readouterr().out
 
 
 def test_scalars_are_named_by_the_metric():

@@ -207,7 +207,7 @@ def test_what_would_be_passed_over_is_refused_or_noted_by_name(tmp_path):
     assert said[1:] == [
         "  " + f"{tmp_path}: 1 images lie in no class (overview.png); put them into class folders, or away",
         "  cat: 2 files .dcm are not read (a.dcm, b.dcm); convert them to PNG, or put them away",
-        "  cat: 1 files .nii are not read (c.nii.gz); convert them to PNG, or put them away",
+        "  cat: 1 file .nii is not read (c.nii.gz); convert them to PNG, or put them away",
         "  masks: no image in it, so no class; remove it, or put its images there",
     ]
     for path in (tmp_path / "overview.png", *tmp_path.glob("cat/*.dcm"), tmp_path / "cat" / "c.nii.gz"):
@@ -216,8 +216,8 @@ def test_what_would_be_passed_over_is_refused_or_noted_by_name(tmp_path):
     data = read(DataSettings(name="folder", path=tmp_path))
     assert data.classes == ("cat", "dog")
     assert [note.removeprefix(f"{tmp_path}/") for note in data.notes] == [
-        "cat: 1 files without a suffix are not read (IM0001)",
-        "cat: 1 files .txt are not read (notes.txt)",
+        "cat: 1 file without a suffix is not read (IM0001)",
+        "cat: 1 file .txt is not read (notes.txt)",
     ]
 
 

@@ -142,3 +142,8 @@ def test_layers_of_a_network_with_parameters_of_its_own():
         ("tails", ["tails.weight", "tails.bias"]),
     ]
     assert layers(nn.ReLU()) == []
+
+
+def test_a_network_larger_than_memory_is_refused_before_it_is_made():
+    with pytest.raises(ConfigError, match=r"mlp has 40\d\d\.\d GB of weights.*narrower layers"):
+        build(ModelSettings(hidden=(10**6, 10**6)), (64,), 10)

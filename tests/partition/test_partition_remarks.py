@@ -21,7 +21,7 @@ def said(dataset, clients=2, **fields):
 
 def test_data_without_oddities_need_no_remark():
     assert said(PLAIN) == []
-    assert said(PLAIN, notes=("cat: 1 files .txt are not read (a.txt)",)) == ["cat: 1 files .txt are not read (a.txt)"]
+    assert said(PLAIN, notes=("cat: 1 file .txt is not read (a.txt)",)) == ["cat: 1 file .txt is not read (a.txt)"]
 
 
 def test_classes():

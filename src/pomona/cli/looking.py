@@ -5,7 +5,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from pomona.cli.words import console, emit, out, standing
+from pomona.cli.words import emit, out, standing
 from pomona.errors import ConfigError, StorageError
 from pomona.reading import load
 from pomona.record import Result, writing
@@ -89,18 +89,16 @@ def trajectory(
     runs
         folders that `pomona run` wrote, alike in data, partition and model: for FedALA's figure 4 fedavg and fedala
     """
-    from rich.progress import Progress
-
-    from pomona.cli.training import Bar
+    from pomona.cli.progress import watching
     from pomona.config import resolve
     from pomona.report import trajectory as surface
     from pomona.report.picture import FORMS
 
     found = _load(runs)
     folder = to or runs[0]
-    with Progress(console=console, transient=True) as progress:
+    with watching(stays=False) as watcher:
         configs = [resolve(result.config) for result in found]
-        surface.trajectory(configs, client, since, folder, watch=lambda config: Bar(progress, config))
+        surface.trajectory(configs, client, since, folder, watch=watcher)
     made = [folder / f"trajectory.{form}" for form in FORMS]
     emit({"written": made}) if json else print(*made, sep="\n")
 

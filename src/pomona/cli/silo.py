@@ -7,7 +7,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from pomona.cli.server import stopping
-from pomona.cli.words import console, emit, out, say, size, table, talk
+from pomona.cli.words import emit, out, say, size, table, talk
 
 Json = Annotated[bool, Parameter(name="--json", negative="", help="machine-readable output")]
 Folder = Annotated[Path, Parameter(help="the silo's kit")]
@@ -72,13 +72,11 @@ def check(*, folder: Folder = HERE, json: Json = False) -> None:
 
 def report(*, folder: Folder = HERE, json: Json = False) -> None:
     """Show what the federation did for this silo: its accuracy, the gain over training alone, who helped."""
-    from rich.progress import Progress
-
-    from pomona.cli.training import Bar
+    from pomona.cli.progress import watching
     from pomona.deploy.silo.helped import report as made
 
-    with Progress(console=console, transient=True) as progress:
-        r = made(folder, lambda config: Bar(progress, config))
+    with watching(stays=False) as watcher:
+        r = made(folder, watcher)
     if json:
         emit({**vars(r), "gain": r.gain})
         return

@@ -1,20 +1,19 @@
 """``pomona run`` and ``pomona demo``."""
 
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from itertools import chain, count
 from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import Parameter
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from pomona.cli.progress import watching
 from pomona.cli.words import config_of, console, emit, option, size, standing
 from pomona.cli.words import out as terminal
 from pomona.config import Config, resolve
 from pomona.errors import ConfigError
 from pomona.metrics.metric import ACCURACY, METRICS, Metric, metric_of
-from pomona.record import Evaluation, Result, RoundRow
+from pomona.record import Result
 from pomona.report import table as result_table
 from pomona.report import write
 from pomona.report.live import following
@@ -123,58 +122,18 @@ def unused(name: str) -> Path:
     return next(path for path in map(Path, names) if not path.exists())
 
 
-class Bar:
-    """A progress line: round, elapsed, remaining, and the metric last seen."""
-
-    def __init__(self, progress: Progress, config: Config) -> None:
-        self._progress = progress
-        self._task = progress.add_task(config.method.name, total=config.rounds, seen="")
-
-    def begin(self) -> None:
-        """Show the line; before this, only errors do."""
-        self._progress.reset(self._task)
-        self._progress.start()
-
-    def round(self, row: RoundRow, evaluations: Sequence[Evaluation]) -> None:
-        """Advance by a round."""
-        tests = [e for e in evaluations if e.split == "test"]
-        if tests:
-            seen = "  ".join(f"{e.model} {e.judged.text(e.mean)}" for e in tests)
-            if tests[0].judged != ACCURACY:
-                seen = f"{tests[0].judged.title}: {seen}"
-            self._progress.update(self._task, seen=seen)
-        self._progress.update(self._task, completed=row.round)
-
-    def note(self, text: str) -> None:
-        """Print a line above the bar."""
-        self._progress.console.print(f"note: {text}", markup=False, highlight=False)
-
-
 def watched(
     config: Config, folder: Path, resume: bool = False, track: Path | None = None, live: bool = False
 ) -> Result:
     """Run with a progress line; with TensorBoard scalars in a folder if one is given, and with a page that follows."""
-    columns = (
-        TextColumn("{task.description:<10}"),
-        BarColumn(bar_width=24),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[seen]}"),
-    )
     with console.status(f"reading {config.data.name}"):
         scenario = Scenario.prepare(config)
-    progress = Progress(*columns, console=console)
-    try:
-        with tracking(track) as scalars, following(folder if live else None) as pages:
-            result = simulate(scenario, folder, Together(Bar(progress, scenario.config), *scalars, *pages), resume)
-            for board in scalars:
-                board.end(result)
-            return result
-    finally:
-        if progress.live.is_started:
-            progress.stop()
+    with watching() as watcher, tracking(track) as scalars, following(folder if live else None) as pages:
+        together = Together(watcher(scenario.config), *scalars, *pages)
+        result = simulate(scenario, folder, together, resume)
+        for board in scalars:
+            board.end(result)
+        return result
 
 
 def closing(result: Result, folder: Path, page: Path | None) -> None:
@@ -210,8 +169,9 @@ def closing(result: Result, folder: Path, page: Path | None) -> None:
         bound = "no bound" if p["epsilon"] is None else f"epsilon {p['epsilon']:.3g} at delta {p['delta']:g}"
         lines(f"privacy: the client that spent most has {bound}" + (f"; {p['void']}" if p["void"] else ""))
     per_round = max(1, len(result.rounds))
+    seconds = sum(row.seconds for row in result.rounds)
     lines(
-        f"{s['rounds']} rounds in {s['seconds']:.1f} s; {size(s['bytes_down'])} down, {size(s['bytes_up'])} up"
+        f"{s['rounds']} rounds in {seconds:.1f} s; {size(s['bytes_down'])} down, {size(s['bytes_up'])} up"
         f" ({size((s['bytes_down'] + s['bytes_up']) / per_round)} a round)",
         f"written  {folder}" + (f", report {page}" if page else ""),
         f"next     pomona compare {folder} OTHER..., or pomona predict {folder}/models/client-00.safetensors INPUT",

@@ -108,7 +108,8 @@ def _others(folder: Path) -> tuple[list[str], list[str]]:
     for suffix, group in groupby(sorted(files, key=_kind), key=_kind):
         names = sorted(str(path.relative_to(folder)) for path in group)
         kind = suffix or "without a suffix"
-        line = f"{folder}: {len(names)} files {kind} are not read ({listed(names, 3)})"
+        are = "file {} is" if len(names) == 1 else "files {} are"
+        line = f"{folder}: {len(names)} {are.format(kind)} not read ({listed(names, 3)})"
         if suffix in UNREAD:
             lines[0].append(f"{line}; convert them to PNG, or put them away")
         else:

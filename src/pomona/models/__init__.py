@@ -67,13 +67,15 @@ def build(
         seed: of the initial weights.
 
     Raises:
-        ConfigError: an unknown model, or one that does not fit the samples or the outputs.
+        ConfigError: an unknown model, or one that does not fit the samples, the outputs or the machine's memory.
     """
     import torch
 
-    from pomona.models.fit import called, verified
+    from pomona.models.fit import called, require_room, verified
 
     family = MODELS.resolve(settings.name)
+    if settings.name in MODELS:
+        require_room(outline(settings, input_shape, n_outputs, vocabulary), settings.name)
     with torch.random.fork_rng(devices=[]):
         # Not torch.manual_seed, which would also reseed every accelerator.
         torch.default_generator.manual_seed(seed)

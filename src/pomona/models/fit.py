@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from pomona.errors import ConfigError
+from pomona.memory import machine_memory
 
 
 def image(name: str, input_shape: tuple[int, ...], vocabulary: int) -> tuple[int, int, int]:
@@ -93,3 +94,13 @@ def verified(module: object, name: str, input_shape: tuple[int, ...], n_outputs:
             f"model.name={name} turns a batch of 1 into outputs of shape {shape}; the data needs (1, {n_outputs})"
         )
     return module.train(training)
+
+
+def require_room(outline: nn.Module, name: str) -> None:
+    """Raise ConfigError for a network, known by its shapes, whose weights alone would not fit into memory."""
+    need = sum(tensor.nbytes for tensor in (*outline.parameters(), *outline.buffers()))
+    if need > machine_memory():
+        raise ConfigError(
+            f"{name} has {need / 1e9:.1f} GB of weights, the machine {machine_memory() / 1e9:.1f} GB of memory; "
+            "take narrower layers (model.hidden, model.width)"
+        )

@@ -71,6 +71,23 @@ def read(path: Path, own_code: bool = False) -> tuple[nn.Module, About]:
         raise no_model(str(fault)) from None
 
 
+def tensors(path: Path) -> dict[str, Tensor]:
+    """The tensors of a model file by name, without its network. Raises StorageError for a damaged file, or none."""
+
+    def no_model(why: str) -> StorageError:
+        return StorageError(f"{path} holds no model ({bounds.plain(why)}); give a file of models/ in a run folder")
+
+    try:
+        with bounds.regular(path, no_model).open("rb") as file:
+            entries, note = layout(file, path.stat().st_size, bounds.MOST_BYTES)
+            tree, found = bounds.parse(note, no_model), fill(file, entries)
+        if not isinstance(tree, dict) or seal(tree, found) != tree.get(HASH):
+            raise ValueError("its SHA-256 is not that of its content")
+    except (OSError, ValueError, MemoryError) as fault:
+        raise no_model(str(fault)) from None
+    return found
+
+
 def _about(tree: Any, path: Path) -> About:
     """The metadata as a record. Raises ValueError or StorageError."""
     if not isinstance(tree, dict) or not isinstance(tree.get("format"), str):

@@ -1,0 +1,176 @@
+"""How far a run is: one line that is drawn anew on a terminal, a line every few seconds where there is none."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from time import monotonic
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from pomona.cli.words import console, shown, talk
+from pomona.config import Config
+from pomona.federation.loop import Watcher
+from pomona.metrics.metric import ACCURACY
+from pomona.record import Evaluation, RoundRow
+
+EVERY = 5.0  # seconds between two lines where there is no terminal
+BAR = 24  # most characters of the bar
+
+
+@dataclass
+class Standing:
+    """Where a run stands, for one line.
+
+    Attributes:
+        method: its name.
+        total: rounds.
+        now: seconds of some clock.
+        done: rounds that are done; the first one that is told may be a late one, of a run that goes on.
+        seen: the metric of each model, as last evaluated; the one that the method is judged by comes first.
+    """
+
+    method: str
+    total: int
+    headline: tuple[str, str]
+    now: Callable[[], float] = monotonic
+    done: int = 0
+    seen: str = ""
+    _began: float = field(init=False)
+    _before: int | None = None
+
+    def __post_init__(self) -> None:
+        self._began = self.now()
+
+    @classmethod
+    def of(cls, config: Config, now: Callable[[], float] = monotonic) -> "Standing":
+        """That of a run which has not begun."""
+        return cls(config.method.name, config.rounds, config.method.method().card.headline, now)
+
+    def begin(self) -> None:
+        """Count the time from here."""
+        self._began = self.now()
+
+    def round(self, row: RoundRow, evaluations: Sequence[Evaluation]) -> None:
+        """A round is done."""
+        self._before = row.round - 1 if self._before is None else self._before
+        self.done = row.round
+        self.seen = judged([e for e in evaluations if e.split == "test"], self.headline) or self.seen
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since it began."""
+        return self.now() - self._began
+
+    @property
+    def left(self) -> str:
+        """The time that the rest takes if it goes on as since it began."""
+        if self._before is None:
+            return "-:--"
+        return clock(self.elapsed / (self.done - self._before) * (self.total - self.done))
+
+
+def judged(tests: Sequence[Evaluation], headline: tuple[str, str]) -> str:
+    """The metric of each model, the judged one first; which moment is meant is said where a model has two."""
+    texts: dict[str, list[str]] = {}
+    for e in sorted(tests, key=lambda e: ((e.model, e.when) != headline, e.model != headline[0])):
+        texts.setdefault(e.model, []).append(f"{e.when} {e.judged.text(e.mean)}")
+    each = [f"{model} {', '.join(t) if len(t) > 1 else t[0].partition(' ')[2]}" for model, t in texts.items()]
+    title = f"{tests[0].judged.title}: " if tests and tests[0].judged != ACCURACY else ""
+    return title + "  ".join(each)
+
+
+def clock(seconds: float) -> str:
+    """A time as "1:05" or "2:01:05"."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def line(standing: Standing, width: int) -> str:
+    """The line on a terminal of so many columns: rounds, times and the judged model always, the rest as it fits."""
+    s = standing
+    bare = f"{s.done}/{s.total} {clock(s.elapsed)} left {s.left}  {s.seen}".rstrip()
+    named = f"{s.method} {bare}"
+    room = min(BAR, width - len(named) - 2)
+    if room >= BAR // 2:
+        full = room * s.done // s.total
+        return f"{s.method} {'━' * full}{'─' * (room - full)} {bare}"
+    fits = named if len(named) <= width else bare
+    return fits if len(fits) <= width else fits[: width - 1] + "…"
+
+
+class Drawn:
+    """The line on a terminal; notes are printed above it."""
+
+    def __init__(self, standing: Standing, on: Console, *, stays: bool) -> None:
+        self._standing, self._console = standing, on
+        draw = lambda: Text(shown(line(standing, on.width)), no_wrap=True)  # noqa: E731 - what Live asks for
+        self._live = Live(get_renderable=draw, console=on, transient=not stays, refresh_per_second=4)
+
+    def begin(self) -> None:
+        """Show the line; before this, only errors do."""
+        self._standing.begin()
+        self._live.start()
+
+    def round(self, row: RoundRow, evaluations: Sequence[Evaluation]) -> None:
+        """Advance by a round."""
+        self._standing.round(row, evaluations)
+
+    def note(self, text: str) -> None:
+        """Print a line above."""
+        self._console.print(f"note: {shown(text)}", markup=False, highlight=False)
+
+    def close(self) -> None:
+        """Leave the terminal as it is."""
+        if self._live.is_started:
+            self._live.stop()
+
+
+class Lines:
+    """A line at the beginning, after a round every few seconds, and at the end, each written at once."""
+
+    def __init__(self, standing: Standing) -> None:
+        self._standing, self._said = standing, -1.0
+
+    def begin(self) -> None:
+        """Say that it begins."""
+        self._standing.begin()
+        talk(f"{self._standing.method}: training, {self._standing.total} rounds")
+        self._said = 0.0
+
+    def round(self, row: RoundRow, evaluations: Sequence[Evaluation]) -> None:
+        """Say how far it is, if it is time."""
+        s = self._standing
+        s.round(row, evaluations)
+        if s.elapsed - self._said >= EVERY or s.done == s.total:
+            self._said = s.elapsed
+            seen = f"; {s.seen}" if s.seen else ""
+            talk(f"{s.method}: round {s.done} of {s.total} after {clock(s.elapsed)}, {s.left} left{seen}")
+
+    def note(self, text: str) -> None:
+        """Say it."""
+        talk(f"note: {shown(text)}")
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+@contextmanager
+def watching(*, stays: bool = True) -> Iterator[Callable[[Config], Watcher]]:
+    """Makes a watcher for each run; ``stays``: whether its line is left on the terminal."""
+    made: list[Drawn | Lines] = []
+
+    def watcher(config: Config) -> Watcher:
+        for before in made:
+            before.close()
+        standing = Standing.of(config)
+        made.append(Drawn(standing, console, stays=stays) if console.is_terminal else Lines(standing))
+        return made[-1]
+
+    try:
+        yield watcher
+    finally:
+        for each in made:
+            each.close()

@@ -1,0 +1,175 @@
+"""What a run shows of itself while it goes: on a terminal of 80 columns, through a pipe, and what it says in one line."""
+
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import termios
+
+import pytest
+
+from pomona.cli import main
+from pomona.cli.progress import Lines, Standing, clock, judged, line
+from pomona.config import resolve
+from pomona.record import Evaluation, RoundRow
+
+SMALL = ("--data", "digits", "data.train_limit=120", "data.test_limit=60", "clients=3", "lr=0.1", "model.hidden=[4]")
+RUN = [sys.executable, "-m", "pomona", "run"]
+
+
+def evaluations(number, *models):
+    return [Evaluation(number, *m, "test", (0, 1), (9, 9), (0.5, 0.5), (0.9, 0.9255)) for m in models]
+
+
+def row(number):
+    return RoundRow(number, 1.0, (0, 1), (0.5, 0.5), (8, 8), (8, 8))
+
+
+class Clock:
+    """A clock that a test sets."""
+
+    now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.mark.parametrize(
+    ("method", "models"),
+    [
+        ("fedavg-ft", (("global", "received"), ("local", "trained"), ("personal", "received"))),
+        ("fedrep", (("personal", "received"), ("personal", "trained"))),
+        ("apple", (("personal", "trained"),)),
+        ("per-fedavg+ala", (("global", "received"), ("personal", "received"))),
+    ],
+)
+def test_eighty_columns_hold_round_times_and_models(method, models):
+    time = Clock()
+    config = resolve({"method": method, "rounds": 400})
+    standing = Standing.of(config, time)
+    standing.round(row(1), [])
+    time.now = 3700.0
+    standing.round(row(40), evaluations(40, *models))
+    text = line(standing, 80)
+    assert len(text) <= 80
+    assert "40/400 1:01:40 left " in text
+    assert text.count("91.27 %") == len(models), text
+    assert all(model in text for model, _ in models)
+    twice = len({model for model, _ in models}) < len(models)
+    assert all((when in text) is twice for _, when in models)
+    assert text.index(config.method.method().card.headline[0]) == text.index("left") + len("left 9:15:00  ")
+
+
+def test_a_wide_terminal_has_a_bar_and_a_narrow_one_the_judged_model():
+    standing = Standing.of(resolve({"method": "fedavg-ft", "rounds": 4}), Clock())
+    standing.round(row(2), evaluations(2, ("global", "received"), ("personal", "received")))
+    assert "━" * 12 + "─" * 12 in line(standing, 120)
+    assert line(standing, 40).startswith("2/4 0:00 left 0:00  personal 91.27 %")
+    assert all(len(line(standing, width)) <= width for width in range(10, 130))
+
+
+def test_the_time_left_is_that_of_the_rounds_since_it_went_on():
+    time = Clock()
+    standing = Standing.of(resolve({"rounds": 100}), time)
+    time.now = 1000.0  # reading and restoring
+    standing.begin()
+    assert standing.left == "-:--"
+    time.now = 1010.0
+    standing.round(row(51), [])  # the run goes on after round 50
+    assert (standing.left, clock(standing.elapsed)) == (clock(10 * 49), "0:10")
+
+
+def test_a_moment_is_named_where_a_model_has_two():
+    both = evaluations(1, ("personal", "received"), ("personal", "trained"), ("global", "received"))
+    text = "personal trained 91.27 %, received 91.27 %  global 91.27 %"
+    assert judged(both, ("personal", "trained")) == text
+
+
+def test_without_a_terminal_a_line_comes_at_the_beginning_every_five_seconds_and_at_the_end(capsys):
+    time = Clock()
+    lines = Lines(Standing.of(resolve({"method": "apple", "rounds": 12}), time))
+    lines.begin()
+    for number in range(1, 13):
+        time.now += 2.0
+        lines.round(row(number), evaluations(number, ("personal", "trained")))
+    lines.note("a word\x1b[31m")
+    said = capsys.readouterr().err.splitlines()
+    assert said[0] == "apple: training, 12 rounds"
+    assert said[1] == "apple: round 3 of 12 after 0:06, 0:18 left; personal 91.27 %"
+    assert [s.split()[2] for s in said[1:-1]] == ["3", "6", "9", "12"]
+    assert said[-1] == "note: a word [31m"
+
+
+def environment():
+    return {**os.environ, "OMP_NUM_THREADS": "1", "TERM": "xterm"} | {"COLUMNS": "", "NO_COLOR": "1"}
+
+
+def test_a_pseudo_terminal_of_eighty_columns(tmp_path):
+    """What stands on the terminal in the end, once control sequences are taken out."""
+    ours, theirs = pty.openpty()
+    termios.tcsetwinsize(theirs, (24, 80))
+    known = {k: v for k, v in environment().items() if k != "COLUMNS"}
+    words = [*RUN, "fedrep", *SMALL, "rounds=3", "--no-report", "--out", str(tmp_path / "run")]
+    with subprocess.Popen(words, stderr=theirs, stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL, env=known) as run:
+        os.close(theirs)
+        said = b""
+        while piece := _read(ours):
+            said += piece
+    os.close(ours)
+    assert run.returncode == 0, said
+    shown = re.split(r"[\r\n]+", re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", said.decode()))
+    last = [text for text in shown if "3/3" in text][-1]
+    assert len(last) <= 80
+    assert re.search(r"3/3 \d+:\d\d left 0:00  personal (received|trained) [\d.]+ %, (trained|received) [\d.]+ %", last)
+
+
+def _read(handle):
+    try:
+        return os.read(handle, 4096)
+    except OSError:  # the last writer of a pseudo-terminal is gone
+        return b""
+
+
+def test_through_a_pipe_lines_arrive_while_the_run_goes(tmp_path):
+    """The run has a million rounds: what is read was not kept until its end."""
+    words = [*RUN, "fedavg", *SMALL, "rounds=1000000", "eval_every=1000", "--out", str(tmp_path / "run")]
+    with subprocess.Popen(
+        words, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, env=environment(), text=True
+    ) as run:
+        said = [next(line for line in run.stderr if "fedavg" in line) for _ in range(2)]
+        run.send_signal(signal.SIGTERM)
+        run.stderr.read()
+    assert run.returncode == 143
+    assert said[0] == "fedavg: training, 1000000 rounds\n"
+    assert re.match(r"fedavg: round \d+ of 1000000 after \d+:\d\d, [\d:]+ left", said[1])
+
+
+MODELS = """
+from torch import nn
+
+
+class MyCNN(nn.Module):
+    def __init__(self):
+        super().__init__()
+
+
+def frozen(settings, input_shape, n_outputs, vocabulary):
+    net = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, n_outputs))
+    net[1].weight.requires_grad = False
+    return net
+"""
+
+
+@pytest.mark.parametrize("name", ["MyCNN", "frozen", "missing"])
+def test_a_network_that_cannot_be_used_is_one_line(name, tmp_path, monkeypatch, capsys):
+    (tmp_path / f"nets_{name.lower()}.py").write_text(MODELS)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(SystemExit) as end:
+        main(["run", "fedavg", *SMALL[:-1], f"model=nets_{name.lower()}:{name}", "--out", str(tmp_path / "run")])
+    said = capsys.readouterr().err
+    assert end.value.code == 2, said
+    assert said.count("\n") == 1
+    assert said.startswith("error[CONFIG]: ")
+    assert not (tmp_path / "run").exists()

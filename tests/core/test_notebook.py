@@ -1,0 +1,104 @@
+"""A result in the hands of somebody who works in Python: what it shows, its columns, its models."""
+
+import csv
+import sys
+import types
+
+import pytest
+import torch
+
+import pomona
+from pomona.errors import PomonaError, StorageError
+from problems import tiny
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory):
+    return pomona.run(tiny("fedrep", rounds=2), tmp_path_factory.mktemp("kept") / "run")
+
+
+def test_it_shows_itself_in_three_lines(kept):
+    lines = repr(kept).splitlines()
+    assert len(lines) == 3
+    assert lines[0] == "<fedrep on digits, dirichlet, 4 clients, 2 rounds"
+    last = kept.summary["models"][kept.summary["headline"]]["last"]["value"]
+    assert f"accuracy {100 * last:.2f} % in round 2" in lines[1].lower()
+    assert str(kept.folder) in lines[2]
+    assert len(repr(kept)) < 400
+
+
+def test_a_run_that_is_not_finished_shows_how_far_it_is(kept, tmp_path):
+    (tmp_path / "config.toml").write_text((kept.folder / "config.toml").read_text())
+    events = (kept.folder / "events.jsonl").read_text().splitlines(keepends=True)
+    (tmp_path / "events.jsonl").write_text("".join(e for e in events if '"end"' not in e))
+    half = pomona.load(tmp_path)
+    assert "unfinished, 2 rounds are done" in repr(half)
+    assert half._repr_html_().startswith("<table>")
+    assert dict(half.models) == {}
+    (tmp_path / "events.jsonl").write_text("")
+    assert "0 clients, 0 rounds" in repr(pomona.load(tmp_path))
+
+
+def test_in_a_notebook_it_is_a_table_with_a_row_a_model(kept):
+    html = kept._repr_html_()
+    assert html.count("<tr>") == 1 + len(kept.summary["models"])
+    for name, figures in kept.summary["models"].items():
+        model, when = name.split(", ")
+        assert f"<td>{model}</td><td>{when}</td>" in html
+        assert f"{100 * figures['last']['value']:.2f} % (2)" in html
+    assert "<script" not in html
+
+
+def test_what_stands_in_names_is_text(kept):
+    config = {**kept.config, "data": {"name": "<script>x</script>\n"}}
+    shown = type(kept)(config, kept.about, [], [], [], kept.summary)
+    assert "<script" not in shown._repr_html_()
+    assert len(repr(shown).splitlines()) == 3
+
+
+def test_its_columns_are_those_of_the_file(kept):
+    columns = kept.columns()
+    with (kept.folder / "clients.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert {name: ["" if v is None else str(v) for v in values] for name, values in columns.items()} == {
+        name: [row[name] for row in rows] for name in rows[0]
+    }
+
+
+def test_a_frame_is_pandas_where_there_is_pandas(kept, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(PomonaError, match=r"install it, or take columns\(\)"):
+        kept.to_frame()
+    fake = types.ModuleType("pandas")
+    fake.DataFrame = dict
+    monkeypatch.setitem(sys.modules, "pandas", fake)
+    assert kept.to_frame() == kept.columns()
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_models_are_there_in_memory_and_from_a_folder(workers, tmp_path):
+    here = pomona.run(tiny("apple", rounds=2, workers=workers))
+    there = pomona.run(tiny("apple", rounds=2), tmp_path / "run")
+    assert list(here.models) == list(there.models) == [0, 1, 2, 3]
+    for again in (there, pomona.load(tmp_path / "run")):
+        for client, model in here.models.items():
+            assert model.keys() == again.models[client].keys()
+            assert all(torch.equal(tensor, again.models[client][name]) for name, tensor in model.items())
+    with pytest.raises(KeyError):
+        here.models[9]
+
+
+def test_who_never_took_part_has_no_model():
+    result = pomona.run(tiny("separate", clients=6, rounds=1, participation=0.5))
+    assert sorted(result.models) == sorted(result.rounds[0].cohort)
+
+
+def test_a_damaged_model_is_named(tmp_path):
+    result = pomona.run(tiny("fedavg", rounds=1), tmp_path / "run")
+    path = tmp_path / "run/models/client-01.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    assert result.models[0]
+    with pytest.raises(StorageError, match=r"client-01\.safetensors"):
+        result.models[1]
