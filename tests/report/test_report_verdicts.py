@@ -12,6 +12,7 @@ from pomona.record import Evaluation, Result, RoundRow
 from pomona.report.cautions import cautions
 from pomona.report.gained import by_client, gained
 from pomona.report.gaintables import gain_tables
+from pomona.report.learned import figures
 from pomona.report.numbers import runs
 from pomona.report.payload import payload
 from pomona.report.verdicts import verdicts
@@ -213,6 +214,27 @@ def test_answers_at_the_usual_threshold_that_are_the_most_frequent_class_are_a_c
     assert "right on 95.00 % of the test samples, no more than each client's most frequent class is (95.00 %)" in text
     final[1]["confusion"] = [[95, 0], [2, 3]]
     assert "no more than" not in warned([replace(base, evaluations=ranked, final=final)])
+
+
+def related(moved: float, n: int = 4) -> Result:
+    """An APPLE run whose first client moved ``moved`` of its weight from itself to the last, away from the shares."""
+    base = result("apple", n=n, rounds=2, classes=2)
+    sizes = base.about["sizes"]["train"]
+    p = np.tile(np.array(sizes) / sum(sizes), (n, 1))
+    p[0, [0, -1]] += (-moved, moved)
+    return replace(base, rounds=[replace(r, info={**r.info, "dr": p}) for r in base.rounds])
+
+
+def test_relationships_that_have_hardly_moved_from_the_shares_of_samples_are_a_caution() -> None:
+    """They start at the shares. 0.04 of weight is little among four clients, and much among forty."""
+    line = "The relationships of APPLE have hardly moved from the clients' shares of the samples: they say who is large"
+    cases = {(0.0, 4): True, (0.04, 4): True, (0.06, 4): False, (0.04, 40): False, (0.01, 40): True}
+    assert {case: line in warned([related(*case)]) for case in cases} == cases
+    captions = [figures(*runs([related(moved)]))[0].caption for moved in (0.0, 0.5)]
+    assert ["hardly moved" in caption for caption in captions] == [True, False]
+    unknown = related(0.0)
+    assert line not in warned([replace(unknown, about={**unknown.about, "sizes": {}})])
+    assert line not in warned([result("apple", n=4, rounds=40)])
 
 
 def test_few_events_are_named_with_their_clients() -> None:

@@ -10,6 +10,8 @@ from pomona.record import average
 from pomona.report.clients import confusions
 from pomona.report.gained import gained, named
 from pomona.report.numbers import Run, baseline, comparable, finished, leader
+from pomona.report.relationships import unmoved
+from pomona.report.series import recorded
 from pomona.report.words import capital, listing
 
 FEW_EVENTS = 10
@@ -24,7 +26,7 @@ def cautions(runs: list[Run]) -> list[str]:
     """The sentences, the gravest first."""
     each = [
         note
-        for check in (_short, _diverging, _undefined, _constant, _threshold, _climbing)
+        for check in (_short, _diverging, _undefined, _constant, _threshold, _unmoved, _climbing)
         for run in runs
         for note in check(run)
     ]
@@ -86,6 +88,16 @@ def _threshold(run: Run) -> Iterator[str]:
             f"Taken as answers, the most likely classes of {run.label} are right on {ACCURACY.text(right / total)} of "
             f"the test samples, no more than each client's most frequent class is ({ACCURACY.text(frequent / total)}): "
             "rank by its probabilities, or choose a threshold, before you act on it."
+        )
+
+
+def _unmoved(run: Run) -> Iterator[str]:
+    """Relationships that are what they started from answer no question about the clients."""
+    series = recorded(run).get("dr")
+    if series and unmoved(series):
+        yield (
+            f"The relationships of {run.label} have hardly moved from the clients' shares of the samples: they say who "
+            "is large, not who helps."
         )
 
 

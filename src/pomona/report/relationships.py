@@ -11,6 +11,8 @@ from pomona.report.series import Series, Values, blocks, number, order
 from pomona.report.style import DARK, FRAME, INK, KIN, MISSING, client_colours, colour_of
 
 PANELS = 12
+HARDLY = 0.05
+"""A relationship that is nearer than this to where it started has hardly moved."""
 LINES = 1500
 """Corners of lines beyond which a panel becomes a small picture, not paths."""
 
@@ -25,6 +27,22 @@ def figures(series: Series) -> list[Picture]:
         *([trajectories(series.thinned())] if moving else []),
         *([diagonal(series.thinned())] if moving and series.quantity.own else []),
     ]
+
+
+def unmoved(series: Series) -> bool:
+    """Whether APPLE's relationships are, after the last round, still the shares of the samples that they start from.
+
+    Nearer than ``HARDLY``, and among more than ten clients than half a mean share, as all shares are small then.
+    False of any other quantity, and where the record does not say how many samples the clients hold.
+    """
+    sizes = np.array((series.run.result.about.get("sizes") or {}).get("train") or (), dtype=float)
+    last = series.values[-1][series.seen] if series.quantity.name == "dr" else np.empty((0, 0))
+    if not last.size or last.shape[1] != len(sizes) or not sizes.sum():
+        return False
+    away = sorted({e.clients[0] for e in series.run.result.unseen})
+    sizes[away] = 0.0
+    known = np.delete(np.abs(last - sizes / max(sizes.sum(), 1.0)), away, axis=1)
+    return bool(known.size) and bool(np.nanmax(known) < min(HARDLY, 0.5 / known.shape[1]))
 
 
 def heatmap(series: Series) -> Picture:
@@ -63,6 +81,7 @@ def heatmap(series: Series) -> Picture:
         caption=f"{series.run.label}: {what.meaning}{signs} Each client's own entry, on the diagonal, is left out."
         + (" The scale stops short of a few extremes, which would hide the rest." if end != "neither" else "")
         + " Clients with high entries for each other stand together (clustered on the last round)."
+        + (" They have hardly moved from the shares of the samples that they start from." if unmoved(series) else "")
         + (" Frames are the true groups, which no client was told." if series.groups else "")
         + series.absence,
         alt=f"Heat maps of {what.symbol} between {n} clients with {series.run.label} at "
