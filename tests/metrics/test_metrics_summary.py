@@ -179,9 +179,19 @@ def test_best_rounds_pass_over_what_is_undefined_and_take_the_first_of_equals():
     )
 
 
+def test_the_model_before_any_training_is_best_on_validation_only_where_there_is_no_other():
+    """Validation would choose round 0; round 1 is the better of the trained ones. The papers' best on test stays."""
+    test, validation = [[0.9, 0.9], [0.6, 0.6], [0.5, 0.5]], [[0.8, 0.8], [0.7, 0.7], [0.4, 0.4]]
+    best = best_rounds([0, 1, 2], test, [1, 1], validation)
+    assert (best.best_validation, best.best_test, best.chosen_by) == (At(0.6, 1), At(0.9, 0), "accuracy")
+    unknown = [validation[0], [None, None], [None, None]]
+    for rounds in (best_rounds([0], test[:1], [1, 1], validation[:1]), best_rounds([0, 1, 2], test, [1, 1], unknown)):
+        assert rounds.best_validation == At(0.9, 0)
+
+
 @given(st.lists(st.lists(accuracies, min_size=3, max_size=3), min_size=1, max_size=8))
 def test_selection_on_test_is_never_below_the_honest_numbers(test):
-    rounds, samples = list(range(len(test))), [1, 2, 3]
+    rounds, samples = list(range(1, len(test) + 1)), [1, 2, 3]
     best = best_rounds(rounds, test, samples, validation=test[::-1])
     assert best.best_test.value >= max(best.last.value, best.best_validation.value)
     assert best.best_test_pooled.value == max(np.average(test, axis=1, weights=samples))

@@ -103,7 +103,8 @@ class BestRounds:
 
     Attributes:
         last: client mean in the last round.
-        best_validation: client mean in the round of the best client mean on validation, chosen without test data.
+        best_validation: client mean in the round of the best client mean on validation, chosen without test data. Round
+            0 is the model before any training, so it is chosen only where no later round can be.
         best_test: the papers' BMCTA: the best client mean over rounds. Selected on test data, so optimistic.
         best_test_pooled: the APPLE code's BTA: the best value over all samples. Optimistic likewise; None for a metric
             that is no mean over samples.
@@ -145,7 +146,9 @@ def best_rounds(
     by, seen = (metric, held_out) if not np.isnan(held_out).all() else (LOSS, losses)
     sign = 1 if metric.higher else -1
     means, pooled = row_means(values), row_means(values, samples)
-    chosen = _highest(rounds, row_means(seen) * (1 if by.higher else -1), means)
+    scores = row_means(seen) * (1 if by.higher else -1)
+    trained = np.where(np.asarray(rounds) > 0, scores, np.nan)
+    chosen = _highest(rounds, trained, means) or _highest(rounds, scores, means)
     return BestRounds(
         last=_highest(rounds, rounds, means),
         best_validation=chosen,
