@@ -8,7 +8,7 @@ import json
 import stat
 import unicodedata
 from collections.abc import Callable, Mapping
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, Field, StringConstraints, ValidationError
@@ -31,8 +31,16 @@ def plain(text: str, most: int = LONGEST) -> str:
     return line if len(line) <= most else line[: most - 3] + "..."
 
 
+def _within(name: str) -> str:
+    path = PurePosixPath(name)
+    if path.is_absolute() or not path.parts or ".." in path.parts or "\0" in name:
+        raise ValueError("must be the path of a file within the folder")
+    return name
+
+
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 Hex = Annotated[str, StringConstraints(pattern=r"^([0-9a-f]{2})*$", max_length=300)]  # a signature; "" for none
+Within = Annotated[str, AfterValidator(_within)]  # the path of a file in a folder, as seen from there
 Line = Annotated[str, AfterValidator(plain)]  # text for people, one line
 Label = Annotated[str, StringConstraints(min_length=1, max_length=40, pattern=r"^[A-Za-z0-9 _.+-]+$")]  # names in code
 Count = Annotated[int, Field(ge=0, lt=2**53)]  # samples, bytes: exact as a float64 too

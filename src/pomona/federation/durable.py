@@ -34,7 +34,7 @@ def publish(
         sync(folder.parent)
     temporary, content = folder / unfinished, hashlib.sha256()
     try:
-        with temporary.open("wb") as file:
+        with anew(temporary).open("xb") as file:
             for piece in pieces:
                 content.update(piece)
                 file.write(piece)
@@ -46,6 +46,16 @@ def publish(
             temporary.unlink(missing_ok=True)  # a full disk needs the room
         raise
     sync(folder)
+    return path
+
+
+def anew(path: Path) -> Path:
+    """The same path, with nothing there any more, so that what is written to it is a file of its own.
+
+    A folder that somebody sent may hold links under the names that are written: through one, a file elsewhere would be
+    overwritten. Raises OSError where there is a folder, or the name cannot be removed.
+    """
+    path.unlink(missing_ok=True)
     return path
 
 

@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from pomona.bounds import Number, Sha256, plain
+from pomona.bounds import Number, Sha256, Within, plain, regular
 from pomona.errors import PomonaError, StorageError
 from pomona.federation.durable import publish
 
@@ -33,7 +33,7 @@ class Status(BaseModel):
     code: int | None = None
     reason: str = ""
     time: float = Field(default_factory=time.time)
-    sha256: dict[str, Sha256] = {}
+    sha256: dict[Within, Sha256] = {}
 
 
 def exit_code(fault: BaseException | None) -> int:
@@ -73,9 +73,9 @@ def write_status(folder: Path, status: Status) -> None:
 def read_status(folder: Path) -> Status | None:
     """What a run folder's ``status.json`` says; None where there is none. Raises StorageError if it cannot be read."""
     try:
-        return Status.model_validate_json((folder / STATUS).read_bytes())
-    except FileNotFoundError:
-        return None
+        if not (folder / STATUS).exists():
+            return None
+        return Status.model_validate_json(regular(folder / STATUS, StorageError).read_bytes())
     except (OSError, ValidationError) as fault:
         why = plain(str(fault), 200)
         raise StorageError(f"{folder / STATUS} cannot be read ({why}); remove it, then resume") from None

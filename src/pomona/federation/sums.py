@@ -4,6 +4,9 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from pomona.bounds import regular
+from pomona.errors import StorageError
+
 LEFT = (  # what is a view of these is made again by whoever misses it
     "config.toml",
     "events.jsonl",
@@ -15,15 +18,15 @@ LEFT = (  # what is a view of these is made again by whoever misses it
 
 
 def sums(folder: Path) -> dict[str, str]:
-    """SHA-256 in hex of the files of a run, by their path in its folder. Raises OSError for one that cannot be read."""
+    """SHA-256 in hex of a run's files, by their path in its folder. Raises OSError, StorageError for an unreadable one."""
     return {str(path.relative_to(folder)): _sum(path) for pattern in LEFT for path in sorted(folder.glob(pattern))}
 
 
 def changed(folder: Path, then: Mapping[str, str], names: Iterable[str]) -> list[str]:
-    """Those of the named files that are there, and are not what they were. Raises OSError."""
+    """Those of the named files that are there, and are not what they were. Raises OSError, StorageError."""
     return [name for name in names if name in then and (folder / name).exists() and _sum(folder / name) != then[name]]
 
 
 def _sum(path: Path) -> str:
-    with path.open("rb") as file:
+    with regular(path, StorageError).open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -4,6 +4,9 @@ import json
 import re
 from pathlib import Path
 
+from pomona.bounds import parse, regular
+from pomona.errors import StorageError
+from pomona.federation.durable import anew
 from pomona.report.picture import FORMS, Picture
 
 INDEX = "index.json"
@@ -15,7 +18,10 @@ def save(pictures: list[Picture], folder: Path) -> None:
 
     Raises:
         OSError: the folder cannot be made or written.
+        StorageError: it is a link, so that files of another folder would be replaced.
     """
+    if folder.is_symlink():
+        raise StorageError(f"{folder} is a link; remove it: figures are written into a folder of their own")
     folder.mkdir(parents=True, exist_ok=True)
     new = {f"{picture.name}.{form}": picture.title for picture in pictures for form in FORMS}
     old = listed(folder)
@@ -31,8 +37,8 @@ def save(pictures: list[Picture], folder: Path) -> None:
 def listed(folder: Path) -> set[str]:
     """The names of figures' files in the list; whatever else stands there counts for nothing."""
     try:
-        names = json.loads((folder / INDEX).read_text(encoding="utf-8"))
-    except (FileNotFoundError, ValueError):
+        names = parse(regular(folder / INDEX, StorageError).read_bytes(), StorageError)
+    except (OSError, StorageError):
         return set()
     return (
         {n for n in names if re.fullmatch(rf"[a-z0-9-]+\.({'|'.join(FORMS)})", n)} if isinstance(names, dict) else set()
@@ -41,4 +47,4 @@ def listed(folder: Path) -> set[str]:
 
 def _list(folder: Path, names: dict[str, str]) -> None:
     text = json.dumps(names, indent=2, ensure_ascii=False) + "\n"
-    (folder / INDEX).write_text(text, encoding="utf-8")
+    anew(folder / INDEX).write_text(text, encoding="utf-8")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pomona.cells import csv_text
+from pomona.federation.durable import anew
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -50,11 +51,11 @@ class Picture:
     def draw(self, folder: Path) -> None:
         """Write ``NAME.png`` and ``NAME.svg`` into a folder, on white: they travel into slides and papers."""
         for form, dated in zip(DRAWINGS, ("Creation Time", "Date"), strict=True):
-            path = folder / f"{self.name}.{form}"
+            path = anew(folder / f"{self.name}.{form}")
             self.figure.savefig(path, dpi=150, facecolor="white", metadata={dated: None})
             # The places of the first drawing are those of the others.
             self.figure.set_layout_engine("none")
 
     def csv(self, folder: Path) -> None:
         """Write ``NAME.csv`` into a folder."""
-        (folder / f"{self.name}.csv").write_text(csv_text(self.rows), encoding="utf-8")
+        anew(folder / f"{self.name}.csv").write_text(csv_text(self.rows), encoding="utf-8")

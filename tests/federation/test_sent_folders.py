@@ -1,0 +1,101 @@
+"""Run folders that somebody sends: what is written into one stays in it, and no name in one makes a reader wait."""
+
+import json
+import os
+import shutil
+
+import pytest
+
+import pomona
+from pomona.errors import StorageError
+from pomona.federation.durable import UNFINISHED, publish
+from pomona.federation.status import Status, read_status
+from pomona.reading import load, require_unchanged
+from pomona.report import write
+from problems import tiny
+
+ROUNDS = 2
+READ = {"events.jsonl", "config.toml", "status.json", "partition.json"}  # what a reader needs before it writes
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("made") / "run"
+    pomona.run(tiny("apple", rounds=ROUNDS), folder)
+    write([load(folder)], folder)
+    return folder
+
+
+@pytest.fixture
+def sent(made, tmp_path):
+    """A copy in which every file that is written anew is a link to a file elsewhere, which holds "mine"."""
+    folder, elsewhere = tmp_path / "run", tmp_path / "elsewhere"
+    shutil.copytree(made, folder)
+    elsewhere.mkdir()
+    written = [p for p in folder.rglob("*") if p.is_file() and p.name not in READ and p.parent.name != "checkpoints"]
+    for number, path in enumerate([*written, folder / UNFINISHED, folder / "figures" / UNFINISHED]):
+        path.unlink(missing_ok=True)
+        (elsewhere / str(number)).write_text("mine")
+        path.symlink_to(elsewhere / str(number))
+    return folder
+
+
+def untouched(sent):
+    return {path.read_bytes() for path in (sent.parent / "elsewhere").iterdir()} == {b"mine"}
+
+
+def test_a_report_writes_through_no_link(sent):
+    write([load(sent)], sent)
+    assert untouched(sent)
+    assert (sent / "figures" / "curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_published_file_takes_no_others_place(tmp_path):
+    (tmp_path / "mine").write_text("mine")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / UNFINISHED).symlink_to(tmp_path / "mine")
+    publish(tmp_path / "run", [b"theirs"], lambda _: "page")
+    assert (tmp_path / "mine").read_text() == "mine"
+    assert [p.name for p in (tmp_path / "run").iterdir()] == ["page"]
+
+
+def test_figures_go_into_no_folder_elsewhere(made, tmp_path):
+    folder = shutil.copytree(made, tmp_path / "run")
+    shutil.move(folder / "figures", tmp_path / "elsewhere")
+    (folder / "figures").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(StorageError, match="figures is a link"):
+        write([load(made)], folder)
+
+
+@pytest.mark.parametrize("name", ["events.jsonl", "config.toml", "status.json", "figures/index.json"])
+def test_no_reader_waits_for_a_device_or_a_pipe(name, made, tmp_path):
+    """A pipe that nobody writes to, and a device that never ends: in each place, an answer in one line, or none needed."""
+    for number, place in enumerate((os.mkfifo, lambda path: path.symlink_to("/dev/zero"))):
+        folder = shutil.copytree(made, tmp_path / str(number))
+        (folder / name).unlink()
+        place(folder / name)
+        if name == "figures/index.json":  # the page's own list, of no use to anybody else
+            write([load(folder)], folder)
+            assert (folder / name).is_file()
+            continue
+        with pytest.raises(StorageError, match="not a file"):
+            load(folder)
+
+
+def test_a_list_of_figures_that_is_nested_deep_counts_for_nothing(made, tmp_path):
+    folder = shutil.copytree(made, tmp_path / "run")
+    (folder / "figures" / "index.json").write_text("[" * 200_000)
+    write([load(folder)], folder)
+    assert "curves.png" in json.loads((folder / "figures" / "index.json").read_text())
+
+
+@pytest.mark.parametrize(
+    "name", ["/dev/zero", "../run/events.jsonl", "models/../../x", "", ".", "models/..", "models/\0"]
+)
+def test_a_status_speaks_of_files_of_its_folder(name, made, tmp_path):
+    folder = shutil.copytree(made, tmp_path / "run")
+    told = Status(state="finished", round=ROUNDS, code=0).model_dump() | {"sha256": {name: "0" * 64}}
+    (folder / "status.json").write_text(json.dumps(told))
+    for read in (lambda: read_status(folder), lambda: require_unchanged(folder), lambda: load(folder)):
+        with pytest.raises(StorageError, match=r"status\.json cannot be read"):
+            read()
