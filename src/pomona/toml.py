@@ -72,13 +72,13 @@ def validated(kind: type[S], tree: Tree, choices: Choices | None = None) -> S:
 
 def explained(fault: ValidationError, tree: Tree, kind: type[Settings], choices: Choices) -> ConfigError:
     """What a tree's settings have wrong, in one line that names every key."""
-    known = keys(tree, kind, choices)
+    known = _described(tree, kind, choices)
     # A default that follows from a key that is itself bad is nothing to tell of.
     said = [_explain(dict(e), known, choices) for e in fault.errors() if e["type"] != "default_factory_not_called"]
     return ConfigError("; ".join(said))
 
 
-def _explain(error: Tree, known: Iterable[str], choices: Choices) -> str:
+def _explain(error: Tree, known: Mapping[str, str], choices: Choices) -> str:
     # A discriminated union puts the chosen name into the path; users know the section only.
     path = [str(p) for i, p in enumerate(error["loc"]) if not (i == 1 and error["loc"][0] in choices)]
     key = ".".join(path)
@@ -107,14 +107,15 @@ def shown(value: object) -> str:
         return "a number of thousands of digits"
 
 
-def _nearest(key: str, known: Iterable[str]) -> str:
-    """Near names of an unknown key: the same in another section, or those like it in its own, or all of its own.
+def _nearest(key: str, known: Mapping[str, str]) -> str:
+    """Near names of an unknown key: the same in another section, those described so, like it in its own, or all there.
 
     Sections are not compared: every key of a section shares its name, and would be near for that alone.
     """
-    known = list(known)
     section, dot, last = key.rpartition(".")
+    words = last.replace("_", " ")
     here = [k for k in known if k.rpartition(".")[2] == last]
+    here = here or [k for k, what in known.items() if " " in words and what.lower().startswith(words)]
     if here:
         return f"did you mean {' or '.join(sorted(here))}?"
     own = {k.removeprefix(f"{section}.") for k in known if k.startswith(f"{section}.")} if dot else _tops(known)
@@ -131,7 +132,12 @@ def _tops(known: Iterable[str]) -> set[str]:
 
 def keys(tree: Tree, kind: type[Settings], choices: Choices) -> list[str]:
     """All dotted keys that settings with this method and partition know."""
-    names = []
+    return sorted(_described(tree, kind, choices))
+
+
+def _described(tree: Tree, kind: type[Settings], choices: Choices) -> dict[str, str]:
+    """What each dotted key is, as users write it, in the words of its settings."""
+    said: dict[str, str] = {}
     for name, field in kind.model_fields.items():
         part = tree.get(name)
         if name in choices:
@@ -139,13 +145,9 @@ def keys(tree: Tree, kind: type[Settings], choices: Choices) -> list[str]:
             kinds = [choices[name][chosen]] if chosen in choices[name] else list(choices[name].values())
         else:
             kinds = [t for t in (field.annotation, *get_args(field.annotation)) if _is_section(t)]
-        names += [f"{name}.{k}" for section in kinds for k in _names(section)] or [name]
-    return sorted(set(names))
-
-
-def _names(kind: type[Settings]) -> list[str]:
-    """The keys of a section as users write them."""
-    return [field.alias or name for name, field in kind.model_fields.items()]
+        inner = {f"{name}.{f.alias or k}": f.description or "" for s in kinds for k, f in s.model_fields.items()}
+        said |= inner or {name: field.description or ""}
+    return said
 
 
 def _is_section(kind: object) -> bool:

@@ -47,6 +47,8 @@ def test_values_are_toml_else_text():
         ({"partition": {"name": "dirichlet", "betas": 1}}, ["partition.betas", "partition.beta"]),
         ({"method": {"name": "aple"}}, ["method 'aple'", "apple"]),
         ({"partition": {"name": "dirichlett"}}, ["dirichlet"]),
+        ({"learning_rate": 0.1}, ["'learning_rate'; did you mean lr"]),
+        ({"communication_rounds": 0.1}, ["did you mean rounds?"]),
         ({"rounds": 0}, ["rounds = 0", "greater than or equal to 1"]),
         ({"rounds": "many"}, ["rounds = 'many'", "integer"]),
         ({"lr": float("nan")}, ["lr", "finite"]),
