@@ -3,26 +3,29 @@
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pomona.data.dataset import Dataset
 from pomona.data.problems import listed
 from pomona.partition.partition import Partition
 
 RARE = 5  # rows of a class that cannot be in every part of a few clients
+MANY = 30  # rows in which whole numbers that are measured repeat themselves
 
 
 def remarks(dataset: Dataset, partition: Partition, names: Sequence[str]) -> list[str]:
     """A line for each thing that figures would hide.
 
     Files that were passed over; one class alone, classes without rows or with few, names that differ in case only, as
-    many classes as a measurement has values; flags that are the same everywhere; clients without test rows.
+    many classes as a measurement has values; flags that are the same everywhere; columns that look like an identifier;
+    clients without test rows.
 
     Args:
         dataset: what was read.
         partition: who holds which rows.
         names: of the clients.
     """
-    return [*dataset.notes, *_classes(dataset), *_flags(dataset), *_untested(partition, names)]
+    return [*dataset.notes, *_classes(dataset), *_flags(dataset), *_identifiers(dataset), *_untested(partition, names)]
 
 
 def _classes(dataset: Dataset) -> list[str]:
@@ -55,6 +58,28 @@ def _flags(dataset: Dataset) -> list[str]:
     names = dataset.labels or tuple(f"label {k}" for k in range(dataset.n_outputs))
     same = [name for name, column in zip(names, dataset.y.T, strict=True) if column.min() == column.max()]
     return [f"flags that are the same in all rows: {listed(same)}; there is nothing to learn for them"] if same else []
+
+
+def _identifiers(dataset: Dataset) -> list[str]:
+    """A line if a model could learn rows by a number that is theirs alone."""
+    if dataset.kind != "table" or len(dataset) < MANY or len(dataset.columns) != dataset.x.shape[1]:
+        return []
+    alone = [repr(name) for k, name in enumerate(dataset.columns) if _numbered(dataset.x[:, k])]
+    if not alone:
+        return []
+    if len(alone) == 1:
+        what, they = f"column {alone[0]} has", "it is an identifier, leave it"
+    else:
+        what, they = f"columns {listed(alone)} have", "they are identifiers, leave them"
+    return [f"{what} a different whole number in every row: if {they} out with data.drop_columns"]
+
+
+def _numbered(column: NDArray[np.generic]) -> bool:
+    """Whether all numbers are whole and no two are equal; the first rows rule out most columns."""
+    return all(
+        bool(np.isfinite(rows).all() and (rows == np.rint(rows)).all()) and len(np.unique(rows)) == len(rows)
+        for rows in (np.asarray(column[:MANY], np.float64), np.asarray(column, np.float64))
+    )
 
 
 def _untested(partition: Partition, names: Sequence[str]) -> list[str]:
