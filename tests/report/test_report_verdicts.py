@@ -10,12 +10,14 @@ from report_results import answers, comparison, degenerate, off, regression, res
 from pomona.metrics.gain import gains
 from pomona.record import Evaluation, Result, RoundRow
 from pomona.report.cautions import cautions
+from pomona.report.curves import place
 from pomona.report.gained import by_client, gained
 from pomona.report.gaintables import gain_tables
 from pomona.report.learned import figures
 from pomona.report.numbers import runs
 from pomona.report.payload import payload
 from pomona.report.verdicts import verdicts
+from pomona.report.words import setup, title
 
 LEVEL = "no difference that this data can show"
 
@@ -235,6 +237,21 @@ def test_relationships_that_have_hardly_moved_from_the_shares_of_samples_are_a_c
     unknown = related(0.0)
     assert line not in warned([replace(unknown, about={**unknown.about, "sizes": {}})])
     assert line not in warned([result("apple", n=4, rounds=40)])
+
+
+def test_own_data_are_called_by_their_file_and_not_by_its_format() -> None:
+    base = result("fedavg", n=2, rounds=1)
+
+    def words(**data: object) -> tuple[str, str, str]:
+        (run,) = runs([replace(base, config={**base.config, "data": data})])
+        return title([run]), place(run), setup([run])
+
+    heading, where, sentence = words(name="csv", path="/private/hospital/icu.csv")
+    assert (heading, where) == ("FedAvg on icu.csv", "icu.csv, practical")
+    assert "that hold parts of icu.csv (" in sentence
+    assert "/private" not in sentence
+    assert words(name="csv")[0] == "FedAvg on csv"
+    assert words(name="mnist", path="/private/mnist-raw")[0] == "FedAvg on mnist"
 
 
 def test_few_events_are_named_with_their_clients() -> None:

@@ -9,14 +9,14 @@ from pomona.report.axes import grid, legend_below, over_rounds, panels
 from pomona.report.numbers import Run, alike, views
 from pomona.report.picture import Picture, Rows
 from pomona.report.style import FRAME, colour_of, dash_of, marker_of
-from pomona.report.words import capital
+from pomona.report.words import capital, source
 
 MEGABYTE = 1e6
 
 
 def place(run: Run) -> str:
     """The data set and the partition that a run was trained on, in words; empty where the record does not say."""
-    names = [run.setting("data.name"), run.setting("partition.name")]
+    names = [source(run), run.setting("partition.name")]
     return ", ".join(str(name) for name in names if name)
 
 

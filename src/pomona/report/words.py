@@ -2,7 +2,9 @@
 
 from collections.abc import Sequence
 from datetime import datetime
+from pathlib import PurePath
 
+from pomona.data.catalogue import CATALOGUE
 from pomona.report.numbers import Run
 
 
@@ -16,10 +18,17 @@ def capital(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
+def source(run: Run) -> str:
+    """What a run's data are called: own data by the file or folder that they were read from; empty if unknown."""
+    name = str(run.setting("data.name") or "")
+    entry, path = CATALOGUE.get(name), run.setting("data.path")
+    return (entry and entry.own and path and PurePath(str(path)).name) or name
+
+
 def title(runs: list[Run]) -> str:
     """The name of the page."""
     names = listing([run.label for run in runs]) if len(runs) <= 6 else f"{len(runs)} runs"
-    places = sorted({str(run.setting("data.name")) for run in runs if run.setting("data.name")})
+    places = sorted({place for run in runs if (place := source(run))})
     return names + (f" on {listing(places)}" if places else "")
 
 
@@ -39,7 +48,7 @@ def setup(runs: list[Run]) -> str:
     rounds = sorted({r for run in runs if (r := run.setting("rounds")) is not None})
     length = f" over {listing([str(r) for r in rounds])} round{'s' if rounds != [1] else ''}" if rounds else ""
     who = f"{n} client{'s' if n != 1 else ''}" if n else "the clients"
-    data = first.setting("data.name") or "the same data"
+    data = source(first) or "the same data"
     return (
         f"{listing([run.label for run in runs])} trained {f'{model} models' if model else 'models'}{size}{length} "
         f"for {who} that hold{'s' if n == 1 else ''} parts of {data}{f' ({detail})' if detail else ''}."
