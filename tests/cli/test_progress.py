@@ -7,6 +7,8 @@ import signal
 import subprocess
 import sys
 import termios
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -98,8 +100,24 @@ def test_without_a_terminal_a_line_comes_at_the_beginning_every_five_seconds_and
     said = capsys.readouterr().err.splitlines()
     assert said[0] == "apple: training, 12 rounds"
     assert said[1] == "apple: round 3 of 12 after 0:06, 0:18 left; personal 91.27 %"
-    assert [s.split()[2] for s in said[1:-1]] == ["3", "6", "9", "12"]
+    assert [s.split()[2] for s in said[1:-1]] == ["3", "6", "9"]
     assert said[-1] == "note: a word [31m"
+
+
+def test_the_end_shows_what_was_evaluated_after_the_last_round(capsys):
+    """A model as received after the last round is evaluated when all rounds are done."""
+    received, trained = ("global", "received"), ("local", "trained")
+    late = evaluations(2, received, trained)
+    result = SimpleNamespace(evaluations=[*evaluations(1, received, trained), *late])
+    result.evaluations[0] = replace(result.evaluations[0], value=(0.0,) * len(late[0].value))
+    for standing in (Standing.of(resolve({"method": "fedavg", "rounds": 2}), Clock()) for _ in range(2)):
+        standing.round(row(2), result.evaluations[:1])
+        assert standing.seen == "global 0.00 %"
+        standing.end(result)
+        assert standing.seen == "global 91.27 %  local 91.27 %"
+    lines = Lines(Standing.of(resolve({"method": "fedavg", "rounds": 2}), Clock()))
+    lines.end(result)
+    assert capsys.readouterr().err == "fedavg: 2 rounds done in 0:00; global 91.27 %  local 91.27 %\n"
 
 
 def environment():

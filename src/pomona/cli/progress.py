@@ -11,9 +11,8 @@ from rich.text import Text
 
 from pomona.cli.words import console, shown, talk
 from pomona.config import Config
-from pomona.federation.loop import Watcher
 from pomona.metrics.metric import ACCURACY
-from pomona.record import Evaluation, RoundRow
+from pomona.record import Evaluation, Result, RoundRow
 
 EVERY = 5.0  # seconds between two lines where there is no terminal
 BAR = 24  # most characters of the bar
@@ -57,6 +56,11 @@ class Standing:
         self._before = row.round - 1 if self._before is None else self._before
         self.done = row.round
         self.seen = judged([e for e in evaluations if e.split == "test"], self.headline) or self.seen
+
+    def end(self, result: Result) -> None:
+        """The run is over: what a model received after the last round, evaluated by now, replaces what was seen."""
+        last = {e.key: e for e in sorted(result.evaluations, key=lambda e: e.round) if e.split == "test"}
+        self.seen = judged(list(last.values()), self.headline)
 
     @property
     def elapsed(self) -> float:
@@ -118,6 +122,10 @@ class Drawn:
         """Advance by a round."""
         self._standing.round(row, evaluations)
 
+    def end(self, result: Result) -> None:
+        """Show what the run ended with."""
+        self._standing.end(result)
+
     def note(self, text: str) -> None:
         """Print a line above."""
         self._console.print(f"note: {shown(text)}", markup=False, highlight=False)
@@ -144,10 +152,16 @@ class Lines:
         """Say how far it is, if it is time."""
         s = self._standing
         s.round(row, evaluations)
-        if s.elapsed - self._said >= EVERY or s.done == s.total:
+        if s.elapsed - self._said >= EVERY and s.done < s.total:
             self._said = s.elapsed
             seen = f"; {s.seen}" if s.seen else ""
             talk(f"{s.method}: round {s.done} of {s.total} after {clock(s.elapsed)}, {s.left} left{seen}")
+
+    def end(self, result: Result) -> None:
+        """Say what the run ended with."""
+        s = self._standing
+        s.end(result)
+        talk(f"{s.method}: {s.total} rounds done in {clock(s.elapsed)}" + (f"; {s.seen}" if s.seen else ""))
 
     def note(self, text: str) -> None:
         """Say it."""
@@ -158,11 +172,11 @@ class Lines:
 
 
 @contextmanager
-def watching(*, stays: bool = True) -> Iterator[Callable[[Config], Watcher]]:
+def watching(*, stays: bool = True) -> Iterator[Callable[[Config], Drawn | Lines]]:
     """Makes a watcher for each run; ``stays``: whether its line is left on the terminal."""
     made: list[Drawn | Lines] = []
 
-    def watcher(config: Config) -> Watcher:
+    def watcher(config: Config) -> Drawn | Lines:
         for before in made:
             before.close()
         standing = Standing.of(config)

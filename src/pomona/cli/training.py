@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from pomona.cli.progress import watching
-from pomona.cli.words import config_of, console, emit, option, size, standing
+from pomona.cli.words import config_of, console, emit, option, shown, size, standing
 from pomona.cli.words import out as terminal
 from pomona.config import Config, resolve
 from pomona.errors import ConfigError
@@ -129,8 +129,9 @@ def watched(
     with console.status(f"reading {config.data.name}"):
         scenario = Scenario.prepare(config)
     with watching() as watcher, tracking(track) as scalars, following(folder if live else None) as pages:
-        together = Together(watcher(scenario.config), *scalars, *pages)
-        result = simulate(scenario, folder, together, resume)
+        progress = watcher(scenario.config)
+        result = simulate(scenario, folder, Together(progress, *scalars, *pages), resume)
+        progress.end(result)
         for board in scalars:
             board.end(result)
         return result
@@ -174,7 +175,8 @@ def closing(result: Result, folder: Path, page: Path | None) -> None:
         f"{s['rounds']} rounds in {seconds:.1f} s; {size(s['bytes_down'])} down, {size(s['bytes_up'])} up"
         f" ({size((s['bytes_down'] + s['bytes_up']) / per_round)} a round)",
         f"written  {folder}" + (f", report {page}" if page else ""),
-        f"next     pomona compare {folder} OTHER..., or pomona predict {folder}/models/client-00.safetensors INPUT",
+        f"next     pomona compare {folder} OTHER..., or pomona predict {folder}/models/client-00.safetensors INPUT"
+        f" (the model of {shown(str(result.about['clients'][0]))})",
     )
 
 

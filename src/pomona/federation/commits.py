@@ -52,9 +52,10 @@ def require_same(place: Path, stored: Mapping[str, Any], now: Mapping[str, Any])
     apart = ("rounds", "extends")
     keys = checkpoint.differing(*({k: v for k, v in said.items() if k not in apart} for said in (stored, now)))
     if keys:
+        own = place.parent / "config.toml"
+        those = f"resume with those, which {own} holds," if own.exists() else "resume with those,"
         raise CheckpointError(
-            f"{place} belongs to a run with other values of {', '.join(keys)}; resume with those, or start anew in "
-            "another folder"
+            f"{place} belongs to a run with other values of {', '.join(keys)}; {those} or start anew in another folder"
         )
     then, asked = stored.get("rounds"), now.get("rounds")
     if then == asked:
