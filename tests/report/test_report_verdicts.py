@@ -127,7 +127,7 @@ def test_a_single_run_states_its_metric_by_name() -> None:
     text = said([replace(flags, evaluations=ranked)])
     assert "AUROC 0.800 on average" in text
     assert "right on" not in text
-    assert "AUROC is undefined for Mercy" in warned([replace(flags, evaluations=ranked)])
+    assert "AUROC of FedAvg is undefined for Mercy" in warned([replace(flags, evaluations=ranked)])
 
 
 @pytest.mark.parametrize("lack", degenerate())
@@ -194,7 +194,9 @@ def test_what_one_answer_for_everybody_reaches_stands_beside_and_is_a_caution() 
     constant = {"own": {"accuracy": {"clients": [0.9, 0.9, 0.5], "mean": 2.3 / 3}}}
     several = {k: scored("fedavg", right, constant=constant) for k, right in
                {"low": (60, 70, 50), "some": (95, 85, 90), "good": (95, 95, 90)}.items()}  # fmt: skip
-    assert "FedAvg is no better than always giving one answer: accuracy 60.00 %" in warned([several["low"]])
+    assert "FedAvg (accuracy 60.00 %) is no better than always giving one answer, which has 76.67 %" in warned(
+        [several["low"]]
+    )
     assert "For Mercy FedAvg is no better than always giving one answer" in warned([several["some"]])
     assert "no better" not in warned([several["good"]])
     text = said([scored("separate", (30, 30, 30), constant=constant), several["low"]])
@@ -213,9 +215,29 @@ def test_answers_at_the_usual_threshold_that_are_the_most_frequent_class_are_a_c
         for c, matrix in enumerate([[[95, 0], [5, 0]], [[94, 1], [4, 1]]])
     ]
     text = warned([replace(base, evaluations=ranked, final=final)])
-    assert "right on 95.00 % of the test samples, no more than each client's most frequent class is (95.00 %)" in text
+    few = "are right on no more of the test samples than each client's most frequent class is (95.00 %)"
+    assert f"Taken as answers, the most likely classes of FedAvg (95.00 %) {few}" in text
     final[1]["confusion"] = [[95, 0], [2, 3]]
-    assert "no more than" not in warned([replace(base, evaluations=ranked, final=final)])
+    assert "Taken as answers" not in warned([replace(base, evaluations=ranked, final=final)])
+
+
+def test_what_holds_for_several_runs_is_said_once_and_names_them() -> None:
+    constant = {"own": {"accuracy": {"clients": [0.9, 0.9, 0.5], "mean": 2.3 / 3}}}
+
+    def many(*right: Sequence[int]) -> str:
+        methods = ("separate", "fedavg", "apple", "fedprox")
+        return warned([scored(m, r, constant=constant) for m, r in zip(methods, right, strict=False)])
+
+    some = (95, 85, 90)
+    text = many(some, some, (85, 95, 95), some)
+    assert "For Mercy Separate, FedAvg and FedProx are no better than always giving one answer." in text
+    assert "For Charité APPLE is no better than always giving one answer." in text
+    assert text.count("no better") == 2
+    text = many((60, 70, 50), (66, 70, 50))
+    assert "(accuracy 60.00 %) and FedAvg (accuracy 62.00 %) are no better than always giving one answer" in text
+    short = [replace(scored(m, some), summary={}) for m in ("fedavg", "apple")]
+    assert "FedAvg and APPLE were cut short: 0 rounds are recorded of each." in warned(short)
+    assert warned([related(0.0), related(0.01)]).count("have hardly moved") == 1
 
 
 def related(moved: float, n: int = 4) -> Result:

@@ -1,6 +1,7 @@
 """What a reader must know before relying on a page: one plain sentence for each thing that limits its numbers."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -22,13 +23,30 @@ SHORTEST = 8
 """Evaluated rounds that a curve must have before its end can be judged."""
 
 
+@dataclass(frozen=True)
+class Said:
+    """What is said of a run, so that runs of which the same is said share one sentence.
+
+    Attributes:
+        run: the label of the run.
+        of_one, of_many: what follows the labels of one run, of several.
+        before: what comes before them.
+        figure: what the run has of its own; it stands behind its label.
+    """
+
+    run: str
+    of_one: str
+    of_many: str
+    before: str = ""
+    figure: str = ""
+
+
 def cautions(runs: list[Run]) -> list[str]:
-    """The sentences, the gravest first."""
+    """The sentences, the gravest first; what holds for several runs is said once and names them."""
     each = [
-        note
+        sentence
         for check in (_short, _diverging, _undefined, _constant, _threshold, _unmoved, _climbing)
-        for run in runs
-        for note in check(run)
+        for sentence in _merged([note for run in runs for note in check(run)])
     ]
     together = [
         note for check in (_alone, _closest, _events, _picked, _losses, _seeds, _best_on_test) for note in check(runs)
@@ -36,31 +54,44 @@ def cautions(runs: list[Run]) -> list[str]:
     return [sentence.replace(" %", "\N{NO-BREAK SPACE}%") for sentence in dict.fromkeys(each + together)]
 
 
-def _short(run: Run) -> Iterator[str]:
+def _merged(notes: Sequence[Said]) -> Iterator[str]:
+    """One sentence for all notes that say the same, in the order of the first of them."""
+    alike: dict[tuple[str, str, str], list[str]] = {}
+    for note in notes:
+        who = f"{note.run} ({note.figure})" if note.figure else note.run
+        alike.setdefault((note.before, note.of_one, note.of_many), []).append(who)
+    for (before, of_one, of_many), who in alike.items():
+        yield before + listing(who) + (of_one if len(who) == 1 else of_many)
+
+
+def _short(run: Run) -> Iterator[Said]:
     if not finished(run.result):
         planned = run.setting("rounds")
         total = f" of {planned}" if planned is not None else ""
-        yield f"{run.label} was cut short: {len(run.result.rounds)}{total} rounds are recorded."
+        recorded = f" cut short: {len(run.result.rounds)}{total} rounds are recorded"
+        yield Said(run.label, f" was{recorded}.", f" were{recorded} of each.")
 
 
-def _diverging(run: Run) -> Iterator[str]:
+def _diverging(run: Run) -> Iterator[Said]:
     if why := diverging(run.result):
-        yield f"The training of {run.label} diverges: {why} before you compare it."
+        ends = f" diverges: {why} before you compare it."
+        yield Said(run.label, ends, ends, before="The training of ")
 
 
-def _undefined(run: Run) -> Iterator[str]:
+def _undefined(run: Run) -> Iterator[Said]:
     last = run.last
     if last is None:
         return
     without = [c for c, v, s in zip(last.clients, last.value, last.samples, strict=True) if v is None and s]
     if without:
-        yield (
-            f"{capital(run.metric.title)} is undefined for {named(run, without)}, as it is where all test samples have "
-            f"one answer; means are over the other {len(last.clients) - len(without)} clients."
+        ends = (
+            f" is undefined for {named(run, without)}, as it is where all test samples have one answer; means are over "
+            f"the other {len(last.clients) - len(without)} clients."
         )
+        yield Said(run.label, ends, ends, before=f"{capital(run.metric.title)} of ")
 
 
-def _constant(run: Run) -> Iterator[str]:
+def _constant(run: Run) -> Iterator[Said]:
     """A model that is no better than one answer for everybody."""
     constant = run.constant
     both = [(c, v) for c, v in run.values.items() if c in constant]
@@ -69,39 +100,38 @@ def _constant(run: Run) -> Iterator[str]:
     metric = run.metric
     floor, mean = average([constant[c] for c, _ in both]), average([v for _, v in both])
     if not metric.better(mean, floor):
-        yield (
-            f"{run.label} is no better than always giving one answer: {metric.title} {metric.text(mean)} on average "
-            f"over clients, and {metric.text(floor)} for the constant answer."
-        )
+        worth = f" no better than always giving one answer, which has {metric.text(floor)} on average over clients."
+        yield Said(run.label, f" is{worth}", f" are{worth}", figure=f"{metric.title} {metric.text(mean)}")
     elif below := [c for c, v in both if not metric.better(v, constant[c])]:
-        yield f"For {named(run, below)} {run.label} is no better than always giving one answer."
+        worth = " no better than always giving one answer."
+        yield Said(run.label, f" is{worth}", f" are{worth}", before=f"For {named(run, below)} ")
 
 
-def _threshold(run: Run) -> Iterator[str]:
+def _threshold(run: Run) -> Iterator[Said]:
     """Where classes are judged by scores, the answers at the usual threshold may still be the most frequent class."""
     counts = [matrix for _, matrix in confusions(run)]
     if run.metric == ACCURACY or not counts:
         return
     right, frequent, total = (sum(int(f(m)) for m in counts) for f in (np.trace, lambda m: m.sum(axis=1).max(), np.sum))
     if right <= frequent:
-        yield (
-            f"Taken as answers, the most likely classes of {run.label} are right on {ACCURACY.text(right / total)} of "
-            f"the test samples, no more than each client's most frequent class is ({ACCURACY.text(frequent / total)}): "
-            "rank by its probabilities, or choose a threshold, before you act on it."
+        ends = (
+            " are right on no more of the test samples than each client's most frequent class is "
+            f"({ACCURACY.text(frequent / total)}): rank by the probabilities, or choose a threshold, before you act on "
+            "them."
         )
+        before = "Taken as answers, the most likely classes of "
+        yield Said(run.label, ends, ends, before, ACCURACY.text(right / total))
 
 
-def _unmoved(run: Run) -> Iterator[str]:
+def _unmoved(run: Run) -> Iterator[Said]:
     """Relationships that are what they started from answer no question about the clients."""
     series = recorded(run).get("dr")
     if series and unmoved(series):
-        yield (
-            f"The relationships of {run.label} have hardly moved from the clients' shares of the samples: they say who "
-            "is large, not who helps."
-        )
+        ends = " have hardly moved from the clients' shares of the samples: they say who is large, not who helps."
+        yield Said(run.label, ends, ends, before="The relationships of ")
 
 
-def _climbing(run: Run) -> Iterator[str]:
+def _climbing(run: Run) -> Iterator[Said]:
     """A curve whose last third still goes up by more than its own unrest: validation where there is one."""
     last = run.last
     curve = run.result.curve(last.model, last.when, "validation") if last else []
@@ -121,9 +151,13 @@ def _climbing(run: Run) -> Iterator[str]:
     unrest = float(np.std(tail - (slope * steps + start)))
     gone = float(values.max() - values[0])
     if rise > 2 * unrest and rise > 0.1 * gone > 0:
-        yield (
-            f"{run.label} was still getting better when it ended ({what}, last {len(tail)} of {len(known)} evaluated "
-            "rounds): more rounds may change what this page says."
+        seen = (
+            f"({what}, last {len(tail)} of {len(known)} evaluated rounds): more rounds may change what this page says."
+        )
+        yield Said(
+            run.label,
+            f" was still getting better when it ended {seen}",
+            f" were still getting better when they ended {seen}",
         )
 
 
