@@ -11,12 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pydantic import ValidationError
 
 from pomona.bench import table
 from pomona.bench.cells import Cell, Group
 from pomona.bench.suite import FREE, Size, Suite, branch, flat
+from pomona.bench.told import Timing, Told
 from pomona.bench.tuning import RULE
 from pomona.bench.verdict import Verdict
+from pomona.bounds import first, parse, plain, regular
 from pomona.config import merge
 from pomona.errors import StorageError
 from pomona.federation.durable import publish
@@ -169,12 +172,20 @@ def _always(name: str) -> Callable[[str], str]:
 
 def load(folder: Path) -> Bench:
     """Read a bench's results. Raises StorageError if the folder holds none that can be read."""
+
+    def unreadable(why: str) -> StorageError:
+        return StorageError(f"{folder} holds no readable bench ({why}); give a folder that `pomona bench` wrote")
+
     try:
-        results, timing = (json.loads((folder / name).read_text(encoding="utf-8")) for name in (RESULTS, TIMING))
-        if results["schema"] != SCHEMA:
-            raise ValueError(f"schema {results['schema']}, this version reads {SCHEMA}")
-        return Bench(folder, results, timing)
-    except (OSError, ValueError, KeyError, TypeError) as fault:
-        raise StorageError(
-            f"{folder} holds no readable bench ({fault}); give a folder that `pomona bench` wrote"
-        ) from fault
+        results, timing = (
+            parse(regular(folder / name, unreadable).read_bytes(), unreadable) for name in (RESULTS, TIMING)
+        )
+        schema = results.get("schema") if isinstance(results, dict) else None
+        if schema != SCHEMA:
+            raise unreadable(f"schema {plain(str(schema), 40)}, this version reads {SCHEMA}")
+        known, passed = Told.model_validate(results), Timing.model_validate(timing)
+        return Bench(folder, known.model_dump(exclude_unset=True), passed.model_dump())
+    except OSError as fault:
+        raise unreadable(str(fault.strerror)) from None
+    except ValidationError as fault:
+        raise unreadable(first(fault)) from None

@@ -18,7 +18,7 @@ LEFT = (  # what is a view of these is made again by whoever misses it
 
 
 def sums(folder: Path) -> dict[str, str]:
-    """SHA-256 in hex of a run's files, by their path in its folder. Raises OSError, StorageError for an unreadable one."""
+    """SHA-256 in hex of a run's files, by their path in its folder. Raises OSError or StorageError."""
     return {str(path.relative_to(folder)): _sum(path) for pattern in LEFT for path in sorted(folder.glob(pattern))}
 
 
