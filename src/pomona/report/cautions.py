@@ -58,8 +58,8 @@ def _merged(notes: Sequence[Said]) -> Iterator[str]:
     """One sentence for all notes that say the same, in the order of the first of them."""
     alike: dict[tuple[str, str, str], list[str]] = {}
     for note in notes:
-        who = f"{note.run} ({note.figure})" if note.figure else note.run
-        alike.setdefault((note.before, note.of_one, note.of_many), []).append(who)
+        label = f"{note.run} ({note.figure})" if note.figure else note.run
+        alike.setdefault((note.before, note.of_one, note.of_many), []).append(label)
     for (before, of_one, of_many), who in alike.items():
         yield before + listing(who) + (of_one if len(who) == 1 else of_many)
 
