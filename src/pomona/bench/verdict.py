@@ -7,8 +7,11 @@ from pathlib import Path
 from shutil import rmtree
 from typing import Literal
 
+from pydantic import TypeAdapter, ValidationError
+
 from pomona.bench.figures import Figures, figures, seconds
 from pomona.bench.suite import FREE, flat
+from pomona.bounds import parse, regular
 from pomona.config import Config, resolve
 from pomona.data import read
 from pomona.data.catalogue import CATALOGUE, locate, own_path
@@ -97,8 +100,9 @@ def look(folder: Path, config: Config) -> Verdict:
     """Read a cell's folder; "waiting" is one without a finished run and without a failure on file."""
     if (folder / FAILURE).exists():
         try:
-            return Verdict("failed", Failure(**json.loads((folder / FAILURE).read_bytes())))
-        except (OSError, ValueError, TypeError) as fault:
+            text = regular(folder / FAILURE, StorageError).read_bytes()
+            return Verdict("failed", TypeAdapter(Failure).validate_python(parse(text, StorageError)))
+        except (OSError, StorageError, ValidationError) as fault:
             raise StorageError(f"{folder / FAILURE} cannot be read ({fault}); remove it, then start again") from None
     status = read_status(folder)
     if status and status.state == "finished":
