@@ -346,6 +346,13 @@ def bench_page(folder):
     compare.write(load_bench(folder), folder / "page")
 
 
+TARGETS += [
+    Target(f"{path} of a bench, tabled", 40, partial(of_bench, path, tabled))
+    for path in ("results.json", "timing.json")
+]
+TARGETS += [Target("results.json of a bench, on a page", 2, partial(of_bench, "results.json", bench_page))]
+
+
 # What is spent.
 
 
