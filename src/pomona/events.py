@@ -35,10 +35,10 @@ def _array(value: Any) -> NDArray[np.float64]:
     return array.astype(np.float64)
 
 
-def _square(counts: list[list[int]]) -> list[list[int]]:
-    """Refuse a table whose rows are not as long as it has rows."""
-    if any(len(row) != len(counts) for row in counts):
-        raise ValueError("must have as many columns as rows")
+def _even(counts: list[list[int]]) -> list[list[int]]:
+    """Refuse a table whose rows differ in length."""
+    if len({len(row) for row in counts}) > 1:
+        raise ValueError("must be rows of equal lengths")
     return counts
 
 
@@ -53,6 +53,8 @@ def _leaves(value: Any) -> Iterator[Any]:
 Figure = Finite | None
 Figures = Annotated[Any, AfterValidator(_figures)]
 Array = Annotated[Any, AfterValidator(_array)]
+Counts = Annotated[list[list[Count]], AfterValidator(_even)]
+Ends = Annotated[list[Figure], Field(min_length=2, max_length=2)]
 Names = Annotated[list[Line], Field(max_length=MOST)]
 
 
@@ -91,7 +93,7 @@ class Start(Kind):
     clients: Annotated[Names, Field(min_length=1)]
     classes: Names = []
     sizes: dict[Label, list[Count]] = {}
-    label_counts: list[list[Count]] | None = None
+    label_counts: Counts | None = None
     groups: list[Place] = []
     data: _Data = _Data()
     partition_sha256: Line = ""
@@ -152,8 +154,8 @@ class Final(Kind):
     split: Label
     client: Place
     samples: Count
-    confusion: Annotated[list[list[Count]], AfterValidator(_square)] | None = None
-    intervals: dict[Label, tuple[Figure, Figure] | None] | None = None
+    confusion: Counts | None = None
+    intervals: dict[Label, Ends | None] | None = None
 
 
 class _At(Kind):

@@ -280,28 +280,3 @@ def test_the_tables_are_views_of_the_results(whole):
     assert (whole.folder / "table.md").read_text() == markdown(whole.results)
     assert (whole.folder / "table.csv").read_text() == csv(whole.results)
     assert len(csv(whole.results).splitlines()) == 3
-
-
-WRONG = {
-    "a mean of text": ("over_seeds", "last", "accuracy", "mean"),
-    "a figure's clients of text": ("cells", 0, "figures", "clients"),
-    "values of another number": ("cells", 0, "figures", "models", "personal, trained", "last", "accuracy"),
-    "a scenario that is not listed": ("scenario",),
-}
-
-
-@pytest.mark.parametrize("what", WRONG)
-@pytest.mark.parametrize("value", ["x", [], 10**400, None])
-def test_results_that_somebody_has_edited_are_one_line(what, value, whole, tmp_path):
-    """A field of another kind: the file and the field are named, and no table is made of it."""
-    tree = json.loads((whole.folder / "results.json").read_text())
-    *path, last = WRONG[what]
-    holder = tree["results"][0]
-    for key in path:
-        holder = holder[key]
-    holder[last] = value
-    (tmp_path / "results.json").write_text(json.dumps(tree))
-    (tmp_path / "timing.json").write_text("{}")
-    with pytest.raises(StorageError, match=r"no readable bench \(results\.json: ") as fault:
-        load(tmp_path)
-    assert len(str(fault.value)) < 500

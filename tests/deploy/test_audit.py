@@ -112,3 +112,23 @@ def test_values_must_be_plain(tmp_path):
     with Audit(tmp_path / "audit.jsonl") as audit, pytest.raises(ValueError, match="JSON"):
         audit.write("a", loss=float("nan"))
     assert json.loads("[]") == read(tmp_path / "audit.jsonl")
+
+
+ODD = {
+    "a number that is none": b'{"time": Infinity, "event": "x", "chain": "00"}',
+    "half a character": b'{"event": "\\ud800", "chain": "00"}',
+    "a chain that is a number": b'{"event":"x","chain":7}',
+    "lists in lists": b"[" * 100_000,
+}
+
+
+@pytest.mark.parametrize("what", ODD)
+def test_a_line_that_nobody_wrote_is_broken_and_the_file_goes_on(what, tmp_path):
+    path = tmp_path / "audit.jsonl"
+    with Audit(path) as log:
+        log.write("first")
+    path.write_bytes(path.read_bytes() + ODD[what] + b"\n")
+    with Audit(path) as log:
+        log.write("last")
+    assert [line["event"] for line in read(path)] == ["first", "last"]
+    assert verify(path) == 2

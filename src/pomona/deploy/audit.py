@@ -127,10 +127,11 @@ def _lines(content: bytes) -> Iterator[tuple[bytes, dict[str, Any] | None]]:
 def _parsed(text: bytes) -> dict[str, Any] | None:
     try:
         line = json.loads(text)
-    except ValueError:
+        # Another spelling of the same values is not what was written.
+        whole = isinstance(line, dict) and isinstance(line.get("chain"), str) and _text(line) == text
+    except (ValueError, RecursionError):  # which a number that is none, or half a character, is in writing
         return None
-    # Another spelling of the same values is not what was written.
-    return line if isinstance(line, dict) and "chain" in line and _text(line) == text else None
+    return line if whole else None
 
 
 def _text(line: dict[str, Any]) -> bytes:
