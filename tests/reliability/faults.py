@@ -46,7 +46,7 @@ def killed_in_save(step, after, round_):
                 case "fsync folder":
                     killed_at(durable, "sync", 0, after)
                 case "unlink":
-                    killed_at(Path, "unlink", 0, after)
+                    killed_at(Path, "unlink", 1, after)  # the first is of what a kill left behind
         return save(folder, number, *rest)
 
     def cut_short(whole):
