@@ -1,0 +1,44 @@
+"""The table of the guide to methods: its numbers are those of a bench's cells, by hand."""
+
+import importlib.util
+from pathlib import Path
+from types import SimpleNamespace
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "choose_a_method.py"
+
+
+def loaded():
+    spec = importlib.util.spec_from_file_location("choose_a_method", EXAMPLE)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def result(scenario, method, *runs):
+    cells = [
+        {"seed": seed, "figures": {"headline": "m", "models": {"m": {"last": {"accuracy": list(accuracies)}}}}}
+        for seed, accuracies in enumerate(runs)
+    ]
+    return {"scenario": scenario, "method": method, "cells": cells or [{"seed": 0, "figures": None}]}
+
+
+def test_a_cell_has_mean_sample_deviation_and_the_share_of_clients_that_lose():
+    """Means 50 and 70 % over clients: mean 60, deviation 20 / sqrt(2); two of five clients lose, one has no test rows."""
+    made = SimpleNamespace(
+        results={
+            "scenarios": {"hidden-groups": {}},
+            "methods": {"separate": {}, "fedavg": {}, "apple": {}},
+            "results": [
+                result("hidden-groups", "separate", (0.5, 0.5, None), (0.8, 0.8, 0.8)),
+                result("hidden-groups", "fedavg", (0.4, 0.6, None), (0.8, 0.9, 0.4)),
+                result("hidden-groups", "apple"),
+            ],
+        }
+    )
+    assert list(loaded().table(made)) == [
+        "| method | hidden groups |",
+        "| --- | --- |",
+        "| separate | 65.0 +- 21.2 (0 %) |",
+        "| fedavg | 60.0 +- 14.1 (40 %) |",
+        "| apple | failed |",
+    ]
