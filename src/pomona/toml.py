@@ -112,6 +112,7 @@ def _nearest(key: str, known: Mapping[str, str]) -> str:
 
     Sections are not compared: every key of a section shares its name, and would be near for that alone.
     """
+    key = ".".join(part for part in key.split(".") if not part.isdecimal())  # places in a list
     section, dot, last = key.rpartition(".")
     words = last.replace("_", " ")
     here = [k for k in known if k.rpartition(".")[2] == last]
