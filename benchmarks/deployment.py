@@ -93,6 +93,7 @@ def config(case: Case, folder: Path) -> Config:
             "clients": case.silos,
             "rounds": case.rounds,
             "batch_size": 10,
+            "lr": 0.01,
             "partition": {"name": "iid"},
             "data": {
                 "name": "npz",

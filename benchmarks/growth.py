@@ -26,6 +26,7 @@ from timing import Table, chosen, measured, publish
 
 TEST = 0.2
 SETTINGS: Tree = {
+    "lr": 0.01,
     "batch_size": 32,
     "data": {"name": "noise", "test_share": TEST, "validation_share": 0.0},
     "partition": {"name": "iid"},

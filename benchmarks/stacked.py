@@ -21,7 +21,12 @@ from pomona.toml import Tree
 from rounds import noise, scenario_of
 from timing import Table, Times, Work, chosen, publish, seconds
 
-SETTINGS: Tree = {"batch_size": 10, "data": {"name": "noise"}, "partition": {"name": "dirichlet", "beta": 1.0}}
+SETTINGS: Tree = {
+    "lr": 0.01,
+    "batch_size": 10,
+    "data": {"name": "noise"},
+    "partition": {"name": "dirichlet", "beta": 1.0},
+}
 
 
 @dataclass(frozen=True)
