@@ -1,5 +1,6 @@
-"""Files of a server's kit, a silo's kit, a run, a bench and a ledger, read by the commands that read them."""
+"""Files of a run and of a bench, settings, and ledgers, read by the commands that read them."""
 
+import hashlib
 import json
 import shutil
 from functools import partial
@@ -7,190 +8,23 @@ from functools import partial
 import tomli_w
 from edits import JSON, LINES, TOML, Valid, inputs
 from hypothesis import strategies as st
-from messages import Mailbox
-from targets import TARGETS, Target, target
+from targets import TARGETS, Target, command, file, target
 from worlds import PRIVATE, SMALL, SUITE
 
 import pomona
 from pomona import compare, load
 from pomona.bench import load as load_bench
 from pomona.bench.suite import read_suite
-from pomona.cli import app
 from pomona.cli.words import config_of
-from pomona.deploy.audit import Audit
-from pomona.deploy.server.coordinate import coordinate
-from pomona.deploy.server.roster import admit, dismiss, members
-from pomona.deploy.silo.tasks import Silo
-from pomona.deploy.wire import Task, read
 from pomona.federation.checkpoint import newest
 from pomona.federation.tensorfile import digest
 from pomona.partition.partition import Partition
 from pomona.privacy.ledger import Ledger
 from pomona.privacy.settings import Privacy
 from pomona.privacy.vault import Vault
+from pomona.report.folder import listed
 from pomona.report.numbers import runs
 from pomona.report.page import render
-
-
-def command(*words):
-    """A command of the command line in this process."""
-    try:
-        app([str(word) for word in words], exit_on_error=False, print_error=False)
-    except SystemExit as end:
-        if end.code:
-            raise
-
-
-def file(world, of, name, path, form, act):
-    """An attack on one file of a folder: its inputs, and what reads the folder with it."""
-    anew = world.copy(of, name)
-    folder = anew()
-    (found,) = folder.glob(path)
-    relative = found.relative_to(folder)
-
-    def written(data):
-        folder = anew()
-        (folder / relative).write_bytes(data)
-        return act(folder)
-
-    return inputs(Valid(found.read_bytes(), form)), written
-
-
-# A server's kit.
-
-
-def shown_by_server(folder):
-    command("server", "status", "--folder", folder)
-    command("server", "audit", "--folder", folder)
-    command("server", "audit", "--verify", "--folder", folder)
-
-
-def run_by_server(folder):
-    """As far as a server goes to which nobody comes."""
-    coordinate(folder, Deaf(None), pause=0.0)
-
-
-class Deaf(Mailbox):
-    """A post without nodes."""
-
-    def online(self):
-        return frozenset()
-
-
-def changed_by_server(folder):
-    members(folder)
-    dismiss(folder, "silo-1")
-
-
-SERVER = {
-    "run/roster.json": JSON, "run/live.json": JSON, "run/status.json": JSON, "run/audit.jsonl": LINES,
-    "federation.toml": TOML, "certs/server.crt": None,
-}  # fmt: skip
-RUNNING = {
-    "run/run.json": JSON, "run/events.jsonl": LINES, "run/config.toml": TOML, "run/roster.json": JSON,
-    "run/audit.jsonl": LINES, "run/checkpoints/*2-*": None, "federation.toml": TOML,
-}  # fmt: skip
-
-
-def of_server(what, path, form, act, world):
-    return file(world, world.federation.server, f"{what}-{path.replace('/', '-').strip('*')}", path, form, act)
-
-
-TARGETS += [
-    Target(f"{path} of a server, shown", 40, partial(of_server, "shown", path, form, shown_by_server))
-    for path, form in SERVER.items()
-]
-TARGETS += [
-    Target(f"{path} of a server, gone on with", 15, partial(of_server, "gone-on", path, form, run_by_server))
-    for path, form in RUNNING.items()
-]
-TARGETS += [
-    Target("roster.json of a server, changed", 60, partial(of_server, "changed", "run/roster.json", JSON, changed_by_server))
-]  # fmt: skip
-
-
-@target("key of a newcomer, admitted by a server", 60)
-def newcomer(world):
-    anew = world.copy(world.federation.server, "admits")
-    valid = (anew() / "keys" / "silo-0.pub").read_bytes()
-
-    def act(data):
-        folder = anew()
-        key, signature = data[:-20], data[-20:]
-        (folder / "late.pub").write_bytes(key)
-        (folder / "late.pub.sig").write_bytes(signature)
-        admit(folder, "late", folder / "late.pub")
-
-    return inputs(Valid(valid + b"s" * 20)), act
-
-
-# A silo's kit.
-
-STATE = {
-    "state/agreement.json": JSON, "state/asked.json": JSON, "state/seen.json": JSON, "state/rounds.jsonl": LINES,
-    "state/audit.jsonl": LINES, "state/checkpoints/*1-*": None,
-}  # fmt: skip
-KIT = {
-    "silo.toml": TOML, "federation.toml": TOML, "keys/silo.key": None, "keys/peers/silo-0.pub": None, "certs/ca.crt": None,
-}  # fmt: skip
-
-
-def of_silo(path, form, exact, world):
-    """A kit in which one file is damaged, asked for the second round."""
-    world.federation  # noqa: B018
-    asked = world.said["second"].asked
-    task, right = read(Task, asked.body), world.said["second"].answered.enclosed["uplink"]
-    kit = world.folder / f"kit-{path.replace('/', '-').strip('*')}"
-    shutil.copytree(world.kit, kit)
-    shutil.rmtree(kit / "state")
-    shutil.copytree(world.said["first"].state, kit / "state")
-
-    def act(folder):
-        answer, uplink = Silo(folder).answer(task, asked.enclosed)
-        assert not exact or uplink == right or answer.missing
-
-    return file(world, kit, f"silo-{path.replace('/', '-').strip('*')}", path, form, act)
-
-
-TARGETS += [
-    Target(f"{path} of a silo that is asked", 30, partial(of_silo, path, form, exact))
-    for files, exact in ((STATE, True), (KIT, False))
-    for path, form in files.items()
-]
-
-
-def looked_at(world, path, form):
-    """A kit in which one file is damaged, looked at by its owner."""
-    kit = world.folder / f"looked-at-{path.replace('/', '-')}"
-    shutil.copytree(world.kit, kit)
-    command("silo", "report", "--folder", kit)  # trains alone, once
-    (kit / "state" / "node" / "node.json").write_text('{"state": "connected", "since": "2026-01-01", "restarts": 1}')
-
-    def act(folder):
-        command("silo", "status", "--folder", folder)
-        command("silo", "report", "--folder", folder)
-
-    return file(world, kit, f"looks-{path.replace('/', '-')}", path, form, act)
-
-
-LOOKED = {
-    "state/rounds.jsonl": LINES, "state/node/node.json": JSON, "state/node/alone.json": JSON, "silo.toml": TOML,
-    "federation.toml": TOML,
-}  # fmt: skip
-TARGETS += [
-    Target(f"{path} of a silo, shown", 40, lambda world, path=path, form=form: looked_at(world, path, form))
-    for path, form in LOOKED.items()
-]
-
-
-@target("audit.jsonl, written on", 60)
-def audit(world):
-    def act(folder):
-        with Audit(folder / "audit.jsonl") as log:
-            log.write("note", text="on")
-
-    return file(world, world.federation.server / "run", "audit", "audit.jsonl", LINES, act)
-
 
 # A run.
 
@@ -264,8 +98,6 @@ TARGETS += [
 @target("checkpoint, sealed under its own hash", 100)
 def checkpoint(world):
     """Whoever writes a checkpoint can name it right."""
-    import hashlib
-
     folder = world.folder / "sealed"
     (path,) = (world.cut / "checkpoints").glob("*1-*")
 
@@ -376,8 +208,6 @@ def key(world):
 
 @target("figures/index.json of a page", 60)
 def index(world):
-    from pomona.report.folder import listed
-
     def act(data):
         folder = world.folder / "figures"
         folder.mkdir(exist_ok=True)

@@ -2,10 +2,14 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
+from edits import Form, Valid, inputs
 from guard import Act
 from hypothesis import strategies as st
 from worlds import World
+
+from pomona.cli import app
 
 Attack = tuple[st.SearchStrategy[bytes], Act]
 
@@ -36,3 +40,27 @@ def target(name: str, examples: int = 100) -> Callable[[Callable[[World], Attack
         return attack
 
     return add
+
+
+def command(*words: object) -> None:
+    """A command of the command line in this process."""
+    try:
+        app([str(word) for word in words], exit_on_error=False, print_error=False)
+    except SystemExit as end:
+        if end.code:
+            raise
+
+
+def file(world: World, of: Path, name: str, path: str, form: Form | None, act: Callable[[Path], object]) -> Attack:
+    """An attack on one file of a folder: its inputs, and what reads the folder with it."""
+    anew = world.copy(of, name)
+    folder = anew()
+    (found,) = folder.glob(path)
+    relative = found.relative_to(folder)
+
+    def written(data: bytes) -> object:
+        folder = anew()
+        (folder / relative).write_bytes(data)
+        return act(folder)
+
+    return inputs(Valid(found.read_bytes(), form)), written

@@ -10,8 +10,10 @@ import time
 from collections import Counter
 from pathlib import Path
 
-import messages  # noqa: F401 - fills TARGETS, as do the others
+import kits  # noqa: F401 - fills TARGETS, as do the others
+import messages  # noqa: F401
 import pytest
+import receiving  # noqa: F401
 import records  # noqa: F401
 import samples  # noqa: F401
 from guard import outcome

@@ -66,6 +66,8 @@ class World:
         self.folder = folder
         self.outside = folder / "outside"
         self.outside.mkdir()
+        self._said: dict[str, Said] = {}
+        self._visits: list[tuple[object, object]] = []
         (self.outside / "precious").write_text("nobody's business")
 
     def copy(self, of: Path, name: str) -> Callable[[], Path]:
@@ -82,17 +84,15 @@ class World:
 
     @cached_property
     def federation(self) -> Federation:
-        """Three silos with APPLE, which have run; ``said`` and ``visits`` tell how."""
+        """Three silos with APPLE, which have run."""
         home = self.folder / "federation"
         home.mkdir()
         made = Federation(home, settings(method="apple", rounds=2), wait=0.0, places=5)
-        self.said: dict[str, Said] = {}
-        self.visits: list[tuple[object, object]] = []
         made.grid.faults.append(self._note)
         visit = Courier.visit
 
         def noted(courier, *words):
-            self.visits.append(words)
+            self._visits.append(words)
             return visit(courier, *words)
 
         with patch.object(Courier, "visit", noted):
@@ -101,13 +101,25 @@ class World:
 
     def _note(self, message, reply):
         if message.metadata.dst_node_id == ROGUE:
-            number = len(self.said)  # hello, round 1, round 2, the closing visit
+            number = len(self._said)  # hello, round 1, round 2, the closing visit
             kept = self.folder / "states" / str(number)
             state = self.folder / "federation" / "kits" / "silo-1" / "state"
             shutil.copytree(state, kept)
             asked, answered = flower_apps.unpacked(message.content), flower_apps.unpacked(reply.content)
-            self.said[("hello", "first", "second", "closing")[number]] = Said(asked, answered, kept)
+            self._said[("hello", "first", "second", "closing")[number]] = Said(asked, answered, kept)
         return reply
+
+    @property
+    def said(self) -> dict[str, Said]:
+        """What the server and silo-1 said to each other, by what it was about."""
+        assert self.federation
+        return self._said
+
+    @property
+    def visits(self) -> list[tuple[object, object]]:
+        """What the server's round loop asked of its transport."""
+        assert self.federation
+        return self._visits
 
     @property
     def kit(self) -> Path:
