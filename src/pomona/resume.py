@@ -4,8 +4,9 @@ from pathlib import Path
 
 from pomona.config import Config, resolve
 from pomona.errors import CheckpointError, ConfigError, StorageError
-from pomona.federation.checkpoint import differing
+from pomona.federation.checkpoint import differing, newest
 from pomona.federation.commits import FREE, INERT, identity, require_same, without
+from pomona.federation.committed import FOLDER
 from pomona.reading import load, require_unchanged
 from pomona.toml import read_file
 
@@ -55,6 +56,12 @@ def require_own_files(config: Config, partition: str, out: Path) -> None:
             raise CheckpointError(f"{path} is not the partition of the checkpoints beside it; {beside}")
     except OSError as fault:
         raise CheckpointError(f"{path} cannot be read ({fault}); {beside}") from None
+
+
+def rate(out: Path) -> float | None:
+    """The learning rate of a run's newest whole checkpoint, None before its first. Raises CheckpointError."""
+    found, _ = newest(out / FOLDER)
+    return float(found.meta["identity"]["config"]["lr"]) if found else None
 
 
 def _recorded(out: Path) -> Config:

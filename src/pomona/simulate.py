@@ -52,7 +52,7 @@ from pomona.record import (
     require_free,
     writing,
 )
-from pomona.resume import complete, require_own_files
+from pomona.resume import complete, rate, require_own_files
 from pomona.scenario import Scenario
 from pomona.transport.processes import Inline, Workers
 
@@ -116,7 +116,7 @@ def simulate(
         require_free(out)
     before = read_status(out) if resume else None
     if before and before.state == "finished":
-        scenario = settled(scenario, watcher)
+        scenario = settled(scenario, watcher, out)
         if complete(scenario.config, *_what(scenario), out):
             watcher.note(f"{out} is finished; nothing to do")
             return load(out)
@@ -124,7 +124,7 @@ def simulate(
     hold = _kept(scenario, out, watcher)
     with locked(out), writing(out):
         probe(out)
-        return _recorded(settled(scenario, watcher), out, watcher, resume, hold)
+        return _recorded(settled(scenario, watcher, out if resume else None), out, watcher, resume, hold)
 
 
 def _what(scenario: Scenario) -> tuple[str, str]:
@@ -174,19 +174,38 @@ def _attempt(scenario: Scenario, out: Path, watcher: Watcher, resume: bool, hold
         return _train(scenario, record, watcher, commits, hold)
 
 
-def settled(scenario: Scenario, watcher: Watcher) -> Scenario:
-    """The scenario with its learning rate as a number. Raises ConfigError under privacy, where nothing may be tried."""
+def settled(scenario: Scenario, watcher: Watcher, before: Path | None = None) -> Scenario:
+    """The scenario with its learning rate as a number: that of the run to go on with, else one that is searched for.
+
+    Args:
+        scenario: any.
+        watcher: told of the rate, and where it comes from.
+        before: folder of the run to go on with, if there is one.
+
+    Raises:
+        CheckpointError: all checkpoints of that run are damaged.
+        ConfigError: under privacy, where nothing may be tried.
+    """
     config = scenario.config
     if config.lr != "auto":
         return scenario
     if config.privacy:
         raise ConfigError("lr = 'auto' looks at training losses, which privacy does not cover; set lr, e.g. lr=0.1")
+    known = rate(before) if before else None
+    if known is not None:
+        watcher.note(f"lr = {known:g}, as {before} was begun with")
+        return _at_rate(scenario, known)
     steps = Steps(config.batch_size, config.momentum, config.weight_decay, config.seed)
     sizes = [len(c.train) for c in scenario.partition.clients]
     watcher.note("lr = auto: trying learning rates")
     test = range_test(scenario.objective(), scenario.initial(), sizes, steps)
     watcher.note(str(test))
-    return replace(scenario, config=config.model_copy(update={"lr": test.chosen}))
+    return _at_rate(scenario, test.chosen)
+
+
+def _at_rate(scenario: Scenario, lr: float) -> Scenario:
+    """The scenario with this learning rate."""
+    return replace(scenario, config=scenario.config.model_copy(update={"lr": lr}))
 
 
 def bf16_instructions() -> list[str]:

@@ -12,6 +12,7 @@ from pomona.federation import loop
 from pomona.federation.status import read_status
 from pomona.federation.tensorfile import digest
 from pomona.methods import METHODS
+from pomona.simulate import Silent
 from problems import tiny
 
 PRIVATE = {"noise_multiplier": 1.0, "max_grad_norm": 1.0, "delta": 1e-3, "seed": 1}
@@ -20,6 +21,16 @@ ACKNOWLEDGED = ["metrics", "sample-counts", "training-loss", "feature-moments", 
 
 class Stop(Exception):
     """A kill that a test can survive."""
+
+
+class Heard(Silent):
+    """A watcher that keeps every note."""
+
+    def __init__(self):
+        self.notes = []
+
+    def note(self, text):
+        self.notes.append(text)
 
 
 def models(folder):
@@ -314,16 +325,9 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(tmp_path, monk
     content = bytearray(newest.read_bytes())
     content[len(content) // 2] ^= 1
     newest.write_bytes(content)
-    notes = []
-
-    class Listener:
-        def begin(self): ...
-        def round(self, row, evaluations): ...
-        def note(self, text):
-            notes.append(text)
-
-    pomona.run(tiny("apple"), tmp_path / "parts", Listener(), resume=True)
-    assert any(newest.name in note and "round 1" in note for note in notes)
+    heard = Heard()
+    pomona.run(tiny("apple"), tmp_path / "parts", heard, resume=True)
+    assert any(newest.name in note and "round 1" in note for note in heard.notes)
     assert models(tmp_path / "parts") == models(tmp_path / "whole")
     assert whole.summary["rounds"] == 3
 
@@ -349,6 +353,33 @@ def test_a_run_without_resume_does_not_overwrite_one(tmp_path):
 
 def test_resume_in_an_empty_folder_is_a_fresh_run(tmp_path):
     assert run("fedavg", tmp_path / "run", resume=True).summary["rounds"] == 3
+
+
+def test_a_rate_that_was_searched_for_is_taken_from_the_record(tmp_path, monkeypatch):
+    """Killed, then finished, then given a round more: one search, and the end of a run without a break."""
+    auto = {"lr": "auto", "rounds": 2}
+    run("fedavg", tmp_path / "whole", **{**auto, "rounds": 3})
+    with monkeypatch.context() as patch:
+        stopped_after(2, patch)
+        with pytest.raises(Stop):
+            run("fedavg", tmp_path / "parts", **auto)
+    heard = Heard()
+    for over in (auto, auto, {**auto, "rounds": 3}):
+        pomona.run(tiny("fedavg", **over), tmp_path / "parts", heard, resume=True)
+    lr = pomona.load(tmp_path / "whole").config["lr"]
+    said = [note for note in heard.notes if note.startswith("lr = ")]
+    assert said == [f"lr = {lr:g}, as {tmp_path / 'parts'} was begun with"] * 3
+    assert models(tmp_path / "parts") == models(tmp_path / "whole")
+
+
+def test_a_run_that_was_killed_before_its_first_commit_searches_anew(tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        stopped_after(1, patch)
+        with pytest.raises(Stop):
+            run("fedavg", tmp_path / "parts", lr="auto")
+    run("fedavg", tmp_path / "parts", resume=True, lr="auto")
+    run("fedavg", tmp_path / "whole", lr="auto")
+    assert models(tmp_path / "parts") == models(tmp_path / "whole")
 
 
 def test_checkpoints_as_often_as_asked(tmp_path):
