@@ -14,7 +14,7 @@ from pomona.deploy.post import Parcel
 from pomona.deploy.silo.shelf import Shelf
 from pomona.deploy.silo.tasks import Silo
 from pomona.deploy.trust.signing import Signer
-from pomona.deploy.wire import Hello, Introduction, Offer, Origin, Task, name, pack, row_statement
+from pomona.deploy.wire import Form, Hello, Introduction, Offer, Origin, Task, name, pack, row_statement
 from pomona.errors import PrivacyError, ProtocolError, StorageError
 from pomona.federation.committed import committed
 from pomona.federation.loop import Loop
@@ -23,6 +23,7 @@ from pomona.privacy.ledger import Ledger
 WIDTH = 64 * 8 + 8 + 8 * 10 + 10  # parameters of the test's network
 ROUNDS = 3
 HOME = "silo-1"
+FORM = Form(many=False, dtype="F32", width=WIDTH)  # of one model
 
 
 class Server:
@@ -43,15 +44,15 @@ class Server:
     def task(self, number=1, row=None, silo=HOME, **fields):
         """A round's task with one model (d,) for a silo, and the bytes that go with it."""
         data = packed(torch.zeros(WIDTH) if row is None else row, self.places)
-        offer = Offer(many=False, index=(0,), dtype="F32", width=WIDTH, rows={0: name(data)})
+        offer = Offer(form=FORM, index=(0,), rows={0: name(data)})
         return self.asked(number, silo, {"model": offer}, **fields), {name(data): data}
 
     def cores(self, rows, origins=None, index=None, number=1, **fields):
         """A round's task with single silos' models by place (APPLE), and the bytes that go with it."""
         data = {j: packed(row, self.places) for j, row in rows.items()}
         named = {j: name(d) for j, d in data.items()}
-        known = {"many": True, "dtype": "F32", "width": WIDTH, "rows": named, "origins": origins or {}}
-        offer = Offer(index=tuple(index or rows), **known)
+        form = FORM.model_copy(update={"many": True})
+        offer = Offer(form=form, index=tuple(index or rows), rows=named, origins=origins or {})
         return self.asked(number, HOME, {"cores": offer}, **fields), {name(d): d for d in data.values()}
 
     def asked(self, number, silo, offers, trains=True, **fields):
@@ -157,7 +158,7 @@ def test_a_shelf_makes_no_path_of_what_is_no_hash(tmp_path):
 
 def test_a_task_that_is_refused_leaves_no_rows(server):
     row = packed(noise(1), server.places)
-    wide = Offer(many=False, index=(0,), dtype="F32", width=10**9, rows={0: name(row)})
+    wide = Offer(form=FORM.model_copy(update={"width": 10**9}), index=(0,), rows={0: name(row)})
     task, enclosed = server.task()
     refused = [
         task.model_copy(update={"place": 0}),
@@ -388,9 +389,26 @@ def test_an_offer_names_the_rows_that_it_brings(relay):
     for offer in forged.values():
         with pytest.raises(ProtocolError, match="speaks of rows that there are not"):
             relay.ask(task.model_copy(update={"offers": {"cores": offer}}), enclosed)
-    alone = task.model_copy(update={"offers": {"cores": whole.model_copy(update={"many": False})}})
-    with pytest.raises(ProtocolError, match="rows of single silos were to come"):
+    alone = task.model_copy(update={"offers": {"cores": whole.model_copy(update={"form": FORM})}})
+    with pytest.raises(
+        ProtocolError, match="one row of 610 numbers F32 came, the model and method agreed on have rows of single"
+    ):
         relay.ask(alone, enclosed)
+
+
+@pytest.mark.parametrize("change", [{"dtype": "F64"}, {"dtype": "BOOL"}, {"width": WIDTH + 1}, {"many": True}])
+def test_an_offer_has_the_form_that_the_method_gives_it(change, server):
+    """And one that has not uses nothing up: the right task is answered afterwards."""
+    task, enclosed = server.task()
+    right = task.offers["model"]
+    form = FORM.model_copy(update=change)
+    wrong = right.model_copy(update={"form": form} | ({"index": (0,)} if form.many else {}))
+    with pytest.raises(ProtocolError, match=r"agreed on have one row of 610 numbers F32|speaks of"):
+        server.ask(task.model_copy(update={"offers": {"model": wrong}}), enclosed)
+    for offers in ({}, {"model": right, "control": right}, {"models": right}):
+        with pytest.raises(ProtocolError, match="only one side knows this entry"):
+            server.ask(task.model_copy(update={"offers": offers}), enclosed)
+    server.ask(task, enclosed)
 
 
 @pytest.mark.parametrize("name", ["agreement", "asked", "seen"])

@@ -119,7 +119,7 @@ def unseal(world):
 
 @target("row, unpacked", 200)
 def unpack(world):
-    forms = [wire.Offer(many=False, index=(0,), dtype=d, width=3, rows={}) for d in ("BOOL", "F32", "F64", "I64")]
+    forms = [wire.Form(many=False, dtype=d, width=3) for d in ("BOOL", "F32", "F64", "I64")]
 
     def act(data):
         for form in forms:

@@ -80,6 +80,21 @@ def test_shapes_and_dtypes_are_kept(name, settings):
 
 
 @every_method
+def test_a_downlink_keeps_its_form(name, settings):
+    """The first round's forms are every round's: a silo refuses any other. One receiver at a time, as silos are."""
+    run = Federation(method(name, settings), quadratics(3, samples=4))
+    seen = set()
+    for number in (1, 2, 3):
+        downs = [run.method.server.down(run.server, (i,), run.roster, passes(name, number)) for i in run.ids]
+        seen |= {
+            tuple(sorted((k, rows.index.dim(), rows.bank.dtype, rows.bank.shape[1]) for k, rows in down.items()))
+            for down in downs
+        }
+        run.round(passes(name, number))
+    assert len(seen) == 1
+
+
+@every_method
 def test_a_round_that_is_not_committed_changes_nothing_and_comes_out_the_same_again(name, settings):
     run = Federation(method(name, settings), quadratics(3, samples=4))
     run.round(passes(name, 1))

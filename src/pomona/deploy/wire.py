@@ -21,11 +21,13 @@ from pomona.deploy.federation import SiloName
 from pomona.errors import ProtocolError
 from pomona.federation.tensorfile import DTYPES, memory, pieces, shown
 from pomona.federation.uplink import decode, largest
+from pomona.methods.base import Rows
 from pomona.settings import Settings
 
 Wire = Literal["fp32", "bf16"]
 WIDTH: dict[Wire, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
+CODES: dict[torch.dtype, Any] = {dtype: code for code, dtype in DTYPES.items()}
 PLACES = 10**4  # most places of a federation
 Token = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{1,64}$")]  # an id drawn at random
 Loss = Annotated[float, Field(ge=-1e100, le=1e100, allow_inf_nan=False)]  # sums over samples and silos stay finite
@@ -41,18 +43,29 @@ class Origin(Settings):
     signature: Hex
 
 
+class Form(Settings):
+    """The form of one entry of a downlink: one row or, where ``many``, one of each of some silos; what a row is."""
+
+    many: bool
+    dtype: Literal["BOOL", "F32", "F64", "I64"]
+    width: Count
+
+    @classmethod
+    def of(cls, entry: Rows) -> "Form":
+        """The form of an entry that this program has made."""
+        return cls(many=entry.index.dim() == 2, dtype=CODES[entry.bank.dtype], width=entry.bank.shape[1])
+
+
 class Offer(Settings):
     """What one entry of a downlink gives a silo.
 
-    ``index``: the row of the bank it gets; or, where ``many``, the ids of those whose rows it gets, its own id marking
-    an empty place. ``rows``: the hash of each row of the bank by its number, ``dtype`` and ``width`` what one is made
-    of. ``origins``: whose row, where it is one silo's own.
+    ``index``: the row of the bank it gets; or, where there are many, the ids of those whose rows it gets, its own id
+    marking an empty place. ``rows``: the hash of each row of the bank by its number, ``form`` what one is made of.
+    ``origins``: whose row, where it is one silo's own.
     """
 
-    many: bool
+    form: Form
     index: Annotated[tuple[Place, ...], Field(max_length=PLACES), FailFast()]
-    dtype: Literal["BOOL", "F32", "F64", "I64"]
-    width: Count
     rows: dict[Place, Sha256] = Field(max_length=PLACES)
     origins: dict[Place, Origin] = Field({}, max_length=PLACES)
 
@@ -215,16 +228,16 @@ def pack(row: Tensor, wire: Wire, places: int) -> bytes:
     return bytes(memory(_narrow(row, wire, places)))
 
 
-def unpack(data: bytes, offer: Offer, wire: Wire, places: int) -> Tensor:
+def unpack(data: bytes, form: Form, wire: Wire, places: int) -> Tensor:
     """A row (w,) from bytes. Raises ProtocolError for another length or numbers that are not finite."""
-    form = torch.empty(offer.width, dtype=DTYPES[offer.dtype], device="meta")
-    travels = _narrow(form, wire, places).dtype
-    if len(data) != offer.width * travels.itemsize:
-        raise ProtocolError(f"a row has {len(data)} bytes, announced are {offer.width * travels.itemsize}")
+    blank = torch.empty(form.width, dtype=DTYPES[form.dtype], device="meta")
+    travels = _narrow(blank, wire, places).dtype
+    if len(data) != form.width * travels.itemsize:
+        raise ProtocolError(f"a row has {len(data)} bytes, announced are {form.width * travels.itemsize}")
     row = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
     if travels == torch.bool and (row > 1).any():
         raise ProtocolError("a row of truth values holds others than 0 and 1")
-    row = row.view(travels).to(form.dtype)
+    row = row.view(travels).to(blank.dtype)
     if row.is_floating_point() and not torch.isfinite(row).all():
         raise ProtocolError("a row has numbers that are not finite")
     return row

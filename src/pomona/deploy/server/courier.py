@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from time import monotonic, sleep
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from pomona.deploy.audit import Audit
@@ -21,15 +20,13 @@ from pomona.deploy.server.errand import Errand, Packed
 from pomona.deploy.server.foreign import foreign
 from pomona.deploy.server.reception import GREETING, Reception
 from pomona.deploy.server.sizes import announce
-from pomona.deploy.wire import Introduction, Offer, Origin, Refused, Task
+from pomona.deploy.wire import Form, Introduction, Offer, Origin, Refused, Task
 from pomona.errors import ProtocolError
 from pomona.federation.clients import Reply, Visit
 from pomona.federation.round import Roster
-from pomona.federation.tensorfile import DTYPES
 from pomona.federation.uplink import largest
 from pomona.methods.base import Downlink, Server
 
-CODES: dict[torch.dtype, Any] = {dtype: code for code, dtype in DTYPES.items()}
 ATTEMPTS = 3  # times that one task is sent to a silo whose node was lost on the way
 
 
@@ -173,13 +170,11 @@ class Courier:
             wanted = [j for j in dict.fromkeys(index) if rows.index.dim() == 1 or j != place]
             digests = {j: packed.digest(key, j) for j in wanted}
             made = {j: self._origins[d] for j, d in digests.items() if d in self._origins}
-            many = rows.index.dim() == 2
+            form = Form.of(rows)
             offers[key] = Offer(
-                many=many,
-                index=tuple(index) if many else (0,),
-                dtype=CODES[rows.bank.dtype],
-                width=rows.bank.shape[1],
-                rows=digests if many else {0: digests[index[0]]},
+                form=form,
+                index=tuple(index) if form.many else (0,),
+                rows=digests if form.many else {0: digests[index[0]]},
                 origins=made if key in self.server.relays else {},
             )
         start = self._starts.get(place)

@@ -82,7 +82,7 @@ class Provenance:
         """Raise ProtocolError for a row that its silo has not signed, or that is older than one before.
 
         Args:
-            task: from the server; the introductions in it have been verified.
+            task: from the server; its introductions and the forms of its offers have been verified.
             relays: the offers whose rows are single silos', with the name of the uplink's tensor that each was.
             rows: bytes by hash.
             initial: of an offer and a place, the row as the run starts, which everybody can make and nobody signs.
@@ -95,10 +95,6 @@ class Provenance:
                 seen.rounds.setdefault(member, 0)
         seen.places.update({i.place: i.silo for i in task.introductions})
         for key, tensor in relays.items():
-            if key not in task.offers:
-                continue
-            if not task.offers[key].many:
-                raise ProtocolError(f"{key}: rows of single silos were to come; check the server's version")
             for j, digest in task.offers[key].rows.items():
                 origin, peer = task.offers[key].origins.get(j), peers[j]
                 if origin is not None:

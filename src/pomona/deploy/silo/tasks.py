@@ -19,7 +19,7 @@ from pomona.deploy.federation import Federation
 from pomona.deploy.silo import history, owndata
 from pomona.deploy.silo.asked import Asked
 from pomona.deploy.silo.provenance import Provenance, names
-from pomona.deploy.silo.received import beginning, entry, start
+from pomona.deploy.silo.received import Beginning, entry, start
 from pomona.deploy.silo.rounds import Rounds
 from pomona.deploy.silo.seat import account, counted, seated
 from pomona.deploy.silo.settings import SiloFile
@@ -116,7 +116,9 @@ class Silo:
         provenance = Provenance(self.folder, self.federation)
         self.terms.require_agreed(task.agreement, task.run)
         provenance.require_introduced(task)
-        self.terms.require(task, self._samples, self._width)
+        self.terms.require(task, self._samples)
+        beginning = Beginning(task, self.method.server, lambda: self._seated(task))
+        self.terms.require_forms(task, forms := self.terms.forms(beginning))
         self._require_affordable()
         self._require_room(enclosed)
         shelf, asked = Shelf(self.state / "cache"), Asked(self.state / "asked.json")
@@ -138,9 +140,8 @@ class Silo:
         rows = shelf.rows(task.needs, enclosed)
         down = {key: entry(offer, rows, *self._form) for key, offer in task.offers.items()}
         start(task, rows, self._width, *self._form)  # which must be a model before anything is written down
-        initial = beginning(task, self.method.server, lambda: self._seated(task), *self._form)
-        provenance.require(task, self.method.server.relays, rows, initial)
-        self.terms.hold(task)
+        provenance.require(task, self.method.server.relays, rows, lambda key, j: beginning.row(key, j, *self._form))
+        self.terms.hold(task, forms)
         asked.note(task)
         clients, reply = self._visit(task, down, rows)
         done = blank.model_copy(update=words(reply, self.federation.share_scores))

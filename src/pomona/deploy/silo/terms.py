@@ -4,14 +4,18 @@ A task is judged here by its text alone, before a row of it is looked at. ``stat
 from the first hello on, run and place from the first task on.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from pomona.bounds import Place, Sha256
+from pydantic import Field
+
+from pomona.bounds import Label, Place, Sha256
 from pomona.deploy.federation import Federation
 from pomona.deploy.memories import recall, remember
 from pomona.deploy.silo.provenance import names
-from pomona.deploy.wire import Offer, Task, Token
+from pomona.deploy.silo.received import Beginning
+from pomona.deploy.wire import Form, Offer, Task, Token
 from pomona.errors import ProtocolError
 from pomona.settings import Settings
 
@@ -20,11 +24,12 @@ START_OVER = "if that is meant, remove state/agreement.json"
 
 
 class Pin(Settings):
-    """What is held fast: the agreement, and since the first task the run and this silo's place."""
+    """What is held fast: the agreement, and since the first task the run, this silo's place, what tasks are made of."""
 
     agreement: Sha256
     run: Token | None = None
     place: Place | None = None
+    forms: dict[Label, Form] | None = Field(None, max_length=20)
 
 
 @dataclass(frozen=True)
@@ -60,13 +65,12 @@ class Terms:
                 f"{START_OVER}"
             )
 
-    def require(self, task: Task, samples: int, width: int) -> None:
+    def require(self, task: Task, samples: int) -> None:
         """Raise ProtocolError unless a task is one that this silo agreed to.
 
         Args:
             task: from the server; the introductions in it have been verified.
             samples: training samples of this silo.
-            width: numbers of a model.
         """
         self.require_agreed(task.agreement, task.run)
         self._require_own(task, samples)
@@ -77,14 +81,27 @@ class Terms:
             )
         for key, offer in task.offers.items():
             self._require_whole(task, key, offer)
-            if offer.width > 4 * (width + self.federation.places):
-                raise ProtocolError(f"{key}: a row of {offer.width} numbers, the model agreed on has {width}")
 
-    def hold(self, task: Task) -> None:
-        """Hold fast whose run this is and which place is this silo's, durably."""
+    def forms(self, beginning: Beginning) -> dict[str, Form]:
+        """The form of each entry that a task of this run has: held fast, or, before a first task, as a run begins."""
+        known = self._pinned()
+        return known.forms if known and known.forms is not None else beginning.forms
+
+    def hold(self, task: Task, forms: dict[str, Form]) -> None:
+        """Hold fast whose run this is, which place is this silo's and what tasks are made of, durably."""
         known = self._pinned()
         if known is None or known.place is None:
-            self._pin(Pin(agreement=self.federation.agreement, run=task.run, place=task.place))
+            self._pin(Pin(agreement=self.federation.agreement, run=task.run, place=task.place, forms=forms))
+
+    def require_forms(self, task: Task, forms: Mapping[str, Form]) -> None:
+        """Raise ProtocolError unless each entry of a task, and no other, has the form that the method gives it."""
+        if missing := sorted(forms.keys() ^ task.offers.keys()):
+            raise ProtocolError(f"{missing[0]}: only one side knows this entry; check that both run the same version")
+        for key, offer in task.offers.items():
+            if offer.form != forms[key]:
+                raise ProtocolError(
+                    f"{key}: {_worded(offer.form)} came, the model and method agreed on have {_worded(forms[key])}"
+                )
 
     def _require_own(self, task: Task, samples: int) -> None:
         """The place is this silo's, and the server counts it as it is."""
@@ -104,7 +121,7 @@ class Terms:
 
     def _require_whole(self, task: Task, key: str, offer: Offer) -> None:
         """An offer names rows that it brings, of others who are members."""
-        if not offer.many:
+        if not offer.form.many:
             if set(offer.rows) != {0} or offer.index != (0,):
                 raise ProtocolError(f"{key}: one row was to come; check the server's version")
             return
@@ -121,3 +138,8 @@ class Terms:
     def _pin(self, said: Pin) -> Pin:
         remember(self.state / PIN, said)
         return said
+
+
+def _worded(form: Form) -> str:
+    rows = "rows of single silos" if form.many else "one row"
+    return f"{rows} of {form.width} numbers {form.dtype}"
