@@ -319,6 +319,36 @@ def test_a_round_is_trained_and_evaluated_once(server, world):
     assert trained == [(2, 1)]
 
 
+def test_an_evaluation_that_is_asked_again_is_not_made_again(server):
+    """After any number of questions between, and after training: the same bytes, one line of history, one model."""
+    task, enclosed = server.task(2, noise(1), trains=False, settled=0)
+    first = server.ask(task, enclosed)
+    before = files(server.kit() / "state")
+    assert server.ask(task, enclosed) == first
+    assert server.ask(task, {}) == first  # rows that the silo holds need not come again
+    assert files(server.kit() / "state") == before
+    trained, uplink = server.ask(*server.task(2, noise(1), settled=0))
+    assert server.ask(task, enclosed) == first
+    assert (trained.uplink, len(uplink) > 0) == (name(uplink), True)
+    assert len((server.kit() / "state" / "rounds.jsonl").read_text().splitlines()) == 2
+    later = task.model_copy(update={"introductions": (server.newcomer(),)})
+    assert server.ask(later, enclosed)[0] == first[0].model_copy(update={"task": later.digest})
+
+
+def test_an_evaluation_that_a_kill_cut_short_is_made_again(server, world):
+    task, enclosed = server.task(2, noise(1), trains=False, settled=0)
+
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    with world.patch.context() as patch:
+        patch.setattr(Silo, "_note", killed)
+        with pytest.raises(KeyboardInterrupt):
+            server.ask(task, enclosed)
+    assert server.ask(task, enclosed)[0].scores
+    assert (server.kit() / "state" / "models" / "personal.safetensors").exists()
+
+
 def test_rounds_are_those_agreed_on_and_go_forward(server):
     for number, settled, trains in ((ROUNDS + 1, 0, True), (ROUNDS + 2, 0, False), (2, 2, True), (1, 5, False)):
         with pytest.raises(ProtocolError, match="the last of the rounds agreed on"):

@@ -41,6 +41,19 @@ def test_a_memory_with_one_field_of_another_kind_is_named(name, server):
     assert server.ask(*server.task(2))[1]
 
 
+@pytest.mark.parametrize("text", [b"", b"[]", b"[" * 100_000, b'{"question": "x", "answer": {}}', b"\xff"])
+def test_an_answer_to_an_evaluation_that_is_damaged_is_named(text, server):
+    asked = server.task(2, trains=False, settled=1)
+    first = server.ask(*asked)
+    path = server.kit() / "state" / "checkpoints" / "evaluation.json"
+    whole = path.read_bytes()
+    path.write_bytes(text)
+    with pytest.raises(StorageError, match=r"evaluation\.json cannot be read"):
+        server.ask(*asked)
+    path.write_bytes(whole)
+    assert server.ask(*asked) == first
+
+
 def test_rounds_alone_are_what_was_seen_by_an_earlier_version(tmp_path):
     from pomona.deploy.silo.provenance import Seen
 

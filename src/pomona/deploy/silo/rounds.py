@@ -1,6 +1,7 @@
 """What a silo keeps of its rounds: a file each, published as a whole.
 
-It holds the state after the round's training, what that went on from, and the answer that was given.
+It holds the state after the round's training, what that went on from, and the answer that was given. An evaluation
+changes no state: of the last one, the only one that may be asked again, ``evaluation.json`` holds the answer.
 """
 
 from dataclasses import dataclass
@@ -10,15 +11,26 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pomona.bounds import Sha256
+from pomona.deploy.memories import recall, remember
 from pomona.deploy.wire import Answer, Task
 from pomona.errors import CheckpointError
 from pomona.federation import checkpoint
 from pomona.federation.clients import Clients
 from pomona.federation.committed import committed
 from pomona.federation.round import Roster
+from pomona.settings import Settings
 
 KEPT = 3  # rounds: the one in flight, the one it went on from, and one more in case a disk fails
 ANSWER = "answer"  # the uplink's bytes beside the state
+EVALUATION = "evaluation.json"
+
+
+class Evaluation(Settings):
+    """The last evaluation: its task's question, and what was answered."""
+
+    question: Sha256
+    answer: Answer
 
 
 @dataclass(frozen=True)
@@ -29,14 +41,21 @@ class Rounds:
 
     def answered(self, task: Task) -> tuple[Answer, bytes] | None:
         """The answer and the uplink's bytes, if this very question was answered before."""
+        given = self._trained(task) if task.trains else self._evaluated(task)
+        return (given[0].model_copy(update={"task": task.digest}), given[1]) if given else None
+
+    def _trained(self, task: Task) -> tuple[Answer, bytes] | None:
         for number, path in committed(self.folder):
             if number == task.number:
                 found = checkpoint.read(path)
                 if found.meta["task"] != task.question:
                     return None
-                answer = Answer.model_validate_json(found.meta["answer"]).model_copy(update={"task": task.digest})
-                return answer, bytes(found.tensors[ANSWER].numpy())
+                return Answer.model_validate_json(found.meta["answer"]), bytes(found.tensors[ANSWER].numpy())
         return None
+
+    def _evaluated(self, task: Task) -> tuple[Answer, bytes] | None:
+        known = recall(Evaluation, self.folder / EVALUATION)
+        return (known.answer, b"") if known and known.question == task.question else None
 
     def restore(self, number: int, clients: Clients, place: int, roster: Roster) -> None:
         """Put clients where the silo's round ``number`` left them. Raises CheckpointError if that is not here."""
@@ -73,6 +92,10 @@ class Rounds:
         }
         spare = {task.settled, self._before(task.settled)}
         checkpoint.save(self.folder, task.number, stored, meta, keep=KEPT, spare=spare)
+
+    def keep_evaluation(self, task: Task, answer: Answer) -> None:
+        """Keep the answer to an evaluation, in place of the one before. Raises OSError."""
+        remember(self.folder / EVALUATION, Evaluation(question=task.question, answer=answer))
 
     def _before(self, number: int) -> int:
         """The round that round ``number`` went on from; 0 for none, or where that is not known."""

@@ -1,7 +1,7 @@
 """One silo's side of the federation: state in its own folder, a task in, an answer out, the same one however often.
 
 The next task says which round's state the federation has used (``settled``): the silo goes on from there, whatever it
-has trained since. A task that comes again finds its answer in the round's file.
+has trained since. A task that comes again finds its answer beside the rounds.
 """
 
 from collections.abc import Mapping
@@ -122,7 +122,7 @@ class Silo:
         self._require_affordable()
         self._require_room(enclosed)
         shelf, asked = Shelf(self.state / "cache"), Asked(self.state / "asked.json")
-        given = self._rounds.answered(task) if task.trains else None
+        given = self._rounds.answered(task)
         if given:
             return given[0].model_copy(update={"held": shelf.held}), given[1]
         asked.require_new(task)
@@ -159,6 +159,8 @@ class Silo:
         if task.trains and not reply.fault:
             self._rounds.keep(task, clients, done, uplink)
         self._note(task, clients, reply, len(uplink), sum(map(len, enclosed.values())))
+        if not task.trains and not reply.fault:  # only now: after a kill before the model was saved it is done again
+            self._rounds.keep_evaluation(task, done)
         return done, uplink
 
     @property
