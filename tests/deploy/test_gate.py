@@ -39,6 +39,7 @@ class Behind:
         self.bodies, self.read = [], 0
         self.gate = Gate(self, known, lambda: uplink, limits)
         self.until = None  # an event that the application waits for
+        self.status = 200  # what the application answers
 
     async def __call__(self, scope, receive, send):
         body = b""
@@ -49,7 +50,7 @@ class Behind:
         self.bodies.append(body)
         if self.until:
             await self.until.wait()
-        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.start", "status": self.status, "headers": []})
 
     async def ask(self, path, *chunks, headers=(), endless=False):
         """The status of one request."""
@@ -116,6 +117,21 @@ def test_all_pieces_of_an_answer_are_as_long_as_the_uplink_agreed_on():
 
     allowed = [200] * TRIES + [413]
     assert asyncio.run(all_of_it()) == [allowed, 200, allowed]
+
+
+@pytest.mark.parametrize("status", [400, 401, 500, 503])
+def test_an_answer_that_superlink_refuses_makes_no_room_for_more_pieces(status):
+    whole = LETTER + 1000
+    behind = Behind(uplink=1000, limits=Limits(piece=whole, other=10))
+
+    async def asked():
+        pieces = [await behind.ask(PIECE, b"x" * whole) for _ in range(TRIES)]
+        behind.status = status
+        said = [await behind.ask(ANSWERS, b"x"), await behind.ask(ANSWERS, b"x" * 11)]  # the gate refuses that one
+        behind.status = 200
+        return pieces, said, await behind.ask(PIECE, b"x")
+
+    assert asyncio.run(asked()) == ([200] * TRIES, [status, 413], 413)
 
 
 def test_a_member_has_so_many_requests_at_a_time_and_costs_others_none():

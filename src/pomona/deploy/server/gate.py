@@ -85,7 +85,7 @@ class Gate:
             who = self.known(scope["headers"])
             with self._seat(who):
                 body = await self._body(who, scope, receive)
-                await self.app(scope, again(body, receive), send)
+                await self.app(scope, again(body, receive), self._told(who, scope, send))
         except Refused as refused:
             await _answer(scope, send, refused)
 
@@ -110,11 +110,19 @@ class Gate:
                 body, size = await _read(receive, most)
         except TimeoutError:
             raise Refused(408, f"the body has not come within {self.limits.seconds:g} s") from None
-        if path == ANSWERS:
-            self._left.pop(who, None)
         if path == PIECE and who:
             self._left[who] = self._allowed(who) - size
         return body
+
+    def _told(self, who: str, scope: Scope, send: Send) -> Send:
+        """A ``send`` that lets a member's pieces begin anew once SuperLink has taken the answer that they belong to."""
+
+        async def sent(message: Message) -> None:
+            if message["type"] == "http.response.start" and message["status"] == 200:
+                self._left.pop(who, None)
+            await send(message)
+
+        return sent if scope["path"] == ANSWERS else send
 
     def _allowed(self, who: str) -> int:
         """Bytes that the pieces of a member's answer may still have; another answer begins anew."""
