@@ -94,7 +94,10 @@ def _cut(root):
 BAD = {
     "no image at all": (lambda root: (root / "dog" / "1.png").write_bytes(b"hello"), "cannot read the image"),
     "truncated": (_cut, "dog/1.png"),
-    "16 bits": (lambda root: picture(root / "dog" / "1.png", 700, mode="I;16"), "convert it to 8 bits"),
+    "16 bits": (
+        lambda root: picture(root / "dog" / "1.png", 700, mode="I;16"),
+        "convert all images of all clients by one window",
+    ),
     "no images": (lambda root: [path.unlink() for path in root.rglob("*.png")], "cat: no image in it, so no class"),
     "no classes": (
         lambda root: [path.rename(root / f"{i}.png") for i, path in enumerate(root.rglob("*.png"))],

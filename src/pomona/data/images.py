@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
 from pomona import bounds
+from pomona.data.pixels import WINDOW
 from pomona.errors import DataError
 
 SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".pgm", ".ppm"}
@@ -77,7 +78,7 @@ def _colours(image: Image.Image) -> str:
     """The mode "L" or "RGB" that holds an image's pixels. Raises DataError where either would lose something."""
     name = image.filename  # type: ignore[attr-defined]
     if image.mode not in GRAY | COLOUR:
-        raise DataError(f"{name} has pixels of mode {image.mode}, which 8 bits cannot hold; convert it to 8 bits")
+        raise DataError(f"{name} has pixels of mode {image.mode}, which 8 bits cannot hold; {WINDOW}")
     if getattr(image, "is_animated", False):
         raise DataError(f"{name} holds several pictures, of which one would be read; save each in a file of its own")
     return "L" if image.mode in GRAY else "RGB"

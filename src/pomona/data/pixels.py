@@ -14,6 +14,10 @@ from pomona.memory import allocate
 
 # (x / 255 - 0.5) / 0.5, as in the published code of APPLE and of FedALA.
 SHIFT = SCALE = (127.5,)
+WINDOW = (
+    "convert all images of all clients by one window, in which values from low to high become 0 to 255 "
+    "(docs/guides/own-data.md)"
+)
 
 
 def gathered(parts: Sequence[Stored], memory_share: float) -> NDArray[np.generic]:
@@ -27,7 +31,7 @@ def gathered(parts: Sequence[Stored], memory_share: float) -> NDArray[np.generic
         if part.dtype != np.uint8 or len(row) not in {2, 3} or (*row, 1)[2] not in range(1, 5):
             raise DataError(
                 f"{part.where} is {part.dtype} {part.shape}; images are uint8 (N, H, W) or (N, H, W, C), "
-                "0 to 255, with 1 to 4 channels last; bring others to 8 bits by one window for all of them"
+                f"0 to 255, with 1 to 4 channels last; {WINDOW}"
             )
     height, width, channels = (*parts[0].shape[1:], 1)[:3]
     return joined(parts, (height, width, channels), np.uint8, memory_share)
