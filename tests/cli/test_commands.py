@@ -147,6 +147,32 @@ def test_a_personal_model_answers_for_arrays_and_images(capsys, recorded, tmp_pa
     assert all(0 < a["probability"] <= 1 for a in answers)
 
 
+def test_answers_name_the_client_whose_model_gave_them(capsys, tmp_path):
+    rows = [f"{k % 7},{k % 2},{('North', 'Södra [red]')[k % 2]}" for k in range(40)]
+    (tmp_path / "t.csv").write_text("\n".join(["a,ill,hospital", *rows]))
+    words = [f"data.path={tmp_path / 't.csv'}", "data.label_column=ill", "data.client_column=hospital", "rounds=1"]
+    call(
+        capsys,
+        "run",
+        "separate",
+        "--data",
+        "csv",
+        *words,
+        "lr=0.1",
+        "workers=1",
+        "--out",
+        tmp_path / "r",
+        "--no-report",
+    )
+    for number, name in enumerate(("North", "Södra [red]")):
+        question = ("predict", tmp_path / f"r/models/client-{number:02d}.safetensors", tmp_path / "t.csv")
+        code, out, err = call(capsys, *question)
+        assert code == 0, err
+        assert out.splitlines()[0].strip() == f"the model of {name}"
+        _, out, _ = call(capsys, *question, "--json")
+        assert [answer["client"] for answer in json.loads(out)] == [name] * len(rows)
+
+
 def test_methods_say_what_they_cost_and_keep(capsys):
     code, out, _ = call(capsys, "methods", "--json")
     cards = json.loads(out)

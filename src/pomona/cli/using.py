@@ -21,7 +21,8 @@ OwnCode = Annotated[
 def predict(model: Path, *inputs: Path, own_code: OwnCode = False, json: Json = False) -> None:
     """Let a client's personal model answer.
 
-    The answer names every class with its probability, every label with its own, or every target in its unit.
+    The answer names the client whose model it is, and every class with its probability, every label with its own, or
+    every target in its unit.
 
     Parameters
     ----------
@@ -44,13 +45,14 @@ def predict(model: Path, *inputs: Path, own_code: OwnCode = False, json: Json = 
             talk(f"note: {samples.note}")
         for k, answer in enumerate(net.predict(samples.x)):
             rows.append({"input": f"{path}[{k}]" if len(samples.x) > 1 else str(path), **answer})
-    emit(rows) if json else out.print(answers(rows))
+    client = net.about.client
+    emit([{"client": client, **row} for row in rows]) if json else out.print(answers(rows, client))
 
 
-def answers(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """A terminal table of answers; of very many outputs it leaves the columns to ``--json``."""
+def answers(rows: Sequence[Mapping[str, Any]], client: str) -> Table:
+    """A terminal table of answers of a client's model; of very many outputs it leaves the columns to ``--json``."""
     each = max((len(value) for row in rows for value in row.values() if isinstance(value, dict)), default=0)
-    drawn = table([_flat(row, each <= MOST_COLUMNS) for row in rows])
+    drawn = table([_flat(row, each <= MOST_COLUMNS) for row in rows], f"the model of {client}")
     if each > MOST_COLUMNS:
         drawn.caption = f"--json names each of the {each} outputs"
     return drawn
