@@ -9,6 +9,7 @@ from pomona.cli import main
 from pomona.config import Config, keys
 from pomona.errors import ConfigError
 from pomona.methods import METHODS
+from pomona.objective.range_test import RATES
 from pomona.partition import RECIPES
 from pomona.settings_reference import find, page, settings
 
@@ -34,6 +35,7 @@ def test_defaults_and_limits_are_those_of_the_settings_records():
     assert rounds.kind.startswith("whole number, at least 1")
     (lr,) = find("lr")
     assert (lr.default, lr.kind) == ("auto", "number or auto")
+    assert [float(rate) for rate in lr.meaning.rpartition("from ")[2].split(", ")] == list(RATES)
 
 
 @pytest.mark.parametrize(
