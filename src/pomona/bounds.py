@@ -19,6 +19,8 @@ MOST_BYTES = 64 * 2**20  # of one JSON text, unless its reader knows better
 DEEPEST = 64  # nested lists and objects
 NESTED = (Mapping, list, tuple)
 LONGEST = 500  # characters of a line that another party wrote
+ROUNDS = 10**6  # the highest number of a round
+PLACES = 10**4  # most places of a federation
 
 
 def plain(text: str, most: int = LONGEST) -> str:
@@ -44,8 +46,8 @@ Within = Annotated[str, AfterValidator(_within)]  # the path of a file in a fold
 Line = Annotated[str, AfterValidator(plain)]  # text for people, one line
 Label = Annotated[str, StringConstraints(min_length=1, max_length=40, pattern=r"^[A-Za-z0-9 _.+-]+$")]  # names in code
 Count = Annotated[int, Field(ge=0, lt=2**53)]  # samples, bytes: exact as a float64 too
-Number = Annotated[int, Field(ge=0, le=10**6)]  # of a round
-Place = Annotated[int, Field(ge=0, lt=10**4)]  # a client's id
+Number = Annotated[int, Field(ge=0, le=ROUNDS)]  # of a round
+Place = Annotated[int, Field(ge=0, lt=PLACES)]  # a client's id
 Seconds = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 

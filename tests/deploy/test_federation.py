@@ -8,8 +8,11 @@ import tomli_w
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pomona.bounds import PLACES, ROUNDS
 from pomona.deploy.federation import ELSEWHERE, RESERVED, Address, Federation, Task
 from pomona.deploy.silo.settings import SiloFile
+from pomona.deploy.wire import Task as Message
+from pomona.deploy.wire import read
 from pomona.errors import ConfigError
 
 TREE = {
@@ -51,6 +54,21 @@ def test_defaults_follow_from_what_is_said(tmp_path):
     assert load(tmp_path, tree(server="[::1]:9000")).bind == "[::1]:9000"
 
 
+def test_what_is_read_fits_into_messages(tmp_path):
+    """Also where nobody looks at section run; the closing visit is a round more, and its task can be made."""
+    path = tmp_path / "federation.toml"
+    for wrong in (tree(places=PLACES + 1), tree(run__rounds=ROUNDS)):
+        path.write_text(tomli_w.dumps(wrong))
+        with pytest.raises(ConfigError):
+            Federation.read(path)
+    f = load(tmp_path, tree(places=PLACES, run__rounds=ROUNDS - 1))
+    known = {"agreement": f.agreement, "run": "ab", "settled": 0, "trains": False, "watched": ()}
+    message = Message(**known, number=f.config().rounds + 1, place=f.places - 1, sizes=(1,) * f.places)
+    assert read(Message, message.model_dump_json()) == message
+    many = [{"name": f"s{i}"} for i in range(PLACES - 1)]
+    assert Federation.model_validate(tree(silo=many)).places == PLACES
+
+
 @given(st.integers(1, 60))
 def test_the_quorum_is_the_least_majority(n):
     made = Federation.model_validate(tree(silo=[{"name": f"s{i}"} for i in range(n)]))
@@ -78,6 +96,9 @@ def test_the_run_has_a_client_for_each_place(tmp_path):
         ({"silo": []}, ["silo", "at least 1"]),
         ({"quorum": 8}, ["quorum = 8", "7 places"]),
         ({"places": 2}, ["places = 2", "3 silos"]),
+        ({"places": 10**4 + 1}, ["places = 10001", "10000"]),
+        ({"silo": [{"name": f"s{i}"} for i in range(10**4 + 1)]}, ["silo", "at most 10000"]),
+        ({"run__rounds": 10**6}, ["run.rounds = 1000000", "999999"]),
         ({"quorum": 0}, ["quorum = 0"]),
         ({"deadline": 0}, ["deadline"]),
         ({"wire": "fp16"}, ["wire", "bf16"]),

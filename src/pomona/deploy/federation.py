@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
+from pomona.bounds import PLACES, ROUNDS
 from pomona.data.dataset import Kind
 from pomona.data.settings import Targets
 from pomona.errors import ConfigError
@@ -162,7 +163,7 @@ class Federation(Settings):
         default_factory=lambda known: _everywhere(Address.parse(known["server"])),
         description="where the server listens; all interfaces, or loopback if the server is",
     )
-    silo: tuple[Silo, ...] = Field(min_length=1, description="the members from the beginning")
+    silo: tuple[Silo, ...] = Field(min_length=1, max_length=PLACES, description="the members from the beginning")
     quorum: int = Field(
         default_factory=lambda known: len(known["silo"]) // 2 + 1,
         ge=1,
@@ -173,8 +174,9 @@ class Federation(Settings):
     wait: float = Field(600.0, ge=0, description="seconds to wait for the silos at the start")
     wire: Literal["fp32", "bf16"] = Field("fp32", description="numbers as they travel")
     places: int = Field(
-        default_factory=lambda known: len(known["silo"]) + SPARE,
+        default_factory=lambda known: min(len(known["silo"]) + SPARE, PLACES),
         ge=1,
+        le=PLACES,
         description="most silos ever; a newcomer takes a free place",
     )
     most_samples: int = Field(10_000_000, ge=1, lt=2**53, description="most samples that a silo may claim")
@@ -193,6 +195,11 @@ class Federation(Settings):
             raise ValueError(f"places = {self.places}, but there are {len(names)} silos; raise places")
         if self.quorum > self.places:
             raise ValueError(f"quorum = {self.quorum}, but there are {self.places} places; lower quorum")
+        rounds = self.run.get("rounds")
+        if isinstance(rounds, int) and rounds >= ROUNDS:
+            raise ValueError(
+                f"run.rounds = {rounds}, at most {ROUNDS - 1} have a number, with the closing visit; lower it"
+            )
         if self.insecure and not self.loopback:
             raise ValueError(
                 f"insecure = true, but server = {self.server} or bind = {self.bind} is reachable from other machines; "

@@ -16,7 +16,7 @@ import torch
 from pydantic import FailFast, Field, StringConstraints, ValidationError
 from torch import Tensor
 
-from pomona.bounds import Count, Hex, Label, Line, Number, Place, Seconds, Sha256, plain
+from pomona.bounds import PLACES, Count, Hex, Label, Line, Number, Place, Seconds, Sha256, plain
 from pomona.deploy.federation import SiloName
 from pomona.errors import ProtocolError
 from pomona.federation.tensorfile import DTYPES, memory, pieces, shown
@@ -28,7 +28,6 @@ Wire = Literal["fp32", "bf16"]
 WIDTH: dict[Wire, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 CODES: dict[torch.dtype, Any] = {dtype: code for code, dtype in DTYPES.items()}
-PLACES = 10**4  # most places of a federation
 Token = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{1,64}$")]  # an id drawn at random
 Loss = Annotated[float, Field(ge=-1e100, le=1e100, allow_inf_nan=False)]  # sums over samples and silos stay finite
 Hashes = Annotated[tuple[Sha256, ...], Field(max_length=10**5), FailFast()]

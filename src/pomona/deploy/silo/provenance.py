@@ -11,12 +11,12 @@ from typing import Any
 
 from pydantic import Field, model_validator
 
-from pomona.bounds import Number, Place, Sha256
+from pomona.bounds import PLACES, Number, Place, Sha256
 from pomona.deploy.federation import Federation, SiloName
 from pomona.deploy.memories import recall, remember
 from pomona.deploy.trust import certs, keys
 from pomona.deploy.trust.signing import signed
-from pomona.deploy.wire import PLACES, Introduction, Origin, Task, Token, row_statement
+from pomona.deploy.wire import Introduction, Origin, Task, Token, row_statement
 from pomona.errors import ProtocolError
 from pomona.settings import Settings
 
