@@ -252,6 +252,24 @@ def test_data_that_is_not_what_was_agreed(tmp_path, text, reason):
     assert not leaves
 
 
+def test_what_is_odd_about_the_data_is_said_as_a_run_says_it(tmp_path, capsys):
+    """All rows are of one class: a warning, no failure."""
+    folder, _ = kit(tmp_path)
+    assert "remark" not in found(folder)[0]
+    for part, n in (("train", 60), ("test", 40)):
+        counting = "".join(f"{i},{i / 7},{i / 3},0.5,a\n" for i in range(n))
+        (folder / f"{part}.csv").write_text("p,q,r,s,y\n" + counting)
+    lines, _, code = check.run(folder)
+    said = [line.text for line in lines if line.check == "remark"]
+    federation = Federation.load(folder / "federation.toml")
+    assert said == owndata.scenario(SiloFile.load(folder / "silo.toml"), federation).remarks
+    assert any("all rows are of class a" in text for text in said)
+    assert {line.result for line in lines if line.check == "remark"} == {"warning"}
+    assert next(line for line in lines if line.check == "data").result == "ok"
+    assert command("silo", "check", "--folder", str(folder)) == code == ProtocolError.code  # no server is there
+    assert "warning  remark       all rows are of class a" in " ".join(capsys.readouterr().out.split("\n"))
+
+
 def test_words_get_the_agreed_numbers():
     task = Federation.model_validate(
         {

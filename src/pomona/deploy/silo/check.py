@@ -82,7 +82,8 @@ def run(folder: Path) -> tuple[list[Line], dict[str, Any], int]:
     if silo and federation:
         one, all_ = silo, federation
         checks.make("server", lambda: _server(folder, one, all_))
-        checks.make("data", lambda: _data(one, all_, leaves))
+        for remark in checks.make("data", lambda: _data(one, all_, leaves)) or ():
+            checks.lines.append(Line("remark", "warning", remark))
     checks.make("disk", lambda: _disk(folder, leaves.get("bytes_per_model", 0)))
     return checks.lines, leaves, checks.code
 
@@ -151,8 +152,8 @@ def _server(folder: Path, silo: SiloFile, federation: Federation) -> tuple[None,
     return None, f"{federation.server} answers, {how}, clocks agree within {max(1.0, abs(off)):.0f} s"
 
 
-def _data(silo: SiloFile, federation: Federation, leaves: dict[str, Any]) -> tuple[None, str]:
-    """The data, and the model on it; puts what would leave the silo into ``leaves``."""
+def _data(silo: SiloFile, federation: Federation, leaves: dict[str, Any]) -> tuple[list[str], str]:
+    """What is odd about the data, and the model on it; puts what would leave the silo into ``leaves``."""
     import torch
 
     from pomona.partition.divergence import label_counts
@@ -178,7 +179,7 @@ def _data(silo: SiloFile, federation: Federation, leaves: dict[str, Any]) -> tup
     if own.dataset.classes:
         counts = label_counts(own.partition, own.dataset)[0].tolist()
         sizes += "; training: " + ", ".join(f"{n} {c}" for c, n in zip(own.dataset.classes, counts, strict=True))
-    return None, f"{sizes}; the model takes it ({model.shape[1]} numbers, loss {float(loss[0]):.3g} untrained)"
+    return own.remarks, f"{sizes}; the model takes it ({model.shape[1]} numbers, loss {float(loss[0]):.3g} untrained)"
 
 
 def _epsilon(epsilon: float, silo: SiloFile, delta: float) -> str:
