@@ -7,7 +7,7 @@ INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints
 
 BENCHMARKS := fedavg_round apple_step apple_round methods growth workers rate memory startup stacked
 
-.PHONY: demo test test-slow fuzz check cost bench results clean
+.PHONY: demo test test-slow fuzz check same cost bench results clean
 
 demo: .venv/demo
 	$(BIN)/pomona demo
@@ -27,6 +27,11 @@ check: .venv/dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# Small runs with the tree of a git revision and with this one write the same numbers, to the bit: make same BASE=main.
+# BASE may be a file of hashes (ARGS="--hashes FILE" writes one); ARGS="--only NAME ..." for some of the runs
+same: .venv/dev
+	$(BIN)/python tools/same_results.py $(BASE) $(ARGS)
 
 cost: .venv/demo
 	$(BIN)/python benchmarks/apple_round.py
