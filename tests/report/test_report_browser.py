@@ -70,6 +70,9 @@ def test_dark_and_light_are_both_readable_and_the_reader_can_choose(page: Any) -
     for theme in (light, dark):
         assert contrast(theme["paper"], theme["ink"]) > 10
         assert contrast(theme["paper"], theme["drawn"]) > 4.5
+    # A line narrower than two pixels is smoothed into the paper: a dotted one in a dark colour all but vanishes.
+    curves = "return [...document.querySelectorAll('#figure-test-0 .curve')].map(c => c.getAttribute('stroke-width'))"
+    assert min(map(float, page.execute_script(curves))) >= 2
     page.find_element(By.ID, "theme").click()
     assert colours(page) == light
     page.refresh()

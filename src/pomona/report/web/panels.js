@@ -33,7 +33,7 @@ function outcomes(run) {
 
 function testLines(runs) {
   return runs.flatMap(run => run.views.map((view, k) => ({
-    name: `${run.label}, ${view.model} ${view.when}`, ...ink(run), ...(k ? { dash: "1.5 3", width: 1.4 } : {}),
+    name: `${run.label}, ${view.model} ${view.when}`, ...ink(run), ...(k ? { dash: "2 3", width: 2 } : { width: 2.8 }),
     points: view.rounds.map((r, t) => [r, scaled(run.metric, over(view.value, t))]),
   })));
 }
