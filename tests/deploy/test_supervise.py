@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,7 @@ from pomona.deploy.silo import attend
 from pomona.deploy.silo.attend import Attendant
 from pomona.deploy.silo.watchdog import PATIENCE, connected, wedged
 from pomona.deploy.silo.watchdog import Sight as Look
-from pomona.errors import ProtocolError
+from pomona.errors import ProtocolError, StorageError
 from pomona.federation.lock import locked
 from pomona.federation.status import Status, read_status, write_status
 
@@ -433,7 +434,7 @@ def test_who_holds_a_folder_is_known_and_can_be_asked_to_stop(tmp_path):
     child = subprocess.Popen([sys.executable, "-c", program, str(tmp_path)], stdout=subprocess.PIPE)
     try:
         assert child.stdout.readline() == b"held\n"
-        assert holder(tmp_path)["pid"] == child.pid
+        assert holder(tmp_path).pid == child.pid
         reaper = threading.Thread(target=child.wait)
         reaper.start()
         assert ask_to_stop(tmp_path)
@@ -444,7 +445,52 @@ def test_who_holds_a_folder_is_known_and_can_be_asked_to_stop(tmp_path):
         child.wait()
     assert holder(tmp_path) is None
     with locked(tmp_path):
-        assert holder(tmp_path)["pid"] == os.getpid()
+        assert holder(tmp_path).pid == os.getpid()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [b"", b"[]", b"{}", b"7", b"\xff", b"[" * 100_000, b" " * 2**20 + b"{}"]
+    + [
+        b'{"pid": %s, "host": "HOST", "since": ""}' % pid
+        for pid in (b"0", b"-1", b"1e9", b"true", b'"7"', b"4294967297")
+    ],
+)
+def test_a_lock_that_names_no_process_is_one_error_and_no_signal(tmp_path, monkeypatch, text):
+    """The file is held, by this process; group 0, "everybody" (-1) and overflowing ids are nobody's."""
+    sent = []
+    monkeypatch.setattr(processes.os, "kill", lambda *call: sent.append(call))
+    monkeypatch.setattr(processes, "_holds", lambda *_: True)  # as where /proc cannot tell
+    with locked(tmp_path):
+        (tmp_path / ".lock").write_bytes(text.replace(b"HOST", os.uname().nodename.encode()))
+        for ask in (partial(holder, patience=0.0), partial(ask_to_stop, patience=0.1)):
+            with pytest.raises(StorageError, match=r"\.lock is locked, but .* names no process"):
+                ask(tmp_path)
+    assert holder(tmp_path) is None
+    assert not sent
+
+
+def test_the_first_process_is_not_signalled(tmp_path, monkeypatch):
+    sent = []
+    monkeypatch.setattr(processes.os, "kill", lambda *call: sent.append(call))
+    monkeypatch.setattr(processes, "_holds", lambda *_: True)
+    with locked(tmp_path):
+        (tmp_path / ".lock").write_text(json.dumps({"pid": 1, "host": os.uname().nodename, "since": ""}))
+        with pytest.raises(StorageError, match="process 1"):
+            ask_to_stop(tmp_path)
+    assert not sent
+
+
+def test_who_has_just_taken_a_lock_is_waited_for(tmp_path):
+    """Between taking the lock and writing its name a process has said nothing yet."""
+    with locked(tmp_path):
+        path = tmp_path / ".lock"
+        text = path.read_text()
+        path.write_text("")
+        late = threading.Timer(0.2, path.write_text, [text])
+        late.start()
+        assert holder(tmp_path, 30.0).pid == os.getpid()
+        late.join()
 
 
 def test_a_log_is_private_and_set_aside_when_long(tmp_path, monkeypatch):

@@ -2,7 +2,6 @@
 
 import ctypes
 import fcntl
-import json
 import os
 import shutil
 import signal
@@ -14,9 +13,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import current_thread, main_thread
-from typing import Any
 
-from pomona.federation.lock import LOCK
+from pomona.errors import StorageError
+from pomona.federation.lock import LOCK, Holder, said
 
 # Nothing is sent to Flower's makers, nothing is installed while a federation runs, and no header of a request may
 # name another address than the one that it comes from.
@@ -155,27 +154,48 @@ def reap(own: Collection[int] = ()) -> None:
                         os.waitpid(pid, os.WNOHANG)
 
 
-def holder(folder: Path) -> dict[str, Any] | None:
-    """Who holds a folder's lock, as ``federation.lock`` wrote it; None if nobody does."""
+def holder(folder: Path, patience: float = 1.0) -> Holder | None:
+    """Who holds a folder's lock, as ``federation.lock`` wrote it; None if nobody does.
+
+    Raises StorageError if somebody does, but the file still names no process after ``patience`` seconds: one that has
+    just taken the lock is about to write its name.
+    """
+    path, until = folder / LOCK, time.monotonic() + patience
     try:
-        with (folder / LOCK).open("rb") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
-                text = json.loads(file.read())
-                return text if isinstance(text, dict) else {}
-    except (OSError, ValueError):
-        pass
-    return None
+        with path.open("rb") as file:
+            while True:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    with suppress(ValueError):
+                        return said(file.fileno())
+                else:
+                    return None
+                if time.monotonic() > until:
+                    break
+                time.sleep(0.05)
+    except OSError:
+        return None
+    raise StorageError(
+        f"{path} is locked, but what it holds names no process; find the one that has it open (`fuser {path}`) and "
+        "stop that"
+    )
 
 
 def ask_to_stop(folder: Path, patience: float = 15.0) -> bool:
-    """Ask the process that holds a folder to stop, and wait until it has. False if nobody held it, or still does."""
+    """Ask the process that holds a folder to stop, and wait until it has. False if nobody held it, or still does.
+
+    Raises StorageError where the lock names no process, or the machine's or container's first one.
+    """
     found = holder(folder)
-    if not found or found.get("host") != os.uname().nodename or not _holds(int(found["pid"]), folder / LOCK):
+    if not found or found.host != os.uname().nodename or not _holds(found.pid, folder / LOCK):
         return False
+    if found.pid == 1:
+        raise StorageError(
+            f"{folder / LOCK} names process 1, which is not signalled; stop the machine's service or container"
+        )
     with suppress(ProcessLookupError):
-        os.kill(int(found["pid"]), signal.SIGTERM)
+        os.kill(found.pid, signal.SIGTERM)
     until = time.monotonic() + patience
     while (still := holder(folder)) and time.monotonic() < until:
         time.sleep(0.1)

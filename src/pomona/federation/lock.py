@@ -2,7 +2,6 @@
 
 import errno
 import fcntl
-import json
 import os
 import socket
 import time
@@ -10,11 +9,30 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Annotated
 
+from pydantic import Field
+
+from pomona.bounds import Line
 from pomona.errors import LockedError, StorageError
+from pomona.settings import Settings
 
 LOCK = ".lock"
+LONGEST = 4096  # bytes that are read of the file
 _held: set[int] = set()  # file descriptors; a forked worker must not keep its dead parent's lock alive
+
+
+class Holder(Settings):
+    """Who took a lock last, and when."""
+
+    pid: Annotated[int, Field(strict=True, ge=1, lt=2**31)]
+    host: Line
+    since: Line
+
+
+def said(handle: int) -> Holder:
+    """What a lock's file says of its holder. Raises OSError, and ValueError where it says something else."""
+    return Holder.model_validate_json(os.pread(handle, LONGEST, 0))
 
 
 @contextmanager
@@ -70,7 +88,7 @@ def _take(handle: int, folder: Path, patience: float = 2.0) -> None:
                 time.sleep(0.05)
         os.ftruncate(handle, 0)
         since = datetime.now(UTC).isoformat(timespec="seconds")
-        os.write(handle, json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "since": since}).encode())
+        os.write(handle, Holder(pid=os.getpid(), host=socket.gethostname(), since=since).model_dump_json().encode())
     except OSError as fault:
         if fault.errno in {errno.EWOULDBLOCK, errno.EACCES}:
             raise LockedError(
@@ -81,9 +99,9 @@ def _take(handle: int, folder: Path, patience: float = 2.0) -> None:
 
 def _holder(handle: int) -> str:
     try:
-        holder = json.loads(os.pread(handle, 4096, 0))
-        return f" by process {holder['pid']} on {holder['host']} since {holder['since']}"
-    except (OSError, ValueError, KeyError, TypeError):
+        holder = said(handle)
+        return f" by process {holder.pid} on {holder.host} since {holder.since}"
+    except (OSError, ValueError):
         return ""
 
 
