@@ -63,10 +63,10 @@ VARIANTS = {
     "pathological": "fedavg rounds=1 --partition pathological",
     "practical": "fedavg rounds=1 --partition practical",
     "latent": "fedavg rounds=1 --partition latent partition.distributions=2",
-    "turned": "fedavg rounds=1 partition.turn_groups=2",
+    "turned": "fedavg rounds=1 --partition iid partition.turn_groups=2",
     "metric": "fedavg --data breast-cancer metric=auroc",
 }
-"""``pomona run`` in other ways, by name."""
+"""By name, other ways to run: a method and its settings, which win over those of ``FEDERATED``."""
 
 NOISE = (
     "privacy.noise_multiplier=1 privacy.max_grad_norm=1 privacy.delta=0.001 privacy.epsilon_budget=1000 privacy.seed=1 "
@@ -195,7 +195,7 @@ def runs(methods: Iterable[str]) -> list[Run]:
             (f"run fedavg {FEDERATED} --partition pathological clients=6 model.loss=own:loss",),
             {"own.py": OWN},
         ),
-        *(Run(name, (f"run {words} {FEDERATED}",)) for name, words in VARIANTS.items()),
+        *(Run(name, (f"run {FEDERATED} --method {words}",)) for name, words in VARIANTS.items()),
         *_own_data(),
         *(Run(f"method-{m}", (f"run {m} {FEDERATED} {SKEWED} {EARLY.get(m, '')}",)) for m in methods),
     ]

@@ -78,6 +78,13 @@ def test_names_are_unique():
     assert len(set(names)) == len(names)
 
 
+def test_a_variants_settings_win():
+    """Of two words for one setting the later one counts, so that a variant's must stand last."""
+    commands = {run.name: run.commands[0] for run in small_runs.runs([])}
+    for name, words in small_runs.VARIANTS.items():
+        assert commands[name].endswith(words)
+
+
 def guard(*words):
     return subprocess.run([sys.executable, TOOL, *map(str, words)], capture_output=True, text=True, check=False)
 
