@@ -11,7 +11,8 @@ from pomona.errors import ProtocolError
 
 HASH, OTHER = "a" * 64, "b" * 64
 ORIGIN = {"silo": "silo-1", "round": 1, "tensor": "core", "signature": "00ff"}
-OFFER = {"many": True, "index": [0], "dtype": "F32", "width": 3, "rows": {"1": HASH}, "origins": {"1": ORIGIN}}
+FORM = {"many": True, "dtype": "F32", "width": 3}
+OFFER = {"form": FORM, "index": [0], "rows": {"1": HASH}, "origins": {"1": ORIGIN}}
 INTRODUCTION = {"place": 3, "silo": "late", "key": "ecdsa-sha2-nistp384 AAAA", "certificate": "00"}
 TASK = {
     "agreement": HASH,
