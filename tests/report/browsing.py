@@ -40,7 +40,13 @@ def press(page: Any, selector: str, *keys: str) -> None:
     from selenium.webdriver import ActionChains
 
     page.execute_script("document.querySelector(arguments[0]).focus()", selector)
+    scrolled(page)
     ActionChains(page).send_keys(*keys).perform()
+
+
+def scrolled(page: Any) -> None:
+    """Wait until the page knows that it was scrolled: its tooltip hides then, and scroll events come with a frame."""
+    page.execute_async_script("requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(arguments[0])))")
 
 
 def hover(page: Any, selector: str, x: float, y: float) -> list[str]:
@@ -49,12 +55,8 @@ def hover(page: Any, selector: str, x: float, y: float) -> list[str]:
     from selenium.webdriver.common.by import By
 
     drawing = page.find_element(By.CSS_SELECTOR, selector)
-    # The page hides what it tells when it scrolls, and learns of a scroll with its next frame.
-    page.execute_async_script(
-        "arguments[0].scrollIntoView({block: 'center'});"
-        "requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(arguments[1])))",
-        drawing,
-    )
+    page.execute_script("arguments[0].scrollIntoView({block: 'center'})", drawing)
+    scrolled(page)
     width, height, wide, high = page.execute_script(
         "const b = arguments[0].getBoundingClientRect(), v = arguments[0].viewBox.baseVal;"
         "return [b.width, b.height, v.width, v.height]",
