@@ -12,7 +12,7 @@ from functools import partial
 import torch
 
 from pomona.config import read_overrides, resolve
-from pomona.toml import Tree
+from pomona.core.toml import Tree
 from rounds import Rounds, noise, scenario_of
 from timing import Table, Times, chosen, seconds
 

@@ -13,13 +13,13 @@ from functools import partial
 import torch
 
 from pomona.config import read_overrides, resolve
+from pomona.core.round import Roster
+from pomona.core.toml import Tree
 from pomona.federation.loop import round_of
-from pomona.federation.round import Roster
-from pomona.methods.apple import Apple
+from pomona.methods.apple import APPLE
 from pomona.methods.base import Rows
-from pomona.objective.cohort import Cohort
+from pomona.objective.local_training import LocalTraining
 from pomona.scenario import Scenario
-from pomona.toml import Tree
 from reference import AppleClient, Cnn, Mixture
 from rounds import noise, scenario_of
 from timing import Table, Times, chosen, seconds
@@ -52,7 +52,7 @@ class PomonaSteps:
 
     def __init__(self, scenario: Scenario) -> None:
         config = scenario.config
-        assert isinstance(config.method, Apple)
+        assert isinstance(config.method, APPLE)
         self.client = config.method.method().client
         self.roster = Roster(tuple(len(c.train) for c in scenario.partition.clients))
         self.round = round_of(config, 1)
@@ -63,9 +63,9 @@ class PomonaSteps:
 
     def run(self) -> float:
         """One pass over its images. Returns the steps' mean loss."""
-        cohort = Cohort(self.objective, (0,), self.roster, self.round)
-        self.state, _, _ = self.client.train(self.state, self.received, cohort, self.round)
-        (loss,) = cohort.training_losses()
+        training = LocalTraining(self.objective, (0,), self.roster, self.round)
+        self.state, _, _ = self.client.train(self.state, self.received, training, self.round)
+        (loss,) = training.training_losses()
         return loss or 0.0
 
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 
 import pomona
-from pomona.cli.training import DEMO, DEMO_METHODS
+from pomona.cli.run import DEMO, DEMO_METHODS
 from pomona.config import read_overrides, resolve
-from pomona.toml import Tree
+from pomona.core.toml import Tree
 from timing import Table, chosen, publish
 
 

@@ -25,13 +25,13 @@ import numpy as np
 import torch
 
 from pomona.config import Config, resolve
+from pomona.core.rng import stream
+from pomona.core.round import Roster
+from pomona.core.state import flatten
+from pomona.core.toml import Tree
 from pomona.deploy.rehearsal.run import rehearse
-from pomona.federation.round import Roster
-from pomona.federation.tree import flatten
 from pomona.methods.base import Initial
-from pomona.rng import stream
 from pomona.scenario import Scenario
-from pomona.toml import Tree
 from timing import Table, chosen, publish
 
 MEGABYTE = 1e6

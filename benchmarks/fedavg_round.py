@@ -17,10 +17,10 @@ from functools import partial
 import torch
 
 from pomona.config import read_overrides, resolve
+from pomona.core.toml import Tree
 from pomona.data import read
-from pomona.objective.resident import Resident
+from pomona.objective.device_dataset import DeviceDataset
 from pomona.scenario import Scenario
-from pomona.toml import Tree
 from reference import Client, Cnn, Processes
 from rounds import Rounds, noise, scenario_of
 from timing import Table, Times, chosen, seconds
@@ -51,7 +51,7 @@ QUICK = Size(400, 1)
 def clients(scenario: Scenario, make: Callable[[], Cnn]) -> list[Client]:
     """The reference's clients, each with its data as floats."""
     config, dataset = scenario.config, scenario.dataset
-    data = Resident.of(dataset, scenario.partition, "classes")
+    data = DeviceDataset.of(dataset, scenario.partition, "classes")
 
     def part(split: str, client: int) -> tuple[torch.Tensor, torch.Tensor]:
         x, y = data.gather(data.rows[split][client])

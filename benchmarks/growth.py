@@ -17,10 +17,10 @@ from pathlib import Path
 import torch
 
 from pomona.config import Config, read_overrides, resolve
-from pomona.federation.round import Roster
-from pomona.federation.tree import flatten
+from pomona.core.round import Roster
+from pomona.core.state import flatten
+from pomona.core.toml import Tree
 from pomona.scenario import Scenario
-from pomona.toml import Tree
 from rounds import Rounds, noise, scenario_of
 from timing import Table, chosen, measured, publish
 

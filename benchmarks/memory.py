@@ -102,7 +102,7 @@ class Peak:
 def run(words: list[str]) -> None:
     """What the measured process does: one run; its folder comes first, empty for none."""
     from pomona.config import read_overrides, resolve
-    from pomona.simulate import simulate
+    from pomona.simulation import simulate
     from rounds import noise, scenario_of
 
     folder, *settings = words

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import torch
 
 from pomona.config import read_overrides, resolve
+from pomona.core.toml import Tree
 from pomona.methods import METHODS
-from pomona.toml import Tree
 from rounds import Rounds, noise, scenario_of
 from timing import Table, chosen, measured, publish
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import pomona
 from pomona.config import read_overrides, resolve
-from pomona.toml import Tree
+from pomona.core.toml import Tree
 from timing import Table, chosen, publish
 
 BASE: Tree = {

@@ -16,9 +16,9 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from pomona.config import read_overrides, resolve
+from pomona.core.toml import Tree
 from pomona.federation.loop import round_of
 from pomona.methods.base import descend, velocities
-from pomona.toml import Tree
 from rounds import noise, scenario_of
 from timing import Table, Times, Work, chosen, publish, seconds
 

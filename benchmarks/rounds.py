@@ -3,15 +3,15 @@
 import numpy as np
 
 from pomona.config import Config
+from pomona.core.rng import stream
+from pomona.core.round import Roster
 from pomona.data.dataset import Dataset
-from pomona.federation.clients import Clients, Groups, Visit, grouped, stack
+from pomona.federation.client_runtime import ClientRequest, ClientRuntime, Groups, grouped, stack
 from pomona.federation.loop import round_of
-from pomona.federation.round import Roster
-from pomona.methods.fedavgdata import FedAvgData
+from pomona.federation.transport import Inline, Workers
+from pomona.methods.fedavg_data import FedAvgData
 from pomona.partition import divide
-from pomona.rng import stream
 from pomona.scenario import Scenario
-from pomona.transport.processes import Inline, Workers
 
 
 def noise(n: int) -> Dataset:
@@ -30,15 +30,15 @@ def scenario_of(config: Config, dataset: Dataset) -> Scenario:
 
 
 class Rounds:
-    """A method, a round at a time, in this process or in workers; ``watched`` as in ``Visit``."""
+    """A method, a round at a time, in this process or in workers; ``watched`` as in ``ClientRequest``."""
 
     def __init__(self, scenario: Scenario, workers: int = 1, watched: frozenset[str] = frozenset()) -> None:
         config = self.config = scenario.config
         self.ids, self.watched, self.method = tuple(range(config.clients)), watched, config.method.method()
         self.roster = Roster(tuple(len(c.train) for c in scenario.partition.clients))
 
-        def make(groups: Groups) -> Clients:
-            return Clients(self.method.client, scenario.objective(), scenario.initial, groups, config.seed)
+        def make(groups: Groups) -> ClientRuntime:
+            return ClientRuntime(self.method.client, scenario.objective(), scenario.initial, groups, config.seed)
 
         groups = grouped(self.roster.sizes, config.rows)
         self.transport = Inline(make, groups) if workers == 1 else Workers(make, groups, self.roster.sizes, workers)
@@ -52,7 +52,7 @@ class Rounds:
         self.number += 1
         round_ = round_of(self.config, self.number)
         down = self.method.server.down(self.state, self.ids, self.roster, round_)
-        replies = self.transport.visit(Visit(round_, self.roster, self.ids, True, self.watched), down)
+        replies = self.transport.visit(ClientRequest(round_, self.roster, self.ids, True, self.watched), down)
         uplink = stack(replies, lambda r: r.uplink)
         self.state = self.method.server.aggregate(self.state, uplink, self.ids, self.roster, round_)
         self.transport.commit(self.ids)

@@ -12,12 +12,12 @@ from functools import partial
 import torch
 
 from pomona.config import read_overrides, resolve
+from pomona.core.round import Roster
+from pomona.core.toml import Tree
 from pomona.federation.loop import round_of
-from pomona.federation.round import Roster
-from pomona.objective.cohort import Cohort
+from pomona.objective.local_training import LocalTraining
 from pomona.objective.objective import Objective
 from pomona.objective.stacked import StackedObjective
-from pomona.toml import Tree
 from rounds import noise, scenario_of
 from timing import Table, Times, Work, chosen, publish, seconds
 
@@ -74,7 +74,7 @@ class Federation:
                 state = method.client.start(self.scenario.initial, self.roster, ids, self.config.seed)
                 down = method.server.down(server, ids, self.roster, round_)
                 received = {k: r if r.index.dim() == 2 else r.bank[r.index] for k, r in down.items()}
-                method.client.train(state, received, Cohort(objective, ids, self.roster, round_), round_)
+                method.client.train(state, received, LocalTraining(objective, ids, self.roster, round_), round_)
 
         return train
 

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import numpy as np
 
-from pomona import bench
+from pomona import experiments
 
 SUITE = Path(__file__).parents[1] / "suites" / "choose-a-method.toml"
 ALONE = "separate"
 
 
-def accuracies(made: bench.Bench) -> dict[tuple[str, str], dict[int, np.ndarray]]:
+def accuracies(made: experiments.Bench) -> dict[tuple[str, str], dict[int, np.ndarray]]:
     """(scenario, method) -> seed -> test accuracy (clients,) of the judged model in the last round, NaN for none."""
     found = {}
     for result in made.results["results"]:
@@ -41,7 +41,7 @@ def cell(runs: dict[int, np.ndarray], alone: dict[int, np.ndarray]) -> str:
     return f"{np.mean(means):.1f}{spread} ({100 * np.mean(gains[~np.isnan(gains)] < 0):.0f} %)"
 
 
-def table(made: bench.Bench) -> Iterator[str]:
+def table(made: experiments.Bench) -> Iterator[str]:
     """The table's lines, in Markdown."""
     found, scenarios = accuracies(made), list(made.results["scenarios"])
     yield f"| method | {' | '.join(s.replace('-', ' ') for s in scenarios)} |"
@@ -56,5 +56,5 @@ if __name__ == "__main__":
     parser.add_argument("out", type=Path)
     parser.add_argument("--size", choices=("smoke", "cpu"), default="cpu")
     asked = parser.parse_args()
-    for line in table(bench.run(SUITE, asked.out, size=asked.size)):
+    for line in table(experiments.run(SUITE, asked.out, size=asked.size)):
         print(line)

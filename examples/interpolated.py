@@ -14,12 +14,12 @@ from typing import Literal
 from pydantic import Field
 from torch import Tensor
 
-from pomona.federation.round import Round
+from pomona.core.round import Round
+from pomona.core.settings import Settings
 from pomona.methods import separate
 from pomona.methods.base import Card, Client, Info, Method, Received, Uplink, averaging, sgd
-from pomona.objective.cohort import Cohort
-from pomona.privacy.plan import Gradients
-from pomona.settings import Settings
+from pomona.objective.local_training import LocalTraining
+from pomona.privacy.projection import Gradients
 
 
 class Interpolated(Settings):
@@ -36,11 +36,11 @@ class Interpolated(Settings):
 def client(share: float) -> Client:
     """The client half; its state is v_i as rows (n, d)."""
 
-    def train(V: Tensor, received: Received, cohort: Cohort, round_: Round) -> tuple[Tensor, Uplink, Info]:
+    def train(V: Tensor, received: Received, training: LocalTraining, round_: Round) -> tuple[Tensor, Uplink, Info]:
         U = received["model"].lerp(V, share)
-        cohort.observe("global", received["model"], "received")
-        cohort.observe("personal", U, "received")
-        trained = sgd(cohort, U, round_)
+        training.observe("global", received["model"], "received")
+        training.observe("personal", U, "received")
+        trained = sgd(training, U, round_)
         return trained, {"model": trained}, {}
 
     return Client(separate.start, train)

@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 
 from pomona.config import Config, resolve
-from pomona.federation.clients import Clients, Visit, stack
-from pomona.federation.round import Roster, Round
+from pomona.core.round import Roster, Round
+from pomona.federation.client_runtime import ClientRequest, ClientRuntime, stack
 from pomona.methods.base import Initial, Method
-from pomona.objective.resident import Resident
+from pomona.objective.device_dataset import DeviceDataset
 
 
 @dataclass
@@ -21,7 +21,7 @@ class Quadratics:
 
     targets: Tensor
     rows: list[list[int]]
-    data: Resident = field(init=False)
+    data: DeviceDataset = field(init=False)
     least_batch: int = 1
     layers: tuple[slice, ...] = field(init=False)
 
@@ -30,7 +30,7 @@ class Quadratics:
         splits = {"train": own, "validation": own, "test": own}
         d = self.targets.shape[1]
         self.layers = (slice(0, d - 1), slice(d - 1, d)) if d > 1 else (slice(0, d),)  # the last number is "the head"
-        self.data = Resident(self.targets, self.targets, None, None, splits, "regression")
+        self.data = DeviceDataset(self.targets, self.targets, None, None, splits, "regression")
 
     def gradient(
         self, W: Tensor, indices: list[Tensor], criterion: object = None, above: int = 0
@@ -82,7 +82,7 @@ class Federation:
         self.everybody = Roster(tuple(len(r) for r in problem.rows))
         self.roster = self.everybody.only(tuple(range(n)) if members is None else members)
         self.ids = self.roster.members
-        self.clients = Clients(method.client, problem, self.initial, tuple((i,) for i in range(n)), seed)
+        self.clients = ClientRuntime(method.client, problem, self.initial, tuple((i,) for i in range(n)), seed)
         self.server = method.server.start(self.initial, self.roster, seed)
         self.clients.begin(self.ids, self.roster, None)
         self.replies = []
@@ -99,7 +99,7 @@ class Federation:
     def round(self, round_: Round, ids: tuple[int, ...] | None = None) -> None:
         ids = self.ids if ids is None else ids
         down = self.method.server.down(self.server, ids, self.roster, round_)
-        visit = Visit(round_, self.roster, ids, True, frozenset({"received", "trained"}), True)
+        visit = ClientRequest(round_, self.roster, ids, True, frozenset({"received", "trained"}), True)
         self.replies = self.clients.visit(visit, down)
         uplink = stack(self.replies, lambda r: r.uplink)
         self.server = self.method.server.aggregate(self.server, uplink, ids, self.roster, round_)

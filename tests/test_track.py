@@ -7,9 +7,9 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 import pomona
 from pomona.cli import main
-from pomona.errors import ConfigError
-from pomona.record import Evaluation, RoundRow
-from pomona.track import Scalars, Together, scalars, tracking
+from pomona.core.errors import ConfigError
+from pomona.federation.tensorboard import CallbackList, TensorBoardCallback, scalars, tracking
+from pomona.record.record import Evaluation, RoundRow
 
 RUN = ["data.train_limit=240", "data.test_limit=60", "clients=3", "batch_size=16", "workers=1", "model.hidden=[8]"]
 
@@ -75,7 +75,7 @@ def test_watchers_are_told_in_order():
         def __getattr__(self, what):
             return lambda *values: told.append((self.name, what, *values))
 
-    both = Together(Noted("a"), Noted("b"))
+    both = CallbackList(Noted("a"), Noted("b"))
     both.begin()
     both.round(row(1), [])
     both.note("hello")
@@ -86,7 +86,7 @@ def test_watchers_are_told_in_order():
 def test_nothing_is_written_without_a_folder_or_a_round(tmp_path):
     with tracking(None) as watchers:
         assert watchers == ()
-    watcher = Scalars(tmp_path / "tb")
+    watcher = TensorBoardCallback(tmp_path / "tb")
     watcher.begin()
     watcher.note("hello")
     watcher.close()
@@ -94,7 +94,7 @@ def test_nothing_is_written_without_a_folder_or_a_round(tmp_path):
 
 
 def test_a_missing_tensorboard_is_said_before_anything_runs(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("pomona.track.find_spec", lambda name: None)
+    monkeypatch.setattr("pomona.federation.tensorboard.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"pip install 'pomona\[track\]'"), tracking(tmp_path):
         pass
     with pytest.raises(SystemExit) as stop:
@@ -106,4 +106,4 @@ def test_a_missing_tensorboard_is_said_before_anything_runs(tmp_path, monkeypatc
 def test_a_folder_that_cannot_be_written_is_said(tmp_path):
     (tmp_path / "file").write_text(json.dumps({}))
     with pytest.raises(pomona.StorageError, match="file"):
-        Scalars(tmp_path / "file").round(row(1), [])
+        TensorBoardCallback(tmp_path / "file").round(row(1), [])

@@ -9,14 +9,14 @@ Only what stands here is public. Names are imported when first used, so ``import
 
 from typing import TYPE_CHECKING, Any
 
-from pomona.errors import ConfigError, DataError, DivergedError, LockedError, PomonaError, StorageError
-from pomona.registry import load as _load
+from pomona.core.errors import ConfigError, DataError, DivergedError, LockedError, PomonaError, StorageError
+from pomona.core.registry import load as _load
 
 if TYPE_CHECKING:
     from pomona.config import Config
-    from pomona.reading import load
-    from pomona.record import Evaluation, Result, RoundRow
-    from pomona.simulate import run
+    from pomona.record.reading import load
+    from pomona.record.record import Evaluation, Result, RoundRow
+    from pomona.simulation import run
 
 __all__ = [
     "Config",
@@ -35,11 +35,11 @@ __all__ = [
 
 _LAZY = {
     "Config": "pomona.config:Config",
-    "Evaluation": "pomona.record:Evaluation",
-    "Result": "pomona.record:Result",
-    "RoundRow": "pomona.record:RoundRow",
-    "load": "pomona.reading:load",
-    "run": "pomona.simulate:run",
+    "Evaluation": "pomona.record.record:Evaluation",
+    "Result": "pomona.record.record:Result",
+    "RoundRow": "pomona.record.record:RoundRow",
+    "load": "pomona.record.reading:load",
+    "run": "pomona.simulation:run",
 }
 
 

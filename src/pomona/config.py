@@ -13,23 +13,23 @@ from pydantic import (
     model_validator,
 )
 
+from pomona.core.errors import ConfigError, near
+from pomona.core.membership import Membership
+from pomona.core.settings import Settings
+from pomona.core.toml import Choices, Tree, explained, named, read_text, require_shallow
+from pomona.core.toml import keys as known_keys
 from pomona.data.settings import DataSettings
-from pomona.errors import ConfigError, near
-from pomona.federation.membership import Membership
 from pomona.methods import METHODS, MethodSettings
 from pomona.methods.fedavg import FedAvg
 from pomona.metrics.metric import METRICS
 from pomona.models import ModelSettings
-from pomona.models.space import Buffers
+from pomona.models.parameter_space import Buffers
 from pomona.objective.loop import Precision
 from pomona.objective.range_test import RATES
 from pomona.partition import RECIPES, PartitionSettings
 from pomona.partition.iid import Iid
 from pomona.partition.natural import Natural
 from pomona.privacy.settings import Privacy
-from pomona.settings import Settings
-from pomona.toml import Choices, Tree, explained, named, read_text, require_shallow
-from pomona.toml import keys as known_keys
 
 
 def _rate(value: Any) -> Any:

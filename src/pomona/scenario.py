@@ -12,32 +12,32 @@ from numpy.typing import NDArray
 from torch import nn
 
 from pomona.config import Config
+from pomona.core.errors import ConfigError, DataError
+from pomona.core.rng import number
 from pomona.data import read
 from pomona.data.catalogue import CATALOGUE
 from pomona.data.dataset import Dataset
 from pomona.data.settings import DataSettings
 from pomona.data.table import moments
-from pomona.errors import ConfigError, DataError
 from pomona.methods.base import Initial
-from pomona.methods.fedavgdata import FedAvgData
-from pomona.metrics.choice import Choice, choose
-from pomona.metrics.constant import constants
+from pomona.methods.fedavg_data import FedAvgData
+from pomona.metrics.constant_baseline import constants
+from pomona.metrics.default_metric import Choice, choose
 from pomona.metrics.metric import ACCURACY, compute
 from pomona.models import Targets, build, criterion
-from pomona.models.fit import per_sample
-from pomona.models.space import ParameterSpace
+from pomona.models.compatibility import per_sample
+from pomona.models.parameter_space import ParameterSpace
+from pomona.objective.device_dataset import DeviceDataset, learned
 from pomona.objective.loop import LoopObjective
 from pomona.objective.private import PrivateObjective
-from pomona.objective.resident import Resident, learned
 from pomona.objective.stacked import StackedObjective
 from pomona.partition import divide
 from pomona.partition.divergence import label_counts
 from pomona.partition.partition import Partition
 from pomona.partition.recipe import class_numbers
 from pomona.partition.remarks import remarks
-from pomona.partition.turns import apply_turns
-from pomona.privacy.plan import projected_epsilon
-from pomona.rng import number
+from pomona.partition.rotation import apply_turns
+from pomona.privacy.projection import projected_epsilon
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
@@ -97,13 +97,13 @@ class Scenario:
         )
         if self.config.privacy:
             from pomona.objective.private import refuse_statistics
-            from pomona.privacy import coverage
+            from pomona.privacy import releases
 
             sizes = [len(c.train) for c in self.partition.clients]
             entry = CATALOGUE.get(self.config.data.name)
             named = agreed or self.config.data.classes or (entry and not entry.own)
             found = bool(self.dataset.classes) and not named
-            coverage.check(self.config.privacy, self.config.method, sizes, self.dataset.kind, found)
+            releases.check(self.config.privacy, self.config.method, sizes, self.dataset.kind, found)
             refuse_statistics(module)
         method = self.config.method.method().card
         blind = [n for n, c in zip(self.names, self.partition.clients, strict=True) if not len(c.validation)]
@@ -187,7 +187,7 @@ class Scenario:
     def objective(self) -> LoopObjective | StackedObjective:
         """The objective over this scenario's data."""
         module = self.module().to(self.config.device)
-        data = Resident.of(self.dataset, self.partition, self.targets, self.config.device)
+        data = DeviceDataset.of(self.dataset, self.partition, self.targets, self.config.device)
         loss, space = criterion(self.config.model, self.targets), ParameterSpace(module, self.config.buffers)
         # On a CPU convolutions are quicker a client at a time, and what is shared is the method's own algebra.
         flat = not any(isinstance(part, CONVOLUTIONS) for part in module.modules())

@@ -178,8 +178,8 @@ def test_the_pfl_network_has_the_published_number_of_parameters(monkeypatch):
     configs = FOLDER.parent / "configs" / "pfl-cifar10"
     monkeypatch.syspath_prepend(str(configs))
     from pomona.config import resolve
+    from pomona.core.toml import read_file
     from pomona.models import build
-    from pomona.toml import read_file
 
     config = resolve(read_file(configs / "pfl-cifar10.toml"))
     module = build(config.model, (3, 32, 32), 10)

@@ -13,7 +13,7 @@ import pytest
 
 import pomona
 from pomona.cli import main
-from pomona.cli.training import DEMO, unused
+from pomona.cli.run import DEMO, unused
 
 SMALL = [
     "data.train_limit=240",
@@ -243,7 +243,7 @@ def test_a_run_says_at_its_start_what_is_odd(capsys, tmp_path):
 
 
 def test_the_demo_compares_four_methods(capsys, tmp_path, monkeypatch):
-    monkeypatch.setattr("pomona.cli.training.DEMO", {**DEMO, "rounds": 2})
+    monkeypatch.setattr("pomona.cli.run.DEMO", {**DEMO, "rounds": 2})
     began = time.monotonic()
     code, out, _ = call(capsys, "demo", "--out", tmp_path / "demo")
     assert code == 0

@@ -6,14 +6,14 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
+from pomona.cli.output import standing
 from pomona.cli.progress import Standing
-from pomona.cli.training import closing
-from pomona.cli.words import standing
+from pomona.cli.run import closing
 from pomona.config import Config
-from pomona.metrics.outcome import diverging, summarise
-from pomona.record import Evaluation, Result, RoundRow
-from pomona.report import table as result_table
-from pomona.track import scalars
+from pomona.federation.tensorboard import scalars
+from pomona.record.record import Evaluation, Result, RoundRow
+from pomona.record.run_summary import diverging, summarise
+from pomona.results import table as result_table
 
 CLIENTS = ("Nord", "Kids")
 

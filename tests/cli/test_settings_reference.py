@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from pomona.cli import main
+from pomona.cli.settings_reference import find, page, settings
 from pomona.config import Config, keys
-from pomona.errors import ConfigError
+from pomona.core.errors import ConfigError
 from pomona.methods import METHODS
 from pomona.objective.range_test import RATES
 from pomona.partition import RECIPES
-from pomona.settings_reference import find, page, settings
 
 DOCS = Path(__file__).parents[2] / "docs"
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from pomona import bounds
-from pomona.errors import ProtocolError
+from pomona.core import bounds
+from pomona.core.errors import ProtocolError
 
 
 @given(st.text(), st.integers(4, 40))

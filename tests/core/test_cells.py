@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pomona
-from pomona.cells import csv_text
+from pomona.core.csv_text import csv_text
 
 NAMES = ['=HYPERLINK("http://a.example","x")', "+1+cmd", "-2+3", "@SUM(A1)", "\t=1", "\r=1", "Ward 3", "-", "ü=1"]
 SAFE = ["'" + name.replace("\r", " ") for name in NAMES[:6]] + ["Ward 3", "'-", "ü=1"]
@@ -40,4 +40,4 @@ def test_the_files_of_a_run_hold_no_formula(tmp_path):
 def test_nothing_else_in_the_package_writes_csv():
     source = Path(pomona.__file__).parent
     writers = [p.name for p in source.rglob("*.py") if re.search(r"csv\w*\.(writer|DictWriter)", p.read_text())]
-    assert writers == ["cells.py"]
+    assert writers == ["csv_text.py"]

@@ -8,9 +8,9 @@ import tomli_w
 
 import pomona
 from pomona.config import CHOICES, Config, keys, read_overrides, resolve
+from pomona.core.errors import ConfigError, StorageError, near
+from pomona.core.toml import read_file
 from pomona.data.settings import DataSettings
-from pomona.errors import ConfigError, StorageError, near
-from pomona.toml import read_file
 
 
 def test_later_layers_win():

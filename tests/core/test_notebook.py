@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import pomona
-from pomona.errors import PomonaError, StorageError
+from pomona.core.errors import PomonaError, StorageError
 from problems import tiny
 
 

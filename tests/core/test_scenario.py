@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from pomona.config import resolve
-from pomona.errors import DataError
+from pomona.core.errors import DataError
 from pomona.scenario import Scenario
 from problems import tiny
 

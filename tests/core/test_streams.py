@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pomona
-from pomona.errors import ConfigError, PomonaError
-from pomona.registry import Registry
-from pomona.rng import number, stream
+from pomona.core.errors import ConfigError, PomonaError
+from pomona.core.registry import Registry
+from pomona.core.rng import number, stream
 
 
 @given(st.integers(0, 2**40), st.text("abc", min_size=1, max_size=5), st.integers(0, 99), st.integers(0, 99))

@@ -3,8 +3,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from pomona.core.errors import DataError
 from pomona.data import Dataset, Owners, checked
-from pomona.errors import DataError
 
 IMAGE = Dataset("it", "image", np.zeros((3, 4, 4, 1), np.uint8), np.array([0, 1, 1]), ("a", "b"), 2, (127.5,), (127.5,))
 TABLE = Dataset(

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from pomona.core.errors import DataError
+from pomona.core.rng import stream
 from pomona.data import DataSettings, read
 from pomona.data.cifar import CLASSES, restore
-from pomona.errors import DataError
-from pomona.rng import stream
 
 
 def residuals(images: np.ndarray) -> np.ndarray:

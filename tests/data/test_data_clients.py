@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
+from pomona.core.errors import ConfigError, DataError
 from pomona.data import ClientFiles, DataSettings, read
-from pomona.errors import ConfigError, DataError
 
 
 def write_npz(path, first, n):

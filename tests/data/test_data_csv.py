@@ -4,11 +4,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.preprocessing import StandardScaler
 
+from pomona.core.errors import ConfigError, DataError
+from pomona.core.rng import stream
 from pomona.data import DataSettings, read
 from pomona.data.table import moments
 from pomona.data.text import first_share, tokens
-from pomona.errors import ConfigError, DataError
-from pomona.rng import stream
 
 TABLE = "age,site,sick,weight\n20,b,no,1.5\n30,a,yes,2.5\n\n40,b,no,-3e2\n"
 

@@ -1,8 +1,8 @@
 import pytest
 from PIL import Image
 
+from pomona.core.errors import DataError
 from pomona.data import DataSettings, read
-from pomona.errors import DataError
 
 
 def picture(path, value, size=(6, 4), mode="RGB"):

@@ -4,9 +4,9 @@ import struct
 import numpy as np
 import pytest
 
+from pomona.core.errors import ConfigError, DataError
 from pomona.data import DataSettings, read
 from pomona.data.idx import CLASSES, stored
-from pomona.errors import ConfigError, DataError
 
 
 def idx_bytes(array: np.ndarray, kind: int = 0x08) -> bytes:

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from pomona.core.errors import DataError
 from pomona.data import DataSettings, npz, read
 from pomona.data.medmnist import CLASSES
-from pomona.errors import DataError
 
 X, Y = np.arange(12.0).reshape(4, 3) ** 2, np.array([0, 2, 1, 2])
 IMAGES = np.arange(4 * 6 * 6, dtype=np.uint8).reshape(4, 6, 6)

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from pomona.data import DataSettings, columns, read
-from pomona.errors import ConfigError, DataError
+from pomona.core.errors import ConfigError, DataError
+from pomona.data import DataSettings, csv_columns, read
 
 N = 40
 
@@ -267,4 +267,4 @@ def test_what_is_no_plain_file_is_never_waited_for(tmp_path, monkeypatch, name, 
     )
 )
 def test_cells_are_read_alike_one_by_one_and_in_a_row(cells):
-    np.testing.assert_array_equal(columns.numbers(cells), [columns.number(cell) for cell in cells])
+    np.testing.assert_array_equal(csv_columns.numbers(cells), [csv_columns.number(cell) for cell in cells])

@@ -10,12 +10,12 @@ from PIL import Image
 from pydantic import ValidationError
 from sklearn.datasets import load_breast_cancer, load_digits
 
-from pomona import memory
+from pomona.core.errors import ConfigError, DataError, StorageError
+from pomona.core.registry import load
+from pomona.core.rng import stream
 from pomona.data import DATASETS, Dataset, DataSettings, describe, read
-from pomona.data.pixels import resized
-from pomona.errors import ConfigError, DataError, StorageError
-from pomona.registry import load
-from pomona.rng import stream
+from pomona.data.image_arrays import resized
+from pomona.storage import mapped_array
 
 
 def test_digits_are_stretched_exactly():
@@ -175,20 +175,20 @@ def test_resize_leaves_alone_what_fits():
 
 
 def test_allocate():
-    small = memory.allocate((3, 2), np.float32, 0.25)
+    small = mapped_array.allocate((3, 2), np.float32, 0.25)
     assert not isinstance(small, np.memmap)
-    mapped = memory.allocate((3, 2), np.float32, 1e-15)
+    mapped = mapped_array.allocate((3, 2), np.float32, 1e-15)
     assert isinstance(mapped, np.memmap)
     mapped[...] = 5
     assert (mapped.sum(), mapped.shape, mapped.dtype) == (30, (3, 2), np.float32)
-    assert memory.allocate((0, 2), np.float32, 1e-15).shape == (0, 2)
-    edge = memory.machine_memory() // 4
-    assert not isinstance(memory.allocate((edge,), np.uint8, 0.25), np.memmap)
+    assert mapped_array.allocate((0, 2), np.float32, 1e-15).shape == (0, 2)
+    edge = mapped_array.machine_memory() // 4
+    assert not isinstance(mapped_array.allocate((edge,), np.uint8, 0.25), np.memmap)
 
 
 def test_no_file_stays_behind(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    mapped = memory.allocate((10,), np.uint8, 1e-15)
+    mapped = mapped_array.allocate((10,), np.uint8, 1e-15)
     mapped[:] = 1
     assert list(tmp_path.iterdir()) == []
 
@@ -199,7 +199,7 @@ def test_no_room_on_disk(monkeypatch):
 
     monkeypatch.setattr(os, "posix_fallocate", full, raising=False)
     with pytest.raises(StorageError, match="TMPDIR"):
-        memory.allocate((10,), np.uint8, 1e-15)
+        mapped_array.allocate((10,), np.uint8, 1e-15)
 
 
 @pytest.mark.parametrize(

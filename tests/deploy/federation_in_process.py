@@ -13,10 +13,10 @@ from safetensors.torch import load_file
 import pomona
 from pomona.config import resolve
 from pomona.deploy.flower_apps import client_app, server_app
-from pomona.deploy.kits.provision import provision
+from pomona.deploy.provision.provision import provision
 from pomona.deploy.rehearsal.files import data_section, deal, federation_file, simulated
+from pomona.federation.transport import Inline
 from pomona.scenario import Scenario
-from pomona.transport.processes import Inline
 
 APPLE = {"name": "apple", "budget": 1}
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pomona.core.errors import StorageError
 from pomona.deploy.audit import SEED, Audit, read, verify
-from pomona.errors import StorageError
 
 
 def written(path, events):

@@ -15,16 +15,16 @@ import pytest
 import torch
 from federation_in_process import deployed, lost, same
 
+from pomona.core.errors import CheckpointError, ProtocolError, QuorumError
 from pomona.deploy import flower_apps
 from pomona.deploy.audit import read
-from pomona.deploy.server import courier
-from pomona.deploy.silo import tasks
-from pomona.deploy.wire import Task, name, seal, unseal
-from pomona.deploy.wire import read as parsed
-from pomona.errors import CheckpointError, ProtocolError, QuorumError
-from pomona.federation.clients import Clients
+from pomona.deploy.messages import Task, name, seal, unseal
+from pomona.deploy.messages import read as parsed
+from pomona.deploy.server import flower_transport
+from pomona.deploy.silo import client_app
+from pomona.federation.client_runtime import ClientRuntime
 from pomona.federation.loop import Loop
-from pomona.federation.status import read_status
+from pomona.storage.status import read_status
 
 BAD = {(2, 1)}  # silo-1 in round 2
 
@@ -84,7 +84,7 @@ def signed_again(silo, task, uplink):
 
 def mistaken(patch, change):
     """Let silo-1 answer round 2 with another uplink, which it signs."""
-    answer = tasks.Silo.answer
+    answer = client_app.Silo.answer
 
     def answers(self, task, enclosed):
         body, uplink = answer(self, task, enclosed)
@@ -93,7 +93,7 @@ def mistaken(patch, change):
             body = body.model_copy(update={"uplink": name(uplink), "rows": signed_again(self, task, uplink)})
         return body, uplink
 
-    patch.setattr(tasks.Silo, "answer", answers)
+    patch.setattr(client_app.Silo, "answer", answers)
 
 
 @pytest.mark.parametrize("what", UPLINKS)
@@ -222,14 +222,14 @@ def test_a_short_cut_of_the_network_is_not_seen_in_the_models(world):
 @pytest.mark.parametrize("samples", [0, -9, 1e18, 2**70, True, "60", None])
 def test_a_silo_that_counts_other_samples_than_it_said_is_absent(samples, world):
     """F27: it signs what it says, so that only admission can tell."""
-    federation, answer = world.federation(run={"rounds": 4}), tasks.Silo.answer
+    federation, answer = world.federation(run={"rounds": 4}), client_app.Silo.answer
 
     def answers(self, task, enclosed):
         body, uplink = answer(self, task, enclosed)
         lies = task.trains and task.number == 2 and self.file.name == "silo-1"
         return (body.model_copy(update={"samples": samples}) if lies else body), uplink
 
-    world.patch.setattr(tasks.Silo, "answer", answers)
+    world.patch.setattr(client_app.Silo, "answer", answers)
     federation.run()
     assert same(deployed(federation), world.simulated(federation, absent=BAD))
 
@@ -262,14 +262,14 @@ def test_a_node_that_comes_back_within_the_round_is_asked_again(world):
 def counted(patch):
     """(round, silo) of every training that was computed, from here on, of silos."""
     trained = []
-    visit = tasks.Silo._visit
+    visit = client_app.Silo._visit
 
     def visits(self, task, down, rows):
         if task.trains:
             trained.append((task.number, task.place))
         return visit(self, task, down, rows)
 
-    patch.setattr(tasks.Silo, "_visit", visits)
+    patch.setattr(client_app.Silo, "_visit", visits)
     return trained
 
 
@@ -290,14 +290,14 @@ def test_an_answer_to_an_earlier_task_is_not_taken(world):
 
 def test_a_silo_whose_code_fails_tells_nothing(world):
     federation = world.federation(run={"rounds": 4})
-    visit = tasks.Silo._visit
+    visit = client_app.Silo._visit
 
     def fails(self, task, down, rows):
         if task.trains and task.number == 2 and self.file.name == "silo-1":
             raise RuntimeError(f"patient 17 in {self.folder}")
         return visit(self, task, down, rows)
 
-    world.patch.setattr(tasks.Silo, "_visit", fails)
+    world.patch.setattr(client_app.Silo, "_visit", fails)
     federation.run()
     log = (federation.server / "run" / "audit.jsonl").read_text()
     assert "RuntimeError" in log
@@ -388,22 +388,22 @@ def test_a_silo_that_lost_its_state_says_so_and_is_absent(world):
 @pytest.mark.parametrize("swap", [True, False], ids=["two cores swapped", "a core invented"])
 def test_a_server_cannot_swap_or_invent_a_core(swap, world):
     """F49: every silo refuses the round, and names whose row it is."""
-    federation, digest = world.federation({"name": "apple"}), courier.Packed.digest
+    federation, digest = world.federation({"name": "apple"}), flower_transport.Packed.digest
 
     def false(packed, key, j):
         rows = packed.down[key].bank
         return digest(packed, key, 2 - j if swap and j in (0, 2) else j) if swap else packed.add(rows[j] + 1)
 
-    task = courier.Courier._task
+    task = flower_transport.FlowerTransport._task
 
     def tasks(self, visit, k, packed):
         if visit.round.number == 3 and visit.trains:
             with pytest.MonkeyPatch.context() as inner:
-                inner.setattr(courier.Packed, "digest", false)
+                inner.setattr(flower_transport.Packed, "digest", false)
                 return task(self, visit, k, packed)
         return task(self, visit, k, packed)
 
-    world.patch.setattr(courier.Courier, "_task", tasks)
+    world.patch.setattr(flower_transport.FlowerTransport, "_task", client_app)
     with pytest.raises(QuorumError):
         federation.run()
     assert ("is said to be" if swap else "is not signed by") in reasons(federation)
@@ -440,17 +440,17 @@ def test_a_silo_with_an_unknown_key_gets_no_place(world):
 
 def test_diverged_silo_counts_as_absent(world):
     federation = world.federation(run={"rounds": 4})
-    serve = Clients._serve
+    serve = ClientRuntime._serve
 
     def diverges(self, visit, ids, received):
-        from pomona.errors import DivergedError
+        from pomona.core.errors import DivergedError
 
         if visit.trains and visit.round.number == 2 and ids == (1,):
             raise DivergedError("client 1, round 2, step 3: the loss is nan")
         return serve(self, visit, ids, received)
 
     with world.patch.context() as patch:
-        patch.setattr(Clients, "_serve", diverges)
+        patch.setattr(ClientRuntime, "_serve", diverges)
         federation.run()
     assert "step 3" in reasons(federation)
     assert same(deployed(federation), world.simulated(federation, absent=BAD))

@@ -8,12 +8,12 @@ import tomli_w
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pomona.bounds import PLACES, ROUNDS
-from pomona.deploy.federation import ELSEWHERE, RESERVED, Address, Federation, Task
+from pomona.core.bounds import PLACES, ROUNDS
+from pomona.core.errors import ConfigError
+from pomona.deploy.agreement import ELSEWHERE, RESERVED, Address, Federation, TaskSettings
+from pomona.deploy.messages import Task as Message
+from pomona.deploy.messages import read
 from pomona.deploy.silo.settings import SiloFile
-from pomona.deploy.wire import Task as Message
-from pomona.deploy.wire import read
-from pomona.errors import ConfigError
 
 TREE = {
     "name": "hospitals",
@@ -224,7 +224,7 @@ def test_every_agreed_key_has_a_say_in_the_agreement():
     hashes = [agreement(), *(agreement(**change) for change in AGREED)]
     assert len(set(hashes)) == len(hashes)
     named = {key for change in AGREED for key in change}
-    assert {key.removeprefix("task__") for key in named if key.startswith("task__")} == set(Task.model_fields)
+    assert {key.removeprefix("task__") for key in named if key.startswith("task__")} == set(TaskSettings.model_fields)
 
 
 def test_addresses_deadlines_and_the_roster_have_none():

@@ -18,18 +18,18 @@ from flwr.supercore.date import now
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes, sign_message
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
-from pomona.deploy.federation import Federation
-from pomona.deploy.kits.provision import provision
+from pomona.deploy.agreement import Federation
 from pomona.deploy.processes import environment
+from pomona.deploy.provision.provision import provision
 from pomona.deploy.server import superlink
-from pomona.deploy.server.callers import Callers, impatient
-from pomona.deploy.server.gate import ANSWERS, LETTER, PIECE, TRIES, Gate, Limits, Refused
-from pomona.deploy.server.roster import dismiss
-from pomona.deploy.server.sizes import announce, announced
+from pomona.deploy.server.grpc_gate import ANSWERS, LETTER, PIECE, TRIES, Gate, RequestLimits, RequestRefused
+from pomona.deploy.server.registry_admin import dismiss
+from pomona.deploy.server.request_auth import RequestAuth, impatient
+from pomona.deploy.server.upload_limit import announce, announced
 
 MB = 10**6
 OTHER = "/v1/fleet/pull-messages"
-SMALL = Limits(piece=100, other=10)
+SMALL = RequestLimits(piece=100, other=10)
 
 
 class Behind:
@@ -97,7 +97,7 @@ def test_a_body_is_as_long_as_allowed(path, chunks, headers, status, read):
 
 def test_from_a_stranger_nothing_is_read():
     def stranger(_):
-        raise Refused(401, "nobody knows this key")
+        raise RequestRefused(401, "nobody knows this key")
 
     behind = Behind(stranger)
     assert asyncio.run(behind.ask(PIECE, b"x" * 100)) == 401
@@ -107,7 +107,7 @@ def test_from_a_stranger_nothing_is_read():
 def test_all_pieces_of_an_answer_are_as_long_as_the_uplink_agreed_on():
     """Three times 1,000 bytes and a letter, in pieces of a letter and 1,000; the next answer begins anew."""
     whole = LETTER + 1000
-    behind = Behind(uplink=1000, limits=Limits(piece=whole, other=10))
+    behind = Behind(uplink=1000, limits=RequestLimits(piece=whole, other=10))
 
     async def pieces():
         return [await behind.ask(PIECE, b"x" * whole) for _ in range(TRIES + 1)]
@@ -122,7 +122,7 @@ def test_all_pieces_of_an_answer_are_as_long_as_the_uplink_agreed_on():
 @pytest.mark.parametrize("status", [400, 401, 500, 503])
 def test_an_answer_that_superlink_refuses_makes_no_room_for_more_pieces(status):
     whole = LETTER + 1000
-    behind = Behind(uplink=1000, limits=Limits(piece=whole, other=10))
+    behind = Behind(uplink=1000, limits=RequestLimits(piece=whole, other=10))
 
     async def asked():
         pieces = [await behind.ask(PIECE, b"x" * whole) for _ in range(TRIES)]
@@ -136,7 +136,7 @@ def test_an_answer_that_superlink_refuses_makes_no_room_for_more_pieces(status):
 
 def test_a_member_has_so_many_requests_at_a_time_and_costs_others_none():
     who = iter(["north", "north", "north", "south", "north"])
-    behind = Behind(lambda _: next(who), limits=Limits(at_once=2))
+    behind = Behind(lambda _: next(who), limits=RequestLimits(at_once=2))
 
     async def five():
         behind.until = asyncio.Event()
@@ -150,7 +150,7 @@ def test_a_member_has_so_many_requests_at_a_time_and_costs_others_none():
 
 
 def test_a_body_that_does_not_come_is_not_waited_for():
-    behind = Behind(limits=Limits(seconds=0.05))
+    behind = Behind(limits=RequestLimits(seconds=0.05))
     assert asyncio.run(behind.ask(PIECE, b"x", endless=True)) == 408
     assert not behind.bodies
 
@@ -248,7 +248,7 @@ def signed(kit, when=None, by=None):
 
 
 def test_a_head_is_signed_by_a_member_now(kits):
-    callers, north, south = Callers(kits / "server"), kits / "north", kits / "south"
+    callers, north, south = RequestAuth(kits / "server"), kits / "north", kits / "south"
     assert (callers(signed(north)), callers(signed(south))) == ("north", "south")
     dismiss(kits / "server", "south")
     refused = [
@@ -261,7 +261,7 @@ def test_a_head_is_signed_by_a_member_now(kits):
         *([*signed(north)[:k], (signed(north)[k][0], b"\xff"), *signed(north)[k + 1 :]] for k in range(3)),
     ]
     for headers in refused:
-        with pytest.raises(Refused) as caught:
+        with pytest.raises(RequestRefused) as caught:
             callers(headers)
         assert caught.value.status == 401
     assert callers(signed(north)) == "north"

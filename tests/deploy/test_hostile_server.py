@@ -8,22 +8,22 @@ from federation_in_process import deployed, lost, same
 from test_faults import counted, on_answer
 from test_in_process import PRIVATE, edited
 
+from pomona.core.errors import PrivacyError, ProtocolError, StorageError
 from pomona.deploy.flower_apps import handled
-from pomona.deploy.kits.provision import add
-from pomona.deploy.post import Parcel
-from pomona.deploy.silo.shelf import Shelf
-from pomona.deploy.silo.tasks import Silo
-from pomona.deploy.trust.signing import Signer
-from pomona.deploy.wire import Form, Hello, Introduction, Offer, Origin, Task, name, pack, row_statement
-from pomona.errors import PrivacyError, ProtocolError, StorageError
-from pomona.federation.committed import committed
+from pomona.deploy.message_bus import Message
+from pomona.deploy.messages import EntryForm, Hello, Introduction, Offer, Origin, Task, name, pack, row_statement
+from pomona.deploy.pki.signatures import Signer
+from pomona.deploy.provision.provision import add
+from pomona.deploy.silo.client_app import Silo
+from pomona.deploy.silo.row_cache import RowCache
 from pomona.federation.loop import Loop
 from pomona.privacy.ledger import Ledger
+from pomona.storage.committed_rounds import committed
 
 WIDTH = 64 * 8 + 8 + 8 * 10 + 10  # parameters of the test's network
 ROUNDS = 3
 HOME = "silo-1"
-FORM = Form(many=False, dtype="F32", width=WIDTH)  # of one model
+FORM = EntryForm(many=False, dtype="F32", width=WIDTH)  # of one model
 
 
 class Server:
@@ -132,7 +132,7 @@ def test_a_server_can_name_no_file(where, server):
         else:
             change = {"offers": {"model": task.offers["model"].model_copy(update={"rows": {0: path}})}}
         forged = task.model_copy(update=change)  # whose types nobody looked at
-        reply = handled(kit, Parcel("task", forged.model_dump_json(warnings=False), enclosed=enclosed))
+        reply = handled(kit, Message("task", forged.model_dump_json(warnings=False), enclosed=enclosed))
         said.add(json.loads(reply.body)["fault"])
         with pytest.raises(ProtocolError, match="not named by its SHA-256") as fault:
             server.ask(forged, {})
@@ -145,7 +145,7 @@ def test_a_server_can_name_no_file(where, server):
 def test_a_shelf_makes_no_path_of_what_is_no_hash(tmp_path):
     victim = tmp_path / "victim"
     victim.write_text("mine")
-    shelf = Shelf(tmp_path / "cache")
+    shelf = RowCache(tmp_path / "cache")
     for digest in (str(victim), "../victim", "", "a" * 65, "A" * 64, "a" * 63 + "\n"):
         for ask in (lambda d: shelf.missing([d], {}), lambda d: shelf.rows([d], {})):
             with pytest.raises(ProtocolError, match="not named by its SHA-256"):
@@ -172,7 +172,7 @@ def test_a_task_that_is_refused_leaves_no_rows(server):
             server.ask(one, {**enclosed, **({one.start: b"12345"} if one.start else {name(row): row})})
     assert not (server.kit() / "state" / "cache").exists()
     server.ask(task, enclosed)
-    assert Shelf(server.kit() / "state" / "cache").held == tuple(enclosed)
+    assert RowCache(server.kit() / "state" / "cache").held == tuple(enclosed)
 
 
 def test_a_silo_takes_no_more_than_it_allows(server):

@@ -10,14 +10,14 @@ import pytest
 import tomli_w
 from federation_in_process import APPLE, deployed, same
 
+from pomona.core.membership import Membership
+from pomona.deploy.agreement import Federation
 from pomona.deploy.audit import read, verify
-from pomona.deploy.federation import Federation
-from pomona.deploy.server.book import Book
-from pomona.deploy.server.coordinate import News
-from pomona.federation.membership import Membership
-from pomona.federation.status import read_status
+from pomona.deploy.server.member_registry import MemberRegistry
+from pomona.deploy.server.server_app import ServerStatusFile
 from pomona.methods import METHODS
-from pomona.reading import load
+from pomona.record.reading import load
+from pomona.storage.status import read_status
 
 QUICK = ["fedavg", APPLE, "fedfomo", "fedamp", "fedala", "scaffold", "fedrep", "mocha"]
 SLOW = [name for name in METHODS if name not in [*QUICK, "apple", "fedavg-data"]]
@@ -74,16 +74,16 @@ def test_a_newcomer_joins_and_a_member_leaves(world):
     """Four places: silo-2 comes with round 2, silo-0 is gone from round 3 on."""
     federation = world.federation(run={"rounds": 4})
     late = federation.grid.folders.pop(12)
-    round_ = News.round
+    round_ = ServerStatusFile.round
 
     def rounds(news, row, evaluations):
         round_(news, row, evaluations)
         if row.round == 1:
             federation.grid.folders[12] = late
         if row.round == 2:
-            Book(federation.server / "run", Federation.load(federation.toml)).revoke("silo-0")
+            MemberRegistry(federation.server / "run", Federation.load(federation.toml)).revoke("silo-0")
 
-    world.patch.setattr(News, "round", rounds)
+    world.patch.setattr(ServerStatusFile, "round", rounds)
     federation.run()
     expected = world.simulated(federation, membership=Membership(joins={2: 2}, leaves={0: 2}))
     ours = deployed(federation)

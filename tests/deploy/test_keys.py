@@ -17,12 +17,12 @@ from cryptography.x509.verification import PolicyBuilder, Store, VerificationErr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pomona.deploy.trust import certs, keys
-from pomona.errors import ConfigError, StorageError
+from pomona.core.errors import ConfigError, StorageError
+from pomona.deploy.pki import certificates, keys
 
 NOW = datetime.now(UTC).replace(microsecond=0)
-AUTHORITY = certs.authority("hospitals", NOW)
-OTHER = certs.authority("hospitals", NOW)
+AUTHORITY = certificates.authority("hospitals", NOW)
+OTHER = certificates.authority("hospitals", NOW)
 SILO = keys.silo()
 
 
@@ -42,7 +42,7 @@ def verified(issuer, made, host, when):
 
 @pytest.mark.parametrize("host", ["fl.example.org", "192.0.2.7", "2001:db8::1", "localhost"])
 def test_a_servers_certificate_leads_to_its_authority_for_its_host_alone(host):
-    made = certs.server(AUTHORITY, [host], NOW)
+    made = certificates.server(AUTHORITY, [host], NOW)
     chain = verified(AUTHORITY, made, host, NOW)
     assert chain == [certificate(made), certificate(AUTHORITY)]
     for authority, name in ((OTHER, host), (AUTHORITY, "other.example.org"), (AUTHORITY, "192.0.2.8")):
@@ -51,7 +51,7 @@ def test_a_servers_certificate_leads_to_its_authority_for_its_host_alone(host):
 
 
 def test_certificates_hold_for_as_long_as_said():
-    made = certs.server(AUTHORITY, ["fl.example.org"], NOW)
+    made = certificates.server(AUTHORITY, ["fl.example.org"], NOW)
     last = NOW + timedelta(days=825)
     verified(AUTHORITY, made, "fl.example.org", last)
     verified(AUTHORITY, made, "fl.example.org", NOW - timedelta(minutes=59))
@@ -63,9 +63,9 @@ def test_certificates_hold_for_as_long_as_said():
 
 def test_a_renewed_certificate_is_the_same_but_for_its_time():
     names = ["fl.example.org", "192.0.2.7", "2001:db8::1"]
-    made = certs.server(AUTHORITY, names, NOW)
+    made = certificates.server(AUTHORITY, names, NOW)
     later = NOW + timedelta(days=800)
-    renewed = certs.renewed(AUTHORITY, made.public, later)
+    renewed = certificates.renewed(AUTHORITY, made.public, later)
     old, new = certificate(made), x509.load_pem_x509_certificate(renewed)
     for name in names:
         chain = verified(AUTHORITY, keys.Pair(made.private, renewed), name, later + timedelta(days=825))
@@ -76,16 +76,18 @@ def test_a_renewed_certificate_is_the_same_but_for_its_time():
     assert new.subject == old.subject
     assert new.serial_number != old.serial_number
     assert {e.oid: e.value for e in new.extensions} == {e.oid: e.value for e in old.extensions}
-    for stranger in (OTHER, certs.authority("clinics", NOW)):
+    for stranger in (OTHER, certificates.authority("clinics", NOW)):
         with pytest.raises(ValueError, match="was not signed by this authority"):
-            certs.renewed(stranger, made.public, later)
+            certificates.renewed(stranger, made.public, later)
 
 
 def test_a_certificate_ends_with_its_authority_at_the_latest():
     end = certificate(AUTHORITY).not_valid_after_utc
-    made = certs.server(AUTHORITY, ["localhost"], end - timedelta(days=10))
+    made = certificates.server(AUTHORITY, ["localhost"], end - timedelta(days=10))
     assert certificate(made).not_valid_after_utc == end
-    assert certs.validity(certs.renewed(AUTHORITY, made.public, end - timedelta(days=826))) == end - timedelta(days=1)
+    assert certificates.validity(
+        certificates.renewed(AUTHORITY, made.public, end - timedelta(days=826))
+    ) == end - timedelta(days=1)
 
 
 @pytest.mark.parametrize(
@@ -94,8 +96,8 @@ def test_a_certificate_ends_with_its_authority_at_the_latest():
 )
 def test_people_are_told_in_the_last_month(days, said):
     now = datetime(2026, 2, 1, tzinfo=UTC)
-    assert certs.warning(now + timedelta(days=days), now).startswith(said)
-    assert bool(certs.warning(now + timedelta(days=days), now)) == bool(said)
+    assert certificates.warning(now + timedelta(days=days), now).startswith(said)
+    assert bool(certificates.warning(now + timedelta(days=days), now)) == bool(said)
 
 
 def test_a_file_is_replaced_in_one_step_for_its_owner_alone(tmp_path, monkeypatch):
@@ -117,8 +119,8 @@ def test_a_file_is_replaced_in_one_step_for_its_owner_alone(tmp_path, monkeypatc
 
 
 def test_a_server_cannot_issue_certificates():
-    made = certs.server(AUTHORITY, ["fl.example.org"], NOW)
-    forged = certs.server(made, ["fl.example.org"], NOW)
+    made = certificates.server(AUTHORITY, ["fl.example.org"], NOW)
+    forged = certificates.server(made, ["fl.example.org"], NOW)
     policy = PolicyBuilder().store(Store([certificate(AUTHORITY)])).time(NOW)
     with pytest.raises(VerificationError):
         policy.build_server_verifier(x509.DNSName("fl.example.org")).verify(certificate(forged), [certificate(made)])
@@ -126,18 +128,18 @@ def test_a_server_cannot_issue_certificates():
 
 def test_an_expiry_is_read_from_the_file(tmp_path):
     path = tmp_path / "server.crt"
-    path.write_bytes(certs.server(AUTHORITY, ["localhost"], NOW).public)
-    assert certs.expires(path) == NOW + timedelta(days=825)
+    path.write_bytes(certificates.server(AUTHORITY, ["localhost"], NOW).public)
+    assert certificates.expires(path) == NOW + timedelta(days=825)
     path.write_bytes(b"nothing")
     with pytest.raises(ConfigError, match=r"server\.crt.*no certificate"):
-        certs.expires(path)
+        certificates.expires(path)
     with pytest.raises(ConfigError, match=r"absent\.crt.*cannot be read"):
-        certs.expires(tmp_path / "absent.crt")
+        certificates.expires(tmp_path / "absent.crt")
 
 
 def handshake(tmp_path, trusted):
     """A TLS connection on loopback, with the files as they are written: what the client reads, or its error."""
-    made = certs.server(AUTHORITY, ["localhost", "127.0.0.1"])
+    made = certificates.server(AUTHORITY, ["localhost", "127.0.0.1"])
     for name, content in (("crt", made.public), ("key", made.private), ("ca", trusted.public)):
         (tmp_path / name).write_bytes(content)
     inside = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -13,15 +13,15 @@ import pytest
 import tomli_w
 
 from pomona.config import resolve  # noqa: F401  settings must be importable without Flower
-from pomona.deploy import app
-from pomona.deploy.federation import Federation
-from pomona.deploy.kits.provision import provision
+from pomona.core.errors import ConfigError, ProtocolError
+from pomona.deploy import flower_bundle
+from pomona.deploy.agreement import Federation
 from pomona.deploy.processes import QUIET, environment
-from pomona.deploy.server import control, gate, start, superlink
-from pomona.deploy.server.callers import anybody
+from pomona.deploy.provision.provision import provision
+from pomona.deploy.server import grpc_gate, launcher, superlink, superlink_client
+from pomona.deploy.server.request_auth import anybody
 from pomona.deploy.silo import supernode
 from pomona.deploy.silo.settings import SiloFile
-from pomona.errors import ConfigError, ProtocolError
 
 TASK = {"kind": "table", "input_shape": [4], "classes": ["a", "b"]}
 
@@ -72,7 +72,7 @@ def scope(path, client="203.0.113.9", server="198.51.100.1", kind="http", header
     ],
 )
 def test_the_gate_lets_strangers_to_the_fleet_only(asked, passes):
-    assert gate.passes(asked) is passes
+    assert grpc_gate.passes(asked) is passes
 
 
 def test_what_may_not_pass_is_answered_plainly():
@@ -84,11 +84,11 @@ def test_what_may_not_pass_is_answered_plainly():
     async def send(message):
         sent.append(message)
 
-    asyncio.run(gate.Gate(never, anybody, lambda: 0)(scope("/v1/control/start-run"), None, send))
+    asyncio.run(grpc_gate.Gate(never, anybody, lambda: 0)(scope("/v1/control/start-run"), None, send))
     assert [m.get("status") for m in sent] == [403, None]
     assert sent[1]["body"] == b"forbidden\n"
     sent.clear()
-    asyncio.run(gate.Gate(never, anybody, lambda: 0)(scope("/v1/control/x", kind="websocket"), None, send))
+    asyncio.run(grpc_gate.Gate(never, anybody, lambda: 0)(scope("/v1/control/x", kind="websocket"), None, send))
     assert sent == [{"type": "websocket.close", "code": 1008}]
 
     async def reached(*_):
@@ -97,7 +97,7 @@ def test_what_may_not_pass_is_answered_plainly():
     async def receive():
         return {"type": "http.request", "body": b""}
 
-    asyncio.run(gate.Gate(reached, anybody, lambda: 0)(scope("/v1/fleet/x"), receive, send))
+    asyncio.run(grpc_gate.Gate(reached, anybody, lambda: 0)(scope("/v1/fleet/x"), receive, send))
     assert sent[-1] == "reached"
 
 
@@ -196,27 +196,33 @@ def kits(tmp_path_factory):
 def test_a_server_starts_only_with_the_app_that_its_kit_pins(kits, tmp_path, monkeypatch):
     kit = shutil.copytree(kits / "server", tmp_path / "server")
     planned = Federation.read(kit / "federation.toml")
-    start.require_ready(kit, planned)
-    assert hashlib.sha256(app.agreed(kit)).hexdigest() == (kits / "north" / "app.sha256").read_text().strip()
+    launcher.require_ready(kit, planned)
+    assert hashlib.sha256(flower_bundle.agreed(kit)).hexdigest() == (kits / "north" / "app.sha256").read_text().strip()
     code = kit / "app" / "pomona_app" / "client_app.py"
     code.write_text(code.read_text() + "# changed\n")
-    found = app.digest(kit / "app")
+    found = flower_bundle.digest(kit / "app")
     with pytest.raises(ConfigError) as refused:
-        start.require_ready(kit, planned)
-    for word in (f"{kit / 'app'} ", found[:12], f"{kit / 'app.sha256'} ", app.pinned(kit)[:12], "provision anew"):
+        launcher.require_ready(kit, planned)
+    for word in (
+        f"{kit / 'app'} ",
+        found[:12],
+        f"{kit / 'app.sha256'} ",
+        flower_bundle.pinned(kit)[:12],
+        "provision anew",
+    ):
         assert word in str(refused.value)
-    monkeypatch.setattr(start, "_served", None)
+    monkeypatch.setattr(launcher, "_served", None)
     monkeypatch.setenv("FLWR_HOME", "before")
     for name in QUIET:
         monkeypatch.setenv(name, "before")
     with pytest.raises(ConfigError, match="every silo pin"):
-        start.serve(kit, print)
+        launcher.serve(kit, print)
     (kit / "app.sha256").write_text("none\n")
     with pytest.raises(ConfigError, match="holds no SHA-256"):
-        start.require_ready(kit, planned)
+        launcher.require_ready(kit, planned)
     shutil.rmtree(kit / "app")
     with pytest.raises(ConfigError, match="copy it from the kit again"):
-        start.require_ready(kit, planned)
+        launcher.require_ready(kit, planned)
 
 
 @pytest.mark.parametrize("words", [[], ["--app-sha256"], ["--app-sha256", "zz"], ["--insecure"]])
@@ -265,19 +271,19 @@ def test_flower_sees_what_we_say_and_no_more(monkeypatch, tmp_path):
 
 
 def test_the_server_reaches_itself(tmp_path):
-    assert control.reachable(federation(server="fl.example.org:8443")) == "127.0.0.1:8443"
-    assert control.reachable(federation(bind="[::]:8443", server="fl.example.org:8443")) == "[::1]:8443"
-    assert control.reachable(federation(bind="192.0.2.4:1", server="fl.example.org:8443")) == "192.0.2.4:1"
-    assert control.connection(federation(), tmp_path)["superlink"]["pomona"] == {
+    assert superlink_client.reachable(federation(server="fl.example.org:8443")) == "127.0.0.1:8443"
+    assert superlink_client.reachable(federation(bind="[::]:8443", server="fl.example.org:8443")) == "[::1]:8443"
+    assert superlink_client.reachable(federation(bind="192.0.2.4:1", server="fl.example.org:8443")) == "192.0.2.4:1"
+    assert superlink_client.connection(federation(), tmp_path)["superlink"]["pomona"] == {
         "address": "127.0.0.1:8443",
         "root-certificates": str(tmp_path),
     }
-    assert control.connection(federation(insecure=True), tmp_path)["superlink"]["pomona"]["insecure"] is True
+    assert superlink_client.connection(federation(insecure=True), tmp_path)["superlink"]["pomona"]["insecure"] is True
 
 
 def test_keys_are_brought_to_what_the_book_says():
-    known = [control.Node(1, "north", "online", b"N"), control.Node(2, "gone", "offline", b"G")]
-    assert control.changes({"north": b"N", "south": b"S"}, known) == ({"south": b"S"}, [known[1]])
-    assert control.changes({}, []) == ({}, [])
+    known = [superlink_client.Node(1, "north", "online", b"N"), superlink_client.Node(2, "gone", "offline", b"G")]
+    assert superlink_client.changes({"north": b"N", "south": b"S"}, known) == ({"south": b"S"}, [known[1]])
+    assert superlink_client.changes({}, []) == ({}, [])
     with pytest.raises(ConfigError, match=r"silo\.pub"):
-        control.pem("no key")
+        superlink_client.pem("no key")

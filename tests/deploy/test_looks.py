@@ -6,11 +6,11 @@ import pytest
 from rich.console import Console
 from test_silo_check import command, kit, server_kit, visit
 
-from pomona.cli.words import shown, table
+from pomona.cli.output import shown, table
+from pomona.core.errors import ConfigError, StorageError
+from pomona.deploy.agreement import Federation
 from pomona.deploy.audit import Audit
-from pomona.deploy.federation import Federation
-from pomona.deploy.server.book import Book
-from pomona.errors import ConfigError, StorageError
+from pomona.deploy.server.member_registry import MemberRegistry
 
 HOSTILE = "[/red] [bold]x\x1b]0;owned\x07\x1b[2J\nforged \u202eline\u2028"
 LIVE = {"round": 2, "present": ["north"], "rejected": ["south"], "why": {"south": "late"}, "seconds": 1.5}
@@ -134,7 +134,7 @@ def test_a_table_obeys_no_cell_no_heading_and_no_title():
 def test_a_name_that_no_silo_can_have_is_refused_in_one_line(tmp_path, capsys):
     folder, _ = server_kit(tmp_path)
 
-    book = Book(folder / "run", Federation.read(folder / "federation.toml"))
+    book = MemberRegistry(folder / "run", Federation.read(folder / "federation.toml"))
     for name in ("", "../x", "A", "x" * 41, HOSTILE):
         with pytest.raises(ConfigError, match="cannot be a silo") as caught:
             book.add(name, "", "")

@@ -10,17 +10,17 @@ from federation_in_process import APPLE, deployed, same
 
 from pomona.deploy import flower_apps
 from pomona.deploy.audit import read
-from pomona.deploy.server import answers
-from pomona.deploy.silo import tasks
+from pomona.deploy.pki.signatures import Signer
+from pomona.deploy.server import answer_reader
+from pomona.deploy.silo import client_app
 from pomona.deploy.silo.terms import Terms
-from pomona.deploy.standing import server
-from pomona.deploy.trust.signing import Signer
-from pomona.federation import checkpoint
-from pomona.federation.committed import FOLDER, committed
-from pomona.federation.status import read_status
-from pomona.metrics.outcome import summarise
-from pomona.reading import load
-from pomona.report import table
+from pomona.deploy.status import server
+from pomona.record.reading import load
+from pomona.record.run_summary import summarise
+from pomona.results import table
+from pomona.storage import checkpoint
+from pomona.storage.committed_rounds import FOLDER, committed
+from pomona.storage.status import read_status
 
 
 def reasons(federation):
@@ -85,7 +85,7 @@ def test_what_a_member_answers_costs_it_the_round_and_nobody_else(what, world):
 
 def test_a_fault_that_nobody_has_foreseen_is_the_members_too(world):
     """Whatever reading an uplink raises: the member is absent, its text is told to nobody, and the run goes on."""
-    federation, unseal, calls = world.federation(), answers.unseal, []
+    federation, unseal, calls = world.federation(), answer_reader.unseal, []
 
     def unsealed(data, *form):
         calls.append(data)
@@ -93,7 +93,7 @@ def test_a_fault_that_nobody_has_foreseen_is_the_members_too(world):
             raise RecursionError("\x1b]0;patient 17\x07")
         return unseal(data, *form)
 
-    world.patch.setattr(answers, "unseal", unsealed)
+    world.patch.setattr(answer_reader, "unseal", unsealed)
     federation.run()
     (refused,) = [e for e in read(federation.server / "run" / "audit.jsonl") if e["event"] == "refused"]
     assert (refused["silo"], refused["round"]) == ("silo-1", 2)
@@ -167,8 +167,8 @@ def test_one_claim_does_not_take_the_mean_over(world):
     world.patch.setattr(Terms, "_require_own", lambda *_: None)  # a liar does not refuse to be counted so
     for kind in ("greeting", "answer"):
         forged(federation, lambda said: {**said, "samples": 10**7}, kind, number=1)
-    unseal, sent = answers.unseal, []
-    world.patch.setattr(answers, "unseal", lambda *words: sent.append(unseal(*words)) or sent[-1])
+    unseal, sent = answer_reader.unseal, []
+    world.patch.setattr(answer_reader, "unseal", lambda *words: sent.append(unseal(*words)) or sent[-1])
     federation.run()
     entries = json.loads((federation.server / "run" / "roster.json").read_text())["silos"]
     n = torch.tensor([entries[0]["size"], entries[0]["size"] + entries[2]["size"], entries[2]["size"]]).double()
@@ -215,7 +215,7 @@ def test_a_row_that_receivers_would_refuse_is_never_passed_on(method, what, worl
 @pytest.mark.parametrize("lie", ["another silo's key", "another agreement"])
 def test_a_row_signed_for_something_else_is_not_passed_on(lie, world):
     """The answer is silo-1's and well signed; the row in it carries silo-0's word, or is for another agreement."""
-    federation, told = world.federation(quorum=2), tasks.Silo._signatures
+    federation, told = world.federation(quorum=2), client_app.Silo._signatures
     signer = Signer(federation.kits / ("silo-0" if "key" in lie else "silo-1") / "keys" / "silo.key")
     other = "0" * 64 if "agreement" in lie else None
 
@@ -227,7 +227,7 @@ def test_a_row_signed_for_something_else_is_not_passed_on(lie, world):
             inner.setitem(silo.__dict__, "signer", signer)
             return told(silo, changed, uplink)
 
-    world.patch.setattr(tasks.Silo, "_signatures", signatures)
+    world.patch.setattr(client_app.Silo, "_signatures", signatures)
     if other:
         forged(federation, lambda said: {**said, "agreement": other})
     federation.run()
@@ -244,7 +244,7 @@ def test_a_refusal_is_booked_under_a_name_only_if_its_key_has_signed(world):
 
     def refuses(message, reply):
         if message.metadata.dst_node_id == ROGUE:
-            return type(reply)(flower_apps.packed(flower_apps.Parcel("refused", body, "ab")), reply_to=message)
+            return type(reply)(flower_apps.packed(flower_apps.Message("refused", body, "ab")), reply_to=message)
         return reply
 
     federation.grid.faults.append(refuses)

@@ -6,14 +6,14 @@ import pytest
 from test_hostile_server import Server, noise
 from test_silo_check import found, kit
 
-from pomona.deploy.memories import recall
-from pomona.deploy.server.coordinate import coordinate
-from pomona.deploy.silo.asked import Last
-from pomona.deploy.silo.helped import ALONE, report
+from pomona.core.errors import ConfigError, StorageError
+from pomona.deploy.json_store import recall
+from pomona.deploy.pki import keys
+from pomona.deploy.pki.signatures import Signer, signed
+from pomona.deploy.server.server_app import coordinate
+from pomona.deploy.silo.silo_report import ALONE, report
+from pomona.deploy.silo.task_log import LastTasks
 from pomona.deploy.silo.terms import Pin
-from pomona.deploy.trust import keys
-from pomona.deploy.trust.signing import Signer, signed
-from pomona.errors import ConfigError, StorageError
 
 WRONG = [[], "x", -1, 1e999, 10**400, [[]], {"a": 1}]
 
@@ -73,7 +73,7 @@ def test_a_run_id_that_is_damaged_is_named_by_the_server(text, world):
 
 def test_records_of_memories_say_what_they_always_said():
     """Files of before this version are read: these are their keys."""
-    assert Last.model_validate_json('{"run": "ab", "training": [2, "%s"]}' % ("a" * 64)).training == (2, "a" * 64)
+    assert LastTasks.model_validate_json('{"run": "ab", "training": [2, "%s"]}' % ("a" * 64)).training == (2, "a" * 64)
     assert Pin.model_validate_json('{"agreement": "%s"}' % ("a" * 64)).place is None
 
 

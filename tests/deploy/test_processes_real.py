@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from pomona.deploy.app import digest
 from pomona.deploy.audit import read, verify
-from pomona.deploy.kits.provision import provision
+from pomona.deploy.flower_bundle import digest
 from pomona.deploy.processes import family
-from pomona.deploy.server.roster import dismiss
-from pomona.federation.status import read_status
+from pomona.deploy.provision.provision import provision
+from pomona.deploy.server.registry_admin import dismiss
+from pomona.storage.status import read_status
 
 pytestmark = pytest.mark.slow
 
@@ -43,7 +43,7 @@ import time
 from pathlib import Path
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import ServerApp
-from pomona.federation.status import Status, read_status, write_status
+from pomona.storage.status import Status, read_status, write_status
 app = ServerApp()
 @app.main()
 def main(grid, context):

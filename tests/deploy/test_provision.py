@@ -19,13 +19,13 @@ import yaml
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_private_key
 
 from pomona.cli import main
-from pomona.deploy import app
-from pomona.deploy.federation import Federation
-from pomona.deploy.kits import contents
-from pomona.deploy.kits.provision import add, provision, renew
+from pomona.core.errors import ConfigError, StorageError
+from pomona.deploy import flower_bundle
+from pomona.deploy.agreement import Federation
+from pomona.deploy.pki import certificates, keys
+from pomona.deploy.provision import kit_files
+from pomona.deploy.provision.provision import add, provision, renew
 from pomona.deploy.silo.settings import SiloFile
-from pomona.deploy.trust import certs, keys
-from pomona.errors import ConfigError, StorageError
 from pomona.methods import METHODS
 
 TASK = {"kind": "image", "input_shape": [8, 8, 1], "classes": ['a "b"', "é😀"], "scale": [16.0]}
@@ -162,7 +162,7 @@ def test_a_silos_file_fits_other_kinds_of_data_and_privacy(tmp_path, task):
 def test_the_readme_says_what_leaves_the_silo(tmp_path, method):
     card = METHODS[method]().method().card
     path = written(tmp_path, {"name": "north"}, run={"method": method, "lr": 0.1}, share_scores=False)
-    text = contents.silo(Federation.load(path), "north", "0" * 64, own_key=False)["README.md"].decode()
+    text = kit_files.silo(Federation.load(path), "north", "0" * 64, own_key=False)["README.md"].decode()
     assert f"signed with your key: {card.up}. " in text
     assert f"private with `{method}`: {card.private}." in text
     assert "Accuracy" not in text
@@ -198,7 +198,7 @@ def test_the_apps_bytes_do_not_depend_on_the_federation_or_on_what_python_leaves
     cache = tmp_path / "kits/server/app/pomona_app/__pycache__"
     cache.mkdir()
     (cache / "x.pyc").write_bytes(b"x")
-    assert app.digest(tmp_path / "kits/server/app") == (kit / "north/app.sha256").read_text().strip()
+    assert flower_bundle.digest(tmp_path / "kits/server/app") == (kit / "north/app.sha256").read_text().strip()
 
 
 # Newcomers
@@ -258,7 +258,7 @@ def aged(home, days):
     """The kits' server certificate as it would be had they been made so many days ago."""
     pair = keys.Pair((home / "authority/ca.key").read_bytes(), (home / "authority/ca.crt").read_bytes())
     path = home / "server/certs/server.crt"
-    path.write_bytes(certs.renewed(pair, path.read_bytes(), datetime.now(UTC) - timedelta(days=days)))
+    path.write_bytes(certificates.renewed(pair, path.read_bytes(), datetime.now(UTC) - timedelta(days=days)))
     return path
 
 
@@ -270,7 +270,7 @@ def test_the_servers_certificate_is_renewed_and_nothing_else_changes(copy, capsy
     assert {p for p in after if after[p] != before.get(p)} == {path}
     assert before.keys() == after.keys()
     assert after[path][1] == before[path][1]
-    until = certs.certificate(path, copy / "server/certs/server.key", copy / "north/certs/ca.crt")
+    until = certificates.certificate(path, copy / "server/certs/server.key", copy / "north/certs/ca.crt")
     assert timedelta(days=824) < until - datetime.now(UTC) <= timedelta(days=825)
     context = ssl.create_default_context(cafile=copy / "north/certs/ca.crt")
     assert context.get_ca_certs()[0]["notAfter"], "silos keep theirs"
@@ -283,7 +283,7 @@ def test_the_servers_certificate_is_renewed_and_nothing_else_changes(copy, capsy
 def test_what_cannot_be_renewed_is_said(copy, tmp_path, capsys):
     ca = copy / "authority/ca.crt"
     kept = ca.read_bytes()
-    ca.write_bytes(certs.authority("other").public)
+    ca.write_bytes(certificates.authority("other").public)
     code, _, said = call(capsys, "--out", copy, what="renew")
     assert (code, said.count("\n")) == (2, 1)
     assert "not signed by this authority" in said
@@ -321,7 +321,7 @@ def test_what_fails_half_way_leaves_nothing(tmp_path, monkeypatch):
     def broken(*_, **__):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(contents, "silo", broken)
+    monkeypatch.setattr(templates, "silo", broken)
     with pytest.raises(StorageError, match=r"kits.*No space left"):
         provision(path, tmp_path / "kits")
     assert [p.name for p in tmp_path.iterdir()] == ["federation.toml"]
@@ -354,8 +354,8 @@ def test_insecure_kits_hold_no_keys_and_are_for_loopback(tmp_path):
 
 def test_the_certificate_names_loopback_only_where_the_server_is_there(kit, tmp_path):
     def names(folder):
-        certificate = certs.x509.load_pem_x509_certificate((folder / "server/certs/server.crt").read_bytes())
-        said = certificate.extensions.get_extension_for_class(certs.x509.SubjectAlternativeName).value
+        certificate = certificates.x509.load_pem_x509_certificate((folder / "server/certs/server.crt").read_bytes())
+        said = certificate.extensions.get_extension_for_class(certificates.x509.SubjectAlternativeName).value
         return {str(name.value) for name in said}
 
     assert names(kit) == {"fl.example.org"}

@@ -18,8 +18,8 @@ from safetensors.torch import load_file
 import pomona
 from pomona.deploy.processes import environment, family
 from pomona.deploy.rehearsal.run import staged
-from pomona.reading import load
-from pomona.transport.processes import Inline
+from pomona.federation.transport import Inline
+from pomona.record.reading import load
 
 pytestmark = pytest.mark.slow
 ROUNDS = 5

@@ -12,16 +12,16 @@ import numpy as np
 import pytest
 
 from pomona.cli import main
+from pomona.core.errors import ConfigError, DataError, ProtocolError, StorageError
 from pomona.data.dataset import Dataset
-from pomona.deploy import standing
-from pomona.deploy.federation import Federation
-from pomona.deploy.server import roster
-from pomona.deploy.silo import check, helped, owndata
+from pomona.deploy import status
+from pomona.deploy.agreement import Federation
+from pomona.deploy.pki import certificates, keys
+from pomona.deploy.pki.certificates import certificate, left, private
+from pomona.deploy.server import registry_admin
+from pomona.deploy.silo import preflight, silo_data, silo_report
 from pomona.deploy.silo.settings import SiloFile
 from pomona.deploy.silo.watchdog import knock
-from pomona.deploy.trust import certs, keys
-from pomona.deploy.trust.certs import certificate, left, private
-from pomona.errors import ConfigError, DataError, ProtocolError, StorageError
 
 FEDERATION = """
 name = "try"
@@ -69,7 +69,7 @@ def kit(tmp_path, port=9, method="fedavg", more="", privacy=""):
     folder = tmp_path / "north"
     for name in ("certs", "keys/peers"):
         (folder / name).mkdir(parents=True)
-    ca = certs.authority("try")
+    ca = certificates.authority("try")
     (tmp_path / "ca.key").write_bytes(ca.private)
     pair, other = keys.silo(), keys.silo()
     (folder / "certs" / "ca.crt").write_bytes(ca.public)
@@ -86,7 +86,7 @@ def kit(tmp_path, port=9, method="fedavg", more="", privacy=""):
 
 
 def found(folder):
-    lines, leaves, code = check.run(folder)
+    lines, leaves, code = preflight.run(folder)
     return {line.check: line for line in lines}, leaves, code
 
 
@@ -108,7 +108,7 @@ def served(tmp_path, request):
 
     server = HTTPServer(("127.0.0.1", 0), Answer)
     folder, ca = kit(tmp_path, server.server_port)
-    pair = certs.server(ca, ["127.0.0.1"], datetime.now(UTC) - age)
+    pair = certificates.server(ca, ["127.0.0.1"], datetime.now(UTC) - age)
     for name, content in (("server.key", pair.private), ("server.crt", pair.public)):
         keys.write(tmp_path / name, content)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -159,8 +159,8 @@ def test_a_certificate_that_ends_soon_is_a_warning(served, result):
 def test_an_authority_that_ends_soon_is_a_warning_everywhere(tmp_path, capsys):
     folder, _ = kit(tmp_path)
     assert found(folder)[0]["certificate"].result == "ok"
-    assert standing.silo(folder)["warning"] == ""
-    old = certs.authority("try", datetime.now(UTC) - timedelta(days=3640))
+    assert status.silo(folder)["warning"] == ""
+    old = certificates.authority("try", datetime.now(UTC) - timedelta(days=3640))
     (folder / "certs" / "ca.crt").write_bytes(old.public)
     line = found(folder)[0]["certificate"]
     assert line.result == "warning"
@@ -172,16 +172,16 @@ def test_an_authority_that_ends_soon_is_a_warning_everywhere(tmp_path, capsys):
 
 def test_the_server_says_when_its_certificate_ends(tmp_path, capsys):
     folder, ca = server_kit(tmp_path)
-    assert standing.server(folder)["warning"] == ""
+    assert status.server(folder)["warning"] == ""
     for age, said in ((800, "ends in 24 days"), (826, "ended on")):
-        made = certs.server(ca, ["127.0.0.1"], datetime.now(UTC) - timedelta(days=age))
+        made = certificates.server(ca, ["127.0.0.1"], datetime.now(UTC) - timedelta(days=age))
         (folder / "certs" / "server.crt").write_bytes(made.public)
         assert command("server", "status", "--folder", str(folder)) == 0
         out = capsys.readouterr().out
         assert f"warning: the server's certificate {said}" in out
         assert "`pomona deploy renew`" in out
     (folder / "certs" / "server.crt").write_bytes(b"none")
-    assert "holds no certificate" in standing.server(folder)["warning"]
+    assert "holds no certificate" in status.server(folder)["warning"]
 
 
 def test_a_function_in_the_kits_folder_reads_the_data_wherever_the_command_is_called(tmp_path, monkeypatch):
@@ -200,7 +200,7 @@ def test_a_function_in_the_kits_folder_reads_the_data_wherever_the_command_is_ca
 
 def test_a_strangers_certificate_is_refused(served, tmp_path):
     folder, _ = served
-    (folder / "certs" / "ca.crt").write_bytes(certs.authority("other").public)
+    (folder / "certs" / "ca.crt").write_bytes(certificates.authority("other").public)
     federation = Federation.load(folder / "federation.toml")
     with pytest.raises(ProtocolError, match="not the federation's"):
         knock(federation, folder / "certs" / "ca.crt")
@@ -259,10 +259,10 @@ def test_what_is_odd_about_the_data_is_said_as_a_run_says_it(tmp_path, capsys):
     for part, n in (("train", 60), ("test", 40)):
         counting = "".join(f"{i},{i / 7},{i / 3},0.5,a\n" for i in range(n))
         (folder / f"{part}.csv").write_text("p,q,r,s,y\n" + counting)
-    lines, _, code = check.run(folder)
+    lines, _, code = preflight.run(folder)
     said = [line.text for line in lines if line.check == "remark"]
     federation = Federation.load(folder / "federation.toml")
-    assert said == owndata.scenario(SiloFile.load(folder / "silo.toml"), federation).remarks
+    assert said == silo_data.scenario(SiloFile.load(folder / "silo.toml"), federation).remarks
     assert any("all rows are of class a" in text for text in said)
     assert {line.result for line in lines if line.check == "remark"} == {"warning"}
     assert next(line for line in lines if line.check == "data").result == "ok"
@@ -288,11 +288,11 @@ def test_words_get_the_agreed_numbers():
     x = np.array([[2, 3, 0], [4, 1, 2]], np.int32)
     own = Dataset("t", "text", x, np.array([0, 1]), ("x", "y"), 2, vocabulary=5, words=("w", "new", "u"))
     # w is 4 by agreement, "new" is unknown (1), u is 2.
-    assert owndata.agreed(own, task).x.tolist() == [[4, 1, 0], [2, 1, 4]]
-    assert owndata.agreed(own, task).words == ("u", "v", "w")
+    assert silo_data.agreed(own, task).x.tolist() == [[4, 1, 0], [2, 1, 4]]
+    assert silo_data.agreed(own, task).words == ("u", "v", "w")
     numbered = Dataset("t", "text", x + 3, np.array([0, 1]), ("x", "y"), 2, vocabulary=9)
     with pytest.raises(DataError, match="token 7"):
-        owndata.agreed(numbered, task)
+        silo_data.agreed(numbered, task)
 
 
 def test_an_agreement_that_was_changed_is_refused(tmp_path):
@@ -313,7 +313,7 @@ def test_privacy_is_projected_and_held_against_what_the_silo_accepts(tmp_path):
     folder, _ = kit(tmp_path, privacy=privacy)
     lines, leaves, _ = found(folder)
     assert lines["data"].result == "ok", lines["data"]
-    own = owndata.scenario(SiloFile.load(folder / "silo.toml"), Federation.load(folder / "federation.toml"))
+    own = silo_data.scenario(SiloFile.load(folder / "silo.toml"), Federation.load(folder / "federation.toml"))
     assert f"{own.epsilons()[0]:.3g}" in leaves["epsilon"]
     (folder / "silo.toml").write_text("accept_epsilon = 0.001\n" + SILO)
     lines, _, _ = found(folder)
@@ -321,8 +321,8 @@ def test_privacy_is_projected_and_held_against_what_the_silo_accepts(tmp_path):
 
 
 def test_certificates_must_be_valid_fit_and_be_the_authoritys(tmp_path):
-    ca, other = certs.authority("a"), certs.authority("a")
-    pair, stranger = certs.server(ca, ["localhost"]), certs.server(other, ["localhost"])
+    ca, other = certificates.authority("a"), certificates.authority("a")
+    pair, stranger = certificates.server(ca, ["localhost"]), certificates.server(other, ["localhost"])
     files = {"ca": ca.public, "crt": pair.public, "key": pair.private, "bad": stranger.public, "lock": stranger.private}
     at = {name: tmp_path / name for name in files}
     for name, content in files.items():
@@ -386,21 +386,23 @@ def test_the_report_names_who_helped_and_the_gain_over_training_alone(tmp_path, 
     assert "| south | 0.75 |" in page
     assert "75.00 %" in page
     assert str(tmp_path) not in page
-    kept = folder / "state" / "node" / helped.ALONE
+    kept = folder / "state" / "node" / silo_report.ALONE
     kept.write_text(kept.read_text().replace(f'"value": {said["alone"]["value"]}', '"value": 0.125'))
-    assert helped.report(folder).gain == pytest.approx(0.625), "what was computed is not computed again"
+    assert silo_report.report(folder).gain == pytest.approx(0.625), "what was computed is not computed again"
 
 
 def test_training_alone_is_the_method_separate_on_the_own_data(tmp_path):
     from pomona.methods.separate import Separate
-    from pomona.simulate import simulate
+    from pomona.simulation import simulate
 
     folder, _ = kit(tmp_path)
     visited(folder, visit(3, 0.5))
-    own = owndata.scenario(SiloFile.load(folder / "silo.toml"), Federation.load(folder / "federation.toml"), Separate())
+    own = silo_data.scenario(
+        SiloFile.load(folder / "silo.toml"), Federation.load(folder / "federation.toml"), Separate()
+    )
     assert own.config.rounds == 3
     last = simulate(own).curve("personal", "trained")[-1]
-    alone = helped.report(folder).alone
+    alone = silo_report.report(folder).alone
     assert (alone["loss"], alone["accuracy"]) == (last.loss[0], last.accuracy[0])
 
 
@@ -411,7 +413,7 @@ def test_the_report_speaks_of_the_metric_that_was_agreed_on(tmp_path, capsys):
     agreed.write_text(agreed.read_text().replace("lr = 0.1", 'lr = 0.1\nmetric = "brier"'))
     visited(folder, visit(2, 0.25))
     assert command("silo", "report", "--folder", str(folder)) == 0
-    said, made = capsys.readouterr().out, helped.report(folder)
+    said, made = capsys.readouterr().out, silo_report.report(folder)
     assert made.gain == pytest.approx(made.alone["value"] - 0.25)
     assert "test Brier score 0.25 on 40 own samples" in said
     assert f"gain {made.gain:+.4g}" in said
@@ -429,20 +431,20 @@ def test_a_metric_that_does_not_fit_the_task_is_no_agreement(tmp_path):
 def test_without_a_visit_there_is_nothing_to_report(tmp_path):
     folder, _ = kit(tmp_path)
     with pytest.raises(DataError, match="no model has been evaluated"):
-        helped.report(folder)
+        silo_report.report(folder)
     visited(folder)
     (folder / "state" / "rounds.jsonl").write_text("nonsense\n")
     with pytest.raises(DataError, match="no model has been evaluated"):
-        helped.report(folder)
+        silo_report.report(folder)
 
 
 def test_a_silo_knows_how_it_stands(tmp_path, capsys):
     folder, _ = kit(tmp_path)
-    assert standing.silo(folder)["state"] == "never started"
+    assert status.silo(folder)["state"] == "never started"
     visited(folder, visit(1, 0.5), visit(2, 0.5))
     (folder / "state" / "node").mkdir()
     (folder / "state" / "node" / "node.json").write_text('{"state": "connected", "since": "x", "restarts": 2}')
-    s = standing.silo(folder)
+    s = status.silo(folder)
     assert (s["state"], s["restarts"], s["round"], s["bytes_down"], s["bytes_up"]) == ("killed", 2, 2, 10, 14)
     assert command("silo", "status", "--folder", str(folder)) == 0
     assert "round     2 of 3" in capsys.readouterr().out
@@ -455,7 +457,7 @@ def server_kit(tmp_path):
     for name in ("certs", "keys"):
         (folder / name).mkdir(parents=True)
     (folder / "certs" / "ca.crt").write_bytes(ca.public)
-    (folder / "certs" / "server.crt").write_bytes(certs.server(ca, ["127.0.0.1"]).public)
+    (folder / "certs" / "server.crt").write_bytes(certificates.server(ca, ["127.0.0.1"]).public)
     for name in ("north", "south"):
         (folder / "keys" / f"{name}.pub").write_bytes((north / "keys" / "peers" / f"{name}.pub").read_bytes())
     (folder / "federation.toml").write_bytes((north / "federation.toml").read_bytes())
@@ -464,7 +466,7 @@ def server_kit(tmp_path):
 
 def test_a_server_knows_how_its_silos_stand(tmp_path, capsys):
     folder, _ = server_kit(tmp_path)
-    s = standing.server(folder)
+    s = status.server(folder)
     assert (s["state"], s["round"], [row["state"] for row in s["silos"]]) == ("never started", 0, ["not seen yet"] * 2)
     assert not (folder / "run").exists(), "looking changes nothing"
     (folder / "run").mkdir()
@@ -472,7 +474,7 @@ def test_a_server_knows_how_its_silos_stand(tmp_path, capsys):
     live["why"] = {"south": "non-finite"}
     (folder / "run" / "live.json").write_text(json.dumps({**live, "bytes_down": 10, "bytes_up": 20}))
     (folder / "run" / "status.json").write_text('{"state": "running", "round": 2, "time": 1}')
-    s = standing.server(folder)
+    s = status.server(folder)
     assert s["state"].startswith("killed")
     assert [(row["state"], row["why"]) for row in s["silos"]] == [("present", ""), ("rejected", "non-finite")]
     assert command("server", "status", "--folder", str(folder)) == 0
@@ -483,7 +485,7 @@ def test_a_server_knows_how_its_silos_stand(tmp_path, capsys):
 
 def test_silos_are_added_with_the_authoritys_word_and_revoked(tmp_path, capsys):
     folder, ca = server_kit(tmp_path)
-    assert sorted(roster.members(folder)) == ["north", "south"]
+    assert sorted(registry_admin.members(folder)) == ["north", "south"]
     new, file = keys.silo(), tmp_path / "east.pub"
     file.write_bytes(new.public)
     words = ["server", "add", "east", "--key", str(file), "--folder", str(folder)]
@@ -492,20 +494,20 @@ def test_silos_are_added_with_the_authoritys_word_and_revoked(tmp_path, capsys):
     sig = tmp_path / "east.pub.sig"
     sig.write_bytes(keys.certify(ca.private, "west", new.public))
     with pytest.raises(ProtocolError, match="not certified"):
-        roster.admit(folder, "east", file)
+        registry_admin.admit(folder, "east", file)
     sig.write_bytes(keys.certify(ca.private, "east", new.public))
     assert command(*words, "--json") == 0
     assert json.loads(capsys.readouterr().out) == {"silo": "east", "place": 2}
-    assert sorted(roster.members(folder)) == ["east", "north", "south"]
+    assert sorted(registry_admin.members(folder)) == ["east", "north", "south"]
     assert command("server", "revoke", "south", "--folder", str(folder)) == 0
     assert "cannot be undone" in capsys.readouterr().out
-    assert sorted(roster.members(folder)) == ["east", "north"]
-    assert [row["state"] for row in standing.server(folder)["silos"]] == ["not seen yet", "revoked", "not seen yet"]
+    assert sorted(registry_admin.members(folder)) == ["east", "north"]
+    assert [row["state"] for row in status.server(folder)["silos"]] == ["not seen yet", "revoked", "not seen yet"]
     for name in ("south", "nobody"):
         with pytest.raises(ConfigError):
-            roster.dismiss(folder, name)
+            registry_admin.dismiss(folder, name)
     with pytest.raises(ConfigError, match="give the public key"):
-        roster.admit(folder, "west", None)
+        registry_admin.admit(folder, "west", None)
 
 
 def test_the_audit_command_verifies(tmp_path, capsys):

@@ -15,19 +15,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pomona.core.errors import ProtocolError, StorageError
 from pomona.deploy import processes
 from pomona.deploy.audit import Audit, read, verify
 from pomona.deploy.processes import ask_to_stop, end, family, holder, start, trim
-from pomona.deploy.server import supervise
-from pomona.deploy.server.control import Node
-from pomona.deploy.server.supervise import Sight, Supervisor, judge
-from pomona.deploy.silo import attend
-from pomona.deploy.silo.attend import Attendant
+from pomona.deploy.server import supervisor as server_supervisor
+from pomona.deploy.server.superlink_client import Node
+from pomona.deploy.server.supervisor import Observation, ServerSupervisor, judge
+from pomona.deploy.silo import supervisor as silo_supervisor
+from pomona.deploy.silo.supervisor import SiloSupervisor
 from pomona.deploy.silo.watchdog import PATIENCE, connected, wedged
-from pomona.deploy.silo.watchdog import Sight as Look
-from pomona.errors import ProtocolError, StorageError
-from pomona.federation.lock import locked
-from pomona.federation.status import Status, read_status, write_status
+from pomona.deploy.silo.watchdog import ConnectionState as Look
+from pomona.storage.lock import locked
+from pomona.storage.status import Status, read_status, write_status
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
 
@@ -39,19 +39,19 @@ def status(state, code=None):
 @pytest.mark.parametrize(
     ("sight", "verdict"),
     [
-        (Sight(None, 0, True, False, False, 1), "wait"),
-        (Sight(status("running"), 5, True, True, True, 5), "wait"),
-        (Sight(status("running"), 5, True, False, True, 5), "resubmit"),
-        (Sight(status("running"), 5, False, True, True, 5), "restart"),
-        (Sight(status("running"), 5, True, False, False, 61), "restart"),
-        (Sight(status("finished", 0), 1, True, True, True, 5), "wait"),  # it is still leaving
-        (Sight(status("finished", 0), 31, True, True, True, 5), "finished"),
-        (Sight(status("finished", 0), 1, True, False, True, 5), "finished"),
-        (Sight(status("finished", 0), 1, False, False, True, 5), "finished"),
-        (Sight(status("interrupted", 143), 1, True, False, True, 5), "resubmit"),
-        (Sight(status("interrupted", 130), 1, False, False, True, 5), "restart"),
-        (Sight(status("failed", 1), 1, True, False, True, 5), "resubmit"),
-        *((Sight(status("failed", code), 1, True, False, True, 5), "failed") for code in range(2, 11)),
+        (Observation(None, 0, True, False, False, 1), "wait"),
+        (Observation(status("running"), 5, True, True, True, 5), "wait"),
+        (Observation(status("running"), 5, True, False, True, 5), "resubmit"),
+        (Observation(status("running"), 5, False, True, True, 5), "restart"),
+        (Observation(status("running"), 5, True, False, False, 61), "restart"),
+        (Observation(status("finished", 0), 1, True, True, True, 5), "wait"),  # it is still leaving
+        (Observation(status("finished", 0), 31, True, True, True, 5), "finished"),
+        (Observation(status("finished", 0), 1, True, False, True, 5), "finished"),
+        (Observation(status("finished", 0), 1, False, False, True, 5), "finished"),
+        (Observation(status("interrupted", 143), 1, True, False, True, 5), "resubmit"),
+        (Observation(status("interrupted", 130), 1, False, False, True, 5), "restart"),
+        (Observation(status("failed", 1), 1, True, False, True, 5), "resubmit"),
+        *((Observation(status("failed", code), 1, True, False, True, 5), "failed") for code in range(2, 11)),
     ],
 )
 def test_what_a_look_calls_for(sight, verdict):
@@ -98,9 +98,9 @@ DONE = SAYS.format("finished", 3, 0)
 
 @pytest.fixture
 def quick(monkeypatch):
-    monkeypatch.setattr(supervise, "TICK", 0.05)
-    monkeypatch.setattr(supervise, "DELAYS", (0.05,))
-    monkeypatch.setattr(attend, "TICK", 0.05)
+    monkeypatch.setattr(server_supervisor, "TICK", 0.05)
+    monkeypatch.setattr(server_supervisor, "DELAYS", (0.05,))
+    monkeypatch.setattr(silo_supervisor, "TICK", 0.05)
     before = set(family(os.getpid()))
     yield
     assert not set(family(os.getpid())) - before, "processes left behind"
@@ -110,7 +110,7 @@ def supervisor(folder, link, command=SLEEP, members=None):
     said = []
     (folder / "run").mkdir(exist_ok=True)
     audit = Audit(folder / "run" / "audit.jsonl")
-    made = Supervisor(
+    made = ServerSupervisor(
         folder,
         command,
         processes.environment(folder / "run" / "flwr"),
@@ -180,16 +180,16 @@ def test_a_fault_that_comes_again_and_again_ends_the_server_in_one_line(tmp_path
     made, said = supervisor(tmp_path, link)
     status = finish(made, link)
     assert folder.is_dir()
-    assert (status.state, status.code, len(link.submitted)) == ("failed", 1, 3 + supervise.STUBBORN)
+    assert (status.state, status.code, len(link.submitted)) == ("failed", 1, 3 + server_supervisor.STUBBORN)
     assert "which a restart does not mend" in status.reason
     assert "\n" not in status.reason
     assert read_status(tmp_path / "run") == status
-    assert sum("starts again" in line for line in said) == 2 + supervise.STUBBORN
+    assert sum("starts again" in line for line in said) == 2 + server_supervisor.STUBBORN
 
 
 def test_an_app_that_is_killed_often_is_not_given_up(tmp_path, quick):
     killed = "time.sleep(0.2)\nos.kill(os.getpid(), 9)"
-    link = Fake([*[killed] * (supervise.STUBBORN + 1), f"time.sleep(0.2)\n{DONE}"])
+    link = Fake([*[killed] * (server_supervisor.STUBBORN + 1), f"time.sleep(0.2)\n{DONE}"])
     made, _ = supervisor(tmp_path, link)
     assert finish(made, link).state == "finished"
 
@@ -271,7 +271,7 @@ def test_a_superlink_that_never_answers_is_tried_again_until_a_signal(tmp_path, 
 
 
 def test_no_key_is_in_any_file_that_a_run_leaves(tmp_path, quick):
-    from pomona.deploy.trust import keys
+    from pomona.deploy.pki import keys
 
     (tmp_path / "certs").mkdir()
     secret = keys.silo()
@@ -317,8 +317,8 @@ def test_a_node_that_has_given_up_is_told_from_one_that_works_or_waits():
 
 @given(st.integers(0, 60))
 def test_delays_grow_to_ten_minutes(failures):
-    assert attend.RESTART <= attend.delay(failures) <= attend.delay(failures + 1) <= 600
-    assert (attend.delay(1), attend.delay(2), attend.delay(8)) == (5, 10, 600)
+    assert silo_supervisor.RESTART <= silo_supervisor.delay(failures) <= silo_supervisor.delay(failures + 1) <= 600
+    assert (silo_supervisor.delay(1), silo_supervisor.delay(2), silo_supervisor.delay(8)) == (5, 10, 600)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
@@ -336,12 +336,14 @@ def test_connections_are_seen_while_they_are_there():
 
 def attendant(folder, program, reach=lambda: None, online=lambda _: True):
     said = []
-    made = Attendant(folder, [sys.executable, "-c", program], processes.environment(folder), online, reach, said.append)
+    made = SiloSupervisor(
+        folder, [sys.executable, "-c", program], processes.environment(folder), online, reach, said.append
+    )
     return made, said
 
 
 def news(folder):
-    return json.loads((folder / "node" / attend.STATE).read_bytes())
+    return json.loads((folder / "node" / silo_supervisor.STATE).read_bytes())
 
 
 def stopping_after(n, said, made):
@@ -354,7 +356,7 @@ def stopping_after(n, said, made):
 
 
 def test_a_node_that_ends_is_started_again_and_the_reason_is_named(tmp_path, quick, monkeypatch):
-    monkeypatch.setattr(attend, "delay", lambda failures: 0.01 * failures)
+    monkeypatch.setattr(silo_supervisor, "delay", lambda failures: 0.01 * failures)
     program = "print('Starting Flower SuperNode'); print('[code: 2004] no'); raise SystemExit(1)"
     made, said = attendant(tmp_path, program)
     stopping_after(3, said, made)
@@ -395,15 +397,15 @@ Failed to initialize the connection to the SuperLink.
 def test_a_refused_key_is_named_with_whom_to_ask(tmp_path, text, code, said):
     log = tmp_path / "supernode.log"
     log.write_text(text)
-    reason = attend.ending(code, log)
+    reason = silo_supervisor.ending(code, log)
     assert all(word in reason for word in said)
     assert "\n" not in reason
     assert str(tmp_path) not in reason
 
 
 def test_a_wedged_node_is_killed_and_started_again(tmp_path, quick, monkeypatch):
-    monkeypatch.setattr(attend, "PATIENCE", 0.5)
-    monkeypatch.setattr(attend, "wedged", lambda sights: wedged(sights, 0.5))
+    monkeypatch.setattr(silo_supervisor, "PATIENCE", 0.5)
+    monkeypatch.setattr(silo_supervisor, "wedged", lambda sights: wedged(sights, 0.5))
     program = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)"
     made, said = attendant(tmp_path, program, online=lambda _: False)
     stopping_after(1, said, made)
@@ -416,7 +418,7 @@ def test_a_node_whose_server_is_away_is_left_alone(tmp_path, quick, monkeypatch)
     def away():
         raise ProtocolError("does not answer")
 
-    monkeypatch.setattr(attend, "wedged", lambda sights: wedged(sights, 0.3))
+    monkeypatch.setattr(silo_supervisor, "wedged", lambda sights: wedged(sights, 0.3))
     made, said = attendant(tmp_path, "import time; time.sleep(1.2)", reach=away, online=lambda _: False)
     stopping_after(1, said, made)
     with pytest.raises(SystemExit):
@@ -428,7 +430,7 @@ def test_who_holds_a_folder_is_known_and_can_be_asked_to_stop(tmp_path):
     assert holder(tmp_path) is None
     assert not ask_to_stop(tmp_path)
     program = (
-        "import sys, time\nfrom pathlib import Path\nfrom pomona.federation.lock import locked\n"
+        "import sys, time\nfrom pathlib import Path\nfrom pomona.storage.lock import locked\n"
         "with locked(Path(sys.argv[1])):\n    print('held', flush=True)\n    time.sleep(60)"
     )
     child = subprocess.Popen([sys.executable, "-c", program, str(tmp_path)], stdout=subprocess.PIPE)

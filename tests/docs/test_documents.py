@@ -15,9 +15,9 @@ from docs_blocks import HELD, Block, Runner, blocks
 from PIL import Image
 
 import pomona
+from pomona.cli.method_pages import pages
 from pomona.config import resolve
 from pomona.methods import METHODS
-from pomona.methods.pages import pages
 from pomona.personal import PersonalModel
 
 ROOT = Path(__file__).parents[2]

@@ -124,7 +124,7 @@ class Play:
 
 
 def test_every_block_is_for_a_machine_and_every_file_is_valid(tmp_path):
-    from pomona.deploy.federation import Federation
+    from pomona.deploy.agreement import Federation
     from pomona.deploy.silo.settings import SiloFile
 
     named = []
@@ -154,9 +154,9 @@ def play(tmp_path):
 
 def answers(play) -> bool:
     """Whether the server answers."""
-    from pomona.deploy.federation import Federation
+    from pomona.core.errors import ProtocolError
+    from pomona.deploy.agreement import Federation
     from pomona.deploy.silo.watchdog import knock
-    from pomona.errors import ProtocolError
 
     kit = play.folder / "A" / "kits" / "server"
     with suppress(ProtocolError):

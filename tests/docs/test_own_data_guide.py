@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from docs_blocks import Runner, blocks
 
+from pomona.core.errors import DataError
 from pomona.data import DataSettings, read
-from pomona.errors import DataError
 
 GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "own-data.md"
 

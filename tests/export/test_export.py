@@ -16,10 +16,11 @@ from torch import nn
 import pomona
 from pomona.cli import main
 from pomona.config import resolve
-from pomona.errors import ConfigError
-from pomona.export import FORMATS, NEEDED, export
-from pomona.personal import PersonalModel, modelfile
-from pomona.personal.about import About
+from pomona.core.errors import ConfigError
+from pomona.personal import PersonalModel
+from pomona.personal.export import FORMATS, NEEDED, export
+from pomona.record import model_file
+from pomona.record.model_metadata import ModelMetadata
 from pomona.scenario import Scenario
 
 SMALL = {"method": "fedavg-ft", "rounds": 1, "batch_size": 16, "workers": 1, "lr": 0.1}
@@ -122,7 +123,7 @@ def test_what_outputs_mean_goes_along_and_no_path_does(exported):
     told += [extra["pomona"], {p.key: p.value for p in graph.metadata_props}["pomona"]]
     for text in told:
         about = json.loads(text)
-        assert About.model_validate({k: about[k] for k in About.model_fields}) == net.about
+        assert ModelMetadata.model_validate({k: about[k] for k in ModelMetadata.model_fields}) == net.about
     for text in told[1:]:  # tensors alone take what the network takes
         assert json.loads(text)["inputs"] == f"(batch, {', '.join(map(str, x.shape[1:]))}) {x.dtype}"
     for to in FORMATS:
@@ -134,7 +135,7 @@ def test_what_outputs_mean_goes_along_and_no_path_does(exported):
 def logistic_file(path, network="logistic", **changes):
     """A model file made by hand: 2 features, 2 classes, shift 1 and scale 2."""
     tensors = {"fc1.weight": torch.tensor([[1.0, 2.0], [3.0, 4.0]]), "fc1.bias": torch.tensor([0.5, -0.5])}
-    modelfile.write(path, tensors, About.model_validate({**LOGISTIC, "network": {"name": network}, **changes}))
+    model_file.write(path, tensors, ModelMetadata.model_validate({**LOGISTIC, "network": {"name": network}, **changes}))
 
 
 LOGISTIC = {
@@ -188,7 +189,7 @@ def test_a_network_without_a_graph_is_said(tmp_path):
 
 def test_missing_packages_are_said(tmp_path, monkeypatch):
     logistic_file(tmp_path / "m.safetensors")
-    monkeypatch.setattr("pomona.export.find_spec", lambda name: None)
+    monkeypatch.setattr("pomona.personal.export.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=f"{' and '.join(NEEDED)}; pip install"):
         export(PersonalModel.load(tmp_path / "m.safetensors"), tmp_path / "m.onnx", "onnx")
 

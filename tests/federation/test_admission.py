@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save as library_save
 
-from pomona.errors import ProtocolError
-from pomona.federation.admission import Arrival, Expected, History, Limits, admit
-from pomona.federation.tensorfile import DTYPES, digest, header, pieces
-from pomona.federation.uplink import clip, decode, largest, non_finite
+from pomona.core.errors import ProtocolError
+from pomona.federation.admission import AdmissionLimits, Arrival, Expected, History, admit
+from pomona.storage.safetensors_stream import DTYPES, digest, header, pieces
+from pomona.storage.tensor_validation import clip, decode, largest, non_finite
 
 SPEC = {"core": torch.zeros(3, 2, device="meta"), "request": torch.zeros(2, dtype=torch.long, device="meta")}
 SIZES = {i: 10 * (i + 1) for i in range(6)}
@@ -32,7 +32,7 @@ def arrival(client, tensors=None, **changes):
 
 
 def judged(*arrivals, history=None, **limits):
-    return admit(arrivals, ROUND, history or History(), Limits(**limits))
+    return admit(arrivals, ROUND, history or History(), AdmissionLimits(**limits))
 
 
 def test_a_sound_round_is_let_in_in_order_of_clients():
@@ -93,7 +93,7 @@ def test_a_number_of_samples_is_the_registered_one(samples):
 
 @pytest.mark.parametrize("changes", [{"run": "other"}, {"round": 4}, {"round": 6}, {"client": 6}, {"client": -1}])
 def test_what_is_stale_or_unasked_is_ignored_without_a_strike(changes):
-    verdict = admit([arrival(2), arrival(**{"client": 1} | changes)], ROUND, History(), Limits())
+    verdict = admit([arrival(2), arrival(**{"client": 1} | changes)], ROUND, History(), AdmissionLimits())
     assert list(verdict.accepted) == [2]
     assert len(verdict.rejected) == 1
     assert verdict.history == judged(arrival(2)).history

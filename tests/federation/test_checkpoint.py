@@ -19,12 +19,12 @@ from hypothesis import strategies as st
 from safetensors.torch import load, load_file
 from safetensors.torch import save as library_save
 
-from pomona.errors import CheckpointError, StorageError
-from pomona.federation import checkpoint
-from pomona.federation.checkpoint import committed, differing, newest, read, save, set_aside
-from pomona.federation.commits import require_same
-from pomona.federation.durable import UNFINISHED, probe, publish
-from pomona.federation.tensorfile import DTYPES, digest, fill, layout, pieces
+from pomona.core.errors import CheckpointError, StorageError
+from pomona.federation.checkpointing import require_same
+from pomona.storage import checkpoint
+from pomona.storage.atomic_io import UNFINISHED, probe, publish
+from pomona.storage.checkpoint import committed, differing, newest, read, save, set_aside
+from pomona.storage.safetensors_stream import DTYPES, digest, fill, layout, pieces
 
 META = {"rounds": [1, 2], "identity": {"schema": 1}, "name": "ä"}
 

@@ -5,8 +5,8 @@ import pytest
 from safetensors.numpy import load_file
 
 import pomona
-from pomona.errors import ConfigError
-from pomona.federation.membership import Membership
+from pomona.core.errors import ConfigError
+from pomona.core.membership import Membership
 from problems import tiny
 
 COMING = {"joins": {"3": 2}, "leaves": {"0": 2}, "unseen": [1], "adapt_rounds": 2}
@@ -71,7 +71,7 @@ def test_members_are_a_function_of_the_round():
 
 def test_the_config_file_says_it_again(tmp_path):
     from pomona.config import read_overrides, resolve
-    from pomona.toml import read_file
+    from pomona.core.toml import read_file
 
     config = coming("fedavg")
     path = tmp_path / "c.toml"

@@ -14,11 +14,11 @@ from torch import nn
 
 import pomona
 from pomona.config import read_overrides, resolve
-from pomona.errors import ConfigError, DivergedError, LockedError, StorageError
+from pomona.core.errors import ConfigError, DivergedError, LockedError, StorageError
+from pomona.federation.transport import Workers
 from pomona.personal import PersonalModel
 from pomona.scenario import Scenario
-from pomona.simulate import Silent
-from pomona.transport.processes import Workers
+from pomona.simulation import NullCallback
 from problems import tiny
 
 
@@ -55,7 +55,7 @@ def test_saved_models_with_batchnorm_answer_as_they_were_evaluated(tmp_path, buf
 
 
 def test_without_a_global_model_averaged_statistics_are_said_to_be_the_clients_own(monkeypatch):
-    class Notes(Silent):
+    class Notes(NullCallback):
         said = ()
 
         def note(self, text):
@@ -143,9 +143,9 @@ def test_a_model_that_diverges_in_its_last_step_is_said(name):
 
 
 def test_a_full_disk_is_one_line():
-    from pomona.record import Record
+    from pomona.record.record import RunRecord
 
-    record = Record(None, {})
+    record = RunRecord(None, {})
 
     class Full:
         def write(self, text):

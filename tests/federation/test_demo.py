@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 import pomona
-from pomona.cli.training import DEMO, DEMO_METHODS
+from pomona.cli.run import DEMO, DEMO_METHODS
 from pomona.config import resolve
-from pomona.report.relationships import order
+from pomona.results.figures.relationships import order
 
 SEEDS = range(5)
 

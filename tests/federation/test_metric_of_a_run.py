@@ -5,14 +5,14 @@ import pytest
 
 import pomona
 from pomona.config import resolve
+from pomona.core.errors import ConfigError
+from pomona.core.rng import stream
 from pomona.data.dataset import Dataset, Owners
-from pomona.errors import ConfigError
-from pomona.metrics.gain import gains
-from pomona.metrics.metric import compute, metric_of
-from pomona.record import Evaluation
-from pomona.rng import stream
+from pomona.metrics.metric import compute
+from pomona.record.paired_gain import gains
+from pomona.record.record import Evaluation
 from pomona.scenario import Scenario
-from pomona.simulate import simulate
+from pomona.simulation import simulate
 
 HOSPITALS = ("Nord", "Rural", "Kids", "Urban", "West")
 
@@ -61,7 +61,7 @@ def pair(tmp_path_factory):
 
 def test_few_events_are_judged_by_ranking_them(pair):
     for result in pair:
-        assert result.about["metric"] == "auroc" == metric_of(result).name
+        assert result.about["metric"] == "auroc" == result.metric.name
         last = [e for e in result.evaluations if e.split == "test"][-1]
         assert last.metric == "auroc"
         assert last.value != last.accuracy
@@ -100,7 +100,7 @@ def test_predictions_are_kept_and_read_back(pair):
 def test_a_damaged_file_of_predictions_is_named(pair, tmp_path):
     from shutil import copytree
 
-    from pomona.errors import DataError
+    from pomona.core.errors import DataError
 
     folder = copytree(pair[0].folder, tmp_path / "run")
     (folder / "predictions.npz").write_bytes((folder / "predictions.npz").read_bytes()[:300])

@@ -10,10 +10,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import pomona
-from pomona import events
 from pomona.cli import main
+from pomona.core.errors import StorageError
 from pomona.data import Dataset
-from pomona.errors import StorageError
+from pomona.record import events
 from problems import tiny
 
 

@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from pomona.config import resolve
+from pomona.core.rng import stream
 from pomona.data.dataset import Dataset
 from pomona.personal import PersonalModel
-from pomona.rng import stream
 from pomona.scenario import Scenario
-from pomona.simulate import simulate
+from pomona.simulation import simulate
 
 SETTINGS = {"method": "fedavg", "rounds": 6, "lr": 0.1, "workers": 1, "model": "logistic", "clients": 3}
 
@@ -75,7 +75,7 @@ def test_the_model_file_answers_in_units(tmp_path):
     outputs = model.outputs(data.x[scenario.partition.clients[0].test])
     assert outputs.numpy() == pytest.approx(result.predictions(0)[0], rel=1e-4, abs=1e-3)
 
-    from pomona.export import Raw
+    from pomona.personal.export import Raw
 
     x = torch.from_numpy(data.x[:5])
     with torch.no_grad():
@@ -99,15 +99,15 @@ def test_a_target_that_does_not_vary_is_no_division_by_zero():
 
 
 def test_silos_agree_on_the_units_too():
-    from pomona.deploy.federation import Task
+    from pomona.core.toml import tomllib
+    from pomona.deploy.agreement import TaskSettings
     from pomona.deploy.rehearsal.files import federation_file
-    from pomona.deploy.silo.owndata import agreed
-    from pomona.toml import tomllib
+    from pomona.deploy.silo.silo_data import agreed
 
     data = days()
     scenario = Scenario.prepare(resolve(SETTINGS), lambda _: data)
-    task = Task.model_validate(tomllib.loads(federation_file(scenario, "127.0.0.1:9"))["task"])
+    task = TaskSettings.model_validate(tomllib.loads(federation_file(scenario, "127.0.0.1:9"))["task"])
     assert task.target_scale == scenario.dataset.target_scale
     assert agreed(data, task).target_shift == scenario.dataset.target_shift
     with pytest.raises(ValueError, match="target_scale must be positive"):
-        Task.model_validate({**task.model_dump(), "target_scale": (0.0, 1.0)})
+        TaskSettings.model_validate({**task.model_dump(), "target_scale": (0.0, 1.0)})

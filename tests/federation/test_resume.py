@@ -7,12 +7,12 @@ import pytest
 from safetensors.torch import load_file
 
 import pomona
-from pomona.errors import CheckpointError, ConfigError, LockedError, PrivacyError, StorageError
+from pomona.core.errors import CheckpointError, ConfigError, LockedError, PrivacyError, StorageError
 from pomona.federation import loop
-from pomona.federation.status import read_status
-from pomona.federation.tensorfile import digest
 from pomona.methods import METHODS
-from pomona.simulate import Silent
+from pomona.simulation import NullCallback
+from pomona.storage.safetensors_stream import digest
+from pomona.storage.status import read_status
 from problems import tiny
 
 PRIVATE = {"noise_multiplier": 1.0, "max_grad_norm": 1.0, "delta": 1e-3, "seed": 1}
@@ -23,7 +23,7 @@ class Stop(Exception):
     """A kill that a test can survive."""
 
 
-class Heard(Silent):
+class Heard(NullCallback):
     """A watcher that keeps every note."""
 
     def __init__(self):
@@ -393,7 +393,7 @@ def test_a_lost_worker_is_made_up_for_once(tmp_path, monkeypatch):
     import os
     import signal
 
-    from pomona.transport.processes import Workers
+    from pomona.federation.transport import Workers
 
     whole = run("apple", tmp_path / "whole")
     visit, killed = Workers.visit, []
@@ -416,14 +416,14 @@ def test_all_clients_diverging_stops_the_run_with_the_last_round_intact(tmp_path
         stopped_after(3, patch)
         with pytest.raises(Stop):
             run("fedavg", tmp_path / "run")
-    from pomona.errors import DivergedError
-    from pomona.objective.cohort import Cohort
+    from pomona.core.errors import DivergedError
+    from pomona.objective.local_training import LocalTraining
 
     def breaks(self, W, batch, criterion=None):
         raise DivergedError(f"client {self.clients[0]}, round {self.round.number}, step {batch.step}: the loss is nan")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Cohort, "gradient", breaks)
+        patch.setattr(LocalTraining, "gradient", breaks)
         with pytest.raises(DivergedError, match="all clients of round 3 diverged: client 0, round 3, step 0"):
             run("fedavg", tmp_path / "run", resume=True)
     assert read_status(tmp_path / "run").round == 2
@@ -431,17 +431,17 @@ def test_all_clients_diverging_stops_the_run_with_the_last_round_intact(tmp_path
 
 
 def test_a_client_that_diverges_once_keeps_its_state_and_its_peers_never_see_it(tmp_path, monkeypatch):
-    from pomona.errors import DivergedError
-    from pomona.objective.cohort import Cohort
+    from pomona.core.errors import DivergedError
+    from pomona.objective.local_training import LocalTraining
 
-    gradient = Cohort.gradient
+    gradient = LocalTraining.gradient
 
     def breaks(self, W, batch, criterion=None):
         if self.clients == (2,) and self.round.number == 2 and batch.step == 1:
             raise DivergedError(f"client 2, round 2, step {batch.step}: the loss is nan; lower lr")
         return gradient(self, W, batch, criterion)
 
-    monkeypatch.setattr(Cohort, "gradient", breaks)
+    monkeypatch.setattr(LocalTraining, "gradient", breaks)
     result = run("apple", tmp_path / "run")
     assert result.rounds[1].cohort == (0, 1, 3)
     assert result.rounds[1].refused == ("client 2, round 2, step 1: the loss is nan; lower lr",)
@@ -453,9 +453,9 @@ def test_a_client_that_diverges_once_keeps_its_state_and_its_peers_never_see_it(
 def test_a_poisoned_uplink_never_reaches_a_peer_and_three_put_it_in_quarantine(tmp_path, monkeypatch):
     import torch
 
-    from pomona.federation.clients import Clients
+    from pomona.federation.client_runtime import ClientRuntime
 
-    serve = Clients._serve
+    serve = ClientRuntime._serve
 
     def poisons(self, visit, client, received):
         replies = serve(self, visit, client, received)
@@ -464,7 +464,7 @@ def test_a_poisoned_uplink_never_reaches_a_peer_and_three_put_it_in_quarantine(t
                 reply.uplink["core"][0] = torch.nan
         return replies
 
-    monkeypatch.setattr(Clients, "_serve", poisons)
+    monkeypatch.setattr(ClientRuntime, "_serve", poisons)
     result = run("apple", tmp_path / "run", rounds=5)
     assert [r.cohort for r in result.rounds] == [(0, 2, 3)] * 5
     assert [len(r.refused) for r in result.rounds] == [1, 1, 1, 0, 0]
@@ -472,10 +472,10 @@ def test_a_poisoned_uplink_never_reaches_a_peer_and_three_put_it_in_quarantine(t
 
 
 def test_resume_needs_a_folder():
-    from pomona.cli import training
+    from pomona.cli import run as cli_run
 
     with pytest.raises(ConfigError, match="--out"):
-        training.run("fedavg", resume=True)
+        cli_run.run("fedavg", resume=True)
 
 
 @pytest.mark.parametrize(
@@ -515,13 +515,13 @@ def test_a_folder_may_be_a_link(tmp_path):
 def test_a_disk_that_fills_up_while_models_are_written_is_named_and_room_is_all_it_needs(tmp_path, monkeypatch):
     from safetensors import SafetensorError
 
-    from pomona import simulate
+    from pomona import simulation
 
     def full(*_):
         raise SafetensorError("I/O error: No space left on device (os error 28)")
 
     with monkeypatch.context() as patch:
-        patch.setattr(simulate.personal, "save", full)
+        patch.setattr(simulation.personal, "save", full)
         with pytest.raises(StorageError, match=r"No space left.*free some space"):
             run("fedavg", tmp_path / "run")
     assert (read_status(tmp_path / "run").state, read_status(tmp_path / "run").code) == ("failed", 6)

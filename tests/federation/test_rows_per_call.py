@@ -4,10 +4,10 @@ import pytest
 from torch.testing import assert_close
 
 import pomona
-from pomona.errors import DivergedError
-from pomona.federation.clients import grouped
+from pomona.core.errors import DivergedError
+from pomona.federation.client_runtime import grouped
 from pomona.methods import METHODS
-from pomona.objective.cohort import Cohort
+from pomona.objective.local_training import LocalTraining
 from pomona.objective.loop import LoopObjective
 from pomona.objective.stacked import StackedObjective
 from pomona.scenario import Scenario
@@ -46,13 +46,13 @@ def test_the_engine_follows_from_network_and_setting():
 
 
 def test_one_diverging_client_of_a_call_leaves_the_others(monkeypatch):
-    gradient = Cohort.gradient
+    gradient = LocalTraining.gradient
 
     def breaks(self, W, batch, criterion=None):
         if 2 in self.clients[: len(W)] and self.round.number == 2:
             raise DivergedError("client 2, round 2, step 0: the loss is nan; lower lr")
         return gradient(self, W, batch, criterion)
 
-    monkeypatch.setattr(Cohort, "gradient", breaks)
+    monkeypatch.setattr(LocalTraining, "gradient", breaks)
     result = pomona.run(tiny("apple", rows_per_call=4))
     assert [r.cohort for r in result.rounds] == [(0, 1, 2, 3), (0, 1, 3), (0, 1, 2, 3)]

@@ -7,11 +7,11 @@ import shutil
 import pytest
 
 import pomona
-from pomona.errors import StorageError
-from pomona.federation.durable import UNFINISHED, publish
-from pomona.federation.status import Status, read_status
-from pomona.reading import load, require_unchanged
-from pomona.report import write
+from pomona.core.errors import StorageError
+from pomona.record.reading import load, require_unchanged
+from pomona.results.report_page import write
+from pomona.storage.atomic_io import UNFINISHED, publish
+from pomona.storage.status import Status, read_status
 from problems import tiny
 
 ROUNDS = 2

@@ -9,12 +9,12 @@ import torch
 from safetensors.numpy import load_file
 
 import pomona
-from pomona.errors import ConfigError, DataError, DivergedError, LockedError, PomonaError, StorageError
-from pomona.federation.clients import Clients
+from pomona.core.errors import ConfigError, DataError, DivergedError, LockedError, PomonaError, StorageError
+from pomona.federation.client_runtime import ClientRuntime
 from pomona.federation.loop import due, round_of, select
-from pomona.reading import load
-from pomona.simulate import Silent
-from pomona.transport.processes import spread
+from pomona.federation.transport import spread
+from pomona.record.reading import load
+from pomona.simulation import NullCallback
 from problems import tiny
 
 
@@ -154,7 +154,7 @@ def test_divergence_names_client_round_and_step(workers):
 
 
 def test_a_worker_that_dies_is_named(monkeypatch):
-    monkeypatch.setattr(Clients, "visit", dies)
+    monkeypatch.setattr(ClientRuntime, "visit", dies)
     with pytest.raises(PomonaError, match=r"clients [0-9, ]+ died"):
         pomona.run(tiny("separate", workers=2))
 
@@ -225,7 +225,7 @@ def test_a_method_that_validates_names_who_cannot(name, tmp_path):
 def test_bf16_on_a_processor_without_it_is_said_to_be_slower(monkeypatch, precision, has, said):
     notes = []
 
-    class Listener(Silent):
+    class Listener(NullCallback):
         def note(self, text):
             notes.append(text)
 

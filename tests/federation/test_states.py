@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 from test_resume import Stop, models, stopped_after
 
 import pomona
-from pomona.errors import CheckpointError, ConfigError, StorageError
-from pomona.federation import room
-from pomona.federation.checkpoint import newest, read, save
-from pomona.federation.lazy import form, forms, merged, only
-from pomona.federation.room import choose
-from pomona.federation.states import as_is, file_bytes, in_memory, to_file
-from pomona.federation.tensorfile import DTYPES
-from pomona.federation.tree import flatten
-from pomona.methods.apple import State
+from pomona.core.errors import CheckpointError, ConfigError, StorageError
+from pomona.core.lazy_tensors import form, forms, merged, only
+from pomona.core.state import flatten
+from pomona.federation import state_placement
+from pomona.federation.state_placement import choose
+from pomona.federation.state_store import as_is, file_bytes, in_memory, to_file
+from pomona.methods.apple import APPLEState
+from pomona.storage.checkpoint import newest, read, save
+from pomona.storage.safetensors_stream import DTYPES
 from problems import tiny
 
 TINY = 1e-15  # of a machine's memory: less than a byte
@@ -59,7 +59,7 @@ class Listener:
 )
 def test_a_state_in_a_file_is_the_same_state(shapes):
     tensors = [(torch.arange(torch.Size(shape).numel()) % 2).reshape(shape).to(DTYPES[code]) for code, shape in shapes]
-    kept = to_file(State(*tensors))
+    kept = to_file(APPLEState(*tensors))
     for before, t in zip(tensors, flatten(kept, "s").values(), strict=True):
         assert (t.dtype, t.shape) == (before.dtype, before.shape)
         assert torch.equal(t, before)
@@ -121,8 +121,8 @@ def test_lazy_tensors_are_fetched_only_when_asked_for(tmp_path):
 
 def planned(monkeypatch, memory, free, out=None, clients=100, workers=2, **over):
     """Where 100 clients of APPLE with 582,026 parameters go on a machine of this size."""
-    monkeypatch.setattr(room, "machine_memory", lambda: int(memory))
-    monkeypatch.setattr(room.shutil, "disk_usage", lambda _: SimpleNamespace(free=int(free)))
+    monkeypatch.setattr(state_placement, "machine_memory", lambda: int(memory))
+    monkeypatch.setattr(state_placement.shutil, "disk_usage", lambda _: SimpleNamespace(free=int(free)))
     first = torch.empty(1, clients, 582_026, device="meta")
     return choose(apple(clients=clients, **over), first, workers, out)
 
@@ -157,7 +157,7 @@ def test_files_that_have_no_room_are_refused(monkeypatch, tmp_path):
 
 
 def test_disks_of_their_own_have_room_of_their_own(monkeypatch, tmp_path):
-    monkeypatch.setattr(room, "_disk", lambda wanted: str(wanted[0]))
+    monkeypatch.setattr(state_placement, "_disk", lambda wanted: str(wanted[0]))
     assert planned(monkeypatch, 24e9, 3 * NEED, tmp_path)[0] is to_file
     with pytest.raises(ConfigError, match=f"69.8 GB in {tmp_path}, where 69.8 GB are free;"):
         planned(monkeypatch, 24e9, 3 * NEED - 1, tmp_path)
@@ -177,7 +177,7 @@ def test_a_gpus_states_are_not_moved_to_files(monkeypatch):
 
 
 def test_a_run_without_room_writes_nothing(monkeypatch, tmp_path):
-    monkeypatch.setattr(room.shutil, "disk_usage", lambda _: SimpleNamespace(free=0))
+    monkeypatch.setattr(state_placement.shutil, "disk_usage", lambda _: SimpleNamespace(free=0))
     for out in (None, tmp_path / "run"):
         with pytest.raises(ConfigError, match="4 clients of apple keep takes"):
             pomona.run(apple(state_memory=TINY), out)

@@ -10,9 +10,9 @@ import warnings
 
 import pytest
 
-from pomona.errors import DivergedError, LockedError, StorageError
-from pomona.federation.lock import LOCK, locked
-from pomona.federation.status import STATUS, Status, ended, exit_code, read_status, write_status
+from pomona.core.errors import DivergedError, LockedError, StorageError
+from pomona.storage.lock import LOCK, locked
+from pomona.storage.status import STATUS, Status, ended, exit_code, read_status, write_status
 
 
 def test_a_status_reads_back(tmp_path):
@@ -93,7 +93,7 @@ def test_a_place_that_holds_no_lock_is_a_storage_error(tmp_path):
 HOLDER = """
 import os, sys, time
 from pathlib import Path
-from pomona.federation.lock import locked
+from pomona.storage.lock import locked
 with locked(Path(sys.argv[1])):
     if child := os.fork():
         print(child, flush=True)

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from pomona.errors import CheckpointError
-from pomona.federation.tree import apply, flatten, rebuild
+from pomona.core.errors import CheckpointError
+from pomona.core.state import apply, flatten, rebuild
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 
-from pomona.errors import PomonaError
+from pomona.core.errors import PomonaError
 
 MEMORY = 2**30  # bytes beyond what the process has
 SECONDS = 30.0  # of the processor, which other processes on the machine cannot make longer

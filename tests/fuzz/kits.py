@@ -8,10 +8,10 @@ from receiving import Mailbox
 from targets import TARGETS, Target, command, file, target
 
 from pomona.deploy.audit import Audit
-from pomona.deploy.server.coordinate import coordinate
-from pomona.deploy.server.roster import admit, dismiss, members
-from pomona.deploy.silo.tasks import Silo
-from pomona.deploy.wire import Task, read
+from pomona.deploy.messages import Task, read
+from pomona.deploy.server.registry_admin import admit, dismiss, members
+from pomona.deploy.server.server_app import coordinate
+from pomona.deploy.silo.client_app import Silo
 
 # A server's kit.
 

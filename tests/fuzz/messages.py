@@ -8,10 +8,10 @@ from edits import JSON, Valid, damaged, inputs, messages
 from hypothesis import strategies as st
 from targets import TARGETS, Target, target
 
-from pomona.deploy import wire
-from pomona.deploy.silo.tasks import Silo
-from pomona.deploy.wire import Answer, Greeting, Hello, Refused, Task
-from pomona.errors import PomonaError
+from pomona.core.errors import PomonaError
+from pomona.deploy import messages as deploy_messages
+from pomona.deploy.messages import Answer, Greeting, Hello, Refusal, Task
+from pomona.deploy.silo.client_app import Silo
 
 REFUSED = Valid(b'{"silo": "silo-1", "fault": "no"}', JSON)
 
@@ -22,21 +22,21 @@ def texts(world):
         Hello: world.said["hello"].asked, Greeting: world.said["hello"].answered, Task: world.said["second"].asked,
         Answer: world.said["second"].answered,
     }  # fmt: skip
-    return {kind: Valid(parcel.body.encode(), JSON) for kind, parcel in said.items()} | {Refused: REFUSED}
+    return {kind: Valid(parcel.body.encode(), JSON) for kind, parcel in said.items()} | {Refusal: REFUSED}
 
 
 def as_text(kind, world):
     def act(data):
-        record = wire.read(kind, text(data))
-        assert wire.read(kind, record.model_dump_json()) == record
-        assert wire.statement(record)
+        record = deploy_messages.read(kind, text(data))
+        assert deploy_messages.read(kind, record.model_dump_json()) == record
+        assert deploy_messages.statement(record)
 
     return messages(kind, texts(world)[kind]), act
 
 
 TARGETS += [
     Target(f"{kind.__name__.lower()}, as text", 150, partial(as_text, kind))
-    for kind in (Hello, Greeting, Task, Answer, Refused)
+    for kind in (Hello, Greeting, Task, Answer, Refusal)
 ]
 
 
@@ -67,7 +67,9 @@ def silo(world, name, state):
 @target("hello, answered by a silo", 60)
 def hello(world):
     back = silo(world, "greeted", None)
-    return messages(Hello, texts(world)[Hello]), lambda data: back().greet(wire.read(Hello, text(data))) and None
+    return messages(
+        Hello, texts(world)[Hello]
+    ), lambda data: back().greet(deploy_messages.read(Hello, text(data))) and None
 
 
 @target("task of a round, answered by a silo", 60)
@@ -85,9 +87,9 @@ def answered(world, which, before):
     back = silo(world, f"asked-{which}", world.said[before].state)
 
     def act(data):
-        answer, uplink = back().answer(wire.read(Task, text(data)), asked.enclosed)
-        assert wire.read(Answer, answer.model_dump_json()) == answer
-        assert not uplink or wire.name(uplink) == answer.uplink
+        answer, uplink = back().answer(deploy_messages.read(Task, text(data)), asked.enclosed)
+        assert deploy_messages.read(Answer, answer.model_dump_json()) == answer
+        assert not uplink or deploy_messages.name(uplink) == answer.uplink
         return "asks for rows" if answer.missing else "taken"
 
     return messages(Task, Valid(asked.body.encode(), JSON)), act
@@ -101,9 +103,9 @@ def row(world):
 
     def act(said):
         sealed, changed = said[0] % 2, said[1:]
-        new = wire.name(changed) if sealed else name
+        new = deploy_messages.name(changed) if sealed else name
         others = {n: d for n, d in asked.enclosed.items() if n != name}
-        back().answer(wire.read(Task, asked.body.replace(name, new)), {**others, new: changed})
+        back().answer(deploy_messages.read(Task, asked.body.replace(name, new)), {**others, new: changed})
 
     return st.builds(lambda own, kept: bytes([own]) + kept, st.integers(0, 1), damaged(Valid(data))), act
 
@@ -114,17 +116,17 @@ def row(world):
 @target("uplink, unsealed", 200)
 def unseal(world):
     sent, expects = world.said["second"].answered.enclosed["uplink"], world.visits[1][0].expects
-    return inputs(Valid(sent)), lambda data: wire.unseal(data, expects, "fp32", 5) and None
+    return inputs(Valid(sent)), lambda data: deploy_messages.unseal(data, expects, "fp32", 5) and None
 
 
 @target("row, unpacked", 200)
 def unpack(world):
-    forms = [wire.Form(many=False, dtype=d, width=3) for d in ("BOOL", "F32", "F64", "I64")]
+    forms = [deploy_messages.EntryForm(many=False, dtype=d, width=3) for d in ("BOOL", "F32", "F64", "I64")]
 
     def act(data):
         for form in forms:
             try:
-                assert torch.isfinite(wire.unpack(data, form, "fp32", 5)).all()
+                assert torch.isfinite(deploy_messages.unpack(data, form, "fp32", 5)).all()
             except PomonaError as fault:
                 refused = fault
         raise refused

@@ -13,16 +13,16 @@ from messages import REFUSED, text, texts
 from targets import target
 from worlds import ROGUE
 
-from pomona.deploy import wire
+from pomona.core.errors import PomonaError
+from pomona.deploy import messages as deploy_messages
+from pomona.deploy.agreement import Federation
 from pomona.deploy.audit import Audit
-from pomona.deploy.federation import Federation
-from pomona.deploy.post import Parcel
-from pomona.deploy.server.book import Book
-from pomona.deploy.server.courier import Courier
-from pomona.deploy.silo.tasks import Silo
-from pomona.deploy.trust.signing import Signer
-from pomona.deploy.wire import Answer, Greeting, Refused, Task
-from pomona.errors import PomonaError
+from pomona.deploy.message_bus import Message
+from pomona.deploy.messages import Answer, Greeting, Refusal, Task
+from pomona.deploy.pki.signatures import Signer
+from pomona.deploy.server.flower_transport import FlowerTransport
+from pomona.deploy.server.member_registry import MemberRegistry
+from pomona.deploy.silo.client_app import Silo
 from pomona.methods.base import Rows
 
 SILO, PLACE = "silo-1", 1
@@ -78,8 +78,8 @@ class Counter:
         shutil.rmtree(folder / "run")
         run, federation = folder / "run", Federation.load(folder / "federation.toml")
         run.mkdir()
-        book, audit = Book(run, federation), Audit(run / "audit.jsonl")
-        return Courier(federation, self.run, self.method.server, book, Mailbox(answer), audit, pause=0.0)
+        book, audit = MemberRegistry(run, federation), Audit(run / "audit.jsonl")
+        return FlowerTransport(federation, self.run, self.method.server, book, Mailbox(answer), audit, pause=0.0)
 
     @property
     def run(self):
@@ -88,15 +88,15 @@ class Counter:
     def greeting(self, asked):
         """The honest one."""
         body = json.loads(self.said["hello"].answered.body) | {"nonce": json.loads(asked.body)["nonce"]}
-        return Parcel("greeting", json.dumps(body), self.key.sign("greeting", body))
+        return Message("greeting", json.dumps(body), self.key.sign("greeting", body))
 
     def signed(self, kind, record, data, enclosed=()):
         """A body with silo-1's signature on what of it can be read."""
         try:
-            signature = self.key.sign(kind, wire.statement(wire.read(record, text(data))))
+            signature = self.key.sign(kind, deploy_messages.statement(deploy_messages.read(record, text(data))))
         except PomonaError:
             signature = ""
-        return Parcel(kind, text(data), signature, dict(enclosed))
+        return Message(kind, text(data), signature, dict(enclosed))
 
     def greets(self, answer):
         """How the server meets whoever answers so."""
@@ -145,21 +145,21 @@ def greeting(world):
 @target("refusal of a hello, received by the server", 40)
 def refusal(world):
     server = Counter(world, "refusal")
-    return messages(Refused, REFUSED), lambda data: server.greets(lambda _: server.signed("refused", Refused, data))
+    return messages(Refusal, REFUSED), lambda data: server.greets(lambda _: server.signed("refused", Refusal, data))
 
 
 @target("refusal of a task, received by the server", 40)
 def refusal_of_a_task(world):
     server = Counter(world, "refusal-of-task")
-    return messages(Refused, REFUSED), lambda data: server.visit(lambda _: server.signed("refused", Refused, data))
+    return messages(Refusal, REFUSED), lambda data: server.visit(lambda _: server.signed("refused", Refusal, data))
 
 
 def honest(server):
     """The honest answer to what this server asks, and its uplink."""
     asked = []
-    server.visit(lambda parcel: asked.append(parcel) or Parcel("refused", "", ""))
+    server.visit(lambda parcel: asked.append(parcel) or Message("refused", "", ""))
     said = server.said["second"].answered
-    body = json.loads(said.body) | {"task": wire.read(Task, asked[0].body).digest}
+    body = json.loads(said.body) | {"task": deploy_messages.read(Task, asked[0].body).digest}
     return body, said.enclosed["uplink"]
 
 
@@ -182,7 +182,7 @@ def uplink(world):
     body, sent = honest(server)
 
     def act(data):
-        said = json.dumps(body | {"uplink": wire.name(data)}).encode()
+        said = json.dumps(body | {"uplink": deploy_messages.name(data)}).encode()
         return server.visit(lambda _: server.signed("answer", Answer, said, {"uplink": data}))
 
     return inputs(Valid(sent)), act
@@ -195,7 +195,7 @@ def parcel(world):
 
     def act(data):
         kind, signature, rest = (*data.split(b"|", 2), b"", b"")[:3]
-        return server.visit(lambda _: Parcel(text(kind), json.dumps(body), text(signature), {text(rest): uplink}))
+        return server.visit(lambda _: Message(text(kind), json.dumps(body), text(signature), {text(rest): uplink}))
 
     kinds = st.sampled_from(["answer", "refused", "greeting", "hello", "task", "", "x"])
     return st.builds(

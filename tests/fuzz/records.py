@@ -12,19 +12,19 @@ from targets import TARGETS, Target, command, file, target
 from worlds import PRIVATE, SMALL, SUITE
 
 import pomona
-from pomona import compare, load
-from pomona.bench import load as load_bench
-from pomona.bench.suite import read_suite
-from pomona.cli.words import config_of
-from pomona.federation.checkpoint import newest
-from pomona.federation.tensorfile import digest
+from pomona import load, results
+from pomona.cli.output import config_of
+from pomona.experiments import load as load_bench
+from pomona.experiments.suite import read_suite
 from pomona.partition.partition import Partition
+from pomona.privacy.keystore import KeyStore
 from pomona.privacy.ledger import Ledger
 from pomona.privacy.settings import Privacy
-from pomona.privacy.vault import Vault
-from pomona.report.folder import listed
-from pomona.report.numbers import runs
-from pomona.report.page import render
+from pomona.results.figures.folder import listed
+from pomona.results.report_page import render
+from pomona.results.run_numbers import runs
+from pomona.storage.checkpoint import newest
+from pomona.storage.safetensors_stream import digest
 
 # A run.
 
@@ -175,7 +175,7 @@ def of_bench(path, act, world):
 
 
 def bench_page(folder):
-    compare.write(load_bench(folder), folder / "page")
+    results.write(load_bench(folder), folder / "page")
 
 
 TARGETS += [
@@ -201,7 +201,7 @@ def ledger(world):
 def key(world):
     def act(folder):
         (folder / "dp" / "client-00" / "key").chmod(0o600)
-        Vault.open(folder / "dp", 0, Privacy(**PRIVATE))
+        KeyStore.open(folder / "dp", 0, Privacy(**PRIVATE))
 
     return file(world, world.private / "private", "noise", "dp/client-00/key", None, act)
 

@@ -10,12 +10,12 @@ from unittest.mock import patch
 
 import pomona
 from deploy.federation_in_process import Federation, settings
-from pomona.bench import run as run_bench
 from pomona.config import resolve
 from pomona.deploy import flower_apps
-from pomona.deploy.post import Parcel
-from pomona.deploy.server.courier import Courier
-from pomona.simulate import Silent
+from pomona.deploy.message_bus import Message
+from pomona.deploy.server.flower_transport import FlowerTransport
+from pomona.experiments import run as run_bench
+from pomona.simulation import NullCallback
 
 SMALL = {
     "data": {"name": "digits", "train_limit": 120, "test_limit": 60},
@@ -46,12 +46,12 @@ ROGUE = 11  # the node of silo-1
 class Said:
     """One exchange with silo-1: what it was asked and what it answered; and its state afterwards."""
 
-    asked: Parcel
-    answered: Parcel
+    asked: Message
+    answered: Message
     state: Path
 
 
-class Cut(Silent):
+class Cut(NullCallback):
     """Ends a run after its first round."""
 
     def round(self, row, evaluations):
@@ -89,13 +89,13 @@ class World:
         home.mkdir()
         made = Federation(home, settings(method="apple", rounds=2), wait=0.0, places=5)
         made.grid.faults.append(self._note)
-        visit = Courier.visit
+        visit = FlowerTransport.visit
 
         def noted(courier, *words):
             self._visits.append(words)
             return visit(courier, *words)
 
-        with patch.object(Courier, "visit", noted):
+        with patch.object(FlowerTransport, "visit", noted):
             made.run()
         return made
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
-from pomona.methods.apfl import Apfl, State
+from pomona.methods.apfl import APFL, APFLState
 from pomona.methods.fedavg import FedAvg
 from pomona.methods.separate import Separate
 from problems import Federation, Quadratics, a_round, quadratics
@@ -19,9 +19,9 @@ PASSES = {"epochs": 3, "batch_size": 1, "momentum": 0.9, "lr": 0.05, "weight_dec
 def one_client(value, v, alpha, **settings):
     """A single client with one sample, its own model at v."""
     run = Federation(
-        Apfl(alpha=alpha, **settings).method(), Quadratics(torch.tensor([[value]], dtype=torch.float64), [[0]])
+        APFL(alpha=alpha, **settings).method(), Quadratics(torch.tensor([[value]], dtype=torch.float64), [[0]])
     )
-    run.set_state(0, State(torch.tensor([[v]], dtype=torch.float64), run.state(0).alpha))
+    run.set_state(0, APFLState(torch.tensor([[v]], dtype=torch.float64), run.state(0).alpha))
     return run
 
 
@@ -56,7 +56,7 @@ def test_adaptive_steps_by_hand():
 def test_gradients_are_finite_differences_of_the_mixtures_loss():
     """With lr small enough to stay in [0, 1], what v and alpha move by is lr times the slope of F_i(alpha v + (1 - alpha) w)."""
     problem, lr, alpha = quadratics(3), 1e-3, 0.4
-    run = Federation(Apfl(alpha=alpha, adaptive=True).method(), problem)
+    run = Federation(APFL(alpha=alpha, adaptive=True).method(), problem)
     w, v = run.initial(), torch.randn(3, 5, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
     for i in range(3):
         run.set_state(i, replace(run.state(i), model=v[i : i + 1].clone()))
@@ -76,7 +76,7 @@ def test_gradients_are_finite_differences_of_the_mixtures_loss():
 
 def test_alpha_one_is_separate_training_to_the_bit():
     problem = quadratics(3, samples=4)
-    run, alone = Federation(Apfl(alpha=1.0).method(), problem), Federation(Separate().method(), problem)
+    run, alone = Federation(APFL(alpha=1.0).method(), problem), Federation(Separate().method(), problem)
     for number in (1, 2, 3):
         run.round(a_round(number, **PASSES))
         alone.round(a_round(number, **PASSES))
@@ -87,7 +87,7 @@ def test_alpha_one_is_separate_training_to_the_bit():
 
 def test_alpha_zero_is_fedavg_local_to_the_bit():
     problem = quadratics(3, samples=4)
-    run, avg = Federation(Apfl(alpha=0.0).method(), problem), Federation(FedAvg().method(), problem)
+    run, avg = Federation(APFL(alpha=0.0).method(), problem), Federation(FedAvg().method(), problem)
     for number in (1, 2, 3):
         run.round(a_round(number, **PASSES))
         avg.round(a_round(number, **PASSES))
@@ -95,7 +95,7 @@ def test_alpha_zero_is_fedavg_local_to_the_bit():
             assert torch.equal(run.model(i, "personal", "trained"), avg.model(i, "local", "trained"))
 
 
-@pytest.mark.parametrize("settings", [Apfl(), Apfl(alpha=0.9, adaptive=True)])
+@pytest.mark.parametrize("settings", [APFL(), APFL(alpha=0.9, adaptive=True)])
 def test_the_global_part_is_fedavg_to_the_bit(settings):
     problem = quadratics(3, samples=4)
     run, avg = Federation(settings.method(), problem), Federation(FedAvg().method(), problem)
@@ -124,7 +124,7 @@ def test_alpha_stays_a_share(value, v, alpha, lr):
 
 
 def test_a_fixed_alpha_stays_and_people_see_it():
-    run = Federation(Apfl(alpha=0.3).method(), quadratics(2))
+    run = Federation(APFL(alpha=0.3).method(), quadratics(2))
     run.round(a_round(epochs=3))
     assert [reply.info["alpha"].item() for reply in run.replies] == [0.3, 0.3]
     assert run.state(1).alpha.tolist() == [0.3]
@@ -137,7 +137,7 @@ def test_the_mixture_received_converges_to_each_clients_own_optimum(adaptive):
     The copy of w then still moves by lr (a_i - w), of which the trained mixture gets the share 1 - alpha.
     """
     problem = quadratics(3)
-    run = Federation(Apfl(alpha=0.5, adaptive=adaptive).method(), problem)
+    run = Federation(APFL(alpha=0.5, adaptive=adaptive).method(), problem)
     for number in range(1, 301):
         run.round(a_round(number, lr=0.5))
     w = problem.targets.mean(0)
@@ -150,7 +150,7 @@ def test_the_mixture_received_converges_to_each_clients_own_optimum(adaptive):
 
 
 def test_absent_clients_are_unchanged_and_own_models_stay_home():
-    run = Federation(Apfl(adaptive=True).method(), quadratics(3))
+    run = Federation(APFL(adaptive=True).method(), quadratics(3))
     for number in (1, 2):
         run.round(a_round(number))
     v, alpha = run.state(1).model.clone(), run.state(1).alpha.clone()

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
-from pomona.federation.round import Roster
-from pomona.methods.apple import Apple, choose, dots, limit, personal, probabilities, schedule
+from pomona.core.round import Roster
+from pomona.methods.apple import APPLE, choose, dots, limit, personal, probabilities, schedule
 from pomona.methods.fedavg import FedAvg
 from pomona.methods.separate import Separate
 from problems import Federation, a_round, quadratics
@@ -26,7 +26,7 @@ def loss(problem, w, client):
 def test_dr_gradient_is_the_finite_difference_of_the_objective():
     """With lr_dr = 1 and one full-batch step, p - p_new is the gradient of eq. 7 with respect to p; here mu = 0.7 at r = 0."""
     problem, mu = quadratics(4), 0.7
-    run = Federation(Apple(dr_lr=1.0, mu=mu, core_init="independent").method(), problem)
+    run = Federation(APPLE(dr_lr=1.0, mu=mu, core_init="independent").method(), problem)
     cores, p0 = run.server.cores.clone(), run.roster.shares
     rng = torch.Generator().manual_seed(3)
     rows = torch.randn(4, 4, generator=rng, dtype=torch.float64)  # negative weights too
@@ -54,7 +54,7 @@ def test_core_and_dr_step_by_hand():
     from problems import Quadratics
 
     problem = Quadratics(torch.tensor([[2.0], [0.0]], dtype=torch.float64), [[0], [1]])
-    run = Federation(Apple(dr_lr=0.01).method(), problem)
+    run = Federation(APPLE(dr_lr=0.01).method(), problem)
     run.server = replace(run.server, cores=torch.tensor([[1.0], [3.0]], dtype=torch.float64))
     dr = torch.tensor([[0.5, 0.25]], dtype=torch.float64)
     run.set_state(0, replace(run.state(0), core=torch.tensor([[1.0]], dtype=torch.float64), dr=dr))
@@ -67,7 +67,7 @@ def test_core_and_dr_step_by_hand():
 def test_others_cores_stay_frozen_and_the_own_one_is_current():
     """Two steps in a round: the second mixes the client's core after the first step, and the others' as downloaded."""
     problem = quadratics(3, samples=1)
-    run = Federation(Apple(dr_lr=0.0, core_init="independent").method(), problem)
+    run = Federation(APPLE(dr_lr=0.0, core_init="independent").method(), problem)
     cores, p = run.server.cores.clone(), run.roster.shares
     run.round(a_round(epochs=2, lr=0.3))
     for i in range(3):
@@ -81,7 +81,7 @@ def test_others_cores_stay_frozen_and_the_own_one_is_current():
 def test_one_step_a_round_equals_fedavg():
     """Equal sizes, p frozen at p0 = 1/N, one full-batch step: with lr N times FedAvg's, sum_j p0_j c_j is FedAvg's model."""
     problem, N = quadratics(4), 4
-    apple, fedavg = Federation(Apple(dr_lr=0.0).method(), problem), Federation(FedAvg().method(), problem)
+    apple, fedavg = Federation(APPLE(dr_lr=0.0).method(), problem), Federation(FedAvg().method(), problem)
     for number in range(1, 6):
         apple.round(a_round(number, lr=0.05 * N))
         fedavg.round(a_round(number, lr=0.05))
@@ -90,7 +90,7 @@ def test_one_step_a_round_equals_fedavg():
 
 def test_one_hot_dr_without_learning_is_separate_training_to_the_bit():
     problem = quadratics(3)
-    apple, alone = Federation(Apple(dr_lr=0.0).method(), problem), Federation(Separate().method(), problem)
+    apple, alone = Federation(APPLE(dr_lr=0.0).method(), problem), Federation(Separate().method(), problem)
     for i in range(3):
         apple.set_state(i, replace(apple.state(i), dr=torch.eye(3, dtype=torch.float64)[i : i + 1]))
     for number in range(1, 4):
@@ -103,7 +103,7 @@ def test_one_hot_dr_without_learning_is_separate_training_to_the_bit():
 
 def test_one_client_alone_is_plain_sgd():
     problem = quadratics(1)
-    apple, alone = Federation(Apple(dr_lr=0.0).method(), problem), Federation(Separate().method(), problem)
+    apple, alone = Federation(APPLE(dr_lr=0.0).method(), problem), Federation(Separate().method(), problem)
     for number in (1, 2):
         apple.round(a_round(number))
         alone.round(a_round(number))
@@ -111,13 +111,13 @@ def test_one_client_alone_is_plain_sgd():
 
 
 def test_dr_stays_at_the_prox_centre_without_a_learning_rate():
-    run = Federation(Apple(dr_lr=0.0, mu=5.0).method(), quadratics(3))
+    run = Federation(APPLE(dr_lr=0.0, mu=5.0).method(), quadratics(3))
     run.round(a_round(epochs=3))
     assert torch.equal(run.state(1).dr[0], run.roster.shares)
 
 
 def test_the_proximal_term_pulls_towards_the_sample_shares():
-    free, held = (Federation(Apple(dr_lr=0.05, mu=mu).method(), quadratics(4)) for mu in (0.0, 3.0))
+    free, held = (Federation(APPLE(dr_lr=0.05, mu=mu).method(), quadratics(4)) for mu in (0.0, 3.0))
     for run in (free, held):
         for number in range(1, 4):
             run.round(a_round(number, total=100))
@@ -129,7 +129,7 @@ def test_the_proximal_term_pulls_towards_the_sample_shares():
 @pytest.mark.parametrize("budget", [3, 7])
 def test_a_budget_of_all_others_is_no_budget(budget):
     problem = quadratics(4)
-    free, full = (Federation(Apple(budget=b).method(), problem) for b in (None, budget))
+    free, full = (Federation(APPLE(budget=b).method(), problem) for b in (None, budget))
     for number in (1, 2, 3):
         free.round(a_round(number))
         full.round(a_round(number))
@@ -151,7 +151,7 @@ def test_own_copies_and_a_shared_bank_mix_alike():
 
 def test_with_a_budget_of_one_every_other_core_is_fetched_once_in_the_first_rounds():
     N = 5
-    run = Federation(Apple(budget=1, dr_lr=0.01).method(), quadratics(N))
+    run = Federation(APPLE(budget=1, dr_lr=0.01).method(), quadratics(N))
     asked = [[] for _ in range(N)]
     for number in range(1, N):
         down = run.method.server.down(run.server, run.ids, run.roster, a_round(number))
@@ -162,7 +162,7 @@ def test_with_a_budget_of_one_every_other_core_is_fetched_once_in_the_first_roun
 
 
 def test_cores_that_were_not_fetched_keep_their_old_copy():
-    run = Federation(Apple(budget=1, core_init="independent").method(), quadratics(4))
+    run = Federation(APPLE(budget=1, core_init="independent").method(), quadratics(4))
     first = run.server.cores.clone()
     requested = int(run.server.requests[0, 0])
     run.round(a_round(1))
@@ -178,7 +178,7 @@ def test_cores_that_were_not_fetched_keep_their_old_copy():
 def test_bytes_follow_the_budget():
     from pomona.federation.loop import received_bytes
 
-    run = Federation(Apple(budget=2).method(), quadratics(5, d=7))
+    run = Federation(APPLE(budget=2).method(), quadratics(5, d=7))
     down = run.method.server.down(run.server, (1, 3), run.roster, a_round())
     assert received_bytes(down, (1, 3)) == (2 * 7 * 8,) * 2  # two float64 cores of seven numbers
 
@@ -188,7 +188,7 @@ def test_bytes_follow_the_budget():
 )
 def test_a_choice_is_others_only_without_repeats_and_of_the_right_size(N, who, budget, number, selection):
     client = who % N
-    settings = Apple(budget=budget, selection=selection)
+    settings = APPLE(budget=budget, selection=selection)
     p = torch.linspace(-1, 1, N)
     fetched = torch.arange(N) % 2 == 0
     asked = choose(settings, p, fetched, client, Roster((1,) * len(p)), 0, number).tolist()
@@ -201,7 +201,7 @@ def test_a_choice_is_others_only_without_repeats_and_of_the_right_size(N, who, b
 def test_never_downloaded_comes_first():
     fetched = torch.tensor([False, True, True, False, True, False])
     for number in range(1, 30):
-        asked = set(choose(Apple(budget=3), torch.ones(6), fetched, 0, Roster((1,) * 6), 0, number).tolist())
+        asked = set(choose(APPLE(budget=3), torch.ones(6), fetched, 0, Roster((1,) * 6), 0, number).tolist())
         assert {3, 5} <= asked
 
 
@@ -211,7 +211,7 @@ def test_known_cores_are_drawn_with_the_probabilities_of_equation_9():
     power = np.array([2.75**0, 2.75**1, 2.75**2])
     expected = power / power.sum()
     draws = np.array(
-        [int(choose(Apple(budget=1), p, fetched, 0, Roster((1,) * len(p)), seed, 12)[0]) for seed in range(4000)]
+        [int(choose(APPLE(budget=1), p, fetched, 0, Roster((1,) * len(p)), seed, 12)[0]) for seed in range(4000)]
     )
     for j, share in zip((1, 2, 3), expected, strict=True):
         assert abs((draws == j).mean() - share) < 4 * math.sqrt(share * (1 - share) / 4000)
@@ -226,7 +226,7 @@ def test_probabilities_sum_to_one_and_never_overflow(p, r):
 
 @pytest.mark.parametrize("kind", ["cosine", "exponential"])
 def test_the_scheduler_falls_from_one_to_zero(kind):
-    settings = Apple(schedule=kind, schedule_share=0.3)
+    settings = APPLE(schedule=kind, schedule_share=0.3)
     values = [schedule(settings, a_round(number, total=100)) for number in range(1, 101)]
     assert values[0] == 1
     assert values[30:] == [0.0] * 70
@@ -238,7 +238,7 @@ def test_the_scheduler_falls_from_one_to_zero(kind):
 
 
 def test_a_scheduler_of_no_rounds_is_zero():
-    assert schedule(Apple(schedule_share=0.0), a_round(1)) == 0
+    assert schedule(APPLE(schedule_share=0.0), a_round(1)) == 0
 
 
 def test_momentum_and_decay_reach_both_rates():
@@ -246,7 +246,7 @@ def test_momentum_and_decay_reach_both_rates():
     from problems import Quadratics
 
     problem = Quadratics(torch.tensor([[2.0], [0.0]], dtype=torch.float64), [[0], [1]])
-    run = Federation(Apple(dr_lr=0.1).method(), problem)
+    run = Federation(APPLE(dr_lr=0.1).method(), problem)
     c0, p0 = run.initial()[0].item(), 0.5
     run.round(a_round(3, epochs=2, momentum=0.5, lr=0.2 * 0.81, decay=0.81))
     c, p, vc, vp = c0, [p0, p0], 0.0, [0.0, 0.0]
@@ -259,6 +259,6 @@ def test_momentum_and_decay_reach_both_rates():
 
 
 def test_the_dr_row_never_goes_up():
-    run = Federation(Apple().method(), quadratics(3))
+    run = Federation(APPLE().method(), quadratics(3))
     run.round(a_round())
     assert {name for reply in run.replies for name in reply.uplink} == {"core", "request"}

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from pomona.federation.round import Roster
+from pomona.core.round import Roster
 from pomona.methods.base import weighted_mean
 from pomona.methods.fedavg import FedAvg, FedAvgFT, FedAvgLocal
 from pomona.methods.fedprox import FedProx, FedProxFT

@@ -4,7 +4,7 @@ import pytest
 
 import pomona
 from pomona.methods import METHODS
-from pomona.simulate import Silent
+from pomona.simulation import NullCallback
 from problems import a_round, tiny
 
 
@@ -28,7 +28,7 @@ def test_a_step_that_forgets_is_warned_of(name, settings, lr, said):
 def test_a_run_says_it():
     said = []
 
-    class Notes(Silent):
+    class Notes(NullCallback):
         def note(self, text):
             said.append(text)
 

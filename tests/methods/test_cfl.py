@@ -13,7 +13,7 @@ import pomona
 from pomona.config import resolve
 from pomona.methods.cfl import CFL, bipartition
 from pomona.methods.fedavg import FedAvg
-from pomona.simulate import Silent
+from pomona.simulation import NullCallback
 from problems import Federation, Quadratics, a_round, quadratics, tiny
 
 
@@ -125,7 +125,7 @@ def test_defaults_find_the_groups_of_a_network(seed):
 def test_a_run_without_a_split_says_so():
     said = []
 
-    class Notes(Silent):
+    class Notes(NullCallback):
         def note(self, text):
             said.append(text)
 

@@ -11,12 +11,12 @@ import torch
 from torch.testing import assert_close
 
 import pomona
-from pomona.federation.clients import Visit
-from pomona.federation.tree import flatten, joined
+from pomona.core.state import flatten, joined
+from pomona.federation.client_runtime import ClientRequest
 from pomona.methods import METHODS
 from pomona.methods.base import Rows
-from pomona.objective.cohort import Cohort
-from pomona.objective.resident import Resident
+from pomona.objective.device_dataset import DeviceDataset
+from pomona.objective.local_training import LocalTraining
 from problems import Federation, Quadratics, a_round, quadratics, tiny
 
 VARIANTS = [
@@ -98,7 +98,7 @@ def test_a_downlink_keeps_its_form(name, settings):
 def test_a_round_that_is_not_committed_changes_nothing_and_comes_out_the_same_again(name, settings):
     run = Federation(method(name, settings), quadratics(3, samples=4))
     run.round(passes(name, 1))
-    visit = Visit(passes(name, 2), run.roster, run.ids, True, WATCHED)
+    visit = ClientRequest(passes(name, 2), run.roster, run.ids, True, WATCHED)
     down = run.method.server.down(run.server, run.ids, run.roster, visit.round)
     before = states(run)
     first, second = run.clients.visit(visit, down), run.clients.visit(visit, down)
@@ -114,7 +114,7 @@ def test_a_visit_that_only_looks_changes_nothing(name, settings):
     run = Federation(method(name, settings), quadratics(2, samples=4))
     run.round(passes(name, 1))
     before = states(run)
-    visit = Visit(passes(name, 2), run.roster, run.ids, False, frozenset({"received"}))
+    visit = ClientRequest(passes(name, 2), run.roster, run.ids, False, frozenset({"received"}))
     replies = run.clients.visit(visit, run.method.server.down(run.server, run.ids, run.roster, visit.round))
     run.clients.commit(run.ids)
     assert same(states(run), before)
@@ -155,8 +155,8 @@ def test_rows_of_one_call_train_as_they_do_alone(name, settings):
     down = run.method.server.down(run.server, ids, run.roster, round_)
     received = {k: r.bank[r.index] if r.index.dim() == 1 else Rows(r.bank, r.index) for k, r in down.items()}
     stacked = joined([run.state(i) for i in ids])
-    cohort = Cohort(problem, ids, run.roster, round_)
-    _, uplink, info = run.method.client.train(stacked, received, cohort, round_)
+    training = LocalTraining(problem, ids, run.roster, round_)
+    _, uplink, info = run.method.client.train(stacked, received, training, round_)
     run.round(round_)
     for row, i in enumerate(ids):
         for k, value in run.replies[i].uplink.items():
@@ -172,7 +172,7 @@ def test_the_order_of_clients_does_not_matter(name, settings):
     run.round(passes(name, 1))
     visits = {}
     for ids in ((0, 1, 2), (2, 0, 1)):
-        visit = Visit(passes(name, 2), run.roster, ids)
+        visit = ClientRequest(passes(name, 2), run.roster, ids)
         replies = run.clients.visit(visit, run.method.server.down(run.server, ids, run.roster, visit.round))
         visits[ids] = {r.client: r for r in replies}
     one, two = visits.values()
@@ -194,7 +194,7 @@ def test_the_loss_falls_towards_the_known_optimum(name, settings):
     centre = torch.full((1, 5), 3.0, dtype=torch.float64)
     problem = quadratics(3, samples=4)
     problem.targets.mul_(0.2).add_(centre)
-    problem.data = Resident(problem.targets, problem.targets, None, None, problem.data.rows, "regression")
+    problem.data = DeviceDataset(problem.targets, problem.targets, None, None, problem.data.rows, "regression")
     run = Federation(method(name, settings), problem)
     losses = []
     for number in range(1, 31):
@@ -240,13 +240,13 @@ def test_the_card_says_how_many_gradients_a_round_takes(monkeypatch, name, setti
     Only ALA's stage may end early, and only Per-FedAvg judges after a single step.
     """
     made = Counter()
-    gradient = Cohort.gradient
+    gradient = LocalTraining.gradient
 
-    def counted(cohort, W, batch, *args, **more):
+    def counted(training, W, batch, *args, **more):
         made[batch.purpose] += 1
-        return gradient(cohort, W, batch, *args, **more)
+        return gradient(training, W, batch, *args, **more)
 
-    monkeypatch.setattr(Cohort, "gradient", counted)
+    monkeypatch.setattr(LocalTraining, "gradient", counted)
     of, batches, epochs = method(name, settings), 2, 3
     run = Federation(of, quadratics(1, samples=10))
     for number in (1, 2):  # ALA begins in the second

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from pomona.methods.customised import FedAvgC, FedProxC
 from pomona.methods.fedavg import FedAvg
+from pomona.methods.fedavg_c import FedAvgC, FedProxC
 from pomona.methods.fedprox import FedProx
 from problems import Federation, Quadratics, a_round, quadratics
 

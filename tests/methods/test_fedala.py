@@ -7,10 +7,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pomona.errors import ConfigError
+from pomona.core.errors import ConfigError
 from pomona.methods import fedavg
 from pomona.methods.base import Method, averaging
-from pomona.methods.fedala import Ala, FedAla, adaptive, by_layer, converged, mixed
+from pomona.methods.fedala import ALA, FedALA, adaptive, by_layer, converged, mixed
 from pomona.methods.fedavg import FedAvg
 from pomona.methods.separate import Separate
 from problems import Federation, Quadratics, a_round, quadratics
@@ -29,7 +29,7 @@ def info(run, client, name):
 def test_weight_gradient_is_the_finite_difference_of_the_loss_at_the_mixture():
     """One full-batch epoch with eta = .01 far from the bounds: (W - W_new) / .01 is dF(w_i + (w - w_i) W) / dW."""
     problem = quadratics(2, d=4)
-    run = Federation(FedAla(layers=2, sample_share=1.0, weight_lr=0.01).method(), problem)
+    run = Federation(FedALA(layers=2, sample_share=1.0, weight_lr=0.01).method(), problem)
     w = run.server.clone()
     last = w + torch.tensor([[0.5, -1.0, 2.0, 0.3]], dtype=torch.float64)
     W = torch.full((1, 4), 0.5, dtype=torch.float64)
@@ -49,7 +49,7 @@ def test_weight_gradient_is_the_finite_difference_of_the_loss_at_the_mixture():
 
 def test_without_a_weight_rate_it_is_fedavg_to_the_bit():
     problem = quadratics(3, samples=5)
-    ala, avg = Federation(FedAla(weight_lr=0.0, layers=2).method(), problem), Federation(FedAvg().method(), problem)
+    ala, avg = Federation(FedALA(weight_lr=0.0, layers=2).method(), problem), Federation(FedAvg().method(), problem)
     for number in range(1, 5):
         ala.round(a_round(number, **PASSES))
         avg.round(a_round(number, **PASSES))
@@ -59,7 +59,7 @@ def test_without_a_weight_rate_it_is_fedavg_to_the_bit():
 
 def test_weights_of_zero_on_all_layers_are_separate_training_to_the_bit():
     problem = quadratics(3, samples=5)
-    ala, alone = Federation(FedAla(weight_lr=0.0, layers=2).method(), problem), Federation(Separate().method(), problem)
+    ala, alone = Federation(FedALA(weight_lr=0.0, layers=2).method(), problem), Federation(Separate().method(), problem)
     for i in range(3):
         state_with(ala, i, weights=torch.zeros_like(ala.state(i).weights))
     for number in range(1, 5):
@@ -71,7 +71,7 @@ def test_weights_of_zero_on_all_layers_are_separate_training_to_the_bit():
 @settings(max_examples=20, deadline=None)
 @given(st.floats(0, 1e4), st.integers(0, 2), st.integers(0, 5))
 def test_weights_stay_between_zero_and_one(rate, layers, seed):
-    run = Federation(FedAla(weight_lr=rate, layers=layers).method(), quadratics(3, seed=seed))
+    run = Federation(FedALA(weight_lr=rate, layers=layers).method(), quadratics(3, seed=seed))
     for number in (1, 2, 3):
         run.round(a_round(number))
     for i in range(3):
@@ -81,7 +81,7 @@ def test_weights_stay_between_zero_and_one(rate, layers, seed):
 
 def test_a_received_model_equal_to_the_own_one_leaves_the_weights_alone():
     """One client: what it receives is what it sent."""
-    run = Federation(FedAla().method(), quadratics(1))
+    run = Federation(FedALA().method(), quadratics(1))
     for number in (1, 2, 3):
         run.round(a_round(number))
         assert info(run, 0, "ala_epochs") == 0
@@ -90,7 +90,7 @@ def test_a_received_model_equal_to_the_own_one_leaves_the_weights_alone():
 
 
 def test_the_stages_none_then_until_converged_then_one_epoch():
-    run = Federation(FedAla(weight_lr=0.5).method(), quadratics(3))
+    run = Federation(FedALA(weight_lr=0.5).method(), quadratics(3))
     epochs = []
     for number in range(1, 5):
         run.round(a_round(number))
@@ -106,7 +106,7 @@ def test_the_losses_of_weight_learning_are_on_record_epoch_by_epoch():
     F(t) = (t - 1)^2 / 2, w_i = 0, w = 4, W = 1 at first: t = 4 W, W <- clip(W - .05 (t - 1) * 4, 0, 1).
     """
     problem = Quadratics(torch.tensor([[1.0], [0.0]], dtype=torch.float64), [[0], [1]])
-    run = Federation(FedAla(sample_share=1.0, weight_lr=0.05, stage_epochs=15).method(), problem)
+    run = Federation(FedALA(sample_share=1.0, weight_lr=0.05, stage_epochs=15).method(), problem)
     run.server = torch.tensor([4.0], dtype=torch.float64)
     state_with(run, 0, last=torch.zeros(1, 1, dtype=torch.float64))
     run.round(a_round(1, lr=0.0))
@@ -124,14 +124,14 @@ def test_the_losses_of_weight_learning_are_on_record_epoch_by_epoch():
 
 
 def test_the_stage_is_capped():
-    run = Federation(FedAla(stage_epochs=4).method(), quadratics(3))
+    run = Federation(FedALA(stage_epochs=4).method(), quadratics(3))
     for number in (1, 2):
         run.round(a_round(number))
     assert all(info(run, i, "ala_epochs") == 4 for i in range(3))
 
 
 def test_without_adaptation_the_initial_weights_are_reused():
-    run = Federation(FedAla(adapt=False, weight_lr=0.5).method(), quadratics(3))
+    run = Federation(FedALA(adapt=False, weight_lr=0.5).method(), quadratics(3))
     for number in (1, 2):
         run.round(a_round(number))
     kept = [run.state(i).weights.clone() for i in range(3)]
@@ -142,7 +142,7 @@ def test_without_adaptation_the_initial_weights_are_reused():
 
 def test_before_its_start_round_it_is_fedavg():
     problem = quadratics(3)
-    late, avg = Federation(FedAla(start_round=3).method(), problem), Federation(FedAvg().method(), problem)
+    late, avg = Federation(FedALA(start_round=3).method(), problem), Federation(FedAvg().method(), problem)
     for number in (1, 2):
         late.round(a_round(number))
         avg.round(a_round(number))
@@ -152,7 +152,7 @@ def test_before_its_start_round_it_is_fedavg():
 
 
 def test_a_late_client_begins_at_its_first_visit():
-    run = Federation(FedAla().method(), quadratics(3))
+    run = Federation(FedALA().method(), quadratics(3))
     run.round(a_round(1), ids=(0, 1))
     run.round(a_round(2), ids=(0, 2))
     assert run.replies[1].client == 2
@@ -160,7 +160,7 @@ def test_a_late_client_begins_at_its_first_visit():
 
 
 def test_absent_clients_rest():
-    run = Federation(FedAla().method(), quadratics(3))
+    run = Federation(FedALA().method(), quadratics(3))
     for number in (1, 2):
         run.round(a_round(number))
     before = {name: t.clone() for name, t in vars(run.state(1)).items() if isinstance(t, torch.Tensor)}
@@ -170,7 +170,7 @@ def test_absent_clients_rest():
 
 def test_lower_layers_are_the_received_ones_and_learning_lowers_the_loss():
     problem = quadratics(4, samples=3)
-    run = Federation(FedAla(layers=1, weight_lr=0.5, sample_share=1.0).method(), problem)
+    run = Federation(FedALA(layers=1, weight_lr=0.5, sample_share=1.0).method(), problem)
     run.round(a_round(1, lr=0.5))
     w = run.server.clone()
     run.round(a_round(2, lr=0.5))
@@ -186,7 +186,7 @@ def test_lower_layers_are_the_received_ones_and_learning_lowers_the_loss():
 def test_learned_weights_reach_the_best_mixture():
     """One number: F(t) = (t - a)^2 / 2 on t = w_i + (w - w_i) W is lowest at W = (a - w_i) / (w - w_i), here 1/4."""
     problem = Quadratics(torch.tensor([[1.0], [0.0]], dtype=torch.float64), [[0], [1]])
-    run = Federation(FedAla(sample_share=1.0, weight_lr=0.05, stage_epochs=300).method(), problem)
+    run = Federation(FedALA(sample_share=1.0, weight_lr=0.05, stage_epochs=300).method(), problem)
     run.server = torch.tensor([4.0], dtype=torch.float64)
     state_with(run, 0, last=torch.zeros(1, 1, dtype=torch.float64))
     run.round(a_round(1))
@@ -198,8 +198,8 @@ def test_learned_weights_reach_the_best_mixture():
 def test_the_proximal_centre_stays_the_received_model():
     """w_i = 2, w = 6, W = 1/4: start 3. F(v) = (v - 1)^2 / 2, mu = 2, lr .1: v <- 3 - .1 ((3 - 1) + 2 (3 - 6)) = 3.4."""
     problem = Quadratics(torch.tensor([[1.0], [0.0]], dtype=torch.float64), [[0], [1]])
-    half = adaptive(fedavg.client(mu=2.0), Ala(weight_lr=0.0))
-    run = Federation(Method(averaging(), half, FedAla().method().card), problem)
+    half = adaptive(fedavg.client(mu=2.0), ALA(weight_lr=0.0))
+    run = Federation(Method(averaging(), half, FedALA().method().card), problem)
     run.server = torch.tensor([6.0], dtype=torch.float64)
     full = {"last": 2.0, "weights": 0.25}
     state_with(run, 0, **{k: torch.full((1, 1), v, dtype=torch.float64) for k, v in full.items()})
@@ -218,7 +218,7 @@ def test_the_weights_learn_on_their_share_of_the_samples():
             return super().gradient(W, indices, criterion)
 
     plain = quadratics(2, samples=10)
-    run = Federation(FedAla(sample_share=0.4, stage_epochs=3).method(), Watched(plain.targets, plain.rows))
+    run = Federation(FedALA(sample_share=0.4, stage_epochs=3).method(), Watched(plain.targets, plain.rows))
     run.round(a_round(1))
     seen.clear()
     run.round(a_round(2), ids=(1,))
@@ -230,7 +230,7 @@ def test_the_weights_learn_on_their_share_of_the_samples():
 
 
 def test_only_the_model_goes_up():
-    run = Federation(FedAla().method(), quadratics(3))
+    run = Federation(FedALA().method(), quadratics(3))
     for number in (1, 2):
         run.round(a_round(number))
     assert {name for reply in run.replies for name in reply.uplink} == {"model"}
@@ -263,4 +263,4 @@ def test_mean_weights_by_layer():
 
 def test_more_layers_than_there_are_is_refused():
     with pytest.raises(ConfigError, match=r"method\.layers"):
-        Federation(FedAla(layers=3).method(), quadratics(2)).round(a_round())
+        Federation(FedALA(layers=3).method(), quadratics(2)).round(a_round())

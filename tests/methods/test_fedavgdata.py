@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 import pomona
 from pomona.config import resolve
-from pomona.methods.fedavgdata import FedAvgData, balanced
+from pomona.core.rng import stream
+from pomona.methods.fedavg_data import FedAvgData, balanced
 from pomona.partition.partition import ClientRows, Partition
-from pomona.rng import stream
 from pomona.scenario import Scenario
 from problems import tiny
 

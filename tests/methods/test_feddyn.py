@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from pomona.methods.fedavg import FedAvg
-from pomona.methods.feddyn import Cloud, FedDyn, State
+from pomona.methods.feddyn import Cloud, FedDyn, FedDynState
 from pomona.methods.fedprox import FedProx
 from problems import Federation, Quadratics, a_round, quadratics
 
@@ -81,7 +81,7 @@ def test_with_frozen_linear_terms_a_small_alpha_is_fedavg():
         assert_close(mean, avg.server)
         run.server = Cloud(mean, torch.zeros_like(run.server.linear))
         for i in run.ids:
-            run.set_state(i, State(torch.zeros(1, 5, dtype=torch.float64)))
+            run.set_state(i, FedDynState(torch.zeros(1, 5, dtype=torch.float64)))
 
 
 def test_without_linear_terms_clients_train_as_in_fedprox():

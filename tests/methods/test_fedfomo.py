@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
-from pomona.federation.clients import Visit
+from pomona.federation.client_runtime import ClientRequest
 from pomona.federation.loop import received_bytes
-from pomona.methods.fedfomo import FedFomo, State, choose, limit, normalised
-from pomona.methods.fedfomoma import FedFomoMA
+from pomona.methods.fedfomo import FedFomo, FedFomoState, choose, limit, normalised
+from pomona.methods.fedfomo_ma import FedFomoMA
 from pomona.methods.separate import Separate
-from pomona.objective.cohort import Cohort
+from pomona.objective.local_training import LocalTraining
 from problems import Federation, Quadratics, a_round, quadratics
 
 KINDS = [FedFomo, FedFomoMA]
@@ -33,7 +33,9 @@ def rigged(settings, problem, models, previous):
     run.server = replace(run.server, models=models, uploaded=torch.ones(N, dtype=torch.bool), requests=requests)
     for i in range(N):
         old = run.state(i)
-        run.set_state(i, State(models[i : i + 1].clone(), previous[i : i + 1, : old.previous.shape[1]], old.affinity))
+        run.set_state(
+            i, FedFomoState(models[i : i + 1].clone(), previous[i : i + 1, : old.previous.shape[1]], old.affinity)
+        )
     return run
 
 
@@ -116,9 +118,9 @@ def test_rows_together_are_rows_alone(kind):
     down, ids = run.method.server.down(run.server, (0, 1, 3), run.roster, a_round(3)), (0, 1, 3)
     received = {k: rows.bank[rows.index] if rows.index.dim() == 1 else rows for k, rows in down.items()}
     states = [run.state(i) for i in ids]
-    joint = State(*(torch.cat([getattr(s, f) for s in states]) for f in ("current", "previous", "affinity")))
-    cohort = Cohort(run.problem, ids, run.roster, a_round(3))
-    state, uplink, info = run.method.client.train(joint, received, cohort, a_round(3))
+    joint = FedFomoState(*(torch.cat([getattr(s, f) for s in states]) for f in ("current", "previous", "affinity")))
+    training = LocalTraining(run.problem, ids, run.roster, a_round(3))
+    state, uplink, info = run.method.client.train(joint, received, training, a_round(3))
     run.round(a_round(3), ids)
     for k, reply in enumerate(run.replies):
         assert_close({n: t[k] for n, t in uplink.items()}, reply.uplink)
@@ -212,7 +214,7 @@ def test_looking_does_not_change_affinities(kind):
     for number in (1, 2):
         run.round(a_round(number))
     before = [run.state(i).affinity.clone() for i in run.ids]
-    visit = Visit(a_round(3), run.roster, run.ids, False, frozenset({"received"}), True)
+    visit = ClientRequest(a_round(3), run.roster, run.ids, False, frozenset({"received"}), True)
     run.clients.visit(visit, run.method.server.down(run.server, run.ids, run.roster, visit.round))
     run.clients.commit(run.ids)
     assert all(torch.equal(run.state(i).affinity, b) for i, b in zip(run.ids, before, strict=True))

@@ -9,8 +9,8 @@ from torch import nn
 from torch.testing import assert_close
 
 from pomona.methods.fedavg import FedAvg, FedAvgLocal
-from pomona.methods.fedphp import FedPHP, State, Teacher, client, discrepancy, softened
-from pomona.objective.cohort import Cohort
+from pomona.methods.fedphp import FedPHP, FedPHPState, Teacher, client, discrepancy, softened
+from pomona.objective.local_training import LocalTraining
 from pomona.scenario import Scenario
 from problems import Federation, Quadratics, a_round, quadratics, tiny
 
@@ -126,9 +126,9 @@ def test_the_transfer_pulls_training_towards_the_teacher(transfer, lr):
     w, h = scenario.initial().unsqueeze(0), scenario.initial(7).unsqueeze(0)
     round_ = a_round(2, lr=lr, epochs=10, batch_size=32)
     half = client(FedPHP(transfer=transfer, transfer_weight=1.0))
-    state = State(h, torch.tensor([True]))
-    cohort = Cohort(objective, (0,), None, round_)
-    _, uplink, _ = half.train(state, {"model": w}, cohort, round_)
+    state = FedPHPState(h, torch.tensor([True]))
+    training = LocalTraining(objective, (0,), None, round_)
+    _, uplink, _ = half.train(state, {"model": w}, training, round_)
     index = objective.data.rows["train"][0]
     gaps = []
     for row in (w[0], uplink["model"][0]):
@@ -168,11 +168,11 @@ def test_soft_answers_by_kind_of_targets():
 
 def test_a_visit_that_only_looks_asks_no_teacher():
     run = Federation(FedPHP().method(), quadratics(2))
-    cohort = Cohort(run.problem, (0,), run.roster, a_round(), trains=False)
+    training = LocalTraining(run.problem, (0,), run.roster, a_round(), trains=False)
     received = {"model": run.server.unsqueeze(0)}
     state = run.state(0)
-    assert isinstance(replace(state), State)
-    _, uplink, _ = run.method.client.train(state, received, cohort, a_round())
+    assert isinstance(replace(state), FedPHPState)
+    _, uplink, _ = run.method.client.train(state, received, training, a_round())
     assert torch.equal(uplink["model"][0], run.server)
 
 

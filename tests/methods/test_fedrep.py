@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
-from pomona.errors import ConfigError
+from pomona.core.errors import ConfigError
 from pomona.federation.loop import received_bytes
 from pomona.methods.fedavg import FedAvg
 from pomona.methods.fedrep import FedRep, insert, upper, without

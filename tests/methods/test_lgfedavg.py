@@ -5,7 +5,7 @@ import torch
 
 from pomona.federation.loop import received_bytes
 from pomona.methods.fedavg import FedAvg
-from pomona.methods.lgfedavg import LGFedAvg
+from pomona.methods.lg_fedavg import LGFedAvg
 from pomona.methods.separate import Separate
 from problems import Federation, Quadratics, a_round, quadratics
 

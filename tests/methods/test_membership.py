@@ -5,14 +5,14 @@ import torch
 from test_conformance import every_method, method, passes, same, states, uneven
 from torch.testing import assert_close
 
-from pomona.federation.clients import Visit, stack
-from pomona.methods.apple import Apple
+from pomona.federation.client_runtime import ClientRequest, stack
+from pomona.methods.apple import APPLE
 from pomona.methods.cfl import CFL
 from pomona.methods.fedamp import FedAMP
 from pomona.methods.feddyn import FedDyn
 from pomona.methods.fedfomo import FedFomo
-from pomona.methods.mocha import Mocha
-from pomona.methods.scaffold import Scaffold
+from pomona.methods.mocha import MOCHA
+from pomona.methods.scaffold import SCAFFOLD
 from problems import Federation, Quadratics, a_round
 
 
@@ -70,7 +70,7 @@ def adapted(run, client, rounds):
     run.clients.begin((client,), roster, row)
     for number in range(rounds):
         round_ = passes("scaffold", 10 + number)
-        visit = Visit(round_, roster, (client,), True, frozenset({"received", "trained"}), True, adapts=True)
+        visit = ClientRequest(round_, roster, (client,), True, frozenset({"received", "trained"}), True, adapts=True)
         (reply,) = run.clients.visit(visit, server.down(state, (client,), roster, round_))
         run.clients.commit((client,))
         if server.separable:
@@ -105,7 +105,7 @@ def test_a_separable_server_touches_nothing_but_who_sent(name, settings):
 
 
 def test_apple_a_newcomer_starts_from_the_mean_core_and_counts_nothing_at_first():
-    run = Federation(Apple(dr_lr=0.01, mu=0.5).method(), uneven(1, 2, 3, 6), members=(0, 1, 2))
+    run = Federation(APPLE(dr_lr=0.01, mu=0.5).method(), uneven(1, 2, 3, 6), members=(0, 1, 2))
     assert run.state(1).dr.tolist() == [pytest.approx([1 / 6, 2 / 6, 3 / 6, 0])]
     for number in (1, 2):
         run.round(a_round(number))
@@ -120,7 +120,7 @@ def test_apple_a_newcomer_starts_from_the_mean_core_and_counts_nothing_at_first(
 
 
 def test_apple_a_leaver_goes_out_of_every_mixture_and_copy():
-    run = Federation(Apple(dr_lr=0.01, budget=2).method(), uneven(2, 2, 2, 2))
+    run = Federation(APPLE(dr_lr=0.01, budget=2).method(), uneven(2, 2, 2, 2))
     for number in (1, 2, 3):
         run.round(a_round(number))
     run.only(0, 1, 2)
@@ -135,7 +135,7 @@ def test_apple_a_leaver_goes_out_of_every_mixture_and_copy():
 
 def test_apple_an_unseen_client_learns_its_relationships_alone():
     """Its core stays the mean it was given; one step of its row is p0 - dr_lr G C' by hand."""
-    run = Federation(Apple(dr_lr=0.01).method(), uneven(2, 2, 4), members=(0, 1))
+    run = Federation(APPLE(dr_lr=0.01).method(), uneven(2, 2, 4), members=(0, 1))
     run.round(a_round(1))
     core = (run.server.cores[0] + run.server.cores[1]) / 2
     served, _ = adapted(run, 2, 1)
@@ -143,10 +143,10 @@ def test_apple_an_unseen_client_learns_its_relationships_alone():
     p0 = torch.tensor([0.25, 0.25, 0.5], dtype=torch.float64)
     p = p0.clone()
     problem, velocity = run.problem, torch.zeros(3, dtype=torch.float64)
-    from pomona.objective.cohort import Cohort
+    from pomona.objective.local_training import LocalTraining
 
-    cohort = Cohort(problem, (2,), run.everybody, passes("scaffold", 10))
-    for (batch,) in cohort.steps(3):
+    training = LocalTraining(problem, (2,), run.everybody, passes("scaffold", 10))
+    for (batch,) in training.steps(3):
         g = p @ cores - problem.targets[batch.indices[0]].mean(0)
         velocity = 0.0 * velocity + cores @ g
         p = p - 0.01 * velocity
@@ -178,7 +178,7 @@ def test_fedfomo_forgets_a_leaver():
 
 
 @pytest.mark.parametrize(
-    ("settings", "client_rows", "server_rows"), [(Scaffold(), "control", "controls"), (FedDyn(), "linear", "linear")]
+    ("settings", "client_rows", "server_rows"), [(SCAFFOLD(), "control", "controls"), (FedDyn(), "linear", "linear")]
 )
 def test_corrections_average_over_those_who_are_there(settings, client_rows, server_rows):
     """c (or h) is the mean of the members' own terms: a leaver takes its own along, a newcomer brings zero."""
@@ -194,7 +194,7 @@ def test_corrections_average_over_those_who_are_there(settings, client_rows, ser
 
 def test_mocha_counts_members():
     """With M = I - 11'/N of the members alone: three heads of 1, 2 and 6 pull the first by 2 penalty (1 - 3)."""
-    run = Federation(Mocha(penalty=0.1).method(), uneven(1, 1, 1, 1), members=(0, 1, 2))
+    run = Federation(MOCHA(penalty=0.1).method(), uneven(1, 1, 1, 1), members=(0, 1, 2))
     for i, head in enumerate((1.0, 2.0, 6.0)):
         state = run.state(i).clone()
         state[0, -1] = head

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from pomona.methods.mocha import Mocha, coupling
+from pomona.methods.mocha import MOCHA, coupling
 from pomona.methods.separate import Separate
 from problems import Federation, a_round, quadratics
 
@@ -27,7 +27,7 @@ def penalty(H, kind):
 def test_the_pull_is_the_finite_difference_of_the_penalty(kind):
     """One step of lr 1 against separate training's: the difference is the gradient of penalty tr(H M H^T) at the start."""
     problem, N, d = quadratics(3, d=4), 3, 4
-    runs = [Federation(m.method(), problem) for m in (Mocha(penalty=0.7, omega=kind), Separate())]
+    runs = [Federation(m.method(), problem) for m in (MOCHA(penalty=0.7, omega=kind), Separate())]
     own = torch.randn(N, d, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
     for run in runs:
         for i in range(N):
@@ -48,7 +48,7 @@ def test_the_pull_is_the_finite_difference_of_the_penalty(kind):
 @pytest.mark.parametrize("kind", ["centring", "published"])
 @pytest.mark.parametrize("N", [1, 2, 5])
 def test_the_coupling_is_the_matrix(kind, N):
-    M, (own, other) = omega(kind, N), coupling(Mocha(omega=kind), N)
+    M, (own, other) = omega(kind, N), coupling(MOCHA(omega=kind), N)
     assert_close(M.diagonal(), torch.full((N,), own, dtype=torch.float64))
     off = M[~torch.eye(N, dtype=torch.bool)]
     assert_close(off, torch.full_like(off, other))
@@ -57,7 +57,7 @@ def test_the_coupling_is_the_matrix(kind, N):
 def test_it_converges_to_the_known_optimum():
     """Heads: (h_i - a_i) + 2 p (h_i - mean h) = 0 sums to mean h = mean a, so h_i = (a_i + 2 p mean a) / (1 + 2 p)."""
     problem, p = quadratics(4, samples=1), 0.6
-    run = Federation(Mocha(penalty=p).method(), problem)
+    run = Federation(MOCHA(penalty=p).method(), problem)
     for number in range(1, 41):
         run.round(a_round(number, epochs=20, lr=0.2))
     a = problem.targets
@@ -71,7 +71,7 @@ def test_it_converges_to_the_known_optimum():
 def test_the_published_omega_pulls_the_sum_to_zero():
     """(h_i - a_i) + 2 p (h_i + c S) = 0 with S = sum h: S (1 + 2 p + 2 p c N) = sum a."""
     problem, p, N = quadratics(3, samples=1), 0.4, 3
-    run = Federation(Mocha(penalty=p, omega="published").method(), problem)
+    run = Federation(MOCHA(penalty=p, omega="published").method(), problem)
     for number in range(1, 201):
         run.round(a_round(number, epochs=5, lr=0.1))
     c = (1 - 1 / N) ** 2
@@ -80,8 +80,8 @@ def test_the_published_omega_pulls_the_sum_to_zero():
 
 def test_without_a_penalty_it_is_separate_training_to_the_bit():
     problem = quadratics(3, samples=4)
-    mocha, alone = Federation(Mocha(penalty=0.0).method(), problem), Federation(Separate().method(), problem)
-    coupled = Federation(Mocha().method(), problem)
+    mocha, alone = Federation(MOCHA(penalty=0.0).method(), problem), Federation(Separate().method(), problem)
+    coupled = Federation(MOCHA().method(), problem)
     for number in (1, 2):
         for run in (mocha, alone, coupled):
             run.round(a_round(number, epochs=2, batch_size=1, momentum=0.9, lr=0.05))
@@ -94,7 +94,7 @@ def test_equal_heads_cost_nothing_when_centred():
     """The first step from the common model, and any step of a lone client, is separate training's."""
     for N in (1, 3):
         problem = quadratics(N)
-        mocha, alone = Federation(Mocha(penalty=2.0).method(), problem), Federation(Separate().method(), problem)
+        mocha, alone = Federation(MOCHA(penalty=2.0).method(), problem), Federation(Separate().method(), problem)
         for run in (mocha, alone):
             run.round(a_round(lr=0.1, epochs=3 if N == 1 else 1))
         for i in range(N):
@@ -102,7 +102,7 @@ def test_equal_heads_cost_nothing_when_centred():
 
 
 def test_only_heads_travel():
-    run = Federation(Mocha().method(), quadratics(4, d=6))
+    run = Federation(MOCHA().method(), quadratics(4, d=6))
     down = run.method.server.down(run.server, (1, 3), run.roster, a_round())
     assert down["heads"].bank.shape == (4, 1)
     assert down["heads"].index.tolist() == [[0, 2, 3], [0, 1, 2]]
@@ -112,7 +112,7 @@ def test_only_heads_travel():
 
 
 def test_absent_clients_keep_their_model_and_their_last_head():
-    run = Federation(Mocha().method(), quadratics(3))
+    run = Federation(MOCHA().method(), quadratics(3))
     run.round(a_round(1))
     head, model = run.server[1].clone(), run.state(1).clone()
     run.round(a_round(2), ids=(0, 2))

@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
-from pomona.errors import ConfigError
+from pomona.core.errors import ConfigError
+from pomona.core.rng import stream
 from pomona.methods.fedavg import FedAvg
 from pomona.methods.partialfed import PartialFed, gate_slope, halves, layer_of
 from pomona.methods.separate import Separate
 from pomona.objective.batches import Batch
-from pomona.rng import stream
 from problems import Federation, Quadratics, a_round, quadratics
 
 PASSES = {"epochs": 2, "batch_size": 2, "momentum": 0.9, "lr": 0.05}

@@ -5,9 +5,9 @@ import torch
 from torch.testing import assert_close
 
 from pomona.methods.fedavg import FedAvg
-from pomona.methods.perfedavg import PerFedAvg, curvature
+from pomona.methods.per_fedavg import PerFedAvg, curvature
 from pomona.objective.batches import Batch
-from pomona.objective.cohort import Cohort
+from pomona.objective.local_training import LocalTraining
 from problems import Federation, Quadratics, a_round, quadratics
 
 PASSES = {"epochs": 2, "batch_size": 2, "momentum": 0.9, "lr": 0.05}
@@ -79,7 +79,7 @@ def test_it_converges_to_the_optimum_of_its_objective(order):
 def test_curvature_is_the_hessian_times_a_vector():
     """Quadratics have Hessian 1: the product is z itself, and 0 for z = 0."""
     problem = quadratics(2, samples=3)
-    cohort = Cohort(problem, (0, 1), None, a_round())
+    training = LocalTraining(problem, (0, 1), None, a_round())
     batch = Batch([torch.tensor([0, 1]), torch.tensor([3])], "curvature", 0)
     z = torch.tensor([[1.0, -2.0, 30.0, 0.0, 0.5], [0.0] * 5], dtype=torch.float64)
-    assert_close(curvature(cohort, problem.targets[:2].clone(), z, batch), z)
+    assert_close(curvature(training, problem.targets[:2].clone(), z, batch), z)

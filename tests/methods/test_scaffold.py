@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
-from pomona.errors import ConfigError
+from pomona.core.errors import ConfigError
 from pomona.methods.fedavg import FedAvg
-from pomona.methods.scaffold import Scaffold
+from pomona.methods.scaffold import SCAFFOLD
 from pomona.methods.separate import Separate
 from problems import Federation, Quadratics, a_round, quadratics
 
@@ -30,7 +30,7 @@ def uneven(*copies):
 
 def test_two_rounds_by_hand():
     """Samples 0 and twice 1, batch size 1, lr .1, server_lr .5: one and two steps a round, in plain numbers."""
-    run = Federation(Scaffold(server_lr=0.5).method(), uneven(1, 2))
+    run = Federation(SCAFFOLD(server_lr=0.5).method(), uneven(1, 2))
     w, c, own = run.initial().item(), 0.0, [0.0, 0.0]
     for number in (1, 2):
         run.round(a_round(number, batch_size=1))
@@ -51,14 +51,14 @@ def test_two_rounds_by_hand():
 def test_the_first_round_is_fedavg_with_equal_weights():
     """All control variates are 0 then; equal sizes make FedAvg's weights uniform."""
     problem = quadratics(3, samples=4)
-    run, avg = Federation(Scaffold().method(), problem), Federation(FedAvg().method(), problem)
+    run, avg = Federation(SCAFFOLD().method(), problem), Federation(FedAvg().method(), problem)
     run.round(a_round(**PASSES))
     avg.round(a_round(**PASSES))
     assert_close(run.server.model, avg.server)
 
 
 def test_the_mean_is_uniform_over_clients_of_any_size():
-    run = Federation(Scaffold().method(), uneven(1, 3))
+    run = Federation(SCAFFOLD().method(), uneven(1, 3))
     w = run.initial()
     run.round(a_round(lr=0.2))
     assert_close(run.server.model, w - 0.2 * (w - 0.5))
@@ -66,7 +66,7 @@ def test_the_mean_is_uniform_over_clients_of_any_size():
 
 @given(cohorts=st.lists(st.sets(st.integers(0, 3), min_size=1), min_size=1, max_size=4), server_lr=st.floats(0.1, 2))
 def test_the_clients_variates_average_to_the_servers_whoever_takes_part(cohorts, server_lr):
-    run = Federation(Scaffold(server_lr=server_lr).method(), quadratics(4, samples=3))
+    run = Federation(SCAFFOLD(server_lr=server_lr).method(), quadratics(4, samples=3))
     for number, ids in enumerate(cohorts, 1):
         run.round(a_round(number, **PASSES), ids=tuple(sorted(ids)))
         assert_close(controls(run).mean(0), run.server.controls.mean(0))
@@ -75,7 +75,7 @@ def test_the_clients_variates_average_to_the_servers_whoever_takes_part(cohorts,
 def test_one_client_alone_is_plain_sgd():
     """c = c_i to the bit, so the correction is exactly zero; the model differs by rounding: w + (y - w)."""
     problem = quadratics(1, samples=6)
-    run, alone = Federation(Scaffold().method(), problem), Federation(Separate().method(), problem)
+    run, alone = Federation(SCAFFOLD().method(), problem), Federation(Separate().method(), problem)
     for number in (1, 2, 3):
         run.round(a_round(number, **PASSES))
         alone.round(a_round(number, **PASSES))
@@ -87,7 +87,7 @@ def test_one_client_alone_is_plain_sgd():
 def test_after_one_full_batch_step_the_variate_is_the_gradient(lr, weight_decay):
     """y = w - lr (grad F_i(w) + decay w): what option II reads off is the gradient of the decayed loss, for any lr."""
     problem = quadratics(2)
-    run = Federation(Scaffold().method(), problem)
+    run = Federation(SCAFFOLD().method(), problem)
     w = run.initial()
     run.round(a_round(lr=lr, weight_decay=weight_decay))
     for i in range(2):
@@ -98,7 +98,7 @@ def test_after_one_full_batch_step_the_variate_is_the_gradient(lr, weight_decay)
 def test_unequal_numbers_of_steps_do_not_bias_the_optimum():
     """Samples 0, 1, 2 on 1, 4 and 2 samples: mean F_i has its optimum at 1. FedAvg's own steps pull it away."""
     problem = uneven(1, 4, 2)
-    run, avg = Federation(Scaffold().method(), problem), Federation(FedAvg().method(), problem)
+    run, avg = Federation(SCAFFOLD().method(), problem), Federation(FedAvg().method(), problem)
     for number in range(1, 301):
         run.round(a_round(number, batch_size=1))
         avg.round(a_round(number, batch_size=1))
@@ -109,13 +109,13 @@ def test_unequal_numbers_of_steps_do_not_bias_the_optimum():
 
 
 def test_momentum_is_refused():
-    run = Federation(Scaffold().method(), quadratics(2))
+    run = Federation(SCAFFOLD().method(), quadratics(2))
     with pytest.raises(ConfigError, match=r"momentum = 0\.9: .* set momentum=0"):
         run.round(a_round(momentum=0.9))
 
 
 def test_absent_clients_are_unchanged():
-    run = Federation(Scaffold().method(), quadratics(3))
+    run = Federation(SCAFFOLD().method(), quadratics(3))
     run.round(a_round(1))
     before = controls(run).clone()
     run.round(a_round(2), ids=(0, 2))
@@ -124,7 +124,7 @@ def test_absent_clients_are_unchanged():
 
 
 def test_a_client_without_a_step_keeps_its_variate():
-    run = Federation(Scaffold().method(), quadratics(2))
+    run = Federation(SCAFFOLD().method(), quadratics(2))
     run.round(a_round(1))
     before, w = controls(run).clone(), run.server.model
     run.round(a_round(2, epochs=0))
@@ -133,7 +133,7 @@ def test_a_client_without_a_step_keeps_its_variate():
 
 
 def test_only_changes_go_up():
-    run = Federation(Scaffold().method(), quadratics(2))
+    run = Federation(SCAFFOLD().method(), quadratics(2))
     run.round(a_round(1))
     before, w = controls(run).clone(), run.server.model
     run.round(a_round(2))

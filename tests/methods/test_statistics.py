@@ -9,12 +9,12 @@ from torch import nn
 from torch.testing import assert_close
 
 import pomona
-from pomona.federation.clients import Clients, Visit, stack
+from pomona.core.round import Roster
+from pomona.federation.batchnorm_statistics import WithStatistics, accompanied
+from pomona.federation.client_runtime import ClientRequest, ClientRuntime, stack
 from pomona.federation.loop import round_of
-from pomona.federation.round import Roster
-from pomona.federation.statistics import Accompanied, accompanied
 from pomona.methods import METHODS
-from pomona.objective.cohort import STATISTICS
+from pomona.objective.local_training import STATISTICS
 from pomona.scenario import Scenario
 from problems import tiny
 
@@ -46,12 +46,12 @@ def rounds(name, settings, **over):
     config, method, ids = scenario.config, scenario.config.method.method(), (0, 1, 2)
     roster = Roster(tuple(len(c.train) for c in scenario.partition.clients))
     server = accompanied(method.server, scenario.initial)
-    clients = Clients(method.client, scenario.objective(), scenario.initial, ((0,), (1,), (2,)), 0)
+    clients = ClientRuntime(method.client, scenario.objective(), scenario.initial, ((0,), (1,), (2,)), 0)
     state = server.start(scenario.initial, roster, 0)
     clients.begin(ids, roster, None)
     for number in range(1, ROUNDS + 1):
         round_ = round_of(config, number)
-        visit = Visit(round_, roster, ids, True, frozenset({"received", "trained"}), True)
+        visit = ClientRequest(round_, roster, ids, True, frozenset({"received", "trained"}), True)
         replies = clients.visit(visit, server.down(state, ids, roster, round_))
         state = server.aggregate(state, stack(replies, lambda r: r.uplink), ids, roster, round_)
         clients.commit(ids)
@@ -73,7 +73,7 @@ def test_statistics_follow_the_data_alone_and_are_only_averaged(name, settings):
             continue
         measured = [reply.uplink[STATISTICS] for reply in replies]
         assert all(torch.equal(own, other.uplink[STATISTICS]) for own, other in zip(measured, fair, strict=True))
-        assert isinstance(state, Accompanied)
+        assert isinstance(state, WithStatistics)
         shares = (roster.shares / roster.shares.sum()).float()
         assert_close(state.statistics, shares @ torch.stack(measured))
 

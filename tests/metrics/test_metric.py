@@ -6,11 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn import metrics as sk
 
-from pomona.errors import ConfigError
-from pomona.metrics.choice import choose
-from pomona.metrics.gain import Gain, paired_gain, verdict
+from pomona.core.errors import ConfigError
+from pomona.core.rng import stream
+from pomona.metrics.default_metric import choose
 from pomona.metrics.metric import METRICS, array, compute, measured, natural
-from pomona.rng import stream
+from pomona.record.paired_gain import Gain, paired_gain, verdict
 
 
 def drawn(kind, n, seed=0, width=3):

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from scipy.stats import norm
 from sklearn import metrics
 
-from pomona.errors import DataError, DivergedError
+from pomona.core.errors import DataError, DivergedError
+from pomona.core.rng import stream
+from pomona.metrics.auroc import auroc
 from pomona.metrics.bootstrap import intervals, stratified
 from pomona.metrics.classification import evaluate, weighted
-from pomona.metrics.ranking import auroc
-from pomona.rng import stream
 
 
 def case(seed, n, classes, present=None, digits=2):

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn import metrics
 
-from pomona.errors import DivergedError
+from pomona.core.errors import DivergedError
+from pomona.core.rng import stream
 from pomona.metrics.regression import evaluate_multilabel, evaluate_regression
-from pomona.rng import stream
 
 
 @given(st.integers(0, 99), st.integers(2, 30), st.integers(1, 3))

@@ -8,7 +8,7 @@ import torch
 from pydantic import ValidationError
 from torch import nn
 
-from pomona.errors import ConfigError
+from pomona.core.errors import ConfigError
 from pomona.models import ModelSettings, build, criterion, layers
 
 HERE = __name__

@@ -9,10 +9,10 @@ from torch import nn
 from torch.testing import assert_close
 
 from pomona.models import ModelSettings, build
-from pomona.models.space import ParameterSpace
-from pomona.objective.chain import Chain
+from pomona.models.parameter_space import ParameterSpace
+from pomona.objective.device_dataset import DeviceDataset
 from pomona.objective.loop import LoopObjective
-from pomona.objective.resident import Resident
+from pomona.objective.sequential_backward import Chain
 
 DRAW = torch.Generator().manual_seed(5)
 
@@ -128,7 +128,7 @@ def test_what_is_no_plain_chain_is_left_to_autograd(module):
 
 def objective(module, x, precision="fp32"):
     rows = [torch.arange(len(x))]
-    data = Resident(x, torch.arange(len(x)) % 3, torch.zeros(1), torch.ones(1), {"train": rows}, "classes")
+    data = DeviceDataset(x, torch.arange(len(x)) % 3, torch.zeros(1), torch.ones(1), {"train": rows}, "classes")
     loss = lambda outputs, y: nn.functional.cross_entropy(outputs, y, reduction="none")  # noqa: E731
     return LoopObjective(module, ParameterSpace(module), data, loss, precision)
 
@@ -184,7 +184,7 @@ def test_gathered_inputs_are_normalised_in_float32(kind):
     draw = np.random.Generator(np.random.Philox(2))
     values = draw.integers(0, 256, (9, 5, 4, 3)).astype(kind)
     shift, scale = torch.tensor([10.0, 20.0, 30.5]), torch.tensor([2.0, 3.0, 4.0])
-    data = Resident(torch.from_numpy(values), torch.arange(9), shift, scale, {}, "classes")
+    data = DeviceDataset(torch.from_numpy(values), torch.arange(9), shift, scale, {}, "classes")
     x, y = data.gather(torch.tensor([7, 0, 7]))
     wanted = (values[[7, 0, 7]].astype(np.float32) - shift.numpy()) / scale.numpy()
     assert x.dtype == torch.float32

@@ -11,17 +11,17 @@ from torch import nn
 from torch.testing import assert_close
 
 import pomona
+from pomona.core.errors import ConfigError
+from pomona.core.rng import stream
 from pomona.data.dataset import Dataset
-from pomona.errors import ConfigError
 from pomona.models.losses import cross_entropy
-from pomona.models.space import ParameterSpace
+from pomona.models.parameter_space import ParameterSpace
+from pomona.objective.device_dataset import DeviceDataset
 from pomona.objective.loop import LoopObjective
 from pomona.objective.private import PrivateObjective
-from pomona.objective.resident import Resident
 from pomona.objective.stacked import StackedObjective
 from pomona.partition.partition import ClientRows, Partition
 from pomona.privacy.settings import Privacy
-from pomona.rng import stream
 from problems import tiny
 
 SIDE, CLASSES, SAMPLES = 8, 3, 6
@@ -78,7 +78,7 @@ def resident():
         "noise", "image", x, draw.integers(0, CLASSES, SAMPLES), tuple("abc"), SAMPLES, (127.5,), (127.5,)
     )
     rows = ClientRows(np.arange(SAMPLES), np.arange(0), np.arange(2))
-    return Resident.of(dataset, Partition((rows,), {}), "classes")
+    return DeviceDataset.of(dataset, Partition((rows,), {}), "classes")
 
 
 @pytest.mark.parametrize("name", list(NETWORKS))

@@ -8,14 +8,14 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.testing import assert_close
 
+from pomona.core.rng import stream
 from pomona.data.dataset import Dataset
 from pomona.models import ModelSettings, build, criterion
-from pomona.models.space import ParameterSpace
+from pomona.models.parameter_space import ParameterSpace
 from pomona.objective.batches import in_step, shuffled
+from pomona.objective.device_dataset import DeviceDataset
 from pomona.objective.loop import LoopObjective
-from pomona.objective.resident import Resident
 from pomona.partition.partition import ClientRows, Partition
-from pomona.rng import stream
 
 IMAGES = np.random.Generator(np.random.Philox(1)).integers(0, 256, (40, 16, 16, 1), dtype=np.uint8)
 LABELS = np.arange(40) % 5
@@ -33,7 +33,7 @@ def problem(model="small", buffers="local", precision="fp32"):
     )
     module = build(ModelSettings(name=model), (1, 16, 16), 5, seed=3)
     space = ParameterSpace(module, buffers)
-    data = Resident.of(dataset, Partition(clients, {}), "classes")
+    data = DeviceDataset.of(dataset, Partition(clients, {}), "classes")
     return LoopObjective(module, space, data, criterion(ModelSettings(), "classes"), precision), space
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pomona
-from pomona.errors import ConfigError
+from pomona.core.errors import ConfigError
 from pomona.objective.range_test import ROUNDS, STEPS, RangeTest, Steps, range_test
 from problems import Quadratics, quadratics
 

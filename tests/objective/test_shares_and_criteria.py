@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.testing import assert_close
 
-from pomona.models.space import ParameterSpace
+from pomona.core.rng import stream
+from pomona.models.parameter_space import ParameterSpace
 from pomona.objective.batches import drawn
-from pomona.objective.cohort import Cohort
+from pomona.objective.local_training import LocalTraining
 from pomona.objective.loop import LoopObjective
-from pomona.rng import stream
 from pomona.scenario import Scenario
 from problems import a_round, quadratics, tiny
 
@@ -38,15 +38,15 @@ def test_the_whole_share_draws_nothing():
 
 def test_passes_over_a_share_keep_to_one_part_and_see_it_once_an_epoch():
     problem = quadratics(3, samples=10)
-    cohort = Cohort(problem, (0, 1, 2), None, a_round(batch_size=4))
-    steps = [[i.tolist() for i in batch.indices] for (batch,) in cohort.steps(2, purpose="ala", share=0.5)]
+    training = LocalTraining(problem, (0, 1, 2), None, a_round(batch_size=4))
+    steps = [[i.tolist() for i in batch.indices] for (batch,) in training.steps(2, purpose="ala", share=0.5)]
     assert [len(indices[0]) for indices in steps] == [4, 1, 4, 1]
     for k in range(3):
         first, second = (sorted(steps[t][k] + steps[t + 1][k]) for t in (0, 2))
         assert first == second
         assert len(set(first)) == 5
         assert set(first) <= set(problem.rows[k])
-    again = [[i.tolist() for i in batch.indices] for (batch,) in cohort.steps(2, purpose="ala", share=0.5)]
+    again = [[i.tolist() for i in batch.indices] for (batch,) in training.steps(2, purpose="ala", share=0.5)]
     assert again == steps
 
 

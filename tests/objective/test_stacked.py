@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.testing import assert_close
 
-from pomona.federation.round import Roster
+from pomona.core.round import Roster
 from pomona.methods import METHODS
 from pomona.models import ModelSettings, build, criterion
-from pomona.models.space import ParameterSpace
+from pomona.models.parameter_space import ParameterSpace
 from pomona.objective import stacked
-from pomona.objective.cohort import Cohort
+from pomona.objective.device_dataset import DeviceDataset
+from pomona.objective.local_training import LocalTraining
 from pomona.objective.loop import LoopObjective
-from pomona.objective.resident import Resident
 from pomona.objective.stacked import StackedObjective, padded
 from pomona.scenario import Scenario
 from problems import a_round, tiny
@@ -25,7 +25,7 @@ SAMPLES, CLASSES, TOKENS = 40, 5, 30
 RAGGED = (7, 7, 4, 10, 5)
 
 
-class Double(Resident):
+class Double(DeviceDataset):
     """Inputs in double precision: only the losses are then rounded to single."""
 
     def gather(self, index):
@@ -97,7 +97,7 @@ def test_backpropagation_stops_where_the_loops_does():
 
 @pytest.mark.parametrize("name", ["mlp", "cnn"])
 def test_gradients_are_the_loops_in_single_precision(name):
-    same(*engines(network(name), resident(16, Resident), dtype=torch.float32), batches(), atol=2e-6, rtol=1e-4)
+    same(*engines(network(name), resident(16, DeviceDataset), dtype=torch.float32), batches(), atol=2e-6, rtol=1e-4)
 
 
 def test_gradients_of_texts_are_the_loops_and_padding_tokens_stay():
@@ -172,7 +172,7 @@ def test_any_cohort_in_any_memory(lengths, memory):
 def test_memory_bounds_the_rows_of_a_chunk(monkeypatch):
     """Logistic regression keeps its inputs, its log-probabilities and the targets; the backward pass counts as much."""
     a_sample = 4 * 256 + 4 * CLASSES + 8
-    module, data = network("logistic"), resident(16, Resident)
+    module, data = network("logistic"), resident(16, DeviceDataset)
     _, whole, W = engines(module, data, dtype=torch.float32)
     expected = whole.gradient(W, batches())
     for rows, chunks in ((1, [1, 1, 1, 1, 1]), (2, [2, 2, 1]), (3, [3, 2]), (5, [5])):
@@ -222,8 +222,8 @@ def test_evaluation_is_the_loops():
 
 
 def test_bf16_is_close_and_leaves_rows_in_float32():
-    _, stack, W = engines(network("mlp"), resident(16, Resident), dtype=torch.float32, precision="bf16")
-    exact, _, _ = engines(network("mlp"), resident(16, Resident), dtype=torch.float32)
+    _, stack, W = engines(network("mlp"), resident(16, DeviceDataset), dtype=torch.float32, precision="bf16")
+    exact, _, _ = engines(network("mlp"), resident(16, DeviceDataset), dtype=torch.float32)
     (losses, G), (others, H) = exact.gradient(W, batches()), stack.gradient(W, batches())
     assert H.dtype == torch.float32
     assert not torch.equal(H, G)
@@ -263,9 +263,9 @@ def test_a_round_of_many_clients_in_one_call_is_close_on_both_engines(name, sett
         state = method.client.start(scenario.initial, roster, ids, 0)
         down = method.server.down(server, ids, roster, round_)
         received = {k: r if r.index.dim() == 2 else r.bank[r.index] for k, r in down.items()}
-        cohort = Cohort(objective, ids, roster, round_)
-        _, uplink, info = method.client.train(state, received, cohort, round_)
-        return uplink | info | {"loss": torch.tensor(cohort.training_losses())}
+        training = LocalTraining(objective, ids, roster, round_)
+        _, uplink, info = method.client.train(state, received, training, round_)
+        return uplink | info | {"loss": torch.tensor(training.training_losses())}
 
     one, other = trained(loop, longest_first), trained(stack, longest_first)
     alone = [trained(loop, (i,)) for i in longest_first]

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pomona.partition.deal import deal, sample
-from pomona.rng import stream
+from pomona.core.rng import stream
+from pomona.partition.allocate import deal, sample
 
 labels_of = st.lists(st.integers(0, 4), max_size=80).map(lambda values: np.array(values, dtype=np.int64))
 seeds = st.integers(0, 2**32)

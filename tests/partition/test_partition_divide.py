@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from partition_data import divided, images, sizes, table
 from pydantic import TypeAdapter, ValidationError
 
+from pomona.core.errors import ConfigError, DataError
 from pomona.data.dataset import Owners
 from pomona.data.settings import DataSettings
-from pomona.errors import ConfigError, DataError
 from pomona.partition import RECIPES, Dirichlet, Groups, Iid, Natural, PartitionSettings, Pathological, divide
 from pomona.partition.divergence import label_counts
 from pomona.partition.groups import Group
-from pomona.partition.turns import apply_turns
+from pomona.partition.rotation import apply_turns
 
 
 def test_pooled_rows_are_split_anew_and_stratified():

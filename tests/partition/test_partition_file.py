@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from partition_data import divided, images, table
 
+from pomona.core.errors import ConfigError, DataError
 from pomona.data.settings import DataSettings
-from pomona.errors import ConfigError, DataError
 from pomona.partition import FromFile, Iid, Latent, divide
 from pomona.partition.partition import Partition
 

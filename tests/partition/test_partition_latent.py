@@ -3,12 +3,12 @@ import pytest
 import torch
 from partition_data import NO_VALIDATION, divided, sizes, table
 
+from pomona.core.errors import ConfigError, DataError
 from pomona.data.dataset import Dataset
 from pomona.data.settings import DataSettings
-from pomona.errors import ConfigError, DataError
 from pomona.partition import Latent, divide
 from pomona.partition.embedding import network
-from pomona.partition.pools import open_task
+from pomona.partition.holdout import open_task
 
 
 def blobs():

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from partition_data import NO_VALIDATION, divided, table
 
+from pomona.core.errors import DataError
 from pomona.data.dataset import Owners
-from pomona.errors import DataError
 from pomona.partition import Iid, Natural, divide
 from pomona.partition.remarks import remarks
 

@@ -5,11 +5,11 @@ import json
 import torch
 from safetensors.torch import save_file
 
-from pomona.personal import modelfile
-from pomona.personal.about import About
+from pomona.record import model_file
+from pomona.record.model_metadata import ModelMetadata
 
 WEIGHTS = {"fc1.weight": torch.tensor([[1.0, 2.0], [3.0, 4.0]]), "fc1.bias": torch.tensor([0.5, -0.5])}
-ABOUT = About(
+ABOUT = ModelMetadata(
     client="A", model="personal, trained", network={"name": "logistic"}, kind="table", input_shape=(2,), outputs=2,
     vocabulary=0, words=(), targets="classes", classes=("no", "yes"), labels=(), columns=("age", "dose"),
     others=("site", "sick"), shift=(1.0, 1.0), scale=(2.0, 2.0),
@@ -24,11 +24,11 @@ def tree(**changes):
 
 def craft(path, said, tensors=WEIGHTS):
     """A file that says this, with the hash of just that."""
-    save_file(tensors, path, {"pomona": json.dumps({**said, "sha256": modelfile.seal(said, tensors)})})
+    save_file(tensors, path, {"pomona": json.dumps({**said, "sha256": model_file.seal(said, tensors)})})
     return path
 
 
 def good(path, **changes):
     """A file as a run would write it: 2 features, 2 classes."""
-    modelfile.write(path, WEIGHTS, ABOUT.model_copy(update=changes))
+    model_file.write(path, WEIGHTS, ABOUT.model_copy(update=changes))
     return path

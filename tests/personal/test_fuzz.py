@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from pomona.errors import DataError, StorageError
+from pomona.core.errors import DataError, StorageError
 from pomona.models import ModelSettings, build
 from pomona.personal import PersonalModel
 from pomona.personal.inputs import read

@@ -10,9 +10,9 @@ from crafted import craft, good, tree
 from PIL import Image
 
 from pomona.cli import main
+from pomona.core.errors import DataError
 from pomona.data import DataSettings
 from pomona.data import read as read_data
-from pomona.errors import DataError
 from pomona.models import ModelSettings, build
 from pomona.personal import PersonalModel
 from pomona.personal.inputs import read

@@ -11,9 +11,10 @@ from crafted import ABOUT, WEIGHTS, craft, good, tree
 from safetensors.torch import load_file, save_file
 
 from pomona.cli import main
-from pomona.errors import StorageError
+from pomona.core.errors import StorageError
 from pomona.models import MODELS, ModelSettings, build, outline
-from pomona.personal import PersonalModel, modelfile
+from pomona.personal import PersonalModel
+from pomona.record import model_file
 
 ROW = np.array([[3.0, 5.0]], np.float32)
 
@@ -53,7 +54,7 @@ def test_other_programs_read_the_tensors_and_the_metadata(tmp_path):
     with safe_open(path, "pt") as file:
         told = json.loads(file.metadata()["pomona"])
     assert (told["format"], told["shift"], told["columns"]) == ("pomona-model-2", [1.0, 1.0], ["age", "dose"])
-    assert told["sha256"] == modelfile.seal(told, WEIGHTS)
+    assert told["sha256"] == model_file.seal(told, WEIGHTS)
 
 
 @pytest.fixture
@@ -94,7 +95,7 @@ def test_export_runs_no_code_unless_told_to(evil, capsys, monkeypatch):
 
     (evil / "models").mkdir()
     (evil / "evil.safetensors").rename(evil / "models/client-00.safetensors")
-    monkeypatch.setattr("pomona.reading.load", lambda run: Told)
+    monkeypatch.setattr("pomona.record.reading.load", lambda run: Told)
     words = ("export", ".", "--client", "A", "--to", "safetensors")
     assert command(*words) == 6
     assert "--own-code" in capsys.readouterr().err
@@ -185,7 +186,7 @@ LIES = {
 @pytest.mark.parametrize("lie", LIES)
 def test_whatever_a_well_sealed_file_says_is_held_against_its_bytes_first(tmp_path, monkeypatch, lie):
     """No tensor is read, and none made, before everything fits: there is nothing that could be large or slow."""
-    monkeypatch.setattr(modelfile, "fill", lambda *_: pytest.fail("tensors were read"))
+    monkeypatch.setattr(model_file, "fill", lambda *_: pytest.fail("tensors were read"))
     monkeypatch.setattr(torch.nn.Module, "to_empty", lambda *_, **__: pytest.fail("memory was taken"))
     changes, said = LIES[lie]
     line = refused(craft(tmp_path / "m", tree(**changes)))
@@ -243,7 +244,7 @@ def test_weights_that_are_not_finite_are_refused(tmp_path):
 
 
 def test_an_answer_that_is_not_finite_is_no_answer(tmp_path):
-    from pomona.errors import DataError
+    from pomona.core.errors import DataError
 
     huge = {**WEIGHTS, "fc1.weight": torch.full((2, 2), 3e38)}
     with pytest.raises(DataError, match="not finite"):

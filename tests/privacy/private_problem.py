@@ -7,19 +7,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pomona.core.rng import stream
+from pomona.core.round import Roster, Round
 from pomona.data.dataset import Dataset
-from pomona.federation.clients import Clients, Visit, stack
-from pomona.federation.round import Roster, Round
+from pomona.federation.client_runtime import ClientRequest, ClientRuntime, stack
 from pomona.methods.base import Initial, Method
 from pomona.models import ModelSettings, build, criterion
-from pomona.models.space import ParameterSpace
+from pomona.models.parameter_space import ParameterSpace
 from pomona.objective.batches import Pass
+from pomona.objective.device_dataset import DeviceDataset
 from pomona.objective.loop import LoopObjective
 from pomona.objective.private import PrivateObjective
-from pomona.objective.resident import Resident
 from pomona.partition.partition import ClientRows, Partition
 from pomona.privacy.settings import Privacy
-from pomona.rng import stream
 from problems import a_round
 
 FEATURES, CLASSES = 6, 3
@@ -61,23 +61,23 @@ def problem(folder: Path, settings: Privacy, sizes=(12, 9), data_seed=1, model="
     choice = ModelSettings(name=model, hidden=(4,))
     module = build(choice, (FEATURES,), CLASSES, seed=3)
     space = ParameterSpace(module)
-    data = Resident.of(dataset, Partition(clients, {}), "classes")
+    data = DeviceDataset.of(dataset, Partition(clients, {}), "classes")
     inner = LoopObjective(module, space, data, criterion(choice, "classes"))
     apart = build(choice, (FEATURES,), CLASSES, seed=3)
     objective = PrivateObjective(inner, apart, space, settings, folder, chunk)
     return Problem(objective, inner, space, apart, space.pack(module), tuple(sizes))
 
 
-def rounds(method: Method, p: Problem, count: int, **over: float) -> tuple[Clients, object, list]:
+def rounds(method: Method, p: Problem, count: int, **over: float) -> tuple[ClientRuntime, object, list]:
     """Train a method for some rounds: the clients, the server's state, and every reply in order."""
     roster, ids = Roster(p.sizes), tuple(range(len(p.sizes)))
     initial = Initial(lambda _: p.row.clone(), p.space.layers)
-    clients = Clients(method.client, p.objective, initial, tuple((i,) for i in ids), 0)
+    clients = ClientRuntime(method.client, p.objective, initial, tuple((i,) for i in ids), 0)
     server, replies = method.server.start(initial, roster, 0), []
     clients.begin(ids, roster, None)
     for number in range(1, count + 1):
         at: Round = a_round(number, **{"batch_size": 4, "epochs": 2, "total": count, **over})
-        visit = Visit(at, roster, ids, True, frozenset({"received", "trained"}))
+        visit = ClientRequest(at, roster, ids, True, frozenset({"received", "trained"}))
         got = clients.visit(visit, method.server.down(server, ids, roster, at))
         server = method.server.aggregate(server, stack(got, lambda r: r.uplink), ids, roster, at)
         clients.commit(ids)

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from private_problem import privacy, problem, rounds
 
-from pomona.errors import ConfigError, PrivacyError
+from pomona.core.errors import ConfigError, PrivacyError
 from pomona.methods import METHODS
 from pomona.privacy.accounting import Budget, Event, combined, epsilon
-from pomona.privacy.plan import Gradients, projected, projected_epsilon
+from pomona.privacy.projection import Gradients, projected, projected_epsilon
 
 
 def test_goldens_of_independent_accountants():

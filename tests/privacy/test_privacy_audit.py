@@ -8,11 +8,11 @@ import torch
 from private_problem import privacy
 from scipy import stats
 
+from pomona.core.rng import stream
 from pomona.privacy.accounting import Event, epsilon
+from pomona.privacy.keystore import KeyStore
 from pomona.privacy.ledger import Draw
 from pomona.privacy.mechanism import gaussian, poisson
-from pomona.privacy.vault import Vault
-from pomona.rng import stream
 
 DELTA, RUNS = 1e-5, 100_000
 
@@ -49,7 +49,7 @@ def test_an_attacker_gets_less_than_the_accountant_says(q):
 @pytest.mark.slow
 def test_the_released_sums_are_those_of_the_claim(tmp_path):
     """Through the vault: 2,000 runs of one release of 50 numbers, a canary of full norm in the first of each pair."""
-    vault, C = Vault.open(tmp_path, 0, privacy()), 0.7
+    vault, C = KeyStore.open(tmp_path, 0, privacy()), 0.7
     zero = torch.zeros(50).double()
     canary = zero.clone()
     canary[0] = C

@@ -7,10 +7,10 @@ import pytest
 from private_problem import privacy
 from pydantic import ValidationError
 
-from pomona.errors import ConfigError
+from pomona.core.errors import ConfigError
 from pomona.methods import METHODS
-from pomona.privacy.coverage import OWN, RELEASES, REMEDIES, check, uncovered
-from pomona.privacy.plan import projected_epsilon
+from pomona.privacy.projection import projected_epsilon
+from pomona.privacy.releases import OWN, RELEASES, REMEDIES, check, uncovered
 from pomona.privacy.settings import Privacy
 
 BUDGET = {"epsilon_budget": 8.0}

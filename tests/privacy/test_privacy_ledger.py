@@ -14,15 +14,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from private_problem import privacy, problem, rounds
 
-from pomona.errors import ConfigError, LockedError, PrivacyError, StorageError
+from pomona.core.errors import ConfigError, LockedError, PrivacyError, StorageError
 from pomona.methods import METHODS
 from pomona.privacy.accounting import Event
-from pomona.privacy.ledger import Draw, Entry, Head, Ledger, Position
-from pomona.privacy.vault import Vault, require_sole
+from pomona.privacy.keystore import KeyStore, require_sole
+from pomona.privacy.ledger import Draw, Head, Ledger, LedgerEntry, Position
 
 
 def entry(step=0, release="a", sigma=1.0, round_=1):
-    return Entry(Draw(round_, "training", step, 20, 5), sigma, release)
+    return LedgerEntry(Draw(round_, "training", step, 20, 5), sigma, release)
 
 
 def ledger(folder, *entries):
@@ -110,7 +110,7 @@ def test_a_checkpoint_notices_a_ledger_that_was_rolled_back_or_replaced(tmp_path
     for position in (middle, end):
         with pytest.raises(PrivacyError, match="rolled back or replaced"):
             other.require(position)
-    fresh = Vault.open(tmp_path / "fresh", 0, privacy())
+    fresh = KeyStore.open(tmp_path / "fresh", 0, privacy())
     with pytest.raises(PrivacyError, match="0 entries"):
         fresh.ledger.require(Position(*json.loads(json.dumps(end))))
 
@@ -132,7 +132,7 @@ def test_a_torn_last_line_is_a_release_that_was_never_made(tmp_path):
 
 
 def test_a_full_disk_stops_the_release_and_leaves_the_ledger_whole(tmp_path, monkeypatch):
-    vault = Vault.open(tmp_path, 0, privacy())
+    vault = KeyStore.open(tmp_path, 0, privacy())
     file = tmp_path / "client-00" / "ledger.jsonl"
     before = file.read_bytes()
 
@@ -157,39 +157,39 @@ def test_key_and_ledger_belong_together(tmp_path):
     secret = privacy(seed=None)
     draw, zero = Draw(1, "training", 0, 10, 5), torch.zeros(2)
     for client in (0, 1):
-        Vault.open(tmp_path, client, secret).release(draw, zero, zero.double())
+        KeyStore.open(tmp_path, client, secret).release(draw, zero, zero.double())
     home, other = tmp_path / "client-00", tmp_path / "client-01"
     for file in ("key", "ledger.jsonl"):
         assert (home / file).stat().st_mode & 0o777 == 0o600
         (home / file).rename(tmp_path / "aside")
         with pytest.raises(PrivacyError, match="restore"):
-            Vault.open(tmp_path, 0, secret)
+            KeyStore.open(tmp_path, 0, secret)
         (home / file).write_bytes((other / file).read_bytes())
         (home / file).chmod(0o600)
         with pytest.raises(PrivacyError, match="another client or key"):
-            Vault.open(tmp_path, 0, secret)
+            KeyStore.open(tmp_path, 0, secret)
         (tmp_path / "aside").rename(home / file)
-    assert Vault.open(tmp_path, 0, secret).position().entries == 1
+    assert KeyStore.open(tmp_path, 0, secret).position().entries == 1
     (home / "key").chmod(0o644)
     with pytest.raises(PrivacyError, match="chmod 600"):
-        Vault.open(tmp_path, 0, secret)
+        KeyStore.open(tmp_path, 0, secret)
     (home / "key").chmod(0o600)
     (home / "key").write_text("abc")
     with pytest.raises(PrivacyError, match="no key"):
-        Vault.open(tmp_path, 0, secret)
+        KeyStore.open(tmp_path, 0, secret)
 
 
 def test_a_beginning_that_was_cut_short_begins_again(tmp_path):
-    Vault.open(tmp_path, 0, privacy(seed=None))
+    KeyStore.open(tmp_path, 0, privacy(seed=None))
     (tmp_path / "client-00" / "key").unlink()
-    assert Vault.open(tmp_path, 0, privacy(seed=None)).position().entries == 0
+    assert KeyStore.open(tmp_path, 0, privacy(seed=None)).position().entries == 0
 
 
 @pytest.mark.parametrize(("first", "then"), [(None, 5), (5, None), (5, 6)])
 def test_a_test_seed_and_a_secret_key_do_not_mix(tmp_path, first, then):
-    Vault.open(tmp_path, 0, privacy(seed=first))
+    KeyStore.open(tmp_path, 0, privacy(seed=first))
     with pytest.raises(ConfigError, match="give a new folder"):
-        Vault.open(tmp_path, 0, privacy(seed=then))
+        KeyStore.open(tmp_path, 0, privacy(seed=then))
 
 
 KILLED = """
@@ -210,7 +210,7 @@ def test_a_kill_between_ledger_and_noise_costs_the_release_once(tmp_path):
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(here.parent), str(here), *sys.path])}
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(KILLED), str(tmp_path)], env=environment, check=False)
     assert done.returncode == -signal.SIGKILL
-    vault = Vault.open(tmp_path, 0, privacy(seed=None))
+    vault = KeyStore.open(tmp_path, 0, privacy(seed=None))
     assert vault.position().entries == 2  # it was written down before it could be used
     spent = vault.spent()
     made = [vault.release(Draw(1, "training", s, 10, 5), torch.zeros(3), torch.ones(4).double()) for s in (0, 1)]
@@ -256,7 +256,7 @@ def test_a_vault_that_a_checkpoint_knows_is_not_made_anew(tmp_path):
 
 def test_one_account_of_one_data_set(tmp_path):
     require_sole(tmp_path, 3)
-    Vault.open(tmp_path, 3, privacy())
+    KeyStore.open(tmp_path, 3, privacy())
     require_sole(tmp_path, 3)
     with pytest.raises(PrivacyError, match="holds client-03 beside client-00"):
         require_sole(tmp_path, 0)

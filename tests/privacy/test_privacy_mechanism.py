@@ -9,10 +9,10 @@ from private_problem import privacy, problem
 from scipy import stats
 from torch.testing import assert_close
 
+from pomona.core.rng import stream
+from pomona.privacy.keystore import KeyStore
 from pomona.privacy.ledger import Draw
 from pomona.privacy.mechanism import clipped, gaussian, poisson, rate, steps
-from pomona.privacy.vault import Vault
-from pomona.rng import stream
 
 
 def test_clipped_sums_equal_opacus_on_the_same_batch(tmp_path):
@@ -108,7 +108,7 @@ def test_poisson_sampling_is_independent_with_the_same_chance_for_everybody():
 
 def noise(folder, count, settings_, client=0, rounds=range(1, 11)):
     """What a vault adds to a sum of zeros, in units of sigma C."""
-    vault = Vault.open(folder, client, settings_)
+    vault = KeyStore.open(folder, client, settings_)
     zero = torch.zeros(count // len(rounds), dtype=torch.float64)
     scale = settings_.noise_multiplier * settings_.max_grad_norm
     return torch.cat([vault.release(Draw(r, "training", 0, 10, 5), torch.zeros(1), zero) for r in rounds]) / scale
@@ -154,7 +154,7 @@ def test_noise_after_a_restart_is_new_for_new_releases_and_old_for_old_ones(tmp_
 
 def test_another_question_about_the_same_batch_gets_other_noise(tmp_path):
     """Whoever makes a client repeat a round with another model must not be able to subtract the noise."""
-    vault, draw, zero = Vault.open(tmp_path, 0, privacy()), Draw(1, "training", 0, 10, 5), torch.zeros(50).double()
+    vault, draw, zero = KeyStore.open(tmp_path, 0, privacy()), Draw(1, "training", 0, 10, 5), torch.zeros(50).double()
     one, two = (vault.release(draw, torch.full((3,), w), zero) for w in (0.0, 1.0))
     other_data = vault.release(draw, torch.zeros(3), zero + 1e-9)
     assert not set(one.tolist()) & set(two.tolist())

@@ -7,18 +7,18 @@ from private_problem import privacy, problem, rounds
 from torch import nn
 from torch.testing import assert_close
 
+from pomona.core.errors import ConfigError
+from pomona.core.rng import stream
 from pomona.data.dataset import Dataset
-from pomona.errors import ConfigError
 from pomona.methods import METHODS
 from pomona.models import ModelSettings, build, criterion
-from pomona.models.space import ParameterSpace
+from pomona.models.parameter_space import ParameterSpace
 from pomona.objective.batches import Pass
+from pomona.objective.device_dataset import DeviceDataset
 from pomona.objective.loop import LoopObjective
 from pomona.objective.private import PrivateObjective, refuse_statistics
-from pomona.objective.resident import Resident
 from pomona.partition.partition import ClientRows, Partition
 from pomona.privacy.ledger import Draw
-from pomona.rng import stream
 
 
 def test_without_noise_and_clipping_it_is_the_ordinary_gradient_over_the_public_batch_size(tmp_path):
@@ -207,7 +207,7 @@ def test_padding_tokens_stay_at_zero_under_noise(tmp_path):
     dataset = Dataset("words", "text", x, np.arange(6) % 2, ("a", "b"), 6, vocabulary=7)
     clients = (ClientRows(np.arange(6), np.arange(0), np.arange(0)),)
     module = build(ModelSettings(name="fasttext", width=4), (5,), 2, 7, seed=3)
-    space, data = ParameterSpace(module), Resident.of(dataset, Partition(clients, {}), "classes")
+    space, data = ParameterSpace(module), DeviceDataset.of(dataset, Partition(clients, {}), "classes")
     inner = LoopObjective(module, space, data, criterion(ModelSettings(), "classes"))
     objective = PrivateObjective(inner, module, space, privacy(), tmp_path)
     (index,) = objective.batches(data.rows["train"][0], Pass(0, "training", 1, 0, 1, 6))

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 import pomona
-from pomona.errors import ConfigError, PrivacyError
+from pomona.core.errors import ConfigError, PrivacyError
 from pomona.scenario import Scenario
-from pomona.simulate import Silent
+from pomona.simulation import NullCallback
 from problems import tiny
 
 PRIVATE = {
@@ -18,7 +18,7 @@ PRIVATE = {
 }
 
 
-class Notes(Silent):
+class Notes(NullCallback):
     """Remembers what is said."""
 
     def __init__(self):

@@ -28,7 +28,7 @@ def killed_at(owner, name, number, after):
 
 def killed_in_save(step, after, round_):
     """Die in the save of a round, before or after one step of it: open, write, fsync, replace, fsync folder, unlink."""
-    from pomona.federation import checkpoint, durable
+    from pomona.storage import atomic_io, checkpoint
 
     save, pieces = checkpoint.save, checkpoint.pieces
 
@@ -44,7 +44,7 @@ def killed_in_save(step, after, round_):
                 case "replace":
                     killed_at(Path, "replace", 0, after)
                 case "fsync folder":
-                    killed_at(durable, "sync", 0, after)
+                    killed_at(atomic_io, "sync", 0, after)
                 case "unlink":
                     killed_at(Path, "unlink", 1, after)  # the first is of what a kill left behind
         return save(folder, number, *rest)
@@ -74,14 +74,14 @@ def no_room(bytes_):
 
 def killed_after_commit(round_):
     """Die when a round is durable and the next has not begun."""
-    from pomona.federation.commits import Commits
+    from pomona.federation.checkpointing import Checkpointing
 
-    killed_at(Commits, "commit", round_ - 1, after=True)
+    killed_at(Checkpointing, "commit", round_ - 1, after=True)
 
 
 def worker_killed(times):
     """The first ``times`` times that round 3 is trained, a worker is shot, as by the kernel when memory runs out."""
-    from pomona.transport.processes import Workers
+    from pomona.federation.transport import Workers
 
     visit, left = Workers.visit, [times]
 
@@ -98,15 +98,15 @@ def slow_steps():
     """Every gradient takes a third of a second."""
     import time
 
-    from pomona.objective.cohort import Cohort
+    from pomona.objective.local_training import LocalTraining
 
-    gradient = Cohort.gradient
+    gradient = LocalTraining.gradient
 
     def slowly(self, *args, **kwargs):
         time.sleep(0.3)
         return gradient(self, *args, **kwargs)
 
-    Cohort.gradient = slowly
+    LocalTraining.gradient = slowly
 
 
 def no_reader(handle):

@@ -9,10 +9,10 @@ from safetensors.torch import load_file
 from world import files, results
 
 from pomona.config import resolve
-from pomona.federation import checkpoint
-from pomona.federation.status import read_status
+from pomona.core.toml import read_file
 from pomona.scenario import Scenario
-from pomona.toml import read_file
+from pomona.storage import checkpoint
+from pomona.storage.status import read_status
 
 AWAY = inject.absent()
 ALWAYS_AWAY = inject.absent(rounds=range(1, 6))

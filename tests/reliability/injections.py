@@ -6,15 +6,16 @@ from pathlib import Path
 
 import torch
 
-from pomona import simulate
-from pomona.errors import ProtocolError
-from pomona.federation import checkpoint, loop
+from pomona import simulation
+from pomona.core.errors import ProtocolError
+from pomona.federation import loop
 from pomona.federation.admission import Arrival, admit
-from pomona.federation.clients import Reply
-from pomona.federation.uplink import decode, largest
-from pomona.objective.cohort import Cohort
-from pomona.record import Record
-from pomona.transport.processes import Inline
+from pomona.federation.client_runtime import Reply
+from pomona.federation.transport import Inline
+from pomona.objective.local_training import LocalTraining
+from pomona.record.record import RunRecord
+from pomona.storage import checkpoint
+from pomona.storage.tensor_validation import decode, largest
 
 
 def replies(change):
@@ -150,7 +151,7 @@ def full_record(number):
     """No room for the events of a round."""
 
     def fault(patch):
-        event = Record.event
+        event = RunRecord.event
 
         class Full:
             def write(self, _):
@@ -164,7 +165,7 @@ def full_record(number):
                 self._file = Full()
             event(self, kind, **body)
 
-        patch.setattr(Record, "event", events)
+        patch.setattr(RunRecord, "event", events)
 
     return fault
 
@@ -183,7 +184,7 @@ def unreadable(patch):
 
 def other_versions(patch):
     """The rest of the run is made with another PyTorch."""
-    patch.setattr(simulate, "versions", lambda: {"python": "3.0", "torch": "0.1"})
+    patch.setattr(simulation, "versions", lambda: {"python": "3.0", "torch": "0.1"})
 
 
 def other_form(patch):
@@ -194,7 +195,7 @@ def other_form(patch):
 def jumping_clock(patch):
     """The wall clock jumps by a day, forth and back, at every look."""
     days = iter([86400.0 * (-1) ** k for k in range(10_000)])
-    for module in ("pomona.simulate.time", "pomona.federation.status.time.time"):
+    for module in ("pomona.simulation.time", "pomona.storage.status.time.time"):
         patch.setattr(module, lambda: 1.7e9 + next(days))
 
 
@@ -204,4 +205,4 @@ def no_training(patch):
     def fails(*_):
         raise AssertionError("training began")
 
-    patch.setattr(Cohort, "gradient", fails)
+    patch.setattr(LocalTraining, "gradient", fails)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from runs import BASE, PRIVATE, Spawner, outcome
 
-from pomona.federation import checkpoint
-from pomona.federation.status import read_status
+from pomona.storage import checkpoint
+from pomona.storage.status import read_status
 
 
 def wait(run):

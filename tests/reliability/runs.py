@@ -10,7 +10,7 @@ from pathlib import Path
 
 from safetensors.torch import load_file
 
-from pomona.federation.tensorfile import digest
+from pomona.storage.safetensors_stream import digest
 
 ROUNDS = 8
 BASE = (

@@ -8,7 +8,7 @@ import injections as inject
 from runs import BASE, outcome
 
 import pomona
-from pomona.rng import stream
+from pomona.core.rng import stream
 from problems import tiny
 
 

@@ -11,10 +11,10 @@ from collections import Counter
 import pytest
 from runs import CASES, ROUNDS, outcome, vanished, words
 
-from pomona.federation import checkpoint
-from pomona.federation.durable import UNFINISHED
-from pomona.federation.status import read_status
-from pomona.rng import stream
+from pomona.core.rng import stream
+from pomona.storage import checkpoint
+from pomona.storage.atomic_io import UNFINISHED
+from pomona.storage.status import read_status
 
 SEED = 5
 END = "after its end"  # too late to count

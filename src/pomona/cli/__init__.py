@@ -11,7 +11,7 @@ from typing import Any, NoReturn, TextIO
 
 from cyclopts import App, CycloptsError
 
-from pomona.errors import PomonaError
+from pomona.core.errors import PomonaError
 
 app = App(
     name="pomona",
@@ -41,16 +41,16 @@ SILO = {
     "stop": "Stop taking part; the silo's state stays.",
 }
 
-app.command("pomona.cli.training:demo", name="demo", help="Compare four methods on embedded data, in under a minute.")
-app.command("pomona.cli.training:run", name="run", help="Train one federation and record it.")
+app.command("pomona.cli.run:demo", name="demo", help="Compare four methods on embedded data, in under a minute.")
+app.command("pomona.cli.run:run", name="run", help="Train one federation and record it.")
 app.command("pomona.cli.bench:bench", name="bench", help="Run a suite: a table of methods and scenarios, tuned.")
-app.command("pomona.cli.looking:compare", name="compare", help="Tabulate recorded runs side by side.")
-app.command("pomona.cli.looking:report", name="report", help="Write the report page of recorded runs, or of a bench.")
-app.command("pomona.cli.looking:trajectory", name="trajectory", help="Draw a client's way over its loss surface.")
-app.command("pomona.cli.looking:methods", name="methods", help="List the methods: paper, cost, what stays private.")
+app.command("pomona.cli.report:compare", name="compare", help="Tabulate recorded runs side by side.")
+app.command("pomona.cli.report:report", name="report", help="Write the report page of recorded runs, or of a bench.")
+app.command("pomona.cli.report:trajectory", name="trajectory", help="Draw a client's way over its loss surface.")
+app.command("pomona.cli.report:methods", name="methods", help="List the methods: paper, cost, what stays private.")
 app.command("pomona.cli.settings:settings", name="settings", help="Explain the settings of a run: all, or one KEY.")
-app.command("pomona.cli.using:predict", name="predict", help="Let a client's personal model answer.")
-app.command("pomona.cli.using:export", name="export", help="Write a personal model for other programs.")
+app.command("pomona.cli.predict:predict", name="predict", help="Let a client's personal model answer.")
+app.command("pomona.cli.predict:export", name="export", help="Write a personal model for other programs.")
 data.command("pomona.cli.data:list_", name="list", help="List data sets, partitions and models.")
 data.command("pomona.cli.data:show", name="show", help="Show a scenario: sizes, label map, divergence.")
 app.command(data)
@@ -66,7 +66,7 @@ app.command(server)
 app.command(silo)
 
 
-class Unheard:
+class SafeStderr:
     """Standard error whose file may be full or whose reader may be gone: what cannot be said harms nothing else."""
 
     def __init__(self, stream: TextIO) -> None:
@@ -91,7 +91,7 @@ class Unheard:
 
 def main(words: Sequence[str] | None = None) -> None:
     """Run a command, this process's own without words; a user's mistake is one line and an exit code."""
-    with redirect_stderr(Unheard(sys.stderr)):
+    with redirect_stderr(SafeStderr(sys.stderr)):
         _main(words)
 
 
@@ -107,7 +107,7 @@ def _main(words: Sequence[str] | None) -> None:
     try:
         app(given, exit_on_error=False, print_error=False)
     except PomonaError as fault:
-        from pomona.cli.words import shown  # late: most commands end well, and do not need rich before they begin
+        from pomona.cli.output import shown  # late: most commands end well, and do not need rich before they begin
 
         print(*map(shown, fault.text().split("\n")), sep="\n", file=sys.stderr)
         sys.exit(fault.code)

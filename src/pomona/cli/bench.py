@@ -14,17 +14,17 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from pomona.bench import Bench, read_suite, run
-from pomona.bench.cells import Group
-from pomona.bench.cluster import cluster
-from pomona.bench.index import INDEX
-from pomona.bench.results import RESULTS
-from pomona.bench.suite import Size
-from pomona.bench.table import heading, reasons, values
-from pomona.bench.verdict import Verdict
-from pomona.cli.words import console, emit, table, talk
-from pomona.cli.words import out as terminal
-from pomona.federation.status import read_status
+from pomona.cli.output import console, emit, table, talk
+from pomona.cli.output import out as terminal
+from pomona.experiments import Bench, read_suite, run
+from pomona.experiments.dask_cluster import cluster
+from pomona.experiments.grid import Group
+from pomona.experiments.index import INDEX
+from pomona.experiments.job import JobState
+from pomona.experiments.results import RESULTS
+from pomona.experiments.suite import Size
+from pomona.experiments.table import heading, reasons, values
+from pomona.storage.status import read_status
 
 EVERY = 5.0  # seconds between two lines where there is no terminal
 Json = Annotated[bool, Parameter(name="--json", negative="", help="machine-readable output")]
@@ -57,7 +57,7 @@ def bench(
     try:
         with ExitStack() as stack:
             workers = stack.enter_context(cluster(executor, folder)) if executor else None
-            watch = stack.enter_context(Board(folder, plan.title)) if console.is_terminal else Lines()
+            watch = stack.enter_context(Board(folder, plan.title)) if console.is_terminal else BenchLines()
             made = run(plan, folder, workers, size=size, jobs=jobs, retry=retry, watch=watch)
     except KeyboardInterrupt:
         print(f"error[INTERRUPTED]: stopped; the same command goes on, finished cells are in {folder}", file=sys.stderr)
@@ -82,7 +82,7 @@ class Board:
     def __exit__(self, *_: object) -> None:
         self._live.stop()
 
-    def __call__(self, groups: Sequence[Group], verdicts: Mapping[Path, Verdict]) -> None:
+    def __call__(self, groups: Sequence[Group], verdicts: Mapping[Path, JobState]) -> None:
         """Draw it anew."""
         wanted = [v for g in groups for v in _states(g, verdicts)]
         settled = sum(v.settled for v in wanted)
@@ -97,7 +97,7 @@ class Board:
         caption = f"{settled} of {len(wanted)} runs done{self._left(settled, len(wanted))}"
         self._live.update(Rows(drawn, Text(caption)), refresh=True)
 
-    def _text(self, group: Group, verdicts: Mapping[Path, Verdict]) -> str:
+    def _text(self, group: Group, verdicts: Mapping[Path, JobState]) -> str:
         states = _states(group, verdicts)
         failed = sum(v.state == "failed" for v in states)
         waiting = [c.folder for c in group.wanted(verdicts) if not verdicts[c.folder].settled]
@@ -118,13 +118,13 @@ class Board:
         return f", about {seconds / 60:.0f} min left" if seconds > 90 else f", about {seconds:.0f} s left"
 
 
-class Lines:
+class BenchLines:
     """Progress where there is no terminal: a line at the start, every few seconds if there is news, and at the end."""
 
     def __init__(self) -> None:
         self._said, self._at = "", -EVERY
 
-    def __call__(self, groups: Sequence[Group], verdicts: Mapping[Path, Verdict]) -> None:
+    def __call__(self, groups: Sequence[Group], verdicts: Mapping[Path, JobState]) -> None:
         """Say how many runs are done, if that is news."""
         wanted = [v for g in groups for v in _states(g, verdicts)]
         settled, failed = sum(v.settled for v in wanted), sum(v.state == "failed" for v in wanted)
@@ -134,7 +134,7 @@ class Lines:
             talk(text)
 
 
-def _states(group: Group, verdicts: Mapping[Path, Verdict]) -> list[Verdict]:
+def _states(group: Group, verdicts: Mapping[Path, JobState]) -> list[JobState]:
     """How each run of a group stands; of runs that depend on a choice to come, those of the first point."""
     chosen = group.chosen(verdicts)
     cells = (*group.trials, *group.finals[chosen or 0])

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from pomona.bounds import plain
-from pomona.cli.words import config_of, emit, option, out, table
+from pomona.cli.output import config_of, emit, option, out, table
+from pomona.core.bounds import plain
 
 if TYPE_CHECKING:
     from pomona.scenario import Scenario
@@ -54,7 +54,7 @@ def show(
         TOML files and key=value settings, for example clients=20 partition.beta=0.1
     """
     from pomona.partition.divergence import effective_classes, emd, label_counts
-    from pomona.record import writing
+    from pomona.record.record import writing
     from pomona.scenario import Scenario
 
     config = config_of(
@@ -119,10 +119,10 @@ def _targets(scenario: "Scenario") -> list[dict[str, Any]]:
 
 
 def _pictures(about: dict[str, Any], folder: Path) -> list[Path]:
-    from pomona.record import Result, writing
-    from pomona.report.labels import bubbles, holders
-    from pomona.report.numbers import runs
-    from pomona.report.style import drawing
+    from pomona.record.record import Result, writing
+    from pomona.results.figures.partition import bubbles, holders
+    from pomona.results.figures.style import drawing
+    from pomona.results.run_numbers import runs
 
     prepared = runs([Result({"method": {"name": "none"}}, about, [], [], [], {})])
     with drawing(), writing(folder):

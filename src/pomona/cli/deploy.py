@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from pomona.cli.words import emit
-from pomona.errors import ConfigError
+from pomona.cli.output import emit
+from pomona.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from pomona.deploy.kits.provision import Provisioned
+    from pomona.deploy.provision.provision import Provisioned
 
 Json = Annotated[bool, Parameter(name="--json", negative="", help="machine-readable output")]
 
@@ -32,7 +32,7 @@ def provision(
     federation
         the federation.toml; not with --add, which goes by that of the kits
     """
-    from pomona.deploy.kits import provision as kits
+    from pomona.deploy.provision import provision as kits
 
     if add is not None and federation is None:
         made, closing = kits.add(out, add, key), _newcomer
@@ -52,7 +52,7 @@ def renew(
     json: Json = False,
 ) -> None:
     """Renew the server's certificate: same key, names and authority, so that the silos need nothing."""
-    from pomona.deploy.kits import provision as kits
+    from pomona.deploy.provision import provision as kits
 
     done = kits.renew(out)
     if json:

@@ -9,10 +9,10 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from pomona.cli.words import console, shown, talk
+from pomona.cli.output import console, shown, talk
 from pomona.config import Config
 from pomona.metrics.metric import ACCURACY
-from pomona.record import Evaluation, Result, RoundRow
+from pomona.record.record import Evaluation, Result, RoundRow
 
 EVERY = 5.0  # seconds between two lines where there is no terminal
 BAR = 24  # most characters of the bar

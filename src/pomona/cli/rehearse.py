@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from pomona.cli.words import emit, out, size, table
-from pomona.errors import ConfigError
+from pomona.cli.output import emit, out, size, table
+from pomona.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from pomona.deploy.rehearsal.run import Rehearsal
@@ -34,7 +34,7 @@ def rehearse(
         key=value of a run, over those of the file: data=mnist, partition.beta=0.1, rounds=5, model=lenet
     """
     from pomona.config import read_overrides, resolve
-    from pomona.deploy.federation import Federation
+    from pomona.deploy.agreement import Federation
     from pomona.deploy.rehearsal.run import rehearse as rehearsed
 
     planned = Federation.load(federation)

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from pomona.cli.words import emit, out, say, shown, size, table, talk
-from pomona.errors import ConfigError, StorageError
+from pomona.cli.output import emit, out, say, shown, size, table, talk
+from pomona.core.errors import ConfigError, StorageError
 
 Json = Annotated[bool, Parameter(name="--json", negative="", help="machine-readable output")]
 Folder = Annotated[Path, Parameter(help="the server's kit")]
@@ -26,7 +26,7 @@ def resume(*, folder: Folder = KIT, json: Json = False) -> None:
 
 
 def _serve(folder: Path, json: bool, resume: bool) -> None:
-    from pomona.deploy.server.start import serve
+    from pomona.deploy.server.launcher import serve
 
     try:
         status = serve(folder, talk, resume)
@@ -49,7 +49,7 @@ def status(
     json: Json = False,
 ) -> None:
     """Show the round, who is present, absent or rejected and why, bytes and time."""
-    from pomona.deploy.standing import server
+    from pomona.deploy.status import server
 
     while True:
         standing = server(folder)
@@ -115,7 +115,7 @@ def add(
     name
         as in its kit, see `pomona deploy provision --add`
     """
-    from pomona.deploy.server.roster import admit
+    from pomona.deploy.server.registry_admin import admit
 
     place = admit(folder, name, key)
     if json:
@@ -132,7 +132,7 @@ def revoke(name: str, *, folder: Folder = KIT, json: Json = False) -> None:
     name
         the silo
     """
-    from pomona.deploy.server.roster import LASTING, dismiss
+    from pomona.deploy.server.registry_admin import LASTING, dismiss
 
     dismiss(folder, name)
     if json:

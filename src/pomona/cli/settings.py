@@ -6,10 +6,10 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from pomona.cli.words import emit, out
-from pomona.record import writing
-from pomona.settings_reference import find, page
-from pomona.settings_reference import settings as every
+from pomona.cli.output import emit, out
+from pomona.cli.settings_reference import find, page
+from pomona.cli.settings_reference import settings as every
+from pomona.record.record import writing
 
 Json = Annotated[bool, Parameter(name="--json", negative="", help="machine-readable output")]
 

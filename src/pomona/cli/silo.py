@@ -6,8 +6,8 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from pomona.cli.output import emit, out, say, size, table, talk
 from pomona.cli.server import stopping
-from pomona.cli.words import emit, out, say, size, table, talk
 
 Json = Annotated[bool, Parameter(name="--json", negative="", help="machine-readable output")]
 Folder = Annotated[Path, Parameter(help="the silo's kit")]
@@ -16,7 +16,7 @@ HERE = Path()
 
 def start(*, folder: Folder = HERE, json: Json = False) -> None:
     """Take part: keep this silo connected until it is stopped."""
-    from pomona.deploy.silo.attend import keep
+    from pomona.deploy.silo.supervisor import keep
 
     try:
         keep(folder, (lambda text: emit({"said": text})) if json else talk)
@@ -27,7 +27,7 @@ def start(*, folder: Folder = HERE, json: Json = False) -> None:
 
 def status(*, folder: Folder = HERE, json: Json = False) -> None:
     """Show the node's state, the last visit, certificate and disk."""
-    from pomona.deploy.standing import silo
+    from pomona.deploy.status import silo
 
     s = silo(folder)
     if json:
@@ -55,7 +55,7 @@ def stop(*, folder: Folder = HERE, json: Json = False) -> None:
 
 def check(*, folder: Folder = HERE, json: Json = False) -> None:
     """Find out what is wrong before taking part, and say what would leave the silo."""
-    from pomona.deploy.silo.check import run, texts
+    from pomona.deploy.silo.preflight import run, texts
 
     lines, leaves, code = run(folder)
     if json:
@@ -73,7 +73,7 @@ def check(*, folder: Folder = HERE, json: Json = False) -> None:
 def report(*, folder: Folder = HERE, json: Json = False) -> None:
     """Show what the federation did for this silo: its accuracy, the gain over training alone, who helped."""
     from pomona.cli.progress import watching
-    from pomona.deploy.silo.helped import report as made
+    from pomona.deploy.silo.silo_report import report as made
 
     with watching(stays=False) as watcher:
         r = made(folder, watcher)

@@ -5,13 +5,13 @@ from typing import Any
 
 import numpy as np
 
-from pomona.data import pixels, table, targets
+from pomona.core.errors import ConfigError, DataError
+from pomona.core.registry import Registry
+from pomona.data import image_arrays, table, targets
 from pomona.data.catalogue import CATALOGUE, Listing, describe
-from pomona.data.check import checked, finite
 from pomona.data.dataset import Dataset, Owners
 from pomona.data.settings import ClientFiles, DataSettings
-from pomona.errors import ConfigError, DataError
-from pomona.registry import Registry
+from pomona.data.validation import checked, finite
 
 __all__ = ["DATASETS", "ClientFiles", "DataSettings", "Dataset", "Listing", "Owners", "checked", "describe", "read"]
 
@@ -35,7 +35,7 @@ def read(settings: DataSettings) -> Dataset:
         raise ConfigError(f"{dataset.name} has classes; drop data.targets = {settings.targets}")
     if settings.targets != "classes" and settings.classes:
         dataset = replace(dataset, labels=settings.classes)
-    return pixels.resized(_standardised(checked(dataset)), settings.resize, settings.memory_share)
+    return image_arrays.resized(_standardised(checked(dataset)), settings.resize, settings.memory_share)
 
 
 def _standardised(dataset: Dataset) -> Dataset:
@@ -61,4 +61,6 @@ def _adopted(result: Any, settings: DataSettings) -> Dataset:
             x = x.astype(np.float32)
         finite(x, f"{name}: x")
         return Dataset(name, "table", x, y, classes, len(y))
-    return Dataset(name, "image", x[..., None] if x.ndim == 3 else x, y, classes, len(y), pixels.SHIFT, pixels.SCALE)
+    return Dataset(
+        name, "image", x[..., None] if x.ndim == 3 else x, y, classes, len(y), image_arrays.SHIFT, image_arrays.SCALE
+    )

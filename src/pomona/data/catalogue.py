@@ -4,12 +4,12 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from pomona.core.errors import ConfigError, DataError
 from pomona.data.settings import DataSettings
-from pomona.errors import ConfigError, DataError
 
 
 @dataclass(frozen=True)
-class Entry:
+class CatalogueEntry:
     """One line of the catalogue.
 
     Attributes:
@@ -50,33 +50,39 @@ class Listing:
     where: str
 
 
-def _idx(name: str, about: str, source: str, folders: tuple[str, ...], prefix: str = "") -> Entry:
+def _idx(name: str, about: str, source: str, folders: tuple[str, ...], prefix: str = "") -> CatalogueEntry:
     marker = f"{prefix}train-images-idx3-ubyte"
     places = tuple(f"{folder}{raw}" for folder in folders for raw in ("", "/raw", "/gzip"))
-    return Entry(name, "pomona.data.idx:read", "image", "28x28x1", about, source, places, (marker, f"{marker}.gz"))
+    return CatalogueEntry(
+        name, "pomona.data.idx:read", "image", "28x28x1", about, source, places, (marker, f"{marker}.gz")
+    )
 
 
-def _emnist(split: str, about: str) -> Entry:
+def _emnist(split: str, about: str) -> CatalogueEntry:
     name, source = f"emnist-{split}", "EMNIST (Cohen et al. 2017), IDX files"
     return _idx(name, about, source, (name, name.replace("-", "_"), "emnist", "EMNIST"), f"{name}-")
 
 
-def _medmnist(stem: str, channels: int, about: str) -> Entry:
+def _medmnist(stem: str, channels: int, about: str) -> CatalogueEntry:
     name, source = f"{stem}mnist", "MedMNIST v2 (Yang et al. 2023), 28 x 28"
     target, places = "pomona.data.medmnist:read", (".", name, "medmnist")
-    return Entry(name, target, "image", f"28x28x{channels}", about, source, places, (f"{name}.npz",))
+    return CatalogueEntry(name, target, "image", f"28x28x{channels}", about, source, places, (f"{name}.npz",))
 
 
-def _cifar(number: int, about: str, markers: tuple[str, ...]) -> Entry:
+def _cifar(number: int, about: str, markers: tuple[str, ...]) -> CatalogueEntry:
     name, source = f"cifar{number}", f"CIFAR-{number} (Krizhevsky 2009), binary version"
     markers = (f"cifar-{number}-binary.tar.gz", *markers)
     target, places = "pomona.data.cifar:read", (name, f"cifar-{number}", f"cifar_{number}", ".")
-    return Entry(name, target, "image", "32x32x3", about, source, places, markers)
+    return CatalogueEntry(name, target, "image", "32x32x3", about, source, places, markers)
 
 
 _ENTRIES = (
-    Entry("digits", "pomona.data.embedded:digits", "image", "8x8x1", "handwritten digits, 10 classes, 1,797 rows"),
-    Entry("breast-cancer", "pomona.data.embedded:breast_cancer", "table", "30", "tumour nuclei, 2 classes, 569 rows"),
+    CatalogueEntry(
+        "digits", "pomona.data.sklearn_data:digits", "image", "8x8x1", "handwritten digits, 10 classes, 1,797 rows"
+    ),
+    CatalogueEntry(
+        "breast-cancer", "pomona.data.sklearn_data:breast_cancer", "table", "30", "tumour nuclei, 2 classes, 569 rows"
+    ),
     _idx(
         "mnist", "digits, 10 classes, 60,000 + 10,000", "MNIST (LeCun, Cortes, Burges), IDX files", ("mnist", "MNIST")
     ),
@@ -114,9 +120,9 @@ _ENTRIES = (
     _medmnist("organa", 1, "abdominal CT, axial, 11 classes, 41,072 + 17,778"),
     _medmnist("organc", 1, "abdominal CT, coronal, 11 classes, 15,392 + 8,268"),
     _medmnist("organs", 1, "abdominal CT, sagittal, 11 classes, 16,392 + 8,829"),
-    Entry(
+    CatalogueEntry(
         "tiny-imagenet",
-        "pomona.data.folder:tiny_imagenet",
+        "pomona.data.image_folder:tiny_imagenet",
         "image",
         "64x64x3",
         "photographs, 200 classes, 100,000 + 10,000",
@@ -124,7 +130,7 @@ _ENTRIES = (
         ("tiny-imagenet", "tiny_imagenet", "tiny-imagenet-200"),
         ("val/val_annotations.txt", "tiny-imagenet-200/val/val_annotations.txt"),
     ),
-    Entry(
+    CatalogueEntry(
         "ag-news",
         "pomona.data.text:ag_news",
         "text",
@@ -134,12 +140,24 @@ _ENTRIES = (
         ("ag-news", "ag_news", "ag_news_csv"),
         ("train.csv", "test.csv"),
     ),
-    Entry("npz", "pomona.data.npz:read", "any", "any", "own arrays x, y (x_test, y_test) in an .npz; set data.path"),
-    Entry("csv", "pomona.data.table:read", "table", "any", "own table of numbers; set data.path, data.label_column"),
-    Entry("csv-text", "pomona.data.text:read", "text", "any", "own texts; set data.path, label_column, text_columns"),
-    Entry("folder", "pomona.data.folder:read", "image", "any", "own images, one folder a class; set data.path"),
-    Entry("idx", "pomona.data.idx:own", "image", "any", "own images in IDX files named as MNIST's; set data.path"),
-    Entry("clients", "pomona.data.clients:read", "any", "any", "own files of each client; set data.clients"),
+    CatalogueEntry(
+        "npz", "pomona.data.npz:read", "any", "any", "own arrays x, y (x_test, y_test) in an .npz; set data.path"
+    ),
+    CatalogueEntry(
+        "csv", "pomona.data.table:read", "table", "any", "own table of numbers; set data.path, data.label_column"
+    ),
+    CatalogueEntry(
+        "csv-text", "pomona.data.text:read", "text", "any", "own texts; set data.path, label_column, text_columns"
+    ),
+    CatalogueEntry(
+        "folder", "pomona.data.image_folder:read", "image", "any", "own images, one folder a class; set data.path"
+    ),
+    CatalogueEntry(
+        "idx", "pomona.data.idx:own", "image", "any", "own images in IDX files named as MNIST's; set data.path"
+    ),
+    CatalogueEntry(
+        "clients", "pomona.data.client_files:read", "any", "any", "own files of each client; set data.clients"
+    ),
 )
 CATALOGUE = {entry.name: entry for entry in _ENTRIES}
 
@@ -150,7 +168,7 @@ def data_dir(settings: DataSettings) -> Path | None:
     return Path(named).expanduser() if named else None
 
 
-def _found(entry: Entry, roots: list[Path]) -> Path | None:
+def _found(entry: CatalogueEntry, roots: list[Path]) -> Path | None:
     paths = (root / marker for root in roots for marker in entry.markers)
     return next((path for path in paths if path.exists()), None)
 
@@ -195,7 +213,7 @@ def describe(settings: DataSettings | None = None) -> tuple[Listing, ...]:
     return tuple(_listing(entry, base) for entry in _ENTRIES)
 
 
-def _listing(entry: Entry, base: Path | None) -> Listing:
+def _listing(entry: CatalogueEntry, base: Path | None) -> Listing:
     present: bool | None
     if entry.markers:
         found = base and _found(entry, [base / folder for folder in entry.folders])

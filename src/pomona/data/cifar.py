@@ -15,14 +15,14 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pomona.data import npz, pixels, targets
+from pomona.core.errors import DataError
+from pomona.data import image_arrays, npz, targets
+from pomona.data.array_file import StoredArray, file, opened, reading
 from pomona.data.catalogue import locate
-from pomona.data.check import blocks
 from pomona.data.dataset import Dataset
 from pomona.data.settings import DataSettings
-from pomona.data.stored import Stored, file, opened, reading
-from pomona.errors import DataError
-from pomona.memory import allocate
+from pomona.data.validation import blocks
+from pomona.storage.mapped_array import allocate
 
 SIDE, TRAINING = 32, 50_000
 _TEN = "airplane automobile bird cat deer dog frog horse ship truck"
@@ -72,12 +72,12 @@ def _binary(found: Path, settings: DataSettings) -> Dataset:
     return _dataset(settings.name, x, numbers, total - len(parts[-1]))
 
 
-def _in_folder(path: Path, record: np.dtype[Any]) -> Stored:
+def _in_folder(path: Path, record: np.dtype[Any]) -> StoredArray:
     with reading(path):
         return _records(str(path), file(path).stat().st_size, record, partial(opened, path))
 
 
-def _in_archive(path: Path, files: Sequence[str], record: np.dtype[Any]) -> list[Stored]:
+def _in_archive(path: Path, files: Sequence[str], record: np.dtype[Any]) -> list[StoredArray]:
     with reading(path), tarfile.open(file(path)) as archive:
         members = {Path(member.name).name: member for member in archive.getmembers() if member.isfile()}
     missing = [file for file in files if file not in members]
@@ -97,11 +97,11 @@ def _member(path: Path, member: tarfile.TarInfo) -> Iterator[IO[bytes]]:
             yield stream
 
 
-def _records(where: str, size: int, record: np.dtype[Any], source: Any) -> Stored:
+def _records(where: str, size: int, record: np.dtype[Any], source: Any) -> StoredArray:
     rows, rest = divmod(size, record.itemsize)
     if rest or not rows:
         raise DataError(f"{where} has {size} bytes, not a multiple of {record.itemsize}; fetch it again")
-    return Stored(where, (rows,), record, source)
+    return StoredArray(where, (rows,), record, source)
 
 
 def _compact(path: Path, settings: DataSettings) -> Dataset:
@@ -128,7 +128,7 @@ def _inexact(path: Path) -> str:
 def _dataset(name: str, x: NDArray[np.generic], labels: Sequence[tuple[str, NDArray[Any]]], n_train: int) -> Dataset:
     y, classes = targets.from_arrays(labels, "classes", CLASSES[name])
     said = name if n_train == TRAINING else f"{name} (subset: {n_train} of {TRAINING} training rows)"
-    return Dataset(said, "image", x, y, classes, n_train, pixels.SHIFT, pixels.SCALE)
+    return Dataset(said, "image", x, y, classes, n_train, image_arrays.SHIFT, image_arrays.SCALE)
 
 
 def restore(images: NDArray[np.uint8]) -> None:

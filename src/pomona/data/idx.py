@@ -11,13 +11,13 @@ from typing import IO
 
 import numpy as np
 
-from pomona.data import pixels, targets
+from pomona.core.errors import DataError
+from pomona.data import image_arrays, targets
+from pomona.data.array_file import MOST_PACKED, StoredArray, file, is_gzip, opened, paired, promised, reading
 from pomona.data.catalogue import locate, own_path
-from pomona.data.check import blocks
 from pomona.data.dataset import Dataset
 from pomona.data.settings import DataSettings
-from pomona.data.stored import MOST_PACKED, Stored, file, is_gzip, opened, paired, promised, reading
-from pomona.errors import DataError
+from pomona.data.validation import blocks
 
 _TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 _DIGITS, _UPPER = tuple(string.digits), tuple(string.ascii_uppercase)
@@ -37,7 +37,7 @@ CLASSES = {
 }
 
 
-def stored(path: Path) -> Stored:
+def stored(path: Path) -> StoredArray:
     """The array of an IDX file, by its header: two zero bytes, a type, the number of axes, the axes (big-endian).
 
     Raises:
@@ -56,7 +56,7 @@ def stored(path: Path) -> Stored:
     start = 4 + len(axes)
     shape = struct.unpack(f">{magic[3]}I", axes)
     room = MOST_PACKED * size if packed else size - start
-    return promised(Stored(str(path), shape, np.dtype(_TYPES[magic[2]]), partial(_body, path, start)), room)
+    return promised(StoredArray(str(path), shape, np.dtype(_TYPES[magic[2]]), partial(_body, path, start)), room)
 
 
 @contextmanager
@@ -109,15 +109,19 @@ def _either(path: Path) -> Path:
     return twin if twin.exists() and not path.exists() else path
 
 
-def _pair(images: Path) -> tuple[Stored, Stored]:
+def _pair(images: Path) -> tuple[StoredArray, StoredArray]:
     labels = images.with_name(re.sub(r"-images-idx\d", "-labels-idx1", images.name))
     return paired(stored(images), stored(_either(labels)))
 
 
 def _dataset(
-    name: str, parts: list[tuple[Stored, Stored]], settings: DataSettings, classes: tuple[str, ...], shift: int
+    name: str,
+    parts: list[tuple[StoredArray, StoredArray]],
+    settings: DataSettings,
+    classes: tuple[str, ...],
+    shift: int,
 ) -> Dataset:
     numbers = [(y.where, y.load() - np.int64(shift)) for _, y in parts]
     y, classes = targets.from_arrays(numbers, "classes", classes)
-    x = pixels.gathered([x for x, _ in parts], settings.memory_share)
-    return Dataset(name, "image", x, y, classes, len(parts[0][0]), pixels.SHIFT, pixels.SCALE)
+    x = image_arrays.gathered([x for x, _ in parts], settings.memory_share)
+    return Dataset(name, "image", x, y, classes, len(parts[0][0]), image_arrays.SHIFT, image_arrays.SCALE)

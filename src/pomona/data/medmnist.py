@@ -1,6 +1,6 @@
 """MedMNIST v2 (Yang et al. 2023): one .npz a data set; its validation part counts as training rows."""
 
-from pomona.data import npz, pixels, targets
+from pomona.data import image_arrays, npz, targets
 from pomona.data.catalogue import locate
 from pomona.data.dataset import Dataset
 from pomona.data.settings import DataSettings, Targets
@@ -45,7 +45,7 @@ def read(settings: DataSettings) -> Dataset:
     parts = [npz.pair(path, (f"{part}_images", f"{part}_labels")) for part in ("train", "val", "test")]
     kind: Targets = "multilabel" if name == "chestmnist" else "classes"
     y, classes = targets.from_arrays([(y.where, y.load()) for _, y in parts], kind, CLASSES.get(name, ()))
-    x = pixels.gathered([x for x, _ in parts], settings.memory_share)
+    x = image_arrays.gathered([x for x, _ in parts], settings.memory_share)
     n_train = len(parts[0][0]) + len(parts[1][0])
     labels = CLASSES[name] if kind == "multilabel" else ()
-    return Dataset(name, "image", x, y, classes, n_train, pixels.SHIFT, pixels.SCALE, labels=labels)
+    return Dataset(name, "image", x, y, classes, n_train, image_arrays.SHIFT, image_arrays.SCALE, labels=labels)

@@ -11,14 +11,14 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from pomona.data import check, pixels, targets
+from pomona.core.errors import DataError
+from pomona.data import image_arrays, targets, validation
+from pomona.data.array_file import MOST_PACKED, StoredArray, file, joined, paired, promised, reading
 from pomona.data.catalogue import own_path
 from pomona.data.dataset import Dataset
 from pomona.data.settings import DataSettings
-from pomona.data.stored import MOST_PACKED, Stored, file, joined, paired, promised, reading
-from pomona.errors import DataError
 
-Pair = tuple[Stored, Stored]
+Pair = tuple[StoredArray, StoredArray]
 _TRAINING = (("x", "y"), ("x_train", "y_train"))
 _HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 
@@ -29,7 +29,7 @@ def names(path: Path) -> tuple[str, ...]:
         return tuple(name.removesuffix(".npy") for name in archive.namelist())
 
 
-def stored(path: Path, name: str) -> Stored:
+def stored(path: Path, name: str) -> StoredArray:
     """An array of an archive, by its header.
 
     Raises:
@@ -44,7 +44,7 @@ def stored(path: Path, name: str) -> Stored:
         with archive.open(info) as stream:
             shape, fortran, dtype = _header(stream, where)
             skip = stream.tell()
-    array = Stored(where, shape, dtype, partial(_body, path, info.filename, skip), fortran)
+    array = StoredArray(where, shape, dtype, partial(_body, path, info.filename, skip), fortran)
     room = info.file_size - skip
     if array.size != room:
         raise DataError(f"{where} promises {array.size} bytes but has {room}; write it again")
@@ -111,16 +111,16 @@ def _dataset(
     if len(inputs[0].shape) == 2:
         x = rows(inputs, settings.memory_share)
         return Dataset(name, "table", x, targeted, classes, n_train), counts
-    x = pixels.gathered(inputs, settings.memory_share)
-    return Dataset(name, "image", x, targeted, classes, n_train, pixels.SHIFT, pixels.SCALE), counts
+    x = image_arrays.gathered(inputs, settings.memory_share)
+    return Dataset(name, "image", x, targeted, classes, n_train, image_arrays.SHIFT, image_arrays.SCALE), counts
 
 
-def rows(parts: Sequence[Stored], memory_share: float) -> NDArray[np.generic]:
+def rows(parts: Sequence[StoredArray], memory_share: float) -> NDArray[np.generic]:
     """The rows of all parts, stored as numbers (n, F), in one table (N, F) float32. Raises DataError for others."""
     for part in parts:
         if part.dtype.kind not in "biuf":
             raise DataError(f"{part.where} is {part.dtype}; a table holds numbers")
     x = joined(parts, parts[0].shape[1:], np.float32, memory_share)
     for part, own in zip(parts, np.split(x, np.cumsum([len(part) for part in parts])[:-1]), strict=True):
-        check.finite(own, part.where)
+        validation.finite(own, part.where)
     return x

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
-from pomona.settings import Settings
+from pomona.core.settings import Settings
 
 
 def _number(value: object) -> object:

@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pomona.data import columns, csvfile
+from pomona.core.errors import DataError
+from pomona.data import csv_columns, csv_records
 from pomona.data.catalogue import own_path
-from pomona.data.check import blocks
-from pomona.data.columns import Strays
+from pomona.data.csv_columns import Strays
 from pomona.data.dataset import Dataset
-from pomona.data.problems import refuse
+from pomona.data.problem_list import refuse
 from pomona.data.settings import DataSettings
-from pomona.errors import DataError
-from pomona.memory import allocate
+from pomona.data.validation import blocks
+from pomona.storage.mapped_array import allocate
 
 Moments = tuple[tuple[float, ...], tuple[float, ...]]
 
@@ -43,7 +43,7 @@ def standardised(dataset: Dataset, rows: NDArray[np.int64]) -> Dataset:
 
 def read(settings: DataSettings) -> Dataset:
     """Own table: a CSV file, or a folder with train.csv and perhaps test.csv; every other column is a feature."""
-    return read_parts(csvfile.parts(own_path(settings)), 1, settings)[0]
+    return read_parts(csv_records.parts(own_path(settings)), 1, settings)[0]
 
 
 def read_parts(paths: Sequence[Path], training: int, settings: DataSettings) -> tuple[Dataset, tuple[int, ...]]:
@@ -53,27 +53,27 @@ def read_parts(paths: Sequence[Path], training: int, settings: DataSettings) -> 
         DataError: no feature, all cells that are no numbers and all labels that cannot be (by column, with the first
             line and the remedy), and all that a survey raises.
     """
-    survey = csvfile.survey(paths, settings)
+    survey = csv_records.survey(paths, settings)
     if not survey.features:
         raise DataError(f"{paths[0]} has no column beside labels, client and those left out; add features")
     x, strays = _features(survey, settings.memory_share)
     (y, classes), wrong = survey.targets(settings)
     wrong += survey.ownerless()
     wrong += [column.problem(len(survey)) for column in strays]
-    refuse(survey.name, wrong, columns.remedies(strays, len(survey)))
+    refuse(survey.name, wrong, csv_columns.remedies(strays, len(survey)))
     n_train = sum(survey.counts[:training])
     dataset = Dataset(survey.name, "table", x, y, classes, n_train, owners=survey.owners(n_train))
     return survey.named(dataset, survey.features), survey.counts
 
 
-def _features(survey: csvfile.Survey, memory_share: float) -> tuple[NDArray[np.generic], list[Strays]]:
+def _features(survey: csv_records.CsvSurvey, memory_share: float) -> tuple[NDArray[np.generic], list[Strays]]:
     """The table (N, F) float32 of the features, and the columns of which some cell is no finite number."""
     several = len(survey.paths) > 1
     return numbers(survey, len(survey), survey.features, survey.columns, memory_share, several)
 
 
 def numbers(
-    records: Iterable[csvfile.Record],
+    records: Iterable[csv_records.CsvRecord],
     count: int,
     features: Sequence[int],
     names: Sequence[str],
@@ -97,7 +97,7 @@ def numbers(
     x = allocate((count, len(features)), np.float32, memory_share)
     for row, record in zip(x, records, strict=True):
         cells = [record.cells[i] for i in features]
-        row[...] = values = columns.numbers(cells)
+        row[...] = values = csv_columns.numbers(cells)
         if math.isnan(sum(values)):
             for k in map(int, np.flatnonzero(np.isnan(values))):
                 strays = found.setdefault(k, Strays(names[features[k]]))

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pomona.data import check
-from pomona.data.columns import Strays, is_gap, number, short
+from pomona.core.errors import DataError, near
+from pomona.data import validation
+from pomona.data.csv_columns import Strays, is_gap, number, short
 from pomona.data.settings import DataSettings, Targets
-from pomona.errors import DataError, near
 
 MOST_DIGITS = 18  # of a class name that counts as a number
 Answer = tuple[NDArray[np.generic], tuple[str, ...]]
@@ -29,7 +29,7 @@ def from_arrays(parts: Sequence[tuple[str, NDArray[Any]]], kind: Targets, classe
     """
     if kind == "classes":
         known = len(classes) or None
-        numbers = np.concatenate([check.labels(y, known, where) for where, y in parts])
+        numbers = np.concatenate([validation.labels(y, known, where) for where, y in parts])
         return numbers, classes or tuple(map(str, range(int(numbers.max(initial=-1)) + 1)))
     rows = [_real(y, kind, where) for where, y in parts]
     for (where, _), y in zip(parts, rows, strict=True):
@@ -44,9 +44,9 @@ def _real(y: NDArray[Any], kind: Targets, where: str) -> NDArray[np.float32]:
         raise DataError(f"{where}: targets are {y.dtype} {y.shape}; {kind} needs numbers (N,) or (N, K)")
     with np.errstate(over="ignore"):
         real = (y if y.ndim == 2 else y[:, None]).astype(np.float32)
-    check.finite(real, where)
+    validation.finite(real, where)
     if kind == "multilabel":
-        check.flags(real, where)
+        validation.flags(real, where)
     return real
 
 

@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pomona.data import csvfile
+from pomona.core.errors import ConfigError
+from pomona.data import csv_records
 from pomona.data.catalogue import locate, own_path
-from pomona.data.check import blocks
 from pomona.data.dataset import Dataset
-from pomona.data.problems import refuse
+from pomona.data.problem_list import refuse
 from pomona.data.settings import DataSettings
-from pomona.errors import ConfigError
-from pomona.memory import allocate
+from pomona.data.validation import blocks
+from pomona.storage.mapped_array import allocate
 
 PADDING, UNKNOWN, FIRST = 0, 1, 2  # FIRST: number of the first word
 BLOCK = 1 << 14  # texts at a time
@@ -42,7 +42,7 @@ def encode(texts: Sequence[str], index: Mapping[str, int], length: int, memory_s
 
 def read(settings: DataSettings) -> Dataset:
     """Own texts: a CSV file, or a folder with train.csv and perhaps test.csv."""
-    return read_parts(csvfile.parts(own_path(settings)), 1, settings)[0]
+    return read_parts(csv_records.parts(own_path(settings)), 1, settings)[0]
 
 
 def read_parts(paths: Sequence[Path], training: int, settings: DataSettings) -> tuple[Dataset, tuple[int, ...]]:
@@ -58,15 +58,15 @@ def read_parts(paths: Sequence[Path], training: int, settings: DataSettings) -> 
     return survey.named(replace(dataset, owners=survey.owners(n_train)), wanted), survey.counts
 
 
-def _texts(paths: Sequence[Path], settings: DataSettings) -> tuple[csvfile.Survey, list[int], list[str]]:
+def _texts(paths: Sequence[Path], settings: DataSettings) -> tuple[csv_records.CsvSurvey, list[int], list[str]]:
     if not settings.text_columns:
         raise ConfigError(f"{paths[0]} needs texts: set data.text_columns to the names or numbers of columns")
-    survey = csvfile.survey(paths, settings)
-    wanted = [csvfile.column(c, survey.columns, "text_columns", paths[0]) for c in settings.text_columns]
+    survey = csv_records.survey(paths, settings)
+    wanted = [csv_records.column(c, survey.columns, "text_columns", paths[0]) for c in settings.text_columns]
     return survey, wanted, [joined(record, wanted) for record in survey]
 
 
-def joined(record: csvfile.Record, wanted: Sequence[int]) -> str:
+def joined(record: csv_records.CsvRecord, wanted: Sequence[int]) -> str:
     """The text of a record: its cells in these columns, in this order."""
     return " ".join(record.cells[i] for i in wanted)
 

@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from pomona.errors import StorageError
+from pomona.core.errors import StorageError
 
 SEED = "0" * 64  # the chain before the first line
 TORN = "torn"

@@ -14,16 +14,17 @@ from pathlib import Path
 from threading import Thread
 from typing import TypeVar
 
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MessageType, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, MessageType, RecordDict
+from flwr.app import Message as FlowerMessage
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from httpx import TransportError
 
-from pomona.deploy.post import Lost, Parcel
-from pomona.deploy.server.foreign import foreign
-from pomona.deploy.wire import Hello, Refused, Task, read, statement
-from pomona.errors import ProtocolError
-from pomona.settings import Settings
+from pomona.core.errors import ProtocolError
+from pomona.core.settings import Settings
+from pomona.deploy.message_bus import Message, Undelivered
+from pomona.deploy.messages import Hello, Refusal, Task, read, statement
+from pomona.deploy.server.refusals import foreign
 
 RAW = "pomona.bytes"  # how an array's bytes are to be read: by Pomona, not by anything that unpickles
 AGAIN = {3, 5, 8}  # Flower's codes for a node or a process that is gone: message unavailable, node, silent app
@@ -41,27 +42,27 @@ client_app = ClientApp()
 @server_app.main()
 def main(grid: Grid, context: Context) -> None:
     """Run the federation of the folder that the run's configuration names."""
-    from pomona.deploy.server.coordinate import coordinate
+    from pomona.deploy.server.server_app import coordinate
 
     coordinate(Path(str(context.run_config["folder"])), Carrier(grid))
 
 
 @client_app.query()
-def query(message: Message, context: Context) -> Message:
+def query(message: FlowerMessage, context: Context) -> FlowerMessage:
     """Say who this silo is."""
     return _answered(message, context)
 
 
 @client_app.train()
-def train(message: Message, context: Context) -> Message:
+def train(message: FlowerMessage, context: Context) -> FlowerMessage:
     """Do a round's task."""
     return _answered(message, context)
 
 
-def _answered(message: Message, context: Context) -> Message:
+def _answered(message: FlowerMessage, context: Context) -> FlowerMessage:
     with ending_after(message.metadata.ttl + GRACE):
         parcel = unpacked(message.content)
-        return Message(packed(handled(Path(str(context.node_config["folder"])), parcel)), reply_to=message)
+        return FlowerMessage(packed(handled(Path(str(context.node_config["folder"])), parcel)), reply_to=message)
 
 
 @contextmanager
@@ -78,15 +79,15 @@ def ending_after(seconds: float) -> Iterator[None]:
         faulthandler.cancel_dump_traceback_later()
 
 
-def handled(folder: Path, parcel: Parcel) -> Parcel:
+def handled(folder: Path, parcel: Message) -> Message:
     """What the silo of a kit's folder answers to a parcel; a refusal where it will not or cannot."""
     import os
 
     import torch
 
+    from pomona.deploy.silo.answer_text import scrubbed
+    from pomona.deploy.silo.client_app import Silo, audited
     from pomona.deploy.silo.settings import importable
-    from pomona.deploy.silo.tasks import Silo, audited
-    from pomona.deploy.silo.told import scrubbed
 
     os.umask(0o077)
     importable(folder)
@@ -102,12 +103,12 @@ def handled(folder: Path, parcel: Parcel) -> Parcel:
             body, uplink = silo.answer(task, parcel.enclosed)
             kind, enclosed = "answer", {"uplink": uplink} if uplink else {}
             audited(silo, "answered", round=task.number, task=task.digest, bytes=len(uplink))
-        return Parcel(kind, body.model_dump_json(), silo.signer.sign(kind, statement(body)), enclosed)
+        return Message(kind, body.model_dump_json(), silo.signer.sign(kind, statement(body)), enclosed)
     except Exception as fault:  # whatever it is, its text stays here
         logger.exception("a message could not be answered")
         audited(silo, "refused", reason=scrubbed(fault))
-        refused = Refused(silo=silo.file.name, fault=scrubbed(fault))
-        return Parcel("refused", refused.model_dump_json(), silo.signer.sign("refused", statement(refused)))
+        refused = Refusal(silo=silo.file.name, fault=scrubbed(fault))
+        return Message("refused", refused.model_dump_json(), silo.signer.sign("refused", statement(refused)))
 
 
 @dataclass
@@ -115,20 +116,20 @@ class Carrier:
     """The post of a running SuperLink."""
 
     grid: Grid
-    _pulls: dict[str, Future[dict[str, Parcel | Lost]]] = field(default_factory=dict)
+    _pulls: dict[str, Future[dict[str, Message | Undelivered]]] = field(default_factory=dict)
 
     def online(self) -> frozenset[int]:
         """The nodes that SuperLink has heard of in the last minute."""
         return frozenset(self.grid.get_node_ids())
 
-    def send(self, node: int, parcel: Parcel, seconds: float) -> str:
+    def send(self, node: int, parcel: Message, seconds: float) -> str:
         """Push one message."""
         kind = MessageType.QUERY if parcel.kind == "hello" else MessageType.TRAIN
-        message = Message(packed(parcel), node, kind, ttl=seconds)
+        message = FlowerMessage(packed(parcel), node, kind, ttl=seconds)
         (ticket,) = self.grid.push_messages([message])
         return ticket
 
-    def fetch(self, tickets: Sequence[str]) -> dict[str, Parcel | Lost]:
+    def fetch(self, tickets: Sequence[str]) -> dict[str, Message | Undelivered]:
         """Pull what has come, each ticket by itself: one that cannot be read, or comes drop by drop, holds up no other.
 
         Flower waits for the parts of an answer whose sender has begun to push it, for up to two hours.
@@ -138,18 +139,18 @@ class Carrier:
                 self._pulls[ticket] = _beside(partial(self._pulled, ticket))
         self._pulls = {ticket: pull for ticket, pull in self._pulls.items() if ticket in tickets}
         done, _ = wait(self._pulls.values(), LOOK)
-        answers: dict[str, Parcel | Lost] = {}
+        answers: dict[str, Message | Undelivered] = {}
         for ticket in [t for t, pull in self._pulls.items() if pull in done]:
             answers |= self._pulls.pop(ticket).result()
         return answers
 
-    def _pulled(self, ticket: str) -> dict[str, Parcel | Lost]:
+    def _pulled(self, ticket: str) -> dict[str, Message | Undelivered]:
         """The answer to one message, if it has come; of two the first counts. A SuperLink that is gone is no answer."""
         try:
             with foreign(TransportError):
                 found = [received(m) for m in self.grid.pull_messages([ticket])]
         except ProtocolError as fault:
-            return {ticket: Lost(str(fault), again=False)}
+            return {ticket: Undelivered(str(fault), again=False)}
         return {ticket: found[0]} if found else {}
 
 
@@ -167,22 +168,22 @@ def _beside(work: Callable[[], T]) -> Future[T]:
     return made
 
 
-def received(message: Message) -> Parcel | Lost:
+def received(message: FlowerMessage) -> Message | Undelivered:
     """A reply, or why there is none. Flower's own texts of errors may hold a peer's paths, so only codes are told."""
     if message.has_error():
         code = message.error.code
-        return Lost(f"Flower reports error {code}", again=code in AGAIN)
+        return Undelivered(f"Flower reports error {code}", again=code in AGAIN)
     return unpacked(message.content)
 
 
-def packed(parcel: Parcel) -> RecordDict:
+def packed(parcel: Message) -> RecordDict:
     """A parcel as a message's content."""
     arrays = {name: Array("uint8", (len(data),), RAW, data) for name, data in parcel.enclosed.items()}
     letter = {"kind": parcel.kind, "body": parcel.body, "signature": parcel.signature}
     return RecordDict({LETTER: ConfigRecord(letter), ROWS: ArrayRecord(arrays)})  # type: ignore[arg-type]
 
 
-def unpacked(content: RecordDict) -> Parcel:
+def unpacked(content: RecordDict) -> Message:
     """The inverse. Raises ProtocolError for anything else."""
     try:
         letter, rows = content[LETTER], content[ROWS]
@@ -193,6 +194,6 @@ def unpacked(content: RecordDict) -> Parcel:
             raise TypeError
         if any(array.stype != RAW for array in rows.values()):
             raise TypeError
-        return Parcel(str(kind), str(body), str(signature), {name: array.data for name, array in rows.items()})
+        return Message(str(kind), str(body), str(signature), {name: array.data for name, array in rows.items()})
     except (KeyError, TypeError):
         raise ProtocolError("a message holds something else than was agreed; check the peer's version") from None

@@ -14,8 +14,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import current_thread, main_thread
 
-from pomona.errors import StorageError
-from pomona.federation.lock import LOCK, Holder, said
+from pomona.core.errors import StorageError
+from pomona.storage.lock import LOCK, Holder, said
 
 # Nothing is sent to Flower's makers, nothing is installed while a federation runs, and no header of a request may
 # name another address than the one that it comes from.

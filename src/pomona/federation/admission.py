@@ -17,13 +17,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pomona.errors import ProtocolError
-from pomona.federation.tensorfile import digest, shown
-from pomona.federation.uplink import mismatch, non_finite, not_plain, strangers
+from pomona.core.errors import ProtocolError
+from pomona.storage.safetensors_stream import digest, shown
+from pomona.storage.tensor_validation import mismatch, non_finite, not_plain, strangers
 
 
 @dataclass(frozen=True)
-class Limits:
+class AdmissionLimits:
     """How much is let in.
 
     Attributes:
@@ -40,7 +40,7 @@ class Limits:
     strikes: int = 3
 
 
-DEFAULT = Limits()
+DEFAULT = AdmissionLimits()
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class History:
     strikes: Mapping[int, int] = field(default_factory=dict)
     norms: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
-    def quarantined(self, limits: Limits = DEFAULT) -> frozenset[int]:
+    def quarantined(self, limits: AdmissionLimits = DEFAULT) -> frozenset[int]:
         """The clients that are no longer asked."""
         return frozenset(client for client, count in self.strikes.items() if count >= limits.strikes)
 
@@ -111,7 +111,7 @@ class Rejection:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Admission:
     """Accepted tensors by client, ids ascending; what was refused; the history for the next round."""
 
     accepted: dict[int, Mapping[str, Tensor]]
@@ -119,7 +119,9 @@ class Verdict:
     history: History
 
 
-def admit(arrivals: Sequence[Arrival], expected: Expected, history: History, limits: Limits = DEFAULT) -> Verdict:
+def admit(
+    arrivals: Sequence[Arrival], expected: Expected, history: History, limits: AdmissionLimits = DEFAULT
+) -> Admission:
     """Judge a round's uplinks together, so that the order of arrival decides nothing but which of two copies is first.
 
     A stale, unasked or repeated uplink is ignored; one that is wrong in itself is also a strike, unless the same client
@@ -162,10 +164,10 @@ def admit(arrivals: Sequence[Arrival], expected: Expected, history: History, lim
         name: (*history.norms.get(name, ()), *(norms[c][name] for c in accepted))[-limits.window :] for name in bounds
     }
     rejected.sort(key=lambda r: (r.client, r.reason))
-    return Verdict(accepted, tuple(rejected), History(strikes, remembered))
+    return Admission(accepted, tuple(rejected), History(strikes, remembered))
 
 
-def _uninvited(arrival: Arrival, expected: Expected, history: History, limits: Limits) -> str | None:
+def _uninvited(arrival: Arrival, expected: Expected, history: History, limits: AdmissionLimits) -> str | None:
     if arrival.run != expected.run:
         return f"it is for run {shown(str(arrival.run))}, this is {expected.run}"
     if arrival.round != expected.round:
@@ -203,7 +205,7 @@ def _norms(tensors: Mapping[str, Tensor]) -> dict[str, float]:
     return {name: float(torch.linalg.vector_norm(t, dtype=torch.float64)) for name, t in floats.items()}
 
 
-def _bound(history: Sequence[float], candidates: Sequence[float], limits: Limits) -> float:
+def _bound(history: Sequence[float], candidates: Sequence[float], limits: AdmissionLimits) -> float:
     """The largest norm to accept; the largest float, which no infinity passes, while too little is known."""
     known = [*history] if len(history) >= limits.enough else [*history, *candidates]
     middle = median(known) if len(known) >= limits.enough else 0.0

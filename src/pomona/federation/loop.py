@@ -8,18 +8,18 @@ from typing import Any, NamedTuple, Protocol
 from torch import Tensor
 
 from pomona.config import Config
-from pomona.errors import BudgetError, DivergedError, QuorumError
+from pomona.core.errors import BudgetError, DivergedError, QuorumError
+from pomona.core.lazy_tensors import Named, merged, only
+from pomona.core.rng import stream
+from pomona.core.round import Roster, Round
+from pomona.core.state import flatten, rebuild
 from pomona.federation.admission import Arrival, Expected, History, admit
-from pomona.federation.clients import Reply, Visit, stack
-from pomona.federation.commits import Commits
-from pomona.federation.lazy import Named, merged, only
-from pomona.federation.round import Roster, Round
-from pomona.federation.statistics import accompanied
-from pomona.federation.tree import flatten, rebuild
+from pomona.federation.batchnorm_statistics import accompanied
+from pomona.federation.checkpointing import Checkpointing
+from pomona.federation.client_runtime import ClientRequest, Reply, stack
 from pomona.methods.base import Downlink, Initial, Server
 from pomona.metrics.metric import ACCURACY, Metric
-from pomona.record import Evaluation, Record, RoundRow
-from pomona.rng import stream
+from pomona.record.record import Evaluation, RoundRow, RunRecord
 
 SIMULATION = "simulation"
 """The run id of one process tree, which carries one run; a deployment has its own."""
@@ -40,7 +40,7 @@ class Transport(Protocol):
     def begin(self, ids: tuple[int, ...], roster: Roster, row: Tensor | None) -> None:
         """Make the first states of clients that join, from a model (d,) or the run's initial one."""
 
-    def visit(self, visit: Visit, down: Downlink) -> list[Reply]:
+    def visit(self, visit: ClientRequest, down: Downlink) -> list[Reply]:
         """Serve the clients of a visit; replies in the order of its ids, without those who did not answer."""
 
     def commit(self, ids: Sequence[int]) -> None:
@@ -66,7 +66,7 @@ class Attendance(Protocol):
         """Whether round ``number`` is somebody's last."""
 
 
-class Watcher(Protocol):
+class Callback(Protocol):
     """Whoever looks on while a run goes (a progress bar)."""
 
     def begin(self) -> None:
@@ -122,9 +122,9 @@ class Loop:
     attendance: Attendance
     initial: Initial
     transport: Transport
-    record: Record
-    watcher: Watcher
-    commits: Commits
+    record: RunRecord
+    watcher: Callback
+    commits: Checkpointing
     run_id: str = SIMULATION
     quorum: int = 1
     metric: Metric = ACCURACY
@@ -201,7 +201,7 @@ class Loop:
         if "received" in watched:
             self._look(state, number, tuple(i for i in roster.members if i not in asked), keep=False)
         down = self.server.down(state, asked, roster, round_)
-        replies, refused = self._exchange(Visit(round_, roster, asked, True, watched, keep), down, state)
+        replies, refused = self._exchange(ClientRequest(round_, roster, asked, True, watched, keep), down, state)
         ids = tuple(r.client for r in replies)
         state = self.server.aggregate(state, stack(replies, lambda r: r.uplink), ids, roster, round_)
         self.transport.commit(ids)
@@ -225,7 +225,7 @@ class Loop:
         self.watcher.round(row, evaluations)
         return state
 
-    def _exchange(self, visit: Visit, down: Downlink, state: Any) -> tuple[list[Reply], tuple[str, ...]]:
+    def _exchange(self, visit: ClientRequest, down: Downlink, state: Any) -> tuple[list[Reply], tuple[str, ...]]:
         """The replies that are used, and why the others are not: those clients count as absent."""
         spec, number = self.server.expects(state), visit.round.number
         visit = replace(visit, expects={name: t.to("meta") for name, t in spec.items()})
@@ -257,7 +257,7 @@ class Loop:
         """Let clients receive and evaluate without training."""
         if ids:
             round_, roster = round_of(self.config, number), self._roster(number)
-            visit = Visit(round_, roster, ids, trains=False, watched=frozenset({"received"}), keep=keep)
+            visit = ClientRequest(round_, roster, ids, trains=False, watched=frozenset({"received"}), keep=keep)
             replies = self.transport.visit(visit, self.server.down(state, ids, roster, round_))
             for reply in replies:
                 if reply.fault:
@@ -273,7 +273,7 @@ class Loop:
         for number in range(self.config.rounds + 1, self.config.rounds + rounds + 1):
             round_, ends = round_of(self.config, number), number == self.config.rounds + rounds
             watched = frozenset({"received", "trained"} if ends else ())
-            visit = Visit(round_, roster, (client,), True, watched, keep=ends, adapts=True)
+            visit = ClientRequest(round_, roster, (client,), True, watched, keep=ends, adapts=True)
             (reply,) = self.transport.visit(visit, self.server.down(state, (client,), roster, round_))
             if reply.fault:
                 raise DivergedError(reply.fault)

@@ -4,29 +4,29 @@ from typing import Annotated, get_args
 
 from pydantic import Field
 
-from pomona.methods.apfl import Apfl
-from pomona.methods.apple import Apple
+from pomona.methods.ala_variants import DittoALA, FedAMPALA, FedPHPALA, FedProxALA, PerFedAvgALA, PFedMeALA
+from pomona.methods.apfl import APFL
+from pomona.methods.apple import APPLE
 from pomona.methods.cfl import CFL
-from pomona.methods.customised import FedAvgC, FedProxC
 from pomona.methods.ditto import Ditto
-from pomona.methods.fedala import FedAla
+from pomona.methods.fedala import FedALA
 from pomona.methods.fedamp import FedAMP, HeurFedAMP
 from pomona.methods.fedavg import FedAvg, FedAvgFT, FedAvgLocal
-from pomona.methods.fedavgdata import FedAvgData
+from pomona.methods.fedavg_c import FedAvgC, FedProxC
+from pomona.methods.fedavg_data import FedAvgData
 from pomona.methods.feddyn import FedDyn
 from pomona.methods.fedfomo import FedFomo
-from pomona.methods.fedfomoma import FedFomoMA
+from pomona.methods.fedfomo_ma import FedFomoMA
 from pomona.methods.fedphp import FedPHP
 from pomona.methods.fedprox import FedProx, FedProxFT
 from pomona.methods.fedrep import FedRep
-from pomona.methods.lgfedavg import LGFedAvg
-from pomona.methods.mocha import Mocha
+from pomona.methods.lg_fedavg import LGFedAvg
+from pomona.methods.mocha import MOCHA
 from pomona.methods.partialfed import PartialFed
-from pomona.methods.perfedavg import PerFedAvg
+from pomona.methods.per_fedavg import PerFedAvg
 from pomona.methods.pfedme import PFedMe
-from pomona.methods.scaffold import Scaffold
+from pomona.methods.scaffold import SCAFFOLD
 from pomona.methods.separate import Separate
-from pomona.methods.withala import DittoAla, FedAMPAla, FedPHPAla, FedProxAla, PerFedAvgAla, PFedMeAla
 
 AnyMethod = (
     Separate
@@ -38,15 +38,15 @@ AnyMethod = (
     | FedProx
     | FedProxFT
     | FedProxC
-    | Scaffold
+    | SCAFFOLD
     | FedDyn
-    | Apfl
+    | APFL
     | FedAMP
     | HeurFedAMP
     | FedFomo
     | FedFomoMA
-    | Apple
-    | FedAla
+    | APPLE
+    | FedALA
     | PerFedAvg
     | FedRep
     | PFedMe
@@ -54,14 +54,14 @@ AnyMethod = (
     | FedPHP
     | PartialFed
     | LGFedAvg
-    | Mocha
+    | MOCHA
     | CFL
-    | FedProxAla
-    | PerFedAvgAla
-    | PFedMeAla
-    | DittoAla
-    | FedPHPAla
-    | FedAMPAla
+    | FedProxALA
+    | PerFedAvgALA
+    | PFedMeALA
+    | DittoALA
+    | FedPHPALA
+    | FedAMPALA
 )
 MethodSettings = Annotated[AnyMethod, Field(discriminator="name")]
 

@@ -27,7 +27,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from pomona.federation.round import Roster, Round
+from pomona.core.round import Roster, Round
+from pomona.core.settings import Settings
 from pomona.methods.base import (
     Card,
     Client,
@@ -40,12 +41,11 @@ from pomona.methods.base import (
     descend,
     velocities,
 )
-from pomona.objective.cohort import Cohort
-from pomona.privacy.plan import Gradients
-from pomona.settings import Settings
+from pomona.objective.local_training import LocalTraining
+from pomona.privacy.projection import Gradients
 
 
-class Apfl(Settings):
+class APFL(Settings):
     """APFL's settings; symbols of the paper in brackets."""
 
     name: Literal["apfl"] = "apfl"
@@ -60,36 +60,38 @@ class Apfl(Settings):
 
 
 @dataclass(frozen=True)
-class State:
+class APFLState:
     """What a client keeps: its own model v (n, d) and its mixing weight alpha (n,)."""
 
     model: Tensor
     alpha: Tensor
 
 
-def client(settings: Apfl) -> Client:
+def client(settings: APFL) -> Client:
     """Trains the copy of the global model and the own one on the same batches."""
 
-    def start(initial: Initial, roster: Roster, ids: tuple[int, ...], seed: int) -> State:
+    def start(initial: Initial, roster: Roster, ids: tuple[int, ...], seed: int) -> APFLState:
         V = initial().repeat(len(ids), 1)
-        return State(V, V.new_full((len(ids),), settings.alpha))
+        return APFLState(V, V.new_full((len(ids),), settings.alpha))
 
-    def train(state: State, received: Received, cohort: Cohort, round_: Round) -> tuple[State, Uplink, Info]:
-        cohort.observe("global", received["model"], "received")
+    def train(
+        state: APFLState, received: Received, training: LocalTraining, round_: Round
+    ) -> tuple[APFLState, Uplink, Info]:
+        training.observe("global", received["model"], "received")
         W, V, A = received["model"].clone(), state.model, state.alpha.unsqueeze(1)
         rows = (W, V, A, velocities(W, round_), velocities(V, round_))
-        for batch, w, v, a, velocity_w, velocity_v in cohort.steps(round_.epochs, *rows):
+        for batch, w, v, a, velocity_w, velocity_v in training.steps(round_.epochs, *rows):
             mixed = torch.lerp(w, v, a)
-            _, at_w = cohort.gradient(w, batch)
-            _, at_mixed = cohort.gradient(mixed, batch)
+            _, at_w = training.gradient(w, batch)
+            _, at_mixed = training.gradient(mixed, batch)
             pushed = a * at_mixed
             if settings.adaptive and batch.step == 0:
                 slope = ((v - w) * at_mixed).sum(1, keepdim=True)
                 a.sub_(round_.lr * slope).clamp_(0, 1)
             descend(w, at_w, velocity_w, round_)
             descend(v, pushed, velocity_v, round_)
-        cohort.observe("personal", torch.lerp(W, V, A), "trained")
-        return State(V, A.squeeze(1)), {"model": W}, {"alpha": A.squeeze(1)}
+        training.observe("personal", torch.lerp(W, V, A), "trained")
+        return APFLState(V, A.squeeze(1)), {"model": W}, {"alpha": A.squeeze(1)}
 
     return Client(start, train, private=("model", "alpha"))
 

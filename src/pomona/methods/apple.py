@@ -34,7 +34,9 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
 
-from pomona.federation.round import Roster, Round
+from pomona.core.rng import stream
+from pomona.core.round import Roster, Round
+from pomona.core.settings import Settings
 from pomona.methods.base import (
     Card,
     Client,
@@ -51,15 +53,13 @@ from pomona.methods.base import (
     placed,
     velocities,
 )
-from pomona.objective.cohort import Cohort
-from pomona.privacy.plan import Gradients
-from pomona.rng import stream
-from pomona.settings import Settings
+from pomona.objective.local_training import LocalTraining
+from pomona.privacy.projection import Gradients
 
 EPSILON = 1e-3
 
 
-class Apple(Settings):
+class APPLE(Settings):
     """APPLE's settings; symbols of the paper in brackets."""
 
     name: Literal["apple"] = "apple"
@@ -83,7 +83,7 @@ class Apple(Settings):
         return Method(server(self), client(self), replace(CARD, needs_total=weighed))
 
 
-def schedule(settings: Apple, round_: Round) -> float:
+def schedule(settings: APPLE, round_: Round) -> float:
     """lambda(r) of appendix A.1, r counted from 0; mu times this weighs the proximal term."""
     r, length = round_.number - 1, int(settings.schedule_share * round_.total)
     if r >= length:
@@ -104,7 +104,7 @@ class Bank:
     requests: Tensor
 
 
-def server(settings: Apple) -> Server:
+def server(settings: APPLE) -> Server:
     """Keeps cores, hands out what is asked for."""
 
     def start(initial: Initial, roster: Roster, seed: int) -> Bank:
@@ -130,7 +130,7 @@ def server(settings: Apple) -> Server:
     return Server(start, down, aggregate, welcome, expects, separable=True, relays={"cores": "core"})
 
 
-def wishes(settings: Apple, bank: Bank, client: int, roster: Roster, round_: Round) -> Tensor:
+def wishes(settings: APPLE, bank: Bank, client: int, roster: Roster, round_: Round) -> Tensor:
     """The ids (M,) that a client asked for, less those that have left; its own id marks a place left empty.
 
     Before its first uplink it has asked for none; a choice among cores never downloaded needs nothing private.
@@ -142,7 +142,7 @@ def wishes(settings: Apple, bank: Bank, client: int, roster: Roster, round_: Rou
     return torch.where(roster.known[asked], asked, client)
 
 
-def initial_cores(settings: Apple, initial: Initial, n: int) -> Tensor:
+def initial_cores(settings: APPLE, initial: Initial, n: int) -> Tensor:
     """All initial cores (n, d): everybody can make them from the run's seed, so nobody downloads them."""
     if settings.core_init == "common":
         return initial().repeat(n, 1)
@@ -153,7 +153,7 @@ def initial_cores(settings: Apple, initial: Initial, n: int) -> Tensor:
 
 
 @dataclass(frozen=True)
-class State:
+class APPLEState:
     """What a client keeps: its core (n, d), its DR row (n, N), and under a budget its copies of all cores.
 
     ``copies`` (n, N, d) is empty, (n, 0, d), when every round brings all cores; ``fetched`` (n, N) marks what was ever
@@ -166,48 +166,52 @@ class State:
     fetched: Tensor
 
 
-def client(settings: Apple) -> Client:
+def client(settings: APPLE) -> Client:
     """Learns a core and a DR row."""
 
-    def start(initial: Initial, roster: Roster, ids: tuple[int, ...], seed: int) -> State:
+    def start(initial: Initial, roster: Roster, ids: tuple[int, ...], seed: int) -> APPLEState:
         n, N = len(ids), len(roster)
         cores = initial_cores(settings, initial, N)
         kept = cores if limit(settings, N) < N - 1 else cores[:0]
         fetched = torch.zeros(n, N, dtype=torch.bool)
-        return State(cores[list(ids)], roster.shares.to(cores).repeat(n, 1), kept.repeat(n, 1, 1), fetched)
+        return APPLEState(cores[list(ids)], roster.shares.to(cores).repeat(n, 1), kept.repeat(n, 1, 1), fetched)
 
-    def train(state: State, received: Received, cohort: Cohort, round_: Round) -> tuple[State, Uplink, Info]:
-        known = cohort.roster.known
+    def train(
+        state: APPLEState, received: Received, training: LocalTraining, round_: Round
+    ) -> tuple[APPLEState, Uplink, Info]:
+        known = training.roster.known
         copies = refresh(state.copies, received["cores"], known)
         fetched = state.fetched.scatter(1, received["cores"].index, True)
         known = known.to(state.dr.device)
         C, P = state.core, state.dr.masked_fill(~known, 0)
-        p0 = cohort.roster.shares.to(P)
-        own = torch.nn.functional.one_hot(cohort.ids, P.shape[1]).bool().to(P.device)
+        p0 = training.roster.shares.to(P)
+        own = torch.nn.functional.one_hot(training.ids, P.shape[1]).bool().to(P.device)
         pull = schedule(settings, round_) * settings.mu
         dr_round = replace(round_, lr=settings.dr_lr * round_.decay, weight_decay=0.0)
 
         rows = (C, P, velocities(C, round_), velocities(P, round_), own)
         scaled = torch.empty_like(C)  # memory for p_ii g, once instead of in each step
-        for batch, c, p, vc, vp, mine in cohort.steps(round_.epochs, *rows):
+        for batch, c, p, vc, vp, mine in training.steps(round_.epochs, *rows):
             C0 = copies[: len(c)] if copies.dim() == 3 else copies
-            _, G = cohort.gradient(personal(p, mine, C0, c), batch)
+            _, G = training.gradient(personal(p, mine, C0, c), batch)
             D = (dots(G, C0, mine, c) + pull * (p - p0)) * known
             descend(c, torch.mul(G, p[mine].unsqueeze(1), out=scaled[: len(c)]), vc, round_)
             descend(p, D, vp, dr_round)
 
-        if cohort.watches("trained"):
-            cohort.observe("personal", personal(P, own, copies, C), "trained")
+        if training.watches("trained"):
+            training.observe("personal", personal(P, own, copies, C), "trained")
         asks = (
-            choose(settings, p, f, i, cohort.roster, round_.seed, round_.number + 1)
-            for p, f, i in zip(P.cpu(), fetched, cohort.clients, strict=True)
+            choose(settings, p, f, i, training.roster, round_.seed, round_.number + 1)
+            for p, f, i in zip(P.cpu(), fetched, training.clients, strict=True)
         )
         kept = copies if copies.dim() == 3 else state.copies
         info = {"dr": P, "schedule": torch.full((len(P),), schedule(settings, round_))}
-        return State(C, P, kept, fetched), {"core": C, "request": torch.stack(list(asks))}, info
+        return APPLEState(C, P, kept, fetched), {"core": C, "request": torch.stack(list(asks))}, info
 
-    def adapt(state: State, received: Received, cohort: Cohort, round_: Round) -> tuple[State, Uplink, Info]:
-        return train(state, received, cohort, replace(round_, lr=0.0))  # the DR row alone, over standing cores
+    def adapt(
+        state: APPLEState, received: Received, training: LocalTraining, round_: Round
+    ) -> tuple[APPLEState, Uplink, Info]:
+        return train(state, received, training, replace(round_, lr=0.0))  # the DR row alone, over standing cores
 
     return Client(start, train, private=("dr", "fetched"), adapt=adapt)
 
@@ -239,12 +243,12 @@ def refresh(copies: Tensor, offer: Rows, known: Tensor) -> Tensor:
     return copies
 
 
-def limit(settings: Apple, N: int) -> int:
+def limit(settings: APPLE, N: int) -> int:
     """Cores a client downloads a round: M, at most all others."""
     return N - 1 if settings.budget is None else min(settings.budget, N - 1)
 
 
-def choose(settings: Apple, p: Tensor, fetched: Tensor, client: int, roster: Roster, seed: int, number: int) -> Tensor:
+def choose(settings: APPLE, p: Tensor, fetched: Tensor, client: int, roster: Roster, seed: int, number: int) -> Tensor:
     """The ids (M,) that a client asks for in round ``number`` (A.2; r is the number of rounds behind it).
 
     Ascending, then its own id in the places that it has no use for.
@@ -257,7 +261,7 @@ def choose(settings: Apple, p: Tensor, fetched: Tensor, client: int, roster: Ros
 
 
 def pick(
-    settings: Apple,
+    settings: APPLE,
     p: Tensor,
     fetched: Tensor,
     others: NDArray[np.int64],

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pomona.federation.round import Roster, Round
-from pomona.objective.cohort import TRAINING, Cohort, When
-from pomona.privacy.plan import Gradients
+from pomona.core.round import Roster, Round
+from pomona.objective.local_training import TRAINING, LocalTraining, When
+from pomona.privacy.projection import Gradients
 
 
 @dataclass(frozen=True)
@@ -103,9 +103,9 @@ class Client:
     """
 
     start: Callable[[Initial, Roster, tuple[int, ...], int], Any]
-    train: Callable[[Any, Received, Cohort, Round], tuple[Any, Uplink, Info]]
+    train: Callable[[Any, Received, LocalTraining, Round], tuple[Any, Uplink, Info]]
     private: tuple[str, ...] = ()
-    adapt: Callable[[Any, Received, Cohort, Round], tuple[Any, Uplink, Info]] | None = None
+    adapt: Callable[[Any, Received, LocalTraining, Round], tuple[Any, Uplink, Info]] | None = None
 
 
 @dataclass(frozen=True)
@@ -211,7 +211,7 @@ Pull = Callable[[Tensor], Tensor]  # rows w (a, d) -> an extra gradient term (a,
 
 
 def sgd(
-    cohort: Cohort,
+    training: LocalTraining,
     W: Tensor,
     round_: Round,
     epochs: int | None = None,
@@ -220,8 +220,8 @@ def sgd(
 ) -> Tensor:
     """Local SGD on rows W (n, d), in place: ``epochs`` passes (the round's if None) over the training data."""
     passes = round_.epochs if epochs is None else epochs
-    for batch, w, velocity in cohort.steps(passes, W, velocities(W, round_), purpose=purpose):
-        _, g = cohort.gradient(w, batch)
+    for batch, w, velocity in training.steps(passes, W, velocities(W, round_), purpose=purpose):
+        _, g = training.gradient(w, batch)
         if pull is not None:
             g = g + pull(w)
         descend(w, g, velocity, round_)

@@ -39,7 +39,8 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
 
-from pomona.federation.round import Roster, Round
+from pomona.core.round import Roster, Round
+from pomona.core.settings import Settings
 from pomona.methods.base import (
     Card,
     Client,
@@ -55,9 +56,8 @@ from pomona.methods.base import (
     sgd,
     weighted_mean,
 )
-from pomona.objective.cohort import Cohort
-from pomona.privacy.plan import Gradients
-from pomona.settings import Settings
+from pomona.objective.local_training import LocalTraining
+from pomona.privacy.projection import Gradients
 
 NOBODY = -1  # the cluster of who is no member
 SMALLEST = 3
@@ -206,12 +206,12 @@ def averaged(state: Clusters, W: Tensor, who: Tensor) -> Clusters:
     return replace(state, models=models)
 
 
-def train(state: None, received: Received, cohort: Cohort, round_: Round) -> tuple[None, Uplink, Info]:
+def train(state: None, received: Received, training: LocalTraining, round_: Round) -> tuple[None, Uplink, Info]:
     """Local SGD from the cluster's model."""
     model = received["model"]
-    cohort.observe("personal", model, "received")
-    W = sgd(cohort, model.clone(), round_)
-    cohort.observe("local", W, "trained")
+    training.observe("personal", model, "received")
+    W = sgd(training, model.clone(), round_)
+    training.observe("local", W, "trained")
     info = {
         "cluster": received["cluster"].squeeze(1),
         "update_norm": (W - model).norm(dim=1),

@@ -23,12 +23,12 @@ from typing import Literal
 from pydantic import Field
 from torch import Tensor
 
-from pomona.federation.round import Round
+from pomona.core.round import Round
+from pomona.core.settings import Settings
 from pomona.methods import fedavg, separate
 from pomona.methods.base import Card, Client, Info, Method, Received, Uplink, averaging, sgd
-from pomona.objective.cohort import Cohort
-from pomona.privacy.plan import Gradients
-from pomona.settings import Settings
+from pomona.objective.local_training import LocalTraining
+from pomona.privacy.projection import Gradients
 
 
 class Ditto(Settings):
@@ -64,11 +64,11 @@ def client(settings: Ditto) -> Client:
     """FedAvg's client, and a personal model (n, d) trained beside it."""
     shared = fedavg.client(mu=0.0)
 
-    def train(V: Tensor, received: Received, cohort: Cohort, round_: Round) -> tuple[Tensor, Uplink, Info]:
+    def train(V: Tensor, received: Received, training: LocalTraining, round_: Round) -> tuple[Tensor, Uplink, Info]:
         w, weight = received["model"], settings.lambda_
-        _, uplink, info = shared.train(None, received, cohort, round_)
-        sgd(cohort, V, round_, settings.personal_epochs, pull=lambda v: weight * (v - w[: len(v)]))
-        cohort.observe("personal", V, "trained")
+        _, uplink, info = shared.train(None, received, training, round_)
+        sgd(training, V, round_, settings.personal_epochs, pull=lambda v: weight * (v - w[: len(v)]))
+        training.observe("personal", V, "trained")
         return V, uplink, info
 
     return Client(separate.start, train)

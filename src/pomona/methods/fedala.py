@@ -31,18 +31,18 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from pomona.federation.round import Roster, Round
+from pomona.core.round import Roster, Round
+from pomona.core.settings import Settings
 from pomona.methods import fedavg
 from pomona.methods.base import Card, Client, Info, Initial, Method, Received, Uplink, averaging
 from pomona.methods.fedrep import upper
-from pomona.objective.cohort import Cohort
-from pomona.privacy.plan import Gradients
-from pomona.settings import Settings
+from pomona.objective.local_training import LocalTraining
+from pomona.privacy.projection import Gradients
 
 WINDOW, THRESHOLD = 10, 0.01
 
 
-class Ala(Settings):
+class ALA(Settings):
     """ALA's settings; symbols of the paper in brackets."""
 
     sample_share: float = Field(0.8, gt=0, le=1, description="share of the samples that the weights learn on (s)")
@@ -53,7 +53,7 @@ class Ala(Settings):
     adapt: bool = Field(True, description="go on learning the weights after the initial stage, an epoch a round")
 
 
-class FedAla(Ala):
+class FedALA(ALA):
     """FedAvg with adaptive local aggregation."""
 
     name: Literal["fedala"] = "fedala"
@@ -70,7 +70,7 @@ class FedAla(Ala):
 
 
 @dataclass(frozen=True)
-class State:
+class FedALAState:
     """What ALA keeps beside the inner method's state.
 
     ``last`` (n, d) the client's own trained model; ``weights`` (n, k) W_i on the upper layers; ``started`` (n,) whether
@@ -83,30 +83,32 @@ class State:
     started: Tensor
 
 
-def adaptive(inner: Client, settings: Ala, personal: bool = True, model: str = "model") -> Client:
+def adaptive(inner: Client, settings: ALA, personal: bool = True, model: str = "model") -> Client:
     """ALA before a client half that starts from received["start"] and uplinks its trained model as "model".
 
     ``personal``: the start is the personal model; False where the inner method names its own. ``model``: the name of
     what is received.
     """
 
-    def start(initial: Initial, roster: Roster, ids: tuple[int, ...], seed: int) -> State:
+    def start(initial: Initial, roster: Roster, ids: tuple[int, ...], seed: int) -> FedALAState:
         last = initial().repeat(len(ids), 1)
         weights = torch.ones_like(last[:, upper(initial.layers, settings.layers)])
         never = torch.zeros(len(ids), dtype=torch.bool, device=last.device)
-        return State(inner.start(initial, roster, ids, seed), last, weights, never)
+        return FedALAState(inner.start(initial, roster, ids, seed), last, weights, never)
 
-    def train(state: State, received: Received, cohort: Cohort, round_: Round) -> tuple[State, Uplink, Info]:
-        w, part = received[model], upper(cohort.layers, settings.layers)
+    def train(
+        state: FedALAState, received: Received, training: LocalTraining, round_: Round
+    ) -> tuple[FedALAState, Uplink, Info]:
+        w, part = received[model], upper(training.layers, settings.layers)
         begins = ~state.started & (w != state.last).any(1) & (round_.number >= settings.start_round)
-        epochs, losses = learn(settings, state, begins, w, part, cohort, round_)
+        epochs, losses = learn(settings, state, begins, w, part, training, round_)
         mixture = mixed(w, state.last, state.weights, part)
         if personal:
-            cohort.observe("personal", mixture, "received")
-        own, uplink, info = inner.train(state.inner, {**received, "start": mixture}, cohort, round_)
-        means = by_layer(state.weights, cohort.layers, settings.layers)
+            training.observe("personal", mixture, "received")
+        own, uplink, info = inner.train(state.inner, {**received, "start": mixture}, training, round_)
+        means = by_layer(state.weights, training.layers, settings.layers)
         ala = {"ala_weight": means, "ala_epochs": epochs, "ala_losses": losses}
-        return State(own, uplink["model"], state.weights, state.started | begins), uplink, {**info, **ala}
+        return FedALAState(own, uplink["model"], state.weights, state.started | begins), uplink, {**info, **ala}
 
     return Client(start, train, (*inner.private, "weights"))
 
@@ -119,7 +121,7 @@ def mixed(w: Tensor, last: Tensor, weights: Tensor, part: slice) -> Tensor:
 
 
 def learn(
-    settings: Ala, state: State, begins: Tensor, w: Tensor, part: slice, cohort: Cohort, round_: Round
+    settings: ALA, state: FedALAState, begins: Tensor, w: Tensor, part: slice, training: LocalTraining, round_: Round
 ) -> tuple[Tensor, Tensor]:
     """Eq. 5, in place on the state's weights: until converged for those who begin, one epoch for the others.
 
@@ -134,10 +136,10 @@ def learn(
         rate = settings.weight_lr * round_.decay * learning.to(w).unsqueeze(1)
         loss = w.new_zeros(len(w))
         rows = (mixture, state.weights, state.last, w, rate, loss)
-        for batch, t, W, own, global_, eta, latest in cohort.steps(
+        for batch, t, W, own, global_, eta, latest in training.steps(
             1, *rows, purpose="ala", share=settings.sample_share
         ):
-            latest[:], g = cohort.gradient(t, batch, above=part.start)
+            latest[:], g = training.gradient(t, batch, above=part.start)
             a, b = own[:, part], global_[:, part]
             W.sub_(eta * g[:, part] * (b - a)).clamp_(0, 1)
             t[:, part] = torch.lerp(a, b, W)
@@ -162,7 +164,7 @@ def by_layer(weights: Tensor, layers: tuple[slice, ...], count: int) -> Tensor:
     return torch.stack(means, 1) if means else weights
 
 
-def adaptive_card(card: Card, settings: Ala, personal: bool = True) -> Card:
+def adaptive_card(card: Card, settings: ALA, personal: bool = True) -> Card:
     """The card of a method with ALA before its local training; ``personal`` as in ``adaptive``."""
     # The stage's epochs go over one batch order: all of its gradients meet on the same batches.
     stage = Gradients(per_batch=settings.stage_epochs, purpose="ala stage", epochs=1, once=True)

@@ -42,7 +42,8 @@ from pydantic import ConfigDict, Field
 from torch import Tensor
 from torch.nn import functional
 
-from pomona.federation.round import Roster, Round
+from pomona.core.round import Roster, Round
+from pomona.core.settings import Settings
 from pomona.methods.base import (
     Card,
     Client,
@@ -59,9 +60,8 @@ from pomona.methods.base import (
     sgd,
 )
 from pomona.methods.separate import start as separately
-from pomona.objective.cohort import Cohort
-from pomona.privacy.plan import Gradients
-from pomona.settings import Settings
+from pomona.objective.local_training import LocalTraining
+from pomona.privacy.projection import Gradients
 
 BY_ALIAS = ConfigDict(populate_by_name=True, serialize_by_alias=True)  # lambda is no name in Python
 
@@ -209,12 +209,12 @@ def server(messages: Callable[[Tensor, Round], Tensor]) -> Server:
 def client(settings: FedAMP | HeurFedAMP) -> Client:
     """Local SGD held near the cloud model."""
 
-    def train(own: Tensor, received: Received, cohort: Cohort, round_: Round) -> tuple[Tensor, Uplink, Info]:
+    def train(own: Tensor, received: Received, training: LocalTraining, round_: Round) -> tuple[Tensor, Uplink, Info]:
         cloud = received["cloud"]
         pull = settings.lambda_ / step(settings, round_) if settings.lambda_ else 0.0
         W = received.get("start", own if settings.start == "own" else cloud.clone())
-        W = sgd(cohort, W, round_, pull=(lambda w: pull * (w - cloud[: len(w)])) if pull else None)
-        cohort.observe("personal", W, "trained")
+        W = sgd(training, W, round_, pull=(lambda w: pull * (w - cloud[: len(w)])) if pull else None)
+        training.observe("personal", W, "trained")
         info = {"attention": received["attention"], "coupling": received["coupling"].squeeze(1)}
         return W, {"model": W}, info
 

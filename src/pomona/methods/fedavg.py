@@ -20,11 +20,11 @@ from typing import Literal
 
 from pydantic import Field
 
-from pomona.federation.round import Round
+from pomona.core.round import Round
+from pomona.core.settings import Settings
 from pomona.methods.base import Card, Client, Info, Method, Received, Uplink, averaging, nothing, sgd
-from pomona.objective.cohort import Cohort
-from pomona.privacy.plan import Gradients
-from pomona.settings import Settings
+from pomona.objective.local_training import LocalTraining
+from pomona.privacy.projection import Gradients
 
 
 class FedAvg(Settings):
@@ -68,12 +68,12 @@ def client(mu: float) -> Client:
     A method that prepares another start (fine-tuning, ALA) adds it as ``received["start"]``; the pull stays towards w.
     """
 
-    def train(state: None, received: Received, cohort: Cohort, round_: Round) -> tuple[None, Uplink, Info]:
+    def train(state: None, received: Received, training: LocalTraining, round_: Round) -> tuple[None, Uplink, Info]:
         w = received["model"]
-        cohort.observe("global", w, "received")
+        training.observe("global", w, "received")
         pull = (lambda v: mu * (v - w[: len(v)])) if mu else None
-        local = sgd(cohort, received.get("start", w).clone(), round_, pull=pull)
-        cohort.observe("local", local, "trained")
+        local = sgd(training, received.get("start", w).clone(), round_, pull=pull)
+        training.observe("local", local, "trained")
         return None, {"model": local}, {}
 
     return Client(nothing, train)
@@ -82,12 +82,12 @@ def client(mu: float) -> Client:
 def finetuned(inner: Client, epochs: int | None) -> Client:
     """A client whose personal model is a copy of what it received, fine-tuned by plain SGD before ``inner`` trains."""
 
-    def train(state: object, received: Received, cohort: Cohort, round_: Round) -> tuple[object, Uplink, Info]:
-        if cohort.watches("received"):
+    def train(state: object, received: Received, training: LocalTraining, round_: Round) -> tuple[object, Uplink, Info]:
+        if training.watches("received"):
             passes = round_.epochs if epochs is None else epochs
-            tuned = sgd(cohort, received["model"].clone(), round_, passes, purpose="finetuning")
-            cohort.observe("personal", tuned, "received")
-        return inner.train(state, received, cohort, round_)
+            tuned = sgd(training, received["model"].clone(), round_, passes, purpose="finetuning")
+            training.observe("personal", tuned, "received")
+        return inner.train(state, received, training, round_)
 
     return Client(inner.start, train, inner.private)
 

@@ -24,11 +24,11 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from pomona.federation.round import Roster, Round
+from pomona.core.round import Roster, Round
+from pomona.core.settings import Settings
 from pomona.methods.base import Card, Client, Downlink, Info, Initial, Method, Received, Rows, Server, Uplink, sgd
-from pomona.objective.cohort import Cohort
-from pomona.privacy.plan import Gradients
-from pomona.settings import Settings
+from pomona.objective.local_training import LocalTraining
+from pomona.privacy.projection import Gradients
 
 
 class FedDyn(Settings):
@@ -79,7 +79,7 @@ def server(alpha: float) -> Server:
 
 
 @dataclass(frozen=True)
-class State:
+class FedDynState:
     """What a client keeps: its linear term lambda_i (n, d)."""
 
     linear: Tensor
@@ -88,16 +88,18 @@ class State:
 def client(alpha: float) -> Client:
     """Local SGD on the regularised objective, from the received model."""
 
-    def start(initial: Initial, roster: Roster, ids: tuple[int, ...], seed: int) -> State:
-        return State(torch.zeros_like(initial()).repeat(len(ids), 1))
+    def start(initial: Initial, roster: Roster, ids: tuple[int, ...], seed: int) -> FedDynState:
+        return FedDynState(torch.zeros_like(initial()).repeat(len(ids), 1))
 
-    def train(state: State, received: Received, cohort: Cohort, round_: Round) -> tuple[State, Uplink, Info]:
+    def train(
+        state: FedDynState, received: Received, training: LocalTraining, round_: Round
+    ) -> tuple[FedDynState, Uplink, Info]:
         w = received["model"]
-        cohort.observe("global", w, "received")
+        training.observe("global", w, "received")
         linear = state.linear
-        local = sgd(cohort, w.clone(), round_, pull=lambda v: alpha * (v - w[: len(v)]) - linear[: len(v)])
-        cohort.observe("local", local, "trained")
-        return State(linear - alpha * (local - w)), {"model": local}, {}
+        local = sgd(training, w.clone(), round_, pull=lambda v: alpha * (v - w[: len(v)]) - linear[: len(v)])
+        training.observe("local", local, "trained")
+        return FedDynState(linear - alpha * (local - w)), {"model": local}, {}
 
     return Client(start, train)
 

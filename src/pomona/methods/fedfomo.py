@@ -35,7 +35,9 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from pomona.federation.round import Roster, Round
+from pomona.core.rng import stream
+from pomona.core.round import Roster, Round
+from pomona.core.settings import Settings
 from pomona.methods.base import (
     Card,
     Client,
@@ -52,10 +54,8 @@ from pomona.methods.base import (
     sgd,
 )
 from pomona.methods.separate import start as separately
-from pomona.objective.cohort import Cohort
-from pomona.privacy.plan import Gradients
-from pomona.rng import stream
-from pomona.settings import Settings
+from pomona.objective.local_training import LocalTraining
+from pomona.privacy.projection import Gradients
 
 
 class Fomo(Settings):
@@ -77,11 +77,11 @@ class FedFomo(Fomo):
         """The two halves."""
         order = 2 if self.norm == "l2" else 1
 
-        def start(initial: Initial, roster: Roster, ids: tuple[int, ...], seed: int) -> State:
+        def start(initial: Initial, roster: Roster, ids: tuple[int, ...], seed: int) -> FedFomoState:
             return untouched(initial, roster, ids, seed, previous=initial())
 
-        def judge(state: State, received: Received, cohort: Cohort) -> Verdict:
-            return judge_models(state, received, cohort, order)
+        def judge(state: FedFomoState, received: Received, training: LocalTraining) -> Judgement:
+            return judge_models(state, received, training, order)
 
         relaying = replace(server(self, offer_models), relays={"models": "model"})
         return Method(relaying, Client(start, train(self, judge), private=("affinity",)), CARD)
@@ -148,7 +148,7 @@ def offer_models(bank: Bank, index: Tensor) -> Downlink:
 
 
 @dataclass(frozen=True)
-class State:
+class FedFomoState:
     """What a client keeps: its model (n, d), the one before its last local training, its affinities (n, N).
 
     ``previous`` is (n, 0) where models are judged against their mean.
@@ -160,7 +160,7 @@ class State:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Judgement:
     """The personal model (n, d), and w and w* (n, M + 1) of the models received, then of the own one."""
 
     personal: Tensor
@@ -168,50 +168,52 @@ class Verdict:
     shares: Tensor
 
 
-def untouched(initial: Initial, roster: Roster, ids: tuple[int, ...], seed: int, previous: Tensor) -> State:
+def untouched(initial: Initial, roster: Roster, ids: tuple[int, ...], seed: int, previous: Tensor) -> FedFomoState:
     """Everybody starts from the common model, with p_i = e_i."""
     current = separately(initial, roster, ids, seed)
     affinity = torch.eye(len(roster), dtype=current.dtype)[list(ids)]
-    return State(current, previous.repeat(len(ids), 1), affinity)
+    return FedFomoState(current, previous.repeat(len(ids), 1), affinity)
 
 
 def train(
-    settings: Fomo, judge: Callable[[State, Received, Cohort], Verdict]
-) -> Callable[[State, Received, Cohort, Round], tuple[State, Uplink, Info]]:
+    settings: Fomo, judge: Callable[[FedFomoState, Received, LocalTraining], Judgement]
+) -> Callable[[FedFomoState, Received, LocalTraining, Round], tuple[FedFomoState, Uplink, Info]]:
     """A client's round: federated update, local SGD, and what it wants next."""
 
-    def round_trip(state: State, received: Received, cohort: Cohort, round_: Round) -> tuple[State, Uplink, Info]:
-        verdict = judge(state, received, cohort)
-        whose = torch.cat([received["models"].index, cohort.ids.unsqueeze(1)], dim=1)
-        affinity = state.affinity.masked_fill(~cohort.roster.known, 0).scatter_add(
+    def round_trip(
+        state: FedFomoState, received: Received, training: LocalTraining, round_: Round
+    ) -> tuple[FedFomoState, Uplink, Info]:
+        verdict = judge(state, received, training)
+        whose = torch.cat([received["models"].index, training.ids.unsqueeze(1)], dim=1)
+        affinity = state.affinity.masked_fill(~training.roster.known, 0).scatter_add(
             1, whose, verdict.gains.to(state.affinity)
         )
         weights = torch.zeros_like(affinity).scatter_add(1, whose, verdict.shares.to(affinity))
-        cohort.observe("personal", verdict.personal, "received")
+        training.observe("personal", verdict.personal, "received")
 
         previous = verdict.personal[:, : state.previous.shape[1]].clone()
-        W = sgd(cohort, verdict.personal, round_)
+        W = sgd(training, verdict.personal, round_)
         asks = (
             choose(settings, p, available, i, round_.seed, round_.number)
-            for p, available, i in zip(affinity, received["available"], cohort.clients, strict=True)
+            for p, available, i in zip(affinity, received["available"], training.clients, strict=True)
         )
         uplink = {"model": W, "request": torch.stack(list(asks))}
-        return State(W, previous, affinity), uplink, {"weights": weights, "affinity": affinity}
+        return FedFomoState(W, previous, affinity), uplink, {"weights": weights, "affinity": affinity}
 
     return round_trip
 
 
-def judge_models(state: State, received: Received, cohort: Cohort, order: int) -> Verdict:
+def judge_models(state: FedFomoState, received: Received, training: LocalTraining, order: int) -> Judgement:
     """Eq. 3: models against the one before the last local training, gain in loss per distance."""
     base, offer = state.previous, received["models"]
-    losses = each(offer, state.current, lambda W: cohort.loss(W, "validation"))
+    losses = each(offer, state.current, lambda W: training.loss(W, "validation"))
     far = each(offer, state.current, lambda W: torch.linalg.vector_norm(W - base, order, dim=1))
-    gains = (cohort.loss(base, "validation").cpu().unsqueeze(1) - losses) / far.to(losses).masked_fill(
+    gains = (training.loss(base, "validation").cpu().unsqueeze(1) - losses) / far.to(losses).masked_fill(
         far == 0, torch.inf
     )
-    gains[:, :-1].masked_fill_(offer.index == cohort.ids.unsqueeze(1), 0)
+    gains[:, :-1].masked_fill_(offer.index == training.ids.unsqueeze(1), 0)
     shares = normalised(gains)
-    return Verdict(moved(base, offer, state.current, shares), gains, shares)
+    return Judgement(moved(base, offer, state.current, shares), gains, shares)
 
 
 def models(offer: Rows, own: Tensor) -> Iterator[Tensor]:

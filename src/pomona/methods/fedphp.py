@@ -23,7 +23,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from pomona.federation.round import Roster, Round
+from pomona.core.round import Roster, Round
+from pomona.core.settings import Settings
 from pomona.methods.base import (
     Card,
     Client,
@@ -36,11 +37,10 @@ from pomona.methods.base import (
     descend,
     velocities,
 )
-from pomona.objective.cohort import Cohort
+from pomona.objective.local_training import LocalTraining
 from pomona.objective.loop import RowCriterion
 from pomona.objective.objective import Objective
-from pomona.privacy.plan import Gradients
-from pomona.settings import Settings
+from pomona.privacy.projection import Gradients
 
 TEMPERATURE = 4.0
 KERNELS = (0.25, 0.5, 1.0, 2.0, 4.0)
@@ -63,7 +63,7 @@ class FedPHP(Settings):
 
 
 @dataclass(frozen=True)
-class State:
+class FedPHPState:
     """A client's inherited model (n, d), and whether it ever took part (n,)."""
 
     inherited: Tensor
@@ -73,29 +73,31 @@ class State:
 def client(settings: FedPHP) -> Client:
     """Trains under the eyes of its inherited model, and mixes it anew."""
 
-    def start(initial: Initial, roster: Roster, ids: tuple[int, ...], seed: int) -> State:
+    def start(initial: Initial, roster: Roster, ids: tuple[int, ...], seed: int) -> FedPHPState:
         model = initial().repeat(len(ids), 1)
-        return State(model, torch.zeros(len(ids), dtype=torch.bool, device=model.device))
+        return FedPHPState(model, torch.zeros(len(ids), dtype=torch.bool, device=model.device))
 
-    def train(state: State, received: Received, cohort: Cohort, round_: Round) -> tuple[State, Uplink, Info]:
+    def train(
+        state: FedPHPState, received: Received, training: LocalTraining, round_: Round
+    ) -> tuple[FedPHPState, Uplink, Info]:
         w = received["model"]
-        cohort.observe("global", w, "received")
+        training.observe("global", w, "received")
         W = received.get("start", w).clone()
         teachers = [
-            Teacher.of(settings, h, c, cohort.objective)
-            for h, c in zip(state.inherited, cohort.clients, strict=True)
-            if settings.transfer_weight and cohort.trains
+            Teacher.of(settings, h, c, training.objective)
+            for h, c in zip(state.inherited, training.clients, strict=True)
+            if settings.transfer_weight and training.trains
         ]
-        for batch, v, velocity in cohort.steps(round_.epochs, W, velocities(W, round_)):
+        for batch, v, velocity in training.steps(round_.epochs, W, velocities(W, round_)):
             lessons = [teacher.lesson(index) for teacher, index in zip(teachers, batch.indices, strict=False)]
-            _, g = cohort.gradient(v, batch, lessons or None)
+            _, g = training.gradient(v, batch, lessons or None)
             descend(v, g, velocity, round_)
-        cohort.observe("local", W, "trained")
+        training.observe("local", W, "trained")
 
         kept = state.seen.to(W) * (settings.mu * (round_.number - 1) / round_.total)
         inherited = torch.lerp(W, state.inherited, kept.unsqueeze(1))
-        cohort.observe("personal", inherited, "trained")
-        return State(inherited, torch.ones_like(state.seen)), {"model": W}, {"inheritance": kept}
+        training.observe("personal", inherited, "trained")
+        return FedPHPState(inherited, torch.ones_like(state.seen)), {"model": W}, {"inheritance": kept}
 
     return Client(start, train)
 

@@ -18,9 +18,9 @@ from typing import Literal
 
 from pydantic import Field
 
+from pomona.core.settings import Settings
 from pomona.methods import fedavg
 from pomona.methods.base import Method, averaging
-from pomona.settings import Settings
 
 
 class FedProx(Settings):

@@ -23,8 +23,9 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from pomona.errors import ConfigError
-from pomona.federation.round import Roster, Round
+from pomona.core.errors import ConfigError
+from pomona.core.round import Roster, Round
+from pomona.core.settings import Settings
 from pomona.methods.base import (
     Card,
     Client,
@@ -39,9 +40,8 @@ from pomona.methods.base import (
     unprepared,
     velocities,
 )
-from pomona.objective.cohort import TRAINING, Cohort
-from pomona.privacy.plan import Gradients
-from pomona.settings import Settings
+from pomona.objective.local_training import TRAINING, LocalTraining
+from pomona.privacy.projection import Gradients
 
 Layers = tuple[slice, ...]
 
@@ -76,7 +76,7 @@ def server(settings: FedRep) -> Server:
 
 
 @dataclass(frozen=True)
-class State:
+class FedRepState:
     """A client's head (n, h)."""
 
     head: Tensor
@@ -85,27 +85,29 @@ class State:
 def client(settings: FedRep) -> Client:
     """Fits its head, then trains the shared layers under it."""
 
-    def start(initial: Initial, roster: Roster, ids: tuple[int, ...], seed: int) -> State:
-        return State(initial()[head(settings, initial.layers)].repeat(len(ids), 1))
+    def start(initial: Initial, roster: Roster, ids: tuple[int, ...], seed: int) -> FedRepState:
+        return FedRepState(initial()[head(settings, initial.layers)].repeat(len(ids), 1))
 
-    def train(state: State, received: Received, cohort: Cohort, round_: Round) -> tuple[State, Uplink, Info]:
-        part = head(settings, cohort.layers)
+    def train(
+        state: FedRepState, received: Received, training: LocalTraining, round_: Round
+    ) -> tuple[FedRepState, Uplink, Info]:
+        part = head(settings, training.layers)
         W = insert(received["model"], state.head, part)
-        sgd_on(part, cohort, W, round_, settings.head_epochs, "head")
-        cohort.observe("personal", W, "received")
-        sgd_on(slice(0, part.start), cohort, W, round_, round_.epochs, TRAINING)
-        cohort.observe("personal", W, "trained")
-        return State(W[:, part].clone()), {"model": without(W, part)}, {}
+        sgd_on(part, training, W, round_, settings.head_epochs, "head")
+        training.observe("personal", W, "received")
+        sgd_on(slice(0, part.start), training, W, round_, round_.epochs, TRAINING)
+        training.observe("personal", W, "trained")
+        return FedRepState(W[:, part].clone()), {"model": without(W, part)}, {}
 
     return Client(start, train)
 
 
-def sgd_on(part: slice, cohort: Cohort, W: Tensor, round_: Round, epochs: int, purpose: str) -> None:
+def sgd_on(part: slice, training: LocalTraining, W: Tensor, round_: Round, epochs: int, purpose: str) -> None:
     """Local SGD on a part of rows W (n, d), in place, the rest held fixed; nothing for an empty part."""
     if part.start == part.stop:
         return
-    for batch, w, velocity in cohort.steps(epochs, W, velocities(W[:, part], round_), purpose=purpose):
-        _, g = cohort.gradient(w, batch)
+    for batch, w, velocity in training.steps(epochs, W, velocities(W[:, part], round_), purpose=purpose):
+        _, g = training.gradient(w, batch)
         descend(w[:, part], g[:, part], velocity, round_)
 
 

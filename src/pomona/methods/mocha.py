@@ -25,7 +25,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from pomona.federation.round import Roster, Round
+from pomona.core.round import Roster, Round
+from pomona.core.settings import Settings
 from pomona.methods.base import (
     Card,
     Client,
@@ -42,12 +43,11 @@ from pomona.methods.base import (
     sgd,
 )
 from pomona.methods.separate import start
-from pomona.objective.cohort import Cohort
-from pomona.privacy.plan import Gradients
-from pomona.settings import Settings
+from pomona.objective.local_training import LocalTraining
+from pomona.privacy.projection import Gradients
 
 
-class Mocha(Settings):
+class MOCHA(Settings):
     """The surrogate's settings."""
 
     name: Literal["mocha"] = "mocha"
@@ -61,7 +61,7 @@ class Mocha(Settings):
         return Method(server(), client(self), CARD)
 
 
-def coupling(settings: Mocha, N: int) -> tuple[float, float]:
+def coupling(settings: MOCHA, N: int) -> tuple[float, float]:
     """The diagonal and the other entries of M (N, N)."""
     if settings.omega == "centring":
         return 1 - 1 / N, -1 / N
@@ -97,11 +97,11 @@ def server() -> Server:
     )
 
 
-def client(settings: Mocha) -> Client:
+def client(settings: MOCHA) -> Client:
     """Local SGD with the pull of all heads on the own one."""
 
-    def train(W: Tensor, received: Received, cohort: Cohort, round_: Round) -> tuple[Tensor, Uplink, Info]:
-        head, N = cohort.layers[-1], len(cohort.roster.members)
+    def train(W: Tensor, received: Received, training: LocalTraining, round_: Round) -> tuple[Tensor, Uplink, Info]:
+        head, N = training.layers[-1], len(training.roster.members)
         own, other = coupling(settings, N)
         others = received["heads"].bank[received["heads"].index].sum(1)
 
@@ -110,8 +110,8 @@ def client(settings: Mocha) -> Client:
             g[:, head] = 2 * settings.penalty * (own * w[:, head] + other * others[: len(w)])
             return g
 
-        W = sgd(cohort, W, round_, pull=pull if settings.penalty else None)
-        cohort.observe("personal", W, "trained")
+        W = sgd(training, W, round_, pull=pull if settings.penalty else None)
+        training.observe("personal", W, "trained")
         mean = (W[:, head] + others) / N
         return W, {"head": W[:, head]}, {"head_distance": (W[:, head] - mean).norm(dim=1)}
 

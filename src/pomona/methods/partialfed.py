@@ -28,8 +28,10 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from pomona.errors import ConfigError
-from pomona.federation.round import Roster, Round
+from pomona.core.errors import ConfigError
+from pomona.core.rng import stream
+from pomona.core.round import Roster, Round
+from pomona.core.settings import Settings
 from pomona.methods import separate
 from pomona.methods.base import (
     Card,
@@ -47,10 +49,8 @@ from pomona.methods.base import (
 )
 from pomona.methods.fedrep import upper
 from pomona.objective.batches import Batch
-from pomona.objective.cohort import Cohort
-from pomona.privacy.plan import Gradients
-from pomona.rng import stream
-from pomona.settings import Settings
+from pomona.objective.local_training import LocalTraining
+from pomona.privacy.projection import Gradients
 
 STRATEGY_SHARE = 0.2
 
@@ -83,34 +83,34 @@ def server() -> Server:
 def fixed(rule: str) -> Client:
     """Partial initialisation by a rule; the state is the client's last model (n, d)."""
 
-    def train(last: Tensor, received: Received, cohort: Cohort, round_: Round) -> tuple[Tensor, Uplink, Info]:
+    def train(last: Tensor, received: Received, training: LocalTraining, round_: Round) -> tuple[Tensor, Uplink, Info]:
         w = received.get("start", received["model"])
-        taken = global_part(rule, cohort, last)
+        taken = global_part(rule, training, last)
         W = torch.where(taken, w, last)
-        cohort.observe("personal", W, "received")
-        sgd(cohort, W, round_)
-        cohort.observe("personal", W, "trained")
-        gates = torch.stack([taken[s].to(W).mean() for s in cohort.layers])
+        training.observe("personal", W, "received")
+        sgd(training, W, round_)
+        training.observe("personal", W, "trained")
+        gates = torch.stack([taken[s].to(W).mean() for s in training.layers])
         return W, {"model": W}, {"gates": gates.repeat(len(W), 1)}
 
     return Client(separate.start, train)
 
 
-def global_part(rule: str, cohort: Cohort, rows: Tensor) -> Tensor:
+def global_part(rule: str, training: LocalTraining, rows: Tensor) -> Tensor:
     """Which numbers of rows (n, d) a rule takes from the global model: bool (d,).
 
     Raises ConfigError for local-norm in a network without normalisation layers.
     """
     taken = torch.full_like(rows[0], rule != "head-shared", dtype=torch.bool)
     if rule == "local-norm":
-        if not cohort.objective.norms:
+        if not training.objective.norms:
             raise ConfigError(
                 "method.rule = local-norm, but the network has no normalisation layers; take another rule"
             )
-        for norm in cohort.objective.norms:
+        for norm in training.objective.norms:
             taken[norm] = False
     else:
-        taken[upper(cohort.layers, 1)] = rule == "head-shared"
+        taken[upper(training.layers, 1)] = rule == "head-shared"
     return taken
 
 
@@ -118,7 +118,7 @@ def global_part(rule: str, cohort: Cohort, rows: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class State:
+class PartialFedState:
     """A client's last model (n, d), and a logit a layer (n, L): how much it favours the global one."""
 
     last: Tensor
@@ -128,38 +128,40 @@ class State:
 def adaptive(temperature: float) -> Client:
     """Learns two sources of weights, and gates between them."""
 
-    def start(initial: Initial, roster: Roster, ids: tuple[int, ...], seed: int) -> State:
+    def start(initial: Initial, roster: Roster, ids: tuple[int, ...], seed: int) -> PartialFedState:
         last = initial().repeat(len(ids), 1)
-        return State(last, last.new_zeros(len(ids), len(initial.layers)))
+        return PartialFedState(last, last.new_zeros(len(ids), len(initial.layers)))
 
-    def train(state: State, received: Received, cohort: Cohort, round_: Round) -> tuple[State, Uplink, Info]:
+    def train(
+        state: PartialFedState, received: Received, training: LocalTraining, round_: Round
+    ) -> tuple[PartialFedState, Uplink, Info]:
         A, B, pi = received.get("start", received["model"]).clone(), state.last, state.logits
-        layer = layer_of(cohort.layers).to(A.device)
-        cohort.observe("personal", torch.where((pi >= 0)[:, layer], A, B), "received")
+        layer = layer_of(training.layers).to(A.device)
+        training.observe("personal", torch.where((pi >= 0)[:, layer], A, B), "received")
 
-        noise = [stream(round_.seed, "gates", round_.number, c) for c in cohort.clients]
+        noise = [stream(round_.seed, "gates", round_.number, c) for c in training.clients]
         sources = (A, B, velocities(A, round_), velocities(A, round_), pi)
-        for batch, a, b, va, vb, logits in cohort.steps(round_.epochs, *sources):
+        for batch, a, b, va, vb, logits in training.steps(round_.epochs, *sources):
             drawn = [torch.from_numpy(s.logistic(size=pi.shape[1])) for s in noise[: len(a)]]
             soft = logits + torch.stack(drawn).to(logits)
             z = (soft > 0)[:, layer]
-            weights, strategy, learns = halves(batch, cohort.objective.least_batch)
+            weights, strategy, learns = halves(batch, training.objective.least_batch)
 
             W, velocity = torch.where(z, a, b), torch.where(z[:, : va.shape[1]], va, vb)
-            _, g = cohort.gradient(W, weights)
+            _, g = training.gradient(W, weights)
             descend(W, g, velocity, round_)
             for source, v, chosen in ((a, va, z), (b, vb, ~z)):
                 source[chosen] = W[chosen]
                 v[chosen[:, : v.shape[1]]] = velocity[chosen[:, : v.shape[1]]]
 
             if any(learns):
-                _, g = cohort.gradient(W, strategy)
-                slope = gate_slope(g * (a - b), cohort.layers, soft / temperature) / temperature
+                _, g = training.gradient(W, strategy)
+                slope = gate_slope(g * (a - b), training.layers, soft / temperature) / temperature
                 logits.sub_(slope * torch.tensor(learns).to(slope).unsqueeze(1), alpha=round_.lr)
 
         W = torch.where((pi >= 0)[:, layer], A, B)
-        cohort.observe("personal", W, "trained")
-        return State(W, pi), {"model": W}, {"gates": pi.sigmoid()}
+        training.observe("personal", W, "trained")
+        return PartialFedState(W, pi), {"model": W}, {"gates": pi.sigmoid()}
 
     return Client(start, train, private=("logits",))
 

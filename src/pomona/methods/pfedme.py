@@ -27,7 +27,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from pomona.federation.round import Roster, Round
+from pomona.core.round import Roster, Round
+from pomona.core.settings import Settings
 from pomona.methods.base import (
     Card,
     Client,
@@ -41,9 +42,8 @@ from pomona.methods.base import (
     nothing,
     velocities,
 )
-from pomona.objective.cohort import Cohort
-from pomona.privacy.plan import Gradients
-from pomona.settings import Settings
+from pomona.objective.local_training import LocalTraining
+from pomona.privacy.projection import Gradients
 
 
 class PFedMe(Settings):
@@ -90,17 +90,17 @@ def server(beta: float) -> Server:
 def client(settings: PFedMe) -> Client:
     """Solves for theta on each batch, and moves w_i towards it."""
 
-    def train(state: None, received: Received, cohort: Cohort, round_: Round) -> tuple[None, Uplink, Info]:
-        cohort.observe("global", received["model"], "received")
+    def train(state: None, received: Received, training: LocalTraining, round_: Round) -> tuple[None, Uplink, Info]:
+        training.observe("global", received["model"], "received")
         begins = received.get("start", received["model"])
         W, theta = begins.clone(), begins.clone()
         weight, inner = settings.lambda_, replace(round_, lr=personal_rate(settings, round_))
-        for batch, w, t, velocity in cohort.steps(round_.epochs, W, theta, velocities(theta, round_)):
+        for batch, w, t, velocity in training.steps(round_.epochs, W, theta, velocities(theta, round_)):
             for _ in range(settings.inner_steps):
-                _, g = cohort.gradient(t, batch)
+                _, g = training.gradient(t, batch)
                 descend(t, g + weight * (t - w), velocity, inner)
             w.sub_(w - t, alpha=round_.lr * weight)
-        cohort.observe("personal", theta, "trained")
+        training.observe("personal", theta, "trained")
         return None, {"model": W}, {}
 
     return Client(nothing, train)

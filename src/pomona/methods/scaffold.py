@@ -26,8 +26,9 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from pomona.errors import ConfigError
-from pomona.federation.round import Roster, Round
+from pomona.core.errors import ConfigError
+from pomona.core.round import Roster, Round
+from pomona.core.settings import Settings
 from pomona.methods.base import (
     Card,
     Client,
@@ -42,12 +43,11 @@ from pomona.methods.base import (
     descend,
     velocities,
 )
-from pomona.objective.cohort import Cohort
-from pomona.privacy.plan import Gradients
-from pomona.settings import Settings
+from pomona.objective.local_training import LocalTraining
+from pomona.privacy.projection import Gradients
 
 
-class Scaffold(Settings):
+class SCAFFOLD(Settings):
     """SCAFFOLD's settings; symbols of the paper in brackets."""
 
     name: Literal["scaffold"] = "scaffold"
@@ -69,7 +69,7 @@ class Center:
     controls: Tensor
 
 
-def server(settings: Scaffold) -> Server:
+def server(settings: SCAFFOLD) -> Server:
     """Hands out w and c, takes in their changes."""
 
     def begin(initial: Initial, roster: Roster, seed: int) -> Center:
@@ -95,35 +95,37 @@ def server(settings: Scaffold) -> Server:
 
 
 @dataclass(frozen=True)
-class State:
+class SCAFFOLDState:
     """What a client keeps: its control variate c_i (n, d)."""
 
     control: Tensor
 
 
-def start(initial: Initial, roster: Roster, ids: tuple[int, ...], seed: int) -> State:
+def start(initial: Initial, roster: Roster, ids: tuple[int, ...], seed: int) -> SCAFFOLDState:
     """Control variates of zero."""
-    return State(torch.zeros_like(initial()).repeat(len(ids), 1))
+    return SCAFFOLDState(torch.zeros_like(initial()).repeat(len(ids), 1))
 
 
-def train(state: State, received: Received, cohort: Cohort, round_: Round) -> tuple[State, Uplink, Info]:
+def train(
+    state: SCAFFOLDState, received: Received, training: LocalTraining, round_: Round
+) -> tuple[SCAFFOLDState, Uplink, Info]:
     """Local SGD with the drift taken out; raises ConfigError under momentum."""
     if round_.momentum:
         raise ConfigError(f"momentum = {round_.momentum}: scaffold's control variates need plain SGD; set momentum=0")
     w, c = received["model"], received["control"]
-    cohort.observe("global", w, "received")
+    training.observe("global", w, "received")
     local, steps = w.clone(), w.new_zeros(len(w), 1)
     drift = c - state.control
-    for batch, y, d, k, velocity in cohort.steps(round_.epochs, local, drift, steps, velocities(local, round_)):
-        _, g = cohort.gradient(y, batch)
+    for batch, y, d, k, velocity in training.steps(round_.epochs, local, drift, steps, velocities(local, round_)):
+        _, g = training.gradient(y, batch)
         descend(y, g + d, velocity, round_)
         k.add_(1)
-    cohort.observe("local", local, "trained")
+    training.observe("local", local, "trained")
 
     went = steps * round_.lr
     mean_gradient = (w - local) / went
     delta = torch.where(went > 0, mean_gradient - c, 0.0)
-    return State(state.control + delta), {"model_delta": local - w, "control_delta": delta}, {}
+    return SCAFFOLDState(state.control + delta), {"model_delta": local - w, "control_delta": delta}, {}
 
 
 CARD = Card(

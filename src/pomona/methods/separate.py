@@ -9,11 +9,11 @@ from typing import Literal
 
 from torch import Tensor
 
-from pomona.federation.round import Roster, Round
+from pomona.core.round import Roster, Round
+from pomona.core.settings import Settings
 from pomona.methods.base import Card, Client, Info, Initial, Method, Received, Uplink, sgd, silent
-from pomona.objective.cohort import Cohort
-from pomona.privacy.plan import Gradients
-from pomona.settings import Settings
+from pomona.objective.local_training import LocalTraining
+from pomona.privacy.projection import Gradients
 
 
 class Separate(Settings):
@@ -31,10 +31,10 @@ def start(initial: Initial, roster: Roster, ids: tuple[int, ...], seed: int) -> 
     return initial().repeat(len(ids), 1)
 
 
-def train(W: Tensor, received: Received, cohort: Cohort, round_: Round) -> tuple[Tensor, Uplink, Info]:
+def train(W: Tensor, received: Received, training: LocalTraining, round_: Round) -> tuple[Tensor, Uplink, Info]:
     """Local SGD from the own last model."""
-    W = sgd(cohort, W, round_)
-    cohort.observe("personal", W, "trained")
+    W = sgd(training, W, round_)
+    training.observe("personal", W, "trained")
     return W, {}, {}
 
 

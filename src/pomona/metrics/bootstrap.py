@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from pomona.metrics.undefined import Array
+from pomona.metrics.nan_safe import Array
 
 CONFIDENCE = 0.95
 _CELLS = 1 << 21  # weights held at a time: 16 MB

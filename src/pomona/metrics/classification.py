@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pomona.errors import DataError
+from pomona.core.errors import DataError
 from pomona.metrics import measures
 from pomona.metrics.bootstrap import CONFIDENCE, Interval, intervals
-from pomona.metrics.undefined import Array, defined, divide, require_finite
+from pomona.metrics.nan_safe import Array, defined, divide, require_finite
 
 BINS = 15
 

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pomona.metrics.ranking import auroc, average_precision
-from pomona.metrics.undefined import Array, divide, row_means
+from pomona.metrics.auroc import auroc, average_precision
+from pomona.metrics.nan_safe import Array, divide, row_means
 
 Labels = NDArray[np.integer]
 Samples = Callable[[Array, Any], Array]  # (predictions, targets) -> (n,)

@@ -10,13 +10,12 @@ from numpy.typing import NDArray
 
 from pomona.metrics import measures as m
 from pomona.metrics.measures import Samples, Weighted
-from pomona.metrics.undefined import Array, defined, divide
+from pomona.metrics.nan_safe import Array, defined, divide
 from pomona.models import Targets
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from pomona.record import Result
 
 Arrays = Union[NDArray[Any], "Tensor"]
 NOTHING = "-"
@@ -215,12 +214,3 @@ def natural(outputs: NDArray[Any], kind: Targets) -> Array:
 def array(values: Arrays) -> NDArray[Any]:
     """A tensor's numbers; an array as it is."""
     return values if isinstance(values, np.ndarray) else np.asarray(values.detach().cpu())
-
-
-def metric_of(result: "Result") -> Metric:
-    """What a run is judged by; accuracy in records of before, or loss where those have no accuracy."""
-    named = METRICS.get(str(result.about.get("metric")))
-    if named:
-        return named
-    known = any(a is not None for e in result.evaluations for a in e.accuracy)
-    return ACCURACY if known or not result.evaluations else LOSS

@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pomona.metrics import measures
-from pomona.metrics.ranking import auroc, average_precision
-from pomona.metrics.undefined import Array, defined, divide, require_finite
+from pomona.metrics.auroc import auroc, average_precision
+from pomona.metrics.nan_safe import Array, defined, divide, require_finite
 
 
 def evaluate_regression(predictions: NDArray[np.floating], targets: NDArray[np.floating]) -> dict[str, Any]:

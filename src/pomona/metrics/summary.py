@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 
 from pomona.metrics.bootstrap import CONFIDENCE, Interval
 from pomona.metrics.metric import ACCURACY, LOSS, Metric
-from pomona.metrics.undefined import Array, defined, divide, row_means
+from pomona.metrics.nan_safe import Array, defined, divide, row_means
 
 Values = Sequence[float | None] | Array
 

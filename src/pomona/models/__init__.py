@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
-from pomona.registry import Registry
-from pomona.settings import Settings
+from pomona.core.registry import Registry
+from pomona.core.settings import Settings
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -71,7 +71,7 @@ def build(
     """
     import torch
 
-    from pomona.models.fit import called, require_room, verified
+    from pomona.models.compatibility import called, require_room, verified
 
     family = MODELS.resolve(settings.name)
     if settings.name in MODELS:

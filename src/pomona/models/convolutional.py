@@ -22,9 +22,9 @@ from functools import partial
 
 from torch import nn
 
-from pomona.errors import ConfigError
+from pomona.core.errors import ConfigError
 from pomona.models import ModelSettings
-from pomona.models.fit import image
+from pomona.models.compatibility import image
 
 
 def convolutional(

@@ -9,7 +9,7 @@ between the two linear layers. With 98,635 tokens, width 32 and 4 classes it has
 from torch import Tensor, nn
 
 from pomona.models import ModelSettings
-from pomona.models.fit import tokens
+from pomona.models.compatibility import tokens
 
 
 class FastText(nn.Module):

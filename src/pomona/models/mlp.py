@@ -6,7 +6,7 @@ from itertools import pairwise
 from torch import nn
 
 from pomona.models import ModelSettings
-from pomona.models.fit import features
+from pomona.models.compatibility import features
 
 
 def mlp(settings: ModelSettings, input_shape: tuple[int, ...], n_outputs: int, vocabulary: int) -> nn.Sequential:

@@ -14,7 +14,7 @@ from collections import OrderedDict
 from torch import Tensor, nn
 
 from pomona.models import ModelSettings
-from pomona.models.fit import image
+from pomona.models.compatibility import image
 
 
 def _convolution(before: int, after: int, kernel: int, stride: int) -> nn.Conv2d:

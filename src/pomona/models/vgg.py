@@ -13,7 +13,7 @@ from collections import OrderedDict
 from torch import nn
 
 from pomona.models import ModelSettings
-from pomona.models.fit import image
+from pomona.models.compatibility import image
 
 _STAGES = ((64,), (128,), (256, 256), (512, 512), (512, 512))
 _HIDDEN = 512

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pomona.rng import stream
+from pomona.core.rng import stream
 
 
 @dataclass(frozen=True)

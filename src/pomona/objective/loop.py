@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from pomona.models import layers
-from pomona.models.space import ParameterSpace
-from pomona.objective.chain import Chain
-from pomona.objective.resident import Resident
+from pomona.models.parameter_space import ParameterSpace
+from pomona.objective.device_dataset import DeviceDataset
+from pomona.objective.sequential_backward import Chain
 
 Criterion = Callable[[Tensor, Tensor], Tensor]  # (outputs (b, K), targets) -> losses (b,)
 RowCriterion = Callable[[Tensor, Tensor, Tensor], Tensor]  # (outputs, targets, features (b, f)) -> loss ()
@@ -36,7 +36,7 @@ class LoopObjective:
         self,
         module: nn.Module,
         space: ParameterSpace,
-        data: Resident,
+        data: DeviceDataset,
         criterion: Criterion,
         precision: Precision = "fp32",
     ) -> None:

@@ -6,8 +6,8 @@ from typing import Protocol, runtime_checkable
 from torch import Tensor
 
 from pomona.objective.batches import Pass
+from pomona.objective.device_dataset import DeviceDataset
 from pomona.objective.loop import Criterion, RowCriterion
-from pomona.objective.resident import Resident
 from pomona.privacy.ledger import Position
 
 
@@ -19,7 +19,7 @@ class Objective(Protocol):
     estimated on the client's own training data.
     """
 
-    data: Resident
+    data: DeviceDataset
     least_batch: int  # samples that a training step needs
     layers: tuple[slice, ...]  # of a row, one a layer from input to output
     norms: tuple[slice, ...]  # of a row, the parameters of normalisation layers

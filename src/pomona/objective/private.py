@@ -16,15 +16,15 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from pomona.errors import ConfigError
-from pomona.models.space import ParameterSpace
+from pomona.core.errors import ConfigError
+from pomona.models.parameter_space import ParameterSpace
 from pomona.objective.batches import Pass
 from pomona.objective.loop import Criterion, RowCriterion
 from pomona.objective.objective import Objective
-from pomona.privacy import coverage, mechanism
+from pomona.privacy import mechanism, releases
+from pomona.privacy.keystore import KeyStore
 from pomona.privacy.ledger import Draw, Position
 from pomona.privacy.settings import Privacy
-from pomona.privacy.vault import Vault
 
 CHUNK_NUMBERS = 2**24  # of per-sample gradients held at a time
 CHUNK_SAMPLES = 64
@@ -64,7 +64,7 @@ class PrivateObjective:
         self.shows_losses = "training-loss" in settings.acknowledge
         self._space, self._settings, self._folder = space, settings, folder
         self._chunk = chunk or max(1, min(CHUNK_SAMPLES, CHUNK_NUMBERS // space.trained))
-        self._vaults: dict[int, Vault] = {}
+        self._vaults: dict[int, KeyStore] = {}
         self._drawn = WeakTensorKeyDictionary()  # index tensor -> (client, draw)
         self._module = module.train()
 
@@ -75,10 +75,10 @@ class PrivateObjective:
         self._each = vmap(grad_and_value(loss), in_dims=(None, 0, 0), randomness="different")
         self._refuse_mixing()
 
-    def vault(self, client: int) -> Vault:
+    def vault(self, client: int) -> KeyStore:
         """A client's key and ledger. Raises as ``Vault.open``."""
         if client not in self._vaults:
-            self._vaults[client] = Vault.open(self._folder, client, self._settings)
+            self._vaults[client] = KeyStore.open(self._folder, client, self._settings)
         return self._vaults[client]
 
     def position(self, client: int) -> Position:
@@ -90,7 +90,7 @@ class PrivateObjective:
         if client in self._vaults:
             self._vaults[client].ledger.require(position)
         else:
-            self._vaults[client] = Vault.open(self._folder, client, self._settings, position)
+            self._vaults[client] = KeyStore.open(self._folder, client, self._settings, position)
 
     def spent(self, client: int) -> float:
         """A client's epsilon so far."""
@@ -121,7 +121,7 @@ class PrivateObjective:
             PrivacyError, StorageError: as ``Vault.release``.
         """
         if criterion is not None:
-            coverage.require(self._settings, "output-criterion")
+            releases.require(self._settings, "output-criterion")
         losses, G = W.new_zeros(len(W)), torch.zeros_like(W)
         for k, index in enumerate(indices):
             client, draw = self._address(index)
@@ -157,16 +157,16 @@ class PrivateObjective:
 
     def hessian(self, *_: Any, **__: Any) -> Tensor:
         """Refused: such a product is no clipped gradient. Raises ConfigError."""
-        raise ConfigError(coverage.SECOND_ORDER)
+        raise ConfigError(releases.SECOND_ORDER)
 
     def outputs(self, row: Tensor, client: int, split: str) -> tuple[Tensor, Tensor]:
         """The wrapped objective's; to be acknowledged as "metrics", or "output-criterion" for training data."""
-        coverage.require(self._settings, "output-criterion" if split == "train" else "metrics")
+        releases.require(self._settings, "output-criterion" if split == "train" else "metrics")
         return self.inner.outputs(row, client, split)
 
     def features(self, row: Tensor, client: int, split: str) -> Tensor:
         """The wrapped objective's; to be acknowledged as "output-criterion"."""
-        coverage.require(self._settings, "output-criterion")
+        releases.require(self._settings, "output-criterion")
         return self.inner.features(row, client, split)
 
     def tensors(self, row: Tensor, client: int) -> dict[str, Tensor]:
@@ -175,7 +175,7 @@ class PrivateObjective:
 
     def losses(self, row: Tensor, client: int, split: str) -> Tensor:
         """The wrapped objective's; to be acknowledged as "validation-losses"."""
-        coverage.require(self._settings, "validation-losses")
+        releases.require(self._settings, "validation-losses")
         return self.inner.losses(row, client, split)
 
     def criterion(self, outputs: Tensor, targets: Tensor) -> Tensor:

@@ -11,9 +11,9 @@ from torch.func import functional_call, vmap
 from torch.nn.utils.rnn import pad_sequence
 
 from pomona.models import layers
-from pomona.models.space import ParameterSpace
+from pomona.models.parameter_space import ParameterSpace
+from pomona.objective.device_dataset import DeviceDataset
 from pomona.objective.loop import Criterion, LoopObjective, Precision, RowCriterion
-from pomona.objective.resident import Resident
 
 MEMORY = 2**31  # bytes
 Named = dict[str, Tensor]
@@ -44,7 +44,7 @@ class StackedObjective:
         self,
         module: nn.Module,
         space: ParameterSpace,
-        data: Resident,
+        data: DeviceDataset,
         criterion: Criterion,
         precision: Precision = "fp32",
         memory: int = MEMORY,

@@ -5,25 +5,25 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
+from pomona.core.errors import ConfigError
+from pomona.core.settings import Settings
 from pomona.data.dataset import Dataset
 from pomona.data.settings import DataSettings
-from pomona.errors import ConfigError
-from pomona.partition.check import check
+from pomona.partition.allocate import Labels, Shares, deal
 from pomona.partition.classes import Classes
-from pomona.partition.deal import Labels, Shares, deal
 from pomona.partition.dirichlet import Dirichlet
 from pomona.partition.file import FromFile
 from pomona.partition.groups import Groups
+from pomona.partition.holdout import hold_out, open_task
 from pomona.partition.iid import Iid
 from pomona.partition.latent import Latent
 from pomona.partition.natural import Natural
 from pomona.partition.partition import ClientRows, Partition, Rows
 from pomona.partition.pathological import Pathological
-from pomona.partition.pools import hold_out, open_task
 from pomona.partition.practical import Practical
-from pomona.partition.recipe import Plan, Task
-from pomona.partition.turns import turn_groups
-from pomona.settings import Settings
+from pomona.partition.recipe import PartitionPlan, PartitionTask
+from pomona.partition.rotation import turn_groups
+from pomona.partition.validation import check
 
 PartitionSettings = Annotated[
     Iid | Pathological | Classes | Practical | Groups | Dirichlet | Latent | Natural | FromFile,
@@ -87,7 +87,7 @@ def _dealt(pool: Rows, strata: Labels, shares: Shares, rng: np.random.Generator)
     return [pool[positions] for positions in deal(strata[pool], shares, rng)]
 
 
-def _client_rows(plan: Plan, task: Task, share: float) -> tuple[ClientRows, ...]:
+def _client_rows(plan: PartitionPlan, task: PartitionTask, share: float) -> tuple[ClientRows, ...]:
     train = _dealt(task.train, plan.strata, plan.train, task.stream("train"))
     test = _dealt(task.test, plan.strata, plan.test, task.stream("test"))
     given = [np.intersect1d(rows, task.validation) for rows in train]

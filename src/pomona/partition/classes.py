@@ -5,9 +5,9 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
-from pomona.partition.deal import Shares
+from pomona.partition.allocate import Shares
 from pomona.partition.pathological import check_classes_per_client
-from pomona.partition.recipe import Plan, Recipe, Task
+from pomona.partition.recipe import PartitionPlan, PartitionTask, Recipe
 
 
 def classes_table(clients: int, n_classes: int, per_client: int, balanced: bool, rng: np.random.Generator) -> Shares:
@@ -41,9 +41,9 @@ class Classes(Recipe):
     classes_per_client: int = Field(default=2, ge=1, le=10**6, description="number of classes that a client is given")
     balanced: bool = Field(default=False, description="equal instead of random shares for the owners of a class")
 
-    def plan(self, task: Task) -> Plan:
+    def plan(self, task: PartitionTask) -> PartitionPlan:
         """The table of classes in order. Raises ConfigError if there are fewer classes than a client is to have."""
         check_classes_per_client(self.classes_per_client, task.n_classes)
         rng = task.stream("table")
         table = classes_table(task.clients, task.n_classes, self.classes_per_client, self.balanced, rng)
-        return Plan(task.labels, table, table)
+        return PartitionPlan(task.labels, table, table)

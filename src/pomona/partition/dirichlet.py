@@ -5,9 +5,9 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
-from pomona.errors import DataError
-from pomona.partition.deal import Labels, Shares
-from pomona.partition.recipe import Plan, Recipe, Task
+from pomona.core.errors import DataError
+from pomona.partition.allocate import Labels, Shares
+from pomona.partition.recipe import PartitionPlan, PartitionTask, Recipe
 
 
 def dirichlet_table(clients: int, counts: Labels, beta: float, cap: bool, rng: np.random.Generator) -> Shares:
@@ -50,7 +50,7 @@ class Dirichlet(Recipe):
         default=True, description="clients that hold 1/n of the rows get nothing of the next class (PFLlib)"
     )
 
-    def plan(self, task: Task) -> Plan:
+    def plan(self, task: PartitionTask) -> PartitionPlan:
         """The first table that gives every client enough rows. Raises DataError after the last try."""
         rng = task.stream("table")
         counts = task.counts(task.train)
@@ -60,7 +60,7 @@ class Dirichlet(Recipe):
             table = dirichlet_table(task.clients, counts, self.beta, self.balance_cap, rng)
             smallest = int(np.floor(table * counts).sum(axis=1).min())  # dealing rounds no share below its floor
             if smallest >= needed:
-                return Plan(task.labels, table, table)
+                return PartitionPlan(task.labels, table, table)
             best = max(best, smallest)
         raise DataError(
             f"in {self.tries} tries no Dirichlet({self.beta:g}) partition of {len(task.train)} training rows gave each "

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from pomona.data.dataset import Dataset
 from pomona.partition.partition import Rows
-from pomona.partition.recipe import Task
+from pomona.partition.recipe import PartitionTask
 
 if TYPE_CHECKING:
     import torch
@@ -24,7 +24,7 @@ def inputs(dataset: Dataset, rows: Rows) -> Vectors:
     return (dataset.x[rows].astype(np.float32) - shift) / scale
 
 
-def network(task: Task, rows: Rows, epochs: int) -> Vectors:
+def network(task: PartitionTask, rows: Rows, epochs: int) -> Vectors:
     """Train a small classifier, and return its last hidden layer, before the activation.
 
     Two convolutions of stride 2 (16 and 32 channels) for images, none for tables; then a layer of 128 and the classes.

@@ -5,12 +5,12 @@ from typing import Literal
 
 from pydantic import Field
 
+from pomona.core.errors import ConfigError, DataError
+from pomona.core.settings import Settings
 from pomona.data.dataset import Dataset
-from pomona.errors import ConfigError, DataError
-from pomona.partition.check import check
 from pomona.partition.partition import Partition
-from pomona.partition.turns import check_turnable
-from pomona.settings import Settings
+from pomona.partition.rotation import check_turnable
+from pomona.partition.validation import check
 
 
 class FromFile(Settings):

@@ -5,10 +5,10 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field
 
-from pomona.errors import ConfigError, DataError
-from pomona.partition.deal import Labels, Shares
-from pomona.partition.recipe import Plan, Recipe, Task
-from pomona.settings import Settings
+from pomona.core.errors import ConfigError, DataError
+from pomona.core.settings import Settings
+from pomona.partition.allocate import Labels, Shares
+from pomona.partition.recipe import PartitionPlan, PartitionTask, Recipe
 
 ClassNumber = Annotated[int, Field(ge=-(10**6), le=10**6)]
 
@@ -44,7 +44,7 @@ class Groups(Recipe):
     n_test: int = Field(default=100, ge=0, lt=2**53, description="test rows of each client")
     dominating: float = Field(default=0.8, ge=0, le=1, description="share of the rows from the dominating classes")
 
-    def plan(self, task: Task) -> Plan:
+    def plan(self, task: PartitionTask) -> PartitionPlan:
         """The wanted counts as shares of what is there.
 
         Raises:
@@ -66,7 +66,7 @@ class Groups(Recipe):
         rng = task.stream("table")
         train = np.stack([self._counts(g, g.n_train, task.n_classes, rng) for g in members])
         test = np.stack([self._counts(g, self.n_test, task.n_classes, rng) for g in members])
-        return Plan(
+        return PartitionPlan(
             task.labels,
             _shares(train, task.counts(task.train), task.dataset.classes, "training"),
             _shares(test, task.counts(task.test), task.dataset.classes, "test"),

@@ -4,7 +4,7 @@ from typing import Literal
 
 import numpy as np
 
-from pomona.partition.recipe import Plan, Recipe, Task
+from pomona.partition.recipe import PartitionPlan, PartitionTask, Recipe
 
 
 class Iid(Recipe):
@@ -17,7 +17,7 @@ class Iid(Recipe):
     )
     name: Literal["iid"] = "iid"
 
-    def plan(self, task: Task) -> Plan:
+    def plan(self, task: PartitionTask) -> PartitionPlan:
         """A table of equal shares."""
         table = np.full((task.clients, task.n_classes), 1 / task.clients)
-        return Plan(task.labels, table, table)
+        return PartitionPlan(task.labels, table, table)

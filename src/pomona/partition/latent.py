@@ -6,11 +6,11 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
-from pomona.errors import ConfigError, DataError
-from pomona.partition.deal import Labels
+from pomona.core.errors import ConfigError, DataError
+from pomona.core.rng import number
+from pomona.partition.allocate import Labels
 from pomona.partition.embedding import Vectors, inputs, network
-from pomona.partition.recipe import Plan, Recipe, Task
-from pomona.rng import number
+from pomona.partition.recipe import PartitionPlan, PartitionTask, Recipe
 
 
 def clusters(vectors: Vectors, components: int, distributions: int, seed: int) -> Labels:
@@ -48,7 +48,7 @@ class Latent(Recipe):
         description="permute the clients' (validation, test) pairs: they are judged on a distribution not their own",
     )
 
-    def plan(self, task: Task) -> Plan:
+    def plan(self, task: PartitionTask) -> PartitionPlan:
         """Equal shares of clusters.
 
         Raises:
@@ -75,4 +75,6 @@ class Latent(Recipe):
         member = np.arange(task.clients) * count // task.clients
         table = (member[:, None] == np.arange(count)) / np.bincount(member)
         targets = task.stream("targets").permutation(task.clients) if self.shuffle_targets else ()
-        return Plan(strata, table, table, groups=tuple(member.tolist()), targets=tuple(int(t) for t in targets))
+        return PartitionPlan(
+            strata, table, table, groups=tuple(member.tolist()), targets=tuple(int(t) for t in targets)
+        )

@@ -4,8 +4,8 @@ from typing import Literal
 
 import numpy as np
 
-from pomona.errors import ConfigError
-from pomona.partition.recipe import Plan, Recipe, Task
+from pomona.core.errors import ConfigError
+from pomona.partition.recipe import PartitionPlan, PartitionTask, Recipe
 
 
 class Natural(Recipe):
@@ -19,7 +19,7 @@ class Natural(Recipe):
     remedy = "give each owner rows for training, or leave it out"
     name: Literal["natural"] = "natural"
 
-    def plan(self, task: Task) -> Plan:
+    def plan(self, task: PartitionTask) -> PartitionPlan:
         """The identity table over owners. Raises ConfigError if their number is not ``clients``."""
         owners = task.dataset.owners
         assert owners is not None, "a task by owner has owners"
@@ -29,4 +29,4 @@ class Natural(Recipe):
                 f"set clients = {len(owners.names)}"
             )
         table = np.eye(task.clients)
-        return Plan(owners.client, table, table)
+        return PartitionPlan(owners.client, table, table)

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, ValidationError
 
-from pomona import bounds
-from pomona.errors import DataError
-from pomona.settings import Settings
+from pomona.core import bounds
+from pomona.core.errors import DataError
+from pomona.core.settings import Settings
 
 FORMAT = "pomona-partition-1"
 MOST_BYTES = 2**30  # of a saved partition: some hundred million rows

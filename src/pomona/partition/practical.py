@@ -4,8 +4,8 @@ from typing import Literal
 
 import numpy as np
 
-from pomona.partition.deal import Shares
-from pomona.partition.recipe import Plan, Recipe, Task
+from pomona.partition.allocate import Shares
+from pomona.partition.recipe import PartitionPlan, PartitionTask, Recipe
 
 
 def shards(clients: int) -> Shares:
@@ -27,8 +27,8 @@ class Practical(Recipe):
 
     name: Literal["practical"] = "practical"
 
-    def plan(self, task: Task) -> Plan:
+    def plan(self, task: PartitionTask) -> PartitionPlan:
         """The shards, permuted over the clients anew for every class."""
         columns = np.tile(shards(task.clients)[:, None], (1, task.n_classes))
         table = task.stream("table").permuted(columns, axis=0)
-        return Plan(task.labels, table, table)
+        return PartitionPlan(task.labels, table, table)

@@ -6,11 +6,11 @@ from typing import ClassVar
 import numpy as np
 from pydantic import Field
 
+from pomona.core.rng import stream
+from pomona.core.settings import Settings
 from pomona.data.dataset import Dataset
-from pomona.partition.deal import Labels, Shares
+from pomona.partition.allocate import Labels, Shares
 from pomona.partition.partition import Rows
-from pomona.rng import stream
-from pomona.settings import Settings
 
 
 def class_numbers(dataset: Dataset) -> Labels:
@@ -19,7 +19,7 @@ def class_numbers(dataset: Dataset) -> Labels:
 
 
 @dataclass(frozen=True)
-class Task:
+class PartitionTask:
     """Two pools of rows to be divided among clients.
 
     Attributes:
@@ -54,7 +54,7 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Plan:
+class PartitionPlan:
     """Tables of shares: how many of which rows go to whom.
 
     Attributes:

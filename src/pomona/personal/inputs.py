@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pomona.data import check, images, npz, pixels, text
-from pomona.data.stored import file, joined, reading
-from pomona.errors import DataError
-from pomona.personal import csvrows
-from pomona.personal.about import About
+from pomona.core.errors import DataError
+from pomona.data import image_arrays, image_decoding, npz, text, validation
+from pomona.data.array_file import file, joined, reading
+from pomona.personal import csv_matching
+from pomona.record.model_metadata import ModelMetadata
 
 MEMORY_SHARE = 0.25  # of the machine's, above which arrays are kept on disk; the default of data.memory_share
 
@@ -26,7 +26,7 @@ class Samples(NamedTuple):
     note: str = ""
 
 
-def read(path: Path, about: About) -> Samples:
+def read(path: Path, about: ModelMetadata) -> Samples:
     """The samples of a file, as the model that ``about`` tells of takes them.
 
     An ``.npz`` archive has them as its array ``x``; a ``.csv`` table has its columns in any order where a header names
@@ -52,7 +52,7 @@ def read(path: Path, about: About) -> Samples:
             return Samples(_image(path, about))
 
 
-def encoded(texts: Sequence[str], about: About) -> NDArray[Any]:
+def encoded(texts: Sequence[str], about: ModelMetadata) -> NDArray[Any]:
     """Token numbers (n, T) int32 of texts, by the training's vocabulary. Raises DataError if the model has none."""
     if not about.words:
         raise DataError("this model was not trained on words; give it arrays of what it was trained on")
@@ -60,31 +60,31 @@ def encoded(texts: Sequence[str], about: About) -> NDArray[Any]:
     return text.encode(texts, index, about.input_shape[0], MEMORY_SHARE)
 
 
-def _array(path: Path, about: About) -> NDArray[Any]:
+def _array(path: Path, about: ModelMetadata) -> NDArray[Any]:
     stored = npz.stored(path, "x")
     row = (*stored.shape[1:], 1) if about.kind == "image" and len(stored.shape) == 3 else stored.shape[1:]
     if row != about.sample_shape:
         raise DataError(f"{stored.where}: samples have shape {row}, the model takes {about.sample_shape}")
     if about.kind == "image":
-        return pixels.gathered([stored], MEMORY_SHARE)
+        return image_arrays.gathered([stored], MEMORY_SHARE)
     if about.kind == "table":
         return npz.rows([stored], MEMORY_SHARE)
     if stored.dtype.kind not in "iu":
         raise DataError(f"{stored.where} is {stored.dtype}; tokens are whole numbers from 0 to {about.vocabulary - 1}")
     tokens = joined([stored], row, np.int64, MEMORY_SHARE).clip(-1, about.vocabulary).astype(np.int32)
-    check.inputs(tokens, about.kind, about.vocabulary, str(path))
+    validation.inputs(tokens, about.kind, about.vocabulary, str(path))
     return tokens
 
 
-def _image(path: Path, about: About) -> NDArray[Any]:
+def _image(path: Path, about: ModelMetadata) -> NDArray[Any]:
     if about.kind != "image" or about.input_shape[0] not in {1, 3}:
         raise DataError(f"{path}: the model takes {about.kind}s of shape {about.sample_shape}; give .npz or .csv files")
     channels, height, width = about.input_shape
-    return images.decoded(path, "L" if channels == 1 else "RGB", (width, height))[np.newaxis]
+    return image_decoding.decoded(path, "L" if channels == 1 else "RGB", (width, height))[np.newaxis]
 
 
-def _records(path: Path, about: About) -> Samples:
+def _records(path: Path, about: ModelMetadata) -> Samples:
     if about.kind == "image":
         raise DataError(f"{path}: the model takes images of shape {about.sample_shape}; give image or .npz files")
-    sheet = csvrows.opened(path, about)
+    sheet = csv_matching.opened(path, about)
     return Samples(encoded(sheet.texts(), about) if about.kind == "text" else sheet.numbers(MEMORY_SHARE), sheet.note)

@@ -10,10 +10,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from pomona.data import check
-from pomona.errors import DataError
-from pomona.personal import modelfile
-from pomona.personal.about import About
+from pomona.core.errors import DataError
+from pomona.data import validation
+from pomona.record import model_file
+from pomona.record.model_metadata import ModelMetadata
 from pomona.scenario import Scenario
 
 AT_ONCE = 2**24  # values of the samples that pass the network together
@@ -22,7 +22,7 @@ AT_ONCE = 2**24  # values of the samples that pass the network together
 def save(path: Path, model: dict[str, Tensor], scenario: Scenario, client: int, named: tuple[str, str]) -> None:
     """Write one model with all that is needed to use it: network, normalisation, names. Raises OSError."""
     data = scenario.dataset
-    about = About(
+    about = ModelMetadata(
         client=scenario.names[client],
         model=", ".join(named),
         network=scenario.config.model,
@@ -41,7 +41,7 @@ def save(path: Path, model: dict[str, Tensor], scenario: Scenario, client: int, 
         target_shift=data.target_shift,
         target_scale=data.target_scale,
     )
-    modelfile.write(path, model, about)
+    model_file.write(path, model, about)
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class PersonalModel:
     """A network in evaluation mode, and what its file says of it."""
 
     module: nn.Module
-    about: About
+    about: ModelMetadata
 
     @classmethod
     def load(cls, path: Path, own_code: bool = False) -> "PersonalModel":
@@ -62,7 +62,7 @@ class PersonalModel:
         Raises:
             StorageError: no model file, a damaged one, or one whose own code is not allowed or not there.
         """
-        return cls(*modelfile.read(Path(path), own_code))
+        return cls(*model_file.read(Path(path), own_code))
 
     @torch.no_grad()
     def outputs(self, x: NDArray[np.generic]) -> Tensor:
@@ -74,7 +74,7 @@ class PersonalModel:
             DataError: samples of another kind or shape than the training's, or outputs that are not finite.
         """
         about = self.about
-        check.inputs(x, about.kind, about.vocabulary, "samples")
+        validation.inputs(x, about.kind, about.vocabulary, "samples")
         if x.shape[1:] != about.sample_shape:
             raise DataError(f"samples have shape {x.shape[1:]}, the model takes {about.sample_shape}")
         step = max(1, AT_ONCE // prod(about.sample_shape))

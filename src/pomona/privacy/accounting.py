@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import NamedTuple
 
-from pomona.errors import ConfigError
+from pomona.core.errors import ConfigError
 from pomona.privacy.settings import Privacy
 
 CONFIDENT = 100.0  # beyond this the numerical accountant's grid no longer fits into memory, and no claim is left

@@ -23,10 +23,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pomona.errors import LockedError, PrivacyError, StorageError
-from pomona.federation.durable import sync
+from pomona.core.errors import LockedError, PrivacyError, StorageError
 from pomona.privacy.accounting import Event, combined
 from pomona.privacy.mechanism import rate
+from pomona.storage.atomic_io import sync
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Draw:
 
 
 @dataclass(frozen=True)
-class Entry:
+class LedgerEntry:
     """One release: its batch, its noise multiplier (0: none), and a name that is its own (hex)."""
 
     draw: Draw
@@ -53,7 +53,7 @@ class Entry:
         return {**asdict(self.draw), "sigma": self.sigma, "release": self.release}
 
     @classmethod
-    def of(cls, line: dict[str, Any]) -> "Entry":
+    def of(cls, line: dict[str, Any]) -> "LedgerEntry":
         """The inverse of ``line``."""
         draw = Draw(**{k: line[k] for k in Draw.__dataclass_fields__})
         return cls(draw, float(line["sigma"]), str(line["release"]))
@@ -123,7 +123,7 @@ class Ledger:
             os.close(handle)
         sync(path.parent)
 
-    def append(self, entry: Entry) -> None:
+    def append(self, entry: LedgerEntry) -> None:
         """Write down a release, durably, before its noise is drawn; one that is known already costs nothing.
 
         Raises StorageError where the file cannot be written; the release must not be made then.
@@ -142,7 +142,7 @@ class Ledger:
             raise StorageError(f"cannot write {self.path} ({fault.strerror}); the release was not made") from fault
         self._take(entry, chain)
 
-    def history(self, also: Entry | None = None) -> Counter[Event]:
+    def history(self, also: LedgerEntry | None = None) -> Counter[Event]:
         """What was released so far, as events, and one more entry if given."""
         if also is None or also.release in self._releases:
             return self._events
@@ -165,7 +165,7 @@ class Ledger:
                 f"{entries} that the checkpoint knows: it was rolled back or replaced; restore the ledger"
             )
 
-    def _take(self, entry: Entry, chain: str) -> None:
+    def _take(self, entry: LedgerEntry, chain: str) -> None:
         self._events = self.history(entry)
         self._chains.append(chain)
         self._releases.add(entry.release)
@@ -184,7 +184,7 @@ class Ledger:
                 if (known, claimed) != (line + b"\n", chain):
                     raise ValueError("its checksum does not fit")
                 if number:
-                    self._take(Entry.of(tree), chain)
+                    self._take(LedgerEntry.of(tree), chain)
                 else:
                     self.head = Head(**tree)
                     self._chains.append(chain)

@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field, field_validator
 
-from pomona.settings import Settings
+from pomona.core.settings import Settings
 
 LEAST_NOISE = 1e-3  # epsilon is in the millions there, and accountants overflow not far below
 

@@ -8,11 +8,11 @@ import numpy as np
 import tomli_w
 
 from pomona.config import Config, resolve
-from pomona.deploy.federation import ELSEWHERE
-from pomona.errors import ConfigError
+from pomona.core.errors import ConfigError
+from pomona.core.toml import Tree
+from pomona.deploy.agreement import ELSEWHERE
 from pomona.partition.partition import ClientRows
 from pomona.scenario import Scenario
-from pomona.toml import Tree
 
 PARTS = ("train", "validation", "test")
 

@@ -21,15 +21,15 @@ import torch
 from safetensors.torch import load_file
 
 from pomona.config import Config
-from pomona.deploy.kits.provision import provision
+from pomona.core.errors import PomonaError, QuorumError
 from pomona.deploy.processes import Identity, adopt, disown, end, environment, family, reap
+from pomona.deploy.provision.provision import provision
 from pomona.deploy.rehearsal.files import data_section, deal, federation_file, simulated
-from pomona.errors import PomonaError, QuorumError
-from pomona.federation.status import Status, read_status
-from pomona.reading import load
-from pomona.record import Result
+from pomona.record.reading import load
+from pomona.record.record import Result
 from pomona.scenario import Scenario
-from pomona.simulate import run
+from pomona.simulation import run
+from pomona.storage.status import Status, read_status
 
 Say = Callable[[str], None]
 KINDS = {

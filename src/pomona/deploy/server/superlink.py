@@ -14,11 +14,11 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from pomona.deploy.federation import Address, Federation
+from pomona.deploy.agreement import Address, Federation
 from pomona.deploy.processes import QUIET, die_with_parent
-from pomona.deploy.server.callers import Callers, anybody, impatient
-from pomona.deploy.server.gate import Gate, Limits
-from pomona.deploy.server.sizes import announced
+from pomona.deploy.server.grpc_gate import Gate, RequestLimits
+from pomona.deploy.server.request_auth import RequestAuth, anybody, impatient
+from pomona.deploy.server.upload_limit import announced
 
 
 def command(folder: Path, federation: Federation) -> list[str]:
@@ -51,8 +51,8 @@ def main() -> None:
     from starlette.middleware import Middleware
     from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
-    known = anybody if federation.insecure else Callers(folder)
-    limits = Limits(at_once=Limits.at_once * (federation.places if federation.insecure else 1))
+    known = anybody if federation.insecure else RequestAuth(folder)
+    limits = RequestLimits(at_once=RequestLimits.at_once * (federation.places if federation.insecure else 1))
     gate = Middleware(Gate, known=known, uplink=partial(announced, folder / "run"), limits=limits)
     others = extensions.get_middleware
     extensions.get_middleware = lambda: (gate, *others())

@@ -7,13 +7,13 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from pomona.bounds import Count, Label, Line, Number
-from pomona.errors import StorageError
+from pomona.core.bounds import Count, Label, Line, Number
+from pomona.core.errors import StorageError
 
 FILE = "rounds.jsonl"
 
 
-class Figures(BaseModel):
+class HistoryScore(BaseModel):
     """A model's exact figures on one split of the own data."""
 
     model: Label
@@ -25,11 +25,11 @@ class Figures(BaseModel):
     value: float | None = None  # the metric that was agreed on
 
 
-class Visit(BaseModel):
+class HistoryEntry(BaseModel):
     """One visit; ``names`` of the silos by place, ``info`` the method's own quantities."""
 
     round: Number
-    scores: list[Figures]
+    scores: list[HistoryScore]
     names: dict[str, Line] = {}
     info: dict[str, float | list[float]] = {}
     bytes_down: Count = 0
@@ -47,7 +47,7 @@ def append(state: Path, line: dict[str, Any]) -> None:
         os.fsync(handle)
 
 
-def read(state: Path) -> tuple[list[Visit], int]:
+def read(state: Path) -> tuple[list[HistoryEntry], int]:
     """All visits, oldest first, and how many lines are no whole visit and were left out. Raises StorageError."""
     path = state / FILE
     try:
@@ -60,8 +60,8 @@ def read(state: Path) -> tuple[list[Visit], int]:
     return visits, len(lines) - len(visits)
 
 
-def _visit(line: bytes) -> Visit | None:
+def _visit(line: bytes) -> HistoryEntry | None:
     try:
-        return Visit.model_validate_json(line)
+        return HistoryEntry.model_validate_json(line)
     except ValidationError:
         return None

@@ -11,14 +11,14 @@ from typing import Any
 
 from pydantic import Field, model_validator
 
-from pomona.bounds import PLACES, Number, Place, Sha256
-from pomona.deploy.federation import Federation, SiloName
-from pomona.deploy.memories import recall, remember
-from pomona.deploy.trust import certs, keys
-from pomona.deploy.trust.signing import signed
-from pomona.deploy.wire import Introduction, Origin, Task, Token, row_statement
-from pomona.errors import ProtocolError
-from pomona.settings import Settings
+from pomona.core.bounds import PLACES, Number, Place, Sha256
+from pomona.core.errors import ProtocolError
+from pomona.core.settings import Settings
+from pomona.deploy.agreement import Federation, SiloName
+from pomona.deploy.json_store import recall, remember
+from pomona.deploy.messages import Introduction, Origin, Task, Token, row_statement
+from pomona.deploy.pki import certificates, keys
+from pomona.deploy.pki.signatures import signed
 
 
 def names(federation: Federation, task: Task) -> dict[int, str]:
@@ -126,7 +126,7 @@ class Provenance:
         return keys.public(path).decode()
 
     def _vouched(self, i: Introduction) -> bool:
-        authority = certs.content(self.folder / "certs" / "ca.crt")
+        authority = certificates.content(self.folder / "certs" / "ca.crt")
         return keys.certified(authority, i.silo, i.key.encode(), bytes.fromhex(i.certificate))
 
     def _seen(self, task: Task) -> Seen:

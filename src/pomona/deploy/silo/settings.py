@@ -6,11 +6,11 @@ from typing import Any, Self
 
 from pydantic import Field, model_validator
 
+from pomona.core.errors import ConfigError
+from pomona.core.settings import Settings
+from pomona.core.toml import named, read_file, validated
 from pomona.data.settings import DataSettings
-from pomona.deploy.federation import SiloName
-from pomona.errors import ConfigError
-from pomona.settings import Settings
-from pomona.toml import named, read_file, validated
+from pomona.deploy.agreement import SiloName
 
 PATHS = ("path", "dir", "train", "validation", "test")
 

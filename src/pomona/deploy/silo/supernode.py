@@ -13,10 +13,10 @@ from logging import ERROR
 from pathlib import Path
 from typing import Any
 
-from pomona.deploy.federation import Federation
+from pomona.core.errors import ConfigError, ProtocolError
+from pomona.deploy.agreement import Federation
 from pomona.deploy.processes import QUIET, die_with_parent
 from pomona.deploy.silo.settings import SiloFile
-from pomona.errors import ConfigError, ProtocolError
 
 OPTION = "--app-sha256"
 REFUSAL = "refused: the server's app is not the one that this silo agreed to run"

@@ -10,14 +10,14 @@ from pathlib import Path
 
 from pydantic import Field
 
-from pomona.bounds import Label, Place, Sha256
-from pomona.deploy.federation import Federation
-from pomona.deploy.memories import recall, remember
+from pomona.core.bounds import Label, Place, Sha256
+from pomona.core.errors import ProtocolError
+from pomona.core.settings import Settings
+from pomona.deploy.agreement import Federation
+from pomona.deploy.json_store import recall, remember
+from pomona.deploy.messages import EntryForm, Offer, Task, Token
 from pomona.deploy.silo.provenance import names
-from pomona.deploy.silo.received import Beginning
-from pomona.deploy.wire import Form, Offer, Task, Token
-from pomona.errors import ProtocolError
-from pomona.settings import Settings
+from pomona.deploy.silo.task_tensors import InitialDownlink
 
 PIN = "agreement.json"
 START_OVER = "if that is meant, remove state/agreement.json"
@@ -29,7 +29,7 @@ class Pin(Settings):
     agreement: Sha256
     run: Token | None = None
     place: Place | None = None
-    forms: dict[Label, Form] | None = Field(None, max_length=20)
+    forms: dict[Label, EntryForm] | None = Field(None, max_length=20)
 
 
 @dataclass(frozen=True)
@@ -82,18 +82,18 @@ class Terms:
         for key, offer in task.offers.items():
             self._require_whole(task, key, offer)
 
-    def forms(self, beginning: Beginning) -> dict[str, Form]:
+    def forms(self, beginning: InitialDownlink) -> dict[str, EntryForm]:
         """The form of each entry that a task of this run has: held fast, or, before a first task, as a run begins."""
         known = self._pinned()
         return known.forms if known and known.forms is not None else beginning.forms
 
-    def hold(self, task: Task, forms: dict[str, Form]) -> None:
+    def hold(self, task: Task, forms: dict[str, EntryForm]) -> None:
         """Hold fast whose run this is, which place is this silo's and what tasks are made of, durably."""
         known = self._pinned()
         if known is None or known.place is None:
             self._pin(Pin(agreement=self.federation.agreement, run=task.run, place=task.place, forms=forms))
 
-    def require_forms(self, task: Task, forms: Mapping[str, Form]) -> None:
+    def require_forms(self, task: Task, forms: Mapping[str, EntryForm]) -> None:
         """Raise ProtocolError unless each entry of a task, and no other, has the form that the method gives it."""
         if missing := sorted(forms.keys() ^ task.offers.keys()):
             raise ProtocolError(f"{missing[0]}: only one side knows this entry; check that both run the same version")
@@ -140,6 +140,6 @@ class Terms:
         return said
 
 
-def _worded(form: Form) -> str:
+def _worded(form: EntryForm) -> str:
     rows = "rows of single silos" if form.many else "one row"
     return f"{rows} of {form.width} numbers {form.dtype}"

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from pomona.deploy.federation import Address, Federation
-from pomona.errors import ProtocolError
+from pomona.core.errors import ProtocolError
+from pomona.deploy.agreement import Address, Federation
 
 HEARTBEAT = 30.0  # seconds between a SuperNode's signs of life
 PATIENCE = 5 * HEARTBEAT
@@ -22,7 +22,7 @@ TCP_ESTABLISHED = "01"
 
 
 @dataclass(frozen=True)
-class Sight:
+class ConnectionState:
     """One look at a node that lives: was it connected to the server, and could the server be reached from here."""
 
     time: float
@@ -30,7 +30,7 @@ class Sight:
     reachable: bool
 
 
-def wedged(sights: Sequence[Sight], patience: float = PATIENCE) -> bool:
+def wedged(sights: Sequence[ConnectionState], patience: float = PATIENCE) -> bool:
     """Whether a node that lives has given up: never connected in ``patience`` seconds in which the server was there.
 
     After an error whose text speaks of TLS (a load balancer that drops a connection is enough) Flower's SuperNode stops
@@ -104,14 +104,14 @@ def _authorization(proxy: str) -> dict[str, str]:
 
 
 @dataclass(frozen=True)
-class Answer:
+class ProbeAnswer:
     """What a server that answers shows (UTC): its clock, where it says, and with TLS the end of its certificate."""
 
     clock: datetime | None
     until: datetime | None
 
 
-def knock(federation: Federation, ca: Path, proxy: str = "", timeout: float = 10.0) -> Answer:
+def knock(federation: Federation, ca: Path, proxy: str = "", timeout: float = 10.0) -> ProbeAnswer:
     """Ask the server for its health as a silo would reach it.
 
     Raises ProtocolError with the reason and the remedy.
@@ -145,7 +145,7 @@ def knock(federation: Federation, ca: Path, proxy: str = "", timeout: float = 10
     if answer.status != 200:
         raise ProtocolError(f"{federation.server} answers {answer.status}; is it a Pomona server?")
     said = answer.headers.get("Date")
-    return Answer(parsedate_to_datetime(said).astimezone(UTC) if said else None, until)
+    return ProbeAnswer(parsedate_to_datetime(said).astimezone(UTC) if said else None, until)
 
 
 def _until(socket: Any) -> datetime | None:

@@ -1,0 +1,116 @@
+"""``pomona predict`` and ``pomona export``: what comes of a saved personal model."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from cyclopts import Parameter
+from rich.table import Table
+
+from pomona.cli.output import emit, out, table, talk
+from pomona.core.errors import ConfigError, DataError, near
+
+MOST_COLUMNS = 20  # of outputs in a terminal's table
+
+Json = Annotated[bool, Parameter(name="--json", negative="", help="machine-readable output")]
+OwnCode = Annotated[
+    bool, Parameter(negative="", help="import and run the module:function that the file names; only if you trust it")
+]
+
+
+def predict(model: Path, *inputs: Path, own_code: OwnCode = False, json: Json = False) -> None:
+    """Let a client's personal model answer.
+
+    The answer names the client whose model it is, and every class with its probability, every label with its own, or
+    every target in its unit.
+
+    Parameters
+    ----------
+    model
+        a file of models/ in a run folder
+    inputs
+        images (resized to what the model saw), .csv tables (columns are found by name if the training file had names),
+        .txt files with a text a line, or .npz files with an array x
+    """
+    from pomona.personal import PersonalModel
+    from pomona.personal.inputs import read
+
+    if not inputs:
+        raise DataError("no input given; name image, .csv, .txt or .npz files")
+    net = PersonalModel.load(model, own_code)
+    rows: list[dict[str, Any]] = []
+    for path in inputs:
+        samples = read(path, net.about)
+        if samples.note:
+            talk(f"note: {samples.note}")
+        for k, answer in enumerate(net.predict(samples.x)):
+            rows.append({"input": f"{path}[{k}]" if len(samples.x) > 1 else str(path), **answer})
+    client = net.about.client
+    emit([{"client": client, **row} for row in rows]) if json else out.print(answers(rows, client))
+
+
+def answers(rows: Sequence[Mapping[str, Any]], client: str) -> Table:
+    """A terminal table of answers of a client's model; of very many outputs it leaves the columns to ``--json``."""
+    each = max((len(value) for row in rows for value in row.values() if isinstance(value, dict)), default=0)
+    drawn = table([_flat(row, each <= MOST_COLUMNS) for row in rows], f"the model of {client}")
+    if each > MOST_COLUMNS:
+        drawn.caption = f"--json names each of the {each} outputs"
+    return drawn
+
+
+def _flat(row: Mapping[str, Any], each: bool) -> dict[str, Any]:
+    """An answer as a row of a table, with a column for each output if they are few."""
+    flat = {k: v for k, v in row.items() if not isinstance(v, dict)}
+    if each:
+        flat |= {f"P({name})": value for name, value in row.get("probabilities", {}).items()}
+        flat |= {f"predicted {name}": value for name, value in row.get("values", {}).items()}
+    return flat
+
+
+def export(
+    run: Path,
+    *,
+    client: Annotated[str, Parameter(help="number of the client from 0, or its name")],
+    to: Annotated[
+        Literal["safetensors", "pt2", "onnx"],
+        Parameter(help="plain tensors, a program for torch.export.load, or ONNX"),
+    ],
+    out_: Annotated[Path | None, Parameter(name="--out", help="the file; default RUN/exports/client-NN.FORMAT")] = None,
+    own_code: OwnCode = False,
+    json: Json = False,
+) -> None:
+    """Write a client's personal model for other programs.
+
+    A program (pt2) and an ONNX file take samples as their owner holds them and normalise them on their own; the tensors
+    (safetensors) are the network's state_dict and nothing more.
+
+    Parameters
+    ----------
+    run
+        a folder that `pomona run` wrote
+    """
+    from pomona.personal import PersonalModel
+    from pomona.personal.export import export as write
+    from pomona.personal.export import inputs
+    from pomona.record.reading import load
+    from pomona.record.record import writing
+
+    number = client_number(client, load(run).about["clients"])
+    net = PersonalModel.load(run / "models" / f"client-{number:02d}.safetensors", own_code)
+    path = out_ or run / "exports" / f"client-{number:02d}.{to}"
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write(net, path, to)
+    if json:
+        emit({"written": path, "client": net.about.client, "model": net.about.model, "inputs": inputs(net)})
+    else:
+        print(path)
+
+
+def client_number(word: str, names: Sequence[str]) -> int:
+    """The number of the client that a person names, by its name or its number. Raises ConfigError."""
+    if word in names:
+        return names.index(word)
+    if word.isdecimal() and int(word) < len(names):
+        return int(word)
+    raise ConfigError(f"no client {word!r}; give a number from 0 to {len(names) - 1}, or a name: {near(word, names)}")

@@ -1,0 +1,148 @@
+"""``pomona compare``, ``report``, ``trajectory`` and ``methods``: looking at what is there."""
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from pomona.cli.output import emit, out, standing
+from pomona.core.errors import ConfigError, StorageError
+from pomona.record.reading import load
+from pomona.record.record import Result, writing
+
+Json = Annotated[bool, Parameter(name="--json", negative="", help="machine-readable output")]
+Flag = Annotated[bool, Parameter(negative="")]
+
+
+def compare(*runs: Path, latex: Flag = False, markdown: Flag = False, json: Json = False) -> None:
+    """Tabulate recorded runs side by side.
+
+    Parameters
+    ----------
+    runs
+        folders that `pomona run` or `pomona demo` wrote
+    latex
+        the table in LaTeX, with booktabs rules
+    markdown
+        the table in Markdown
+    """
+    from pomona.results import table as result_table
+    from pomona.results.tables.runs import standing as sheet
+
+    if latex + markdown + json > 1:
+        raise ConfigError("--latex, --markdown and --json are three forms of one table; give one")
+    rows = result_table(_load(runs))
+    if json:
+        emit(rows)
+    elif latex or markdown:
+        print(sheet(rows).latex() if latex else sheet(rows).markdown(), end="")
+    else:
+        out.print(standing(rows))
+
+
+def report(*runs: Path, to: Annotated[Path | None, Parameter(name="--out")] = None, json: Json = False) -> None:
+    """Write the report page of recorded runs, or a bench's comparison with the paper whose table it repeats.
+
+    Parameters
+    ----------
+    runs
+        folders that `pomona run` or `pomona demo` wrote, or one that `pomona bench` wrote
+    to
+        folder for the page; the first run's, or the bench's, if not given
+    """
+    page = _compared(runs[0], to) if _bench(runs) else _reported(runs, to)
+    emit({"report": page}) if json else print(page)
+
+
+def _bench(runs: tuple[Path, ...]) -> bool:
+    """Whether what is given is a bench. Raises ConfigError if it is one among others."""
+    found = [run for run in runs if (run / "results.json").exists()]
+    if found and len(runs) > 1:
+        raise ConfigError(f"{found[0]} is a bench; give one bench, or run folders")
+    return bool(found)
+
+
+def _compared(bench: Path, to: Path | None) -> Path:
+    from pomona.experiments import load as load_bench
+    from pomona.results.comparison_page import write
+
+    return write(load_bench(bench), to or bench)
+
+
+def _reported(runs: tuple[Path, ...], to: Path | None) -> Path:
+    from pomona.results.report_page import write
+
+    return write(_load(runs), to or runs[0])
+
+
+def trajectory(
+    *runs: Path,
+    client: Annotated[int, Parameter(help="number of the client")] = 0,
+    since: Annotated[int, Parameter(help="first round that is drawn")] = 1,
+    to: Annotated[Path | None, Parameter(name="--out", help="folder for the figure; the first run's")] = None,
+    json: Json = False,
+) -> None:
+    """Draw a client's way over its own training-loss surface, round by round; the runs are made again for it.
+
+    Parameters
+    ----------
+    runs
+        folders that `pomona run` wrote, alike in data, partition and model: for FedALA's figure 4 fedavg and fedala
+    """
+    from pomona.cli.progress import watching
+    from pomona.config import resolve
+    from pomona.results.figures import trajectory as surface
+    from pomona.results.figures.figure import FORMS
+
+    found = _load(runs)
+    folder = to or runs[0]
+    with watching(stays=False) as watcher:
+        configs = [resolve(result.config) for result in found]
+        surface.trajectory(configs, client, since, folder, watch=watcher)
+    made = [folder / f"trajectory.{form}" for form in FORMS]
+    emit({"written": made}) if json else print(*made, sep="\n")
+
+
+def methods(*, to: Annotated[Path | None, Parameter(name="--out")] = None, json: Json = False) -> None:
+    """List the methods: paper, cost per client and round in models, what stays private, which model is judged.
+
+    Parameters
+    ----------
+    to
+        folder for the same as Markdown pages, with equations and settings
+    """
+    from pomona.cli.method_pages import pages
+    from pomona.methods import METHODS
+
+    if to:
+        with writing(to):
+            to.mkdir(parents=True, exist_ok=True)
+            for name, text in pages().items():
+                (to / name).write_text(text, encoding="utf-8")
+        emit({"written": to}) if json else print(to)
+        return
+    cards = {name: settings().method().card for name, settings in METHODS.items()}
+    if json:
+        emit({name: vars(card) for name, card in cards.items()})
+        return
+    for name, card in cards.items():
+        out.print(f"[bold]{name}[/]  {card.summary}", highlight=False)
+        out.print(f"  paper    {card.paper}", highlight=False, markup=False)
+        out.print(f"  models   {card.down} down, {card.up} up, per client and round", highlight=False, markup=False)
+        out.print(f"  private  {card.private}", highlight=False, markup=False)
+        out.print(f"  judged   {', '.join(card.headline)}", highlight=False, markup=False)
+        out.print(f"  needs    {card.needs}; a client keeps {card.keeps}", highlight=False, markup=False)
+        out.print(f"  joining  {card.joining}", highlight=False, markup=False)
+        for departure in card.departures:
+            out.print(f"  differs  {departure}", highlight=False, markup=False)
+
+
+def _load(runs: tuple[Path, ...]) -> list[Result]:
+    """The runs; a folder that holds runs stands for all of them."""
+    if not runs:
+        raise StorageError("no run folder given; name those that `pomona run` wrote")
+    found = []
+    for run in runs:
+        nested = sorted(p.parent for p in run.glob("*/events.jsonl"))
+        found += [run] if (run / "events.jsonl").exists() or not nested else nested
+    return [load(folder) for folder in found]

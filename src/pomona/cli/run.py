@@ -1,0 +1,193 @@
+"""``pomona run`` and ``pomona demo``."""
+
+from datetime import UTC, datetime
+from itertools import chain, count
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from pomona.cli.output import config_of, console, emit, option, shown, size, standing
+from pomona.cli.output import out as terminal
+from pomona.cli.progress import watching
+from pomona.config import Config, resolve
+from pomona.core.errors import ConfigError
+from pomona.federation.tensorboard import CallbackList, tracking
+from pomona.metrics.metric import ACCURACY, METRICS, Metric
+from pomona.record.record import Result
+from pomona.results import table as result_table
+from pomona.results.live_page import following
+from pomona.results.report_page import write
+from pomona.scenario import Scenario
+from pomona.simulation import simulate
+
+Words = Annotated[tuple[str, ...], Parameter(help="TOML files and key=value settings, e.g. rounds=10 method.mu=0.1")]
+Json = Annotated[bool, Parameter(name="--json", negative="", help="machine-readable output")]
+
+DEMO: dict[str, Any] = {
+    "data": {"name": "digits"},
+    "partition": {"name": "dirichlet", "beta": 1.0, "turn_groups": 4},
+    "model": {"name": "mlp", "hidden": [64]},
+    "clients": 12,
+    "rounds": 40,
+    "batch_size": 16,
+    "lr": 0.3,
+}
+DEMO_METHODS: tuple[dict[str, Any], ...] = (
+    {"name": "separate"},
+    {"name": "fedavg"},
+    {"name": "fedavg-ft"},
+    {"name": "apple", "dr_lr": 0.01, "mu": 0.1},
+)
+
+
+def run(
+    method: str,
+    *words: str,
+    data: Annotated[str | None, Parameter(help="data set, see `pomona data list`")] = None,
+    partition: Annotated[str | None, Parameter(help="partition, see `pomona data list`")] = None,
+    data_dir: Annotated[Path | None, Parameter(help="folder of data sets; default POMONA_DATA")] = None,
+    out: Annotated[Path | None, Parameter(help="folder for the record; default runs/METHOD-DATA-TIME")] = None,
+    resume: Annotated[bool, Parameter(negative="", help="go on after the last committed round in --out")] = False,
+    report: Annotated[bool, Parameter(help="write the report page at the end")] = True,
+    live: Annotated[bool, Parameter(negative="", help="write it during the run too; an open page follows")] = False,
+    dry_run: Annotated[bool, Parameter(negative="", help="print the resolved settings and stop")] = False,
+    track: Annotated[Path | None, Parameter(help="folder for TensorBoard scalars, written as rounds go")] = None,
+    json: Json = False,
+) -> None:
+    """Train one federation and record it.
+
+    Parameters
+    ----------
+    method
+        a name of `pomona methods`
+    words
+        TOML files and key=value settings, for example rounds=10 method.mu=0.1
+    """
+    config = config_of(
+        words,
+        option("method", "name", method),
+        option("data", "name", data),
+        option("data", "dir", str(data_dir) if data_dir else None),
+        option("partition", "name", partition),
+    )
+    if config.method.name != method:
+        raise ConfigError(f"run {method}, but method.name = {config.method.name}; name one method")
+    if dry_run:
+        emit(config.tree()) if json else print(config.toml(), end="")
+        return
+    if resume and not out:
+        raise ConfigError("--resume goes on in a folder that holds a run; name it with --out")
+    folder = out or Path("runs") / f"{method}-{config.data.name.replace(':', '.')}-{datetime.now(UTC):%Y%m%d-%H%M%S-%f}"
+    result = watched(config, folder, resume, track, live)
+    page = write([result], folder) if report else None
+    if json:
+        emit({**result.summary, "folder": folder, "report": page})
+    else:
+        closing(result, folder, page)
+
+
+def demo(
+    *,
+    out: Annotated[
+        Path | None, Parameter(help="folder for all output; default pomona-demo, pomona-demo-2, ...")
+    ] = None,
+    seed: Annotated[int, Parameter(help="root of every random stream")] = 0,
+    json: Json = False,
+) -> None:
+    """Compare Separate, FedAvg, FedAvg-FT and APPLE on scikit-learn's digits.
+
+    Twelve clients in four hidden groups of three; each group's scanner stands turned by another quarter.
+    """
+    out = out or unused("pomona-demo")
+    configs = [resolve(DEMO, {"method": method, "seed": seed}) for method in DEMO_METHODS]
+    results = [watched(config, out / config.method.name) for config in configs]
+    page = write(results, out)
+    rows = result_table(results)
+    if json:
+        emit({"results": rows, "report": page, "runs": [r.folder for r in results]})
+        return
+    terminal.print(standing(rows))
+    lines(
+        f"12 clients in 4 hidden groups, scanners turned by a quarter each; {DEMO['rounds']} rounds, seed {seed}",
+        f"report   {page}",
+        f"records  {', '.join(str(r.folder) for r in results)}",
+        f"next     pomona predict {out}/apple/models/client-00.safetensors IMAGE, or pomona run --help",
+    )
+
+
+def unused(name: str) -> Path:
+    """The first of NAME, NAME-2, NAME-3, ... that is not there yet."""
+    names = chain((name,), (f"{name}-{n}" for n in count(2)))
+    return next(path for path in map(Path, names) if not path.exists())
+
+
+def watched(
+    config: Config, folder: Path, resume: bool = False, track: Path | None = None, live: bool = False
+) -> Result:
+    """Run with a progress line; with TensorBoard scalars in a folder if one is given, and with a page that follows."""
+    with console.status(f"reading {config.data.name}"):
+        scenario = Scenario.prepare(config)
+    with watching() as watcher, tracking(track) as scalars, following(folder if live else None) as pages:
+        progress = watcher(scenario.config)
+        result = simulate(scenario, folder, CallbackList(progress, *scalars, *pages), resume)
+        progress.end(result)
+        for board in scalars:
+            board.end(result)
+        return result
+
+
+def closing(result: Result, folder: Path, page: Path | None) -> None:
+    """The closing summary: six lines, every number named."""
+    s, c = result.summary, result.config
+    figures, metric = s["models"].get(s["headline"]), result.metric
+    lines(f"{result.name} on {c['data']['name']}, {c['partition']['name']}, {len(result.about['clients'])} clients")
+    if figures and figures["last"]:
+        clients = figures["clients"]
+        best, number = figures["best_validation"], metric.number
+        chosen_by = METRICS[figures.get("chosen_by") or metric.name]
+        by = "" if chosen_by == metric else f" by {chosen_by.title}"
+        chosen = f", {number(best['value'])} at the round best on validation{by} ({best['round']})" if best else ""
+        samples = f"over samples {number(clients['pooled'])}, " if metric.pools else ""
+        lines(
+            f"test {metric.heading}, model {s['headline']}, mean over clients: {number(figures['last']['value'])} in "
+            f"the last round ({figures['last']['round']}){chosen}, {number(figures['best_test']['value'])} best on test"
+            f" ({'BMCTA, ' if metric == ACCURACY else ''}round {figures['best_test']['round']})",
+            f"{samples}worst client {number(clients['worst'])}, a tenth of the clients fare worse than "
+            f"{number(clients['percentile_10'])}{_constant(result, metric)}",
+        )
+    if figures and not figures["last"]:
+        lines(f"test loss, model {s['headline']}, mean over clients: {figures['loss']:.4g} in the last round")
+    if s.get("diverging"):
+        lines(f"diverging: {s['diverging']}")
+    if unseen := s["unseen"].get(s["headline"]):
+        lines(
+            f"never trained with: {len(unseen['clients'])} clients, mean test {metric.title}"
+            f" {metric.text(unseen['mean'])} after {c['membership']['adapt_rounds']} rounds of their own"
+        )
+    if "privacy" in s:
+        p = s["privacy"]
+        bound = "no bound" if p["epsilon"] is None else f"epsilon {p['epsilon']:.3g} at delta {p['delta']:g}"
+        lines(f"privacy: the client that spent most has {bound}" + (f"; {p['void']}" if p["void"] else ""))
+    per_round = max(1, len(result.rounds))
+    seconds = sum(row.seconds for row in result.rounds)
+    lines(
+        f"{s['rounds']} rounds in {seconds:.1f} s; {size(s['bytes_down'])} down, {size(s['bytes_up'])} up"
+        f" ({size((s['bytes_down'] + s['bytes_up']) / per_round)} a round)",
+        f"written  {folder}" + (f", report {page}" if page else ""),
+        f"next     pomona compare {folder} OTHER..., or pomona predict {folder}/models/client-00.safetensors INPUT"
+        f" (the model of {shown(str(result.about['clients'][0]))})",
+    )
+
+
+def _constant(result: Result, metric: Metric) -> str:
+    """What always the same answer would reach, for comparison."""
+    mean = ((result.about.get("constant") or {}).get("own", {}).get(metric.name) or {}).get("mean")
+    what = "its mean training target" if result.about["targets"] == "regression" else "its most frequent training label"
+    return "" if mean is None else f"; a client that always answers {what} has {metric.number(mean)} on average"
+
+
+def lines(*texts: str) -> None:
+    """Print plain lines, never wrapped or marked up."""
+    for text in texts:
+        print(text)

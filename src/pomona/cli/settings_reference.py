@@ -1,0 +1,165 @@
+"""The reference of all settings, made from the settings records themselves: key, kind of value, default, meaning."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pomona.config import Config
+from pomona.core.errors import ConfigError, near
+from pomona.core.membership import Membership
+from pomona.core.settings import Settings
+from pomona.data.settings import ClientFiles, DataSettings
+from pomona.methods import METHODS
+from pomona.models import ModelSettings
+from pomona.partition import RECIPES
+from pomona.privacy.settings import Privacy
+
+SECTIONS: Mapping[str, type[Settings]] = {
+    "": Config,
+    "data": DataSettings,
+    "data.clients": ClientFiles,
+    "model": ModelSettings,
+    "privacy": Privacy,
+    "membership": Membership,
+    **{f"partition {name}": kind for name, kind in RECIPES.items()},
+    **{f"method {name}": kind for name, kind in METHODS.items()},
+}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One key.
+
+    Attributes:
+        key: as users write it, with its section.
+        owner: the partition or the method that has the key; empty for keys that every run has.
+        kind: the values that it takes, in words.
+        default: as it stands in a TOML file; "not set", or "must be set".
+        meaning: one line.
+    """
+
+    key: str
+    owner: str
+    kind: str
+    default: str
+    meaning: str
+
+
+def settings() -> list[Setting]:
+    """Every setting of a run, by section."""
+    return [setting for title, record in SECTIONS.items() for setting in _of(title, record)]
+
+
+def find(word: str) -> list[Setting]:
+    """The settings that a key, a section, a method or a partition names. Raises ConfigError for any other word."""
+    everything, wanted = settings(), word.replace("-", "_")
+    found = [
+        s
+        for s in everything
+        if wanted in (s.key, s.key.rpartition(".")[2], s.key.partition(".")[0]) or word == s.owner.partition(" ")[2]
+    ]
+    if not found:
+        names = {s.key for s in everything} | {s.key.rpartition(".")[2] for s in everything} | {*METHODS, *RECIPES}
+        raise ConfigError(f"no setting {word!r}; {near(word, names)}")
+    return found
+
+
+def page() -> str:
+    """The reference as Markdown."""
+    parts = [
+        "# Settings",
+        "Made by `pomona settings --out docs/settings.md`. A run takes them from TOML files and from the command line "
+        "as `key=value`; later ones win. `pomona run METHOD ... --dry-run` prints all that are in force, and "
+        "`pomona settings KEY` explains one.",
+    ]
+    for title, record in SECTIONS.items():
+        rows = [f"| `{s.key}` | {s.kind} | {_code(s.default)} | {s.meaning} |" for s in _of(title, record)]
+        if rows:
+            heading = f"## {_heading(title)}"
+            parts.append(
+                "\n".join([heading, "", "| key | values | default | meaning |", "| --- | --- | --- | --- |", *rows])
+            )
+    plain = [name for name, kind in METHODS.items() if set(kind.model_fields) == {"name"}]
+    parts.append(f"Methods without settings of their own: {', '.join(plain)}.")
+    return "\n\n".join(parts) + "\n"
+
+
+def _heading(title: str) -> str:
+    kind, _, name = title.partition(" ")
+    if name:
+        return f"{kind.capitalize()} {name}"
+    return f"Section `{title}`" if title else "Every run"
+
+
+def _code(default: str) -> str:
+    return default if default in ("not set", "must be set") else f"`{default}`"
+
+
+def _of(title: str, record: type[Settings]) -> Iterator[Setting]:
+    """The settings of a record, but for the sections in it and the name that chooses it."""
+    section, _, name = title.partition(" ")
+    schema = record.model_json_schema()
+    for key, what in schema["properties"].items():
+        chooser = key == "name" and bool(name)
+        if chooser or key in SECTIONS or key in ("method", "partition"):
+            continue
+        yield Setting(
+            key=f"{section}.{key}" if section else key,
+            owner=title if name else "",
+            kind=_kind(what, schema.get("$defs", {})),
+            default="must be set" if key in schema.get("required", ()) else _shown(what.get("default")),
+            meaning=_sentence(what.get("description", "")),
+        )
+
+
+def _kind(what: Mapping[str, Any], known: Mapping[str, Any]) -> str:
+    """The values that a JSON schema allows, in words."""
+    if "$ref" in what:
+        return _kind(known[what["$ref"].rpartition("/")[2]], known)
+    if "anyOf" in what:
+        kinds = [_kind(part, known) for part in what["anyOf"] if part.get("type") != "null"]
+        return " or ".join(dict.fromkeys(kinds))
+    if "const" in what or "enum" in what:
+        return ", ".join(map(str, what.get("enum", [what.get("const")])))
+    match what.get("type"):
+        case "array":
+            return f"list: {_kind(what.get('items') or _first(what), known)}"
+        case "object":
+            value = what.get("additionalProperties")
+            return f"table of {_kind(value, known)}" if isinstance(value, dict) else "table"
+        case "boolean":
+            return "true, false"
+        case "integer":
+            return "whole number" + _range(what)
+        case "number":
+            return "number" + _range(what)
+        case "string":
+            return "path" if what.get("format") == "path" else "text"
+    return "any"
+
+
+def _first(what: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The items of a tuple."""
+    items: list[Mapping[str, Any]] = what.get("prefixItems", [])
+    return items[0] if items else {}
+
+
+def _range(what: Mapping[str, Any]) -> str:
+    words = (
+        ("minimum", "at least"),
+        ("exclusiveMinimum", "above"),
+        ("maximum", "at most"),
+        ("exclusiveMaximum", "below"),
+    )
+    said = [f"{word} {what[key]:g}" for key, word in words if key in what]
+    return f", {', '.join(said)}" if said else ""
+
+
+def _shown(default: Any) -> str:
+    if default is None:
+        return "not set"
+    return str(default).lower() if isinstance(default, bool) else str(default)
+
+
+def _sentence(text: str) -> str:
+    return text.rstrip(".").replace("|", "\\|")

@@ -1,0 +1,43 @@
+"""Names -> things, imported when asked for, so that a listing costs nothing and a typo gets near names."""
+
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from typing import Any
+
+from pomona.core.errors import ConfigError, near
+
+
+def load(target: str) -> Any:
+    """The object at ``module:attribute``. Raises ConfigError if there is no such thing."""
+    module, _, attribute = target.partition(":")
+    try:
+        return getattr(import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as fault:
+        raise ConfigError(f"cannot load {target!r} ({fault}); give an importable module:attribute") from fault
+
+
+class Registry(Mapping[str, str]):
+    """A table of name -> ``module:attribute``; ``resolve`` finds a name or an entry point of the user's own."""
+
+    def __init__(self, what: str, targets: Mapping[str, str]) -> None:
+        self.what = what
+        self._targets = dict(targets)
+
+    def __getitem__(self, name: str) -> str:
+        return self._targets[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._targets)
+
+    def __len__(self) -> int:
+        return len(self._targets)
+
+    def registered(self, name: str) -> Any:
+        """The object behind a registered name: for names that came in a file. Raises ConfigError for anything else."""
+        if name not in self._targets:
+            raise ConfigError(f"unknown {self.what} {name!r}; {near(name, self._targets)}")
+        return load(self._targets[name])
+
+    def resolve(self, name: str) -> Any:
+        """The object behind a registered name or a ``module:attribute``. Raises ConfigError for anything else."""
+        return load(name) if ":" in name and name not in self._targets else self.registered(name)

@@ -1,0 +1,94 @@
+"""A method's state as named tensors, and back: what checkpoints, copies and private files are made from.
+
+A state is None, a tensor, or a frozen dataclass of states.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from pomona.core.errors import CheckpointError
+
+S = TypeVar("S")
+
+
+def apply(function: Callable[[Tensor], Tensor], state: S) -> S:
+    """The same state with ``function`` applied to every tensor of it."""
+    mapped: S = _map(lambda _, tensor: function(tensor), state, "")
+    return mapped
+
+
+def joined(states: Sequence[S]) -> S:
+    """States of one client each as a state of all: copies of their tensors, along the leading axis."""
+    first = states[0]
+    if isinstance(first, Tensor):
+        return torch.cat(states)  # type: ignore[arg-type, return-value]
+    if first is None:
+        return first
+    parts = {name: joined([getattr(state, name) for state in states]) for name, _, _ in _parts(first, "")}
+    return type(first)(**parts)
+
+
+def row(state: S, k: int) -> S:
+    """The state of the k-th client of a state of several, on its own storage."""
+    return apply(lambda t: t[k : k + 1].clone(), state)
+
+
+def flatten(state: object, prefix: str) -> dict[str, Tensor]:
+    """A state's tensors by dotted path, for example ``client.3.inner.core``; a bare tensor's path is the prefix."""
+    return dict(_leaves(state, prefix))
+
+
+def rebuild(template: S, named: Mapping[str, Tensor], prefix: str) -> S:
+    """The inverse of ``flatten``: structure from the template; values, shapes and dtypes as stored.
+
+    Args:
+        template: a state of the same structure, such as a method's start.
+        named: tensors by dotted path; those outside the prefix are left alone.
+        prefix: as given to ``flatten``.
+
+    Raises:
+        CheckpointError: tensors under the prefix are missing, or belong to no part of the template.
+    """
+    wanted = {path for path, _ in _leaves(template, prefix)}
+    stored = {path for path in named if path == prefix or path.startswith(f"{prefix}.")}
+    if wanted != stored:
+        odd = "; ".join(
+            f"{what} {', '.join(sorted(paths))}"
+            for what, paths in (("missing:", wanted - stored), ("unknown:", stored - wanted))
+            if paths
+        )
+        raise CheckpointError(
+            f"the stored state {prefix!r} is not of this method's form ({odd}); resume with the version of "
+            "pomona that wrote it, or start anew in another folder"
+        )
+    rebuilt: S = _map(lambda path, _: named[path], template, prefix)
+    return rebuilt
+
+
+def _parts(state: object, path: str) -> list[tuple[str, str, Any]]:
+    """(field, path, value) of a dataclass."""
+    if not is_dataclass(state) or isinstance(state, type):
+        raise TypeError(
+            f"{path or 'state'} is a {type(state).__name__}; a state is None, a tensor or a dataclass of them"
+        )
+    return [(f.name, f"{path}.{f.name}", getattr(state, f.name)) for f in fields(state)]
+
+
+def _leaves(state: object, path: str) -> Iterator[tuple[str, Tensor]]:
+    if isinstance(state, Tensor):
+        yield path, state
+    elif state is not None:
+        for _, inner, value in _parts(state, path):
+            yield from _leaves(value, inner)
+
+
+def _map(function: Callable[[str, Tensor], Tensor], state: Any, path: str) -> Any:
+    if isinstance(state, Tensor):
+        return function(path, state)
+    if state is None:
+        return None
+    return type(state)(**{name: _map(function, value, inner) for name, inner, value in _parts(state, path)})

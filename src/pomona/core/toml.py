@@ -1,0 +1,155 @@
+"""Settings as they stand in a TOML file: a tree of plain values, read, and made into a record with good messages."""
+
+import tomllib
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, TypeVar, get_args
+
+from pydantic import ValidationError
+
+from pomona.core.bounds import plain, shallow
+from pomona.core.errors import ConfigError, near
+from pomona.core.settings import Settings
+
+Tree = dict[str, Any]
+Choices = Mapping[str, Mapping[str, type[Settings]]]  # section -> name -> the settings that it chooses
+S = TypeVar("S", bound=Settings)
+
+SECTIONS = ("method", "data", "partition", "model")
+
+
+def read_file(path: Path) -> Tree:
+    """A TOML file's tree. Raises ConfigError naming the file and the line."""
+    try:
+        tree: Tree = _snake(read_text(path.read_text(encoding="utf-8")))
+        return tree
+    except FileNotFoundError:
+        raise ConfigError(f"no file {path}; give a TOML file, or key=value") from None
+    except (OSError, ValueError) as fault:
+        raise ConfigError(f"{path}: {fault}") from None
+
+
+def read_text(text: str) -> Tree:
+    """The tree of a TOML text. Raises ValueError if it is none, or ConfigError if it is nested too deep."""
+    try:
+        tree = tomllib.loads(text)
+    except RecursionError:
+        raise _deep() from None
+    require_shallow(tree)
+    return tree
+
+
+def require_shallow(tree: Mapping[str, Any]) -> None:
+    """Raise ConfigError for a tree so deep that walking it could end the process."""
+    if not shallow(tree):
+        raise _deep()
+
+
+def _deep() -> ConfigError:
+    return ConfigError("the settings are nested too deep; a section has keys, and a key a value or a list")
+
+
+def _snake(value: Any) -> Any:
+    """Keys as Flower's users also type them: kebab-case means snake_case."""
+    if isinstance(value, dict):
+        return {k.replace("-", "_"): _snake(v) for k, v in value.items()}
+    return value
+
+
+def named(layer: Mapping[str, Any]) -> Tree:
+    """A layer in which a section given by its name alone, ``data = "mnist"``, is written out."""
+    return {k: {"name": v} if k in SECTIONS and isinstance(v, str) else v for k, v in layer.items()}
+
+
+def validated(kind: type[S], tree: Tree, choices: Choices | None = None) -> S:
+    """The settings a tree says. Raises ConfigError naming every bad key or value, with near names of unknown keys."""
+    try:
+        return kind.model_validate(tree)
+    except ValidationError as fault:
+        raise explained(fault, tree, kind, choices or {}) from None
+
+
+def explained(fault: ValidationError, tree: Tree, kind: type[Settings], choices: Choices) -> ConfigError:
+    """What a tree's settings have wrong, in one line that names every key."""
+    known = _described(tree, kind, choices)
+    # A default that follows from a key that is itself bad is nothing to tell of.
+    said = [_explain(dict(e), known, choices) for e in fault.errors() if e["type"] != "default_factory_not_called"]
+    return ConfigError("; ".join(said))
+
+
+def _explain(error: Tree, known: Mapping[str, str], choices: Choices) -> str:
+    # A discriminated union puts the chosen name into the path; users know the section only.
+    path = [str(p) for i, p in enumerate(error["loc"]) if not (i == 1 and error["loc"][0] in choices)]
+    key = ".".join(path)
+    match error["type"]:
+        case "extra_forbidden":
+            return f"unknown key {key!r}; {_nearest(key, known)}"
+        case "missing":
+            return f"{key} must be set"
+        case "union_tag_not_found":
+            return f"{key}.name must be set; known: {', '.join(choices.get(key, {}))}"
+        case "union_tag_invalid":
+            name = plain(error["ctx"]["tag"], 80)
+            return f"unknown {key} {name!r}; {near(name, choices.get(key, {}))}"
+        case "model_type" | "model_attributes_type":
+            return f"{key} = {shown(error['input'])}: give a table of settings{' or a name' * (key in SECTIONS)}"
+        case _:
+            said = error["msg"].removeprefix("Value error, ")
+            return f"{key} = {shown(error['input'])}: {said[0].lower()}{said[1:]}" if key else said
+
+
+def shown(value: object) -> str:
+    """A value as its writer knows it, in one short line."""
+    try:
+        return plain(repr(value), 80)
+    except ValueError:  # Python writes no integers of more than 4,300 digits
+        return "a number of thousands of digits"
+
+
+def _nearest(key: str, known: Mapping[str, str]) -> str:
+    """Near names of an unknown key: the same in another section, those described so, like it in its own, or all there.
+
+    Sections are not compared: every key of a section shares its name, and would be near for that alone.
+    """
+    key = ".".join(part for part in key.split(".") if not part.isdecimal())  # places in a list
+    section, dot, last = key.rpartition(".")
+    words = last.replace("_", " ")
+    here = [k for k in known if k.rpartition(".")[2] == last]
+    here = here or [k for k, what in known.items() if " " in words and what.lower().startswith(words)]
+    if here:
+        return f"did you mean {' or '.join(sorted(here))}?"
+    own = {k.removeprefix(f"{section}.") for k in known if k.startswith(f"{section}.")} if dot else _tops(known)
+    close = get_close_matches(last, sorted(own), n=3, cutoff=0.6)
+    if close:
+        return f"did you mean {' or '.join(section + dot + name for name in close)}?"
+    return f"{section or 'the top level'} has {', '.join(sorted(own))}"
+
+
+def _tops(known: Iterable[str]) -> set[str]:
+    """The keys and the sections of the top level."""
+    return {k.partition(".")[0] for k in known}
+
+
+def keys(tree: Tree, kind: type[Settings], choices: Choices) -> list[str]:
+    """All dotted keys that settings with this method and partition know."""
+    return sorted(_described(tree, kind, choices))
+
+
+def _described(tree: Tree, kind: type[Settings], choices: Choices) -> dict[str, str]:
+    """What each dotted key is, as users write it, in the words of its settings."""
+    said: dict[str, str] = {}
+    for name, field in kind.model_fields.items():
+        part = tree.get(name)
+        if name in choices:
+            chosen = str(part.get("name")) if isinstance(part, dict) else ""
+            kinds = [choices[name][chosen]] if chosen in choices[name] else list(choices[name].values())
+        else:
+            kinds = [t for t in (field.annotation, *get_args(field.annotation)) if _is_section(t)]
+        inner = {f"{name}.{f.alias or k}": f.description or "" for s in kinds for k, f in s.model_fields.items()}
+        said |= inner or {name: field.description or ""}
+    return said
+
+
+def _is_section(kind: object) -> bool:
+    return isinstance(kind, type) and issubclass(kind, Settings)

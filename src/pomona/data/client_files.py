@@ -1,0 +1,67 @@
+"""Data that comes as files of each client: the partition is given, and its roles with it."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from pomona.core.errors import ConfigError, DataError
+from pomona.data import npz, table, text
+from pomona.data.array_file import file
+from pomona.data.dataset import Dataset, Owners
+from pomona.data.problem_list import refuse
+from pomona.data.settings import DataSettings
+
+Reader = Callable[[Sequence[Path], int, DataSettings], tuple[Dataset, tuple[int, ...]]]
+
+
+def read(settings: DataSettings) -> Dataset:
+    """The files of ``data.clients``: all training rows, then all validation rows, then all test rows.
+
+    Normalisation and vocabulary come from the training rows of all clients.
+
+    Raises:
+        ConfigError: no client, files of several kinds, or a client column beside the files.
+        DataError: a file that is missing or damaged.
+    """
+    if not settings.clients:
+        raise ConfigError(
+            "data 'clients' needs files: add a section data.clients with a name and a train file for each"
+        )
+    if settings.client_column is not None:
+        raise ConfigError("data.clients and data.client_column both say who owns a row; keep one")
+    parts = [
+        (client, role, path.expanduser())
+        for role, part in enumerate(("train", "validation", "test"))
+        for client, files in enumerate(settings.clients)
+        if (path := getattr(files, part)) is not None
+    ]
+    paths = [path for _, _, path in parts]
+    dataset, counts = _reader(paths, settings)(paths, len(settings.clients), settings)
+    client = np.repeat(np.array([client for client, _, _ in parts], np.int64), counts)
+    role = np.repeat(np.array([role for _, role, _ in parts], np.int8), counts)
+    owners = Owners(tuple(files.name for files in settings.clients), client, role)
+    return replace(dataset, name="clients", n_train=int((role < 2).sum()), owners=owners)
+
+
+def _reader(paths: Sequence[Path], settings: DataSettings) -> Reader:
+    refuse("data.clients", [problem for path in paths if (problem := _fault(path))])
+    kinds = {path.suffix.lower() for path in paths}
+    if kinds == {".npz"}:
+        return npz.read_parts
+    if kinds == {".csv"}:
+        return text.read_parts if settings.text_columns else table.read_parts
+    named = ", ".join(sorted(kind or "no suffix" for kind in kinds))
+    raise ConfigError(f"the files of data.clients end in {named}; give all as .npz or all as .csv")
+
+
+def _fault(path: Path) -> str:
+    """What keeps a path from being read, if anything does: one line, so that all paths can be told of at once."""
+    if path.is_dir():
+        return f"{path} is a folder; images of a client come as one .npz with arrays x and y, see the guide to own data"
+    try:
+        file(path)
+    except DataError as fault:
+        return str(fault)
+    return ""

@@ -1,0 +1,227 @@
+"""CSV files: records with their line, columns by name or number, and a survey that precedes every reading."""
+
+import csv
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, islice
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from pomona.core.errors import ConfigError, DataError, near
+from pomona.data import targets
+from pomona.data.array_file import file, reading
+from pomona.data.dataset import Dataset, Owners
+from pomona.data.problem_list import refuse
+from pomona.data.settings import DataSettings
+
+
+class CsvRecord(NamedTuple):
+    """The cells of one record, and the line on which it ends."""
+
+    path: Path
+    line: int
+    cells: list[str]
+
+
+def records(path: Path) -> Iterator[CsvRecord]:
+    """The records of a UTF-8 file; empty lines are passed over.
+
+    Raises:
+        DataError: a file that cannot be read, or is no CSV.
+    """
+    with reading(path), file(path).open(encoding="utf-8-sig", newline="") as text:
+        lines = csv.reader(text, strict=True)
+        try:
+            yield from (CsvRecord(path, lines.line_num, cells) for cells in lines if cells)
+        except (csv.Error, UnicodeDecodeError) as fault:
+            raise DataError(f"{path}, after line {lines.line_num}: no CSV in UTF-8 ({fault}); correct it") from fault
+
+
+def rows(path: Path, header: bool, columns: Sequence[str]) -> Iterator[CsvRecord]:
+    """The records below the header; after the last, a DataError names all lines that are not as wide as it is."""
+    wrong = []
+    for record in islice(records(path), int(header), None):
+        if len(record.cells) == len(columns):
+            yield record
+        else:
+            wrong.append(f"line {record.line}: {len(record.cells)} cells, not {len(columns)}; complete the line")
+    refuse(path, wrong)
+
+
+@dataclass(frozen=True)
+class CsvSurvey:
+    """What a first pass over CSV files finds.
+
+    Attributes:
+        paths: the files, in order.
+        header: whether their first line names the columns.
+        columns: names of the columns, or their numbers as text.
+        label: numbers of the columns of labels.
+        client: number of the owner's column, if any.
+        dropped: numbers of the columns that are left out.
+        counts: rows of each file.
+        lines: the line of each row in its file.
+        labels: for each column of labels, the cell of each row.
+        clients: the owner of each row, as written; empty without such a column.
+    """
+
+    paths: tuple[Path, ...]
+    header: bool
+    columns: tuple[str, ...]
+    label: tuple[int, ...]
+    client: int | None
+    dropped: tuple[int, ...]
+    counts: tuple[int, ...]
+    lines: list[int]
+    labels: tuple[list[str], ...]
+    clients: list[str]
+
+    def __iter__(self) -> Iterator[CsvRecord]:
+        """The records of all files without their headers."""
+        return chain.from_iterable(islice(records(path), int(self.header), None) for path in self.paths)
+
+    def __len__(self) -> int:
+        return len(self.lines)
+
+    @property
+    def name(self) -> str:
+        """What the data are called: their file, or the folder of their files."""
+        return str(self.paths[0] if len(self.paths) == 1 else self.paths[0].parent)
+
+    @property
+    def features(self) -> list[int]:
+        """Numbers of the columns that are neither label nor owner nor left out."""
+        return [i for i in range(len(self.columns)) if i not in {*self.label, self.client, *self.dropped}]
+
+    def where(self, row: int) -> str:
+        """The line of a row, and its file where there are several."""
+        past = np.cumsum(self.counts)
+        path = self.paths[int(np.searchsorted(past, row, side="right"))]
+        return f"line {self.lines[row]}" + (f" of {path}" if len(self.paths) > 1 else "")
+
+    def targets(self, settings: DataSettings) -> tuple[targets.Answer, list[str]]:
+        """The targets of all rows, and what is wrong with them; see ``targets.from_cells``."""
+        return targets.from_cells(self.labels, [self.columns[i] for i in self.label], settings, self.where)
+
+    def named(self, dataset: Dataset, inputs: Sequence[int]) -> Dataset:
+        """The same data, of which columns ``inputs`` are the model's, with the names that a header gives them."""
+        if not self.header:
+            return dataset
+        others = tuple(name for i, name in enumerate(self.columns) if i not in inputs)
+        labels = () if dataset.classes else tuple(self.columns[i] for i in self.label)
+        return replace(dataset, columns=tuple(self.columns[i] for i in inputs), others=others, labels=labels)
+
+    def ownerless(self) -> list[str]:
+        """A line if there are rows that name no owner."""
+        rows = [row for row, name in enumerate(self.clients) if not name]
+        if self.client is None or not rows:
+            return []
+        column = self.columns[self.client]
+        return [f"client column {column}: {len(rows)} of {len(self)} rows name no client, first {self.where(rows[0])}"]
+
+    def owners(self, n_train: int) -> Owners | None:
+        """Who owns which row, in the order of the owners' names; rows from ``n_train`` on are their test rows."""
+        if self.client is None:
+            return None
+        names = targets.in_order(self.clients)
+        index = {name: i for i, name in enumerate(names)}
+        role = np.where(np.arange(len(self.clients)) < n_train, 0, 2).astype(np.int8)
+        return Owners(names, np.array([index[name] for name in self.clients], np.int64), role)
+
+
+def column(which: str | int, columns: Sequence[str], key: str, path: Path) -> int:
+    """The number of a column given by name or number. Raises ConfigError naming the setting ``key``."""
+    if isinstance(which, str):
+        if which not in columns:
+            raise ConfigError(f"data.{key}: {path} has no column {which!r}; {near(which, columns)}")
+        return columns.index(which)
+    if not -len(columns) <= which < len(columns):
+        raise ConfigError(f"data.{key}: {path} has no column {which}; its columns are 0 to {len(columns) - 1}")
+    return which % len(columns)
+
+
+def survey(paths: Sequence[Path], settings: DataSettings) -> CsvSurvey:
+    """Read the labels and owners of all files, and check that their columns agree.
+
+    Raises:
+        ConfigError: no label column is set, a column is not there, or one has two purposes.
+        DataError: a damaged or empty file, lines of different widths, a repeated column name, or files with different
+            columns.
+    """
+    label, owner = _label_columns(paths[0], settings), settings.client_column
+    named = (*label, owner, *settings.text_columns, *settings.drop_columns)
+    header = any(isinstance(c, str) for c in named) if settings.header is None else settings.header
+    columns = heading(paths[0], header)
+    key = "label_columns" if settings.label_columns else "label_column"
+    labels_at = tuple(column(c, columns, key, paths[0]) for c in label)
+    client = None if owner is None else column(owner, columns, "client_column", paths[0])
+    dropped = tuple(column(c, columns, "drop_columns", paths[0]) for c in settings.drop_columns)
+    for i in dropped:
+        if i in {*labels_at, client}:
+            raise ConfigError(
+                f"data.drop_columns: column {columns[i]} of {paths[0]} is the label or the client; keep it"
+            )
+    labels: tuple[list[str], ...] = tuple([] for _ in labels_at)
+    clients: list[str] = []
+    lines: list[int] = []
+    counts = []
+    for path in paths:
+        _same(path, heading(path, header), paths[0], columns)
+        start = len(lines)
+        for record in rows(path, header, columns):
+            lines.append(record.line)
+            for cells, i in zip(labels, labels_at, strict=True):
+                cells.append(record.cells[i].strip())
+            if client is not None:
+                clients.append(record.cells[client].strip())
+        counts.append(len(lines) - start)
+    return CsvSurvey(tuple(paths), header, columns, labels_at, client, dropped, tuple(counts), lines, labels, clients)
+
+
+def _label_columns(path: Path, settings: DataSettings) -> tuple[str | int, ...]:
+    if settings.label_column is not None and settings.label_columns:
+        raise ConfigError("data.label_column and data.label_columns both say where labels are; keep one")
+    if settings.label_columns and settings.targets == "classes":
+        raise ConfigError(
+            "data.label_columns are several flags or targets a row: set data.targets = multilabel or regression; "
+            "one class a row is data.label_column"
+        )
+    if settings.label_column is not None:
+        return (settings.label_column,)
+    if not settings.label_columns:
+        raise ConfigError(f"{path} needs a label: set data.label_column to a column's name or number")
+    return settings.label_columns
+
+
+def heading(path: Path, header: bool) -> tuple[str, ...]:
+    """The names of a file's columns; their numbers as text where it has none. Raises DataError for a name twice."""
+    first = next(records(path), None)
+    if first is None:
+        raise DataError(f"{path} is empty; at least one row is needed")
+    if not header:
+        return tuple(map(str, range(len(first.cells))))
+    columns = tuple(cell.strip() for cell in first.cells)
+    twice = next((name for name in columns if columns.count(name) > 1), None)
+    if twice is not None:
+        raise DataError(f"{path}, line {first.line}: two columns are named {twice!r}; name each once")
+    return columns
+
+
+def _same(path: Path, columns: tuple[str, ...], first: Path, known: tuple[str, ...]) -> None:
+    """Raise DataError unless two files have the same columns in the same order."""
+    if columns == known:
+        return
+    odd = sorted({*columns} ^ {*known}) or ["their order"]
+    raise DataError(f"{path} and {first} have different columns ({', '.join(odd)}); give both the same")
+
+
+def parts(path: Path) -> list[Path]:
+    """A CSV file by itself, or the train.csv of a folder and its test.csv, if any."""
+    if not path.is_dir():
+        return [path]
+    train, test = path / "train.csv", path / "test.csv"
+    if not train.exists():
+        raise DataError(f"{path} has no train.csv; add it, or set data.path to one file")
+    return [train, test] if test.exists() else [train]

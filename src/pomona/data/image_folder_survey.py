@@ -1,0 +1,122 @@
+"""A folder of images as it was found: its classes, their images, and all that is neither."""
+
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+
+from pomona.core.errors import near
+from pomona.data.array_file import reading
+from pomona.data.image_decoding import SUFFIXES
+from pomona.data.problem_list import listed
+
+Labelled = list[tuple[Path, int]]  # images, each with the number of its class
+
+# Pictures and volumes that no decoder here reads: left out, they would be missing from a class without a word.
+UNREAD = {".dcm", ".dicom", ".ima", ".nii", ".nrrd", ".mha", ".mhd", ".npy", ".npz", ".jp2", ".heic", ".avif", ".svs"}
+TIDY = {"thumbs.db", "desktop.ini"}  # of file managers, as all names that begin with a dot
+
+
+@dataclass(frozen=True)
+class FolderContents:
+    """What a folder holds.
+
+    Attributes:
+        training, testing: images with their class numbers.
+        classes: class names.
+        problems: a line for each thing that must be put right.
+        notes: a line for each thing that is passed over.
+    """
+
+    training: Labelled
+    testing: Labelled
+    classes: tuple[str, ...]
+    problems: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+def survey(root: Path, classes: tuple[str, ...]) -> FolderContents:
+    """The images of a folder with one folder a class, perhaps inside train/ with test/ or val/ beside it.
+
+    Args:
+        root: the folder.
+        classes: class names if they are known beforehand; else the names of the (training) folders.
+
+    Raises:
+        DataError: no folder that can be read.
+    """
+    train = root / "train" if (root / "train").is_dir() else root
+    beside = [root / part for part in ("val", "test") if train != root and (root / part).is_dir()]
+    known = classes or tuple(folder.name for folder in folders(train))
+    problems, notes = [], []
+    if train != root:
+        problems += _loose(root) + _astray(root, {train, *beside})
+    labelled: list[Labelled] = []
+    for part in (train, *beside):
+        labelled.append([])
+        problems += _loose(part)
+        for folder in folders(part):
+            if folder.name not in known:
+                problems.append(f"{folder}: no such class among the training images; {near(folder.name, known)}")
+                continue
+            found = images(folder)
+            labelled[-1] += [(path, known.index(folder.name)) for path in found]
+            if not found and not classes and part == train:
+                problems.append(f"{folder}: no image in it, so no class; remove it, or put its images there")
+            unread, other = _others(folder)
+            problems += unread
+            notes += other
+    testing = labelled[1:][-1] if beside else []
+    training = [item for items in labelled[: len(labelled) - bool(beside)] for item in items]
+    return FolderContents(training, testing, known, tuple(problems), tuple(notes))
+
+
+def folders(root: Path) -> list[Path]:
+    """The folders in a folder, by the alphabet, without hidden ones."""
+    with reading(root):
+        return sorted(path for path in root.iterdir() if path.is_dir() and not _hidden(path))
+
+
+def images(root: Path) -> list[Path]:
+    """The images below a folder, in the order of their paths."""
+    return sorted(path for path in root.rglob("*") if path.suffix.lower() in SUFFIXES and not _hidden(path))
+
+
+def _hidden(path: Path) -> bool:
+    return path.name.startswith(".") or path.name.lower() in TIDY
+
+
+def _loose(root: Path) -> list[str]:
+    """A line if images lie beside the class folders."""
+    with reading(root):
+        names = sorted(path.name for path in root.iterdir() if path.suffix.lower() in SUFFIXES | UNREAD)
+    if not names:
+        return []
+    where = "beside train/, so in no class" if (root / "train").is_dir() else "in no class"
+    return [f"{root}: {len(names)} images lie {where} ({listed(names, 3)}); put them into class folders, or away"]
+
+
+def _astray(root: Path, parts: set[Path]) -> list[str]:
+    """A line for each folder with images beside train/ that is no part."""
+    odd = [folder for folder in folders(root) if folder not in parts and images(folder)]
+    return [f"{folder}: neither train, val nor test; rename it, or put it away" for folder in odd]
+
+
+def _others(folder: Path) -> tuple[list[str], list[str]]:
+    """Lines on files of a class that are not read: pictures of other kinds (problems), and anything else (notes)."""
+    files = [p for p in folder.rglob("*") if p.suffix.lower() not in SUFFIXES and not p.is_dir() and not _hidden(p)]
+    lines: tuple[list[str], list[str]] = ([], [])
+    for suffix, group in groupby(sorted(files, key=_kind), key=_kind):
+        names = sorted(str(path.relative_to(folder)) for path in group)
+        kind = suffix or "without a suffix"
+        are = "file {} is" if len(names) == 1 else "files {} are"
+        line = f"{folder}: {len(names)} {are.format(kind)} not read ({listed(names, 3)})"
+        if suffix in UNREAD:
+            lines[0].append(f"{line}; convert them to PNG, or put them away")
+        else:
+            lines[1].append(line)
+    return lines
+
+
+def _kind(path: Path) -> str:
+    """A file's suffix; that of what is packed where it is."""
+    return Path(path.stem).suffix.lower() if path.suffix.lower() == ".gz" else path.suffix.lower()

@@ -1,0 +1,155 @@
+"""Everything read is checked before it is used; a message names the file, the row and the remedy."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pomona.core.errors import DataError
+from pomona.data.dataset import Dataset, Kind, Owners
+
+MOST_CLASSES = 100_000
+BLOCK = 1 << 16
+
+
+def blocks(array: NDArray[Any], rows: int = BLOCK) -> Iterator[tuple[int, NDArray[Any]]]:
+    """Pairs (first row, view of the next rows), so that nothing as large as the array is made."""
+    for start in range(0, len(array), rows):
+        yield start, array[start : start + rows]
+
+
+def labels(y: NDArray[Any], n_classes: int | None, where: str) -> NDArray[np.int64]:
+    """Class numbers (N,) int64 from integers (N,) or (N, 1); any below 100,000 if ``n_classes`` is None.
+
+    Raises:
+        DataError: not integers, not one a row, or out of range (with the count and the first row).
+    """
+    if y.dtype.kind not in "biu":
+        raise DataError(
+            f"{where}: labels are {y.dtype}, not whole numbers{_between(y)}; store integers, or set data.targets"
+        )
+    if y.ndim != 1 and y.shape[1:] != (1,):
+        raise DataError(
+            f"{where}: labels have shape {y.shape}, not one a row; set data.targets, or store class numbers"
+        )
+    flat = y.reshape(-1)
+    end = MOST_CLASSES if n_classes is None else n_classes
+    bad = np.flatnonzero((flat < 0) | (flat >= end))
+    if bad.size:
+        raise DataError(
+            f"{where}: {bad.size} labels are not class numbers from 0 to {end - 1}, "
+            f"first {flat[bad[0]]} in row {bad[0]}; correct them"
+        )
+    return flat.astype(np.int64)
+
+
+def _between(y: NDArray[Any]) -> str:
+    """The first label that is no whole number, for a message; nothing where there is none, or no number at all."""
+    if y.dtype.kind != "f":
+        return ""
+    rows = np.flatnonzero((y != np.floor(y)).reshape(len(y), -1).any(axis=1))
+    return f" (first {y[rows[0]]} in row {rows[0]})" if rows.size else ""
+
+
+def finite(x: NDArray[Any], where: str) -> None:
+    """Raise DataError with the count and the first row if a number is NaN or infinite (or beyond float32)."""
+    _none_bad(x, lambda block: ~np.isfinite(block), where, "hold NaN, infinite or too large numbers")
+
+
+def _none_bad(x: NDArray[Any], wrong: Any, where: str, what: str) -> None:
+    """Raise DataError if ``wrong`` marks anything in (N, ...) ``x``."""
+    count, first = 0, -1
+    for start, block in blocks(x):
+        rows = np.flatnonzero(wrong(block).reshape(len(block), -1).any(axis=1))
+        if rows.size and not count:
+            first = start + int(rows[0])
+        count += rows.size
+    if count:
+        raise DataError(f"{where}: {count} rows {what}, first row {first}; correct or drop them")
+
+
+def flags(y: NDArray[Any], where: str) -> None:
+    """Raise DataError with the count and the first row if a multi-label target is neither 0 nor 1."""
+    _none_bad(y, lambda block: (block != 0) & (block != 1), where, "hold flags other than 0 and 1")
+
+
+def checked(dataset: Dataset) -> Dataset:
+    """The same data set, once it keeps every promise that ``Dataset`` makes.
+
+    Raises:
+        DataError: counts, shapes, dtypes, labels, numbers, normalisation or owners are not as promised.
+    """
+    name, n = dataset.name, len(dataset.y)
+    if len(dataset.x) != n:
+        raise DataError(f"{name}: {len(dataset.x)} inputs but {n} labels; give each row one label")
+    if not 1 <= dataset.n_train <= n:
+        raise DataError(f"{name}: {dataset.n_train} training rows of {n}; at least one is needed")
+    inputs(dataset.x, dataset.kind, dataset.vocabulary, name)
+    _targets(dataset)
+    for values in (dataset.shift, dataset.scale):
+        if len(values) not in {1, dataset.x.shape[-1]} or not np.isfinite(values).all():
+            raise DataError(f"{name}: shift and scale need one finite value, or one for each entry of the last axis")
+    if min(dataset.scale) <= 0:
+        raise DataError(f"{name}: scale must be positive")
+    if dataset.owners is not None:
+        _owners(dataset.owners, n, name)
+    _names(dataset)
+    return dataset
+
+
+_FORMS = {"image": ("uint8", 4, "(N, H, W, C)"), "table": ("float32", 2, "(N, F)"), "text": ("int32", 2, "(N, T)")}
+
+
+def inputs(x: NDArray[Any], kind: Kind, vocabulary: int, name: str) -> None:
+    """Raise DataError unless ``x`` is as ``Dataset`` says for its kind: dtype, axes, finite numbers, known tokens."""
+    dtype, ndim, axes = _FORMS[kind]
+    if x.dtype != dtype or x.ndim != ndim or 0 in x.shape[1:]:
+        raise DataError(f"{name}: x is {x.dtype} {x.shape}; {kind} data is {dtype} {axes} with no empty axis")
+    if kind == "table":
+        finite(x, f"{name}: x")
+    if kind == "text":
+        what = f"hold token numbers outside 0 to {vocabulary - 1}"
+        _none_bad(x, lambda block: (block < 0) | (block >= vocabulary), f"{name}: x", what)
+
+
+def _targets(dataset: Dataset) -> None:
+    name, y, classes = dataset.name, dataset.y, dataset.classes
+    if classes:
+        if y.dtype != np.int64 or y.ndim != 1:
+            raise DataError(f"{name}: y is {y.dtype} {y.shape}; class numbers are int64 (N,)")
+        if len(set(classes)) < len(classes):
+            raise DataError(f"{name}: two classes have the same name; name each once")
+        labels(y, len(classes), f"{name}: y")
+        return
+    if y.dtype != np.float32 or y.ndim != 2 or not y.shape[1]:
+        raise DataError(f"{name}: y is {y.dtype} {y.shape}; targets without classes are float32 (N, K), K at least 1")
+    finite(y, f"{name}: y")
+
+
+def _names(dataset: Dataset) -> None:
+    """Raise DataError if names of columns, targets or words are not one for each."""
+    features = dataset.x.shape[1] if dataset.kind == "table" else len(dataset.columns)
+    targets = 0 if dataset.classes else dataset.y.shape[1]
+    for what, names, count in (
+        ("columns", dataset.columns, features),
+        ("targets", dataset.labels, targets),
+        ("words", dataset.words, min(len(dataset.words), dataset.vocabulary - 2)),  # some tokens may have no word
+    ):
+        if names and (len(names) != count or len(set(names)) < count):
+            shown = ", ".join(map(repr, names[:6]))
+            raise DataError(f"{dataset.name}: {count} {what}, but the names {shown}; give each one name of its own")
+
+
+def _owners(owners: Owners, n: int, name: str) -> None:
+    if len(set(owners.names)) < len(owners.names):
+        raise DataError(f"{name}: two clients have the same name; name each once")
+    for what, array, dtype, end in (
+        ("client", owners.client, np.int64, len(owners.names)),
+        ("role", owners.role, np.int8, 3),
+    ):
+        if array.dtype != dtype or array.shape != (n,):
+            raise DataError(
+                f"{name}: {what} of the owners is {array.dtype} {array.shape}, not {np.dtype(dtype)} ({n},)"
+            )
+        labels(array, end, f"{name}: {what} of the owners")

@@ -1,0 +1,289 @@
+"""What everybody in a federation agreed on, and how it is run: ``federation.toml``."""
+
+import hashlib
+import ipaddress
+import json
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Self
+
+from pydantic import AfterValidator, Field, model_validator
+
+from pomona.core.bounds import PLACES, ROUNDS
+from pomona.core.errors import ConfigError
+from pomona.core.settings import Settings
+from pomona.core.toml import Tree, named, read_file, validated
+from pomona.data.dataset import Kind
+from pomona.data.settings import Targets
+
+if TYPE_CHECKING:
+    from pomona.config import Config
+
+PROTOCOL = 1  # of the messages between silos and server; another number is another agreement
+RANK: dict[Kind, int] = {"image": 3, "table": 1, "text": 1}
+RESERVED = {"authority", "server"}  # folders of the kits
+SPARE = 4  # places for newcomers where nobody said
+SHARE = 0.5  # most that a silo weighs where nobody said: no more than all others together
+
+# Keys of a run that every silo sets for itself, or that a federation sets in another place.
+ELSEWHERE = {
+    "data": "each silo names its own in silo.toml",
+    "partition": "the silos are the partition",
+    "clients": "set places",
+    "membership": "silos are added and revoked by `pomona server`",
+    "workers": "every silo is one process",
+    "state_memory": "every silo keeps its state in its own folder",
+    "device": "each silo sets its own in silo.toml",
+    "rows_per_call": "every silo is one row",
+    "checkpoint_every": "every round is committed",
+}
+
+
+class Address(NamedTuple):
+    """A host and a port."""
+
+    host: str
+    port: int
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Of ``host:port`` or ``[IPv6]:port``. Raises ValueError."""
+        host, _, port = text.rpartition(":")
+        bare = host.removeprefix("[").removesuffix("]")
+        if not (port.isascii() and port.isdecimal() and 0 < int(port) < 1 << 16):
+            raise ValueError("give host:port with a port from 1 to 65535")
+        if host.startswith("[") != (":" in bare) or host.startswith("[") != host.endswith("]"):
+            raise ValueError("give an IPv6 address in brackets: [::1]:8443")
+        labels = bare.split(".")
+        name = all(p and p.replace("-", "").isalnum() and p.isascii() and p.strip("-") == p for p in labels)
+        if not (_ip(bare) or (name and len(bare) < 254 and not labels[-1].isdecimal())):
+            raise ValueError(f"{bare!r} is neither a host name nor an IP address")
+        return cls(bare, int(port))
+
+    @property
+    def loopback(self) -> bool:
+        """Whether only processes of the same machine reach it."""
+        ip = _ip(self.host)
+        return ip.is_loopback if ip else self.host == "localhost"
+
+    @property
+    def ip(self) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+        """The host as an IP address; None if it is a name."""
+        return _ip(self.host)
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def _ip(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(host)
+    except ValueError:
+        return None
+
+
+def _address(text: str) -> str:
+    return str(Address.parse(text))
+
+
+def _silo_name(name: str) -> str:
+    if name in RESERVED:
+        raise ValueError("is the name of a folder of the kits; choose another")
+    return name
+
+
+Name = Annotated[str, Field(pattern="^[a-z0-9][a-z0-9-]{0,39}$")]
+SiloName = Annotated[Name, AfterValidator(_silo_name)]
+HostPort = Annotated[str, AfterValidator(_address)]
+
+
+class FoundingMember(Settings):
+    """A member from the beginning."""
+
+    name: SiloName = Field(description="its name, for good")
+    key: Path | None = Field(None, description="public key that it brought, relative to the file; made for it if unset")
+
+
+class TaskSettings(Settings):
+    """What everybody agreed on about data: one sample, the label map, the preprocessing."""
+
+    kind: Kind
+    input_shape: tuple[Annotated[int, Field(ge=1)], ...] = Field(
+        description="one sample as read: (H, W, C), (F,), (T,)"
+    )
+    classes: tuple[str, ...] = Field((), description="class names in the order of their numbers; empty: targets")
+    outputs: int = Field(
+        default_factory=lambda known: len(known["classes"]), ge=0, description="width of the network's output"
+    )
+    targets: Targets = "classes"
+    shift: tuple[float, ...] = Field((0.0,), description="the network sees (x - shift) / scale, over the last axis")
+    scale: tuple[float, ...] = (1.0,)
+    target_shift: tuple[float, ...] = Field(
+        (0.0,), description="of regression: the network learns (y - target_shift) / target_scale"
+    )
+    target_scale: tuple[float, ...] = (1.0,)
+    vocabulary: int = Field(0, ge=0, description="tokens including padding, for texts")
+    words: tuple[str, ...] = Field((), description="the words with numbers 2, 3, ...; 0 is padding, 1 any other word")
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if len(self.input_shape) != RANK[self.kind]:
+            raise ValueError(f"a sample of kind {self.kind} has {RANK[self.kind]} numbers in input_shape")
+        if (self.targets == "classes") != bool(self.classes):
+            raise ValueError("name the classes where targets = 'classes', and nowhere else")
+        if self.classes and self.outputs != len(self.classes):
+            raise ValueError(f"outputs must be {len(self.classes)}, the number of classes")
+        if not self.outputs:
+            raise ValueError("set outputs, the number of targets of a sample")
+        if len(set(self.classes)) < len(self.classes) or len(set(self.words)) < len(self.words):
+            raise ValueError("classes and words must differ from one another")
+        for values in (self.shift, self.scale):
+            if len(values) not in {1, self.input_shape[-1]}:
+                raise ValueError(f"shift and scale have 1 or {self.input_shape[-1]} numbers")
+        if 0 in self.scale:
+            raise ValueError("scale must not be 0")
+        for values in (self.target_shift, self.target_scale):
+            if len(values) not in {1, self.outputs}:
+                raise ValueError(f"target_shift and target_scale have 1 or {self.outputs} numbers")
+        if min(self.target_scale) <= 0:
+            raise ValueError("target_scale must be positive")
+        if self.targets != "regression" and (self.target_shift, self.target_scale) != ((0.0,), (1.0,)):
+            raise ValueError("target_shift and target_scale are for targets = 'regression'")
+        if (self.kind == "text") != (self.vocabulary >= 2) or len(self.words) > max(0, self.vocabulary - 2):
+            raise ValueError("texts have a vocabulary of 2 or more and at most vocabulary - 2 words, others have none")
+        return self
+
+
+class Federation(Settings):
+    """One federation: who, where, how long to wait, and the run that everybody agreed on."""
+
+    name: Name = Field(description="name of the federation")
+    server: HostPort = Field(description="host:port at which silos reach the server; its certificate names the host")
+    bind: HostPort = Field(
+        default_factory=lambda known: _everywhere(Address.parse(known["server"])),
+        description="where the server listens; all interfaces, or loopback if the server is",
+    )
+    silo: tuple[FoundingMember, ...] = Field(
+        min_length=1, max_length=PLACES, description="the members from the beginning"
+    )
+    quorum: int = Field(
+        default_factory=lambda known: len(known["silo"]) // 2 + 1,
+        ge=1,
+        description="least silos whose uplinks make a round; more than half if unset",
+    )
+    deadline: float = Field(7200.0, gt=0, description="seconds a round may take")
+    patience: float = Field(300.0, ge=0, description="seconds a round waits for a silo whose node is offline")
+    wait: float = Field(600.0, ge=0, description="seconds to wait for the silos at the start")
+    wire: Literal["fp32", "bf16"] = Field("fp32", description="numbers as they travel")
+    places: int = Field(
+        default_factory=lambda known: min(len(known["silo"]) + SPARE, PLACES),
+        ge=1,
+        le=PLACES,
+        description="most silos ever; a newcomer takes a free place",
+    )
+    most_samples: int = Field(10_000_000, ge=1, lt=2**53, description="most samples that a silo may claim")
+    share_scores: bool = Field(True, description="silos send their accuracy and loss on their own test data")
+    insecure: bool = Field(False, description="no TLS and no keys; on loopback only")
+    run: Tree = Field({}, description="keys of a run, without those that every silo sets for itself")
+    task: TaskSettings
+
+    @model_validator(mode="after")
+    def _stands(self) -> Self:
+        names = [silo.name for silo in self.silo]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"silo {twice[0]!r} is named twice; give every silo a name of its own")
+        if self.places < len(names):
+            raise ValueError(f"places = {self.places}, but there are {len(names)} silos; raise places")
+        if self.quorum > self.places:
+            raise ValueError(f"quorum = {self.quorum}, but there are {self.places} places; lower quorum")
+        rounds = self.run.get("rounds")
+        if isinstance(rounds, int) and rounds >= ROUNDS:
+            raise ValueError(
+                f"run.rounds = {rounds}, at most {ROUNDS - 1} have a number, with the closing visit; lower it"
+            )
+        if self.insecure and not self.loopback:
+            raise ValueError(
+                f"insecure = true, but server = {self.server} or bind = {self.bind} is reachable from other machines; "
+                "take insecure out, or use 127.0.0.1 for both"
+            )
+        return self
+
+    @classmethod
+    def read(cls, path: Path) -> "Federation":
+        """A ``federation.toml`` without a look at section run, which takes PyTorch to understand.
+
+        Raises ConfigError naming the file and every bad key or value.
+        """
+        try:
+            return validated(cls, read_file(path))
+        except ConfigError as fault:
+            raise ConfigError(f"{path}: {fault}") from None
+
+    @classmethod
+    def load(cls, path: Path) -> "Federation":
+        """Read and check all of a ``federation.toml``. Raises ConfigError as ``read``, and for section run."""
+        federation = cls.read(path)
+        try:
+            federation.config()
+        except ConfigError as fault:
+            raise ConfigError(f"{path}: {fault}") from None
+        return federation
+
+    @property
+    def loopback(self) -> bool:
+        """Whether only processes of the server's machine can reach the server."""
+        return Address.parse(self.server).loopback and Address.parse(self.bind).loopback
+
+    @property
+    def largest_share(self) -> float:
+        """The most that one silo weighs in a mean, as section run has it, or the federation's own default."""
+        value = self.run.get("largest_share", SHARE)
+        return float(value) if isinstance(value, int | float) and 0 < value <= 1 else SHARE
+
+    def config(self) -> "Config":
+        """The run, with a client for each place. Raises ConfigError for keys that do not belong into section run."""
+        return self._config
+
+    @cached_property
+    def _config(self) -> "Config":
+        from pomona.config import resolve
+        from pomona.methods.fedavg_data import FedAvgData
+        from pomona.metrics.default_metric import USUAL, require
+
+        misplaced = sorted(set(self.run) & set(ELSEWHERE))
+        if misplaced:
+            key = misplaced[0]
+            raise ConfigError(f"run.{key} is no key of a federation: {ELSEWHERE[key]}")
+        try:
+            fixed = {"clients": self.places, "workers": 1, "checkpoint_every": 1}
+            config = resolve({"largest_share": SHARE}, named(self.run), fixed)
+            # Nobody sees the labels of all, so what is not agreed on follows from the targets alone.
+            metric = require(config.metric or USUAL[self.task.targets], self.task.targets)
+            config = config.model_copy(update={"metric": metric.name})
+        except ConfigError as fault:
+            raise ConfigError(f"section run: {fault}") from None
+        if isinstance(config.method, FedAvgData):
+            raise ConfigError("run.method = 'fedavg-data' hands samples to every client; silos keep theirs: use fedavg")
+        if config.lr == "auto":
+            raise ConfigError(
+                "run.lr must be a number, since no one party holds the data to find one; `pomona run` chooses one on "
+                "data like yours"
+            )
+        return config
+
+    @property
+    def agreement(self) -> str:
+        """SHA-256 in hex of what a silo agrees to, defaults written out.
+
+        That is name, run, places, most_samples, task, wire and protocol.
+        """
+        run = {k: v for k, v in self.config().tree().items() if k not in ELSEWHERE}
+        task = self.task.model_dump(mode="json")
+        agreed: dict[str, Any] = {"name": self.name, "run": run, "places": self.places, "task": task}
+        agreed |= {"most_samples": self.most_samples, "wire": self.wire, "protocol": PROTOCOL}
+        return hashlib.sha256(json.dumps(agreed, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def _everywhere(server: Address) -> str:
+    return str(Address(server.host if server.loopback else "0.0.0.0", server.port))  # noqa: S104 - silos come from outside

@@ -1,0 +1,56 @@
+"""Signatures of silos: on everything that one sends, and apart from it on each model row that others will get.
+
+A server relays rows and answers; it has no silo's key, so it can neither invent nor swap them. Signatures are ECDSA
+over P-384 with SHA-384, by the key that a silo also connects with; every kind of statement has its own prefix.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.ec import ECDSA, EllipticCurvePrivateKey, EllipticCurvePublicKey
+from cryptography.hazmat.primitives.hashes import SHA384
+from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
+
+from pomona.core.errors import ConfigError
+
+_PURPOSE = b"pomona silo statement\0"
+
+
+class Signer:
+    """A silo's private key (OpenSSH file); None signs nothing, for a federation without keys on loopback."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._key: EllipticCurvePrivateKey | None = None
+        if path:
+            try:
+                key = load_ssh_private_key(path.read_bytes(), None)
+            except (OSError, ValueError, UnsupportedAlgorithm):
+                raise ConfigError(f"{path.name} cannot be read as a private key; copy it from the kit again") from None
+            if not isinstance(key, EllipticCurvePrivateKey):
+                raise ConfigError(f"{path.name} is no EC key; copy it from the kit again")
+            self._key = key
+
+    def sign(self, kind: str, statement: Mapping[str, Any]) -> str:
+        """The signature in hex; empty without a key."""
+        return self._key.sign(_said(kind, statement), ECDSA(SHA384())).hex() if self._key else ""
+
+
+def signed(public: str, kind: str, statement: Mapping[str, Any], signature: str) -> bool:
+    """Whether the holder of a public key (one OpenSSH line) made this statement."""
+    try:
+        key = load_ssh_public_key(public.encode())
+        if not isinstance(key, EllipticCurvePublicKey):
+            return False
+        key.verify(bytes.fromhex(signature), _said(kind, statement), ECDSA(SHA384()))
+    except (InvalidSignature, ValueError, UnsupportedAlgorithm):
+        return False
+    return True
+
+
+def _said(kind: str, statement: Mapping[str, Any]) -> bytes:
+    """The bytes that are signed: canonical JSON behind purpose and kind."""
+    body = json.dumps(statement, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return _PURPOSE + kind.encode() + b"\0" + body.encode()

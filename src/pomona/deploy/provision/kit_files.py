@@ -1,0 +1,101 @@
+"""What a kit holds besides keys, rendered from ``templates/``: tables of path -> content; nothing is written here."""
+
+from collections.abc import Iterator
+from datetime import datetime
+from importlib.metadata import version
+from typing import Any, Literal
+
+import tomli_w
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from pomona.deploy.agreement import PROTOCOL, Address, Federation
+from pomona.deploy.flower_bundle import PIN
+
+Files = dict[str, bytes]
+Role = Literal["server", "silo"]
+
+HOME = "/var/lib/pomona"  # where the units expect the kits
+STATE: dict[Role, str] = {"server": "run", "silo": "state"}  # the one folder of a kit that is written to
+UNPRIVILEGED = 1024  # ports below it need a capability
+
+_TEMPLATES = Environment(
+    loader=PackageLoader("pomona", "deploy/provision/templates"),
+    undefined=StrictUndefined,
+    autoescape=False,  # noqa: S701 - no HTML; names are letters, digits and hyphens
+    trim_blocks=True,
+    lstrip_blocks=True,
+    keep_trailing_newline=True,
+)
+
+
+def server(federation: Federation, until: datetime | None) -> Files:
+    """The server's kit without keys and ``federation.toml``; its certificate is valid ``until``."""
+    port = Address.parse(federation.bind).port
+    about = _about("server", federation, "server") | {
+        "until": f"{until:%Y-%m-%d}" if until else "",
+        "port": port,
+        "capability": "CAP_NET_BIND_SERVICE" if port < UNPRIVILEGED else "",
+        "restart": "on-failure",  # a run that is finished is not started again
+        "host_network": True,  # so that bind means what it says
+    }
+    return dict(_common("server", about)) | app()
+
+
+def silo(federation: Federation, name: str, digest: str, *, own_key: bool) -> Files:
+    """A silo's kit without keys and ``federation.toml``.
+
+    Args:
+        federation: the federation.
+        name: the silo's.
+        digest: SHA-256 in hex of the app that the silo will run, and no other.
+        own_key: whether the silo brought its public key, so that its private one is not in the kit.
+    """
+    task = federation.task
+    about = _about("silo", federation, name) | {
+        "own_key": own_key,
+        "task": task,
+        "classes": tomli_w.dumps({"classes": task.classes}).strip(),
+        "suffix": "npz" if task.kind == "image" else "csv",
+        "capability": "",
+        "restart": "always",
+        "host_network": federation.loopback,
+    }
+    files = dict(_common("silo", about))
+    return files | {"silo.toml": _rendered("silo.toml", about), PIN: f"{digest}\n".encode()}
+
+
+def app() -> Files:
+    """The Flower app: it names Pomona's two halves and holds no code, so that all federations share its bytes."""
+    package = ("__init__.py", "server_app.py", "client_app.py")
+    return {
+        f"app/{name}": _rendered(f"app/{name}", {"protocol": PROTOCOL}) for name in ("pyproject.toml", "LICENSE")
+    } | {f"app/pomona_app/{name}": _rendered(f"app/{name}", {}) for name in package}
+
+
+def _common(role: Role, about: dict[str, Any]) -> Iterator[tuple[str, bytes]]:
+    yield "README.md", _rendered(f"{role}.md", about)
+    yield f"pomona-{role}.service", _rendered("pomona.service", about)
+    yield ".dockerignore", _rendered("dockerignore", about)
+    yield "wheels/README.txt", _rendered("wheels.txt", about)
+    for name in ("start.sh", "compose.yaml", "Dockerfile"):
+        yield name, _rendered(name, about)
+
+
+def _about(role: Role, federation: Federation, member: str) -> dict[str, Any]:
+    config = federation.config()
+    extras = "flower,dp" if config.privacy else "flower"
+    return {
+        "role": role,
+        "member": member,
+        "state": STATE[role],
+        "home": f"{HOME}/{federation.name}/{member}",
+        "federation": federation,
+        "config": config,
+        "card": config.method.method().card,
+        "version": version("pomona"),
+        "package": f"pomona[{extras}]=={version('pomona')}",
+    }
+
+
+def _rendered(name: str, about: dict[str, Any]) -> bytes:
+    return _TEMPLATES.get_template(f"{name}.jinja").render(about).encode()

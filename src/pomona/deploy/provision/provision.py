@@ -1,0 +1,241 @@
+"""Kits for a whole federation, and for a newcomer: rendered files, keys and certificates, written once.
+
+All is made beside its place and appears by one renaming: a folder of kits is whole or absent, and one that is there is
+never written over. Everything is readable for its owner alone, from the first moment on.
+"""
+
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from pomona.core.errors import ConfigError, StorageError
+from pomona.core.toml import validated
+from pomona.deploy import flower_bundle
+from pomona.deploy.agreement import Address, Federation, FoundingMember
+from pomona.deploy.pki import certificates, keys
+from pomona.deploy.provision import kit_files
+from pomona.storage.atomic_io import sync
+
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+EXECUTABLE = "start.sh"
+
+
+@dataclass(frozen=True)
+class Member:
+    """A silo's keys: its private one unless it brought its own, its public one, and the authority's signature."""
+
+    name: str
+    private: bytes | None
+    public: bytes
+    signature: bytes
+
+
+@dataclass(frozen=True)
+class Provisioned:
+    """What was made: the kits' folder, the silos that kits were made for, and which of them brought their own keys."""
+
+    federation: Federation
+    folder: Path
+    silos: tuple[str, ...]
+    brought: frozenset[str]
+
+    @property
+    def until(self) -> datetime | None:
+        """The last moment at which the server's certificate is valid; None in a federation without keys."""
+        return (
+            None if self.federation.insecure else certificates.expires(self.folder / "server" / "certs" / "server.crt")
+        )
+
+
+def provision(path: Path, out: Path) -> Provisioned:
+    """Make the authority and all kits of a ``federation.toml`` in a new folder.
+
+    Raises:
+        ConfigError: a mistake in the file, a silo's key that is none, or no Flower.
+        StorageError: the folder exists already, or cannot be written.
+    """
+    federation = Federation.load(path)
+    text, names = path.read_bytes(), tuple(silo.name for silo in federation.silo)
+    brought = {silo.name: keys.public(path.parent / silo.key) for silo in federation.silo if silo.key}
+    if federation.insecure and brought:
+        raise ConfigError(f"{path}: insecure = true has no use for keys; take key out of silo {min(brought)!r}")
+    if out.exists() or out.is_symlink():
+        raise StorageError(f"{out} exists already, and keys are never overwritten; name a new folder, or --add a silo")
+    with _appearing(out) as made:
+        authority = None if federation.insecure else certificates.authority(federation.name)
+        members = [_member(authority, name, brought.get(name)) for name in names] if authority else []
+        _distinct(members)
+        if authority:
+            _write(made / "authority", {"ca.key": authority.private, "ca.crt": authority.public})
+        _write(made / "server", _server(federation, authority, members) | {"federation.toml": text})
+        digest = flower_bundle.digest(made / "server" / "app")
+        _write(made / "server", {flower_bundle.PIN: f"{digest}\n".encode()})
+        _folders(made / "server" / kit_files.STATE["server"])
+        for name in names:
+            _silo(made / name, made / "server", name, members)
+    return Provisioned(federation, out, names, frozenset(brought))
+
+
+def add(out: Path, name: str, key: Path | None = None) -> Provisioned:
+    """Make a newcomer's kit in a folder of kits, and put its public key into the others'.
+
+    Raises:
+        ConfigError: a name that is taken or is none, a key that is none, or no kits with their authority there.
+        StorageError: the folder cannot be written.
+    """
+    server, federation = out / "server", _provisioned(out)
+    name = validated(FoundingMember, {"name": name}).name
+    if (out / name).exists():
+        raise ConfigError(f"silo {name!r} has a kit in {out}; choose a new name, also for one that was revoked")
+    if federation.insecure and key:
+        raise ConfigError("a federation with insecure = true has no use for keys; leave --key out")
+    brought = keys.public(key) if key else None
+    authority = None if federation.insecure else _authority(out)
+    new = [_member(authority, name, brought)] if authority else []
+    members = [*_known(server / "keys"), *new]
+    _distinct(members)
+    others = [path.parent for path in sorted(out.glob("*/silo.toml"))]
+    with _appearing(out / name) as made:
+        _silo(made, server, name, members)
+    for folder in (server / "keys", *(other / "keys" / "peers" for other in others)):
+        _write(folder, _public(new))
+    return Provisioned(federation, out, (name,), frozenset({name} if key else ()))
+
+
+@dataclass(frozen=True)
+class Renewed:
+    """A server's certificate that was renewed: its file, and its last moments before and now."""
+
+    path: Path
+    before: datetime
+    until: datetime
+
+
+def renew(out: Path) -> Renewed:
+    """Renew the certificate of the server in a folder of kits: for the same key and names, by the same authority.
+
+    The private key stays, so that one public file is all that changes; silos, which know the authority, need nothing.
+
+    Raises:
+        ConfigError: no kits with their authority there, nothing to renew, or an authority that has ended.
+        StorageError: the certificate cannot be written.
+    """
+    if _provisioned(out).insecure:
+        raise ConfigError("a federation with insecure = true has no certificate; there is nothing to renew")
+    issuer, path = _authority(out), out / "server" / "certs" / "server.crt"
+    before = certificates.expires(path)
+    if before >= (last := certificates.valid(out / "authority" / "ca.crt")):
+        raise ConfigError(f"{path} is valid as long as its authority, until {last:%Y-%m-%d}; {certificates.LAST}")
+    try:
+        content = certificates.renewed(issuer, path.read_bytes())
+    except ValueError as fault:
+        raise ConfigError(f"{path}: {fault}; take the authority of these kits") from None
+    keys.replace(path, content)
+    return Renewed(path, before, certificates.validity(content))
+
+
+def _provisioned(out: Path) -> Federation:
+    path = out / "server" / "federation.toml"
+    if not path.is_file():
+        raise ConfigError(f"{out} holds no kits; name the folder that `pomona deploy provision` made")
+    return Federation.load(path)
+
+
+def _server(federation: Federation, authority: keys.Pair | None, members: Sequence[Member]) -> kit_files.Files:
+    if not authority:
+        return kit_files.server(federation, None)
+    host = Address.parse(federation.server)
+    certificate = certificates.server(authority, (host.host, *(LOOPBACK if federation.loopback else ())))
+    files = kit_files.server(federation, certificates.validity(certificate.public))
+    files |= {"certs/ca.crt": authority.public, "certs/server.crt": certificate.public}
+    files |= {"certs/server.key": certificate.private}
+    return files | {f"keys/{name}": content for name, content in _public(members).items()}
+
+
+def _silo(folder: Path, server: Path, name: str, members: Sequence[Member]) -> None:
+    """Write a silo's kit; what it shares with the server comes from there."""
+    federation = Federation.load(server / "federation.toml")
+    digest = flower_bundle.pinned(server)
+    own = next((member for member in members if member.name == name), None)
+    files = kit_files.silo(federation, name, digest, own_key=own is not None and own.private is None)
+    files |= {"federation.toml": (server / "federation.toml").read_bytes()}
+    if own:
+        files |= {"certs/ca.crt": (server / "certs" / "ca.crt").read_bytes(), "keys/silo.pub": own.public}
+        files |= {"keys/silo.key": own.private} if own.private else {}
+        files |= {f"keys/peers/{peer}": content for peer, content in _public(members).items()}
+    _write(folder, files)
+    _folders(folder / "data")
+    _folders(folder / kit_files.STATE["silo"])
+
+
+def _member(authority: keys.Pair, name: str, brought: bytes | None) -> Member:
+    pair = keys.silo() if brought is None else None
+    public = pair.public if pair else brought
+    assert public
+    return Member(name, pair.private if pair else None, public, keys.certify(authority.private, name, public))
+
+
+def _public(members: Sequence[Member]) -> kit_files.Files:
+    """What everybody may know of members, as files."""
+    return {f"{m.name}.pub": m.public for m in members} | {f"{m.name}.pub.sig": m.signature for m in members}
+
+
+def _known(folder: Path) -> list[Member]:
+    """The members whose public keys lie in a folder; none where there is none."""
+    return [
+        Member(path.stem, None, path.read_bytes(), path.with_suffix(".pub.sig").read_bytes())
+        for path in sorted(folder.glob("*.pub"))
+    ]
+
+
+def _authority(out: Path) -> keys.Pair:
+    try:
+        return keys.Pair((out / "authority" / "ca.key").read_bytes(), (out / "authority" / "ca.crt").read_bytes())
+    except OSError as fault:
+        raise ConfigError(
+            f"{out / 'authority'} cannot be read ({fault.strerror}); go where the authority's key lies"
+        ) from None
+
+
+def _distinct(members: Sequence[Member]) -> None:
+    """A key is one silo's: with another's it could sign in its name."""
+    owner: dict[bytes, str] = {}
+    for member in members:
+        first = owner.setdefault(member.public, member.name)
+        if first != member.name:
+            raise ConfigError(f"silos {first!r} and {member.name!r} have the same key; every silo needs its own")
+
+
+def _write(folder: Path, files: Mapping[str, bytes]) -> None:
+    for name, content in files.items():
+        path = folder / name
+        _folders(path.parent)
+        keys.write(path, content, 0o700 if path.name == EXECUTABLE else 0o600)
+
+
+def _folders(path: Path) -> None:
+    """Make a folder with those above it, each for its owner alone; ``Path.mkdir`` would open those above to all."""
+    if not path.is_dir():
+        _folders(path.parent)
+        path.mkdir(mode=0o700)
+
+
+@contextmanager
+def _appearing(folder: Path) -> Iterator[Path]:
+    """A folder to fill, which then appears as ``folder``; or vanishes if it was not filled. Raises StorageError."""
+    made = None
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        made = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+        yield made
+        made.rename(folder)
+        sync(folder.parent)
+    except OSError as fault:
+        raise StorageError(f"{folder}: cannot be written ({fault.strerror}); choose another place") from None
+    finally:
+        if made:
+            shutil.rmtree(made, ignore_errors=True)  # after the renaming there is nothing left of that name

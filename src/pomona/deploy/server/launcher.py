@@ -1,0 +1,120 @@
+"""``pomona server start``: from a kit to a federation that runs, and the checks before it."""
+
+import os
+import socket
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+
+import tomli_w
+
+from pomona.core.errors import CheckpointError, LockedError, StorageError
+from pomona.deploy import flower_bundle
+from pomona.deploy.agreement import Address, Federation
+from pomona.deploy.audit import Audit
+from pomona.deploy.pki.certificates import RENEW, certificate, expires, private, warning
+from pomona.deploy.processes import QUIET, environment
+from pomona.deploy.server import superlink
+from pomona.deploy.server.registry_admin import members
+from pomona.deploy.server.superlink_client import SuperLinkClient, connection, reachable
+from pomona.deploy.server.supervisor import ServerSupervisor, committed
+from pomona.storage.atomic_io import probe
+from pomona.storage.lock import locked
+from pomona.storage.status import Status, ended, read_status
+
+
+def serve(folder: Path, say: Callable[[str], None], resume: bool = False) -> Status:
+    """Run the federation of a server's kit until it ends; a run that was begun goes on after its last round.
+
+    Args:
+        folder: the kit.
+        say: told of everything that people should know.
+        resume: refuse where there is nothing to go on with.
+
+    Raises:
+        PomonaError: nothing has been started.
+        SystemExit, KeyboardInterrupt: after everything has been stopped in order; the status says so.
+    """
+    federation = Federation.read(folder / "federation.toml")
+    folder, state = folder.absolute(), folder.absolute() / "run"
+    os.umask(0o077)
+    before = read_status(state)
+    if before and before.state == "finished":
+        say(f"the run in {state} is finished after round {before.round}; nothing to do")
+        return before
+    done = committed(state)
+    if resume and not (before or done):
+        raise CheckpointError(f"{state} holds no run to resume; use `pomona server start`")
+    try:
+        state.mkdir(mode=0o700, exist_ok=True)
+        with locked(state):
+            probe(state)
+            env = _flower(folder, state, federation)
+            require_ready(folder, federation)
+            if before or done:
+                say(f"going on after round {done}")
+            return _served(folder, federation, env, say)
+    except OSError as fault:
+        raise StorageError(f"cannot write {state} ({fault.strerror}); make room, or mend its permissions") from fault
+
+
+def _flower(folder: Path, state: Path, federation: Federation) -> dict[str, str]:
+    """Set Flower up, before anything of it is imported: it is asked in process too, and reads its settings then.
+
+    Returns the environment of its processes.
+    """
+    home = state / "flwr"
+    home.mkdir(mode=0o700, exist_ok=True)
+    settings = connection(federation, folder / "certs" / "ca.crt")
+    (home / "config.toml").write_text(tomli_w.dumps(settings), encoding="utf-8")
+    env = environment(home)
+    os.environ.update({k: env[k] for k in ("FLWR_HOME", "NO_PROXY")} | QUIET)
+    return env
+
+
+def _served(folder: Path, federation: Federation, env: Mapping[str, str], say: Callable[[str], None]) -> Status:
+    state, ca = folder / "run", folder / "certs" / "ca.crt"
+    with Audit(state / "audit.jsonl") as audit:
+
+        def tell(text: str) -> None:
+            say(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S}Z {text}")
+
+        if not federation.insecure and (said := warning(expires(folder / "certs" / "server.crt"))):
+            tell(f"the server's certificate {said}; {RENEW}")
+        audit.write("started", federation=federation.name, round=committed(state))
+        supervisor = ServerSupervisor(
+            folder,
+            superlink.command(folder, federation),
+            env,
+            lambda: SuperLinkClient(reachable(federation), None if federation.insecure else ca),
+            lambda: flower_bundle.agreed(folder),
+            lambda: {} if federation.insecure else members(folder),
+            tell,
+            audit,
+        )
+        try:
+            status = supervisor.run()
+        except BaseException as fault:
+            code = ended(fault, 0).code
+            audit.write("stopped", code=code, round=committed(state))
+            raise
+        audit.write("stopped", code=status.code, round=status.round)
+        return status
+
+
+def require_ready(folder: Path, federation: Federation) -> None:
+    """Raise ConfigError or LockedError for what would keep a SuperLink from running; checked before it is started."""
+    flower_bundle.agreed(folder)
+    if not federation.insecure:
+        private(folder / "certs" / "server.key")
+        certificate(folder / "certs" / "server.crt", folder / "certs" / "server.key", folder / "certs" / "ca.crt")
+    bind = Address.parse(federation.bind)
+    kind = socket.AF_INET6 if ":" in bind.host else socket.AF_INET
+    with socket.socket(kind, socket.SOCK_STREAM) as probe_:
+        probe_.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe_.bind((bind.host, bind.port))
+        except OSError as fault:
+            raise LockedError(
+                f"bind = {federation.bind}: {fault.strerror}; stop who listens there, or change bind"
+            ) from None

@@ -1,0 +1,210 @@
+"""Who has which place in a running federation: ``roster.json``, written by the server and by its operator.
+
+A silo's place is its id for good. It becomes a member in the first round that begins after it has said how much data
+it has, and stops being one with the round after it is revoked. What a round's roster was is never changed afterwards,
+so that a server that goes on after a kill sees the same one.
+"""
+
+import fcntl
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import Field, ValidationError
+from pydantic.dataclasses import dataclass
+
+from pomona.core.bounds import Count, Hex, Number, plain
+from pomona.core.errors import ConfigError, ProtocolError, StorageError, near
+from pomona.core.settings import Settings
+from pomona.deploy.agreement import Federation, SiloName
+from pomona.deploy.pki.signatures import signed
+from pomona.storage.atomic_io import publish
+
+if TYPE_CHECKING:
+    from pomona.core.round import Roster
+
+BOOK = "roster.json"
+
+
+@dataclass(frozen=True)
+class RegisteredMember:
+    """One silo.
+
+    Attributes:
+        key: its public key, one OpenSSH line; empty without keys.
+        certificate: the authority's signature on name and key, in hex; empty for founders, whom every kit knows.
+        size: its training samples; None until it has said so.
+        joined, left: its first and its last round; None while that is open.
+        revoked: it is no member from the next round on.
+    """
+
+    name: SiloName
+    key: Annotated[str, Field(max_length=2000)] = ""
+    certificate: Hex = ""
+    size: Count | None = None
+    joined: Number | None = None
+    left: Number | None = None
+    revoked: bool = False
+
+
+class RegistryFile(Settings):
+    """All that the file holds: the entries, and the last round whose roster is settled."""
+
+    settled: Number
+    silos: tuple[RegisteredMember, ...] = Field(max_length=10**4)
+
+
+class MemberRegistry:
+    """The book of a server's kit; an entry's position is its silo's place. It implements the loop's ``Attendance``."""
+
+    def __init__(self, folder: Path, federation: Federation, greet: Callable[[], None] = lambda: None) -> None:
+        """Open the book in a folder (``run/``), or begin one with the founders of a kit.
+
+        Args:
+            folder: of the book; the founders' keys lie in ``keys/`` beside it.
+            federation: who founded it.
+            greet: called before a round's roster is settled, for silos that have come in the meantime.
+        """
+        self._path, self._places, self._greet = folder / BOOK, federation.places, greet
+        self.share, self._most = federation.largest_share, federation.most_samples
+        self._insecure = federation.insecure
+        if not self._path.exists():
+            with self._changing():
+                if not self._path.exists():
+                    keys = folder.parent / "keys"
+                    named = [s.name for s in federation.silo]
+                    texts = ["" if federation.insecure else (keys / f"{n}.pub").read_text().strip() for n in named]
+                    self._write([RegisteredMember(n, k) for n, k in zip(named, texts, strict=True)], 0)
+
+    @property
+    def path(self) -> Path:
+        """Of the file."""
+        return self._path
+
+    @property
+    def entries(self) -> list[RegisteredMember]:
+        """All silos that there ever were, by place."""
+        return self._read()[0]
+
+    def place(self, name: str) -> int:
+        """A silo's place. Raises ConfigError for a name that is not in the book."""
+        names = [e.name for e in self.entries]
+        if name not in names:
+            raise ConfigError(f"no silo {name!r}; {near(name, names)}")
+        return names.index(name)
+
+    def add(self, name: str, key: str, certificate: str) -> int:
+        """Give a newcomer the next place. Raises ConfigError if none is free, or the name is taken or cannot be one."""
+        try:
+            entry = RegisteredMember(name, key, certificate)
+        except ValidationError as fault:
+            raise ConfigError(
+                f"{plain(name, 60)!r} cannot be a silo ({plain(fault.errors()[0]['msg'], 200)})"
+            ) from None
+        with self._changing():
+            entries, settled = self._read()
+            if name in [e.name for e in entries]:
+                raise ConfigError(f"silo {name!r} is in the book already; give the newcomer another name")
+            if len(entries) >= self._places:
+                raise ConfigError(f"all {self._places} places are taken; places are part of what silos agreed to")
+            self._write([*entries, entry], settled)
+        return len(entries)
+
+    def revoke(self, name: str) -> None:
+        """Let a silo be no member from the next round on. Raises ConfigError for an unknown one."""
+        self._change(self.place(name), revoked=True)
+
+    def require_signed(self, place: int, kind: str, said: Mapping[str, Any], signature: str) -> None:
+        """Raise ProtocolError unless the silo of a place has signed this; without keys nothing is signed."""
+        entry = self.entries[place]
+        if not self._insecure and not signed(entry.key, kind, said, signature):
+            raise ProtocolError(f"the signature is not {entry.name}'s")
+
+    def register(self, place: int, size: int) -> None:
+        """Write down how much data a silo has; what it said first stands.
+
+        Raises ConfigError if it says another number, or more than was agreed that a silo may have.
+        """
+        if size > self._most:
+            raise ConfigError(
+                f"{self.entries[place].name} says that it has {size:.4g} training samples, most_samples is {self._most}"
+            )
+        known = self.entries[place].size
+        if known is None:
+            self._change(place, size=size)
+        elif known != size:
+            raise ConfigError(f"{self.entries[place].name} has {size} training samples now, registered are {known}")
+
+    # Attendance.
+
+    def roster(self, number: int, guest: int | None = None) -> "Roster":
+        """The roster of round ``number``; asked for the first time, whoever has come or gone is taken into account."""
+        from pomona.core.round import Roster
+
+        assert guest is None, "a deployment has no clients that are never trained with"
+        entries, settled = self._read()
+        if number > settled:
+            self._greet()
+            with self._changing():
+                entries = [_settled(e, number) for e in self._read()[0]]
+                self._write(entries, number)
+        sizes = [e.size or 0 if e.joined and e.joined <= number <= (e.left or number) else 0 for e in entries]
+        return Roster((*sizes, *[0] * (self._places - len(sizes))), self.share)
+
+    def begun(self, number: int) -> tuple[int, ...]:
+        """The silos that have been members in any round up to ``number``."""
+        return tuple(i for i, e in enumerate(self.entries) if e.joined and e.joined <= number)
+
+    def parting(self, number: int) -> bool:  # noqa: ARG002 - the loop asks
+        """No round is known to be somebody's last before it is over; silos keep their models themselves."""
+        return False
+
+    def _change(self, place: int, **fields: Any) -> None:
+        with self._changing():
+            entries, settled = self._read()
+            entries[place] = replace(entries[place], **fields)
+            self._write(entries, settled)
+
+    def _read(self) -> tuple[list[RegisteredMember], int]:
+        try:
+            page = RegistryFile.model_validate_json(self._path.read_bytes())
+        except (OSError, ValidationError) as fault:
+            why = plain(str(fault), 200)
+            raise StorageError(f"{self._path} cannot be read ({why}); restore it from a backup") from None
+        return list(page.silos), page.settled
+
+    def _write(self, entries: list[RegisteredMember], settled: int) -> None:
+        text = json.dumps({"settled": settled, "silos": [asdict(e) for e in entries]}, indent=1) + "\n"
+        try:
+            publish(self._path.parent, [text.encode()], lambda _: BOOK, ".roster")
+        except OSError as fault:
+            raise StorageError(f"{self._path} cannot be written ({fault.strerror}); make room") from fault
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """Hold the book against the other process that writes in it."""
+        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        handle = os.open(self._path.parent / ".roster.lock", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(handle)
+
+
+def samples(entries: Sequence[RegisteredMember]) -> dict[str, int]:
+    """Training samples, as registered, of the silos that are members now or will be with the next round."""
+    return {e.name: e.size for e in entries if e.size and not e.revoked}
+
+
+def _settled(entry: RegisteredMember, number: int) -> RegisteredMember:
+    """An entry as it stands when round ``number`` begins."""
+    if entry.joined is None and entry.size and not entry.revoked:
+        return replace(entry, joined=number)
+    if entry.revoked and entry.joined is not None and entry.left is None:
+        return replace(entry, left=number - 1)
+    return entry

@@ -1,0 +1,70 @@
+"""The book of a server's kit, as its administrator changes it and its supervisor follows it."""
+
+from pathlib import Path
+
+from pomona.core.errors import ConfigError, ProtocolError
+from pomona.deploy.agreement import Federation
+from pomona.deploy.pki import certificates, keys
+from pomona.deploy.server.member_registry import BOOK, MemberRegistry, RegisteredMember
+from pomona.deploy.server.superlink_client import pem
+
+LASTING = (
+    "what other silos have already mixed of its models into their own stays in them, and backups of the server's and "
+    "of silos' folders keep what they hold."
+)
+
+
+def entries(folder: Path) -> list[RegisteredMember]:
+    """All silos that are or were members, by place; the founders where there is no book yet. Writes nothing.
+
+    Raises ConfigError or StorageError.
+    """
+    federation = Federation.read(folder / "federation.toml")
+    if (folder / "run" / BOOK).exists():
+        return MemberRegistry(folder / "run", federation).entries
+    return [RegisteredMember(silo.name) for silo in federation.silo]
+
+
+def members(folder: Path) -> dict[str, bytes]:
+    """Public keys (PEM) by silo of those that may connect now; begins the book if there is none."""
+    book = MemberRegistry(folder / "run", Federation.read(folder / "federation.toml"))
+    return {entry.name: pem(entry.key) for entry in book.entries if entry.key and not entry.revoked}
+
+
+def admit(folder: Path, name: str, key: Path | None) -> int:
+    """Give a newcomer a place. Returns it.
+
+    Args:
+        folder: the server's kit.
+        name: as the authority certified it.
+        key: its public key; the authority's signature lies beside it, with .sig behind the name. None only without TLS.
+
+    Raises:
+        ConfigError: no such file, no free place, or a name that is taken.
+        ProtocolError: the authority did not sign this name and key.
+    """
+    federation = Federation.read(folder / "federation.toml")
+    book = MemberRegistry(folder / "run", federation)
+    if federation.insecure:
+        return book.add(name, "", "")
+    if key is None:
+        raise ConfigError(f"give the public key of {name}: --key {name}.pub")
+    public = keys.public(key)
+    beside = key.with_name(f"{key.name}.sig")
+    try:
+        signature = beside.read_bytes()
+    except OSError as fault:
+        raise ConfigError(
+            f"{beside}: cannot be read ({fault.strerror}); `pomona deploy provision --add` made it"
+        ) from None
+    if not keys.certified(certificates.content(folder / "certs" / "ca.crt"), name, public, signature):
+        raise ProtocolError(f"{key} is not certified as {name}'s by this federation's authority; take its two files")
+    return book.add(name, public.decode().strip(), signature.hex())
+
+
+def dismiss(folder: Path, name: str) -> None:
+    """Revoke a silo from the next round on. Raises ConfigError if it is no member."""
+    book = MemberRegistry(folder / "run", Federation.read(folder / "federation.toml"))
+    if book.entries[book.place(name)].revoked:
+        raise ConfigError(f"{name} is revoked already")
+    book.revoke(name)

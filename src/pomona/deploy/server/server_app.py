@@ -1,0 +1,235 @@
+"""The server's process: the round loop over a courier, with the record, the checkpoints and the news in ``run/``."""
+
+import os
+import secrets
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import time
+from typing import Any
+
+import numpy as np
+import torch
+
+from pomona.core.errors import LockedError, QuorumError, StorageError
+from pomona.core.settings import Settings
+from pomona.data.dataset import Dataset
+from pomona.deploy.agreement import Federation
+from pomona.deploy.audit import Audit
+from pomona.deploy.json_store import recall, remember
+from pomona.deploy.message_bus import MessageBus
+from pomona.deploy.messages import Token
+from pomona.deploy.server.flower_transport import FlowerTransport
+from pomona.deploy.server.member_registry import MemberRegistry, samples
+from pomona.deploy.server.weights import heavy
+from pomona.deploy.status_files import LIVE, LiveStatus
+from pomona.federation.checkpointing import Checkpointing, find
+from pomona.federation.loop import Loop
+from pomona.partition.partition import ClientRows, Partition
+from pomona.record.record import EVENTS, Evaluation, Mark, RoundRow, RunRecord, gather, writing
+from pomona.record.run_summary import summarise
+from pomona.scenario import Scenario
+from pomona.simulation import versions
+from pomona.storage import checkpoint
+from pomona.storage.atomic_io import publish
+from pomona.storage.committed_rounds import FOLDER, committed
+from pomona.storage.file_hashes import sums
+from pomona.storage.lock import locked
+from pomona.storage.status import Status, ended, write_status
+
+
+def coordinate(folder: Path, post: MessageBus, pause: float = 1.0) -> None:
+    """Run the federation of a server's kit to its end, from its last committed round.
+
+    Args:
+        folder: the kit.
+        post: who carries messages.
+        pause: seconds between looks for answers.
+
+    Raises:
+        PomonaError: as written to ``run/status.json``.
+    """
+    os.umask(0o077)
+    torch.set_num_threads(1)
+    federation, out = Federation.load(folder / "federation.toml"), folder / "run"
+    with locked(out / FOLDER), writing(out):
+        try:
+            _coordinate(federation, out, post, pause)
+        except BaseException as fault:
+            # Flower lets an app that is told to stop exit with code 0, which does not mean that it is done.
+            told = SystemExit(143) if isinstance(fault, SystemExit) else fault
+            if not isinstance(fault, LockedError):
+                with suppress(StorageError):
+                    write_status(out, ended(told, _committed(out)))
+            raise
+        write_status(out, ended(None, federation.config().rounds, sums(out)))
+
+
+def _coordinate(federation: Federation, out: Path, post: MessageBus, pause: float) -> None:
+    config, scenario = federation.config(), blank(federation)
+    stamp = {"schema": checkpoint.SCHEMA, "agreement": federation.agreement}
+    found, notes = find(out, stamp)
+    begun = (out / EVENTS).exists()
+    write_status(out, Status(state="running", round=found.number if found else 0))
+    with Audit(out / "audit.jsonl") as audit, RunRecord(out, config.tree(), _after(found, begun)) as record:
+        method = config.method.method()
+        courier = FlowerTransport(
+            federation, _run_id(out), method.server, MemberRegistry(out, federation), post, audit, pause
+        )
+        news = ServerStatusFile(out, courier, audit, record)
+        for note in notes:
+            news.note(note)
+        audit.write("start", round=found.number if found else 0, agreement=federation.agreement, run=courier.run)
+        gather_silos(courier, federation)
+        # From here on, whoever comes is let in before a round's roster is settled.
+        book = MemberRegistry(out, federation, courier.greet)
+        if not found:
+            _open(record, federation, scenario, book)
+        commits = Checkpointing(out, 1, stamp, found)
+        began = time()
+        parts = (config, method.server, book, scenario.initial, courier, record, news, commits)
+        metric = scenario.choice.metric
+        Loop(*parts, run_id=courier.run, quorum=federation.quorum, metric=metric).run()
+        result = gather(record.events, record.config, None)
+        record.event("end", time=time(), summary=summarise(result, time() - began))
+        record.close()
+        audit.write("finished", round=config.rounds)
+
+
+def gather_silos(courier: FlowerTransport, federation: Federation) -> None:
+    """Wait for the silos at the start. Raises QuorumError if too few come."""
+
+    def here() -> list[str]:
+        return [e.name for i, e in enumerate(courier.book.entries) if i in courier.known and not e.revoked]
+
+    everybody = [e.name for e in courier.book.entries if not e.revoked]
+    courier.greet(federation.wait, until=lambda: len(here()) == len(everybody))
+    present = here()
+    if len(present) < federation.quorum:
+        away = ", ".join(sorted(set(everybody) - set(present)))
+        raise QuorumError(
+            f"{len(present)} of {len(everybody)} silos came within {federation.wait:g} s, {federation.quorum} are "
+            f"needed (missing: {away}); have them started, then resume"
+        )
+
+
+@dataclass
+class ServerStatusFile:
+    """What people see while the federation runs: ``live.json`` and the audit log."""
+
+    out: Path
+    courier: FlowerTransport
+    audit: Audit
+    record: RunRecord
+    _notes: list[str] = field(default_factory=list)
+    _heavy: Sequence[str] = ()
+
+    def begin(self) -> None:
+        """The silos that are there have said how much data they have."""
+        self._weigh()
+
+    def note(self, text: str) -> None:
+        """A line that the operator should see."""
+        self._notes.append(text)
+        self.audit.write("note", text=text)
+        print(text, flush=True)  # noqa: T201 - the ServerApp's log
+
+    def round(self, row: RoundRow, evaluations: Sequence[Evaluation]) -> None:
+        """A round is committed."""
+        self._weigh()
+        entries = self.courier.book.entries
+        present = [entries[i].name for i in row.cohort]
+        refused = {e.name: t for t in row.refused for i, e in enumerate(entries) if t.startswith(f"client {i},")}
+        means = {f"{e.model}, {e.when}, {e.split}, round {e.round}": e.mean for e in evaluations}
+        live = LiveStatus(
+            round=row.round,
+            rounds=self.record.config["rounds"],
+            present=tuple(present),
+            absent=tuple(e.name for e in entries if e.name not in present and not e.revoked),
+            rejected=tuple(sorted(refused.keys() | self.courier.refused)),
+            why=self.courier.absent | refused,
+            bytes_down=sum(row.bytes_down),
+            bytes_up=sum(row.bytes_up),
+            seconds=row.seconds,
+            metric=self.record.config["metric"],
+            means=means,
+            notes=tuple(self._notes),
+            since=time(),
+        )
+        publish(self.out, [live.model_dump_json(indent=1).encode() + b"\n"], lambda _: LIVE, ".live")
+        self._notes = []
+        self.audit.write("round", round=row.round, present=present, absent=list(live.absent))
+        print(f"round {row.round}: {len(present)} silos, {row.seconds:.1f} s", flush=True)  # noqa: T201 - its log
+
+    def _weigh(self) -> None:
+        """Say who weighs too much, whenever that has changed."""
+        book = self.courier.book
+        lines = heavy(samples(book.entries), book.share)
+        for line in lines if lines != self._heavy else ():
+            self.note(line)
+        self._heavy = lines
+
+
+def blank(federation: Federation) -> Scenario:
+    """The agreed task as a scenario without any data: what the server knows."""
+    task, config = federation.task, federation.config()
+    # No labels tell here what they are.
+    config = config.model_copy(update={"data": config.data.model_copy(update={"targets": task.targets})})
+    dtype = {"image": np.uint8, "table": np.float32, "text": np.int32}[task.kind]
+    x = np.zeros((0, *task.input_shape), dtype)
+    y = np.zeros(0, np.int64) if task.classes else np.zeros((0, task.outputs), np.float32)
+    fields: dict[str, Any] = {"shift": task.shift, "scale": task.scale, "vocabulary": task.vocabulary}
+    fields |= {"target_shift": task.target_shift, "target_scale": task.target_scale}
+    dataset = Dataset(federation.name, task.kind, x, y, task.classes, 0, words=task.words, **fields)
+    nobody = ClientRows(*(np.empty(0, np.int64) for _ in range(3)))
+    partition = Partition((nobody,) * federation.places, {"fingerprint": ""})
+    return Scenario(config, dataset, partition)
+
+
+def _open(record: RunRecord, federation: Federation, scenario: Scenario, book: MemberRegistry) -> None:
+    """Write what the federation is before its first round; what a server cannot know is null."""
+    config, about = federation.config(), scenario.about()
+    names = [e.name for e in book.entries]
+    about["clients"] = [*names, *(f"place {i}" for i in range(len(names), federation.places))]
+    about["sizes"] = {"train": [*(e.size or 0 for e in book.entries), *[0] * (federation.places - len(names))]}
+    about["label_counts"] = None
+    assert record.folder
+    (record.folder / "config.toml").write_text(config.toml(), encoding="utf-8")
+    record.event(
+        "start",
+        time=time(),
+        method=config.method.name,
+        headline=list(config.method.method().card.headline),
+        parameters=len(scenario.initial()),
+        model=config.model.name,
+        seed=config.seed,
+        versions=versions(),
+        privacy="private" if config.privacy else None,
+        **about,
+    )
+
+
+def _after(found: Any, begun: bool) -> Mark | None:
+    return Mark(**found.meta["events"]) if found else Mark() if begun else None
+
+
+class Identity(Settings):
+    """A run's id, in ``run.json``."""
+
+    run: Token
+
+
+def _run_id(out: Path) -> str:
+    """The run's id, drawn once. Raises StorageError for a file that is damaged."""
+    path = out / "run.json"
+    known = recall(Identity, path)
+    if known is None:
+        known = Identity(run=secrets.token_hex(8))
+        remember(path, known)
+    return known.run
+
+
+def _committed(out: Path) -> int:
+    found = committed(out / FOLDER)
+    return found[-1][0] if found else 0

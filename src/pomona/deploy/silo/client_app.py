@@ -1,0 +1,248 @@
+"""One silo's side of the federation: state in its own folder, a task in, an answer out, the same one however often.
+
+The next task says which round's state the federation has used (``settled``): the silo goes on from there, whatever it
+has trained since. A task that comes again finds its answer beside the rounds.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from torch import Tensor
+
+from pomona import personal
+from pomona.core.errors import PrivacyError, ProtocolError
+from pomona.deploy.agreement import Federation
+from pomona.deploy.audit import Audit
+from pomona.deploy.messages import Answer, Greeting, Hello, Origin, Task, Wire, name, pack, row_statement, seal
+from pomona.deploy.pki.signatures import Signer
+from pomona.deploy.silo import history, silo_data
+from pomona.deploy.silo.answer_text import words
+from pomona.deploy.silo.provenance import Provenance, names
+from pomona.deploy.silo.round_store import RoundStore
+from pomona.deploy.silo.row_cache import RowCache
+from pomona.deploy.silo.settings import SiloFile
+from pomona.deploy.silo.silo_scenario import account, counted, seated
+from pomona.deploy.silo.task_log import TaskLog
+from pomona.deploy.silo.task_tensors import InitialDownlink, entry, start
+from pomona.deploy.silo.terms import Terms
+from pomona.federation.client_runtime import ClientRequest, ClientRuntime, Reply
+from pomona.federation.loop import round_of
+from pomona.methods.base import Downlink, Method
+from pomona.scenario import Scenario
+
+
+@dataclass(frozen=True)
+class Silo:
+    """A silo's folder (its kit) and what lies in it."""
+
+    folder: Path
+
+    @cached_property
+    def federation(self) -> Federation:
+        """What was agreed."""
+        return Federation.load(self.folder / "federation.toml")
+
+    @cached_property
+    def file(self) -> SiloFile:
+        """The silo's own settings."""
+        return SiloFile.load(self.folder / "silo.toml")
+
+    @property
+    def state(self) -> Path:
+        """The folder of what never leaves."""
+        return self.folder / "state"
+
+    @cached_property
+    def method(self) -> Method:
+        """The method agreed on."""
+        return self.federation.config().method.method()
+
+    @property
+    def terms(self) -> Terms:
+        """What this silo holds fast."""
+        return Terms(self.state, self.federation, self.file.name)
+
+    @property
+    def _rounds(self) -> RoundStore:
+        return RoundStore(self.state / "checkpoints")
+
+    @cached_property
+    def signer(self) -> Signer:
+        """Who signs for this silo."""
+        return Signer(None if self.federation.insecure else self.folder / "keys" / "silo.key")
+
+    @cached_property
+    def own(self) -> Scenario:
+        """The silo's data, read and checked, as a scenario of one client."""
+        return silo_data.scenario(self.file, self.federation)
+
+    def greet(self, hello: Hello) -> Greeting:
+        """Who this is, and how many training samples it has."""
+        self.terms.require_agreed(hello.agreement, hello.run)
+        self._require_affordable()
+        return Greeting(
+            agreement=hello.agreement, run=hello.run, nonce=hello.nonce, silo=self.file.name, samples=self._samples
+        )
+
+    def answer(self, task: Task, enclosed: Mapping[str, bytes]) -> tuple[Answer, bytes]:
+        """Do what is asked, once. Nothing is written before the task has been judged, with all that it brings.
+
+        Args:
+            task: from the server; nothing of it is believed.
+            enclosed: rows by hash, as far as they were sent.
+
+        Returns:
+            The answer, and the uplink's bytes.
+
+        Raises:
+            PomonaError: the task is not what was agreed, or cannot be done here.
+        """
+        began = perf_counter()
+        provenance = Provenance(self.folder, self.federation)
+        self.terms.require_agreed(task.agreement, task.run)
+        provenance.require_introduced(task)
+        self.terms.require(task, self._samples)
+        beginning = InitialDownlink(task, self.method.server, lambda: self._seated(task))
+        self.terms.require_forms(task, forms := self.terms.forms(beginning))
+        self._require_affordable()
+        self._require_room(enclosed)
+        shelf, asked = RowCache(self.state / "cache"), TaskLog(self.state / "asked.json")
+        given = self._rounds.answered(task)
+        if given:
+            return given[0].model_copy(update={"held": shelf.held}), given[1]
+        asked.require_new(task)
+        blank = Answer(
+            agreement=task.agreement,
+            run=task.run,
+            number=task.number,
+            silo=self.file.name,
+            task=task.digest,
+            samples=self._samples,
+        )
+        missing = shelf.missing(task.needs, enclosed)
+        if missing:
+            return blank.model_copy(update={"missing": missing, "held": shelf.held}), b""
+        rows = shelf.rows(task.needs, enclosed)
+        down = {key: entry(offer, rows, *self._form) for key, offer in task.offers.items()}
+        start(task, rows, self._width, *self._form)  # which must be a model before anything is written down
+        provenance.require(task, self.method.server.relays, rows, lambda key, j: beginning.row(key, j, *self._form))
+        self.terms.hold(task, forms)
+        asked.note(task)
+        clients, reply = self._visit(task, down, rows)
+        done = blank.model_copy(update=words(reply, self.federation.share_scores))
+        uplink = b""
+        if task.trains and not reply.fault:
+            uplink = seal(reply.uplink, self.federation.wire, self.federation.places)
+            most = self.file.max_upload_mb
+            if most is not None and len(uplink) > most * 1e6:
+                raise ProtocolError(f"an uplink of {len(uplink) / 1e6:.1f} MB, max_upload_mb in silo.toml is {most}")
+            done = done.model_copy(update={"uplink": name(uplink), "rows": self._signatures(task, reply.uplink)})
+        shelf.keep(rows)
+        # How long private steps took tells how many samples were drawn.
+        seconds = 0.0 if self.own.config.privacy else round(perf_counter() - began, 1)
+        done = done.model_copy(update={"held": shelf.held, "seconds": seconds})
+        if task.trains and not reply.fault:
+            self._rounds.keep(task, clients, done, uplink)
+        self._note(task, clients, reply, len(uplink), sum(map(len, enclosed.values())))
+        if not task.trains and not reply.fault:  # only now: after a kill before the model was saved it is done again
+            self._rounds.keep_evaluation(task, done)
+        return done, uplink
+
+    @property
+    def _samples(self) -> int:
+        return len(self.own.partition.clients[0].train)
+
+    @cached_property
+    def _width(self) -> int:
+        """Numbers of a model."""
+        return len(self.own.initial())
+
+    def _require_room(self, enclosed: Mapping[str, bytes]) -> None:
+        """Raise ProtocolError for more bytes than this silo takes, or than any task of what was agreed can bring."""
+        size, places = sum(map(len, enclosed.values())), self.federation.places
+        most = self.file.max_download_mb
+        if most is not None and size > most * 1e6:
+            raise ProtocolError(f"a task with {size / 1e6:.1f} MB, max_download_mb in silo.toml is {most}")
+        if size > (largest := 8 * (self._width + places) * (places + 8)):  # a row of each place, and some of all
+            raise ProtocolError(f"a task with {size / 1e6:.1f} MB; what was agreed fits into {largest / 1e6:.1f} MB")
+
+    def _require_affordable(self) -> None:
+        """Raise PrivacyError if the whole run would cost more privacy than this silo accepts."""
+        most = self.file.accept_epsilon
+        if self.own.config.privacy and most is not None and (worst := max(self.own.epsilons())) > most:
+            raise PrivacyError(f"the run would cost epsilon {worst:.3g}, accept_epsilon in silo.toml is {most}")
+
+    # Training.
+
+    def _visit(self, task: Task, down: Downlink, rows: Mapping[str, bytes]) -> tuple[ClientRuntime, Reply]:
+        """Go on from the settled state; all that a silo evaluates it keeps."""
+        scenario = self._seated(task)
+        config, place, roster = scenario.config, task.place, counted(task, scenario.config)
+        vaults = self.state / "private" / "dp"
+        objective = account(scenario, vaults, place, self.file) if config.privacy else scenario.objective()
+        clients = ClientRuntime(
+            self.method.client, objective, scenario.initial, ((place,),), config.seed, metric=scenario.choice.metric
+        )
+        if config.privacy:
+            self._rounds.agree(clients, place)
+        if task.settled:
+            self._rounds.restore(task.settled, clients, place, roster)
+        else:
+            clients.begin((place,), roster, start(task, rows, self._width, *self._form))
+        visit = ClientRequest(
+            round_of(config, task.number), roster, (place,), task.trains, frozenset(task.watched), keep=True
+        )
+        (reply,) = clients.visit(visit, down)
+        clients.commit((place,))
+        return clients, reply
+
+    def _seated(self, task: Task) -> Scenario:
+        """The own data at the silo's place among all."""
+        return seated(self.own, self.federation, task.place, names(self.federation, task))
+
+    def _signatures(self, task: Task, uplink: Mapping[str, Tensor]) -> dict[str, str]:
+        """This silo's word for each row that the server passes on."""
+        made = {}
+        for tensor in self.method.server.relays.values():
+            origin = Origin(silo=self.file.name, round=task.number, tensor=tensor, signature="")
+            about = row_statement(task.agreement, task.run, origin, name(pack(uplink[tensor], *self._form)))
+            made[tensor] = self.signer.sign("row", about)
+        return made
+
+    @property
+    def _form(self) -> tuple[Wire, int]:
+        """How rows travel."""
+        return self.federation.wire, self.federation.places
+
+    def _note(self, task: Task, clients: ClientRuntime, reply: Reply, up: int, down: int) -> None:
+        """Write down what only this silo may know, and save the model that it is judged by."""
+        line = {
+            "round": task.number,
+            "trained": task.trains,
+            "names": {str(place): name for place, name in names(self.federation, task).items()},
+            "loss": reply.loss,
+            "scores": [asdict(s) for s in reply.scores],
+            "info": {k: v.tolist() for k, v in reply.info.items()},
+            "seconds": reply.seconds,
+            "bytes_down": down,
+            "bytes_up": up,
+            "fault": reply.fault,
+        }
+        history.append(self.state, line)
+        headline, models = self.method.card.headline, clients.models(task.place)
+        if headline in models:
+            (self.state / "models").mkdir(exist_ok=True)
+            path = self.state / "models" / "personal.safetensors"
+            fresh = path.with_suffix(".new")
+            personal.save(fresh, models[headline], self._seated(task), task.place, headline)
+            fresh.replace(path)
+
+
+def audited(silo: Silo, event: str, **fields: Any) -> None:
+    """A line in the silo's own audit log."""
+    with Audit(silo.state / "audit.jsonl") as audit:
+        audit.write(event, **fields)

@@ -1,0 +1,242 @@
+"""``pomona silo check``: everything that can be wrong in a silo, found out before it starts."""
+
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from pomona.core.errors import ConfigError, DataError, PomonaError, PrivacyError, ProtocolError, StorageError
+from pomona.deploy.agreement import Federation
+from pomona.deploy.flower_bundle import pinned
+from pomona.deploy.json_store import recall
+from pomona.deploy.pki import keys
+from pomona.deploy.pki.certificates import LAST, private, valid, warning
+from pomona.deploy.silo.settings import SiloFile, importable
+from pomona.deploy.silo.silo_data import scenario
+from pomona.deploy.silo.terms import PIN, Pin
+from pomona.deploy.silo.watchdog import knock
+from pomona.storage.atomic_io import probe
+
+CLOCK = 10.0  # seconds; Flower refuses what was signed more than 5 s in its future or 5 minutes in its past
+SPARE = 20  # rounds' worth of models that the disk should have room for
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class CheckLine:
+    """What one check found; ``code`` is the exit code of a failure, 0 for others."""
+
+    check: str
+    result: Literal["ok", "warning", "failed"]
+    text: str
+    code: int = 0
+
+
+class Remark(Exception):  # noqa: N818 - it is none
+    """What a check found that is no failure, but should be looked at."""
+
+
+class Checks:
+    """Collects the lines; what a failed check would have given is None."""
+
+    def __init__(self) -> None:
+        self.lines: list[CheckLine] = []
+
+    def make(self, name: str, check: Callable[[], tuple[T, str]]) -> T | None:
+        """Run one check that returns a value and what to say; a PomonaError is its failure, a Remark its warning."""
+        try:
+            value, text = check()
+        except PomonaError as fault:
+            self.lines.append(CheckLine(name, "failed", str(fault), fault.code))
+        except Remark as fault:
+            self.lines.append(CheckLine(name, "warning", str(fault)))
+        else:
+            self.lines.append(CheckLine(name, "ok", text))
+            return value
+        return None
+
+    @property
+    def code(self) -> int:
+        """The highest code of a failure, 0 where all is well."""
+        return max((line.code for line in self.lines), default=0)
+
+
+def run(folder: Path) -> tuple[list[CheckLine], dict[str, Any], int]:
+    """All checks of a silo's kit.
+
+    Returns:
+        Their lines, what would leave the silo (empty where that could not be found out), and the exit code.
+    """
+    importable(folder)
+    checks = Checks()
+    silo = checks.make("settings", lambda: _silo(folder))
+    federation = checks.make("agreement", lambda: _agreement(folder))
+    checks.make("app", lambda: (None, f"SHA-256 {pinned(folder)[:16]}"))
+    leaves: dict[str, Any] = {}
+    if federation and not federation.insecure:
+        checks.make("key", lambda: _key(folder, silo.name if silo else folder.name))
+        checks.make("certificate", lambda: _authority(folder))
+    if silo and federation:
+        one, all_ = silo, federation
+        checks.make("server", lambda: _server(folder, one, all_))
+        for remark in checks.make("data", lambda: _data(one, all_, leaves)) or ():
+            checks.lines.append(CheckLine("remark", "warning", remark))
+    checks.make("disk", lambda: _disk(folder, leaves.get("bytes_per_model", 0)))
+    return checks.lines, leaves, checks.code
+
+
+def _silo(folder: Path) -> tuple[SiloFile, str]:
+    silo = SiloFile.load(folder / "silo.toml")
+    return silo, f"silo {silo.name}, device {silo.device}, local port {silo.port}"
+
+
+def _agreement(folder: Path) -> tuple[Federation, str]:
+    federation = Federation.load(folder / "federation.toml")
+    now = federation.agreement
+    pinned = recall(Pin, folder / "state" / PIN)
+    if pinned and pinned.agreement != now:
+        raise ProtocolError(
+            f"{folder / 'federation.toml'} says {now[:16]}, this silo began with {pinned.agreement[:16]}; put the old "
+            "file back"
+        )
+    return (
+        federation,
+        f"{federation.name}: {now[:16]}, {federation.config().method.name}, {federation.config().rounds} rounds",
+    )
+
+
+def _key(folder: Path, name: str) -> tuple[None, str]:
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_private_key
+
+    path = folder / "keys" / "silo.key"
+    private(path)
+    try:
+        key = load_ssh_private_key(path.read_bytes(), None)
+    except (OSError, ValueError, UnsupportedAlgorithm):
+        raise ConfigError(f"{path} is no unencrypted private key in OpenSSH's format; put the silo's there") from None
+    own = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+    for place in (folder / "keys" / "silo.pub", folder / "keys" / "peers" / f"{name}.pub"):
+        if keys.public(place).strip() != own:
+            raise ConfigError(
+                f"{place} is not the public half of silo.key; the others would refuse this silo: fetch it"
+            )
+    others = len(list((folder / "keys" / "peers").glob("*.pub"))) - 1
+    return None, f"belongs to {name}; keys of {others} others"
+
+
+def _authority(folder: Path) -> tuple[None, str]:
+    until = valid(folder / "certs" / "ca.crt")
+    if said := warning(until):
+        raise Remark(f"the authority's certificate {said}; {LAST}")
+    return None, f"the authority's is valid until {until:%Y-%m-%d}"
+
+
+def _server(folder: Path, silo: SiloFile, federation: Federation) -> tuple[None, str]:
+    answer = knock(federation, folder / "certs" / "ca.crt", silo.proxy)
+    how = "without TLS" if federation.insecure else "its certificate is the federation's"
+    if answer.until and (said := warning(answer.until)):
+        raise Remark(f"{federation.server} answers, but its certificate {said}; ask its administrator to renew it")
+    if answer.clock is None:
+        return None, f"{federation.server} answers, {how}; it does not say its time"
+    off = (datetime.now(UTC) - answer.clock).total_seconds()
+    if abs(off) > CLOCK:
+        ahead = "ahead of" if off > 0 else "behind"
+        raise Remark(
+            f"{federation.server} answers, but this clock is {abs(off):.0f} s {ahead} the server's, which refuses "
+            "signatures from more than 5 s in its future or 5 minutes in its past; synchronise it (NTP)"
+        )
+    return None, f"{federation.server} answers, {how}, clocks agree within {max(1.0, abs(off)):.0f} s"
+
+
+def _data(silo: SiloFile, federation: Federation, leaves: dict[str, Any]) -> tuple[list[str], str]:
+    """What is odd about the data, and the model on it; puts what would leave the silo into ``leaves``."""
+    import torch
+
+    from pomona.partition.divergence import label_counts
+
+    if silo.device.startswith("cuda") and not torch.cuda.is_available():
+        raise ConfigError(f"device = {silo.device!r}, but PyTorch sees no GPU; set device = 'cpu' in silo.toml")
+    own = scenario(silo, federation)
+    rows = own.partition.clients[0]
+    if not len(rows.train):
+        raise DataError("no training rows; name a file that has some in section data of silo.toml")
+    objective = own.objective()
+    first = torch.from_numpy(rows.train[: max(objective.least_batch, min(len(rows.train), own.config.batch_size))])
+    model = own.initial().unsqueeze(0)
+    loss, gradient = objective.gradient(model, [first.to(model.device)])
+    if not bool(torch.isfinite(loss).all() and torch.isfinite(gradient).all()):
+        raise DataError(
+            "the untrained model's loss on this data is not finite; look at shift and scale, and at the data"
+        )
+    leaves |= departing(silo, federation, model.shape[1], len(rows.train))
+    if own.config.privacy:
+        leaves["epsilon"] = _epsilon(own.epsilons()[0], silo, own.config.privacy.delta)
+    sizes = f"{len(rows.train)} training, {len(rows.validation)} validation, {len(rows.test)} test samples"
+    if own.dataset.classes:
+        counts = label_counts(own.partition, own.dataset)[0].tolist()
+        sizes += "; training: " + ", ".join(f"{n} {c}" for c, n in zip(own.dataset.classes, counts, strict=True))
+    return own.remarks, f"{sizes}; the model takes it ({model.shape[1]} numbers, loss {float(loss[0]):.3g} untrained)"
+
+
+def _epsilon(epsilon: float, silo: SiloFile, delta: float) -> str:
+    if silo.accept_epsilon is not None and epsilon > silo.accept_epsilon:
+        raise PrivacyError(
+            f"the whole run costs epsilon {epsilon:.3g}, accept_epsilon = {silo.accept_epsilon:g}; do not take part, "
+            "or raise it"
+        )
+    return f"at most {epsilon:.3g} at delta {delta:g} for the whole run"
+
+
+def departing(silo: SiloFile, federation: Federation, numbers: int, samples: int) -> dict[str, Any]:
+    """What leaves a silo, in plain values; ``numbers`` is the length of a model, ``samples`` those of the training."""
+    card = federation.config().method.method().card
+    each = numbers * (2 if federation.wire == "bf16" else 4)
+    return {
+        "to": f"the server at {federation.server}, and what the method passes on of it to the other silos",
+        "every_round": f"{card.up} of size {each} bytes each (d = the numbers of a model)",
+        "bytes_per_model": each,
+        "models_down": card.down,
+        "models_up": card.up,
+        "stays": card.private,
+        "samples": f"the number of training samples, {samples}, once",
+        "scores": "accuracy (4 decimals), loss (3 digits) and number of samples of the own test data"
+        if federation.share_scores
+        else "none",
+        "most": None if silo.max_upload_mb is None else f"{silo.max_upload_mb:g} MB a round, else the round is refused",
+    }
+
+
+def _disk(folder: Path, model: int) -> tuple[None, str]:
+    state = folder / "state"
+    try:
+        state.mkdir(mode=0o700, exist_ok=True)
+        probe(state)
+        free = shutil.disk_usage(state).free
+    except OSError as fault:
+        raise StorageError(f"{state} cannot be written ({fault.strerror}); make it the silo's own") from None
+    need = SPARE * model
+    if free < need:
+        raise StorageError(f"{state}: {free / 1e6:.0f} MB free, {need / 1e6:.0f} MB advised; make room")
+    return None, f"{free / 1e9:.1f} GB free"
+
+
+def texts(leaves: dict[str, Any]) -> Iterator[str]:
+    """The lines that say what would leave."""
+    words = {
+        "to": "to",
+        "models_down": "receives, models a round",
+        "models_up": "sends, models a round",
+        "bytes_per_model": "bytes of a model",
+        "samples": "also sends",
+        "scores": "scores",
+        "most": "never more than",
+        "stays": "stays in the silo",
+        "epsilon": "privacy loss epsilon",
+    }
+    for key, word in words.items():
+        if leaves.get(key) is not None:
+            yield f"{word:<24} {leaves[key]}"

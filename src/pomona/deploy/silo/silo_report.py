@@ -1,0 +1,200 @@
+"""``pomona silo report``: what the federation did for this silo, computed here and for nobody else."""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pomona.config import Config
+from pomona.core.bounds import Count, Number
+from pomona.core.errors import DataError, StorageError
+from pomona.core.settings import Settings
+from pomona.deploy.agreement import Federation
+from pomona.deploy.json_store import recall, remember
+from pomona.deploy.messages import Loss
+from pomona.deploy.silo import history
+from pomona.deploy.silo.history import HistoryEntry
+from pomona.deploy.silo.settings import SiloFile, importable
+from pomona.deploy.silo.silo_data import scenario
+from pomona.deploy.status import Row
+from pomona.federation.loop import Callback
+from pomona.methods.separate import Separate
+from pomona.metrics.metric import LOSS, METRICS, Metric
+from pomona.record.record import writing
+from pomona.results.figures.diagnostics_catalogue import quantity
+from pomona.simulation import simulate
+from pomona.storage.atomic_io import publish
+
+ALONE = "alone.json"
+
+
+class Judged(Settings):
+    """The last evaluation of a model."""
+
+    round: Number
+    samples: Count
+    loss: Loss | None
+    accuracy: Loss | None
+    value: Loss | None
+
+
+class Alone(Settings):
+    """What training alone reached, and for which run, metric and rounds."""
+
+    key: str
+    alone: Judged
+
+
+@dataclass(frozen=True)
+class Report:
+    """A silo's figures.
+
+    Attributes:
+        own: the last evaluation of the model that the method is judged by, on the own test data.
+        metric: what models are judged by.
+        alone: the same for a model trained on the own data alone, for as many rounds. It stays here, so that it is
+            trained without privacy noise also where the federation has some.
+        peers: one table a quantity: (its meaning, rows of peer and number, largest first).
+        numbers: other quantities of the last visit: (meaning, values).
+    """
+
+    silo: str
+    federation: str
+    method: str
+    metric: str
+    own: Row
+    alone: Row
+    peers: list[tuple[str, list[Row]]]
+    numbers: list[tuple[str, list[float]]]
+
+    @property
+    def gain(self) -> float | None:
+        """What the federation gains over training alone, in the metric; more than 0 is better. None if undefined."""
+        mine, lone = self.own["value"], self.alone["value"]
+        return None if mine is None or lone is None else self.judged.goodness(mine) - self.judged.goodness(lone)
+
+    @property
+    def judged(self) -> Metric:
+        """What models are judged by."""
+        return METRICS[self.metric]
+
+    def markdown(self) -> str:
+        """The report as a page."""
+        own, alone, judged = self.own, self.alone, self.judged
+        lines = [
+            f"# {self.silo} in federation {self.federation}",
+            "",
+            "Computed in this silo from its own records. Nothing of it was sent.",
+            "",
+            f"- model: {own['model']}, {own['when']}, by {self.method}, round {own['round']}",
+            f"- own test data: {own['samples']} samples",
+            f"- {judged.title} {_said(judged.text, own['value'])}, loss {_said(LOSS.number, own['loss'])}",
+            f"- training alone, {alone['round']} rounds: {judged.title} {_said(judged.text, alone['value'])}, "
+            f"loss {_said(LOSS.number, alone['loss'])}",
+            f"- gain over training alone: {_said(judged.gap, self.gain)}",
+        ]
+        for meaning, rows in self.peers:
+            lines += ["", f"## {meaning}", "", "| silo | value |", "|---|---:|"]
+            lines += [f"| {row['silo']} | {row['value']:.4g} |" for row in rows]
+        for meaning, values in self.numbers:
+            lines += ["", f"## {meaning}", "", ", ".join(f"{v:.4g}" for v in values)]
+        return "\n".join(lines) + "\n"
+
+
+def report(folder: Path, watch: Callable[[Config], Callback | None] = lambda _: None) -> Report:
+    """Make the report of a silo's kit, and write it to ``state/report.md``.
+
+    Args:
+        folder: the kit.
+        watch: makes a progress line for the training alone, where that has not been computed yet.
+
+    Raises:
+        DataError: there is no evaluation of the own model yet.
+        StorageError: the folder cannot be written.
+    """
+    importable(folder)
+    one, federation = SiloFile.load(folder / "silo.toml"), Federation.load(folder / "federation.toml")
+    seen, _ = history.read(folder / "state")
+    method = federation.config().method.method()
+    own = judged(seen, method.card.headline)
+    alone = _alone(folder, one, federation, own["round"], watch)
+    names = peers(federation, seen[-1].names)
+    tables, numbers = helpers(_last_info(seen), names, one.name)
+    about = (one.name, federation.name, federation.config().method.name, str(federation.config().metric))
+    made = Report(*about, own, alone, tables, numbers)
+    with writing(folder / "state"):
+        publish(folder / "state" / "node", [made.markdown().encode()], lambda _: "report.md").replace(
+            folder / "state" / "report.md"
+        )
+    return made
+
+
+def judged(seen: Sequence[HistoryEntry], headline: tuple[str, str]) -> Row:
+    """The last evaluation on the own test data of the model that the method is judged by, else of any."""
+    scores = [
+        {"round": visit.round, **vars(score)} for visit in seen for score in visit.scores if score.split == "test"
+    ]
+    found = [s for s in scores if (s["model"], s["when"]) == headline] or scores
+    found = [s for s in found if s["samples"]]
+    if not found:
+        raise DataError(
+            "no model has been evaluated on own test data yet; wait for the first round, and keep test rows"
+        )
+    return found[-1]
+
+
+def peers(federation: Federation, told: Mapping[str, str]) -> list[str]:
+    """The name of each place: founders as the kit says, newcomers as the last task told; a free place by its number."""
+    known = dict(enumerate(silo.name for silo in federation.silo))
+    return [known.get(k) or told.get(str(k)) or f"place {k}" for k in range(federation.places)]
+
+
+def helpers(
+    info: Mapping[str, Any], names: Sequence[str], own: str
+) -> tuple[list[tuple[str, list[Row]]], list[tuple[str, list[float]]]]:
+    """The tables and numbers of a visit's info; a number for each place is about the silo there."""
+    tables: list[tuple[str, list[Row]]] = []
+    others: list[tuple[str, list[float]]] = []
+    for name, value in info.items():
+        values = [float(v) for v in (value if isinstance(value, list) else [value])]
+        words = quantity(name, len(values), len(names))
+        if words.kind == "matrix" and len(values) == len(names):
+            rows = [
+                {"silo": f"{peer} (this silo)" if peer == own else peer, "value": v}
+                for peer, v in zip(names, values, strict=True)
+                if v or not peer.startswith("place ")
+            ]
+            tables.append((words.title, sorted(rows, key=lambda row: -row["value"])))
+        else:
+            others.append((words.title, values))
+    return tables, others
+
+
+def _last_info(seen: Sequence[HistoryEntry]) -> Mapping[str, Any]:
+    return next((visit.info for visit in reversed(seen) if visit.info), {})
+
+
+def _alone(
+    folder: Path, one: SiloFile, federation: Federation, rounds: int, watch: Callable[[Config], Callback | None]
+) -> Row:
+    """What training alone reaches in as many rounds, computed once."""
+    key = f"{federation.agreement}-{federation.config().metric}-{rounds}"
+    path = folder / "state" / "node" / ALONE
+    with suppress(StorageError):  # it is computed again
+        known = recall(Alone, path)
+        if known and known.key == key:
+            return known.alone.model_dump()
+    lone = scenario(one, federation, Separate())
+    lone = replace(lone, config=lone.config.model_copy(update={"rounds": max(1, rounds)}))
+    result = simulate(lone, None, watch(lone.config))
+    last = result.curve("personal", "trained")[-1]
+    first = (each[0] for each in (last.samples, last.loss, last.accuracy, last.value))
+    alone = Judged(**dict(zip(Judged.model_fields, (last.round, *first), strict=True)))
+    with writing(path):
+        remember(path, Alone(key=key, alone=alone))
+    return alone.model_dump()
+
+
+def _said(read: Callable[[float], str], value: float | None) -> str:
+    return "not defined" if value is None else read(value)

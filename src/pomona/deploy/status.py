@@ -1,0 +1,135 @@
+"""How a server or a silo stands, from what lies in its folder: nothing is asked of anybody."""
+
+import shutil
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from pomona.core.errors import PomonaError
+from pomona.deploy.agreement import Federation
+from pomona.deploy.pki import certificates
+from pomona.deploy.processes import holder
+from pomona.deploy.server.member_registry import RegisteredMember, samples
+from pomona.deploy.server.registry_admin import entries
+from pomona.deploy.server.weights import counted, heavy
+from pomona.deploy.silo import history
+from pomona.deploy.silo.supervisor import STATE
+from pomona.deploy.status_files import LIVE, LiveStatus, NodeStatus, look
+from pomona.storage.status import read_status
+
+Row = dict[str, Any]
+WHOSE = {"certificate": ("the server's", certificates.RENEW), "authority": ("the authority's", certificates.LAST)}
+
+
+def server(folder: Path) -> Row:
+    """A server's standing: whether it runs, its round, its silos, its traffic.
+
+    Raises ConfigError or StorageError where the folder is no server's kit or cannot be read.
+    """
+    federation = Federation.read(folder / "federation.toml")
+    state = folder / "run"
+    said, live, held = read_status(state), look(LiveStatus, state / LIVE), holder(state)
+    members, share = entries(folder), federation.largest_share
+    weighs = counted(samples(members), share)
+    return {
+        "federation": federation.name,
+        "method": _method(federation),
+        "state": _spoken(said.state if said else None, bool(held)),
+        "pid": held.pid if held else None,
+        "since": held.since if held else None,
+        "round": said.round if said else 0,
+        "rounds": live.rounds or federation.run.get("rounds"),
+        "code": said.code if said else None,
+        "reason": said.reason if said else "",
+        "bytes_down": live.bytes_down,
+        "bytes_up": live.bytes_up,
+        "seconds": live.seconds,
+        **_certificate("certificate", None if federation.insecure else folder / "certs" / "server.crt"),
+        "silos": [
+            {
+                "silo": member.name,
+                "state": _state(member, live),
+                "samples": member.size,
+                "weight": weighs.get(member.name),
+                "joined": member.joined,
+                "left": member.left,
+                "why": live.why.get(member.name, ""),
+            }
+            for member in members
+        ],
+        "notes": [*heavy(samples(members), share), *_turned_away(members, live)],
+    }
+
+
+def _method(federation: Federation) -> str:
+    """The method's name, without what understands its settings."""
+    section = federation.run.get("method", "fedavg")
+    return str(section.get("name") if isinstance(section, dict) else section)
+
+
+def _state(member: RegisteredMember, live: LiveStatus) -> str:
+    if member.revoked:
+        return "revoked"
+    for state, names in (("rejected", live.rejected), ("present", live.present), ("absent", live.absent)):
+        if member.name in names:
+            return state
+    return "not seen yet"
+
+
+def _turned_away(members: Sequence[RegisteredMember], live: LiveStatus) -> list[str]:
+    """Nodes that no silo has signed for, and why they got no place."""
+    names = {member.name for member in members}
+    return [f"{node} was turned away: {why}" for node, why in live.why.items() if node not in names]
+
+
+def _spoken(state: str | None, held: bool) -> str:
+    """What a run is doing: one that was killed still says that it runs."""
+    if state == "running" and not held:
+        return "killed; `pomona server resume` goes on"
+    return state or ("starting" if held else "never started")
+
+
+def silo(folder: Path) -> Row:
+    """A silo's standing: its node, its last visit, its certificate, its disk."""
+    federation = Federation.read(folder / "federation.toml")
+    state = folder / "state"
+    held, news = holder(state), look(NodeStatus, state / "node" / STATE)
+    visits, torn = history.read(state)
+    gone = "killed" if news.state not in {None, "stopped"} else "stopped" if news.state else "never started"
+    stopped = not held
+    return {
+        "federation": federation.name,
+        "server": federation.server,
+        "state": gone if stopped else news.state or "starting",
+        "since": news.since,
+        "restarts": news.restarts,
+        "reason": news.reason,
+        "round": visits[-1].round if visits else None,
+        "rounds": federation.run.get("rounds"),
+        "last_visit": _when(state / history.FILE),
+        "torn_visits": torn,
+        "bytes_down": sum(v.bytes_down for v in visits),
+        "bytes_up": sum(v.bytes_up for v in visits),
+        **_certificate("authority", None if federation.insecure else folder / "certs" / "ca.crt"),
+        "free_gb": round(shutil.disk_usage(folder).free / 1e9, 1),
+    }
+
+
+def _certificate(name: str, path: Path | None) -> Row:
+    """The last day of a certificate, and what to say of it where that is near; None without one."""
+    try:
+        until = certificates.expires(path) if path else None
+    except PomonaError as fault:
+        return {name: None, "warning": str(fault)}
+    if until is None:
+        return {name: None, "warning": ""}
+    said, (whose, remedy) = certificates.warning(until), WHOSE[name]
+    return {name: f"{until:%Y-%m-%d}", "warning": f"{whose} certificate {said}; {remedy}" if said else ""}
+
+
+def _when(path: Path) -> str | None:
+    try:
+        return datetime.fromtimestamp(path.stat().st_mtime, UTC).isoformat(timespec="seconds")
+    except OSError:
+        return None

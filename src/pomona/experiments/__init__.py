@@ -1,0 +1,12 @@
+"""Benches: grids of scenarios, methods and seeds, each method tuned with the same budget, run anywhere, resumable.
+
+import pomona.experiments
+bench = pomona.experiments.run(Path("suites/digits.toml"), Path("bench/digits"))
+bench.rows[0]["accuracy_last_mean"]
+"""
+
+from pomona.experiments.results import Bench, load
+from pomona.experiments.runner import run
+from pomona.experiments.suite import Suite, read_suite
+
+__all__ = ["Bench", "Suite", "load", "read_suite", "run"]

@@ -1,0 +1,107 @@
+"""What a bench takes from a run: plain numbers per client, of every named model, in the rounds that count."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from pomona.metrics.metric import ACCURACY
+from pomona.metrics.summary import At, best_rounds, summarize
+from pomona.record.record import Evaluation, Result, average
+
+Figures = dict[str, Any]
+
+
+def figures(result: Result) -> Figures:
+    """The record of a finished run inside a bench; nothing in it depends on a clock.
+
+    ``models`` has for each named model ("personal, trained") its test values in the ``last`` round and in the round
+    of the best client mean on validation (``best_validation``, None without validation samples): the round, each
+    client's ``value`` of the run's ``metric``, accuracy, loss and samples (None for a client that was not evaluated),
+    and the values' summary over clients. ``validation`` is the headline model's score there: the metric, with its sign
+    turned where less is better; or the loss, turned likewise, where no validation samples define the metric.
+    ``curve`` holds the headline model's means over clients by round; ``test_accuracy_pooled`` is over samples.
+    """
+    headline, n = tuple(result.about["headline"]), len(result.about["clients"])
+    named = {(e.model, e.when) for e in result.evaluations} - {()}
+    order = sorted(named, key=lambda kind: (kind != headline, kind))
+    best = _best(result, *headline)
+    return {
+        "headline": ", ".join(headline),
+        "metric": result.metric.name,
+        "parameters": result.about["parameters"],
+        "clients": list(result.about["clients"]),
+        "data": result.about["data"]["fingerprint"],
+        "partition": result.about["partition_sha256"],
+        "rounds": len(result.rounds),
+        "bytes_down": sum(sum(r.bytes_down) for r in result.rounds),
+        "bytes_up": sum(sum(r.bytes_up) for r in result.rounds),
+        "validation": best._asdict() if best else None,
+        "models": {f"{m}, {w}": moments for m, w in order if (moments := _moments(result, m, w, n))},
+        "curve": _curve(result, *headline),
+        "unseen": result.summary["unseen"],
+        "privacy": result.summary.get("privacy"),
+        "versions": result.about["versions"],
+    }
+
+
+def seconds(result: Result) -> list[float]:
+    """Wall time from the first round's start to each round's end, training and evaluation, breaks not counted."""
+    total, passed = 0.0, []
+    for row in result.rounds:
+        total += row.seconds
+        passed.append(total)
+    return passed
+
+
+def _best(result: Result, model: str, when: str) -> At | None:
+    """The best client mean on validation and its round, of equally good rounds the first; more is better."""
+    n, curve, metric = len(result.about["clients"]), result.curve(model, when, "validation"), result.metric
+    values = [[v if v is None else metric.goodness(v) for v in _all(e, e.value, n)] for e in curve]
+    losses = [[v if v is None else -v for v in _all(e, e.loss, n)] for e in curve]
+    known = any(v is not None for row in values for v in row)
+    scores = values if known else losses
+    return best_rounds([e.round for e in curve], scores, [1] * n, scores).best_validation
+
+
+def _moments(result: Result, model: str, when: str, n: int) -> dict[str, Any] | None:
+    tests = {e.round: e for e in result.curve(model, when, "test")}
+    if not tests:
+        return None
+    best = _best(result, model, when)
+    return {
+        "last": _moment(tests[max(tests)], n),
+        "best_validation": _moment(tests[best.round], n) if best and best.round in tests else None,
+    }
+
+
+def _moment(evaluation: Evaluation, n: int) -> dict[str, Any]:
+    parts = {key: _all(evaluation, getattr(evaluation, key), n) for key in ("value", "accuracy", "loss")}
+    samples = [s or 0 for s in _all(evaluation, evaluation.samples, n)]
+    spread = summarize(parts["value"], samples, metric=evaluation.judged)
+    means = {"loss": average(evaluation.loss), "accuracy": evaluation.accuracy_mean}
+    return {"round": evaluation.round, **parts, "samples": samples, "summary": {**spread, **means}}
+
+
+def _curve(result: Result, model: str, when: str) -> dict[str, list[Any]]:
+    tests = result.curve(model, when, "test")
+    held_out = {e.round: e for e in result.curve(model, when, "validation")}
+    paired = [held_out.get(e.round) for e in tests]
+    return {
+        "round": [e.round for e in tests],
+        "test_value": [e.mean for e in tests],
+        "test_accuracy": [e.accuracy_mean for e in tests],
+        "test_accuracy_pooled": [_pooled(e) for e in tests],
+        "test_loss": [average(e.loss) for e in tests],
+        "validation_value": [e.mean if e else None for e in paired],
+        "validation_accuracy": [e.accuracy_mean if e else None for e in paired],
+    }
+
+
+def _pooled(evaluation: Evaluation) -> float | None:
+    """Accuracy over all samples, each counting once, whatever the metric."""
+    return replace(evaluation, value=evaluation.accuracy, metric=ACCURACY.name).pooled
+
+
+def _all(evaluation: Evaluation, values: Sequence[Any], n: int) -> list[Any]:
+    known = dict(zip(evaluation.clients, values, strict=True))
+    return [known.get(i) for i in range(n)]

@@ -1,0 +1,102 @@
+"""The cells of a bench: every run that can be asked for, its settings resolved and its folder known beforehand."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pomona.config import Config
+from pomona.core.errors import ConfigError
+from pomona.experiments.job import JobState
+from pomona.experiments.suite import FREE, Point, Size, Suite, flat
+from pomona.experiments.tuning import choose, points
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of a bench.
+
+    Attributes:
+        scenario, method: names in the suite.
+        point: the searched settings that it was made with; empty where nothing is searched.
+        seed: root of its random streams.
+        config: its settings.
+        folder: of its record, below the bench's.
+    """
+
+    scenario: str
+    method: str
+    point: Point = field(hash=False)
+    seed: int
+    config: Config = field(hash=False, repr=False)
+    folder: Path
+
+
+@dataclass(frozen=True)
+class Group:
+    """The cells of one method in one scenario.
+
+    Attributes:
+        trials: one cell a point, on the search seed; empty where there is nothing to choose.
+        finals: for each point the cells of all seeds, of which those of the chosen point are run. A trial and the
+            final cell of its point and seed are one and the same run.
+    """
+
+    scenario: str
+    method: str
+    points: tuple[Point, ...]
+    trials: tuple[Cell, ...]
+    finals: tuple[tuple[Cell, ...], ...]
+
+    def chosen(self, verdicts: Mapping[Path, JobState]) -> int | None:
+        """Number of the chosen point; None before all trials are settled, and where none yields a score."""
+        if not self.trials:
+            return 0
+        settled = [verdicts[cell.folder] for cell in self.trials]
+        return choose([v.score for v in settled]) if all(v.settled for v in settled) else None
+
+    def wanted(self, verdicts: Mapping[Path, JobState]) -> tuple[Cell, ...]:
+        """The cells that can be run now, whether or not they have been: the trials, then the chosen point's."""
+        chosen = self.chosen(verdicts)
+        return self.trials if chosen is None else (*self.trials, *self.finals[chosen])
+
+    def cells(self) -> tuple[Cell, ...]:
+        """Every cell that may be run."""
+        return (*self.trials, *(cell for row in self.finals for cell in row))
+
+
+def plan(suite: Suite, size: Size) -> tuple[Group, ...]:
+    """All groups of a suite, in the order of its file. Raises ConfigError for settings that cannot be run."""
+    groups = tuple(_group(suite, size, scenario, method) for scenario, method in suite.pairs(size))
+    if not groups:
+        raise ConfigError(f"{suite.title}: no method is left in any scenario at size {size}; look at methods = [...]")
+    return groups
+
+
+def _group(suite: Suite, size: Size, scenario: str, method: str) -> Group:
+    part = suite.sized(size)
+    assert part.seeds
+    assert part.points
+    tried = points(suite.space(size, method), part.points, suite.search_seed, method)
+
+    def cell(point: Point, seed: int) -> Cell:
+        config = suite.config(size, scenario, method, point, seed)
+        folder = Path("cells") / scenario / method / f"seed-{seed}-{digest(config)[:12]}"
+        return Cell(scenario, method, point, seed, config, folder)
+
+    trials = tuple(cell(point, suite.search_seed) for point in tried) if len(tried) > 1 else ()
+    for trial in trials:
+        if not trial.config.data.validation_share and trial.config.partition.name not in ("natural", "file"):
+            raise ConfigError(
+                f"scenario {scenario}, method {method}: data.validation_share = 0, but points are chosen by "
+                "validation; raise it, or set points = 1"
+            )
+    return Group(scenario, method, tried, trials, tuple(tuple(cell(p, s) for s in part.seeds) for p in tried))
+
+
+def digest(config: Config) -> str:
+    """SHA-256 in hex of the settings that are not the defaults: a key that is added later changes no old one's."""
+    own = {**flat(config.model_dump(mode="json", exclude_defaults=True)), "method.name": config.method.name}
+    own = {k: v for k, v in {**own, "partition.name": config.partition.name}.items() if k not in FREE}
+    return hashlib.sha256(json.dumps(own, sort_keys=True).encode()).hexdigest()

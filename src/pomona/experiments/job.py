@@ -1,0 +1,157 @@
+"""How a cell stands, as its folder tells: the one source that everything else of a bench is made from."""
+
+import json
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from pathlib import Path
+from shutil import rmtree
+from typing import Literal
+
+from pydantic import TypeAdapter, ValidationError
+
+from pomona.config import Config, resolve
+from pomona.core.bounds import parse, regular
+from pomona.core.errors import DataError, PomonaError, StorageError
+from pomona.core.toml import Tree
+from pomona.data import read
+from pomona.data.catalogue import CATALOGUE, locate, own_path
+from pomona.data.dataset import Dataset
+from pomona.data.settings import DataSettings
+from pomona.experiments.cell_metrics import Figures, figures, seconds
+from pomona.experiments.suite import FREE, flat
+from pomona.record.reading import load
+from pomona.scenario import Scenario
+from pomona.simulation import simulate
+from pomona.storage.atomic_io import publish
+from pomona.storage.committed_rounds import FOLDER
+from pomona.storage.status import exit_code, read_status
+
+FAILURE = "failure.json"
+State = Literal["waiting", "finished", "failed", "data missing"]
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a cell has no result, with the exit code that the run alone would have ended with.
+
+    ``passing``: it may mend itself, so it is not put on file and the cell is run again at the next start.
+    """
+
+    code: int
+    reason: str
+    passing: bool = False
+
+    @classmethod
+    def of(cls, fault: BaseException) -> "Failure":
+        """A fault as it is put on file: one line."""
+        text = str(fault) if isinstance(fault, PomonaError) else f"{type(fault).__name__}: {fault}"
+        return cls(exit_code(fault), " ".join(text.split()), isinstance(fault, StorageError))
+
+
+@dataclass(frozen=True)
+class JobState:
+    """How a cell stands; ``figures`` and ``seconds`` (after each round) once it is finished."""
+
+    state: State = "waiting"
+    failure: Failure | None = None
+    figures: Figures | None = None
+    seconds: tuple[float, ...] = ()
+
+    @property
+    def settled(self) -> bool:
+        """Whether there is nothing to wait for."""
+        return self.state != "waiting"
+
+    @property
+    def score(self) -> float | None:
+        """What a point is chosen by; None where there is nothing."""
+        best = self.figures["validation"] if self.figures else None
+        return best["value"] if best else None
+
+
+def work(tree: Tree, folder: str) -> Failure | None:
+    """Run a cell, or go on with it; the job that an executor is given.
+
+    Args:
+        tree: the resolved settings, plain values.
+        folder: absolute; on storage that the caller sees too.
+
+    Returns:
+        None once the folder holds a finished run, else what went wrong.
+    """
+    try:
+        simulate(Scenario.prepare(resolve(tree), _read), Path(folder), resume=True)
+    except Exception as fault:  # whatever a cell dies of, the others go on
+        return Failure.of(fault)
+    return None
+
+
+def _read(settings: DataSettings) -> Dataset:
+    """The data of a cell; a process whose next cell has the same data does not read them again."""
+    return _read_once(settings.model_dump_json())
+
+
+@lru_cache(maxsize=1)
+def _read_once(settings: str) -> Dataset:
+    return read(DataSettings.model_validate_json(settings))
+
+
+def look(folder: Path, config: Config) -> JobState:
+    """Read a cell's folder; "waiting" is one without a finished run and without a failure on file."""
+    if (folder / FAILURE).exists():
+        try:
+            text = regular(folder / FAILURE, StorageError).read_bytes()
+            return JobState("failed", TypeAdapter(Failure).validate_python(parse(text, StorageError)))
+        except (OSError, StorageError, ValidationError) as fault:
+            raise StorageError(f"{folder / FAILURE} cannot be read ({fault}); remove it, then start again") from None
+    status = read_status(folder)
+    if status and status.state == "finished":
+        result = load(folder)
+        _require_same(folder, result.config, config)
+        return JobState("finished", None, figures(result), tuple(seconds(result)))
+    missing = missing_data(config.data)
+    return JobState("data missing", Failure(DataError.code, missing, passing=True)) if missing else JobState()
+
+
+def _require_same(folder: Path, stored: Tree, config: Config) -> None:
+    """Refuse a finished run whose settings had other defaults when it was made."""
+    then, now = flat(stored), flat(config.tree())
+    if now["lr"] == "auto":  # the run has the number that was found
+        then["lr"] = "auto"
+    changed = [k for k in sorted(then.keys() & now.keys()) if then[k] != now[k] and k not in FREE]
+    if changed:
+        raise StorageError(
+            f"{folder} was made when {', '.join(changed)} had other defaults; remove it, or give another --out"
+        )
+
+
+def missing_data(settings: DataSettings) -> str:
+    """Where a data set that is not there is looked for and to be had; empty if it is there."""
+    entry = CATALOGUE.get(settings.name)
+    try:
+        if entry and entry.markers:
+            locate(settings)
+        elif settings.path is not None:
+            own_path(settings)
+    except DataError as fault:
+        return str(fault)
+    return ""
+
+
+def put_on_file(folder: Path, failure: Failure) -> None:
+    """Keep a failure across starts. Raises StorageError."""
+    try:
+        publish(folder, [json.dumps(asdict(failure), indent=2).encode() + b"\n"], lambda _: FAILURE)
+    except OSError as fault:
+        raise StorageError(f"cannot write {folder / FAILURE} ({fault.strerror}); make room, then start again") from None
+
+
+def forget(folder: Path) -> None:
+    """Take a failure off file, so that the cell is run again from its last committed round."""
+    (folder / FAILURE).unlink(missing_ok=True)
+
+
+def tidy(folder: Path, keep_models: bool) -> None:
+    """Remove what a finished cell needs no more: its checkpoints, and the models if they are not to be kept."""
+    for name in (FOLDER, *(() if keep_models else ("models", "private"))):
+        rmtree(folder / name, ignore_errors=True)

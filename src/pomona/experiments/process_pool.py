@@ -1,0 +1,146 @@
+"""The executor that a bench has by itself: worker processes, each with one job at a time and a life of its own.
+
+A ``ProcessPoolExecutor`` gives up all its jobs when one process dies. Here a death costs its own job only.
+"""
+
+import os
+import signal
+from collections.abc import Callable
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from contextlib import suppress
+from multiprocessing import get_context, parent_process, resource_tracker
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerProcess
+from multiprocessing.forkserver import ensure_running
+from queue import SimpleQueue
+from threading import Lock, Thread
+from typing import Any, ParamSpec, TypeVar
+
+from pomona.core.errors import WorkerError
+
+CONTEXT = get_context("forkserver")
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class WorkerProcess:
+    """One worker process; it is started by the first job, and again by the first job after its death."""
+
+    def __init__(self) -> None:
+        self._process: ForkServerProcess | None = None  # one that has been started
+        self._pipe: Connection[Any, Any] | None = None
+        self._closed = False
+        self._lock = Lock()  # of the process and of whether there may be another
+
+    def run(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Run one job. Raises what it raises, or WorkerError if the process dies of it or cannot be started."""
+        process, pipe = self._alive()
+        try:
+            pipe.send((function, args, kwargs))
+            answer, fault = pipe.recv()
+        except (EOFError, OSError):
+            process.join()
+            how = f"signal {-(process.exitcode or 0)}" if (process.exitcode or 0) < 0 else f"exit {process.exitcode}"
+            self._process = None
+            raise WorkerError(f"its process died ({how}); is there enough memory? try --jobs 1") from None
+        if fault is not None:
+            raise fault
+        return answer
+
+    def kill(self) -> None:
+        """End the process, whatever it does; there will be no other."""
+        with self._lock:
+            self._closed = True
+            if self._process:
+                self._process.kill()
+
+    def _alive(self) -> tuple[ForkServerProcess, "Connection[Any, Any]"]:
+        if not self._process or not self._pipe or not self._process.is_alive():
+            self._pipe, there = CONTEXT.Pipe()
+            process = CONTEXT.Process(target=_serve, args=(there,), daemon=True, name="pomona-bench")
+            try:
+                process.start()
+            except (EOFError, OSError) as fault:
+                raise WorkerError(f"its process cannot be started ({fault}); start again to go on") from None
+            finally:
+                there.close()
+            with self._lock:
+                self._process = process
+                if self._closed:  # while it was being started
+                    process.kill()
+        return self._process, self._pipe
+
+
+class ProcessPool(Executor):
+    """Worker processes behind the standard interface of executors.
+
+    Args:
+        count: how many; as many as this process may use cores if None.
+    """
+
+    def __init__(self, count: int | None = None) -> None:
+        count = count or len(os.sched_getaffinity(0))
+        _start_server()
+        self._lanes = [WorkerProcess() for _ in range(count)]
+        self._free: SimpleQueue[WorkerProcess] = SimpleQueue()
+        for lane in self._lanes:
+            self._free.put(lane)
+        self._threads = ThreadPoolExecutor(count, thread_name_prefix="pomona-lane")
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """Queue a job of plain values; its future raises WorkerError if its process dies."""
+        return self._threads.submit(self._run, fn, args, kwargs)
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """End the processes: after their jobs if ``wait``, else now."""
+        if not wait:
+            for lane in self._lanes:
+                lane.kill()
+        self._threads.shutdown(wait=True, cancel_futures=cancel_futures)
+        for lane in self._lanes:
+            lane.kill()
+
+    def _run(self, function: Callable[..., T], args: Any, kwargs: Any) -> T:
+        lane = self._free.get()
+        try:
+            answer: T = lane.run(function, args, kwargs)
+            return answer
+        finally:
+            self._free.put(lane)
+
+
+def _start_server() -> None:
+    """Start the process that workers are forked from; Ctrl-C reaches the whole group, but not it and its children.
+
+    It has imported PyTorch and done nothing else: a fork of it is quick and inherits no state. That import takes
+    seconds, in which a signal would end it and every start of a worker with it; a blocked signal stays blocked in all
+    that come from it.
+    """
+    CONTEXT.set_forkserver_preload(["pomona.experiments.job"])
+    resource_tracker.ensure_running()  # else the server's start starts it, and it unblocks the signal on its way
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _serve(pipe: "Connection[Any, Any]") -> None:
+    """A worker's life: jobs from the pipe, until it closes or the parent is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # for what a job starts; the parent ends us
+    Thread(target=_follow_parent, daemon=True).start()
+    with suppress(EOFError, OSError):
+        while True:
+            function, args, kwargs = pipe.recv()
+            try:
+                pipe.send((function(*args, **kwargs), None))
+            except Exception as fault:
+                pipe.send((None, fault))
+
+
+def _follow_parent() -> None:
+    """Die with the parent, so that nobody holds a cell that the next bench wants."""
+    parent = parent_process()
+    if parent:
+        parent.join()
+        os._exit(1)

@@ -1,0 +1,191 @@
+"""A bench's results as plain data: ``results.json``, made from the cells' folders alone, without clocks.
+
+results.json   what was searched, chosen and measured; the same bytes however often the bench was cut short
+table.md, .csv views of it                 timing.json    seconds, which are not the same twice
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import ValidationError
+
+from pomona.config import merge
+from pomona.core.bounds import first, parse, plain, regular
+from pomona.core.errors import StorageError
+from pomona.core.toml import Tree
+from pomona.experiments import table
+from pomona.experiments.grid import Cell, Group
+from pomona.experiments.job import JobState
+from pomona.experiments.results_schema import SavedResults, Timing
+from pomona.experiments.suite import FREE, Size, Suite, branch, flat
+from pomona.experiments.tuning import RULE
+from pomona.storage.atomic_io import publish
+
+SCHEMA = 1
+RESULTS, TIMING = "results.json", "timing.json"
+MOMENTS = ("best_validation", "last")
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A bench's results.
+
+    Attributes:
+        folder: where it lies.
+        results: ``results.json``.
+        timing: ``timing.json``: seconds passed after each round, by a cell's folder.
+    """
+
+    folder: Path
+    results: dict[str, Any]
+    timing: dict[str, list[float]]
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """One flat record a scenario and method, as in ``table.csv``."""
+        return table.rows(self.results)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many runs there are in each state, those of the search included."""
+        cells = {c["folder"]: c["state"] for r in self.results["results"] for c in (*r["search"], *r["cells"])}
+        return {state: list(cells.values()).count(state) for state in sorted(set(cells.values()))}
+
+    @property
+    def failures(self) -> dict[str, str]:
+        """Why cells have no result, by their folders."""
+        cells = [c for r in self.results["results"] for c in (*r["search"], *r["cells"])]
+        return {c["folder"]: c["reason"] for c in cells if c["state"] in ("failed", "data missing")}
+
+
+def collect(suite: Suite, size: Size, groups: Sequence[Group], verdicts: Mapping[Path, JobState], out: Path) -> Bench:
+    """The results of a bench, finished or not."""
+    part = suite.sized(size)
+    own = {v.folder: verdicts[v.folder] for g in groups for v in g.wanted(verdicts)}
+    made_with = {json.dumps(v.figures["versions"]) for v in own.values() if v.figures}
+    results = {
+        "schema": SCHEMA,
+        **{key: getattr(suite, key) for key in ("title", "paper", "table", "note")},
+        "size": size,
+        "seeds": list(part.seeds or ()),
+        "tuning": {"points": part.points, "seed": suite.search_seed, "rule": RULE},
+        "scenarios": {
+            name: {"table": c.table or suite.table, "setting": c.setting, "dataset": c.dataset}
+            for name, c in suite.scenario.items()
+            if name in {g.scenario for g in groups}
+        },
+        "methods": {
+            name: {"row": row.row, "space": {k: list(v) for k, v in suite.space(size, name).items()}}
+            for name, row in suite.method.items()
+            if name in {g.method for g in groups}
+        },
+        "versions": [json.loads(text) for text in sorted(made_with)],
+        "results": [_result(group, verdicts) for group in groups],
+    }
+    timing = {str(folder): list(v.seconds) for folder, v in sorted(own.items()) if v.seconds}
+    return Bench(out, json.loads(json.dumps(results, allow_nan=False)), timing)
+
+
+def _result(group: Group, verdicts: Mapping[Path, JobState]) -> dict[str, Any]:
+    chosen = group.chosen(verdicts)
+    finals = [_cell(c, verdicts[c.folder]) for c in group.finals[chosen]] if chosen is not None else []
+    trials = [_cell(c, verdicts[c.folder]) for c in group.trials]
+    states = [cell["state"] for cell in finals or trials]
+    return {
+        "scenario": group.scenario,
+        "method": group.method,
+        "state": next((s for s in ("waiting", "failed", "data missing") if s in states), "finished"),
+        "search": [_tried(trial, cell) for trial, cell in zip(trials, group.trials, strict=True)],
+        "chosen": dict(group.points[chosen]) if chosen is not None else None,
+        "settings": _settings(group.finals[chosen][0]) if chosen is not None else None,
+        "cells": finals,
+        "over_seeds": {moment: _over_seeds(finals, moment) for moment in MOMENTS},
+    }
+
+
+def _cell(cell: Cell, verdict: JobState) -> dict[str, Any]:
+    own = verdict.figures
+    return {
+        "seed": cell.seed,
+        "folder": str(cell.folder),
+        "state": verdict.state,
+        "reason": verdict.failure.reason if verdict.failure else "",
+        "figures": {k: v for k, v in own.items() if k != "versions"} if own else None,
+    }
+
+
+def _tried(trial: Mapping[str, Any], cell: Cell) -> dict[str, Any]:
+    """What a point of the search came to."""
+    own = trial["figures"]
+    record = {k: v for k, v in trial.items() if k != "figures"}
+    return {"point": dict(cell.point), **record, "validation": own["validation"] if own else None}
+
+
+def _settings(cell: Cell) -> Tree:
+    """What the cells of all seeds have in common, as it stands in a TOML file."""
+    tree: Tree = {}
+    for key, value in flat(cell.config.tree()).items():
+        if key not in (*FREE, "seed"):
+            merge(tree, branch(key, value))
+    return tree
+
+
+def _over_seeds(cells: Sequence[Mapping[str, Any]], moment: str) -> dict[str, Any]:
+    """Mean and standard deviation (ddof = 1) over the seeds that are finished, of figures of the headline model."""
+    own = [c["figures"] for c in cells if c["figures"]]
+    found = [f["models"].get(f["headline"], {}).get(moment) for f in own]
+    summaries = [m["summary"] for m in found if m]
+    return {
+        name: _spread([s[key] for s in summaries])
+        for name, key in (("value", "mean"), *((k, k) for k in ("accuracy", "std", "worst", "percentile_10", "loss")))
+    }
+
+
+def _spread(values: Sequence[float | None]) -> dict[str, Any]:
+    known = [v for v in values if v is not None]
+    return {
+        "n": len(known),
+        "mean": float(np.mean(known)) if known else None,
+        "std": float(np.std(known, ddof=1)) if len(known) > 1 else None,
+    }
+
+
+def save(bench: Bench) -> None:
+    """Write the four files; each is whole or the older one."""
+    texts = {
+        RESULTS: json.dumps(bench.results, indent=1, ensure_ascii=False) + "\n",
+        TIMING: json.dumps(bench.timing, indent=1) + "\n",
+        "table.md": table.markdown(bench.results),
+        "table.csv": table.csv(bench.results),
+    }
+    for name, text in texts.items():
+        publish(bench.folder, [text.encode()], _always(name))
+
+
+def _always(name: str) -> Callable[[str], str]:
+    return lambda _: name
+
+
+def load(folder: Path) -> Bench:
+    """Read a bench's results. Raises StorageError if the folder holds none that can be read."""
+
+    def unreadable(why: str) -> StorageError:
+        return StorageError(f"{folder} holds no readable bench ({why}); give a folder that `pomona bench` wrote")
+
+    try:
+        results, timing = (
+            parse(regular(folder / name, unreadable).read_bytes(), unreadable) for name in (RESULTS, TIMING)
+        )
+        schema = results.get("schema") if isinstance(results, dict) else None
+        if schema != SCHEMA:
+            raise unreadable(f"schema {plain(str(schema), 40)}, this version reads {SCHEMA}")
+        known, passed = SavedResults.model_validate(results), Timing.model_validate(timing)
+        return Bench(folder, known.model_dump(exclude_unset=True), passed.model_dump())
+    except OSError as fault:
+        raise unreadable(str(fault.strerror)) from None
+    except ValidationError as fault:
+        raise unreadable(first(fault)) from None

@@ -1,0 +1,138 @@
+"""A bench's results as they are read back: bounded types for what tables and pages are made of, whoever wrote it.
+
+Keys beside these are kept as they are; nothing counts with them. Results of earlier versions lack some figures.
+"""
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from pomona.core.bounds import Count, Line, Number, Seconds
+from pomona.record.events import MOST, Figures, Kind
+
+Value = Annotated[float, Field(ge=-1e100, le=1e100, allow_inf_nan=False)] | None  # sums over samples stay finite
+Values = Annotated[list[Value], Field(max_length=MOST)]
+State = Literal["waiting", "finished", "failed", "data missing"]
+Words = dict[Line, Line]
+Tree = dict[Line, Any]
+
+
+class _Spread(Kind):
+    n: Count
+    mean: Value
+    std: Value
+
+
+class _Moment(Kind):
+    round: Number
+    value: Values = Field(default=[])
+    accuracy: Values
+    loss: Values
+    samples: list[Count]
+    summary: dict[Line, Figures]
+
+    @model_validator(mode="after")
+    def _one_each(self) -> Self:
+        if len({len(v) for v in (self.value or self.accuracy, self.accuracy, self.loss, self.samples)}) > 1:
+            raise ValueError("there must be one value for each client")
+        return self
+
+
+class _Moments(Kind):
+    last: _Moment
+    best_validation: _Moment | None
+
+
+class _Curve(Kind):
+    round: list[Number]
+    test_accuracy: Values
+    test_value: Values = Field(default=[])
+    test_accuracy_pooled: Values = Field(default=[])
+
+    @model_validator(mode="after")
+    def _one_each(self) -> Self:
+        if len({len(v) for v in (self.round, self.test_accuracy, self.test_value or self.round)}) > 1:
+            raise ValueError("there must be one value for each round")
+        return self
+
+
+class _Spent(Kind):
+    epsilon: Value
+
+
+class _Figures(Kind):
+    headline: Line
+    metric: Line = ""
+    parameters: Count
+    clients: Annotated[list[Line], Field(max_length=MOST)]
+    rounds: Number
+    bytes_down: Count
+    bytes_up: Count
+    models: dict[Line, _Moments]
+    curve: _Curve
+    privacy: _Spent | None = None
+
+
+class _Run(Kind):
+    folder: Line
+    state: State
+    reason: Line = ""
+
+
+class _Cell(_Run):
+    seed: Count
+    figures: _Figures | None
+
+
+class _Trial(_Run):
+    point: Tree
+
+
+class _Result(Kind):
+    scenario: Line
+    method: Line
+    state: State
+    search: list[_Trial]
+    chosen: Tree | None
+    settings: Tree | None
+    cells: list[_Cell]
+    over_seeds: dict[Literal["best_validation", "last"], dict[Line, _Spread]]
+
+
+class _Tuning(Kind):
+    points: Count
+    seed: Count
+    rule: Line
+
+
+class _Row(Kind):
+    row: Line
+
+
+class SavedResults(Kind):
+    """``results.json``."""
+
+    title: Line
+    paper: Line
+    table: Line
+    note: Line
+    size: Line
+    seeds: list[Count]
+    tuning: _Tuning
+    scenarios: dict[Line, Words]
+    methods: dict[Line, _Row]
+    versions: list[Words]
+    results: list[_Result]
+
+    @model_validator(mode="after")
+    def _known(self) -> Self:
+        for one in self.results:
+            if one.scenario not in self.scenarios or one.method not in self.methods:
+                raise ValueError(f"a result of {one.method} in {one.scenario}, which the bench does not have")
+        return self
+
+
+class Timing(Kind):
+    """``timing.json``: seconds passed after each round, by a cell's folder."""
+
+    __pydantic_extra__: dict[str, list[Seconds]]

@@ -1,0 +1,182 @@
+"""Run a bench: ask an executor for every cell that has no result, search first, and write the table."""
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Executor, Future, wait
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from pomona.core.errors import ConfigError, LockedError, WorkerError
+from pomona.experiments.grid import Cell, Group, plan
+from pomona.experiments.index import Index
+from pomona.experiments.job import Failure, JobState, forget, look, put_on_file, tidy, work
+from pomona.experiments.process_pool import ProcessPool
+from pomona.experiments.results import Bench, collect, save
+from pomona.experiments.signals import postponed
+from pomona.experiments.suite import Size, Suite, read_suite
+from pomona.record.record import writing
+from pomona.storage.atomic_io import probe
+from pomona.storage.lock import locked
+
+Verdicts = Mapping[Path, JobState]
+Watch = Callable[[Sequence[Group], Verdicts], None]
+LOOK = 0.5  # seconds between looks at what people see, and at whether they want an end
+LIVES = 2  # how often a cell may lose its process before it counts as failed
+
+
+def run(
+    suite: Path | Mapping[str, Any] | Suite,
+    out: Path,
+    executor: Executor | None = None,
+    *,
+    size: Size = "cpu",
+    jobs: int | None = None,
+    retry: bool = False,
+    watch: Watch | None = None,
+) -> Bench:
+    """Run a suite, or go on with it, and tabulate it.
+
+    Every cell is a run folder of its own: finished ones are kept, one that was cut short goes on from its last
+    committed round, one that failed is put on file with its reason while the others go on.
+
+    Args:
+        suite: the file, its tree, or the suite itself.
+        out: folder of the bench; made if absent.
+        executor: where cells run, one job each; processes of this machine if None, which import the caller's main
+            module: guard it by ``if __name__ == "__main__"``. Jobs must see ``out`` and the data at the same paths.
+        size: which of the suite's sizes.
+        jobs: how many processes of this machine; one a core if None. Unused with an executor.
+        retry: run cells again that have failed before.
+        watch: called at the start, about twice a second and after each cell, with all groups and verdicts.
+
+    Returns:
+        The results, as ``pomona.experiments.load(out)`` would read them again.
+
+    Raises:
+        ConfigError: a key or a value of the suite, or ``jobs``; nothing is run then.
+        LockedError: another bench is at work in ``out``.
+        StorageError: ``out`` cannot be written.
+        WorkerError: the executor is gone. Start again to go on.
+    """
+    if jobs is not None and jobs < 1:
+        raise ConfigError(f"jobs = {jobs}: give 1 or more")
+    suite = read_suite(suite)
+    groups, out = plan(suite, size), out.absolute()
+    with locked(out), writing(out), Index(out) as index:
+        probe(out)
+        course = _Course(groups, out, index, suite.keep_models, watch)
+        course.read(retry)
+        try:
+            if any(course.todo(group) for group in groups):
+                _drive(course, executor, jobs)
+        finally:
+            bench = collect(suite, size, groups, course.verdicts, out)
+            save(bench)
+    return bench
+
+
+def _drive(course: "_Course", executor: Executor | None, jobs: int | None) -> None:
+    with postponed() as heed:
+        if executor is not None:
+            course.run(executor, heed)
+            return
+        lanes = ProcessPool(jobs)
+        try:
+            course.run(lanes, heed)
+        except BaseException:
+            lanes.shutdown(wait=False, cancel_futures=True)
+            raise
+        lanes.shutdown()
+
+
+@dataclass
+class _Course:
+    """Where a bench stands."""
+
+    groups: Sequence[Group]
+    out: Path
+    index: Index
+    keep_models: bool
+    watch: Watch | None
+    verdicts: dict[Path, JobState] = field(default_factory=dict)
+    _jobs: dict[Future[Failure | None], Cell] = field(default_factory=dict)
+    _lost: dict[Path, int] = field(default_factory=dict)
+
+    def read(self, retry: bool) -> None:
+        """Read all folders, and make the index from them."""
+        cells = {cell.folder: cell for group in self.groups for cell in group.cells()}
+        for cell in cells.values():
+            if retry:
+                forget(self.out / cell.folder)
+            self._look(cell)
+        self.index.put((cell, self.verdicts[cell.folder]) for cell in cells.values())
+
+    def todo(self, group: Group) -> list[Cell]:
+        """The cells of a group that can be asked for now and have not been."""
+        asked = {cell.folder for cell in self._jobs.values()}
+        wanted = {c.folder: c for c in group.wanted(self.verdicts) if not self.verdicts[c.folder].settled}
+        return [cell for folder, cell in wanted.items() if folder not in asked]
+
+    def run(self, executor: Executor, heed: Callable[[], None]) -> None:
+        """Keep the executor busy until every cell is settled; ``heed`` raises if somebody wants an end before."""
+        try:
+            for group in self.groups:
+                self._ask(executor, group)
+            self._show()
+            while self._jobs:
+                done, _ = wait(self._jobs, timeout=LOOK, return_when=FIRST_COMPLETED)
+                heed()
+                for job in done:
+                    cell = self._jobs.pop(job)
+                    self._settle(cell, job)
+                    self._ask(executor, self._group(cell))
+                self._show()
+        finally:
+            for job in list(self._jobs):
+                job.cancel()
+
+    def _ask(self, executor: Executor, group: Group) -> None:
+        for cell in self.todo(group):
+            job = executor.submit(work, cell.config.tree(), str(self.out / cell.folder))
+            self._jobs[job] = cell
+
+    def _settle(self, cell: Cell, job: Future[Failure | None]) -> None:
+        """Find out what became of a cell; a lost process is made up for once."""
+        try:
+            failure = job.result()
+        except (BrokenExecutor, CancelledError) as fault:
+            raise WorkerError(f"the executor is gone ({type(fault).__name__}); start again to go on") from fault
+        except Exception as fault:
+            self._lost[cell.folder] = self._lost.get(cell.folder, 0) + 1
+            if self._lost[cell.folder] < LIVES:
+                return
+            failure = Failure.of(fault)
+        if failure and failure.code == LockedError.code:
+            return  # a job of a bench that was cut short still works at it: ask again until it is through
+        if failure:
+            self._fail(cell, failure)
+        else:
+            self._look(cell)
+            if not self.verdicts[cell.folder].settled:
+                reason = "its worker says it is finished, but nothing is here; give an --out on storage that all share"
+                self._fail(cell, Failure(1, reason, passing=True))
+        self.index.put([(cell, self.verdicts[cell.folder])])
+
+    def _fail(self, cell: Cell, failure: Failure) -> None:
+        failure = replace(failure, reason=failure.reason.replace(f"{self.out}/", ""))
+        if not failure.passing:
+            put_on_file(self.out / cell.folder, failure)
+        self.verdicts[cell.folder] = JobState("failed", failure)
+
+    def _look(self, cell: Cell) -> None:
+        verdict = look(self.out / cell.folder, cell.config)
+        if verdict.state == "finished":
+            tidy(self.out / cell.folder, self.keep_models)
+        self.verdicts[cell.folder] = verdict
+
+    def _group(self, cell: Cell) -> Group:
+        return next(g for g in self.groups if (g.scenario, g.method) == (cell.scenario, cell.method))
+
+    def _show(self) -> None:
+        if self.watch:
+            self.watch(self.groups, self.verdicts)

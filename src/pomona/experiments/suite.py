@@ -1,0 +1,224 @@
+"""What a bench is: a TOML file of scenarios, methods, seeds and sizes, checked whole before anything runs.
+
+    title = "Digits"
+    seeds = [0, 1, 2]
+    points = 3                        # settings tried for each method, at most; the same for all
+    search.lr = [0.03, 0.1, 0.3]      # a grid that every method is tuned over
+
+    [base]                            # settings of every run, as in a run's own TOML file
+    rounds = 40
+
+    [size.smoke]                      # what `--size smoke` lays over them
+    rounds = 2
+    search.lr = [0.1, 0.3]            # its grid in place of the suite's, as it may have seeds and points
+    search_of.apple."method.mu" = [1] # and in place of a method's own
+
+    [scenario.dirichlet]              # a column: data and partition
+    data = "digits"
+    partition = { name = "dirichlet", beta = 1.0 }
+
+    [method.apple]                    # a row: the method is named by the key, or by `method`
+    search."method.mu" = [0.01, 0.1]  # its own grid, beside the common one
+    at.dirichlet.lr = 0.1             # what holds in one scenario alone
+
+Later layers win: base, scenario, method, method in the scenario, size, size in the scenario, the point searched.
+"""
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self, get_args
+
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
+
+from pomona.config import Config, resolve
+from pomona.core.errors import ConfigError, near
+from pomona.core.settings import Settings
+from pomona.core.toml import Tree
+from pomona.data.catalogue import data_dir
+from pomona.methods import METHODS
+
+Size = Literal["smoke", "cpu", "full"]
+SIZES: tuple[Size, ...] = get_args(Size)
+FREE = ("workers", "checkpoint_every", "state_memory", "data.dir")
+"""Settings that no result depends on."""
+Point = Mapping[str, Any]  # dotted key of a run -> value
+
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.,=+-]*$", max_length=80)]  # it becomes a folder
+Seeds = Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1)]
+
+
+def flat(tree: Mapping[str, Any], prefix: str = "") -> Tree:
+    """The leaves of a tree by dotted key."""
+    leaves: Tree = {}
+    for key, value in tree.items():
+        leaves |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+    return leaves
+
+
+def _flat(value: object) -> object:
+    return flat(value) if isinstance(value, dict) else value
+
+
+Space = Annotated[dict[str, Annotated[tuple[Any, ...], Field(min_length=1)]], BeforeValidator(_flat)]
+
+
+class Part(Settings):
+    """Settings of runs, and beside them whatever keys a part of a suite has for itself."""
+
+    run: Tree = Field(default={}, description="Settings of runs, as written.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _apart(cls, given: Any) -> Any:
+        if not isinstance(given, dict):
+            return given
+        own = cls.model_fields.keys() - {"run"}
+        unknown = [key for key in given if key not in own and key not in Config.model_fields]
+        if unknown:
+            raise ValueError(f"unknown key {unknown[0]!r}; {near(unknown[0], [*own, *Config.model_fields])}")
+        run = {k: v for k, v in given.items() if k not in own}
+        return {**{k: given[k] for k in own & given.keys()}, "run": run}
+
+
+class ScenarioPart(Part):
+    """A column of the table."""
+
+    methods: tuple[str, ...] = Field(default=(), description="Rows it has; all if empty.")
+    table: str | None = Field(default=None, description="Table of the paper, where not the suite's.")
+    setting: str = Field(default="", description="The paper's name for the setting.")
+    dataset: str = Field(default="", description="The paper's name for the data set.")
+
+
+class MethodPart(Part):
+    """A row of the table."""
+
+    row: str = Field(default="", description="The paper's name for the row.")
+    search: Space = Field(default={}, description="Dotted keys and the values to try, beside the suite's own.")
+    at: dict[str, Tree] = Field(default={}, description="Settings in one scenario.")
+
+
+class SizePart(Part):
+    """What a size changes."""
+
+    seeds: Seeds | None = Field(default=None, description="Seeds, where not the suite's.")
+    points: int | None = Field(default=None, ge=1, description="Points, where not the suite's.")
+    search: Space | None = Field(default=None, description="Keys and values to try, where not the suite's.")
+    search_of: dict[str, Space] = Field(default={}, description="A method's own keys and values, where not its row's.")
+    scenarios: tuple[str, ...] = Field(default=(), description="Columns it has; all if empty.")
+    methods: tuple[str, ...] = Field(default=(), description="Rows it has; all if empty.")
+    at: dict[str, Tree] = Field(default={}, description="Settings in one scenario.")
+
+
+class Suite(Settings):
+    """A grid of scenarios, methods and seeds."""
+
+    title: str = Field(min_length=1, description="What the table shows, in one line.")
+    paper: str = Field(default="", description="The paper whose table it is.")
+    table: str = Field(default="", description="The table's number in the paper.")
+    note: str = Field(default="", description="What differs from the paper, for people.")
+    seeds: Seeds = Field(default=(0,), description="Seeds of the cells.")
+    points: int = Field(default=1, ge=1, description="Settings tried for a method, at most; 1: none is searched.")
+    search_seed: int = Field(default=0, ge=0, description="Seed of the draw of points, and of the runs that try them.")
+    search: Space = Field(default={}, description="Dotted keys and the values to try with every method.")
+    keep_models: bool = Field(default=False, description="Keep the models of finished cells.")
+    base: Part = Field(default=Part(), description="Settings of every run.")
+    size: dict[Size, SizePart] = Field(default={}, description="What each size changes.")
+    scenario: dict[Name, ScenarioPart] = Field(min_length=1, description="Columns.")
+    method: dict[Name, MethodPart] = Field(min_length=1, description="Rows.")
+
+    @model_validator(mode="after")
+    def _names(self) -> Self:
+        """Names that other parts speak of must be there."""
+        sizes, columns, rows = self.size.values(), self.scenario.values(), self.method.values()
+        scenarios = [n for size in sizes for n in (*size.at, *size.scenarios)] + [n for row in rows for n in row.at]
+        methods = [n for size in sizes for n in (*size.methods, *size.search_of)]
+        methods += [n for column in columns for n in column.methods]
+        said = [("scenario", n, list(self.scenario)) for n in scenarios]
+        said += [("method", n, list(self.method)) for n in methods]
+        for kind, name, known in said:
+            if name not in known:
+                raise ValueError(f"no {kind} {name!r} in this suite; {near(name, known)}")
+        return self
+
+    def sized(self, size: Size) -> SizePart:
+        """What a size changes, with the suite's seeds and points where it does not say."""
+        part = self.size.get(size, SizePart())
+        return part.model_copy(update={"seeds": part.seeds or self.seeds, "points": part.points or self.points})
+
+    def pairs(self, size: Size) -> list[tuple[str, str]]:
+        """The (scenario, method) pairs of a size, in the order of the file."""
+        part = self.sized(size)
+        return [
+            (s, m)
+            for s, column in self.scenario.items()
+            for m in self.method
+            if s in (part.scenarios or self.scenario)
+            and m in (part.methods or self.method)
+            and m in (column.methods or self.method)
+        ]
+
+    def space(self, size: Size, method: str) -> dict[str, tuple[Any, ...]]:
+        """The grid that a method is tuned over: the common one, and its own over that; a size's in place of either.
+
+        Empty where a size tries one point only: nothing is searched then.
+        """
+        part = self.sized(size)
+        if part.points == 1:
+            return {}
+        common = self.search if part.search is None else part.search
+        return {**common, **part.search_of.get(method, self.method[method].search)}
+
+    def config(self, size: Size, scenario: str, method: str, point: Point, seed: int) -> Config:
+        """The settings of one run. Raises ConfigError naming the cell and every bad key or value."""
+        row, column, over = self.method[method], self.scenario[scenario], self.size.get(size, SizePart())
+        named: Tree = {"method": {"name": method}} if method in METHODS else {}
+        layers: list[Mapping[str, Any]] = [self.base.run, column.run, named, row.run, row.at.get(scenario, {})]
+        layers += [over.run, over.at.get(scenario, {}), *(branch(k, v) for k, v in point.items())]
+        try:
+            if not named and "method" not in row.run:
+                raise ConfigError(f"unknown method {method!r}; {near(method, METHODS)}, or name it: method = ...")
+            config = resolve(*layers, {"seed": seed, "workers": 1})
+            # A worker elsewhere has an environment of its own.
+            folder = data_dir(config.data)
+            data = config.data.model_copy(update={"dir": folder.absolute() if folder else None})
+            return config.model_copy(update={"data": data})
+        except ConfigError as fault:
+            raise ConfigError(f"scenario {scenario}, method {method}: {fault}") from None
+
+
+def branch(key: str, value: Any) -> Tree:
+    """The tree of one dotted key."""
+    for part in reversed(key.split(".")):
+        value = {part: value}
+    return dict(value)
+
+
+def read_suite(source: Path | Mapping[str, Any] | Suite) -> Suite:
+    """A suite from its file or its tree. Raises ConfigError naming the file and every bad key or value."""
+    if isinstance(source, Suite):
+        return source
+    where = f"{source}: " if isinstance(source, Path) else ""
+    try:
+        tree = tomllib.loads(source.read_text(encoding="utf-8")) if isinstance(source, Path) else dict(source)
+    except FileNotFoundError:
+        raise ConfigError(f"no file {source}; give a suite's TOML file") from None
+    except (OSError, ValueError) as fault:
+        raise ConfigError(f"{where}{fault}") from None
+    try:
+        return Suite.model_validate(tree)
+    except ValidationError as fault:
+        raise ConfigError(where + "; ".join(_explain(dict(e)) for e in fault.errors())) from None
+
+
+def _explain(error: Tree) -> str:
+    key = ".".join(str(p) for p in error["loc"] if p != "[key]")
+    match error["type"]:
+        case "extra_forbidden":
+            return f"unknown key {key!r}; {near(key, Suite.model_fields)}"
+        case "missing":
+            return f"{key} must be set"
+        case "value_error":
+            return f"{key}: {error['ctx']['error']}" if key else str(error["ctx"]["error"])
+        case _:
+            return f"{key} = {error['input']!r}: {error['msg'][0].lower()}{error['msg'][1:]}"

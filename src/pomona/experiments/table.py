@@ -1,0 +1,159 @@
+"""The table of a bench, for people (Markdown) and for programs (CSV). Pure functions of ``results.json``."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from pomona.core.csv_text import csv_text
+from pomona.metrics.metric import ACCURACY, METRICS, Metric
+
+Results = Mapping[str, Any]
+
+
+def rows(results: Results) -> list[dict[str, Any]]:
+    """One flat record a scenario and method: test figures of the headline model, over clients, then over seeds."""
+    return [_row(r) for r in results["results"]]
+
+
+def _row(result: Mapping[str, Any]) -> dict[str, Any]:
+    best, last = result["over_seeds"]["best_validation"], result["over_seeds"]["last"]
+    done = [c["figures"] for c in result["cells"] if c["figures"]]
+    return {
+        "scenario": result["scenario"],
+        "method": result["method"],
+        "state": result["state"],
+        "model": done[0]["headline"] if done else None,
+        "metric": metric(result).name if done else None,
+        "seeds": last["loss"]["n"],
+        "value_best_validation_mean": _value(best)["mean"],
+        "value_best_validation_std": _value(best)["std"],
+        "value_last_mean": _value(last)["mean"],
+        "value_last_std": _value(last)["std"],
+        "accuracy_best_validation_mean": best["accuracy"]["mean"],
+        "accuracy_best_validation_std": best["accuracy"]["std"],
+        "accuracy_last_mean": last["accuracy"]["mean"],
+        "accuracy_last_std": last["accuracy"]["std"],
+        "std_over_clients_last_mean": last["std"]["mean"],
+        "worst_client_last_mean": last["worst"]["mean"],
+        "percentile_10_last_mean": last["percentile_10"]["mean"],
+        "loss_last_mean": last["loss"]["mean"],
+        "rounds": done[0]["rounds"] if done else None,
+        "bytes_down": done[0]["bytes_down"] if done else None,
+        "bytes_up": done[0]["bytes_up"] if done else None,
+        "points_tried": len(result["search"]),
+        "chosen": point(result["chosen"] or {}),
+    }
+
+
+def csv(results: Results) -> str:
+    """``table.csv``: ``rows`` with a header; an empty field is unknown."""
+    return csv_text(rows(results))
+
+
+def markdown(results: Results) -> str:
+    """``table.md``: the metric of each run, what was chosen, what has no result and why, what it was made with."""
+    parts = [f"# {results['title']}", _about(results)]
+    for moment, words in (("best_validation", "the round best on validation"), ("last", "the last round")):
+        parts += [f"{heading(results)}, in {words}:", _grid(results, values(results, moment))]
+    if any(r["search"] for r in results["results"]):
+        parts += [
+            "Settings chosen, of so many tried:",
+            _grid(results, {(r["method"], r["scenario"]): _choice(r) for r in results["results"]}),
+        ]
+    unfinished = [
+        f"- {reason} ({len(folders)}: {', '.join(f'`{f}`' for f in folders)})"
+        for reason, folders in reasons(results).items()
+    ]
+    parts += ["Without a result:", "\n".join(unfinished)] if unfinished else []
+    parts += [f"Made with {', '.join(f'{k} {v}' for k, v in made.items())}." for made in results["versions"]]
+    return "\n\n".join(parts) + "\n"
+
+
+def reasons(results: Results) -> dict[str, list[str]]:
+    """Why cells have no result, each reason with the folders of all cells that it holds for."""
+    cells = {c["folder"]: c for r in results["results"] for c in (*r["search"], *r["cells"]) if c["reason"]}
+    found: dict[str, list[str]] = {}
+    for folder, cell in cells.items():
+        found.setdefault(f"{cell['state']}: {cell['reason']}", []).append(folder)
+    return found
+
+
+def _about(results: Results) -> str:
+    paper = f"Table {results['table']} of {results['paper']}. " if results["paper"] else ""
+    tuning = results["tuning"]
+    searched = any(r["search"] for r in results["results"])
+    tuned = (
+        f"Each method was tuned over at most {tuning['points']} points of its grid, on seed {tuning['seed']}: chosen "
+        f"was {tuning['rule']}."
+        if searched
+        else "No settings were searched."
+    )
+    seeds = ", ".join(map(str, results["seeds"]))
+    return (
+        f"{paper}Size {results['size']}, seeds {seeds}. {tuned} A value is the mean over clients of the model that "
+        "the method is judged by, each client counting once; then mean ± standard deviation over seeds (how many of "
+        f"them).{' ' + results['note'] if results['note'] else ''}"
+    )
+
+
+def metric(result: Mapping[str, Any]) -> Metric:
+    """What the runs of a result are judged by."""
+    own = (c["figures"].get("metric", ACCURACY.name) for c in result["cells"] if c["figures"])
+    return METRICS[next(own, ACCURACY.name)]
+
+
+def heading(results: Results) -> str:
+    """What the values in a grid are; each says it itself where they are not all of one metric."""
+    known = list(dict.fromkeys(metric(r) for r in _done(results)))
+    return f"Test {known[0].heading}" if len(known) == 1 else "On test data, each scenario in its own metric"
+
+
+def value(result: Mapping[str, Any], moment: str, named: bool = False) -> str:
+    """A result's metric, mean ± standard deviation over seeds (how many), or why there is none.
+
+    ``named``: with the metric's name.
+    """
+    own, judged = _value(result["over_seeds"][moment]), metric(result)
+    if not own["n"]:
+        return "-" if result["state"] == "finished" else str(result["state"])
+    std = "" if own["std"] is None else f" ± {judged.number(own['std'])}"
+    others = "" if result["state"] == "finished" else f", others {result['state']}"
+    return f"{f'{judged.heading} ' if named else ''}{judged.number(own['mean'])}{std} ({own['n']}{others})"
+
+
+def values(results: Results, moment: str) -> dict[tuple[str, str], str]:
+    """(method, scenario) -> the text of ``value``, named where not all are of one metric."""
+    named = len({metric(r) for r in _done(results)}) > 1
+    return {(r["method"], r["scenario"]): value(r, moment, named) for r in results["results"]}
+
+
+def _value(spread: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The metric over seeds; in results of before, accuracy was the only one."""
+    own: Mapping[str, Any] = spread.get("value") or spread["accuracy"]
+    return own
+
+
+def _done(results: Results) -> list[Mapping[str, Any]]:
+    return [r for r in results["results"] if any(c["figures"] for c in r["cells"])]
+
+
+def point(chosen: Mapping[str, Any]) -> str:
+    """Searched settings in one line."""
+    return " ".join(f"{key}={setting}" for key, setting in chosen.items())
+
+
+def _choice(result: Mapping[str, Any]) -> str:
+    if not result["search"]:
+        return "none searched"
+    tried = f"{len(result['search'])} tried"
+    return f"{point(result['chosen'])} ({tried})" if result["chosen"] is not None else f"{tried}, none chosen"
+
+
+def _grid(results: Results, cells: Mapping[tuple[str, str], str]) -> str:
+    """A Markdown table of (method, scenario) -> text, methods down and scenarios across."""
+    lines = [["method", *results["scenarios"]], ["---"] * (1 + len(results["scenarios"]))]
+    lines += [[m, *(cells.get((m, s), "") for s in results["scenarios"])] for m in results["methods"]]
+    return "\n".join(_line(line) for line in lines)
+
+
+def _line(cells: Sequence[str] | Iterable[str]) -> str:
+    return "| " + " | ".join(c.replace("|", "\\|") for c in cells) + " |"

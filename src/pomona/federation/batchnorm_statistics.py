@@ -1,0 +1,58 @@
+"""BatchNorm statistics beside the models: no row that a method handles contains any.
+
+Statistics influence no training step, only evaluation. With ``buffers = "average"`` those of a global model travel
+beside it: each client measures them anew while it trains, from the received ones on, and the server takes the mean of
+what the cohort measured, weighted by samples. They are never decayed, pulled, compared or extrapolated, whatever a
+method does with its rows. All other models are evaluated with statistics estimated on the client's own training data.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torch import Tensor
+
+from pomona.core.round import Roster, Round
+from pomona.methods.base import Downlink, Initial, Rows, Server, Uplink, weighted_mean
+from pomona.objective.local_training import STATISTICS
+
+
+@dataclass(frozen=True)
+class WithStatistics:
+    """A server's state, and the statistics (b,) of its global model."""
+
+    method: Any
+    statistics: Tensor
+
+
+def accompanied(server: Server, initial: Initial) -> Server:
+    """A server that also averages statistics; the server itself where there are none, or no global model."""
+    if not server.global_model or not initial.statistics.numel():
+        return server
+
+    def start(initial: Initial, roster: Roster, seed: int) -> WithStatistics:
+        return WithStatistics(server.start(initial, roster, seed), initial.statistics)
+
+    def down(state: WithStatistics, ids: tuple[int, ...], roster: Roster, round_: Round) -> Downlink:
+        own = server.down(state.method, ids, roster, round_)
+        return {**own, STATISTICS: Rows.same(state.statistics, len(ids))}
+
+    def aggregate(
+        state: WithStatistics, uplink: Uplink, ids: tuple[int, ...], roster: Roster, round_: Round
+    ) -> WithStatistics:
+        own = {name: rows for name, rows in uplink.items() if name != STATISTICS}
+        mean = weighted_mean(uplink[STATISTICS], roster.weights(ids))
+        return WithStatistics(server.aggregate(state.method, own, ids, roster, round_), mean)
+
+    def welcome(state: WithStatistics, ids: tuple[int, ...], roster: Roster) -> tuple[WithStatistics, Tensor | None]:
+        inner, row = server.welcome(state.method, ids, roster)
+        return replace(state, method=inner), row
+
+    def expects(state: WithStatistics) -> Uplink:
+        return {**server.expects(state.method), STATISTICS: state.statistics}
+
+    def closing(state: WithStatistics) -> str | None:
+        return server.closing(state.method)
+
+    return replace(
+        server, start=start, down=down, aggregate=aggregate, welcome=welcome, expects=expects, closing=closing
+    )

@@ -1,0 +1,111 @@
+"""What a committed round is: everything that the rounds after it need, durable in the run's folder.
+
+A round counts when its checkpoint is on disk; whatever happens then, a run goes on after it. The record's events up to
+that moment are part of it: what was appended later is cut off when the run goes on.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pomona.config import Config
+from pomona.core.errors import CheckpointError
+from pomona.core.lazy_tensors import Named
+from pomona.core.toml import Tree
+from pomona.storage import checkpoint
+from pomona.storage.checkpoint import Checkpoint
+from pomona.storage.committed_rounds import FOLDER
+from pomona.storage.status import Status, write_status
+
+INERT = ("workers", "state_memory", "checkpoint_every", "data.dir", "privacy.epsilon_budget")
+"""Settings that no number of a run depends on."""
+FREE = (*INERT, "membership.adapt_rounds")
+"""Settings that may change between the parts of a run: no committed number depends on them."""
+
+
+def identity(config: Config, fingerprint: str, partition: str) -> dict[str, Any]:
+    """What must be the same for a run to go on: its settings, its data, who holds which rows, the form of its files.
+
+    ``rounds`` stands apart: there may be more of them, where ``extends`` says that a round does not know the total.
+    """
+    tree = without(config.tree(), FREE)
+    rounds, extends = tree.pop("rounds"), not config.method.method().card.needs_total
+    same = {"schema": checkpoint.SCHEMA, "config": tree, "data": fingerprint, "partition": partition}
+    return {**same, "rounds": rounds, "extends": extends}
+
+
+def without(tree: Tree, names: Iterable[str]) -> Tree:
+    """A run's settings but for those with these dotted keys."""
+    kept = {k: dict(v) if isinstance(v, dict) else v for k, v in tree.items()}
+    for name in names:
+        section, _, key = name.rpartition(".")
+        (kept.get(section, {}) if section else kept).pop(key, None)
+    return kept
+
+
+def require_same(place: Path, stored: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Refuse to go on with other settings, data or form, or with fewer rounds.
+
+    Raises CheckpointError naming the keys that differ.
+    """
+    apart = ("rounds", "extends")
+    keys = checkpoint.differing(*({k: v for k, v in said.items() if k not in apart} for said in (stored, now)))
+    if keys:
+        own = place.parent / "config.toml"
+        those = f"resume with those, which {own} holds," if own.exists() else "resume with those,"
+        raise CheckpointError(
+            f"{place} belongs to a run with other values of {', '.join(keys)}; {those} or start anew in another folder"
+        )
+    then, asked = stored.get("rounds"), now.get("rounds")
+    if then == asked:
+        return
+    if then is None or asked is None or asked < then:
+        reason = "a run can be given more rounds, not fewer"
+    elif not now["extends"]:
+        reason = f"{now['config']['method']['name']} with these settings lays its schedule out over all rounds"
+    else:
+        return
+    raise CheckpointError(
+        f"{place} belongs to a run of rounds = {then}, asked for are {asked}: {reason}; resume with rounds = {then}, "
+        "or start anew in another folder"
+    )
+
+
+@dataclass(frozen=True)
+class Checkpointing:
+    """A run's committed rounds.
+
+    Attributes:
+        out: the run's folder; None for a run that is kept in memory, which commits nothing.
+        every: rounds between checkpoints.
+        identity: what a checkpoint is stamped with.
+        found: the round to go on after; None at the start.
+    """
+
+    out: Path | None
+    every: int
+    identity: Mapping[str, Any]
+    found: Checkpoint | None = None
+
+    def due(self, number: int, total: int) -> bool:
+        """Whether round ``number`` is to be committed."""
+        return self.out is not None and (number % self.every == 0 or number == total)
+
+    def commit(self, number: int, tensors: Named, meta: Mapping[str, Any]) -> None:
+        """Make a round durable. Raises StorageError; the rounds before it stay."""
+        if self.out is not None:
+            checkpoint.save(self.out / FOLDER, number, tensors, {"identity": self.identity, **meta})
+            write_status(self.out, Status(state="running", round=number))
+
+
+def find(out: Path, now: Mapping[str, Any]) -> tuple[Checkpoint | None, list[str]]:
+    """The round that a run goes on after, and a line for each damaged checkpoint that was put aside on the way.
+
+    Raises CheckpointError if all are damaged, or if they belong to a run with other settings or data.
+    """
+    found, corrupt = checkpoint.newest(out / FOLDER)
+    if found:
+        require_same(out / FOLDER, found.meta["identity"], now)
+    checkpoint.set_aside(corrupt)
+    return found, [f"{reason}; going on from round {found.number if found else 0}" for reason in corrupt.values()]

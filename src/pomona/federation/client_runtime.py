@@ -1,0 +1,315 @@
+"""A client's side of a round: keeps states, trains copies of them, evaluates, and commits when told to.
+
+The same object serves one silo, or a worker process that stands for many clients.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import isfinite
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from pomona.core.errors import DivergedError, ProtocolError
+from pomona.core.lazy_tensors import Named, form
+from pomona.core.rng import number
+from pomona.core.round import Roster, Round
+from pomona.core.state import apply, flatten, rebuild, row
+from pomona.federation.state_store import Hold, as_is, file_bytes, in_file, in_memory, working
+from pomona.methods.base import Client, Downlink, Initial, Received, Rows
+from pomona.metrics.last_model import full_metrics, score
+from pomona.metrics.metric import ACCURACY, Metric, compute
+from pomona.objective.local_training import STATISTICS, LocalTraining
+from pomona.objective.objective import Guarded, Objective
+from pomona.privacy.ledger import Position
+
+EVALUATED = ("validation", "test")
+Model = tuple[str, str]  # (model, when)
+Groups = tuple[tuple[int, ...], ...]  # clients of one process, by the call they train in
+
+
+@dataclass(frozen=True)
+class ClientRequest:
+    """One exchange with some clients.
+
+    Attributes:
+        roster: the members of the federation.
+        ids: who is visited, in the order of the downlink's leading axis.
+        trains: False for a visit that only evaluates what is received.
+        watched: the moments to evaluate: "received", "trained".
+        keep: hold on to the observed models, for the record.
+        adapts: nobody learns from these clients.
+        expects: the form of an uplink, by name, for a transport that reads it from bytes.
+    """
+
+    round: Round
+    roster: Roster
+    ids: tuple[int, ...]
+    trains: bool = True
+    watched: frozenset[str] = frozenset()
+    keep: bool = False
+    adapts: bool = False
+    expects: Mapping[str, Tensor] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Score:
+    """One client's figures for one named model on one split; None where its samples do not define them.
+
+    ``value``: the run's metric.
+    """
+
+    model: str
+    when: str
+    split: str
+    samples: int
+    loss: float | None
+    accuracy: float | None
+    value: float | None
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What comes back from one client; tensors without a client axis.
+
+    Attributes:
+        fault: why there is nothing else in it.
+        unread: why its uplink cannot be read from what a peer sent.
+        claim: run, round and number of samples, as a peer states them.
+        sent: bytes down and up, where they were counted on the wire.
+    """
+
+    client: int
+    uplink: dict[str, Tensor] = field(default_factory=dict)
+    info: dict[str, Tensor] = field(default_factory=dict)
+    loss: float | None = None
+    scores: list[Score] = field(default_factory=list)
+    seconds: float = 0.0
+    fault: str = ""
+    unread: ProtocolError | None = None
+    claim: tuple[str, int, int] | None = None
+    sent: tuple[int, int] | None = None
+
+
+@dataclass
+class ClientRuntime:
+    """The clients of one process: their states, and the round in flight.
+
+    ``groups``: clients that train as rows of one call, each group's longest pass first; see ``grouped``.
+    ``hold``: where states are kept. ``metric``: what models are judged by.
+    """
+
+    client: Client
+    objective: Objective
+    initial: Initial
+    groups: Groups
+    seed: int
+    hold: Hold = as_is
+    metric: Metric = ACCURACY
+    _states: dict[int, Any] = field(default_factory=dict)
+    _pending: dict[int, Any] = field(default_factory=dict)
+    _models: dict[int, dict[Model, Tensor]] = field(default_factory=dict)
+
+    def begin(self, ids: tuple[int, ...], roster: Roster, w: Tensor | None) -> None:
+        """Make the first states of clients that join; they start from ``w`` (d,), or the run's initial models."""
+        initial = self.initial if w is None else replace(self.initial, make=lambda _: w.clone())
+        for client in ids:
+            self._states[client] = self.hold(self.client.start(initial, roster, (client,), self.seed))
+
+    def visit(self, visit: ClientRequest, down: Downlink) -> list[Reply]:
+        """Serve these clients, a group a call. Their states change with ``commit`` only."""
+        self._pending = {}
+        place = {client: k for k, client in enumerate(visit.ids)}
+        calls = [tuple(i for i in group if i in place) for group in self.groups]
+        replies = [r for ids in calls if ids for r in self._try(visit, ids, cut(down, [place[i] for i in ids]))]
+        return sorted(replies, key=lambda r: place[r.client])
+
+    def commit(self, ids: Sequence[int]) -> None:
+        """Keep what the last visit's training made of these clients; all others stay as they were."""
+        self._states |= {i: state for i, state in self._pending.items() if i in ids}
+        self._pending = {}
+
+    def stored(self, client: int) -> dict[str, Tensor]:
+        """All that a checkpoint needs of a client, by dotted path."""
+        kept = {f"kept.{client}.{model}.{when}": w for (model, when), w in self._models.get(client, {}).items()}
+        return flatten(self.state(client), f"client.{client}") | kept
+
+    def at_hand(self, client: int) -> dict[str, Tensor]:
+        """What is ``stored``, but of tensors in files their shapes and dtypes only (meta device)."""
+        return {path: form(t) if in_file(t) else t for path, t in self.stored(client).items()}
+
+    def tensor(self, client: int, path: str) -> Tensor:
+        """One of the tensors that are ``stored``."""
+        return in_memory(self.stored(client)[path])
+
+    def restore(self, ids: Sequence[int], named: Named, roster: Roster) -> None:
+        """The inverse of ``stored`` for clients that have begun. Raises CheckpointError for other tensors."""
+        for client in ids:
+            template = apply(form, self.client.start(self.initial, roster, (client,), self.seed))
+            self._states[client] = self.hold(rebuild(template, named, f"client.{client}"))
+        for path in named:
+            kind, _, *rest = path.split(".")
+            if kind == "kept" and owner(path) in ids:
+                model, when = rest
+                self._models.setdefault(owner(path), {})[model, when] = named[path]
+
+    def models(self, client: int) -> dict[Model, dict[str, Tensor]]:
+        """The kept models of a client by (model, when), as named tensors."""
+        return {named: self.objective.tensors(w, client) for named, w in self._models.get(client, {}).items()}
+
+    def private(self, client: int) -> dict[str, Tensor]:
+        """The tensors of a client's state that its method names private."""
+        named = {path.rpartition(".")[2]: t for path, t in flatten(self.state(client), "state").items()}
+        return {name: in_memory(t) for name, t in named.items() if name in self.client.private}
+
+    def filed(self, client: int) -> int:
+        """Bytes of the file that a client's state lies in; 0 in memory."""
+        return file_bytes(self.state(client))
+
+    def spent(self, client: int) -> float:
+        """A client's epsilon so far."""
+        assert isinstance(self.objective, Guarded)
+        return self.objective.spent(client)
+
+    def position(self, client: int) -> list[Any]:
+        """Where a client's privacy ledger stands: [entries, chain]; empty without one."""
+        return list(self.objective.position(client)) if isinstance(self.objective, Guarded) else []
+
+    def agree(self, client: int, positions: Mapping[int, Sequence[Any]]) -> None:
+        """Raise PrivacyError unless a client's ledger goes on from where a checkpoint saw it."""
+        if isinstance(self.objective, Guarded):
+            self.objective.require(client, Position(*positions[client]))
+
+    def metrics(self, client: int) -> list[dict[str, Any]]:
+        """Full metrics of the kept models on each split, one record a model and split."""
+        data, seed = self.objective.data, self.seed
+        return [
+            {"model": model, "when": when, "split": split, "client": client}
+            | full_metrics(*self._answers(w, client, split), data.targets, seed=seed, client=client)
+            for (model, when), w in sorted(self._models.get(client, {}).items(), key=lambda kept: kept[0])
+            for split in EVALUATED
+            if len(data.rows[split][client])
+        ]
+
+    def answers(self, client: int, of: Model) -> tuple[NDArray[np.float32], NDArray[Any]] | None:
+        """Outputs (n, K) of a kept model on a client's test samples, and their targets; None without either."""
+        w = self._models.get(client, {}).get(of)
+        if w is None or not len(self.objective.data.rows["test"][client]):
+            return None
+        outputs, targets = self._answers(w, client, "test")
+        return outputs.float().cpu().numpy(), targets.cpu().numpy()
+
+    def state(self, client: int) -> Any:
+        """A client's committed state; None before it has begun."""
+        return self._states.get(client)
+
+    def _try(self, visit: ClientRequest, ids: tuple[int, ...], received: Received) -> list[Reply]:
+        """Serve a group; a client whose numbers diverge has its round discarded, and its state stays."""
+        try:
+            return self._serve(visit, ids, received)
+        except DivergedError as fault:
+            if len(ids) == 1:
+                return [Reply(ids[0], fault=str(fault))]
+        alone = [self._try(visit, (i,), one(received, k)) for k, i in enumerate(ids)]
+        return [reply for replies in alone for reply in replies]
+
+    def _serve(self, visit: ClientRequest, ids: tuple[int, ...], received: Received) -> list[Reply]:
+        began = perf_counter()
+        statistics = received.get(STATISTICS)
+        training = LocalTraining(
+            self.objective, ids, visit.roster, visit.round, visit.trains, visit.watched, statistics
+        )
+        train = self.client.adapt if visit.adapts and self.client.adapt else self.client.train
+        with torch.random.fork_rng():
+            # Dropout draws from PyTorch's global generators; here they have an address too.
+            seed(number(self.seed, "forward", visit.round.number, *ids))
+            own = working([self.state(i) for i in ids])
+            state, uplink, info = train(own, received, training, visit.round)
+        if training.measured is not None:
+            uplink = {**uplink, STATISTICS: training.measured}
+        losses, replies = training.training_losses(), []
+        for k, client in enumerate(ids):
+            scores = [
+                self._score(model, when, split, client, W[k])
+                for (model, when), W in training.observed.items()
+                for split in EVALUATED
+            ]
+            if visit.trains:
+                self._pending[client] = self.hold(state if len(ids) == 1 else row(state, k))
+            if visit.keep:
+                rows: dict[Model, Tensor] = {named: W[k].clone() for named, W in training.observed.items()}
+                self._models.setdefault(client, {}).update(rows)
+            sent = {n: v[k] for n, v in uplink.items()} if visit.trains else {}  # nobody asks for it
+            seen = {n: v[k].clone() for n, v in info.items()}
+            replies.append(Reply(client, sent, seen, losses[k], scores, (perf_counter() - began) / len(ids)))
+        return replies
+
+    def _answers(self, w: Tensor, client: int, split: str) -> tuple[Tensor, Tensor]:
+        """Outputs (n, K) of a model on a client's split, in the units of the data, and the targets."""
+        return self.objective.data.answers(self.objective.outputs(w, client, split)[0], client, split)
+
+    def _score(self, model: str, when: str, split: str, client: int, w: Tensor) -> Score:
+        outputs, targets = self.objective.outputs(w, client, split)
+        if not len(targets):
+            return Score(model, when, split, 0, None, None, None)
+        loss = float(self.objective.criterion(outputs, targets).double().mean())
+        if not isfinite(loss):
+            raise DivergedError(f"client {client}: the {model} model's loss on {split} is {loss}; lower lr")
+        data, kind = self.objective.data, self.objective.data.targets
+        accuracy = score(outputs, targets, kind)
+        match self.metric.name:
+            case "accuracy":
+                value = accuracy
+            case "loss":
+                value = loss
+            case name:
+                value = compute(name, *data.answers(outputs, client, split), kind)
+        return Score(model, when, split, len(targets), loss, accuracy, value)
+
+
+def seed(value: int) -> None:
+    """Seed PyTorch's global generators: all of them once a GPU is in use, else the CPU's, a thousand times as fast."""
+    if torch.cuda.is_initialized():
+        torch.manual_seed(value)
+    else:
+        torch.default_generator.manual_seed(value)
+
+
+def grouped(sizes: Sequence[int], rows: int) -> Groups:
+    """Clients in groups of ``rows`` that train in one call, by their numbers of samples, the largest first.
+
+    A function of the federation alone: neither who takes part nor the number of workers changes who shares a call.
+    """
+    order = sorted(range(len(sizes)), key=lambda i: (-sizes[i], i))
+    return tuple(tuple(order[k : k + rows]) for k in range(0, len(order), rows))
+
+
+def cut(down: Downlink, places: list[int]) -> Received:
+    """What the receivers at these places of a downlink get: rows (n, d) of their own, or their part of a bank."""
+    return {
+        name: rows.bank[rows.index[places]] if rows.index.dim() == 1 else Rows(rows.bank, rows.index[places])
+        for name, rows in down.items()
+    }
+
+
+def one(received: Received, k: int) -> Received:
+    """What receiver ``k`` of a call got."""
+    return {
+        name: Rows(got.bank, got.index[k : k + 1]) if isinstance(got, Rows) else got[k : k + 1].clone()
+        for name, got in received.items()
+    }
+
+
+def owner(path: str) -> int:
+    """Whose a tensor of ``stored`` is."""
+    return int(path.split(".")[1])
+
+
+def stack(replies: list[Reply], what: Callable[[Reply], Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """The replies' tensors with a leading client axis, in the order of the replies."""
+    names = what(replies[0]) if replies else ()
+    return {name: torch.stack([what(r)[name] for r in replies]) for name in names}

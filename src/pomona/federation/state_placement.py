@@ -1,0 +1,72 @@
+"""Whether the clients' states of a simulation have room on this machine, and where."""
+
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+from pathlib import Path
+
+from pomona.config import Config
+from pomona.core.errors import ConfigError
+from pomona.core.state import flatten
+from pomona.federation.state_store import Hold, as_is, to_file
+from pomona.storage.checkpoint import KEEP
+from pomona.storage.committed_rounds import FOLDER, committed
+from pomona.storage.mapped_array import machine_memory
+
+
+def choose(config: Config, first: object, workers: int, out: Path | None) -> tuple[Hold, list[str]]:
+    """Where clients' states are kept: in memory up to ``state_memory`` of it, else in files.
+
+    Args:
+        config: of the run.
+        first: a client's first state; the others' are as large.
+        workers: processes in which clients train at the same time.
+        out: the run's folder, where its checkpoints lie.
+
+    Returns:
+        What puts a state where it is kept, and a line for people if that is not memory.
+
+    Raises:
+        ConfigError: neither memory nor the disks have room.
+    """
+    one, have = sum(t.nbytes for t in flatten(first, "state").values()), machine_memory()
+    need, share = config.clients * one, config.state_memory if config.device == "cpu" else 1.0
+    if need <= share * have:
+        return as_is, []
+    said = f"what {config.clients} clients of {config.method.name} keep takes {_gb(need)}, this machine has {_gb(have)}"
+    remedy = "take fewer clients or a smaller model, for apple leave method.budget out"
+    if config.device != "cpu":
+        raise ConfigError(f"{said}; {remedy}")
+    if (used := min(config.clients, workers * config.rows) * one) > have:
+        raise ConfigError(f"{said}, and training takes {_gb(used)} at a time; lower workers, {remedy}")
+    if short := "; ".join(_short(_wanted(need, out))):
+        fits = "raise state_memory, " if need <= have else ""
+        raise ConfigError(f"{said}, and files need {short}; free space, point TMPDIR elsewhere, {fits}{remedy}")
+    limit, where = f"{config.state_memory:g} of this machine's {_gb(have)}", tempfile.gettempdir()
+    return to_file, [f"the clients' states take {_gb(need)}, more than {limit}: they lie in files in {where}"]
+
+
+def _wanted(need: int, out: Path | None) -> Iterator[tuple[Path, int]]:
+    """Bytes that a run will write, by a folder that is there: states before and after a round, and checkpoints."""
+    yield Path(tempfile.gettempdir()), 2 * need
+    if out:
+        there = next(folder for folder in (out, *out.resolve().parents) if folder.is_dir())
+        yield there, (KEEP + 1 - min(KEEP, len(committed(out / FOLDER)))) * need
+
+
+def _short(wanted: Iterable[tuple[Path, int]]) -> Iterator[str]:
+    """What each disk lacks; folders on the same disk share its room."""
+    for _, group in groupby(sorted(wanted, key=_disk), key=_disk):
+        folders, sizes = zip(*group, strict=True)
+        free = shutil.disk_usage(folders[0]).free
+        if sum(sizes) > free:
+            yield f"{_gb(sum(sizes))} in {' and '.join(map(str, folders))}, where {_gb(free)} are free"
+
+
+def _disk(wanted: tuple[Path, int]) -> int:
+    return wanted[0].stat().st_dev
+
+
+def _gb(size: int) -> str:
+    return f"{size / 1e9:.1f} GB"

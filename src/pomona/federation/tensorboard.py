@@ -1,0 +1,109 @@
+"""A run's figures as TensorBoard scalars while it goes: one more watcher beside the progress bar."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pomona.core.errors import ConfigError
+from pomona.federation.loop import Callback
+from pomona.record.record import Evaluation, Result, RoundRow, average, writing
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
+
+
+class CallbackList:
+    """Several watchers as one."""
+
+    def __init__(self, *watchers: Callback) -> None:
+        self.watchers = watchers
+
+    def begin(self) -> None:
+        """Tell all."""
+        for watcher in self.watchers:
+            watcher.begin()
+
+    def round(self, row: RoundRow, evaluations: Sequence[Evaluation]) -> None:
+        """Tell all."""
+        for watcher in self.watchers:
+            watcher.round(row, evaluations)
+
+    def note(self, text: str) -> None:
+        """Tell all."""
+        for watcher in self.watchers:
+            watcher.note(text)
+
+
+class TensorBoardCallback:
+    """Writes each round's figures; what an earlier start wrote of the same rounds is withdrawn."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._writer: SummaryWriter | None = None
+        self._told: set[tuple[str, int]] = set()
+
+    def begin(self) -> None:
+        """Nothing is written before the first round."""
+
+    def note(self, text: str) -> None:
+        """Notes are for people who look on."""
+
+    def round(self, row: RoundRow, evaluations: Sequence[Evaluation]) -> None:
+        """Add the scalars of a round, and of the evaluations that it made known."""
+        from torch.utils.tensorboard import SummaryWriter
+
+        with writing(self.folder):
+            self._writer = self._writer or SummaryWriter(self.folder, purge_step=row.round)
+            figures = scalars(row, evaluations)
+            for (name, number), value in figures.items():
+                if (name, number) not in self._told:
+                    self._writer.add_scalar(name, value, number)
+            self._told |= figures.keys()
+            self._writer.flush()
+
+    def end(self, result: Result) -> None:
+        """Add what was evaluated after the last round: the models made from its uploads."""
+        if self._writer:
+            last = result.rounds[-1]
+            self.round(last, [e for e in result.evaluations if e.round == last.round])
+
+    def close(self) -> None:
+        """Close the file, if there is one."""
+        if self._writer:
+            self._writer.close()
+
+
+def scalars(row: RoundRow, evaluations: Sequence[Evaluation]) -> dict[tuple[str, int], float]:
+    """(name, round) -> value. An evaluation has the number of the round that made its model."""
+    figures: dict[tuple[str, int], float | None] = {
+        ("train_loss_mean_over_clients", row.round): average(row.loss),
+        ("bytes/down", row.round): float(sum(row.bytes_down)),
+        ("bytes/up", row.round): float(sum(row.bytes_up)),
+        ("seconds", row.round): row.seconds,
+        ("clients/taking_part", row.round): float(len(row.cohort)),
+        ("clients/refused", row.round): float(len(row.refused)),
+    }
+    for e in evaluations:
+        model = f"{e.model}.{e.when}"
+        figures[f"{e.split}_{e.metric}_mean_over_clients/{model}", e.round] = e.mean
+        figures[f"{e.split}_{e.metric}_worst_client/{model}", e.round] = e.worst
+        figures[f"{e.split}_accuracy_mean_over_clients/{model}", e.round] = e.accuracy_mean
+        figures[f"{e.split}_loss_mean_over_clients/{model}", e.round] = average(e.loss)
+    return {key: value for key, value in figures.items() if value is not None}
+
+
+@contextmanager
+def tracking(folder: Path | None) -> Iterator[tuple[TensorBoardCallback, ...]]:
+    """The watchers of ``--track``: none without a folder. Raises ConfigError if TensorBoard is not installed."""
+    if folder is None:
+        yield ()
+        return
+    if not find_spec("tensorboard"):
+        raise ConfigError("--track needs TensorBoard; pip install 'pomona[track]'")
+    watcher = TensorBoardCallback(folder)
+    try:
+        yield (watcher,)
+    finally:
+        watcher.close()

@@ -1,0 +1,83 @@
+"""FedAvg+Data: FedAvg whose clients all hold the same small shared set beside their own data.
+
+Zhao, Li, Lai, Suda, Civin, Chandra. Federated learning with non-IID data. arXiv 1806.00582, section 4.
+
+    shared set       G, class-balanced (at random where targets are no classes), |G| = beta n
+    client           w_i <- SGD(w; E epochs on D_i and G together)
+    server           as FedAvg, weights |D_i and G| over their sum
+
+G is sent once, |G| samples a client; the record says how many. It is no secret between the members: they must be
+allowed to share it.
+
+Differs from the paper: there training starts from a model warmed up on G, and each client gets a random part alpha of
+G; here from the run's initial model, and alpha is 1.
+
+Where G comes from is told differently: Zhao et al. hold it out from the data that clients get (``held-out``: its
+samples belong to no client of their own), the code published with FedFomo takes the share out of every client's own
+training data and gives the collection to all (``clients``: not class-balanced, and no sample is new to the federation).
+"""
+
+from dataclasses import replace
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from pomona.core.rng import stream
+from pomona.core.settings import Settings
+from pomona.methods import fedavg
+from pomona.methods.base import Method, averaging
+from pomona.partition.partition import Partition, Rows
+
+
+class FedAvgData(Settings):
+    """FedAvg with a shared data set."""
+
+    name: Literal["fedavg-data"] = "fedavg-data"
+    shared_share: float = Field(0.05, ge=0, lt=1, description="size of the shared set as a share of all data (beta)")
+    shared_from: Literal["held-out", "clients"] = Field("held-out", description="where the shared samples come from")
+
+    def method(self) -> Method:
+        """FedAvg; what differs is the data."""
+        return Method(averaging(), fedavg.client(mu=0.0), CARD)
+
+    def shared(self, partition: Partition, labels: NDArray[Any], seed: int) -> Rows:
+        """The rows of G, ascending."""
+        draw = stream(seed, "shared")
+        own = [c.train for c in partition.clients]
+        if self.shared_from == "clients":
+            return np.sort(np.concatenate([draw.permutation(r)[: round(self.shared_share * len(r))] for r in own]))
+        pool = np.concatenate(own)
+        return balanced(pool, labels[pool], round(self.shared_share * len(pool)), draw)
+
+    def divide(self, partition: Partition, labels: NDArray[Any], seed: int) -> Partition:
+        """The partition with G at every client; its samples count as everybody's."""
+        shared = self.shared(partition, labels, seed)
+        clients = tuple(replace(c, train=np.union1d(c.train, shared)) for c in partition.clients)
+        return replace(partition, clients=clients)
+
+
+def balanced(pool: Rows, labels: NDArray[Any], size: int, draw: np.random.Generator) -> Rows:
+    """``size`` rows of a pool, ascending: the classes as even as the pool allows."""
+    classes, counts = np.unique(labels, return_counts=True)
+    quota = np.zeros(len(classes), dtype=np.int64)
+    for _ in range(size):
+        open_ = np.flatnonzero(quota < counts)
+        quota[open_[np.argmin(quota[open_])]] += 1
+    picked = [draw.permutation(pool[labels == c])[:q] for c, q in zip(classes, quota, strict=True)]
+    return np.sort(np.concatenate([*picked, pool[:0]]))
+
+
+CARD = replace(
+    fedavg.CARD,
+    paper="Zhao et al., arXiv 1806.00582, section 4",
+    summary="FedAvg with a small set of samples that all clients share",
+    private="the data but for the shared samples",
+    joining="nobody may: the shared samples are drawn from all clients before round 1",
+    departures=(
+        "held-out samples leave their owner's data and come back as everybody's",
+        "no warm-up: training starts from the run's initial model, the paper's from one trained on the shared set",
+        "every client has the whole shared set (alpha = 1); the paper sends a random part of it",
+    ),
+)

@@ -1,0 +1,94 @@
+"""FedFomo with model averages: no single model is sent, only the mean of all and the means that leave one out.
+
+Zhang, Sapra, Fidler, Yeung, Alvarez. Personalized federated learning with first order model optimization. ICLR 2021,
+appendix A.4; what is not said here is as in ``fedfomo``.
+
+    weight           w_n = L_i(mean without theta_n) - L_i(mean)                                          (eq. 14)
+    update           theta_i = mean + sum_n w*_n (theta_n - mean),   w*_n = max(w_n, 0) / sum_n max(w_n, 0)
+
+For V models theta_n - mean is (V - 1) (mean - mean without theta_n): arithmetic undoes the hiding.
+
+Differs from the paper: what eq. 14 mixes is not printed; here clients' models relative to the mean, and the mean itself
+where no weight is positive.
+"""
+
+from dataclasses import replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from pomona.core.round import Roster
+from pomona.methods import fedfomo
+from pomona.methods.base import Client, Downlink, Initial, Method, Received, Rows, weighted_mean
+from pomona.methods.fedfomo import (
+    Bank,
+    FedFomoState,
+    Fomo,
+    Judgement,
+    each,
+    moved,
+    normalised,
+    server,
+    train,
+    untouched,
+)
+from pomona.objective.local_training import LocalTraining
+
+
+class FedFomoMA(Fomo):
+    """The variant's settings."""
+
+    name: Literal["fedfomo-ma"] = "fedfomo-ma"
+
+    def method(self) -> Method:
+        """The two halves."""
+
+        def start(initial: Initial, roster: Roster, ids: tuple[int, ...], seed: int) -> FedFomoState:
+            return untouched(initial, roster, ids, seed, previous=initial()[:0])
+
+        return Method(server(self, offer_means), Client(start, train(self, judge_means), private=("affinity",)), CARD)
+
+
+def offer_means(bank: Bank, index: Tensor) -> Downlink:
+    """The mean of all models sent so far (the initial one before the first), and the means without one of them."""
+    sent = bank.models[bank.uploaded] if bank.uploaded.any() else bank.models[:1]
+    mean = weighted_mean(sent, torch.full((len(sent),), 1 / len(sent), dtype=torch.float64))
+    return {
+        "models": Rows(without(mean, bank.models, len(sent)), index),
+        "mean": Rows.same(mean, len(index)),
+        "uploaded": Rows.same(bank.uploaded, len(index)),
+    }
+
+
+def without(mean: Tensor, model: Tensor, count: Tensor | int) -> Tensor:
+    """The mean of ``count`` models but one, from the mean of all; of a single model that mean itself."""
+    return mean + (mean - model) / (torch.as_tensor(count, device=mean.device) - 1).clamp_min(1)
+
+
+def judge_means(state: FedFomoState, received: Received, training: LocalTraining) -> Judgement:
+    """Eq. 14: what leaving a model out costs the mean; the mean without the own model is the client's to make."""
+    base, offer, uploaded = received["mean"], received["models"], received["uploaded"]
+    count = uploaded.sum(1, keepdim=True)
+    own = without(base, state.current, count)
+    losses = each(offer, own, lambda W: training.loss(W, "validation"))
+    gains = losses - training.loss(base, "validation").cpu().unsqueeze(1)
+    gains[:, :-1].masked_fill_(offer.index == training.ids.unsqueeze(1), 0)
+    gains[:, -1:].masked_fill_(~uploaded.gather(1, training.ids.unsqueeze(1)), 0)
+    shares = normalised(gains)
+    return Judgement(moved(base, offer, own, (1 - count) * shares), gains, shares)
+
+
+CARD = replace(
+    fedfomo.CARD,
+    paper="Zhang et al., ICLR 2021, eq. 14 and appendix A.4",
+    summary="FedFomo that is sent means without one model in place of single models",
+    down="M + 1 (N without a budget)",
+    private="the affinities and the validation losses",
+    keeps="its model and its row of P",
+    departures=(
+        *fedfomo.CARD.departures[:2],
+        "what is mixed is not printed: models relative to the mean, which differences of means reveal",
+        *fedfomo.CARD.departures[3:],
+    ),
+)

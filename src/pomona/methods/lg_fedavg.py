@@ -1,0 +1,105 @@
+"""LG-FedAvg: the upper layers are learned together, every client keeps lower layers of its own.
+
+Liang, Liu, Ziyin, Allen, Auerbach, Brent, Salakhutdinov, Morency. Think locally, act globally: federated learning with
+local and global representations. arXiv 2001.01523, Algorithm 1 (without its auxiliary and adversarial losses).
+
+    client           (l_i, g_i) <- SGD((l_i, g); E epochs on D_i)            lower and upper layers together
+    server           g <- sum_i n_i / n g_i
+
+Only g travels, in both directions. ``personal, received`` is the client's l_i under the received g, ``personal,
+trained`` the same after local training.
+
+Differs from published code: it starts from a trained FedAvg model (here from the run's initial model), averages
+uniformly (here by samples, so that with all layers shared this is FedAvg), and for its CIFAR network lists the layers
+in an order that shares the convolutions and keeps the upper layers, against the paper.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from pydantic import Field
+from torch import Tensor
+
+from pomona.core.round import Roster, Round
+from pomona.core.settings import Settings
+from pomona.methods.base import (
+    Card,
+    Client,
+    Info,
+    Initial,
+    Method,
+    Received,
+    Server,
+    Uplink,
+    averaging,
+    sgd,
+    unprepared,
+)
+from pomona.methods.fedrep import insert, upper, without
+from pomona.objective.local_training import LocalTraining
+from pomona.privacy.projection import Gradients
+
+
+class LGFedAvg(Settings):
+    """LG-FedAvg's settings."""
+
+    name: Literal["lg-fedavg"] = "lg-fedavg"
+    shared: int = Field(1, ge=0, description="upper layers that are shared")
+
+    def method(self) -> Method:
+        """The two halves."""
+        return Method(server(self.shared), client(self.shared), CARD)
+
+
+def server(shared: int) -> Server:
+    """FedAvg's server, on the upper layers."""
+
+    def start(initial: Initial, roster: Roster, seed: int) -> Tensor:
+        return initial()[upper(initial.layers, shared)]
+
+    return replace(averaging(), start=start, welcome=unprepared, global_model=False)
+
+
+@dataclass(frozen=True)
+class LGFedAvgState:
+    """A client's lower layers (n, d - g)."""
+
+    lower: Tensor
+
+
+def client(shared: int) -> Client:
+    """Trains all layers, and sends the upper ones."""
+
+    def start(initial: Initial, roster: Roster, ids: tuple[int, ...], seed: int) -> LGFedAvgState:
+        return LGFedAvgState(without(initial(), upper(initial.layers, shared)).repeat(len(ids), 1))
+
+    def train(
+        state: LGFedAvgState, received: Received, training: LocalTraining, round_: Round
+    ) -> tuple[LGFedAvgState, Uplink, Info]:
+        part = upper(training.layers, shared)
+        W = insert(state.lower, received["model"], part)
+        training.observe("personal", W, "received")
+        sgd(training, W, round_)
+        training.observe("personal", W, "trained")
+        return LGFedAvgState(without(W, part)), {"model": W[:, part].clone()}, {}
+
+    return Client(start, train)
+
+
+CARD = Card(
+    paper="Liang et al., arXiv 2001.01523, Algorithm 1",
+    summary="upper layers shared, lower layers for each client",
+    down="share of the upper layers",
+    up="share of the upper layers",
+    private="the lower layers",
+    headline=("personal", "received"),
+    keeps="its lower layers",
+    joining=(
+        "a newcomer's lower layers start from the initial ones; unseen: trains them under the standing shared layers"
+    ),
+    gradients=(Gradients(),),
+    departures=(
+        "weights n_i / n over the cohort; published code averages uniformly",
+        "starts from the run's initial model; published code from a trained FedAvg model",
+    ),
+)

@@ -1,0 +1,65 @@
+"""What an answer that is always the same would reach: below it, a model has learned nothing that is of use."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pomona.metrics.metric import METRICS
+from pomona.metrics.nan_safe import Array, defined, row_means
+from pomona.models import Targets
+
+Judge = Callable[[str, NDArray[np.float32], NDArray[Any]], float | None]  # (metric, outputs (n, K), targets)
+
+
+def answer(labels: NDArray[Any], kind: Targets, width: int) -> Array:
+    """The outputs (K,) that fit some training labels best if nothing else is known.
+
+    Logits of the classes' or the flags' frequencies, each seen once more than it was (Laplace's rule), so that none is
+    impossible; or the targets' means.
+    """
+    if kind == "regression":
+        return np.asarray(labels.mean(axis=0) if len(labels) else np.zeros(width), dtype=float)
+    if kind == "multilabel":
+        ones = labels.sum(axis=0) + 1.0
+        return np.asarray(np.log(ones) - np.log(len(labels) + 2.0 - ones), dtype=float)
+    return np.asarray(np.log((np.bincount(labels, minlength=width) + 1.0) / (len(labels) + width)), dtype=float)
+
+
+def constants(
+    names: Sequence[str],
+    kind: Targets,
+    width: int,
+    train: Sequence[NDArray[Any]],
+    test: Sequence[NDArray[Any]],
+    judge: Judge,
+) -> dict[str, Any]:
+    """What constant answers reach on each client's test samples, by metric.
+
+    ``own``: each client always gives the answer that fits its own training labels; ``all``: everybody gives the one
+    that fits the training labels of all. Each holds, by metric, ``clients`` (one value a client, None where undefined),
+    their ``mean``, and ``pooled``, over all samples (None for a metric that is no mean over samples).
+
+    Args:
+        names: of the metrics.
+        kind: what the targets are.
+        width: K, of the outputs.
+        train: training targets of each client.
+        test: test targets of each client.
+        judge: computes a metric.
+    """
+    common = answer(np.concatenate(list(train)), kind, width) if train else np.zeros(width)
+    given = {"own": [answer(labels, kind, width) for labels in train], "all": [common] * len(train)}
+    samples = [len(labels) for labels in test]
+
+    def figures(name: str, answers: Sequence[Array]) -> dict[str, Any]:
+        each = [
+            judge(name, np.tile(fixed.astype(np.float32), (len(truth), 1)), truth) if len(truth) else None
+            for fixed, truth in zip(answers, test, strict=True)
+        ]
+        row = np.array([each], dtype=float)
+        pooled = defined(row_means(row, samples)[0]) if METRICS[name].pools else None
+        return {"clients": each, "mean": defined(row_means(row)[0]), "pooled": pooled}
+
+    return {whose: {name: figures(name, answers) for name in names} for whose, answers in given.items()}

@@ -1,0 +1,36 @@
+"""Figures that the data may leave undefined: NaN inside arrays, None (JSON null) outside, and never a warning."""
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from pomona.core.errors import DivergedError
+
+Array = NDArray[np.float64]
+
+
+def divide(numerator: ArrayLike, denominator: ArrayLike) -> Array:
+    """The quotient where the denominator is positive, NaN elsewhere; shapes broadcast."""
+    above, below = np.broadcast_arrays(np.asarray(numerator, dtype=float), np.asarray(denominator, dtype=float))
+    quotient = np.full(above.shape, np.nan)
+    np.divide(above, below, out=quotient, where=below > 0)
+    return quotient
+
+
+def row_means(values: Array, weights: ArrayLike = 1.0) -> Array:
+    """The (weighted) mean of what is defined in each row: (R, n) -> (R,), NaN where nothing is."""
+    weight = np.broadcast_to(np.asarray(weights, dtype=float), values.shape) * ~np.isnan(values)
+    return divide((np.nan_to_num(values) * weight).sum(axis=1), weight.sum(axis=1))
+
+
+def defined(value: float | np.floating) -> float | None:
+    """A plain float, or None for NaN."""
+    return None if np.isnan(value) else float(value)
+
+
+def require_finite(outputs: NDArray[np.generic]) -> None:
+    """Raise DivergedError if a model's outputs (n, K) are not all finite numbers."""
+    broken = int((~np.isfinite(outputs)).any(axis=1).sum())
+    if broken:
+        raise DivergedError(
+            f"the model's outputs are not finite for {broken} of {len(outputs)} samples; lower lr or check the data"
+        )

@@ -1,0 +1,106 @@
+"""Does a network fit the data? Said in one line before anything runs."""
+
+import inspect
+from collections.abc import Callable
+from math import prod
+
+import torch
+from torch import Tensor, nn
+
+from pomona.core.errors import ConfigError
+from pomona.storage.mapped_array import machine_memory
+
+
+def image(name: str, input_shape: tuple[int, ...], vocabulary: int) -> tuple[int, int, int]:
+    """(C, H, W) of the samples. Raises ConfigError unless they are images."""
+    if vocabulary or len(input_shape) != 3:
+        other = "fasttext" if vocabulary else "mlp or logistic"
+        raise ConfigError(f"model.name={name} takes images, but a sample has shape {input_shape}; take {other}")
+    channels, height, width = input_shape
+    return channels, height, width
+
+
+def features(name: str, input_shape: tuple[int, ...], vocabulary: int) -> int:
+    """Number of values in a sample. Raises ConfigError if the values are tokens."""
+    if vocabulary:
+        raise ConfigError(f"model.name={name} takes images or tables, but the samples are texts; take fasttext")
+    return prod(input_shape)
+
+
+def tokens(name: str, input_shape: tuple[int, ...], vocabulary: int) -> int:
+    """Number of tokens in the vocabulary. Raises ConfigError unless the samples are texts."""
+    if not vocabulary:
+        raise ConfigError(
+            f"model.name={name} takes texts, but the samples have no vocabulary (shape {input_shape}); take mlp"
+            f"{', cnn or resnet18' if len(input_shape) == 3 else ' or logistic'}"
+        )
+    return vocabulary
+
+
+def called(family: Callable[..., object], name: str, *arguments: object) -> object:
+    """What a family makes of its four arguments. Raises ConfigError if it is none, before it is called."""
+    wanted = "(settings, input_shape, n_outputs, vocabulary)"
+    try:
+        takes = not isinstance(family, nn.Module) and inspect.signature(family).bind(*arguments)
+    except (TypeError, ValueError):
+        takes = False
+    if not takes:
+        raise ConfigError(
+            f"model.name={name} names something that does not take {wanted}; write a function of these four that "
+            "returns an nn.Module"
+        )
+    return family(*arguments)
+
+
+def per_sample(loss: Callable[[Tensor, Tensor], Tensor], name: str, n_outputs: int, targets: str) -> None:
+    """Raise ConfigError unless a loss returns one number for each of two samples."""
+    outputs = torch.zeros(2, n_outputs)
+    truth = torch.zeros(2, dtype=torch.int64) if targets == "classes" else torch.zeros(2, n_outputs)
+    try:
+        got = loss(outputs, truth)
+    except (RuntimeError, ValueError, TypeError, IndexError) as fault:
+        raise ConfigError(f"model.loss={name} fails on outputs of shape (2, {n_outputs}): {fault}") from fault
+    if not isinstance(got, Tensor) or tuple(got.shape) != (2,):
+        shape = f"shape {tuple(got.shape)}" if isinstance(got, Tensor) else type(got).__name__
+        raise ConfigError(
+            f"model.loss={name} returned {shape} for 2 samples; return one loss a sample, (2,): reduction='none'"
+        )
+
+
+def verified(module: object, name: str, input_shape: tuple[int, ...], n_outputs: int, vocabulary: int) -> nn.Module:
+    """The module, once one sample of zeros has passed through it in evaluation mode.
+
+    Raises ConfigError if it is no ``nn.Module``, has frozen parameters, rejects the sample, or its outputs are not
+    (1, n_outputs).
+    """
+    if not isinstance(module, nn.Module):
+        raise ConfigError(f"model.name={name} made a {type(module).__name__}; the function must return an nn.Module")
+    frozen = [path for path, parameter in module.named_parameters() if not parameter.requires_grad]
+    if frozen:
+        some = ", ".join(frozen[:1] + ["..."] * (len(frozen) > 1))
+        raise ConfigError(
+            f"model.name={name}: {len(frozen)} parameters are frozen ({some}), "
+            "which is not supported yet; set requires_grad = True, or register them as buffers"
+        )
+    training = module.training
+    sample = torch.zeros((1, *input_shape), dtype=torch.int64 if vocabulary else torch.float32)
+    try:
+        with torch.no_grad():
+            shape = tuple(module.eval()(sample).shape)
+    except (RuntimeError, ValueError, TypeError, IndexError) as fault:
+        raise ConfigError(f"model.name={name} fails on a sample of shape {input_shape}: {fault}") from fault
+    if shape != (1, n_outputs):
+        raise ConfigError(
+            f"model.name={name} turns a batch of 1 into outputs of shape {shape}; the data needs (1, {n_outputs})"
+        )
+    return module.train(training)
+
+
+def require_room(outline: nn.Module, name: str) -> None:
+    """Raise ConfigError for a network, known by its shapes, whose weights alone would not fit into memory."""
+    need = sum(tensor.nbytes for tensor in (*outline.parameters(), *outline.buffers()))
+    if need > machine_memory():
+        raise ConfigError(
+            f"{name} has {need / 1e9:.1f} GB of weights, the machine {machine_memory() / 1e9:.1f} GB of memory; "
+            "take narrower layers (model.hidden, model.width)"
+        )

@@ -1,0 +1,122 @@
+"""A model as a vector: the map between an ``nn.Module``'s tensors and one contiguous row in R^d.
+
+The parameters stand in layer order, so a layer, the head or the top p layers are slices of the row. Convolution
+weights are laid out channels-last inside their slice: a view of the row is then what the fast kernels want, and the
+row itself is plain numbers to everyone else.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from pomona.core.errors import ConfigError
+from pomona.models import layers
+
+Buffers = Literal["local", "average"]
+
+
+@dataclass(frozen=True)
+class ParameterSlice:
+    """One tensor's place: elements [start, stop) of a row; ``shape`` is the module's own."""
+
+    name: str
+    shape: tuple[int, ...]
+    start: int
+    stop: int
+
+    def view(self, rows: Tensor) -> Tensor:
+        """This tensor inside rows (..., d), as a view of shape (..., *shape)."""
+        part = rows[..., self.start : self.stop]
+        if len(self.shape) == 4:
+            o, i, h, w = self.shape
+            return part.view(*rows.shape[:-1], o, h, w, i).movedim(-1, -3)
+        return part.view(*rows.shape[:-1], *self.shape)
+
+
+class ParameterSpace:
+    """R^d for one architecture.
+
+    ``trained`` is the length of a row of parameters, which is all that a method handles. ``size`` is that of a whole
+    row: with ``buffers="average"`` the floating-point buffers (BatchNorm statistics) stand behind the parameters of a
+    model that was received from all. A row without them is evaluated with statistics estimated on the client's own
+    training data; with ``"local"`` every row is. ``layers`` are slices of a row, one a layer from input to output;
+    ``padding`` those that no gradient reaches: the vectors of padding tokens.
+    """
+
+    def __init__(self, module: nn.Module, buffers: Buffers = "local") -> None:
+        moving = [(k, b) for k, b in module.named_buffers() if b.is_floating_point()]
+        self.parameters = self._entries(list(module.named_parameters()), 0)
+        self.trained = self.parameters[-1].stop if self.parameters else 0
+        self.buffers = self._entries(moving, self.trained) if buffers == "average" else ()
+        self.size = self.buffers[-1].stop if self.buffers else self.trained
+        self.layers = self._slices(module)
+        self.padding = self._padding(module)
+        self.has_statistics = bool(moving)
+        if not self.trained:
+            raise ConfigError("the model has no parameters to train; choose another model.name")
+
+    @staticmethod
+    def _entries(named: list[tuple[str, Tensor]], start: int) -> tuple[ParameterSlice, ...]:
+        entries = []
+        for name, tensor in named:
+            stop = start + prod(tensor.shape)
+            entries.append(ParameterSlice(name, tuple(tensor.shape), start, stop))
+            start = stop
+        return tuple(entries)
+
+    def _slices(self, module: nn.Module) -> tuple[slice, ...]:
+        """One slice of a row a layer, from input to output; a layer's parameters stand together."""
+        places = {e.name: e for e in self.parameters}
+        owned = [[places[name] for name in names if name in places] for _, names in layers(module)]
+        slices = tuple(slice(own[0].start, own[-1].stop) for own in owned if own)
+        if [s.stop for s in slices[:-1]] != [s.start for s in slices[1:]]:
+            raise ConfigError(
+                "the model's layers are registered in pieces; register each submodule's parameters together"
+            )
+        return slices
+
+    def statistics_in(self, rows: Tensor) -> tuple[ParameterSlice, ...]:
+        """The buffers that rows (..., d) hold: all of the space's, or none where rows end with the parameters."""
+        return self.buffers if rows.shape[-1] > self.trained else ()
+
+    def _padding(self, module: nn.Module) -> tuple[slice, ...]:
+        places, slices = {e.name: e.start for e in self.parameters}, []
+        for path, part in module.named_modules():
+            start = places.get(f"{path}.weight".lstrip("."))
+            if isinstance(part, nn.Embedding | nn.EmbeddingBag) and part.padding_idx is not None and start is not None:
+                first = start + part.padding_idx * part.embedding_dim
+                slices.append(slice(first, first + part.embedding_dim))
+        return tuple(slices)
+
+    @property
+    def entries(self) -> tuple[ParameterSlice, ...]:
+        """Everything in a row, in order."""
+        return self.parameters + self.buffers
+
+    def pack(self, module: nn.Module) -> Tensor:
+        """The row (d,) float32 that holds a module's current values."""
+        tensors = dict(module.named_parameters()) | dict(module.named_buffers())
+        row = torch.empty(self.size)
+        for entry in self.entries:
+            entry.view(row).copy_(tensors[entry.name].detach())
+        return row
+
+    def unpack(self, row: Tensor) -> dict[str, Tensor]:
+        """Named tensors in the module's own layout, ready for ``load_state_dict(..., strict=False)``."""
+        return {e.name: e.view(row).contiguous().clone() for e in self.entries}
+
+    def row(self, named: Mapping[str, Tensor]) -> Tensor:
+        """The row of named tensors, the inverse of ``unpack``. Raises ConfigError naming what does not fit."""
+        row = torch.empty(self.size)
+        for entry in self.entries:
+            if entry.name not in named or tuple(named[entry.name].shape) != entry.shape:
+                got = tuple(named[entry.name].shape) if entry.name in named else "nothing"
+                raise ConfigError(
+                    f"{entry.name}: expected shape {entry.shape}, got {got}; was this model another architecture?"
+                )
+            entry.view(row).copy_(named[entry.name])
+        return row

@@ -1,0 +1,84 @@
+"""A scenario's data, resident as tensors and gathered by index: no loader, no collating, no copies per client."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from pomona.data.dataset import Dataset
+from pomona.models import Targets
+from pomona.partition.partition import Partition
+
+SPLITS = ("train", "validation", "test")
+
+
+def learned(y: NDArray[np.generic], dataset: Dataset) -> NDArray[np.float32]:
+    """Numbers (n, K) as a network learns them, float32."""
+    deviations: NDArray[np.float64] = (np.asarray(y, dtype=float) - dataset.target_shift) / np.array(
+        dataset.target_scale
+    )
+    return deviations.astype(np.float32)
+
+
+@dataclass(frozen=True)
+class DeviceDataset:
+    """Inputs and targets of all clients, and who holds which rows.
+
+    Attributes:
+        x: as in ``Dataset``: (N, H, W, C) uint8, (N, F) float32 or (N, T) int32.
+        y: what a network learns: (N,) int64 or (N, K) float32, numbers shifted and scaled.
+        shift, scale: float32, broadcast over the last axis; None for text.
+        rows: split -> one int64 index tensor a client, in id order.
+        targets: what y is.
+        numbers: y in the units of the data, and what it was shifted and scaled by, (1 or K,) float64; None for what is
+            learned as it is.
+    """
+
+    x: Tensor
+    y: Tensor
+    shift: Tensor | None
+    scale: Tensor | None
+    rows: dict[str, list[Tensor]]
+    targets: Targets
+    numbers: tuple[Tensor, Tensor, Tensor] | None = None
+
+    @classmethod
+    def of(cls, dataset: Dataset, partition: Partition, targets: Targets, device: str = "cpu") -> "DeviceDataset":
+        """Put a data set and its partition on a device; on a CPU a memory-mapped array stays on disk."""
+        text = dataset.kind == "text"
+        shift, scale = (
+            None if text else torch.tensor(v, dtype=torch.float32).to(device) for v in (dataset.shift, dataset.scale)
+        )
+        rows = {s: [torch.from_numpy(getattr(c, s)) for c in partition.clients] for s in SPLITS}
+        x, y = (torch.from_numpy(np.asarray(a)).to(device) for a in (dataset.x, dataset.y))
+        held = {s: [r.to(device) for r in per_client] for s, per_client in rows.items()}
+        if targets != "regression":
+            return cls(x, y, shift, scale, held, targets)
+        moved, scaled = (torch.tensor(v).double().to(device) for v in (dataset.target_shift, dataset.target_scale))
+        z = torch.from_numpy(learned(dataset.y, dataset)).to(device)
+        return cls(x, z, shift, scale, held, targets, (y, moved, scaled))
+
+    def answers(self, outputs: Tensor, client: int, split: str) -> tuple[Tensor, Tensor]:
+        """A network's outputs (n, K) on all of a client's split, in the units of the data, and the true targets."""
+        rows = self.rows[split][client]
+        if self.numbers is None:
+            return outputs, self.y[rows]
+        y, shift, scale = self.numbers
+        return outputs.double().mul(scale).add(shift), y[rows]
+
+    def gather(self, index: Tensor) -> tuple[Tensor, Tensor]:
+        """What the model takes for rows ``index`` (b,), and targets.
+
+        Inputs are (b, C, H, W) channels-last, (b, F) or (b, T).
+        """
+        x, y = self.x.index_select(0, index), self.y.index_select(0, index)  # on a CPU, a fraction of x[index]'s time
+        if self.shift is None or self.scale is None:
+            return x, y
+        x = torch.sub(x, self.shift).div_(self.scale)  # from uint8 to float32 in the same pass
+        return (x.movedim(-1, 1) if x.dim() == 4 else x), y
+
+    def sizes(self, split: str) -> list[int]:
+        """Number of samples per client."""
+        return [len(r) for r in self.rows[split]]

@@ -1,0 +1,162 @@
+"""Some clients in a round, as a method sees them: batches, gradients, losses, and models to be looked at."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from math import isfinite
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from pomona.core.errors import DivergedError
+from pomona.core.round import Roster, Round
+from pomona.objective.batches import Batch, Pass, in_step, ordinary
+from pomona.objective.loop import Criterion, RowCriterion
+from pomona.objective.objective import Guarded, Objective
+
+When = Literal["received", "trained"]
+TRAINING = "training"
+STATISTICS = "statistics"  # the entry of a downlink and of an uplink
+GLOBAL = "global"  # the model that everybody receives
+
+
+@dataclass
+class LocalTraining:
+    """The clients of one call, longest pass first; every tensor a method handles has a leading axis in this order.
+
+    Attributes:
+        clients: ids.
+        roster: all members of the federation.
+        round: the round's settings.
+        trains: False for a visit that only evaluates: the training passes are empty, and what comes back is discarded.
+        watched: which moments are evaluated in this call ("received", "trained"); a method may skip work that only
+            serves an evaluation when ``watches`` says no.
+        statistics: of BatchNorm (n, b), as received with the global model; None where none travel.
+        measured: those statistics (n, b) after the training passes so far.
+        observed: (model, when) -> rows (n, d), filled by ``observe``.
+    """
+
+    objective: Objective
+    clients: tuple[int, ...]
+    roster: Roster
+    round: Round
+    trains: bool = True
+    watched: frozenset[str] = frozenset()
+    statistics: Tensor | None = None
+    measured: Tensor | None = field(init=False)
+    observed: dict[tuple[str, When], Tensor] = field(default_factory=dict)
+    _losses: list[float] = field(init=False)
+    _samples: list[int] = field(init=False)
+    _unmeasured: int | None = None  # the step of the round's first training pass whose batch nobody has measured
+    _passed: bool = False
+
+    def __post_init__(self) -> None:
+        self.measured = None if self.statistics is None else self.statistics.clone()
+        self._losses, self._samples = [0.0] * len(self.clients), [0] * len(self.clients)
+
+    @property
+    def ids(self) -> Tensor:
+        """The ids as an index tensor (n,)."""
+        return torch.tensor(self.clients)
+
+    @property
+    def layers(self) -> tuple[slice, ...]:
+        """Slices of a row, one a layer from input to output."""
+        return self.objective.layers
+
+    def steps(
+        self, epochs: int, *rows: Tensor, purpose: str = TRAINING, share: float = 1.0
+    ) -> Iterator[tuple[Any, ...]]:
+        """Each step's batch, with views of the given tensors cut to the clients that still have one.
+
+        Clients have different numbers of steps; the views are prefixes, so in-place work on them reaches the rows.
+        ``purpose`` names the random stream: two passes of one purpose in one round see the same order. With a
+        ``share`` below 1 the passes go over a random part of each client's samples, of that share.
+        """
+        r, least = self.round, self.objective.least_batch
+        if purpose == TRAINING and not self.trains:
+            return
+        batches = self.objective.batches if isinstance(self.objective, Guarded) else ordinary
+        streams = [
+            batches(
+                self.objective.data.rows["train"][c],
+                Pass(r.seed, purpose, r.number, c, epochs, r.batch_size, share, least),
+            )
+            for c in self.clients
+        ]
+        training, first = purpose == TRAINING, not self._passed
+        self._passed |= training
+        for batch in in_step(streams, purpose):
+            if training:
+                self._unmeasured = batch.step if first else None
+            active = len(batch.indices)
+            yield batch, *(t[:active] for t in rows)
+
+    def gradient(
+        self, W: Tensor, batch: Batch, criterion: Criterion | list[RowCriterion] | None = None, above: int = 0
+    ) -> tuple[Tensor, Tensor]:
+        """Mean losses (n,) of rows W on the batch, gradients G (n, d). Raises DivergedError naming who and where.
+
+        A method that needs G from a coordinate on only says so by ``above``: G may be 0 before it.
+        """
+        if self.measured is not None and (batch.purpose, batch.step) == (TRAINING, self._unmeasured):
+            losses, G = self._measuring(self.measured[: len(W)], W, batch, criterion, above)
+        else:
+            losses, G = self.objective.gradient(W, batch.indices, criterion, above)
+        for k, (loss, index) in enumerate(zip(losses.tolist(), batch.indices, strict=True)):
+            if not isfinite(loss):
+                raise DivergedError(
+                    f"client {self.clients[k]}, round {self.round.number}, step {batch.step}: "
+                    f"the loss is {loss}; lower lr"
+                )
+            if batch.purpose == TRAINING:
+                self._losses[k] += loss * len(index)
+                self._samples[k] += len(index)
+        return losses, G
+
+    def hessian(self, W: Tensor, batch: Batch, Z: Tensor) -> Tensor:
+        """Products (n, d) of the Hessians of the mean losses at rows W (n, d) on the batch, with vectors Z (n, d)."""
+        return self.objective.hessian(W, batch.indices, Z)
+
+    def _measuring(
+        self,
+        statistics: Tensor,
+        W: Tensor,
+        batch: Batch,
+        criterion: Criterion | list[RowCriterion] | None,
+        above: int,
+    ) -> tuple[Tensor, Tensor]:
+        """As ``gradient``; ``statistics`` (n, b) take in the batch as rows W see it, in place.
+
+        A batch counts once, at the first model that asks about it: in the first training pass of a round this is the
+        copy of what was received, or close to it.
+        """
+        rows = torch.cat([W, statistics], 1)
+        losses, G = self.objective.gradient(rows, batch.indices, criterion, above)
+        statistics.copy_(rows[:, W.shape[1] :])
+        self._unmeasured = None
+        return losses, G[:, : W.shape[1]]
+
+    def loss(self, W: Tensor, split: str) -> Tensor:
+        """Mean losses (n,) of rows W on each client's whole split; NaN where a client has no such samples."""
+        each = (self.objective.losses(row, c, split).mean() for row, c in zip(W, self.clients, strict=True))
+        return torch.stack(list(each))
+
+    def watches(self, when: When) -> bool:
+        """Whether what is observed at this moment will be evaluated."""
+        return when in self.watched
+
+    def observe(self, model: str, W: Tensor, when: When) -> None:
+        """Name the rows W (n, d) that are evaluated: the one line that says which model a method is judged by.
+
+        The global model is evaluated with the statistics that came with it, any other with the client's own.
+        """
+        if self.watches(when):
+            beside = [self.statistics] if model == GLOBAL and self.statistics is not None else []
+            self.observed[model, when] = torch.cat([W, *beside], 1)
+
+    def training_losses(self) -> list[float | None]:
+        """Mean training loss per client over the steps taken so far; None before the first, or if it is not shown."""
+        if isinstance(self.objective, Guarded) and not self.objective.shows_losses:
+            return [None] * len(self.clients)
+        return [s / n if n else None for s, n in zip(self._losses, self._samples, strict=True)]

@@ -1,0 +1,42 @@
+"""Scanners that stand differently: feature shift by quarter turns."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from pomona.core.errors import ConfigError
+from pomona.data.dataset import Dataset
+from pomona.partition.partition import Partition
+from pomona.storage.mapped_array import allocate
+
+
+def check_turnable(dataset: Dataset) -> None:
+    """Raise ConfigError unless the data are square images."""
+    if dataset.kind != "image" or dataset.x.shape[1] != dataset.x.shape[2]:
+        raise ConfigError(f"only square images can be turned, {dataset.name} has none; set partition.turn_groups = 0")
+
+
+def turn_groups(dataset: Dataset, clients: int, groups: int) -> tuple[int, ...]:
+    """(n,) the group of each client, consecutive and equally large; its images stand turned by as many quarter turns.
+
+    Raises:
+        ConfigError: the data are no square images, or the clients cannot be split equally.
+    """
+    if not groups:
+        return ()
+    check_turnable(dataset)
+    if clients % groups:
+        raise ConfigError(f"{clients} clients make no {groups} groups of equal size; change clients or turn_groups")
+    return tuple(i * groups // clients for i in range(clients))
+
+
+def apply_turns(dataset: Dataset, partition: Partition) -> Dataset:
+    """The data set with each client's images turned: a copy (on disk if the images are), or itself for no turns."""
+    if not any(partition.turns):
+        return dataset
+    x = allocate(dataset.x.shape, dataset.x.dtype, memory_share=float(not isinstance(dataset.x, np.memmap)))
+    x[:] = dataset.x
+    for client, turns in zip(partition.clients, partition.turns, strict=True):
+        rows = np.concatenate([client.train, client.validation, client.test])
+        x[rows] = np.rot90(x[rows], turns, axes=(1, 2))
+    return replace(dataset, x=x)

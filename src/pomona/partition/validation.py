@@ -1,0 +1,46 @@
+"""What holds for every partition of a data set, whether just made or read from a file."""
+
+import numpy as np
+
+from pomona.core.errors import DataError
+from pomona.data.dataset import Dataset
+from pomona.data.problem_list import listed
+from pomona.partition.partition import Partition
+
+PARTS = ("train", "validation", "test")
+
+
+def check(partition: Partition, dataset: Dataset, source: str, remedy: str = "make the partition anew") -> None:
+    """Raise DataError unless the partition is one of this data set.
+
+    Every row number is within the data, each list ascends, no row is held twice, every client can train, and groups and
+    turns, where there are any, name one number a client.
+
+    Args:
+        partition: what is checked.
+        dataset: the data it divides.
+        source: who made it, to begin the message with.
+        remedy: for clients that are left without training rows.
+    """
+    idle = [str(i) for i, client in enumerate(partition.clients) if not len(client.train)]
+    if idle:
+        who = f"client {idle[0]} has" if len(idle) == 1 else f"clients {listed(idle)} have"
+        raise DataError(f"{source}: {who} no training rows; {remedy}")
+    taken = np.zeros(len(dataset), dtype=bool)
+    for i, client in enumerate(partition.clients):
+        for part in PARTS:
+            rows = getattr(client, part)
+            where = f"{source}: client {i}, {part}"
+            if np.any(np.diff(rows) <= 0):
+                raise DataError(f"{where}: row numbers do not ascend; make the partition anew")
+            if len(rows) and (rows[0] < 0 or rows[-1] >= len(dataset)):
+                outside = rows[0] if rows[0] < 0 else rows[-1]
+                raise DataError(f"{where}: row {outside} is not among the {len(dataset)} rows of {dataset.name}")
+            if taken[rows].any():
+                raise DataError(f"{where}: row {rows[taken[rows]][0]} is held twice; make the partition anew")
+            taken[rows] = True
+    for what, values in (("groups", partition.groups), ("turns", partition.turns)):
+        if len(values) not in (0, len(partition.clients)):
+            raise DataError(f"{source}: {what} has {len(values)} entries for {len(partition.clients)} clients")
+    if not set(partition.turns) <= set(range(4)):
+        raise DataError(f"{source}: turns must be 0, 1, 2 or 3 quarter turns, got {sorted(set(partition.turns))}")

@@ -1,0 +1,140 @@
+"""A client's personal model for other programs: plain tensors, a PyTorch program, or ONNX.
+
+The program and the ONNX file take samples as their owner holds them, a batch of any size: images (B, H, W, C) uint8,
+rows of a table (B, F) float32 without normalisation, texts (B, T) int32 tokens. The normalisation of the training is
+part of them. They give the network's outputs (B, K): logits of classes or flags, or the values themselves. What inputs
+and outputs mean goes along as JSON under the name ``pomona``; no path of this machine does.
+"""
+
+import json
+import logging
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor, nn
+from torch.export import Dim, ExportedProgram
+
+from pomona.core.errors import ConfigError
+from pomona.personal import PersonalModel
+from pomona.record import model_file
+
+To = Literal["safetensors", "pt2", "onnx"]
+FORMATS: tuple[To, ...] = get_args(To)
+NEEDED = ("onnx", "onnxscript")
+
+
+class Raw(nn.Module):
+    """A network between the normalisation of its training data and the units of its targets."""
+
+    def __init__(self, model: PersonalModel) -> None:
+        super().__init__()
+        self.network = model.module
+        self.shift = nn.Buffer(torch.tensor(model.about.shift))
+        self.scale = nn.Buffer(torch.tensor(model.about.scale))
+        self.tokens = model.about.kind == "text"
+        self.numbers = model.about.targets == "regression"
+        self.target_shift = nn.Buffer(torch.tensor(model.about.target_shift))
+        self.target_scale = nn.Buffer(torch.tensor(model.about.target_scale))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Samples as a data set holds them -> outputs (B, K)."""
+        if not self.tokens:
+            x = (x.float() - self.shift) / self.scale
+            x = x.movedim(-1, 1) if x.dim() == 4 else x
+        outputs: Tensor = self.network(x)
+        return outputs * self.target_scale + self.target_shift if self.numbers else outputs
+
+
+def export(model: PersonalModel, path: Path, to: To) -> None:
+    """Write a personal model for other programs.
+
+    Args:
+        model: as read from ``models/`` of a run.
+        path: the file; its folder must be there.
+        to: ``safetensors``: the network's ``state_dict``, which takes normalised inputs and gives normalised numbers;
+            ``pt2``: for ``torch.export.load``; ``onnx``: for any ONNX runtime.
+
+    Raises:
+        ConfigError: a network that PyTorch cannot trace, or ``onnx`` without its packages.
+        OSError: the file cannot be written.
+    """
+    writers: dict[To, Callable[[PersonalModel, Path], None]] = {
+        "safetensors": _tensors,
+        "pt2": _program,
+        "onnx": _onnx,
+    }
+    writers[to](model, path)
+
+
+def told(model: PersonalModel) -> str:
+    """What a program's inputs and outputs are, as JSON."""
+    return json.dumps({**model.about.model_dump(mode="json"), "inputs": inputs(model)})
+
+
+def inputs(model: PersonalModel) -> str:
+    """What one sample of the program or the ONNX file is, for people."""
+    sides = ", ".join(map(str, example(model).shape[1:]))
+    return f"(batch, {sides}) {str(example(model).dtype).removeprefix('torch.')}"
+
+
+def example(model: PersonalModel) -> Tensor:
+    """A batch of two empty samples as a data set holds them."""
+    dtype = {"text": torch.int32, "image": torch.uint8, "table": torch.float32}[model.about.kind]
+    return torch.zeros(2, *model.about.sample_shape, dtype=dtype)
+
+
+def traced(model: PersonalModel) -> ExportedProgram:
+    """The network and its normalisation as a graph for batches of any size. Raises ConfigError if it has none."""
+    try:
+        with _quiet():
+            program = torch.export.export(
+                Raw(model).eval(), (example(model),), dynamic_shapes=({0: Dim("batch")},), strict=False
+            )
+    except Exception as fault:  # the tracer runs the user's own code: anything may come
+        name, first = model.about.network.name, str(fault).partition("\n")[0]
+        raise ConfigError(f"model.name={name} cannot be traced ({first}); export it to safetensors") from fault
+    for node in program.graph.nodes:
+        node.meta.pop("stack_trace", None)  # it names files of this machine
+    return program
+
+
+def _tensors(model: PersonalModel, path: Path) -> None:
+    model_file.write(path, model.module.state_dict(), model.about)
+
+
+def _program(model: PersonalModel, path: Path) -> None:
+    with _quiet():
+        torch.export.save(traced(model), path, extra_files={"pomona": told(model)})
+
+
+def _onnx(model: PersonalModel, path: Path) -> None:
+    if missing := [name for name in NEEDED if not find_spec(name)]:
+        raise ConfigError(f"ONNX needs {' and '.join(missing)}; pip install 'pomona[export]'")
+    with _quiet():
+        made = torch.onnx.export(
+            traced(model), dynamo=True, verbose=False, input_names=["inputs"], output_names=["outputs"]
+        )
+        assert made is not None
+        for node in made.model.graph.all_nodes():
+            node.metadata_props.clear()
+        made.model.metadata_props["pomona"] = told(model)
+        made.save(path)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep the exporters' remarks about themselves from the user."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)

@@ -1,0 +1,185 @@
+"""What a client keeps to itself for privacy's sake: the key of its sampling and noise, and the ledger beside it.
+
+    FOLDER/client-03/key            32 bytes in hex, drawn once from the operating system's entropy; mode 0600
+    FOLDER/client-03/ledger.jsonl   see ``ledger``; mode 0600
+
+Noise has an address that ends in the release's name, a keyed hash of all that the release depends on: the batch, the
+model asked about, the settings, and the clipped sum itself. The same release made again has the same noise and tells
+nothing new; any other has noise of its own, also where a server asks twice about one round: nothing can be subtracted.
+"""
+
+import hashlib
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pomona.core.errors import BudgetError, ConfigError, PrivacyError
+from pomona.core.rng import stream
+from pomona.privacy.accounting import Budget, epsilon
+from pomona.privacy.ledger import Draw, Head, Ledger, LedgerEntry, Position
+from pomona.privacy.mechanism import gaussian, poisson
+from pomona.privacy.settings import Privacy
+from pomona.storage.atomic_io import sync
+
+
+@dataclass
+class KeyStore:
+    """A client's key and ledger, open."""
+
+    client: int
+    settings: Privacy
+    ledger: Ledger
+    _key: bytes
+    _budget: Budget = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._budget = Budget(self.settings)
+
+    @classmethod
+    def open(cls, folder: Path, client: int, settings: Privacy, since: Position | None = None) -> "KeyStore":
+        """Open a client's vault, or make it where there is none.
+
+        Args:
+            folder: of all vaults.
+            client: whose.
+            settings: the run's privacy.
+            since: where a checkpoint saw the ledger: then there must be one, which goes on from it.
+
+        Raises:
+            PrivacyError: key or ledger is missing, damaged, or readable by others; they do not belong together.
+            ConfigError: the vault was made with another test seed, or without one.
+            LockedError: another process has it open.
+        """
+        home = _home(folder, client)
+        if since and not (home / "key").exists() and not (home / "ledger.jsonl").exists():
+            raise PrivacyError(
+                f"{home}: key and ledger of client {client} are missing, but a checkpoint knows {since.entries} "
+                "entries; restore both"
+            )
+        home.mkdir(parents=True, exist_ok=True, mode=0o700)
+        key, ledger = home / "key", home / "ledger.jsonl"
+        if not key.exists():
+            # The ledger comes first: one without entries and without a key is a beginning that was cut short.
+            if ledger.exists() and Ledger.open(ledger).position().entries:
+                raise PrivacyError(f"{key}: the key of a privacy ledger is missing; restore it")
+            _make(key, ledger, client, settings.seed)
+        secret = _secret(key)
+        account = Ledger.open(ledger)
+        if account.head.test_seed != settings.seed:
+            raise ConfigError(
+                f"privacy.seed = {settings.seed}, but {ledger} was begun with {account.head.test_seed}; a key "
+                "keeps its origin: give a new folder"
+            )
+        if account.head != Head(client, fingerprint(secret), settings.seed):
+            raise PrivacyError(f"{ledger} belongs to another client or key; restore key and ledger together")
+        if since:
+            account.require(since)
+        return cls(client, settings, account, secret)
+
+    def batch(self, draw: Draw) -> Tensor:
+        """The Poisson sample at an address: places (b,) int64 among the client's n rows, ascending."""
+        address = (draw.round, draw.step, draw.n, draw.size)
+        return torch.from_numpy(poisson(draw.n, draw.size, self._stream(f"sample {draw.purpose}", *address)))
+
+    def release(self, draw: Draw, question: Tensor, total: Tensor) -> Tensor:
+        """The clipped sum ``total`` (d,) with its noise, float64, after it was entered into the ledger.
+
+        Args:
+            draw: the batch it is of.
+            question: the model row (d,) that it was computed at.
+            total: sum of gradients clipped to the settings' norm.
+
+        Raises:
+            BudgetError: the release would exceed the budget; it is neither made nor entered.
+            StorageError: the ledger cannot be written.
+        """
+        name = self._name(draw, question, total)
+        self._spend(LedgerEntry(draw, self.settings.noise_multiplier, name))
+        noise = gaussian(len(total), self._stream("noise", int(name, 16))).to(total.device)
+        return total + self.settings.noise_multiplier * self.settings.max_grad_norm * noise
+
+    def unprotected(self, draw: Draw, question: Tensor) -> None:
+        """Enter a release that has no noise; epsilon is infinite from here on. Raises as ``release``."""
+        self._spend(LedgerEntry(draw, 0.0, self._name(draw, question, question)))
+
+    def forward_seed(self, draw: Draw, question: Tensor) -> int:
+        """A 63-bit seed of dropout masks: secret, and the same when a release is made again."""
+        return int(self._name(draw, question, question)[:15], 16)
+
+    def spent(self) -> float:
+        """Epsilon so far."""
+        return epsilon(self.settings, self.ledger.history())
+
+    def position(self) -> Position:
+        """Where the ledger stands."""
+        return self.ledger.position()
+
+    def _spend(self, entry: LedgerEntry) -> None:
+        if not self._budget.allows(self.ledger.history(entry)):
+            raise BudgetError(
+                f"client {self.client}, round {entry.draw.round}, step {entry.draw.step}: another release would exceed "
+                f"privacy.epsilon_budget = {self.settings.epsilon_budget} ({self.spent():.4g} spent); "
+                "raise it and go on with --resume (in a silo: raise accept_epsilon too), or stop here"
+            )
+        self.ledger.append(entry)
+
+    def _stream(self, purpose: str, *address: int) -> np.random.Generator:
+        return stream(int.from_bytes(self._key, "little"), purpose, *address)
+
+    def _name(self, draw: Draw, *tensors: Tensor) -> str:
+        name = hashlib.blake2b(key=self._key, digest_size=32)
+        name.update(repr((draw, self.settings.noise_multiplier, self.settings.max_grad_norm)).encode())
+        for tensor in tensors:
+            name.update(tensor.detach().cpu().contiguous().numpy().data)
+        return name.hexdigest()
+
+
+def fingerprint(key: bytes) -> str:
+    """What a ledger says of its key: a hash of 256 random bits gives nothing away."""
+    return hashlib.blake2b(key, digest_size=16, person=b"pomona-key").hexdigest()
+
+
+def require_sole(folder: Path, client: int) -> None:
+    """Raise PrivacyError unless a client's vault is the only one in a folder: one data set has one account."""
+    others = sorted(home.name for home in folder.glob("client-*") if home != _home(folder, client))
+    if others:
+        raise PrivacyError(
+            f"{folder} holds {', '.join(others)} beside {_home(folder, client).name}: what was spent there would not "
+            "count; find out who gave this silo another place, then move that account away"
+        )
+
+
+def _home(folder: Path, client: int) -> Path:
+    return folder / f"client-{client:02d}"
+
+
+def _make(key: Path, ledger: Path, client: int, seed: int | None) -> None:
+    made = os.urandom(32) if seed is None else hashlib.blake2b(f"{seed}/{client}".encode(), digest_size=32).digest()
+    Ledger.create(ledger, Head(client, fingerprint(made), seed))
+    temporary = key.with_suffix(".unfinished")
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        os.write(handle, made.hex().encode())
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+    temporary.replace(key)
+    sync(key.parent)
+
+
+def _secret(path: Path) -> bytes:
+    if path.stat().st_mode & 0o077:
+        raise PrivacyError(
+            f"{path} can be read by others; whoever did can take the noise off: chmod 600, or start anew"
+        )
+    try:
+        key = bytes.fromhex(path.read_text(encoding="ascii"))
+    except ValueError:
+        key = b""
+    if len(key) != 32:
+        raise PrivacyError(f"{path} is no key of 32 bytes in hex; restore it")
+    return key

@@ -1,0 +1,236 @@
+"""Events as they are read back from a record: a bounded type for each kind, for whoever wrote the file.
+
+What readers of records compute with stands here. Keys beside these are kept as they are; nothing counts with them.
+"""
+
+from collections.abc import Iterator, Sized
+from typing import Annotated, Any, Literal, Self, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import from_json
+
+from pomona.core.bounds import Count, Finite, Label, Line, Number, Place, Seconds, first
+
+MOST = 10**4  # clients, and classes
+
+
+def _figures(value: Any) -> Any:
+    """Refuse anything but numbers, in lists and tables of them."""
+    for leaf in _leaves(value):
+        if isinstance(leaf, str) or (leaf is not None and not abs(leaf) <= 1e300):
+            raise ValueError("must be a number, or a list of numbers")
+    return value
+
+
+def _array(value: Any) -> NDArray[np.float64]:
+    """Numbers in lists of equal lengths as an array."""
+    try:
+        array = np.asarray(value)
+    except (ValueError, OverflowError):
+        raise ValueError("must be lists of equal lengths") from None
+    if array.dtype.kind not in "iuf" or not np.isfinite(array).all():
+        raise ValueError("must be finite numbers")
+    return array.astype(np.float64)
+
+
+def _even(counts: list[list[int]]) -> list[list[int]]:
+    """Refuse a table whose rows differ in length."""
+    if len({len(row) for row in counts}) > 1:
+        raise ValueError("must be rows of equal lengths")
+    return counts
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    if isinstance(value, dict | list):
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from _leaves(inner)
+    else:
+        yield value
+
+
+Figure = Finite | None
+Figures = Annotated[Any, AfterValidator(_figures)]
+Array = Annotated[Any, AfterValidator(_array)]
+Counts = Annotated[list[list[Count]], AfterValidator(_even)]
+Ends = Annotated[list[Figure], Field(min_length=2, max_length=2)]
+Names = Annotated[list[Line], Field(max_length=MOST)]
+
+
+class Kind(BaseModel):
+    """One kind of event."""
+
+    model_config = ConfigDict(extra="allow", allow_inf_nan=False)
+
+
+K = TypeVar("K", bound=Kind)
+
+
+def _equal(kind: K, *each: Sized) -> K:
+    """The same event, once it has one value a client in every list."""
+    if len({len(values) if not isinstance(values, np.ndarray) or values.ndim else -1 for values in each}) > 1:
+        raise ValueError("there must be one value for each client")
+    return kind
+
+
+class _Means(Kind):
+    clients: list[Figure] = []
+    mean: Figure = None
+    pooled: Figure = None
+
+
+class _Data(Kind):
+    name: Line = ""
+    fingerprint: Line = ""
+
+
+class StartEvent(Kind):
+    """What a run is."""
+
+    method: Line
+    headline: Annotated[list[Line], Field(min_length=2, max_length=2)]
+    clients: Annotated[Names, Field(min_length=1)]
+    classes: Names = []
+    sizes: dict[Label, list[Count]] = {}
+    label_counts: Counts | None = None
+    groups: list[Place] = []
+    data: _Data = _Data()
+    partition_sha256: Line = ""
+    parameters: Count = 0
+    model: Line | None = None
+    metric: Line = ""
+    targets: Literal["classes", "multilabel", "regression"] = "classes"
+    constant: dict[Label, dict[Label, _Means]] | None = None
+    versions: dict[Label, Line] = {}
+    privacy: Line | None = None
+    input_shape: list[Count] = []
+    shared_samples: Count = 0
+
+
+class RoundEvent(Kind):
+    """What happened in one round."""
+
+    round: Number
+    seconds: Seconds
+    cohort: list[Place]
+    loss: list[Figure]
+    bytes_down: list[Count]
+    bytes_up: list[Count]
+    info: dict[Label, Array] = {}
+    refused: list[Line] = []
+
+    @model_validator(mode="after")
+    def _one_each(self) -> Self:
+        return _equal(self, self.cohort, self.loss, self.bytes_down, self.bytes_up, *self.info.values())
+
+
+class EvaluationEvent(Kind):
+    """One named evaluation."""
+
+    round: Number
+    model: Label
+    when: Label
+    split: Label
+    clients: list[Place]
+    samples: list[Count]
+    loss: list[Figure]
+    accuracy: list[Figure]
+    value: list[Figure] = []
+    metric: str = ""
+
+    @model_validator(mode="after")
+    def _one_each(self) -> Self:
+        return _equal(self, self.clients, self.samples, self.loss, self.accuracy, self.value or self.loss)
+
+
+class FinalEvent(Kind):
+    """All metrics of one model; those that have no name here are figures too."""
+
+    __pydantic_extra__: dict[str, Figures]
+
+    model: Label
+    when: Label
+    split: Label
+    client: Place
+    samples: Count
+    confusion: Counts | None = None
+    intervals: dict[Label, Ends | None] | None = None
+
+
+class _At(Kind):
+    value: Figure
+    round: Number
+
+
+class _Outcome(Kind):
+    last: _At | None = None
+    best_validation: _At | None = None
+    best_test: _At | None = None
+    best_test_pooled: _At | None = None
+    chosen_by: Line | None = None
+    clients: dict[Label, Figures] = {}
+    loss: Figure = None
+    accuracy: Figure = None
+
+
+class _Unseen(Kind):
+    clients: dict[Label, Figure]
+    mean: Figure
+
+
+class _Spent(Kind):
+    epsilon: Figure
+    delta: Figure
+    clients: list[Figure]
+    void: Line | None = None
+
+
+class _Summary(Kind):
+    method: Line = ""
+    headline: Line = ""
+    metric: Line = ""
+    minimised: Line = ""
+    diverging: Line = ""
+    rounds: Number = 0
+    models: dict[Line, _Outcome] = {}
+    unseen: dict[Line, _Unseen] = {}
+    bytes_down: Count = 0
+    bytes_up: Count = 0
+    seconds: Seconds = 0.0
+    state_files_bytes: Count = 0
+    privacy: _Spent | None = None
+
+
+class EndEvent(Kind):
+    """What a run came to."""
+
+    summary: _Summary
+
+
+KINDS: dict[str, type[Kind]] = {
+    "start": StartEvent,
+    "round": RoundEvent,
+    "evaluation": EvaluationEvent,
+    "unseen": EvaluationEvent,
+    "final": FinalEvent,
+    "end": EndEvent,
+}
+
+
+def read(line: str | bytes) -> dict[str, Any]:
+    """The event on a line of ``events.jsonl``; kinds of later versions have their name only.
+
+    Raises ValueError saying, in half a sentence, what is wrong.
+    """
+    event = from_json(line, allow_inf_nan=False)  # it stops at a depth of 200
+    if not (isinstance(event, dict) and isinstance(event.get("event"), str)):
+        raise ValueError("no event")
+    name = event.pop("event")
+    kind = KINDS.get(name)
+    if not kind:
+        return {"event": name}
+    try:
+        return {"event": name, **kind.model_validate(event).model_dump(exclude_unset=True)}
+    except ValidationError as fault:
+        raise ValueError(f"{name}.{first(fault)}") from None

@@ -1,0 +1,139 @@
+"""The bytes of a model file: safetensors whose note is an ``ModelMetadata`` and a hash over that and all tensors.
+
+A file runs no code, and no memory is taken before every size that it tells of has been held against its bytes and
+against the network that it names.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+from torch import Tensor, nn
+
+from pomona.core import bounds
+from pomona.core.errors import ConfigError, StorageError
+from pomona.models import MODELS, build, outline
+from pomona.models.parameter_space import ParameterSpace
+from pomona.record.model_metadata import FORMAT, ModelMetadata
+from pomona.storage.safetensors_stream import digest, fill, layout, pieces
+from pomona.storage.tensor_validation import TensorForm, mismatch, non_finite
+
+HASH = "sha256"
+
+
+def write(path: Path, tensors: Mapping[str, Tensor], about: ModelMetadata) -> None:
+    """Write a file that ``read`` reads. Raises OSError."""
+    tree = about.model_dump(mode="json")
+    note = json.dumps({**tree, HASH: seal(tree, tensors)})
+    with path.open("wb") as file:
+        for piece in pieces(tensors, note):
+            file.write(piece)
+
+
+def seal(tree: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
+    """SHA-256 in hex over all that a file says: its metadata, whatever their order, and its tensors."""
+    said = json.dumps({k: v for k, v in tree.items() if k != HASH}, sort_keys=True, allow_nan=False, ensure_ascii=False)
+    return hashlib.sha256(f"{said}\n{digest(tensors)}".encode()).hexdigest()
+
+
+def read(path: Path, own_code: bool = False) -> tuple[nn.Module, ModelMetadata]:
+    """The network with its tensors, in evaluation mode, and what the file says of it.
+
+    Args:
+        path: of a file that ``write`` wrote, wherever it has been since.
+        own_code: whether a ``module:function`` that the file names may be imported and called.
+
+    Raises:
+        StorageError: no model file, a damaged one, or one whose own code is not allowed or not there.
+    """
+
+    def no_model(why: str) -> StorageError:
+        return StorageError(f"{path} holds no model ({bounds.plain(why)}); give a file of models/ in a run folder")
+
+    try:
+        with bounds.regular(path, no_model).open("rb") as file:
+            entries, note = layout(file, path.stat().st_size, bounds.MOST_BYTES)
+            tree = bounds.parse(note, no_model)
+            about = _about(tree, path)
+            module = _network(about, path, own_code)
+            if wrong := mismatch(entries, _tensors(module, entries)):
+                raise ValueError(wrong)
+            tensors = fill(file, entries)
+        if seal(tree, tensors) != tree[HASH]:
+            raise StorageError(f"{path} is damaged: its SHA-256 is not that of its content; take it from a copy")
+        if wrong := non_finite(tensors):
+            raise ValueError(wrong)
+        return _filled(module, tensors), about
+    except (OSError, ValueError, RecursionError, MemoryError, RuntimeError, ConfigError) as fault:
+        raise no_model(str(fault)) from None
+
+
+def tensors(path: Path) -> dict[str, Tensor]:
+    """The tensors of a model file by name, without its network. Raises StorageError for a damaged file, or none."""
+
+    def no_model(why: str) -> StorageError:
+        return StorageError(f"{path} holds no model ({bounds.plain(why)}); give a file of models/ in a run folder")
+
+    try:
+        with bounds.regular(path, no_model).open("rb") as file:
+            entries, note = layout(file, path.stat().st_size, bounds.MOST_BYTES)
+            tree, found = bounds.parse(note, no_model), fill(file, entries)
+        if not isinstance(tree, dict) or seal(tree, found) != tree.get(HASH):
+            raise ValueError("its SHA-256 is not that of its content")
+    except (OSError, ValueError, MemoryError) as fault:
+        raise no_model(str(fault)) from None
+    return found
+
+
+def _about(tree: Any, path: Path) -> ModelMetadata:
+    """The metadata as a record. Raises ValueError or StorageError."""
+    if not isinstance(tree, dict) or not isinstance(tree.get("format"), str):
+        raise ValueError("its metadata are not those of a personal model")
+    if tree["format"] != FORMAT:
+        raise StorageError(
+            f"{path} has the format {bounds.plain(tree['format'], 40)!r}, this version reads {FORMAT!r}; "
+            "make the run again, or export the model with the version that wrote it"
+        )
+    if not isinstance(tree.get(HASH), str):
+        raise ValueError(f"its metadata have no {HASH}")
+    try:
+        return ModelMetadata.model_validate({k: v for k, v in tree.items() if k != HASH})
+    except ValidationError as fault:
+        raise ValueError(bounds.first(fault)) from None
+
+
+def _network(about: ModelMetadata, path: Path, own_code: bool) -> nn.Module:
+    """The network that a file names: a registered one without memory behind it, or by own code. Raises StorageError."""
+    name, sizes = about.network.name, (about.input_shape, about.outputs, about.vocabulary)
+    if name in MODELS or ":" not in name:
+        return outline(about.network, *sizes)
+    file = f"{name.partition(':')[0].partition('.')[0]}.py"
+    where = bounds.plain(f"the folder that holds {file}, or have that on PYTHONPATH")
+    told = f"{path} is a model of own code, {bounds.plain(name, 80)}"
+    if not own_code:
+        raise StorageError(f"{told}, which runs only if you say so: give --own-code (own_code=True), in {where}")
+    try:
+        return build(about.network, *sizes)
+    except ConfigError as fault:
+        raise StorageError(f"{told}, which fails here ({bounds.plain(str(fault))}); work in {where}") from None
+
+
+def _tensors(module: nn.Module, there: Mapping[str, TensorForm]) -> dict[str, Tensor]:
+    """The form of a network's file: parameters and moving statistics, and of the other buffers those that are there."""
+    known = dict(module.named_parameters(remove_duplicate=False)) | dict(module.named_buffers())
+    needed = {entry.name for entry in ParameterSpace(module, "average").entries}
+    return {k: v.float() if v.is_floating_point() else v for k, v in known.items() if k in needed or k in there}
+
+
+def _filled(module: nn.Module, tensors: Mapping[str, Tensor]) -> nn.Module:
+    """The network in evaluation mode, with these tensors; counters that are not among them are 0."""
+    if any(tensor.is_meta for tensor in module.state_dict().values()):
+        module.to_empty(device="cpu")
+        for name, buffer in module.named_buffers():
+            if name not in tensors:
+                buffer.zero_()
+    module.load_state_dict(tensors, strict=False)
+    return module.eval()

@@ -1,0 +1,97 @@
+"""What a model file says of its model: everything that it takes to use it, bounded, each part fitting the others."""
+
+from math import prod
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from pomona.core.bounds import Finite, Line
+from pomona.core.settings import Settings
+from pomona.data.dataset import Kind
+from pomona.models import ModelSettings, Targets
+
+FORMAT: Literal["pomona-model-2"] = "pomona-model-2"
+MOST_VALUES = 2**26  # of one sample: an image of 8192 x 8192
+
+Side = Annotated[int, Field(ge=1, le=MOST_VALUES)]
+Outputs = Annotated[int, Field(ge=1, le=10**6)]
+Tokens = Annotated[int, Field(ge=0, lt=2**31)]
+
+
+class ModelMetadata(Settings):
+    """The metadata of a model file.
+
+    Attributes:
+        format: of the file.
+        client: whose model it is.
+        model: which of its models, and when in a round, as reports name it.
+        network: as in the run's settings.
+        kind: ``image`` samples (H, W, C) uint8, ``table`` (F,) float32, ``text`` (T,) int32, as in a data set.
+        input_shape: of one sample as the network takes it: (C, H, W), (F,) or (T,).
+        outputs: K, the width of the network's output.
+        vocabulary: number of tokens including padding; 0 unless the samples are texts.
+        words: those with numbers 2, 3, ..., where known.
+        targets: what the outputs are: logits of classes, logits of flags, or numbers.
+        classes: names of the K classes; empty for flags and numbers.
+        labels: names of the K flags or numbers, where known.
+        columns: names of the F columns of a table in order, or of those whose texts were joined, where known.
+        others: names of the other columns that the training file had: label, client, whatever was left out.
+        target_shift, target_scale: a number is the network's output times target_scale plus target_shift, by target.
+        shift, scale: the network takes ``(x - shift) / scale``, broadcast over the last axis of x (not for text).
+    """
+
+    format: Literal["pomona-model-2"] = FORMAT
+    client: Line
+    model: Line
+    network: ModelSettings
+    kind: Kind
+    input_shape: tuple[Side, ...] = Field(min_length=1, max_length=3)
+    outputs: Outputs
+    vocabulary: Tokens
+    words: tuple[str, ...]
+    targets: Targets
+    classes: tuple[str, ...]
+    labels: tuple[str, ...]
+    columns: tuple[str, ...]
+    others: tuple[str, ...]
+    shift: tuple[Finite, ...]
+    scale: tuple[Finite, ...]
+    target_shift: tuple[Finite, ...]
+    target_scale: tuple[Finite, ...]
+
+    @property
+    def sample_shape(self) -> tuple[int, ...]:
+        """One sample's shape as its owner holds it: (H, W, C), (F,) or (T,)."""
+        return (*self.input_shape[1:], self.input_shape[0]) if self.kind == "image" else self.input_shape
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """A name for each output: the classes, else the labels, else numbers."""
+        what = "label" if self.targets == "multilabel" else "target"
+        return self.classes or self.labels or tuple(f"{what} {k}" for k in range(self.outputs))
+
+    @model_validator(mode="after")
+    def _fits(self) -> "ModelMetadata":
+        """Refuse parts that contradict each other."""
+        text, table = self.kind == "text", self.kind == "table"
+        last = self.sample_shape[-1]
+        for holds, what in (
+            (len(self.input_shape) == (3 if self.kind == "image" else 1), "input_shape is not that of its kind"),
+            (prod(self.input_shape) <= MOST_VALUES, f"a sample has more than {MOST_VALUES} values"),
+            (bool(self.vocabulary) == text, "a vocabulary is what texts have"),
+            (len(self.words) <= max(0, self.vocabulary - 2), "words are not those of the vocabulary"),
+            (len(self.classes) == (self.outputs if self.targets == "classes" else 0), "classes are not the outputs"),
+            (len(self.labels) in ({0} if self.classes else {0, self.outputs}), "labels are not the outputs"),
+            (not table or len(self.columns) in {0, last}, "columns are not those of a sample"),
+            (len(set(self.columns)) == len(self.columns), "two columns have one name"),
+            (len(set(self.names)) == self.outputs, "two outputs have one name"),
+            (len(self.shift) in {1, last} and len(self.scale) in {1, last}, "shift or scale is not that of a sample"),
+            (0 not in {*self.scale, *self.target_scale}, "a scale is 0"),
+            (
+                all(len(values) in {1, self.outputs} for values in (self.target_shift, self.target_scale)),
+                "target_shift or target_scale is not that of the outputs",
+            ),
+        ):
+            if not holds:
+                raise ValueError(what)
+        return self

@@ -1,0 +1,166 @@
+"""What a run gains over another on the same test samples, with intervals that are paired, and the verdict they allow.
+
+Both runs answer the same samples, so every resample holds the answers of both: what makes a sample hard for both
+cancels out. Clients are the members that there are, not a draw from others: an interval over clients says how certain
+their mean gain is given other test samples, not what another federation would gain.
+
+Rescaled bootstrap: in each stratum of m samples m - 1 are drawn, each counting m / (m - 1), which makes the variance of
+a mean unbiased however few there are (Rao and Wu, "Resampling inference with complex survey data", JASA 1988).
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import isnan
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pomona.core.rng import stream
+from pomona.metrics.bootstrap import CONFIDENCE, blocks, rescaled
+from pomona.metrics.metric import LOSS, Metric, measured, natural
+from pomona.metrics.nan_safe import Array
+from pomona.models import Targets
+from pomona.record.record import Result
+
+RESAMPLES = 1000
+LEAST = 6
+"""Fewer pairs that differ decide nothing at 5 %: five that all agree do so by chance in 2 of 32 cases (a sign test)."""
+
+Verdict = Literal["better", "worse", "no difference that this data can show"]
+
+
+@dataclass(frozen=True)
+class Gain:
+    """A difference in a metric, its sign turned where less is better: more than 0 is better.
+
+    Attributes:
+        value: of all samples.
+        low, high: 95 % interval; it reaches 0 where fewer than ``LEAST`` pairs bear on the difference.
+        pairs: test samples that both answered.
+    """
+
+    value: float
+    low: float
+    high: float
+    pairs: int
+
+
+@dataclass(frozen=True)
+class _Draws:
+    """A gain of some samples, its resamples (R,), how many pairs there are, and how many of them bear on it."""
+
+    value: float
+    resamples: Array
+    pairs: int
+    telling: int
+
+
+def verdict(gain: Gain | None) -> Verdict:
+    """What may be said of a gain: nothing that its interval leaves open."""
+    if gain is None or gain.low <= 0 <= gain.high:
+        return "no difference that this data can show"
+    return "better" if gain.low > 0 else "worse"
+
+
+def paired_gain(
+    metric: Metric,
+    kind: Targets,
+    outputs_a: NDArray[Any],
+    outputs_b: NDArray[Any],
+    targets: NDArray[Any],
+    generator: np.random.Generator,
+    resamples: int = RESAMPLES,
+) -> Gain | None:
+    """What a gains over b on one client's samples; None where they do not define the metric.
+
+    Args:
+        metric: what both are judged by.
+        kind: what the targets are.
+        outputs_a: (n, K) as a network gives them.
+        outputs_b: (n, K) of the other.
+        targets: (n,) or (n, K).
+        generator: what the bootstrap draws from.
+        resamples: their number; within classes for a metric that is no mean over samples.
+    """
+    draws = _draws(metric, kind, outputs_a, outputs_b, targets, generator, resamples)
+    return _gain([draws]) if draws else None
+
+
+def gains(run: Result, base: Result, resamples: int = RESAMPLES) -> tuple[list[Gain | None], Gain | None]:
+    """What a run gains over another, in its metric: a gain a client in id order, and the mean over the clients.
+
+    None for a client where it is undefined: no test samples, no predictions on record, other samples in the other run,
+    or a metric that they do not define; the mean is over the clients that define it. What a network minimised cannot be
+    told from predictions where the loss is a user's own or the targets are numbers (ask for ``mse``): all None.
+
+    Raises:
+        DataError: a file of predictions is damaged.
+    """
+    metric, kind, n = run.metric, run.about.get("targets", "classes"), len(run.about.get("clients") or ())
+    minimised = _standard(run) and _standard(base) and kind != "regression"
+    if kind not in metric.fits or (metric == LOSS and not minimised):
+        return [None] * n, None
+    each = [_of_client(metric, kind, run, base, client, resamples) for client in range(n)]
+    known = [draws for draws in each if draws]
+    return [_gain([draws]) if draws else None for draws in each], _gain(known) if known else None
+
+
+def _standard(run: Result) -> bool:
+    return bool((run.config.get("model") or {}).get("loss", "auto") == "auto")
+
+
+def _of_client(metric: Metric, kind: Targets, run: Result, base: Result, client: int, resamples: int) -> _Draws | None:
+    a, b = run.predictions(client), base.predictions(client)
+    if a is None or b is None or a[0].shape != b[0].shape or not np.array_equal(a[1], b[1]):
+        return None
+    return _draws(metric, kind, a[0], b[0], a[1], stream(0, "gain", client), resamples)
+
+
+def _draws(
+    metric: Metric,
+    kind: Targets,
+    outputs_a: NDArray[Any],
+    outputs_b: NDArray[Any],
+    targets: NDArray[Any],
+    generator: np.random.Generator,
+    resamples: int,
+) -> _Draws | None:
+    a, b = natural(outputs_a, kind), natural(outputs_b, kind)
+    sign = 1 if metric.higher else -1
+    strata = targets if kind == "classes" and not metric.pools else np.zeros(len(targets), dtype=np.int64)
+
+    def difference(weights: Array) -> Array:
+        return sign * (measured(metric, kind, a, targets, weights) - measured(metric, kind, b, targets, weights))
+
+    value = float(difference(np.ones((1, len(targets))))[0])
+    if isnan(value):
+        return None
+    drawn = [difference(rescaled(strata, size, generator)) for size in blocks(len(targets), resamples)]
+    return _Draws(value, np.concatenate(drawn), len(targets), _telling(metric, kind, a, b, targets))
+
+
+def _telling(metric: Metric, kind: Targets, a: Array, b: Array, targets: NDArray[Any]) -> int:
+    """How many pairs bear on a difference: those that differ, or the samples of the rarest class or label value."""
+    if metric.pools:
+        each = metric.samples[kind]
+        return int((each(a, targets) != each(b, targets)).sum())
+    if kind == "regression" or np.array_equal(a, b):
+        return int((a != b).any(axis=1).sum())
+    if kind == "classes":
+        return int(np.unique(targets, return_counts=True)[1].min())
+    ones = (targets > 0.5).sum(axis=0)
+    return int(np.minimum(ones, len(targets) - ones).sum())
+
+
+def _gain(clients: Iterable[_Draws]) -> Gain:
+    """The mean of some clients' gains, each client counting once."""
+    known = list(clients)
+    value = float(np.mean([draws.value for draws in known]))
+    means = np.mean([draws.resamples for draws in known], axis=0)
+    defined = means[~np.isnan(means)]
+    tail = (1 - CONFIDENCE) / 2
+    low, high = np.quantile(defined, [tail, 1 - tail]) if len(defined) else (value, value)
+    if sum(draws.telling for draws in known) < LEAST:
+        low, high = min(low, 0.0), max(high, 0.0)
+    return Gain(value, float(low), float(high), sum(draws.pairs for draws in known))

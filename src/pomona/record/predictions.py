@@ -1,0 +1,50 @@
+"""A run's last answers: what the model that each client is judged by says of its test samples, in ``predictions.npz``.
+
+    outputs-I  (n, K) float32, as the network gives them          targets-I  (n,) int64 or (n, K) float32
+
+of client I, in the order of its test rows. Two runs on one partition answer the same samples, so that their difference
+can be judged sample by sample.
+"""
+
+import io
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pomona.core.errors import DataError
+from pomona.storage.atomic_io import publish
+
+PREDICTIONS = "predictions.npz"
+Answers = tuple[NDArray[np.float32], NDArray[Any]]  # (outputs, targets)
+
+
+def save(folder: Path, answers: Mapping[int, Answers]) -> None:
+    """Write the answers of some clients; the same ones give the same bytes."""
+    packed = io.BytesIO()
+    arrays = {f"{part}-{i}": a for i, both in answers.items() for part, a in zip(_PARTS, both, strict=True)}
+    np.savez(packed, allow_pickle=False, **arrays)
+    publish(folder, [packed.getvalue()], lambda _: PREDICTIONS)
+
+
+def read(folder: Path, client: int) -> Answers | None:
+    """A client's answers; None where a record has none. Raises DataError for a file that is damaged."""
+    from pomona.data import npz  # late: it brings readers of pictures along
+
+    path = folder / PREDICTIONS
+    if not path.exists() or f"{_PARTS[0]}-{client}" not in npz.names(path):
+        return None
+    outputs, targets = (npz.stored(path, f"{part}-{client}").load() for part in _PARTS)
+    if (
+        outputs.ndim != 2
+        or outputs.dtype != np.float32
+        or len(outputs) != len(targets)
+        or targets.dtype.kind not in "if"
+    ):
+        raise DataError(f"{path} has no answers of client {client} that fit their targets; run the federation again")
+    return outputs, targets
+
+
+_PARTS = ("outputs", "targets")

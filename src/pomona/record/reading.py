@@ -1,0 +1,78 @@
+"""Reading a run's folder back, whoever wrote it."""
+
+from pathlib import Path
+
+from pydantic import BaseModel, ValidationError
+
+from pomona.core.bounds import Line, Number, first, plain, regular
+from pomona.core.errors import PomonaError, StorageError
+from pomona.core.toml import read_text
+from pomona.record import events
+from pomona.record.record import EVENTS, Result, gather
+from pomona.storage.file_hashes import changed
+from pomona.storage.status import read_status
+
+
+def load(folder: Path | str) -> Result:
+    """Read a run folder, whoever wrote it. Raises StorageError if it holds no readable run, or files that changed."""
+    folder = Path(folder)
+    require_unchanged(folder, EVENTS, "config.toml")
+    where = "config.toml"
+    try:
+        for name in (where, EVENTS):
+            regular(folder / name, StorageError)
+        config = read_text((folder / where).read_text(encoding="utf-8"))
+        _Told.model_validate(config)
+        found = []
+        with (folder / EVENTS).open("rb") as lines:
+            for number, line in enumerate(lines, start=1):
+                where = f"{EVENTS}, line {number}"
+                if line.endswith(b"\n"):  # a line without its newline is one that a kill cut short
+                    found.append(events.read(line))
+        where = EVENTS
+        result = gather(found, config, folder)
+        _require_known(result)
+    except (OSError, ValueError, PomonaError) as fault:
+        said = first(fault) if isinstance(fault, ValidationError) else plain(str(fault), 200)
+        raise StorageError(
+            f"{folder} holds no readable run ({where}: {said}); give a folder that `pomona run` wrote"
+        ) from None
+    return result
+
+
+class _Name(BaseModel):
+    name: Line
+
+
+class _Told(BaseModel):
+    """What must stand in the settings of a run that is read back."""
+
+    method: _Name
+    data: _Name
+    partition: _Name
+    rounds: Number
+
+
+def _require_known(result: Result) -> None:
+    """Raise ValueError for clients that a run does not have."""
+    n = len(result.about.get("clients", ()))
+    named = (
+        *(c for e in (*result.evaluations, *result.unseen) for c in e.clients),
+        *(f["client"] for f in result.final),
+    )
+    highest = max((*named, *(c for r in result.rounds for c in r.cohort)), default=-1)
+    if highest >= n:
+        raise ValueError(f"it tells of client {highest}, but of {n} clients at its start")
+
+
+def require_unchanged(folder: Path, *names: str) -> None:
+    """Raise StorageError if files of a finished run, all unless some are named, are not what it left."""
+    status = read_status(folder)
+    try:
+        moved = changed(folder, status.sha256, names or status.sha256) if status else []
+    except OSError as fault:
+        raise StorageError(f"{folder} cannot be read ({fault}); restore it from a backup") from None
+    if moved:
+        raise StorageError(
+            f"{folder}: {', '.join(moved)} changed since the run ended; restore from a backup, or run again"
+        )

@@ -1,0 +1,93 @@
+"""What a run comes to: its metric over clients and rounds, traffic and time, as ``summary.json`` holds them."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from pomona.metrics.summary import At, best_rounds, summarize
+from pomona.record.record import Evaluation, Result, average
+
+FAR = 10.0
+"""A loss so many times what it was, or what a constant answer has, is one that training drives up."""
+
+
+def summarise(result: Result, seconds: float) -> dict[str, Any]:
+    """The figures of a finished run.
+
+    ``metric`` is what all values are; ``minimised`` the name of the loss, which alone makes losses comparable.
+    ``models`` has one entry a named model ("personal, trained"): ``last``, ``best_validation`` (and what it was
+    ``chosen_by``), ``best_test`` (the papers' BMCTA) and ``best_test_pooled`` (BTA), each with value and round;
+    ``clients``, the spread over clients, ``loss`` and ``accuracy``, their means over clients, in the last round.
+    ``diverging`` says why the loss must be taken for one that training drives up, empty where it need not. ``unseen``
+    holds the test values of clients that were never trained with, by client and named model, and their mean. Bytes are
+    those of training: what clients download only to evaluate does not count.
+    """
+    n = len(result.about["clients"])
+    named = sorted({(e.model, e.when) for e in result.evaluations})
+    models = {f"{model}, {when}": _outcome(result, model, when, n) for model, when in named}
+    return {
+        "method": result.name,
+        "headline": ", ".join(result.about["headline"]),
+        "metric": result.metric.name,
+        "minimised": (result.config.get("model") or {}).get("loss", "auto"),
+        "diverging": diverging(result),
+        "rounds": len(result.rounds),
+        "models": {name: outcome for name, outcome in models.items() if outcome},
+        "unseen": _unseen(result.unseen),
+        "bytes_down": sum(sum(r.bytes_down) for r in result.rounds),
+        "bytes_up": sum(sum(r.bytes_up) for r in result.rounds),
+        "seconds": seconds,
+    }
+
+
+def _outcome(result: Result, model: str, when: str, n: int) -> dict[str, Any] | None:
+    test, validation = result.curve(model, when, "test"), result.curve(model, when, "validation")
+    if not test:
+        return None
+    values, samples = [_all(e, e.value, n) for e in test], [s or 0 for s in _all(test[-1], test[-1].samples, n)]
+    paired = validation if len(validation) == len(test) else []
+    held_out = [_all(e, e.value, n) for e in paired] or None
+    losses = [_all(e, e.loss, n) for e in paired] or None
+    metric = result.metric
+    best = best_rounds([e.round for e in test], values, samples, held_out, metric, losses)
+    return {
+        **{name: at._asdict() if isinstance(at, At) else at for name, at in vars(best).items()},
+        "clients": summarize(values[-1], samples, metric=metric),
+        "loss": average(test[-1].loss),
+        "accuracy": test[-1].accuracy_mean,
+    }
+
+
+def diverging(result: Result) -> str:
+    """Why a run's loss must be taken for one that training drives up; empty where it need not.
+
+    Compared are the mean training loss of the last round with that of the first, and the headline model's test loss
+    with what it was when first evaluated and with that of a constant answer, all clients' most frequent class or mean.
+    """
+    trained = [loss for row in result.rounds if (loss := average(row.loss)) is not None]
+    model, when = result.about.get("headline") or ("", "")
+    tested = [loss for e in result.curve(model, when, "test") if (loss := average(e.loss)) is not None]
+    constant = ((result.about.get("constant") or {}).get("all", {}).get("loss") or {}).get("mean")
+    for what, losses, first in (
+        ("training loss", trained, "in the first round"),
+        ("test loss", tested, "when first evaluated"),
+    ):
+        if losses and losses[-1] > FAR * losses[0] > 0:
+            return f"the {what} ended at {losses[-1]:.4g}, from {losses[0]:.4g} {first}; lower lr"
+    if tested and constant and tested[-1] > FAR * constant:
+        return f"the test loss ended at {tested[-1]:.4g}, where a constant answer has {constant:.4g}; lower lr"
+    return ""
+
+
+def _unseen(evaluations: Sequence[Evaluation]) -> dict[str, Any]:
+    tests = [e for e in evaluations if e.split == "test"]
+    values = {
+        name: {str(e.clients[0]): e.value[0] for e in tests if f"{e.model}, {e.when}" == name}
+        for name in sorted({f"{e.model}, {e.when}" for e in tests})
+    }
+    return {name: {"clients": each, "mean": average(list(each.values()))} for name, each in values.items()}
+
+
+def _all(evaluation: Evaluation, values: Sequence[Any], n: int) -> list[Any]:
+    """Values for all n clients, None for those that were not evaluated yet."""
+    known = dict(zip(evaluation.clients, values, strict=True))
+    return [known.get(i) for i in range(n)]

@@ -1,0 +1,5 @@
+"""Results of runs and benches: pages, figures, tables and sentences, made from records alone."""
+
+from pomona.results.run_numbers import headline, table
+
+__all__ = ["headline", "table"]

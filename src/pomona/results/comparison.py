@@ -1,0 +1,200 @@
+"""A bench's results beside the paper's: one record a scenario and method, with everything the tables are made of."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean, stdev
+from typing import Any
+
+import numpy as np
+
+from pomona.experiments import Bench
+from pomona.metrics.metric import ACCURACY, METRICS, Metric
+from pomona.metrics.nan_safe import defined, row_means
+from pomona.results.figures.style import label_of
+from pomona.results.paper_tables import COUNTED, Count, Printed, printed
+
+NOTHING = "-"
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Mean over seeds, standard deviation (ddof = 1; None for one), how many seeds."""
+
+    mean: float
+    std: float | None
+    n: int
+
+
+def told(value: Spread | None, metric: Metric) -> str:
+    """Mean ± standard deviation as people read the metric (how many seeds); a dash where there is none."""
+    if value is None:
+        return NOTHING
+    std = "" if value.std is None else f" ± {metric.number(value.std)}"
+    return f"{metric.number(value.mean)}{std} ({value.n})"
+
+
+def spread(values: Sequence[float | None]) -> Spread | None:
+    """Mean and standard deviation of what is known; None if nothing is."""
+    known = [v for v in values if v is not None]
+    return Spread(fmean(known), stdev(known) if len(known) > 1 else None, len(known)) if known else None
+
+
+@dataclass(frozen=True)
+class ComparisonRow:
+    """One scenario and method of a bench.
+
+    Attributes:
+        scenario, method: names in the suite; ``row``, ``setting``, ``dataset``: the paper's, or the suite's.
+        table: the paper's table that the column belongs to.
+        state, reason: as in the results.
+        metric: what it is compared by: accuracy beside a paper, which prints that; else what its runs were judged by.
+        settings: of its runs, as a tree.
+        chosen, tried: the point chosen, and how many were tried.
+        cells: the finished ones.
+        printed: the paper's accuracies and other figures, by what follows the row's name ("" for the accuracy).
+    """
+
+    scenario: str
+    method: str
+    row: str
+    setting: str
+    dataset: str
+    table: str
+    state: str
+    reason: str
+    metric: Metric
+    settings: Mapping[str, Any]
+    chosen: Mapping[str, Any]
+    tried: int
+    cells: tuple[Mapping[str, Any], ...]
+    printed: Mapping[str, Printed]
+
+    @property
+    def column(self) -> str:
+        """The scenario in the paper's words."""
+        return f"{self.dataset}, {self.setting}" if self.dataset and self.setting else self.scenario
+
+    def values(self, count: Count) -> list[float | None]:
+        """The metric of the model that the method is judged by, one a seed, counted in one way."""
+        return [_value(cell["figures"], self.metric, count) for cell in self.cells]
+
+    def clients(self) -> dict[int, list[float | None]]:
+        """The metric of each client by seed, in the round best on validation, or in the last where there is none."""
+        found = {}
+        for cell in self.cells:
+            own = _judged(cell["figures"])
+            if moment := own.get("best_validation") or own.get("last"):
+                found[int(cell["seed"])] = _of(moment, self.metric)
+        return found
+
+    def curve(self) -> list[tuple[list[int], list[float | None]]]:
+        """(rounds, mean over clients) of each seed."""
+        curves = [cell["figures"]["curve"] for cell in self.cells]
+        return [(c["round"], c["test_accuracy" if self.metric == ACCURACY else "test_value"]) for c in curves]
+
+
+def _judged(figures: Mapping[str, Any]) -> Mapping[str, Any]:
+    own: Mapping[str, Any] = figures["models"].get(figures["headline"], {})
+    return own
+
+
+def _of(moment: Mapping[str, Any], metric: Metric) -> list[float | None]:
+    """One value a client; a bench of an earlier version holds accuracies alone."""
+    return list(moment["accuracy" if metric == ACCURACY else "value"])
+
+
+def _value(figures: Mapping[str, Any], metric: Metric, count: Count) -> float | None:
+    if count.average == "samples" and not metric.pools:
+        return None
+    if count.moment == "best_test":
+        means = "test_accuracy" if metric == ACCURACY else "test_value"
+        pooled = "test_accuracy_pooled" if metric == ACCURACY else ""
+        # A bench of an earlier version holds no pooled curve: its cells have no such figure.
+        return metric.best(figures["curve"].get(means if count.average == "clients" else pooled, ()))
+    moment = _judged(figures).get(count.moment)
+    if not moment:
+        return None
+    weights = moment["samples"] if count.average == "samples" else 1.0
+    return defined(row_means(np.array([_of(moment, metric)], dtype=float), weights)[0])
+
+
+def _metric(results: Mapping[str, Any], result: Mapping[str, Any]) -> Metric:
+    named = [cell["figures"].get("metric") for cell in result["cells"] if cell["figures"]]
+    return ACCURACY if results["paper"] or not named else METRICS.get(named[0], ACCURACY)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A bench beside its paper.
+
+    Attributes:
+        bench: the results as they are.
+        entries: one a scenario and method, in the suite's order.
+        count: how the paper counts; the client mean in the last round where there is no paper.
+    """
+
+    bench: Bench
+    entries: tuple[ComparisonRow, ...]
+    count: Count
+
+    @property
+    def paper(self) -> str:
+        """The paper's key; empty if the suite has none."""
+        return str(self.bench.results["paper"])
+
+    @property
+    def scenarios(self) -> list[str]:
+        """Columns, in the suite's order."""
+        return list(dict.fromkeys(e.scenario for e in self.entries))
+
+    @property
+    def metrics(self) -> list[Metric]:
+        """What the entries with results are compared by."""
+        return list(dict.fromkeys(e.metric for e in self.entries if e.cells)) or [ACCURACY]
+
+    @property
+    def methods(self) -> list[str]:
+        """Rows, in the suite's order."""
+        return list(self.bench.results["methods"])
+
+    def of(self, scenario: str) -> list[ComparisonRow]:
+        """The entries of a column."""
+        return [e for e in self.entries if e.scenario == scenario]
+
+    def at(self, scenario: str, method: str) -> ComparisonRow | None:
+        """One entry; None where the suite has no such cell."""
+        return next((e for e in self.entries if (e.scenario, e.method) == (scenario, method)), None)
+
+
+def comparison(bench: Bench) -> Comparison:
+    """Put a bench's results beside its paper's figures."""
+    results = bench.results
+    count = COUNTED.get(results["paper"], Count("last", "clients"))
+    return Comparison(bench, tuple(_entry(results, r) for r in results["results"]), count)
+
+
+def _entry(results: Mapping[str, Any], result: Mapping[str, Any]) -> ComparisonRow:
+    column = results["scenarios"][result["scenario"]]
+    row = results["methods"][result["method"]]["row"] or label_of(result["method"])
+    reasons = [c["reason"] for c in (*result["cells"], *result["search"]) if c["reason"]]
+    figures = {
+        key[2].removeprefix(row).removeprefix(" :: "): figure
+        for key, figure in printed(results["paper"], column["table"]).items()
+        if key[:2] == (column["setting"], column["dataset"]) and key[2].split(" :: ")[0] == row
+    }
+    return ComparisonRow(
+        scenario=result["scenario"],
+        method=result["method"],
+        row=row,
+        setting=column["setting"],
+        dataset=column["dataset"],
+        table=column["table"],
+        state=result["state"],
+        reason=reasons[0] if reasons else "",
+        metric=_metric(results, result),
+        settings=result["settings"] or {},
+        chosen=result["chosen"] or {},
+        tried=len(result["search"]),
+        cells=tuple(c for c in result["cells"] if c["figures"]),
+        printed=figures,
+    )

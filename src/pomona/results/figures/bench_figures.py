@@ -1,0 +1,196 @@
+"""The figures: the critical-difference diagram, curves by round, ablations, and what each client gains."""
+
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+from pomona.experiments.suite import flat
+from pomona.metrics.metric import Metric
+from pomona.results.comparison import Comparison, ComparisonRow, spread
+from pomona.results.figures.figure import ReportFigure, Rows, slug
+from pomona.results.figures.style import DASHES, FRAME, INK
+from pomona.results.significance import Ranking
+from pomona.results.tables.client_tests import gains
+from pomona.results.text.narrative import capital
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+FEWEST = 3
+"""Values that make a curve."""
+
+
+def diagram(ranking: Ranking) -> ReportFigure:
+    """Mean ranks on a line; bars join methods that do not differ (Demsar 2006, figure 1)."""
+    k = len(ranking.methods)
+    half = (k + 1) // 2
+    figure, axes = _figure(8.6, 1.3 + 0.27 * half)
+    axes.axis("off")
+    axes.set_xlim(-0.55 * k, 1.55 * k + 1)
+    depth = 0.45 * half + 0.35 * len(ranking.cliques) + 0.4
+    axes.set_ylim(-depth, 1.1)
+    axes.plot([1, k], [0, 0], color=INK, linewidth=1.2)
+    for tick in range(1, k + 1):
+        axes.plot([tick, tick], [0, 0.12], color=INK, linewidth=1)
+        axes.text(tick, 0.2, str(tick), ha="center", va="bottom")
+    if ranking.difference <= k - 1:
+        axes.plot([1, 1 + ranking.difference], [0.75, 0.75], color=FRAME, linewidth=2)
+        axes.text(1 + ranking.difference / 2, 0.8, f"CD = {ranking.difference:.2f}", ha="center", va="bottom")
+    drop = 0.35 * len(ranking.cliques) + 0.3
+    for place, i in enumerate(ranking.order):
+        left = place < half
+        row = place if left else k - 1 - place
+        y, rank = -drop - 0.45 * row, ranking.mean_ranks[i]
+        side = 0.75 if left else k + 0.25
+        axes.plot([rank, rank, side], [0, y, y], color=FRAME, linewidth=0.9)
+        text = f"{ranking.methods[i]} {rank:.2f}" if left else f"{rank:.2f} {ranking.methods[i]}"
+        axes.text(side + (-0.1 if left else 0.1), y, text, ha="right" if left else "left", va="center")
+    for number, (first, last) in enumerate(ranking.cliques):
+        ends = [ranking.mean_ranks[ranking.order[p]] for p in (first, last)]
+        y = -0.22 - 0.35 * number
+        axes.plot([ends[0] - 0.06, ends[1] + 0.06], [y, y], color=INK, linewidth=3.2, solid_capstyle="butt")
+    rows: Rows = [{"method": ranking.methods[i], "mean_rank": ranking.mean_ranks[i]} for i in ranking.order]
+    caption = (
+        f"Mean ranks over {ranking.blocks} columns, best on the left. Thick bars join methods that do not differ by "
+        "Wilcoxon's signed-rank test with Holm's correction at 5 %; CD is Nemenyi's critical difference"
+        + ("." if ranking.difference <= k - 1 else f", {ranking.difference:.2f} ranks, wider than the line.")
+    )
+    alt = "; ".join(f"{r['method']} {r['mean_rank']:.2f}" for r in rows)
+    return ReportFigure("critical-difference", "Critical differences", caption, alt, figure, rows)
+
+
+def curves(made: Comparison, scenario: str) -> ReportFigure | None:
+    """The metric on test data of every method by round, means over clients and seeds."""
+    lines = [(e, _curve(e)) for e in made.of(scenario) if e.cells]
+    lines = [(e, curve) for e, curve in lines if len(curve) > 1]
+    if not lines:
+        return None
+    figure, axes = _figure(7.6, 4.2)
+    looks = _looks(made)
+    for entry, curve in lines:
+        axes.plot(list(curve), [_scaled(entry.metric, v) for v in curve.values()], label=entry.row, **looks[entry.row])
+    metric = lines[0][0].metric
+    axes.set_xlabel("round")
+    axes.set_ylabel(f"test {metric.heading}")
+    axes.grid(axis="y")
+    axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
+    rows: Rows = [{"method": e.row, "round": r, metric.name: v} for e, curve in lines for r, v in curve.items()]
+    column = lines[0][0].column
+    last = "; ".join(f"{e.row} {metric.number(list(c.values())[-1])}" for e, c in lines)
+    caption = "Mean over clients of the model that the method is judged by, mean over seeds."
+    return ReportFigure(f"curves-{slug(scenario)}", column, caption, f"At the end: {last}", figure, rows)
+
+
+def _curve(entry: ComparisonRow) -> dict[int, float]:
+    points: dict[int, list[float | None]] = {}
+    for rounds, values in entry.curve():
+        for number, value in zip(rounds, values, strict=True):
+            points.setdefault(number, []).append(value)
+    found = {number: spread(values) for number, values in points.items()}
+    return {number: s.mean for number, s in found.items() if s}
+
+
+def who_benefits(made: Comparison, scenario: str) -> ReportFigure | None:
+    """What each client gains over training alone, sorted, by method."""
+    found = gains(made, scenario)
+    if not found:
+        return None
+    metric = next(e.metric for e in made.of(scenario) if e.cells)
+    figure, axes = _figure(7.6, 4.0)
+    looks = _looks(made)
+    for row, values in found.items():
+        n = len(values)
+        axes.plot(
+            [(i + 0.5) / n for i in range(n)], sorted(_scaled(metric, v) for v in values), label=row, **looks[row]
+        )
+    axes.axhline(0, color=FRAME, linewidth=1)
+    axes.set_xlabel("share of the clients, sorted by gain")
+    axes.set_ylabel(f"gain over Separate ({'percentage points' if metric.percent else metric.title})")
+    axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
+    rows: Rows = [{"method": row, "gain": v} for row, values in found.items() for v in sorted(values)]
+    alt = "; ".join(f"{row}: {sum(v < 0 for v in values)} of {len(values)} hurt" for row, values in found.items())
+    caption = f"What each client gains in {metric.title} over Separate; below zero a client is worse off than alone."
+    title = f"Who benefits: {made.of(scenario)[0].column}"
+    return ReportFigure(f"gains-{slug(scenario)}", title, caption, alt, figure, rows)
+
+
+def ablations(made: Comparison) -> list[ReportFigure]:
+    """The metric against one setting, wherever at least three cells differ in this one number alone."""
+    done = [(flat(e.settings), e) for e in made.entries if e.cells]
+    numbers = sorted({k for tree, _ in done for k, v in tree.items() if _number(v)})
+    return [_ablation(made, key, lines) for key in numbers if (lines := _lines(done, key))]
+
+
+def _number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _lines(
+    done: Sequence[tuple[Mapping[str, Any], ComparisonRow]], key: str
+) -> list[list[tuple[float, ComparisonRow]]]:
+    """Cells that differ in one key alone, at least three values of it."""
+
+    def rest(item: tuple[Mapping[str, Any], ComparisonRow]) -> str:
+        return repr(sorted((k, v) for k, v in item[0].items() if k != key))
+
+    having = sorted((item for item in done if _number(item[0].get(key))), key=rest)
+    groups = [list(group) for _, group in groupby(having, key=rest)]
+    lines = [sorted(((t[key], e) for t, e in group), key=lambda line: line[0]) for group in groups]
+    return [line for line in lines if len({x for x, _ in line}) >= FEWEST]
+
+
+def _ablation(made: Comparison, key: str, lines: Sequence[Sequence[tuple[float, ComparisonRow]]]) -> ReportFigure:
+    figure, axes = _figure(7.6, 4.0)
+    rows: Rows = []
+    metric = lines[0][0][1].metric
+    trees = [flat(line[0][1].settings) for line in lines]
+    for number, line in enumerate(lines):
+        known = [(x, s) for x, e in line if (s := spread(e.values(made.count)))]
+        label = _label(trees[number], trees, key) or line[0][1].row
+        axes.errorbar(
+            [x for x, _ in known],
+            [_scaled(metric, s.mean) for _, s in known],
+            [_scaled(metric, s.std or 0) for _, s in known],
+            label=label,
+            marker="o",
+            capsize=3,
+            **_look(number),
+        )
+        rows += [{"line": label, key: x, metric.name: s.mean, "std": s.std, "n": s.n} for x, s in known]
+    axes.set_xlabel(key)
+    axes.set_ylabel(f"test {metric.heading}")
+    axes.grid(axis="y")
+    axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
+    caption = f"{capital(metric.title)}, {made.count}, ± standard deviation over seeds. All else is the same."
+    alt = "; ".join(f"{r['line']}, {r[key]}: {metric.number(r[metric.name])}" for r in rows)
+    return ReportFigure(f"ablation-{slug(key)}", f"{capital(metric.title)} by {key}", caption, alt, figure, rows)
+
+
+def _label(tree: Mapping[str, Any], trees: Sequence[Mapping[str, Any]], key: str) -> str:
+    """What sets a line apart from the others."""
+    own = [k for k in tree if k != key and any(t.get(k) != tree[k] for t in trees)]
+    return ", ".join(f"{k}={tree[k]}" for k in own[:4])
+
+
+def _scaled(metric: Metric, value: float) -> float:
+    """In the unit that people read."""
+    return 100 * value if metric.percent else value
+
+
+def _figure(width: float, height: float) -> tuple["Figure", "Axes"]:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    return figure, figure.add_subplot()
+
+
+def _looks(made: Comparison) -> dict[str, dict[str, Any]]:
+    """A method's look by its row, the same in all pictures of a page."""
+    return {e.row: _look(list(made.methods).index(e.method)) for e in made.entries}
+
+
+def _look(number: int) -> dict[str, Any]:
+    from matplotlib import colormaps
+
+    return {"color": colormaps["tab10"](number % 10), "linestyle": DASHES[number // 10 % len(DASHES)]}

@@ -1,0 +1,133 @@
+"""Figures of numbers that every client has, such as APFL's α or the gates of its layers."""
+
+from typing import Any
+
+import numpy as np
+
+from pomona.results.figures.axes import bare, bundle, grid, legend_below, over_rounds, panels
+from pomona.results.figures.figure import ReportFigure, slug
+from pomona.results.figures.series import Series, Values, number
+from pomona.results.figures.style import FRAME, INK, MISSING, client_colours, colour_of
+
+NAMED = 25
+"""Clients or layers that still carry a name each."""
+KEYED = 10
+"""Layers that still have a line of the legend each."""
+
+
+def figures(series: Series) -> list[ReportFigure]:
+    """The numbers over the rounds, and beside them those of each client at the last round unless all are equal then."""
+    return [vectors(series.thinned()) if series.values.shape[2] > 1 else scalars(series.thinned())]
+
+
+def scalars(series: Series) -> ReportFigure:
+    """Every client's number over the rounds with their mean, and the clients' last ones as dots."""
+    values, n = series.values[:, :, 0], series.n
+    alike, colour = uniform(series.values), colour_of(series.run.result.name)
+    figure, left, right = _sides(series, 3.4, sharey=True)
+    left.set_ylabel(series.quantity.symbol)
+    if not alike:
+        bundle(left, series.rounds, values, color=FRAME, linewidth=0.9, alpha=0.8, rasterized=values.size > 3000)
+        left.plot([], [], color=FRAME, linewidth=0.9, label="each client")
+    mean = "every client" if alike else "mean over clients"
+    _line(left, series, np.nanmean(values, axis=1), color=INK, label=mean)
+    if right:
+        right.plot(range(n), values[-1], "o", color=colour, markersize=5.5 if n <= NAMED else 3)
+        right.axhline(np.nanmean(values[-1]), color=INK, linewidth=1, linestyle=(0, (4, 2)))
+        right.set_xlim(-0.7, n - 0.3)
+        grid(right, along="y")
+    legend_below(figure, 2)
+    return _picture(series, figure, [series.quantity.symbol])
+
+
+def vectors(series: Series) -> ReportFigure:
+    """The mean over clients of every entry over the rounds, and all clients' entries at the last round."""
+    from matplotlib import colormaps
+
+    what, k = series.quantity, series.values.shape[2]
+    names = [f"{what.entries} {j + 1}" for j in range(k)]
+    figure, left, right = _sides(series, 3.9)
+    left.set_ylabel(what.symbol + ("" if uniform(series.values) else ", mean over clients"))
+    keyed = set(np.linspace(0, k - 1, min(k, KEYED)).round().astype(int).tolist())
+    means = np.nanmean(series.values, axis=1)
+    for j, colour in enumerate(client_colours(k)):
+        _line(left, series, means[:, j], color=colour, label=names[j] if j in keyed else None)
+    if right:
+        colours = colormaps["viridis"].with_extremes(bad=MISSING)
+        image = right.imshow(series.values[-1].T, cmap=colours, aspect="auto", interpolation="none", origin="lower")
+        figure.colorbar(image, ax=right, label=what.symbol).outline.set_visible(False)
+        bare(right)
+        right.set_yticks(*((range(k), names) if k <= NAMED else ([],)))
+        right.set_ylabel("" if k <= NAMED else f"{k} {what.entries}s")
+    legend_below(figure, 5)
+    return _picture(series, figure, names)
+
+
+def _sides(series: Series, height: float, **look: Any) -> tuple[Any, Any, Any]:
+    """A figure, its axes over rounds, and its axes over clients at the last round: None where all are equal then."""
+    level = uniform(series.values[-1:])
+    figure, axes = panels(5.4 if level else 9.5, height, columns=1 if level else 2, **look)
+    over_rounds(axes[0, 0])
+    grid(axes[0, 0])
+    if level:
+        return figure, axes[0, 0], None
+    right = axes[0, 1]
+    right.set_title(f"round {series.rounds[-1]}")
+    if series.n <= NAMED:
+        right.set_xticks(range(series.n), series.names, rotation=90)
+    else:
+        right.set(xlabel=f"{series.n} clients", xticks=[])
+    return figure, axes[0, 0], right
+
+
+def uniform(values: Values) -> bool:
+    """Whether all clients that took part have the same numbers (T, n, K), in every round."""
+    low, high = np.nanmin(values, axis=1), np.nanmax(values, axis=1)
+    return bool((low == high).all())
+
+
+def _line(ax: Any, series: Series, values: Values, **look: Any) -> None:
+    """A curve over the rounds; a single round is a dot."""
+    ax.plot(series.rounds, values, linewidth=2.2, marker="o" if len(series.rounds) == 1 else None, **look)
+
+
+def _picture(series: Series, figure: Any, names: list[str]) -> ReportFigure:
+    """The figure with its words and numbers."""
+    what, run, rounds, values = series.quantity, series.run, series.rounds, series.values
+    scalar, alike, level = len(names) == 1, uniform(values), uniform(values[-1:])
+    lines = "Thin lines are clients, the thick one their mean." if scalar else "Lines are means over clients."
+    right = f"Right: each client after round {rounds[-1]}" + (", and the mean (dashed)." if scalar else ".")
+    shown = ("" if alike else f" {lines}") + ("" if level else f" {right}")
+    first, last = np.nanmean(values[0], axis=0), np.nanmean(values[-1], axis=0)
+    course = [f"{name} {a:.3g} to {b:.3g}" for name, a, b in zip(names[:KEYED], first, last, strict=False)]
+    extremes = ""
+    if scalar and not level:
+        low, high = (int(pick(values[-1, :, 0])) for pick in (np.nanargmin, np.nanargmax))
+        extremes = (
+            f" At the end {run.client(low)} has the lowest, {values[-1, low, 0]:.3g}, and {run.client(high)} the "
+            f"highest, {values[-1, high, 0]:.3g}."
+        )
+    return ReportFigure(
+        name=f"{slug(what.name)}-values",
+        title=what.title,
+        caption=f"{run.label}: {what.meaning}{shown}"
+        + (" It is the same for every client." if alike and len(series.seen) > 1 else "")
+        + series.absence,
+        alt=f"{'Line chart' if level else 'Line chart and chart by client'} of {what.symbol} with {run.label}. From "
+        f"round {rounds[0]} to {rounds[-1]} the mean over clients goes: {', '.join(course)}.{extremes}",
+        figure=figure,
+        rows=[
+            {
+                "run": run.label,
+                "round": int(r),
+                "client": i,
+                "name": run.client(i),
+                **{
+                    (what.name if scalar else f"{what.name}_{j + 1}"): number(values[t, i, j])
+                    for j in range(len(names))
+                },
+            }
+            for t, r in enumerate(rounds)
+            for i in range(series.n)
+        ],
+    )

@@ -1,0 +1,221 @@
+"""Figures over rounds: curves of loss and metric, the metric against traffic, APPLE's loss scheduler."""
+
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Any
+
+from pomona.record.record import average
+from pomona.results.figures.axes import grid, legend_below, over_rounds, panels
+from pomona.results.figures.figure import ReportFigure, Rows
+from pomona.results.figures.style import FRAME, colour_of, dash_of, marker_of
+from pomona.results.run_numbers import Run, alike, views
+from pomona.results.text.narrative import capital, source
+
+MEGABYTE = 1e6
+
+
+def place(run: Run) -> str:
+    """The data set and the partition that a run was trained on, in words; empty where the record does not say."""
+    names = [source(run), run.setting("partition.name")]
+    return ", ".join(str(name) for name in names if name)
+
+
+def panel(run: Run) -> str:
+    """What runs must share to be drawn in one panel: where they were trained, what they minimise, what judges them."""
+    return "; ".join(text for text in (place(run), run.loss and f"loss {run.loss}", run.metric.title) if text)
+
+
+def curves(runs: list[Run]) -> ReportFigure | None:
+    """Training loss, and the metric on the test split, mean over clients, over rounds.
+
+    A row of panels a data set and partition (APPLE, figures 2 and 7), and a loss: losses that differ do not compare.
+    """
+    rows: Rows = []
+    kinds = list(dict.fromkeys(map(panel, runs)))
+    figure, axes = panels(9.5, 3.1 * len(kinds) + 0.8, len(kinds), 2)
+    for (left, right), kind in zip(axes, kinds, strict=True):
+        here = [run for run in runs if panel(run) == kind]
+        for run in here:
+            rows += _run(left, right, run)
+        at = f"{place(here[0])}: " if len({place(run) for run in runs}) > 1 else ""
+        of = f" ({here[0].loss})" if len({run.loss for run in runs}) > 1 else ""
+        left.set(title=f"{at}training loss{of}, mean over clients", ylabel="loss")
+        metric = here[0].metric
+        right.set(title=f"{at}test {metric.title}, mean over clients", ylabel="%" if metric.percent else metric.title)
+    if not rows:
+        return None
+    over_rounds(*axes.flat)
+    grid(*axes.flat)
+    legend_below(figure, 3)
+    titles = " and ".join(dict.fromkeys(run.metric.title for run in runs))
+    return ReportFigure(
+        name="curves",
+        title=f"Loss and {titles} over the rounds",
+        caption=f"Left: the loss during local training, averaged over the clients of a round. Right: test {titles}, "
+        "each client counting once. A thick line is the model that a run is judged by; a thin dotted one is another "
+        "model of the same run. “Received” models carry the round whose uploads they were made from.",
+        alt=" ".join([f"Line charts over rounds: training loss and test {titles}.", *_course(runs)]),
+        figure=figure,
+        rows=rows,
+    )
+
+
+def _run(left: Any, right: Any, run: Run) -> Rows:
+    """Draw the curves of a run; return their numbers."""
+    losses = [(r.round, average(r.loss)) for r in run.result.rounds]
+    training = [(x, y) for x, y in losses if y is not None]
+    _draw(left, training, run, main=True, label=None if run.test else run.label)
+    rows: Rows = [_row(run, "train loss", "", "", x, y) for x, y in training]
+    for position, (model, when) in enumerate(views(run.result)):
+        pairs = [(e.round, e.mean) for e in run.result.curve(model, when) if e.mean is not None]
+        scaled = [(x, run.scaled(y)) for x, y in pairs]
+        _draw(right, scaled, run, main=position == 0, label=f"{run.label}: {model}, {when}")
+        rows += [_row(run, f"test {run.metric.name}", model, when, x, y) for x, y in pairs]
+    return rows
+
+
+def _row(run: Run, quantity: str, model: str, when: str, number: int, value: float) -> dict[str, Any]:
+    return {"run": run.label, "quantity": quantity, "model": model, "when": when, "round": number, "value": value}
+
+
+def _draw(ax: Any, points: Sequence[tuple[float, float]], run: Run, *, main: bool, label: str | None) -> None:
+    """One curve of a run; a single point is drawn as a dot."""
+    method = run.result.name
+    ax.plot(
+        [x for x, _ in points],
+        [y for _, y in points],
+        color=colour_of(method),
+        linestyle=dash_of(method, run.twin) if main else (0, (1, 1.6)),
+        linewidth=2.0 if main else 1.3,
+        marker=marker_of(method) if len(points) == 1 else None,
+        label=label,
+    )
+
+
+def _course(runs: list[Run]) -> list[str]:
+    """A sentence a run: from where to where the headline curve goes."""
+    sentences = []
+    for run in runs:
+        values = [(e.round, e.mean) for e in run.test if e.mean is not None]
+        if values:
+            (first, start), (last, end) = values[0], values[-1]
+            way = f"from {run.metric.text(start)} at round {first} to {run.metric.text(end)} at round {last}"
+            sentences.append(f"{run.label} ({run.model}) goes {way}.")
+    return sentences
+
+
+def traffic(runs: list[Run]) -> ReportFigure | None:
+    """The metric on the test split against the megabytes sent so far, down and up, all clients together."""
+    rows: Rows = []
+    silent: list[Run] = []
+    shown = alike(runs)
+    metric = shown[0].metric
+    figure, axes = panels(5.4, 4.0)
+    ax = axes[0, 0]
+    for run in shown:
+        sent = dict(
+            zip(
+                (r.round for r in run.result.rounds),
+                accumulate((sum(r.bytes_down) + sum(r.bytes_up)) / MEGABYTE for r in run.result.rounds),
+                strict=True,
+            )
+        )
+        points = [(sent[e.round], e.mean, e) for e in run.test if e.mean is not None and e.round in sent]
+        rows += [
+            {"run": run.label, "model": e.model, "when": e.when, "round": e.round, "megabytes": x, metric.name: y}
+            for x, y, e in points
+        ]
+        moving = [(x, run.scaled(y)) for x, y, _ in points if x > 0]
+        if moving:
+            _draw(ax, moving, run, main=True, label=run.label)
+            ax.plot(*moving[-1], marker=marker_of(run.result.name), color=colour_of(run.result.name), markersize=7)
+        elif points:
+            silent.append(run)
+            ax.axhline(
+                run.scaled(points[-1][1]),
+                color=colour_of(run.result.name),
+                linestyle=dash_of(run.result.name, run.twin),
+                label=f"{run.label} (sends nothing)",
+            )
+    if len(silent) == len(shown) or not rows:
+        return None
+    _decades(ax)
+    ax.set(
+        xlabel="MB sent so far, down + up, all clients (log scale)", ylabel=f"test {metric.heading}, mean over clients"
+    )
+    grid(ax)
+    legend_below(figure, 2)
+    ends = {row["run"]: row for row in rows}
+    return ReportFigure(
+        name="traffic",
+        title=f"{capital(metric.title)} for the bytes it costs",
+        caption=f"Test {metric.title} of the headline model, mean over clients, against everything sent until then: "
+        f"downloads and uploads of all clients. Further left is cheaper, {'higher' if metric.higher else 'lower'} is "
+        "better; the marker is the last round. A dashed level line is the last value of a run that sends nothing.",
+        alt=f"Line chart of test {metric.title} against megabytes sent, logarithmic. "
+        + " ".join(
+            f"{name} ends at {metric.text(row[metric.name])} after {row['megabytes']:,.1f} MB."
+            for name, row in ends.items()
+        ),
+        figure=figure,
+        rows=rows,
+    )
+
+
+def _decades(ax: Any) -> None:
+    """A logarithmic x axis with plain numbers: every power of ten, and steps between where there are few of those."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    ax.set_xscale("log")
+    low, high = ax.get_xlim()
+    ax.xaxis.set_major_locator(LogLocator(subs=(1.0,) if high > 300 * low else (1.0, 2.0, 5.0)))
+    ax.xaxis.set_major_formatter("{x:,.10g}")
+    ax.xaxis.set_minor_formatter(NullFormatter())
+
+
+def penalty(run: Run) -> dict[str, Any] | None:
+    """The loss scheduler of a run whose mu is positive: mu, its kind, (round, lambda) pairs, and where it ends."""
+    mu = run.setting("method.mu")
+    values = [(number, float(value.flat[0])) for number, value in run.result.matrices("schedule") if value.size]
+    if not values or not isinstance(mu, int | float) or mu <= 0:
+        return None
+    share, rounds = run.setting("method.schedule_share"), run.setting("rounds")
+    known = isinstance(share, int | float) and isinstance(rounds, int)
+    end = share * rounds if known and values[-1][0] >= share * rounds else None
+    return {"mu": mu, "kind": run.setting("method.schedule"), "values": values, "end": end}
+
+
+def schedule(runs: list[Run]) -> ReportFigure | None:
+    """The loss scheduler lambda(r) of the runs whose mu is positive (APPLE, appendix A.1)."""
+    found = [(run, shape) for run in runs if (shape := penalty(run))]
+    if not found:
+        return None
+    figure, axes = panels(5.4, 3.3)
+    ax = axes[0, 0]
+    shapes = [f"{run.label} ({shape['kind']}, μ = {shape['mu']:g})" for run, shape in found]
+    for (run, shape), label in zip(found, shapes, strict=True):
+        _draw(ax, shape["values"], run, main=True, label=label)
+        if shape["end"] is not None:
+            ax.axvline(shape["end"], color=FRAME, linewidth=1, linestyle=":")
+    rows: Rows = [
+        {"run": run.label, "round": r, "lambda": v, "mu": shape["mu"], "mu_lambda": shape["mu"] * v}
+        for run, shape in found
+        for r, v in shape["values"]
+    ]
+    ax.set(ylabel="λ(r)", ylim=(-0.04, 1.06))
+    over_rounds(ax)
+    grid(ax)
+    legend_below(figure, 1)
+    return ReportFigure(
+        name="schedule",
+        title="The loss scheduler",
+        caption="The weight λ(r) of the penalty μ/2 ‖p \N{MINUS SIGN} p₀‖² that holds the directed relationships "
+        "near their start. "
+        "While it is high, clients learn globally; as it falls, each follows its own objective. The dotted line is "
+        "round L, after which λ is zero.",
+        alt=f"Line chart of the loss scheduler over rounds: {'; '.join(shapes)}. "
+        f"It falls from {rows[0]['lambda']:.3f} at round {rows[0]['round']} to {rows[-1]['lambda']:.3f} "
+        f"at round {rows[-1]['round']}.",
+        figure=figure,
+        rows=rows,
+    )

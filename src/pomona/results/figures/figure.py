@@ -1,0 +1,61 @@
+"""A figure with its words and numbers, and the forms in which it leaves: PNG and SVG, and its numbers as CSV."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from pomona.core.csv_text import csv_text
+from pomona.storage.atomic_io import anew
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Rows: TypeAlias = list[Mapping[str, Any]]
+
+DRAWINGS = ("png", "svg")
+FORMS = (*DRAWINGS, "csv")
+
+
+def slug(name: str) -> str:
+    """A name as it may stand in a file name, an address or an id."""
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "unnamed"
+
+
+@dataclass(frozen=True)
+class ReportFigure:
+    """A figure of the report.
+
+    Attributes:
+        name: file name without suffix, unique in a report.
+        title: heading.
+        caption: what is drawn and how to read it.
+        alt: what it shows, for those who do not see it.
+        figure: the drawing.
+        rows: the numbers drawn, one mapping a row of the CSV, all with the same keys.
+    """
+
+    name: str
+    title: str
+    caption: str
+    alt: str
+    figure: "Figure"
+    rows: Rows
+
+    def save(self, folder: Path) -> None:
+        """Write the figure in all ``FORMS`` into a folder."""
+        self.draw(folder)
+        self.csv(folder)
+
+    def draw(self, folder: Path) -> None:
+        """Write ``NAME.png`` and ``NAME.svg`` into a folder, on white: they travel into slides and papers."""
+        for form, dated in zip(DRAWINGS, ("Creation Time", "Date"), strict=True):
+            path = anew(folder / f"{self.name}.{form}")
+            self.figure.savefig(path, dpi=150, facecolor="white", metadata={dated: None})
+            # The places of the first drawing are those of the others.
+            self.figure.set_layout_engine("none")
+
+    def csv(self, folder: Path) -> None:
+        """Write ``NAME.csv`` into a folder."""
+        anew(folder / f"{self.name}.csv").write_text(csv_text(self.rows), encoding="utf-8")

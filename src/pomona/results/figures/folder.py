@@ -1,0 +1,50 @@
+"""The folder of figures: holds those of the page beside it, and forgets those of an earlier page."""
+
+import json
+import re
+from pathlib import Path
+
+from pomona.core.bounds import parse, regular
+from pomona.core.errors import StorageError
+from pomona.results.figures.figure import FORMS, ReportFigure
+from pomona.storage.atomic_io import anew
+
+INDEX = "index.json"
+"""What the report itself has put into the folder; nothing else is ever deleted."""
+
+
+def save(pictures: list[ReportFigure], folder: Path) -> None:
+    """Write all pictures in all their forms, then delete what an earlier call wrote and this one did not.
+
+    Raises:
+        OSError: the folder cannot be made or written.
+        StorageError: it is a link, so that files of another folder would be replaced.
+    """
+    if folder.is_symlink():
+        raise StorageError(f"{folder} is a link; remove it: figures are written into a folder of their own")
+    folder.mkdir(parents=True, exist_ok=True)
+    new = {f"{picture.name}.{form}": picture.title for picture in pictures for form in FORMS}
+    old = listed(folder)
+    # Both, until the old ones are gone: a kill in between leaves no file that the list does not know.
+    _list(folder, dict.fromkeys(old, "") | new)
+    for picture in pictures:
+        picture.save(folder)
+    for name in old - new.keys():
+        (folder / name).unlink(missing_ok=True)
+    _list(folder, new)
+
+
+def listed(folder: Path) -> set[str]:
+    """The names of figures' files in the list; whatever else stands there counts for nothing."""
+    try:
+        names = parse(regular(folder / INDEX, StorageError).read_bytes(), StorageError)
+    except (OSError, StorageError):
+        return set()
+    return (
+        {n for n in names if re.fullmatch(rf"[a-z0-9-]+\.({'|'.join(FORMS)})", n)} if isinstance(names, dict) else set()
+    )
+
+
+def _list(folder: Path, names: dict[str, str]) -> None:
+    text = json.dumps(names, indent=2, ensure_ascii=False) + "\n"
+    anew(folder / INDEX).write_text(text, encoding="utf-8")

@@ -1,0 +1,233 @@
+"""Figures of a matrix clients by clients, such as APPLE's directed relationships (its figures 3 and 8)."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from pomona.results.figures.axes import bare, bundle, grid, over_rounds, panels
+from pomona.results.figures.figure import ReportFigure, Rows, slug
+from pomona.results.figures.series import Series, Values, blocks, number, order
+from pomona.results.figures.style import DARK, FRAME, INK, KIN, MISSING, client_colours, colour_of
+
+PANELS = 12
+HARDLY = 0.05
+"""A relationship that is nearer than this to where it started has hardly moved."""
+LINES = 1500
+"""Corners of lines beyond which a panel becomes a small picture, not paths."""
+
+
+def figures(series: Series) -> list[ReportFigure]:
+    """The heat maps of a matrix; over several rounds also its trajectories, and its diagonal if that has a heading."""
+    if series.n < 2:
+        return []
+    moving = len(series.rounds) > 1
+    return [
+        heatmap(series),
+        *([trajectories(series.thinned())] if moving else []),
+        *([diagonal(series.thinned())] if moving and series.quantity.own else []),
+    ]
+
+
+def unmoved(series: Series) -> bool:
+    """Whether APPLE's relationships are, after the last round, still the shares of the samples that they start from.
+
+    Nearer than ``HARDLY``, and among more than ten clients than half a mean share, as all shares are small then.
+    False of any other quantity, and where the record does not say how many samples the clients hold.
+    """
+    sizes = np.array((series.run.result.about.get("sizes") or {}).get("train") or (), dtype=float)
+    last = series.values[-1][series.seen] if series.quantity.name == "dr" else np.empty((0, 0))
+    if not last.size or last.shape[1] != len(sizes) or not sizes.sum():
+        return False
+    away = sorted({e.clients[0] for e in series.run.result.unseen})
+    sizes[away] = 0.0
+    known = np.delete(np.abs(last - sizes / max(sizes.sum(), 1.0)), away, axis=1)
+    return bool(known.size) and bool(np.nanmax(known) < min(HARDLY, 0.5 / known.shape[1]))
+
+
+def heatmap(series: Series) -> ReportFigure:
+    """The matrix at the first, middle and last round, clients in clustered order."""
+    from matplotlib.patches import Rectangle
+
+    n, what, moments = series.n, series.quantity, series.moments
+    away = [i for i in range(n) if i not in series.seen]
+    sequence = [series.seen[i] for i in order(series.values[-1][np.ix_(series.seen, series.seen)])] + away
+    off = ~np.eye(n, dtype=bool)
+    look, end = scale(series.values[moments][:, off])
+    figure, axes = panels(3.1 * len(moments) + 1.4, 3.9, columns=len(moments), sharey=True, layout="compressed")
+    for ax, t in zip(axes[0], moments, strict=True):
+        shown = np.where(off, series.values[t], np.nan)[np.ix_(sequence, sequence)]
+        image = ax.imshow(shown, interpolation="none", **look)
+        if series.groups:
+            for start, length in blocks(sequence, series.groups):
+                ax.add_patch(
+                    Rectangle((start - 0.5, start - 0.5), length, length, fill=False, edgecolor=DARK, linewidth=1.6)
+                )
+        ax.set(title=f"round {series.rounds[t]}", xlabel="client j")
+        bare(ax)
+        if n <= 25:
+            names = [series.names[i] for i in sequence]
+            ax.set_xticks(range(n), names, rotation=90)
+            ax.set_yticks(range(n), names)
+        else:
+            ax.set(xticks=[], yticks=[])
+    axes[0, 0].set_ylabel("client i")
+    bar = figure.colorbar(image, ax=list(axes[0]), label=what.symbol, shrink=0.8, extend=end)
+    bar.outline.set_visible(False)
+    signs = " Red is positive, blue negative, white zero." if look["cmap"].name == "RdBu_r" else " Darker is more."
+    return ReportFigure(
+        name=f"{slug(what.name)}-heatmap",
+        title=what.title,
+        caption=f"{series.run.label}: {what.meaning}{signs} Each client's own entry, on the diagonal, is left out."
+        + (" The scale stops short of a few extremes, which would hide the rest." if end != "neither" else "")
+        + " Clients with high entries for each other stand together (clustered on the last round)."
+        + (" They have hardly moved from the shares of the samples that they start from." if unmoved(series) else "")
+        + (" Frames are the true groups, which no client was told." if series.groups else "")
+        + series.absence,
+        alt=f"Heat maps of {what.symbol} between {n} clients with {series.run.label} at "
+        f"round{'s' if len(moments) > 1 else ''} {', '.join(str(series.rounds[t]) for t in moments)}. "
+        f"{_strongest(series)}{_group_means(series)}",
+        figure=figure,
+        rows=_rows(series, moments, sequence),
+    )
+
+
+def scale(values: Values) -> tuple[dict[str, Any], str]:
+    """Colours for some numbers, and the ends at which the scale stops short of them.
+
+    Numbers of both signs get a diverging scale around zero, others one from the least to the greatest. Where the
+    greatest is over three times the 95th percentile of those that are not zero, the scale ends at that percentile.
+    """
+    from matplotlib import colormaps
+
+    known = values[~np.isnan(values)]
+    sizes = np.abs(known[known != 0])
+    limit = float(sizes.max(initial=0.0)) or 1.0
+    usual = float(np.percentile(sizes, 95)) if len(sizes) else limit
+    limit = usual if limit > 3 * usual else limit
+    two = bool((known < 0).any())
+    low = -limit if two else float(known.min(initial=limit))
+    low = low if low < limit else 0.0
+    beyond = bool((known < low).any()), bool((known > limit).any())
+    end = {(False, False): "neither", (True, False): "min", (False, True): "max", (True, True): "both"}[beyond]
+    colours = colormaps["RdBu_r" if two else "Blues"].with_extremes(bad=MISSING)
+    return {"cmap": colours, "vmin": low, "vmax": limit}, end
+
+
+def _rows(series: Series, moments: Sequence[int], clients: Sequence[int]) -> Rows:
+    """A row a round and client i, a column a client j; blank before the client's first round."""
+    column = series.quantity.column or series.quantity.name
+    return [
+        {
+            "run": series.run.label,
+            "round": int(series.rounds[t]),
+            "client": i,
+            "name": series.run.client(i),
+            **{f"{column}_{j}": number(series.values[t, i, j]) for j in range(series.n)},
+        }
+        for t in moments
+        for i in clients
+    ]
+
+
+def _strongest(series: Series) -> str:
+    last = np.where(np.eye(series.n, dtype=bool) | np.isnan(series.values[-1]), -np.inf, series.values[-1])
+    if not np.isfinite(last).any():
+        return "No client has an entry for another."
+    i, j = (int(k) for k in np.unravel_index(int(last.argmax()), last.shape))
+    return f"In the last, the highest is that of {series.run.client(i)} for {series.run.client(j)}, {last[i, j]:.3g}."
+
+
+def _group_means(series: Series) -> str:
+    """How entries within true groups compare to those across, in words; nothing where that is undefined."""
+    groups = np.asarray(series.groups)
+    if not len(groups):
+        return ""
+    same = (groups[:, None] == groups[None, :]) & ~np.eye(series.n, dtype=bool)
+    across = groups[:, None] != groups[None, :]
+    last = series.values[-1]
+    if not same.any() or not across.any() or np.isnan(last).any():
+        return ""
+    return f" Their mean is {last[same].mean():.3g} within a true group and {last[across].mean():.3g} across."
+
+
+def trajectories(series: Series) -> ReportFigure:
+    """Each client's row over the rounds, one small panel a client."""
+    n, rounds, values, what = series.n, series.rounds, series.values, series.quantity
+    clients = series.seen[:PANELS]
+    columns = min(4, len(clients))
+    lines = -(-len(clients) // columns)
+    figure, axes = panels(2.35 * columns + 0.4, 1.65 * lines + 0.9, lines, columns, sharex=True, sharey=True)
+    own = colour_of(series.run.result.name)
+    # Many clients or rounds would be megabytes of paths: those become one small picture.
+    look: dict[str, Any] = {"linewidth": 1.0, "rasterized": n * len(rounds) > LINES}
+    for i, ax in zip(clients, axes.flat, strict=False):
+        kin = [j for j in range(n) if j != i and series.groups and series.groups[i] == series.groups[j]]
+        rest = [j for j in range(n) if j != i and j not in kin]
+        bundle(ax, rounds, values[:, i, rest], color=FRAME, alpha=0.7, **look)
+        bundle(ax, rounds, values[:, i, kin], color=KIN, **look)
+        ax.plot(rounds, values[:, i, i], color=own, linewidth=2.4)
+        ax.set_title(series.names[i])
+        grid(ax)
+    for ax in list(axes.flat)[len(clients) :]:
+        ax.set_visible(False)
+    key = [axes.flat[0].plot([], [], color=own, linewidth=2.4, label="client i itself")[0]]
+    if series.groups:
+        key += axes.flat[0].plot([], [], color=KIN, label="clients of its true group")
+    key += axes.flat[0].plot([], [], color=FRAME, label="other clients")
+    figure.legend(handles=key, loc="outside lower center", ncols=3)
+    for ax in axes[:, 0]:
+        ax.set_ylabel(what.symbol)
+    over_rounds(*axes[-1])
+    first = f" The first {PANELS} of {n} clients are drawn." if len(series.seen) > PANELS else ""
+    highest = [i for i in clients if values[-1, i, i] >= np.nanmax(np.delete(values[-1, i], i), initial=-np.inf)]
+    return ReportFigure(
+        name=f"{slug(what.name)}-trajectories",
+        title=what.history or what.title,
+        caption=f"{series.run.label}: {what.symbol} over the rounds, a panel for each client i, a line for each client "
+        f"j; the thick line is its entry for itself.{first}{series.absence}",
+        alt=f"Small line charts of {what.symbol} with {series.run.label} over rounds {rounds[0]} to {rounds[-1]}, one "
+        f"for each of {len(clients)} clients. At the end {len(highest)} of them have their highest entry for "
+        "themselves.",
+        figure=figure,
+        rows=_rows(series, range(len(rounds)), clients),
+    )
+
+
+def diagonal(series: Series) -> ReportFigure:
+    """Every client's entry for itself, over the rounds."""
+    n, rounds, what = series.n, series.rounds, series.quantity
+    symbol = what.symbol.replace("j", "i")
+    own = np.diagonal(series.values, axis1=1, axis2=2)
+    few = n <= 20
+    figure, axes = panels(5.4, 3.6)
+    ax = axes[0, 0]
+    colours = client_colours(n)
+    for i in series.seen:
+        look: dict[str, Any] = {"color": colours[i], "linewidth": 1.7, "label": series.names[i]}
+        ax.plot(rounds, own[:, i], **look if few else {"color": FRAME, "linewidth": 0.8})
+    if not few:
+        ax.plot(rounds, np.nanmedian(own, axis=1), color=INK, linewidth=2.4, label="median")
+    ax.set_ylabel(symbol)
+    over_rounds(ax)
+    grid(ax)
+    figure.legend(loc="outside right center")
+    least, most = (int(pick(own[-1])) for pick in (np.nanargmin, np.nanargmax))
+    column = what.column or what.name
+    return ReportFigure(
+        name=f"{slug(what.name)}-self",
+        title=what.own,
+        caption=f"{series.run.label}: {symbol}, each client's entry for itself, over the rounds.{series.absence}",
+        alt=f"Line chart of {symbol} of {n} clients with {series.run.label} over rounds {rounds[0]} to {rounds[-1]}. "
+        f"At the end they range from {own[-1, least]:.3f} ({series.run.client(least)}) to {own[-1, most]:.3f} "
+        f"({series.run.client(most)}).",
+        figure=figure,
+        rows=[
+            {
+                "run": series.run.label,
+                "round": int(r),
+                **{f"{column}_{i}_{i}": number(own[t, i]) for i in range(n)},
+            }
+            for t, r in enumerate(rounds)
+        ],
+    )

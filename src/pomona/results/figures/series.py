@@ -1,0 +1,122 @@
+"""What a run's clients showed of themselves over the rounds, and an order that puts like clients together."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pomona.results.figures.diagnostics_catalogue import Quantity, quantity
+from pomona.results.figures.style import shorten
+from pomona.results.run_numbers import Run
+
+Values = NDArray[np.float64]
+
+ROUNDS = 200
+"""At most so many rounds are drawn; more would be finer than the paper."""
+
+
+@dataclass(frozen=True)
+class Series:
+    """One quantity of a run: ``values[t, i]`` is what client i had shown last, at the end of ``rounds[t]``.
+
+    ``values`` (T, N, K): K = N for matrices, 1 for scalars. A client that sits a round out keeps its row; before its
+    first round the row is NaN.
+    """
+
+    run: Run
+    quantity: Quantity
+    rounds: NDArray[np.int64]
+    values: Values
+
+    @property
+    def n(self) -> int:
+        """The number of clients."""
+        return int(self.values.shape[1])
+
+    @property
+    def seen(self) -> list[int]:
+        """The clients that took part so far."""
+        return np.flatnonzero(~np.isnan(self.values[-1]).all(axis=1)).tolist()
+
+    @property
+    def groups(self) -> list[int]:
+        """The hidden true group of each client, empty where unknown."""
+        groups = list(self.run.result.about.get("groups") or ())
+        return groups if len(groups) == self.n else []
+
+    @cached_property
+    def names(self) -> list[str]:
+        """The clients' names, short enough for an axis."""
+        return [shorten(self.run.client(i)) for i in range(self.n)]
+
+    @property
+    def moments(self) -> list[int]:
+        """Positions of the first, the middle and the last round."""
+        return sorted({0, (len(self.rounds) - 1) // 2, len(self.rounds) - 1})
+
+    @property
+    def absence(self) -> str:
+        """A sentence for readers on clients that were away; empty if none ever was."""
+        if all(len(row.cohort) == self.n for row in self.run.result.rounds):
+            return ""
+        never = self.n - len(self.seen)
+        return " A client that is away keeps what it last had; before its first round it has nothing (grey in maps)" + (
+            f"; {never} took part in no round." if never else "."
+        )
+
+    def thinned(self) -> "Series":
+        """At most ROUNDS evenly spaced rounds, the first and the last among them."""
+        spaced = np.linspace(0, len(self.rounds) - 1, min(len(self.rounds), ROUNDS))
+        kept = np.unique(spaced.round().astype(np.int64))
+        return Series(self.run, self.quantity, self.rounds[kept], self.values[kept])
+
+
+def recorded(run: Run) -> dict[str, Series]:
+    """Name in ``info`` -> its series, for every name that holds a number or a row of numbers a client."""
+    names = dict.fromkeys(name for row in run.result.rounds for name in row.info)
+    return {name: series for name in names if (series := _series(run, name))}
+
+
+def _series(run: Run, name: str) -> Series | None:
+    rows = [(row, row.info[name]) for row in run.result.rounds if name in row.info and row.info[name].size]
+    if len({m.shape[1:] for _, m in rows}) != 1 or any(
+        m.ndim not in (1, 2) or len(m) != len(r.cohort) for r, m in rows
+    ):
+        return None
+    n = max(len(run.result.about.get("clients") or ()), *(1 + max(row.cohort) for row, _ in rows))
+    current = np.full((n, rows[0][1][0].size), np.nan)
+    values = np.empty((len(rows), *current.shape))
+    for t, (row, matrix) in enumerate(rows):
+        current[list(row.cohort)] = matrix.reshape(len(matrix), -1)
+        values[t] = current
+    return Series(run, quantity(name, current.shape[1], n), np.array([row.round for row, _ in rows]), values)
+
+
+def order(matrix: Values) -> list[int]:
+    """Clients in the leaf order of average-linkage clustering on the symmetrised off-diagonal entries of (n, n)."""
+    from scipy.cluster.hierarchy import leaves_list, linkage
+    from scipy.spatial.distance import squareform
+
+    n = len(matrix)
+    if n < 3:
+        return list(range(n))
+    near = np.nan_to_num((matrix + matrix.T) / 2)
+    far = near[~np.eye(n, dtype=bool)].max() - near
+    np.fill_diagonal(far, 0.0)
+    if not far.any():
+        return list(range(n))
+    return [int(i) for i in leaves_list(linkage(squareform(far, checks=False), "average", optimal_ordering=n <= 200))]
+
+
+def blocks(order: Sequence[int], groups: Sequence[int]) -> list[tuple[int, int]]:
+    """(start, length) of the stretches of an order that belong to one group."""
+    lengths = [len(list(members)) for _, members in groupby(groups[i] for i in order)]
+    return list(zip(np.cumsum([0, *lengths[:-1]]).tolist(), lengths, strict=True)) if lengths else []
+
+
+def number(value: float) -> float | None:
+    """A number for a CSV, None where there is none."""
+    return None if np.isnan(value) else float(value)

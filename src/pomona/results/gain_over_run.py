@@ -1,0 +1,93 @@
+"""What a run gains over another on the same test samples: client by client, on average, and in words."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from pomona.metrics.metric import Metric
+from pomona.record.paired_gain import Gain, Verdict, gains, verdict
+from pomona.results.run_numbers import Run
+from pomona.results.text.narrative import listing
+
+MINUS = "\N{MINUS SIGN}"
+NAMED = 4
+"""So many clients are named in a sentence; more are counted."""
+
+
+@dataclass(frozen=True)
+class Gained:
+    """What ``run`` gains over ``base``, positive where it is better, whatever the metric's direction.
+
+    Attributes:
+        run, base: on one scenario, judged by one metric.
+        clients: a gain a client in id order; None where the records cannot tell.
+        over: the mean over the clients that have one; None where none has.
+    """
+
+    run: Run
+    base: Run
+    clients: Sequence[Gain | None]
+    over: Gain | None
+
+    def told(self, what: Verdict) -> list[int]:
+        """The clients of which this much can be said."""
+        return [i for i, gain in enumerate(self.clients) if gain and verdict(gain) == what]
+
+    @property
+    def differences(self) -> dict[int, float]:
+        """Client -> its gain, with or without an interval."""
+        metric, floor = self.run.metric, self.base.values
+        return {c: metric.goodness(v) - metric.goodness(floor[c]) for c, v in self.run.values.items() if c in floor}
+
+
+@lru_cache(maxsize=64)
+def gained(run: Run, base: Run) -> Gained:
+    """Compare two runs sample by sample; nothing is told of runs that do not share scenario and metric."""
+    if run.scenario != base.scenario or run.metric != base.metric:
+        return Gained(run, base, [], None)
+    return Gained(run, base, *gains(run.result, base.result))
+
+
+def signed(metric: Metric, value: float) -> str:
+    """A difference with its sign, without a unit."""
+    return metric.number(value, "+").replace("-", MINUS)
+
+
+def interval(metric: Metric, gain: Gain) -> str:
+    """``+0.021 to +0.135``."""
+    return f"{signed(metric, gain.low)} to {signed(metric, gain.high)}"
+
+
+def measured(metric: Metric, gain: Gain) -> str:
+    """``+0.078 (95 % interval +0.021 to +0.135)``."""
+    return f"{metric.gap(gain.value).replace('-', MINUS)} (95 % interval {interval(metric, gain)})"
+
+
+def named(run: Run, clients: Iterable[int]) -> str:
+    """The clients' names, or how many they are."""
+    known = list(clients)
+    return listing([run.client(c) for c in known]) if len(known) <= NAMED else f"{len(known)} clients"
+
+
+def by_client(found: Gained) -> str:
+    """For whom a run is better than the other, for whom worse, and of whom the data cannot tell; empty if unknown."""
+    known = [gain for gain in found.clients if gain]
+    if not known:
+        return ""
+    up, down, open_ = (found.told(what) for what in ("better", "worse", "no difference that this data can show"))
+    if not up and not down:
+        return f"Client by client, this data can tell for none whether {found.run.label} is better or worse."
+    parts = [
+        f"better for {_counted(found.run, up, len(known))}",
+        f"worse for {_counted(found.run, down, None)}",
+        *([f"for {'all' if len(open_) == len(known) else len(open_)} this data cannot tell"] if open_ else []),
+    ]
+    return f"Client by client, {found.run.label} is " + ", ".join(parts[:2]) + ("; " + parts[2] if open_ else "") + "."
+
+
+def _counted(run: Run, clients: list[int], of: int | None) -> str:
+    """``2 of 5 (A and B)``, ``none``."""
+    if not clients:
+        return "none"
+    names = f" ({named(run, clients)})" if len(clients) <= NAMED else ""
+    return f"{len(clients)}{f' of {of}' if of else ''}{names}"

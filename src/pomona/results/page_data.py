@@ -1,0 +1,250 @@
+"""What the page draws from: the record's numbers as one JSON object, the large ones packed."""
+
+import base64
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import accumulate
+from math import isfinite
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pomona.metrics.metric import Metric
+from pomona.record.paired_gain import verdict
+from pomona.record.record import Evaluation, Result
+from pomona.results.figures import clusters, partition, weight_learning
+from pomona.results.figures.clients import pooled_confusion, records
+from pomona.results.figures.curves import MEGABYTE, penalty, place
+from pomona.results.figures.diagnostics import ASIDE
+from pomona.results.figures.figure import slug
+from pomona.results.figures.series import Series, order, recorded
+from pomona.results.figures.style import INK, colour_of
+from pomona.results.gain_over_run import gained
+from pomona.results.run_numbers import Run, baseline, client_names, finished, leader, views
+
+Json: TypeAlias = dict[str, Any]
+
+EXACT = 150_000
+"""Numbers of one quantity beyond which each is stored in a byte, not in four."""
+MOST = 600_000
+"""Numbers of one quantity beyond which rounds are left out."""
+
+
+def pack(values: NDArray[np.float64]) -> Json:
+    """Numbers of any shape in base64, NaN where there is none: as little-endian float32, or where there are more than
+    ``EXACT`` as bytes: k stands for ``low + k / 254 (high - low)``, 255 for NaN.
+    """
+    if values.size <= EXACT:
+        return {"shape": values.shape, "bytes": _text(values.astype("<f4"))}
+    low, high = (float(pick(values)) for pick in (np.nanmin, np.nanmax))
+    steps = np.rint((values - low) / (high - low or 1.0) * 254)
+    return {
+        "shape": values.shape,
+        "low": low,
+        "high": high,
+        "bytes": _text(np.where(np.isnan(steps), 255, steps).astype(np.uint8)),
+    }
+
+
+def _text(values: NDArray[Any]) -> str:
+    return base64.b64encode(values.tobytes()).decode("ascii")
+
+
+@dataclass(frozen=True)
+class LiveProgress:
+    """How the page of a run that goes on keeps up with it.
+
+    Attributes:
+        seconds: after which the page reads itself again.
+        written: when it was written.
+        patience: seconds without a newer page after which it takes the run for ended, and reads itself no more.
+    """
+
+    seconds: int
+    written: datetime
+    patience: float
+
+
+def payload(runs: list[Run], live: LiveProgress | None) -> Json:
+    """Everything that the page draws."""
+    lead, teaching = leader(runs), [run for run in runs if _learned(run)]
+    return {
+        "live": live and [live.seconds, live.written.timestamp(), live.patience],
+        "runs": [_run(run, runs) for run in runs],
+        "first": runs.index(leader(teaching) or lead or runs[0]),
+        "partitions": _partitions(runs),
+    }
+
+
+def _run(run: Run, runs: list[Run]) -> Json:
+    result, n, method = run.result, clients(run), run.result.name
+    base = baseline(runs, run)
+    return {
+        "label": run.label,
+        "key": slug(run.label),
+        "method": method,
+        "colour": None if colour_of(method) == INK else colour_of(method),
+        "twin": run.twin,
+        "place": place(run),
+        "minimised": run.loss,
+        "metric": _metric(run.metric),
+        "base": None if base is None or base is run else runs.index(base),
+        "gains": [] if base is None or base is run else _gains(run, base),
+        "clients": client_names(result, n),
+        "groups": _groups(result, n),
+        "planned": run.setting("rounds"),
+        "finished": finished(result),
+        "rounds": [row.round for row in result.rounds],
+        "loss": pack(_rows([row.cohort for row in result.rounds], [row.loss for row in result.rounds], n)),
+        "sent": list(accumulate((sum(r.bytes_down) + sum(r.bytes_up)) / MEGABYTE for r in result.rounds)),
+        "views": [_view(result.curve(*key), n) for key in views(result)],
+        "intervals": {str(r["client"]): (r.get("intervals") or {}).get(run.metric.name) for r in records(run)},
+        "learned": _learned(run),
+        "penalty": penalty(run),
+        "confusion": _confusion(run),
+        "partition": _partition(run),
+    }
+
+
+def _metric(metric: Metric) -> Json:
+    """How the page writes a metric's values, and where an axis of them begins and ends, if it must."""
+    ends = [metric.low, metric.high] if metric.higher else [metric.low]
+    return {
+        "name": metric.name,
+        "title": metric.title,
+        "heading": metric.heading,
+        "higher": metric.higher,
+        "percent": metric.percent,
+        "decimals": 3 if metric.style == ".3f" else None,
+        "ends": ends if all(map(isfinite, ends)) else [],
+    }
+
+
+def _gains(run: Run, base: Run) -> list[Json]:
+    """What each client gains over training alone, with its interval and the verdict; empty where it is not known."""
+    found = gained(run, base)
+    return [vars(g) | {"verdict": verdict(g)} if g else {} for g in found.clients]
+
+
+def clients(run: Run) -> int:
+    """How many clients a run knows of."""
+    result = run.result
+    seen = {c for e in result.evaluations for c in e.clients} | {c for row in result.rounds for c in row.cohort}
+    return max(len(result.about.get("clients") or ()), 1 + max(seen, default=-1))
+
+
+def _groups(result: Result, n: int) -> list[int]:
+    """The hidden group of each client, numbered from 0 in their order; empty where unknown."""
+    groups = list(result.about.get("groups") or ())
+    known = sorted(set(groups))
+    return [known.index(g) for g in groups] if len(groups) == n and len(known) > 1 else []
+
+
+def _rows(who: Sequence[Sequence[int]], values: Sequence[Sequence[float | None]], n: int) -> NDArray[np.float64]:
+    """Values of some clients a row, as (T, n) with NaN for the others and for what is undefined."""
+    table = np.full((len(who), n), np.nan)
+    for t, (some, row) in enumerate(zip(who, values, strict=True)):
+        table[t, list(some)] = np.array(row, dtype=np.float64)  # None becomes NaN
+    return table
+
+
+def _view(curve: list[Evaluation], n: int) -> Json:
+    who = [e.clients for e in curve]
+    return {
+        "model": curve[0].model,
+        "when": curve[0].when,
+        "rounds": [e.round for e in curve],
+        "value": pack(_rows(who, [e.value for e in curve], n)),
+        "loss": pack(_rows(who, [e.loss for e in curve], n)),
+    }
+
+
+def _learned(run: Run) -> list[Json]:
+    """What the run's method showed of itself, in the order in which it did."""
+    shown = {name: series for name, series in recorded(run).items() if name not in ASIDE}
+    split = any(series.quantity.kind == "clusters" for series in shown.values())
+    drawn = [s for name, s in shown.items() if not (split and name in clusters.NORMS)]
+    found = [one for s in drawn if (one := _epochs(s) if s.quantity.kind == "epochs" else _quantity(s))]
+    found = [one for one in found if one["kind"] != "matrix" or clients(run) > 1]
+    return found + ([_norms(shown)] if split and all(name in shown for name in clusters.NORMS) else [])
+
+
+def _quantity(series: Series) -> Json:
+    what, values = series.quantity, series.values
+    kept = np.unique(np.linspace(0, len(values) - 1, max(2, min(len(values), MOST // values[0].size))).round())
+    few = kept.astype(np.int64)
+    seen = series.seen
+    near = order(values[-1][np.ix_(seen, seen)]) if what.kind == "matrix" else range(len(seen))
+    return {
+        "name": what.name,
+        "kind": what.kind,
+        "title": what.title,
+        "symbol": what.symbol,
+        "meaning": what.meaning + series.absence,
+        "history": what.history or what.title,
+        "own": what.own,
+        "entries": what.entries,
+        "rounds": series.rounds[few].tolist(),
+        "thinned": len(few) < len(values),
+        "values": pack(values[few]),
+        "order": [seen[i] for i in near] + [i for i in range(series.n) if i not in seen],
+    }
+
+
+def _epochs(series: Series) -> Json | None:
+    """Losses over the epochs of weight learning, and how many of them each client's initial stage had."""
+    what, found = series.quantity, weight_learning.course(series.run, series.quantity.name)
+    words = {name: getattr(what, name) for name in ("name", "kind", "title", "symbol", "meaning")}
+    return None if found is None else {**words, "values": pack(found.losses), "stage": found.stage}
+
+
+def _norms(shown: dict[str, Series]) -> Json:
+    """CFL's norms by cluster, with the thresholds of a split."""
+    own = next(series for series in shown.values() if series.quantity.kind == "clusters")
+    updates, norms = (shown[name] for name in clusters.NORMS)
+    measured = {c: clusters.points(own, norms, c) for c in clusters.ever(own)}
+    return {
+        "name": "norms",
+        "kind": "norms",
+        "title": "How large updates are, and how much of them cancels out",
+        "meaning": "the norm of the mean of a cluster's updates, and the largest norm of one of them; a small mean of "
+        "large updates says that its members pull apart, and the cluster splits (dashed: the thresholds).",
+        "clusters": {str(c): points for c, points in measured.items() if points},
+        "thresholds": clusters.thresholds(updates),
+    }
+
+
+def _confusion(run: Run) -> Json | None:
+    counts = pooled_confusion(run)
+    if counts is None:
+        return None
+    names = [str(name) for name in run.result.about.get("classes") or ()]
+    return {
+        "counts": counts.tolist(),
+        "classes": names if len(names) == len(counts) else [str(c) for c in range(len(counts))],
+    }
+
+
+def _partition(run: Run) -> str:
+    """What tells partitions apart."""
+    return str(run.result.about.get("partition_sha256") or place(run))[:16]
+
+
+def _partitions(runs: list[Run]) -> dict[str, Json]:
+    """The label counts of every partition among the runs, by the name that runs know it by."""
+    found: dict[str, Json] = {}
+    for run in runs:
+        held = partition.find([run])
+        if held and _partition(run) not in found:
+            groups = _groups(run.result, len(held.clients))
+            found[_partition(run)] = {
+                "place": place(run),
+                "counts": held.counts.tolist(),
+                "clients": held.clients,
+                "classes": held.classes,
+                "groups": groups,
+                "sizes": held.sizes,
+            }
+    return found

@@ -1,0 +1,303 @@
+"""The named numbers of runs: which model, when, which round, averaged how.
+
+The page, its figures and the command line share them.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from pomona.metrics.metric import Metric
+from pomona.metrics.summary import best_rounds, summarize
+from pomona.record.record import Evaluation, Result, average
+from pomona.results.figures.style import label_of
+
+Key: TypeAlias = tuple[str, str]
+"""(model, when) of an evaluation on the test split."""
+
+NOTHING = "\N{EN DASH}"
+"""What stands in a table where a number is undefined."""
+MODELS = ("personal", "global", "local")
+TIMES = ("trained", "received")
+SPOKEN = {"trained": "after local training", "received": "as received"}
+
+
+def views(result: Result) -> list[Key]:
+    """Every (model, when) with evaluations on the test split, the headline one first."""
+    named = tuple(result.about.get("headline") or ())
+    present = {(e.model, e.when) for e in result.evaluations if e.split == "test" and e.clients}
+
+    def place(key: Key) -> tuple[bool, int, int, Key]:
+        model, when = key
+        return (
+            key != named,
+            MODELS.index(model) if model in MODELS else len(MODELS),
+            TIMES.index(when) if when in TIMES else len(TIMES),
+            key,
+        )
+
+    return sorted(present, key=place)
+
+
+def headline(result: Result) -> Key | None:
+    """The (model, when) a run is judged by: what its method names, else its personal model, else the global one.
+
+    A trained model comes before the same model as received. None if nothing was evaluated on the test split.
+    """
+    return next(iter(views(result)), None)
+
+
+def flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """(dotted key, leaf) pairs of a nested mapping."""
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """A result with what sets it apart from its neighbours.
+
+    Attributes:
+        result: the run.
+        label: the method's name, with the settings that differ where several runs share the method.
+        twin: 0 for the first run of its method, 1 for the second, ...
+    """
+
+    result: Result
+    label: str
+    twin: int
+
+    @property
+    def test(self) -> list[Evaluation]:
+        """The headline evaluations on the test split, by round."""
+        key = headline(self.result)
+        return self.result.curve(*key) if key else []
+
+    @property
+    def last(self) -> Evaluation | None:
+        """The headline evaluation of the last round evaluated."""
+        return self.test[-1] if self.test else None
+
+    @property
+    def metric(self) -> Metric:
+        """What the run is judged by."""
+        return self.result.metric
+
+    @property
+    def values(self) -> dict[int, float]:
+        """Client -> the metric of the headline model on its test split, after the last round evaluated."""
+        last = self.last
+        pairs = zip(last.clients, last.value, strict=True) if last else ()
+        return {client: value for client, value in pairs if value is not None}
+
+    @property
+    def mean(self) -> float | None:
+        """The mean of ``values``."""
+        return self.last.mean if self.last else None
+
+    def scaled(self, value: float) -> float:
+        """A value of the metric, or a difference of two, in the unit that people read."""
+        return 100 * value if self.metric.percent else value
+
+    @property
+    def loss(self) -> str:
+        """The name of the loss that training minimises; empty where the record does not say."""
+        return str(self.setting("model.loss") or "")
+
+    @property
+    def constant(self) -> dict[int, float]:
+        """Client -> the metric of one answer for every sample, the best by the client's own training labels.
+
+        Empty where the record does not say.
+        """
+        own = (self.result.about.get("constant") or {}).get("own", {}).get(self.metric.name) or {}
+        return {c: v for c, v in enumerate(own.get("clients") or ()) if v is not None}
+
+    @property
+    def model(self) -> str:
+        """The headline model and when it was evaluated, in words."""
+        last = self.last
+        return f"{last.model} model, {spoken(last.when)}" if last else "no model was evaluated"
+
+    def setting(self, key: str) -> Any:
+        """A setting by its dotted key, None where the run has no such key."""
+        return dict(flat(self.result.config)).get(key)
+
+    def client(self, number: int) -> str:
+        """A client's name."""
+        return client_names(self.result, number + 1)[number]
+
+    @property
+    def scenario(self) -> tuple[Any, Any]:
+        """What must agree before two runs may be compared client by client: the data's and the partition's hash."""
+        data = self.result.about.get("data") or {}
+        return (data.get("fingerprint"), self.result.about.get("partition_sha256"))
+
+
+def spoken(when: str) -> str:
+    """The moment of an evaluation, in words."""
+    return SPOKEN.get(when, when)
+
+
+def client_names(result: Result, at_least: int = 0) -> list[str]:
+    """The clients' names, made up where the record has none."""
+    names = [str(name) for name in result.about.get("clients") or ()]
+    return names + [f"client {i}" for i in range(len(names), at_least)]
+
+
+def runs(results: list[Result]) -> list[Run]:
+    """Label the results so that no two carry the same name."""
+    counts = Counter(result.name for result in results)
+    prepared: list[Run] = []
+    for result in results:
+        twin = sum(run.result.name == result.name for run in prepared)
+        label = label_of(result.name)
+        if counts[result.name] > 1:
+            label = (
+                f"{label}, {_difference(result, [r for r in results if r.name == result.name]) or f'run {twin + 1}'}"
+            )
+        prepared.append(Run(result, label, twin))
+    repeated = Counter(run.label for run in prepared)
+    return [
+        Run(run.result, f"{run.label}, run {run.twin + 1}", run.twin) if repeated[run.label] > 1 else run
+        for run in prepared
+    ]
+
+
+def _difference(result: Result, twins: list[Result]) -> str:
+    """The settings that tell runs of one method apart, as ``mu 0.1, seed 2``: the method's first, then the model's.
+
+    As many as it takes to tell all of them apart, and two where two differ.
+    """
+    settings = [dict(flat(twin.config)) for twin in twins]
+    mine = dict(flat(result.config))
+    differing = [key for key in mine if len({repr(s.get(key)) for s in settings}) > 1]
+    differing.sort(key=lambda key: (not key.startswith("method."), not key.startswith("model.")))
+    chosen: list[str] = []
+    apart = 1
+    for key in differing:
+        kinds = len({repr([s.get(k) for k in (*chosen, key)]) for s in settings})
+        if kinds > apart or len(chosen) < 2:
+            chosen.append(key)
+            apart = kinds
+    return ", ".join(f"{key.rpartition('.')[2]} {mine[key]}" for key in chosen)
+
+
+def alike(candidates: list[Run]) -> list[Run]:
+    """Those that are judged by the first one's metric."""
+    return [run for run in candidates if run.metric == candidates[0].metric]
+
+
+def leader(candidates: list[Run]) -> Run | None:
+    """The run with the best headline value, mean over clients, among those that share the first one's metric."""
+    same = alike(candidates)
+    judged = [(run.metric.goodness(run.mean), run) for run in same if run.mean is not None]
+    return max(judged, key=lambda pair: pair[0])[1] if judged else next(iter(same), None)
+
+
+def baseline(prepared: list[Run], others: Run) -> Run | None:
+    """The run of separate training on the same scenario as ``others``, judged by the same metric."""
+    same = (r for r in prepared if r.scenario == others.scenario and r.metric == others.metric)
+    return next((r for r in same if r.result.name == "separate"), None)
+
+
+def comparable(prepared: list[Run]) -> bool:
+    """Whether the runs share one scenario and one metric, so that their numbers may be ranked."""
+    return len({(run.scenario, run.metric.name) for run in prepared}) == 1
+
+
+def finished(result: Result) -> bool:
+    """Whether the run came to its end, rather than being cut short."""
+    return bool(result.summary)
+
+
+def table(results: list[Result]) -> list[dict[str, Any]]:
+    """The named summary numbers, a row a run and named model.
+
+    ``metric`` names what the run is judged by; its values are on the test split, None where undefined. ``last``,
+    ``best_on_validation`` (at the round that is best on the validation split) and ``best_on_test`` (best over rounds;
+    with accuracy the papers' BMCTA) are means over clients; ``pooled`` (all test samples together; None for a metric
+    that is no mean over samples), ``worst``, ``percentile_10`` (a tenth of the clients fare no better) and ``loss``
+    (mean over clients, of the loss that ``loss_name`` names) belong to the last round evaluated. Bytes and seconds are
+    totals over all recorded rounds and clients.
+    """
+    rows: list[dict[str, Any]] = []
+    for run in runs(results):
+        keys = views(run.result)
+        rows += [_row(run, key, headline=position == 0) for position, key in enumerate(keys)]
+    return rows
+
+
+def _row(run: Run, key: Key, *, headline: bool) -> dict[str, Any]:
+    result, metric = run.result, run.metric
+    test = result.curve(*key)
+    last = test[-1]
+    held_out = {e.round: e for e in result.curve(*key, "validation")}
+    clients = sorted({c for e in test for c in e.clients})
+
+    def goods(evaluation: Evaluation | None) -> list[float | None]:
+        values = _by_client(evaluation, evaluation.value, clients) if evaluation else [None] * len(clients)
+        return [None if v is None else metric.goodness(v) for v in values]
+
+    def told(good: float | None) -> float | None:
+        return None if good is None else metric.goodness(good)  # it is its own inverse
+
+    tested = [goods(e) for e in test]
+    samples = [s or 0 for s in _by_client(last, last.samples, clients)]
+    best = best_rounds([e.round for e in test], tested, samples, [goods(held_out.get(e.round)) for e in test])
+    over_clients = summarize(tested[-1], samples)
+    worst = over_clients["worst"]
+    return {
+        "run": run.label,
+        "method": result.name,
+        "model": key[0],
+        "when": key[1],
+        "headline": headline,
+        "finished": finished(result),
+        "metric": metric.name,
+        "clients": len(last.clients),
+        "round": last.round,
+        "last": last.mean,
+        "best_on_validation": best.best_validation and told(best.best_validation.value),
+        "validation_round": best.best_validation and best.best_validation.round,
+        "best_on_test": best.best_test and told(best.best_test.value),
+        "test_round": best.best_test and best.best_test.round,
+        "pooled": last.pooled,
+        "worst": told(worst),
+        "worst_client": None if worst is None else run.client(clients[tested[-1].index(worst)]),
+        "percentile_10": told(over_clients["percentile_10"]),
+        "loss": average(last.loss),
+        "loss_name": run.loss,
+        "bytes_down": sum(sum(r.bytes_down) for r in result.rounds),
+        "bytes_up": sum(sum(r.bytes_up) for r in result.rounds),
+        "seconds": float(sum(r.seconds for r in result.rounds)),
+    }
+
+
+def distinct(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Without a model that stands there already: FedAvg-FT trains the same global model as FedAvg beside it."""
+
+    def figures(row: dict[str, Any]) -> tuple[Any, ...]:
+        return tuple(row[k] for k in ("model", "when", "metric", "last", "best_on_test", "worst", "loss", "loss_name"))
+
+    seen, kept = {figures(row) for row in rows if row["headline"]}, []
+    for row in rows:
+        if row["headline"] or figures(row) not in seen:
+            kept.append(row)
+            seen.add(figures(row))
+    return kept
+
+
+def _by_client(evaluation: Evaluation, values: Sequence[Any], clients: list[int]) -> list[Any]:
+    """One value for each of some clients, None for those that were not evaluated then."""
+    known = dict(zip(evaluation.clients, values, strict=True))
+    return [known.get(client) for client in clients]
+
+
+def percent(share: float | None, sign: str = "") -> str:
+    """A share as percent with two decimals, as the papers print it; a dash where there is none."""
+    return NOTHING if share is None else f"{100 * share:{sign}.2f}"

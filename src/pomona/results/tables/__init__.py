@@ -1,0 +1,1 @@
+"""Tables of results, in four forms: HTML, Markdown, CSV and LaTeX."""

@@ -1,0 +1,189 @@
+"""The tables of results: the paper's figures beside ours, ranks, what was chosen, epsilon."""
+
+from pomona.metrics.metric import ACCURACY
+from pomona.results.comparison import NOTHING, Comparison, ComparisonRow, spread, told
+from pomona.results.paper_tables import COUNTS, NAMES, ROUNDS, Printed
+from pomona.results.significance import LEVEL, Ranking
+from pomona.results.tables.table import Sheet
+
+
+def in_paper(figure: Printed | None) -> str:
+    """A figure as the paper prints it."""
+    if figure is None:
+        return NOTHING
+    if not isinstance(figure.value, int | float):
+        return figure.value or figure.note
+    return f"{figure.value:g}" if figure.std is None else f"{figure.value:g} ± {figure.std:g}"
+
+
+def accuracy_of(entry: ComparisonRow) -> float | None:
+    """The paper's accuracy in percent, None where it prints none."""
+    figure = entry.printed.get("")
+    return (
+        float(figure.value)
+        if figure and figure.unit == "accuracy_pct" and isinstance(figure.value, int | float)
+        else None
+    )
+
+
+def state(entry: ComparisonRow, text: str) -> str:
+    """A text, or why there is none."""
+    return text if entry.cells else entry.state
+
+
+def grid(made: Comparison) -> Sheet:
+    """The paper's table beside ours; the fewer of methods and columns go across, each with the paper's and ours."""
+    paper = NAMES.get(made.paper, "")
+    sides = (False, True) if paper else (True,)
+    columns = {s: made.of(s)[0].column for s in made.scenarios}
+    names = {m: next((e.row for e in made.entries if e.method == m), m) for m in made.methods}
+    upright = len(columns) <= len(names)
+    down, across = (names, columns) if upright else (columns, names)
+    best = {s: _best(made, s) for s in made.scenarios}
+    header = ["method" if upright else "column"]
+    header += [f"{name}: {'ours' if ours else 'paper'}" for name in across.values() for ours in sides]
+    rows, marked = [], set()
+    for i, own in enumerate(down):
+        line = [down[own]]
+        for other in across:
+            entry = made.at(other, own) if upright else made.at(own, other)
+            for ours in sides:
+                if entry and (entry.method, ours) in best[entry.scenario]:
+                    marked.add((i, len(line)))
+                line.append(_text(entry, made, ours))
+        rows.append(line)
+    note = (
+        f"Test {headings(made)}, {made.count}"
+        + (f", as the {paper} paper counts" if paper else "")
+        + "; ours is mean ± standard deviation over seeds (how many). The best of each scenario is bold."
+    )
+    return Sheet("results", "The table beside ours" if paper else "Results", note, header, rows, 1, frozenset(marked))
+
+
+def headings(made: Comparison) -> str:
+    """What the values of a comparison are."""
+    return " or ".join(metric.heading for metric in made.metrics)
+
+
+def _text(entry: ComparisonRow | None, made: Comparison, ours: bool) -> str:
+    if entry is None:
+        return ""
+    if ours:
+        return state(entry, told(spread(entry.values(made.count)), entry.metric))
+    figure = entry.printed.get("")
+    return in_paper(figure) + ("*" if figure and figure.note else "")
+
+
+def _best(made: Comparison, scenario: str) -> set[tuple[str, bool]]:
+    best = set()
+    for ours in (False, True):
+        values = {e.method: _mean(e, made, ours) for e in made.of(scenario)}
+        top = next((e.metric for e in made.of(scenario) if e.cells), ACCURACY).best(values.values())
+        best |= {(m, ours) for m, v in values.items() if v is not None and v == top}
+    return best
+
+
+def _mean(entry: ComparisonRow, made: Comparison, ours: bool) -> float | None:
+    if not ours:
+        return accuracy_of(entry)
+    own = spread(entry.values(made.count))
+    return own.mean if own else None
+
+
+def records(made: Comparison) -> Sheet:
+    """Everything about every cell, one a row: the CSV for programs."""
+    keys = ["scenario", "setting", "dataset", "method", "row", "state", "n", "metric"]
+    header = keys + [f"{m}_{w}" for m in COUNTS for w in ("mean", "std")] + ["paper", "paper_std", "difference_points"]
+    rows = []
+    for e in made.entries:
+        ours = {count: spread(e.values(count)) for count in COUNTS.values()}
+        said = e.printed.get("")
+        own, figure = ours[made.count], accuracy_of(e)
+        rows.append(
+            [e.scenario, e.setting, e.dataset, e.method, e.row, e.state, str(len(e.cells)), e.metric.name]
+            + [_number(v) for s in ours.values() for v in ((s.mean, s.std) if s else (None, None))]
+            + [_number(figure), _number(said.std if said and figure is not None else None)]
+            + [_number(100 * own.mean - figure if own and figure is not None else None)]
+        )
+    note = f"Shares, not percent; the difference is ours ({made.count}) minus the paper's, in points."
+    return Sheet("comparison", "Cell by cell", note, header, rows, 6)
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.6g}"
+
+
+def moments(made: Comparison) -> Sheet:
+    """Ours in all three rounds that are counted somewhere, over clients and over samples, where there is a result."""
+    done = [e for e in made.entries if e.cells]
+    counts = [c for c in COUNTS.values() if any(v is not None for e in done for v in e.values(c))]
+    rows = [[e.column, e.row, *(told(spread(e.values(count)), e.metric) for count in counts)] for e in done]
+    note = (
+        f"Test {headings(made)}. Over clients each client counts once; over samples each test sample does. The best "
+        "round on test is chosen by test data, so it is optimistic, and the more so the more often a run is evaluated; "
+        "the one best on validation is not."
+    )
+    header = [f"{ROUNDS[count.moment]}, over {count.average}" for count in counts]
+    return Sheet("moments", "Ours, by what counts", note, ["column", "method", *header], rows, 2)
+
+
+def chosen(made: Comparison) -> Sheet | None:
+    """The settings that a search chose; with APPLE's table 3, beside the paper's."""
+    found = [e for e in made.entries if e.tried and e.cells]
+    if not found:
+        return None
+    said = any(f.unit == "hyperparameter" for e in found for f in e.printed.values())
+    rows = [
+        [
+            e.column,
+            e.row,
+            str(e.tried),
+            " ".join(f"{k}={v}" for k, v in e.chosen.items()) or NOTHING,
+            *([", ".join(f"{k} {in_paper(f)}" for k, f in e.printed.items())] if said else []),
+        ]
+        for e in found
+    ]
+    header = ["column", "method", "points tried", "chosen", *(["the paper's"] if said else [])]
+    tuning = made.bench.results["tuning"]
+    note = f"Tried on seed {tuning['seed']}; chosen was {tuning['rule']}. Test data chose nothing."
+    return Sheet("chosen", "Settings searched", note, header, rows, 2)
+
+
+def rank_table(ranking: Ranking) -> Sheet:
+    """Mean ranks and who differs from whom."""
+    rows = []
+    for place, i in enumerate(ranking.order, 1):
+        unlike = [
+            ranking.methods[b if a == i else a] for (a, b), p in ranking.pairs.items() if i in (a, b) and p < LEVEL
+        ]
+        rows.append([str(place), ranking.methods[i], f"{ranking.mean_ranks[i]:.2f}", ", ".join(unlike) or "nobody"])
+    smallest = 2.0 ** (1 - ranking.blocks)
+    friedman = f"Friedman's test: p = {ranking.friedman:.3g}. " if ranking.friedman is not None else ""
+    reach = (
+        f" With {ranking.blocks} columns the smallest p that the test can give is {smallest:.3g} before Holm's "
+        f"correction for {len(ranking.pairs)} pairs, so no pair can differ significantly."
+        if smallest * len(ranking.pairs) >= LEVEL
+        else ""
+    )
+    note = (
+        f"Mean rank over {ranking.blocks} columns that all these methods have (1 is best). {friedman}Nemenyi's "
+        f"critical difference at 5 %: {ranking.difference:.2f} ranks (Demsar 2006). Who differs is told by Wilcoxon's "
+        f"signed-rank test over columns with Holm's correction at 5 %.{reach}"
+    )
+    header = ["place", "method", "mean rank", "differs significantly from"]
+    return Sheet("ranks", "Ranks", note, header, rows, 2)
+
+
+def privacy(made: Comparison) -> Sheet | None:
+    """Epsilon beside the paper's."""
+    rows = []
+    for e in made.entries:
+        spent = [c["figures"]["privacy"]["epsilon"] for c in e.cells if c["figures"]["privacy"]]
+        if spent or "epsilon" in e.printed:
+            ours = state(e, NOTHING if not spent else "unbounded" if None in spent else f"{max(spent):.3g}")
+            rows.append([e.column, e.row, ours, in_paper(e.printed.get("epsilon"))])
+    note = (
+        "The largest epsilon of a client, over all rounds and seeds. It follows from the sampling rate, the noise, the "
+        "steps and delta alone."
+    )
+    return Sheet("epsilon", "Privacy spent", note, ["column", "method", "ours", "paper"], rows, 2) if rows else None

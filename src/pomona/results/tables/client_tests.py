@@ -1,0 +1,101 @@
+"""The clients behind the means: who is hurt against training alone, the worst ones, tests over clients."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from pomona.metrics.summary import summarize, wilcoxon
+from pomona.results.comparison import NOTHING, Comparison, ComparisonRow, spread, told
+from pomona.results.paper_tables import OWN
+from pomona.results.significance import holm
+from pomona.results.tables.bench_tables import headings
+from pomona.results.tables.table import Sheet
+
+ALONE = "separate"
+
+
+def paired(one: ComparisonRow, other: ComparisonRow) -> tuple[list[float], list[float]]:
+    """Values of the same clients of the same seeds, where both have them."""
+    first, second = one.clients(), other.clients()
+    pairs = [
+        (a, b)
+        for seed in first
+        if seed in second
+        for a, b in zip(first[seed], second[seed], strict=True)
+        if a is not None and b is not None
+    ]
+    return [a for a, _ in pairs], [b for _, b in pairs]
+
+
+def gains(made: Comparison, scenario: str) -> dict[str, list[float]]:
+    """What each client gains over training alone, more is better, by method, all seeds; empty without Separate."""
+    alone = made.at(scenario, ALONE)
+    if alone is None or not alone.cells:
+        return {}
+    found = {}
+    for entry in made.of(scenario):
+        if entry.method != ALONE and entry.cells:
+            own, without = paired(entry, alone)
+            good = entry.metric.goodness
+            found[entry.row] = [good(a) - good(b) for a, b in zip(own, without, strict=True)]
+    return {row: values for row, values in found.items() if values}
+
+
+def spread_table(made: Comparison) -> Sheet | None:
+    """Worst client, 10th percentile, share hurt against training alone."""
+    rows = []
+    for e in made.entries:
+        if not e.cells:
+            continue
+        alone = made.at(e.scenario, ALONE)
+        base = alone.clients() if alone and alone is not e else {}
+        sums = [
+            summarize(
+                values, [1] * len(values), base.get(seed) if len(base.get(seed, [])) == len(values) else None, e.metric
+            )
+            for seed, values in e.clients().items()
+        ]
+        if sums:
+            figures = [spread([s[key] for s in sums]) for key in ("mean", "worst", "percentile_10", "std")]
+            hurt = spread([s["hurt"] for s in sums]) if base else None
+            texts = [told(figure, e.metric) for figure in figures]
+            rows.append([e.column, e.row, *texts, f"{100 * hurt.mean:.0f}" if hurt else NOTHING])
+    header = ["column", "method", "mean", "worst client", "10th percentile", "std over clients", "hurt (%)"]
+    note = (
+        f"Test {headings(made)}, in the round best on validation (the last, where nothing is held out), mean ± "
+        "standard deviation over seeds; a tenth of the clients fare worse than the 10th percentile. Hurt: the share of "
+        "clients that fare worse than with Separate"
+        + ("." if any(e.method == ALONE for e in made.entries) else ", which this table does not have.")
+    )
+    return Sheet("clients", "Clients", note, header, rows, 2) if rows else None
+
+
+def wilcoxon_table(made: Comparison) -> Sheet | None:
+    """Wilcoxon's signed-rank test over clients: each of the paper's own methods against every other."""
+    rows = [line for scenario in made.scenarios for line in _tests(made, made.of(scenario))]
+    note = (
+        "Two-sided test of the values of the same clients (all seeds together) in the round best on validation; "
+        "pairs that are equal are dropped; p is corrected for the lines of its column (Holm). The paired clients of "
+        "one run have trained together, so they are not quite independent, here as in the papers."
+    )
+    header = ["column", "method", "against", "pairs", "median difference", "p, corrected"]
+    return Sheet("wilcoxon", "Tests over clients", note, header, rows, 3) if rows else None
+
+
+def _tests(made: Comparison, entries: Sequence[ComparisonRow]) -> list[list[str]]:
+    done = [e for e in entries if e.cells]
+    own = [e for e in done if e.row.startswith(OWN.get(made.paper, ()))]
+    found = []
+    for one in own:
+        for other in done:
+            if other in own[: own.index(one) + 1]:
+                continue
+            a, b = paired(one, other)
+            test = wilcoxon(a, b) if a else None
+            middle = float(np.median(np.subtract(a, b))) if a else 0.0
+            found.append((one, other, test.pairs if test else 0, middle, test.p if test else 1.0))
+    corrected = holm([line[4] for line in found])
+    return [
+        [one.column, one.row, other.row, str(pairs), one.metric.number(middle, "+"), f"{p:.2g}"]
+        for (one, other, pairs, middle, _), p in zip(found, corrected, strict=True)
+    ]

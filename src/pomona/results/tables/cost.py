@@ -1,0 +1,71 @@
+"""What methods cost: bytes, seconds, and rounds and seconds until 99 % of a method's own best accuracy."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pomona.results.comparison import NOTHING, Comparison, ComparisonRow, spread
+from pomona.results.tables.bench_tables import in_paper
+from pomona.results.tables.table import Sheet
+
+SHARE = 0.99
+FLOAT = 4  # bytes
+
+
+def converged(rounds: Sequence[int], accuracy: Sequence[float | None]) -> int | None:
+    """The first round with at least 99 % of the best accuracy; None where there are no accuracies."""
+    known = [a for a in accuracy if a is not None]
+    if not known:
+        return None
+    return next(r for r, a in zip(rounds, accuracy, strict=True) if a is not None and a >= SHARE * max(known))
+
+
+def cost_table(made: Comparison) -> Sheet | None:
+    """Traffic and time of every cell."""
+    said = any("total time" in e.printed for e in made.entries)
+    rows = [_line(e, made.bench.timing, said) for e in made.entries if e.cells]
+    header = [
+        "column",
+        "method",
+        "models down",
+        "models up",
+        "MB a client and round",
+        "seconds a round",
+        "seconds",
+        "rounds to 99 %",
+        "seconds to 99 %",
+        *(["paper: minutes", "paper: minutes a round"] if said else []),
+    ]
+    note = (
+        "Models and megabytes (10⁶ bytes), down and up, are means over clients and rounds. Seconds are wall time of "
+        "training and evaluation where the cells ran, means over seeds; cells that ran side by side share the machine. "
+        "99 % is of a method's own best mean test accuracy, counted at rounds that were evaluated."
+    )
+    return Sheet("cost", "Cost", note, header, rows, 2) if rows else None
+
+
+def _line(entry: ComparisonRow, timing: Mapping[str, Sequence[float]], said: bool) -> list[str]:
+    figures = [c["figures"] for c in entry.cells]
+    seconds = [list(timing.get(c["folder"], ())) for c in entry.cells]
+    ends = [converged(f["curve"]["round"], f["curve"]["test_accuracy"]) for f in figures]
+    first = figures[0]
+    model = first["parameters"] * FLOAT
+    visits = len(first["clients"]) * first["rounds"]
+    down, up = first["bytes_down"] / visits, first["bytes_up"] / visits
+    after = [s[e - 1] for s, e in zip(seconds, ends, strict=True) if e is not None and len(s) >= e]
+    return [
+        entry.column,
+        entry.row,
+        f"{down / model:.2f}",
+        f"{up / model:.2f}",
+        f"{(down + up) / 1e6:.2f}",
+        _mean([s[-1] / len(s) for s in seconds if s], ".2f"),
+        _mean([s[-1] for s in seconds if s], ".1f"),
+        _mean(ends, ".1f"),
+        _mean(after, ".1f"),
+        *([in_paper(entry.printed.get(key)) for key in ("total time", "time per iteration")] if said else []),
+    ]
+
+
+def _mean(values: Sequence[Any], form: str) -> str:
+    found = spread(values)
+    return f"{found.mean:{form}}" if found else NOTHING

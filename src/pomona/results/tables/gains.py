@@ -1,0 +1,82 @@
+"""Tables of what federation brings: a row a run over all clients, then a row a client for each run."""
+
+from typing import get_args
+
+from pomona.record.paired_gain import Verdict, verdict
+from pomona.results.figures.figure import slug
+from pomona.results.gain_over_run import Gained, by_client, gained, interval, signed
+from pomona.results.run_numbers import Run, baseline
+from pomona.results.tables.unseen_and_privacy import Table
+from pomona.results.text.narrative import capital
+
+
+def gain_tables(runs: list[Run]) -> list[Table]:
+    """What each run gains over training alone: one table of the runs, then one of the clients for each of them."""
+    base = baseline(runs, runs[0])
+    others = [gained(run, base) for run in runs if base and run is not base and run.scenario == base.scenario]
+    known = [found for found in others if found.over]
+    return [_overall(known), *map(_by_client, known)] if known else []
+
+
+def _overall(known: list[Gained]) -> Table:
+    metric, base = known[0].run.metric, known[0].base
+    return Table(
+        "gains",
+        "Does federation help?",
+        [
+            f"What each run gains in {metric.title} over {base.label}, training alone, on average over clients. More "
+            "than 0 is better. The intervals compare both models on the same test samples; where one holds 0, there is "
+            "no difference that this data can show."
+        ],
+        [
+            ("Run", False),
+            (f"Gain{' in percentage points' if metric.percent else ''}", True),
+            ("95 % interval", True),
+            ("On average", False),
+            ("Better for", True),
+            ("Worse for", True),
+            ("Cannot tell", True),
+        ],
+        [
+            [
+                found.run.label,
+                signed(metric, found.over.value),
+                interval(metric, found.over),
+                verdict(found.over),
+                *(str(len(found.told(what))) for what in get_args(Verdict)),
+            ]
+            for found in known
+            if found.over
+        ],
+    )
+
+
+def _by_client(found: Gained) -> Table:
+    run, base, metric = found.run, found.base, found.run.metric
+    return Table(
+        f"gains-{slug(run.label)}",
+        run.label,
+        [by_client(found)],
+        [
+            ("Client", False),
+            ("Test samples", True),
+            (capital(f"{metric.heading}, alone"), True),
+            (f"with {run.label}", True),
+            ("Gain", True),
+            ("95 % interval", True),
+            ("Verdict", False),
+        ],
+        [
+            [
+                run.client(c),
+                f"{gain.pairs:,}",
+                metric.number(base.values.get(c)),
+                metric.number(run.values.get(c)),
+                signed(metric, gain.value),
+                interval(metric, gain),
+                verdict(gain),
+            ]
+            for c, gain in enumerate(found.clients)
+            if gain
+        ],
+    )

@@ -1,0 +1,65 @@
+"""Single runs side by side, as a table that a terminal draws, or that leaves as Markdown or LaTeX."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from pomona.metrics.metric import ACCURACY, LOSS, METRICS
+from pomona.results.run_numbers import distinct
+from pomona.results.tables.table import Sheet
+
+NOTHING = "-"
+
+
+def standing(rows: Sequence[dict[str, Any]]) -> Sheet:
+    """What ``pomona.results.table`` says of runs, each in its metric; marked are the models that runs are judged by.
+
+    Where runs differ in their metric, or in the loss that they minimise, a column says which it is: losses that differ
+    do not compare.
+    """
+    shown = distinct(list(rows))
+    metrics = list(dict.fromkeys(METRICS[row["metric"]] for row in shown))
+    tenth = "10th pct." if all(metric.higher for metric in metrics) else "worst tenth"
+    counted = {
+        "last": "last",
+        "best val.": "best_on_validation",
+        "BMCTA" if metrics == [ACCURACY] else "best test": "best_on_test",
+        "all samples": "pooled",
+        "worst": "worst",
+        tenth: "percentile_10",
+    }
+    if not any(metric.pools for metric in metrics):
+        del counted["all samples"]
+    words: dict[str, Callable[[dict[str, Any]], str]] = {
+        "method": _named,
+        "model": lambda row: row["model"],
+        "when": lambda row: row["when"],
+    }
+    if len(metrics) > 1:
+        words["metric"] = lambda row: METRICS[row["metric"]].heading
+    if len({row["loss_name"] for row in shown}) > 1:
+        words["minimises"] = lambda row: row["loss_name"] or NOTHING
+    lines = [
+        [
+            *(told(row) for told in words.values()),
+            *(METRICS[row["metric"]].number(row[key]) for key in counted.values()),
+            LOSS.number(row["loss"]),
+            NOTHING if row["bytes_down"] is None else f"{(row['bytes_down'] + row['bytes_up']) / 1e6:,.2f}",
+            NOTHING if row["seconds"] is None else f"{row['seconds']:.1f}",
+        ]
+        for row in shown
+    ]
+    title = f"Test {metrics[0].heading}" if len(metrics) == 1 else "On test data, each run in its own metric"
+    pooled = " (all samples: over samples)" if "all samples" in counted else ""
+    best = "BMCTA, as papers report" if metrics == [ACCURACY] else "which flatters"
+    note = (
+        f"Means over clients{pooled}: in the last round, in the round best on validation, in the round best on test "
+        f"({best}). Spread and loss: last round; a tenth of the clients fare worse than “{tenth}”. MB: traffic down "
+        "and up. Bold: the model that the method's paper reports."
+    )
+    header = [*words, *counted, "loss", "MB", "seconds"]
+    marked = frozenset((i, 0) for i, row in enumerate(shown) if row["headline"])
+    return Sheet("runs", title, note, header, lines, len(words), marked)
+
+
+def _named(row: dict[str, Any]) -> str:
+    return str(row["run"]) if row["finished"] else f"{row['run']} (unfinished, round {row['round']})"

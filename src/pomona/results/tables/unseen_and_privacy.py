@@ -1,0 +1,111 @@
+"""Tables of what only some runs have: clients that were never trained with, and what privacy was spent."""
+
+from dataclasses import dataclass
+
+from pomona.record.record import Evaluation, average
+from pomona.results.run_numbers import NOTHING, Run, headline, spoken
+from pomona.results.text.narrative import capital, listing
+
+
+@dataclass(frozen=True)
+class Table:
+    """A section of the page with one table.
+
+    Attributes:
+        anchor, heading: of the section.
+        notes: sentences above it.
+        headings: of the columns, and whether each holds numbers.
+        rows: texts, the first of each being its name.
+    """
+
+    anchor: str
+    heading: str
+    notes: list[str]
+    headings: list[tuple[str, bool]]
+    rows: list[list[str]]
+
+
+def unseen(runs: list[Run]) -> Table:
+    """Test results of the clients that were never trained with, a row a client and named model."""
+    found = [(run, _tested(run)) for run in runs]
+    several, headings = len(runs) > 1, list(dict.fromkeys(capital(run.metric.heading) for run in runs))
+    one_loss = len({run.loss for run in runs}) == 1
+    return Table(
+        "unseen",
+        "Clients never trained with",
+        [
+            "Nobody learned from these clients: after the last round each got a model from the federation as it stood, "
+            "and adapted it alone. Results on their own test splits.",
+            *(sentence for run, rows in found if (sentence := _beside(run, rows))),
+        ],
+        [
+            ("Client", False),
+            *([("Run", False)] if several else []),
+            ("Model", False),
+            ("Test samples", True),
+            (" or ".join(headings), True),
+            *([("Test loss", True)] if one_loss else []),
+        ],
+        [
+            [
+                run.client(client),
+                *([run.label] if several else []),
+                f"{e.model}, {spoken(e.when)}",
+                f"{samples:,}",
+                run.metric.number(value) if len(headings) == 1 else run.metric.text(value),
+                *([NOTHING if loss is None else f"{loss:.4f}"] if one_loss else []),
+            ]
+            for run, evaluations in found
+            for e in evaluations
+            for client, samples, value, loss in zip(e.clients, e.samples, e.value, e.loss, strict=True)
+        ],
+    )
+
+
+def _tested(run: Run) -> list[Evaluation]:
+    return [e for e in run.result.unseen if e.split == "test"]
+
+
+def _beside(run: Run, rows: list[Evaluation]) -> str:
+    """The mean over unseen clients of the model that the run is judged by, beside that over the members."""
+    own = [e.mean for e in rows if (e.model, e.when) == headline(run.result)]
+    mean = average(own)
+    if mean is None or run.mean is None:
+        return ""
+    return (
+        f"{run.label}, {run.model}: {run.metric.title} {run.metric.text(mean)} on average over these clients, "
+        f"{run.metric.text(run.mean)} over the members."
+    )
+
+
+def privacy(runs: list[Run]) -> Table:
+    """What each client of a private run has spent."""
+    private = [(run, spent) for run in runs if (spent := run.result.summary.get("privacy"))]
+    several = len(private) > 1
+    return Table(
+        "privacy",
+        "What privacy was spent",
+        [
+            "Differential privacy towards whoever sees a client's uplinks: the smaller ε, the less they say of any one "
+            "training sample.",
+            *(_terms(run, spent["delta"], spent["void"]) for run, spent in private),
+        ],
+        [("Client", False), *([("Run", False)] if several else []), ("ε", True)],
+        [
+            [run.client(client), *([run.label] if several else []), "no bound" if e is None else f"{e:.3f}"]
+            for run, spent in private
+            for client, e in enumerate(spent["clients"])
+        ],
+    )
+
+
+def _terms(run: Run, delta: float, void: str | None) -> str:
+    """The conditions under which a run's ε hold."""
+    if void:
+        return f"{run.label}: {void}."
+    budget, accepted = run.setting("privacy.epsilon_budget"), run.setting("privacy.acknowledge")
+    return (
+        f"{run.label}: δ = {delta:g}, noise multiplier {run.setting('privacy.noise_multiplier'):g}, gradients clipped "
+        f"at {run.setting('privacy.max_grad_norm'):g}{f', a budget of ε = {budget:g}' if budget else ''}"
+        f"{f'; not covered, and accepted: {listing(list(accepted))}' if accepted else ''}."
+    )

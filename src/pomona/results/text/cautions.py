@@ -1,0 +1,248 @@
+"""What a reader must know before relying on a page: one plain sentence for each thing that limits its numbers."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from pomona.metrics.metric import ACCURACY
+from pomona.record.record import average
+from pomona.record.run_summary import diverging
+from pomona.results.figures.clients import confusions
+from pomona.results.figures.relationships import unmoved
+from pomona.results.figures.series import recorded
+from pomona.results.gain_over_run import gained, named
+from pomona.results.run_numbers import Run, baseline, comparable, finished, leader
+from pomona.results.text.narrative import capital, listing
+
+FEW_EVENTS = 10
+"""Test samples of the rarer answer below which a client's own numbers say little."""
+FEW_SAMPLES = 30
+"""Test samples in all below which they do."""
+SHORTEST = 8
+"""Evaluated rounds that a curve must have before its end can be judged."""
+
+
+@dataclass(frozen=True)
+class Caution:
+    """What is said of a run, so that runs of which the same is said share one sentence.
+
+    Attributes:
+        run: the label of the run.
+        of_one, of_many: what follows the labels of one run, of several.
+        before: what comes before them.
+        figure: what the run has of its own; it stands behind its label.
+    """
+
+    run: str
+    of_one: str
+    of_many: str
+    before: str = ""
+    figure: str = ""
+
+
+def cautions(runs: list[Run]) -> list[str]:
+    """The sentences, the gravest first; what holds for several runs is said once and names them."""
+    each = [
+        sentence
+        for check in (_short, _diverging, _undefined, _constant, _threshold, _unmoved, _climbing)
+        for sentence in _merged([note for run in runs for note in check(run)])
+    ]
+    together = [
+        note for check in (_alone, _closest, _events, _picked, _losses, _seeds, _best_on_test) for note in check(runs)
+    ]
+    return [sentence.replace(" %", "\N{NO-BREAK SPACE}%") for sentence in dict.fromkeys(each + together)]
+
+
+def _merged(notes: Sequence[Caution]) -> Iterator[str]:
+    """One sentence for all notes that say the same, in the order of the first of them."""
+    alike: dict[tuple[str, str, str], list[str]] = {}
+    for note in notes:
+        label = f"{note.run} ({note.figure})" if note.figure else note.run
+        alike.setdefault((note.before, note.of_one, note.of_many), []).append(label)
+    for (before, of_one, of_many), who in alike.items():
+        yield before + listing(who) + (of_one if len(who) == 1 else of_many)
+
+
+def _short(run: Run) -> Iterator[Caution]:
+    if not finished(run.result):
+        planned = run.setting("rounds")
+        total = f" of {planned}" if planned is not None else ""
+        recorded = f" cut short: {len(run.result.rounds)}{total} rounds are recorded"
+        yield Caution(run.label, f" was{recorded}.", f" were{recorded} of each.")
+
+
+def _diverging(run: Run) -> Iterator[Caution]:
+    if why := diverging(run.result):
+        ends = f" diverges: {why} before you compare it."
+        yield Caution(run.label, ends, ends, before="The training of ")
+
+
+def _undefined(run: Run) -> Iterator[Caution]:
+    last = run.last
+    if last is None:
+        return
+    without = [c for c, v, s in zip(last.clients, last.value, last.samples, strict=True) if v is None and s]
+    if without:
+        ends = (
+            f" is undefined for {named(run, without)}, as it is where all test samples have one answer; means are over "
+            f"the other {len(last.clients) - len(without)} clients."
+        )
+        yield Caution(run.label, ends, ends, before=f"{capital(run.metric.title)} of ")
+
+
+def _constant(run: Run) -> Iterator[Caution]:
+    """A model that is no better than one answer for everybody."""
+    constant = run.constant
+    both = [(c, v) for c, v in run.values.items() if c in constant]
+    if not both:
+        return
+    metric = run.metric
+    floor, mean = average([constant[c] for c, _ in both]), average([v for _, v in both])
+    if not metric.better(mean, floor):
+        worth = f" no better than always giving one answer, which has {metric.text(floor)} on average over clients."
+        yield Caution(run.label, f" is{worth}", f" are{worth}", figure=f"{metric.title} {metric.text(mean)}")
+    elif below := [c for c, v in both if not metric.better(v, constant[c])]:
+        worth = " no better than always giving one answer."
+        yield Caution(run.label, f" is{worth}", f" are{worth}", before=f"For {named(run, below)} ")
+
+
+def _threshold(run: Run) -> Iterator[Caution]:
+    """Where classes are judged by scores, the answers at the usual threshold may still be the most frequent class."""
+    counts = [matrix for _, matrix in confusions(run)]
+    if run.metric == ACCURACY or not counts:
+        return
+    right, frequent, total = (sum(int(f(m)) for m in counts) for f in (np.trace, lambda m: m.sum(axis=1).max(), np.sum))
+    if right <= frequent:
+        ends = (
+            " are right on no more of the test samples than each client's most frequent class is "
+            f"({ACCURACY.text(frequent / total)}): rank by the probabilities, or choose a threshold, before you act on "
+            "them."
+        )
+        before = "Taken as answers, the most likely classes of "
+        yield Caution(run.label, ends, ends, before, ACCURACY.text(right / total))
+
+
+def _unmoved(run: Run) -> Iterator[Caution]:
+    """Relationships that are what they started from answer no question about the clients."""
+    series = recorded(run).get("dr")
+    if series and unmoved(series):
+        ends = " have hardly moved from the clients' shares of the samples: they say who is large, not who helps."
+        yield Caution(run.label, ends, ends, before="The relationships of ")
+
+
+def _climbing(run: Run) -> Iterator[Caution]:
+    """A curve whose last third still goes up by more than its own unrest: validation where there is one."""
+    last = run.last
+    curve = run.result.curve(last.model, last.when, "validation") if last else []
+    known = [(e.round, run.metric.goodness(e.mean)) for e in curve if e.mean is not None]
+    if len(known) < SHORTEST:
+        known = [(r.round, -v) for r in run.result.rounds if (v := average(r.loss)) is not None]
+        what = "training loss"
+    else:
+        what = f"{run.metric.title} on validation"
+    if len(known) < SHORTEST:
+        return
+    values = np.array([v for _, v in known])
+    tail = values[-max(len(values) // 3, 4) :]
+    steps = np.arange(len(tail))
+    slope, start = np.polyfit(steps, tail, 1)
+    rise = float(slope * (len(tail) - 1))
+    unrest = float(np.std(tail - (slope * steps + start)))
+    gone = float(values.max() - values[0])
+    if rise > 2 * unrest and rise > 0.1 * gone > 0:
+        seen = (
+            f"({what}, last {len(tail)} of {len(known)} evaluated rounds): more rounds may change what this page says."
+        )
+        yield Caution(
+            run.label,
+            f" was still getting better when it ended {seen}",
+            f" were still getting better when they ended {seen}",
+        )
+
+
+def _alone(runs: list[Run]) -> Iterator[str]:
+    first = next((run for run in runs if run.mean is not None), None)
+    if first and comparable(runs) and baseline(runs, first) is None:
+        yield (
+            "Training alone was not run, so whether federation helps stays open: `pomona run separate` with the same "
+            "data, partition and seed, then `pomona report` of all."
+        )
+
+
+def _closest(runs: list[Run]) -> Iterator[str]:
+    """Two means of accuracies that one answer more or less would level."""
+    judged = [run for run in runs if run.mean is not None and run.metric == ACCURACY]
+    best = leader(judged) if comparable(runs) else None
+    rest = leader([run for run in judged if run is not best])
+    if best is None or rest is None or best.last is None or best.mean is None or rest.mean is None:
+        return
+    sizes = {
+        c: s for c, v, s in zip(best.last.clients, best.last.value, best.last.samples, strict=True) if v is not None
+    }
+    if not sizes:
+        return
+    client = min(sizes, key=sizes.__getitem__)
+    if best.mean - rest.mean < 1 / (len(sizes) * sizes[client]):
+        yield (
+            f"The means of {best.label} and {rest.label} are closer than one test sample: one answer more or less on "
+            f"{best.client(client)} ({sizes[client]} samples) would level or turn them."
+        )
+
+
+def _events(runs: list[Run]) -> Iterator[str]:
+    """Clients with too few test samples, or too few of the rarer answer, to say much by themselves."""
+    run = next((run for run in runs if run.last), None)
+    if run is None or run.last is None:
+        return
+    small = [c for c, s in zip(run.last.clients, run.last.samples, strict=True) if 0 < s < FEW_SAMPLES]
+    if small:
+        yield (
+            f"Fewer than {FEW_SAMPLES} test samples are at {named(run, small)}: look at the intervals, not at the "
+            "numbers."
+        )
+    classes = [str(name) for name in run.result.about.get("classes") or ()]
+    counts = [(c, m.sum(axis=1)) for c, m in confusions(run) if len(m) == 2]
+    rare = int(np.argmin(sum(totals for _, totals in counts))) if counts else 0
+    few = [(c, int(totals[rare])) for c, totals in counts if c not in small and totals[rare] < FEW_EVENTS]
+    if few:
+        what = f"“{classes[rare]}”" if len(classes) == 2 else f"class {rare}"
+        each = listing([f"{run.client(c)} ({n})" for c, n in few[:6]]) + (
+            f" and {len(few) - 6} more" if len(few) > 6 else ""
+        )
+        yield f"Fewer than {FEW_EVENTS} test samples are {what} at {each}: what is said of them alone is uncertain."
+
+
+def _picked(runs: list[Run]) -> Iterator[str]:
+    """The best of several was found on the data that then judge it."""
+    judged = [run for run in runs if run.mean is not None and run.result.name != "separate"]
+    best = leader(judged) if comparable(runs) else None
+    base = baseline(runs, best) if best else None
+    if best and base and len(judged) > 1 and gained(best, base).over:
+        yield (
+            f"{best.label} was picked as the best of {len(judged)} runs by the test samples that then judge it: its "
+            "gain flatters a little."
+        )
+
+
+def _losses(runs: list[Run]) -> Iterator[str]:
+    names = list(dict.fromkeys(run.loss for run in runs if run.loss))
+    if len(names) > 1:
+        yield f"The runs minimise different losses ({listing(names)}), which do not compare with each other."
+
+
+def _seeds(runs: list[Run]) -> Iterator[str]:
+    if len(runs) > 1 and len({run.setting("seed") for run in runs}) == 1:
+        yield (
+            "All runs use one seed, so the intervals know of other test samples but not of other starts or partitions: "
+            "repeat with other seeds."
+        )
+
+
+def _best_on_test(runs: list[Run]) -> Iterator[str]:
+    if any(run.mean is not None for run in runs):
+        papers = ", the papers' BMCTA," if any(run.metric == ACCURACY for run in runs) else ""
+        yield (
+            f"“Best on test”{papers} picks its round by looking at the test data: it compares with published tables, "
+            "and flatters."
+        )

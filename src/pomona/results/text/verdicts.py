@@ -1,0 +1,150 @@
+"""The first thing that a page says: does federation help, by how much, and whom does it not help.
+
+A sentence says no more than its interval: one run is ahead of another only where the paired interval over clients
+excludes 0 (see ``pomona.record.paired_gain``).
+"""
+
+from pomona.metrics.metric import METRICS
+from pomona.record.paired_gain import verdict
+from pomona.record.record import average
+from pomona.results.figures.clients import records
+from pomona.results.gain_over_run import Gained, by_client, gained, interval, measured, signed
+from pomona.results.run_numbers import Run, baseline, comparable, leader, spoken
+from pomona.results.text.narrative import listing
+
+LEVEL = "no difference that this data can show"
+
+
+def verdicts(runs: list[Run]) -> list[str]:
+    """The sentences, with every number named."""
+    sentences = _one(runs[0]) if len(runs) == 1 else _several(runs)
+    return [sentence.replace(" %", "\N{NO-BREAK SPACE}%") for sentence in sentences]
+
+
+def _one(run: Run) -> list[str]:
+    last = run.last
+    if last is None:
+        return ["No model was evaluated on a test split, so there is no result to state."]
+    if last.mean is None:
+        return [f"After round {last.round} no client's test samples define {run.metric.title}."]
+    pooled = "" if last.pooled is None else f", and {run.metric.text(last.pooled)} over all test samples taken together"
+    return [
+        f"After round {last.round}, {judged(run)}: {run.metric.title} {run.metric.text(last.mean)} on average over "
+        f"clients{pooled}.",
+        *_yardsticks(run),
+    ]
+
+
+def judged(run: Run) -> str:
+    """The headline model of a run, and when it was evaluated."""
+    last = run.last
+    assert last is not None
+    owner = "the global model" if last.model == "global" else f"the clients' {last.model} models"
+    return f"{owner}, evaluated {spoken(last.when)}"
+
+
+def _several(runs: list[Run]) -> list[str]:
+    if len({run.scenario for run in runs}) > 1:
+        return ["They do not share one scenario (data and partition), so their numbers are not ranked."]
+    if not comparable(runs):
+        titles = listing(sorted({run.metric.title for run in runs}))
+        return [f"They are judged by different metrics ({titles}), so their numbers are not ranked."]
+    known = [run for run in runs if run.mean is not None]
+    base = baseline(known, known[0]) if known else None
+    best = leader([run for run in known if run is not base])
+    if not known or best is None:
+        return [f"No {runs[0].metric.title} was recorded, so the runs cannot be ranked."]
+    rivals = [gained(best, run) for run in known if run is not best and run is not base]
+    if base is None:
+        return [*_useless(best), _level(best), *_yardsticks(best), *_among(best, rivals)]
+    found = gained(best, base)
+    return [
+        *_useless(best),
+        _helps(found, len(rivals) + 1),
+        by_client(found),
+        *_yardsticks(best),
+        *_among(best, rivals),
+    ]
+
+
+def _level(run: Run) -> str:
+    assert run.last is not None
+    return (
+        f"{run.label} has the best {run.metric.title}, {run.metric.text(run.mean)} on average over clients after round "
+        f"{run.last.round}."
+    )
+
+
+def _helps(found: Gained, tried: int) -> str:
+    """Whether federation helps, by the best of the runs that were tried."""
+    run, base, metric = found.run, found.base, found.run.metric
+    best = f"{run.label}, the best of {tried} runs," if tried > 1 else run.label
+    levels = f"{metric.text(run.mean)} against {metric.text(base.mean)}"
+    if found.over is None:
+        return (
+            f"On average over clients the {metric.title} of {best} and of {base.label}, training alone, are {levels}; "
+            "the records do not hold the models' answers, so whether that is more than chance is not known."
+        )
+    gain = measured(metric, found.over)
+    match verdict(found.over):
+        case "better":
+            return (
+                f"{'' if _useless(run) else 'Federation helps: '}{best} is ahead of {base.label}, training alone, in "
+                f"{metric.title}, {levels} on average over clients: {gain}."
+            )
+        case "worse":
+            return (
+                f"Federation does not help here: {best} is behind {base.label}, training alone, in {metric.title}, "
+                f"{levels} on average over clients: {gain}."
+            )
+        case _:
+            return (
+                f"Does federation help? Between {best} and {base.label}, training alone, there is {LEVEL}: "
+                f"{metric.title} {levels} on average over clients, a gain of {gain}."
+            )
+
+
+def _useless(run: Run) -> list[str]:
+    """Where even the best run is no better than no model at all, this comes first."""
+    constant = average([v for c, v in run.constant.items() if c in run.values])
+    if constant is None or run.metric.better(run.mean, constant):
+        return []
+    return ["None of these runs has learned anything of use yet: always giving one answer does no worse."]
+
+
+def _yardsticks(run: Run) -> list[str]:
+    """What no model at all would have, and for numbers the share of their variance that the model explains."""
+    constant = average(list(run.constant.values()))
+    explained = average([r.get("r2") for r in records(run)])
+    return [
+        *(
+            [f"A model that gives always the same answer has {run.metric.text(constant)}."]
+            if constant is not None and run.metric.name != "auroc"
+            else []
+        ),
+        *(
+            [f"The R² of {run.label} is {METRICS['r2'].text(explained)} on average over clients."]
+            if explained is not None and run.metric.name != "r2"
+            else []
+        ),
+    ]
+
+
+def _among(best: Run, rivals: list[Gained]) -> list[str]:
+    """How the best run stands to the others that trained together."""
+    ahead = [
+        f"{g.base.label} ({signed(best.metric, g.over.value)}, 95 % interval {interval(best.metric, g.over)})"
+        for g in rivals
+        if g.over and verdict(g.over) == "better"
+    ]
+    level = [g.base.label for g in rivals if g.over and verdict(g.over) != "better"]
+    blank = [g.base.label for g in rivals if g.over is None]
+    return [
+        *([f"{best.label} came out ahead of {listing(ahead)}."] if ahead else []),
+        *(
+            [f"Between {best.label} and {'each of ' if len(level) > 1 else ''}{listing(level)} there is {LEVEL}."]
+            if level
+            else []
+        ),
+        *([f"Of {listing(blank)} the records do not hold what a comparison takes."] if blank else []),
+    ]

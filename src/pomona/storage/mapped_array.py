@@ -1,0 +1,54 @@
+"""Where large arrays live: in memory, or on disk when they would crowd it out."""
+
+import math
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import IO
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from pomona.core.errors import StorageError
+
+
+def machine_memory() -> int:
+    """Bytes of physical memory."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def allocate(shape: tuple[int, ...], dtype: DTypeLike, memory_share: float) -> NDArray[np.generic]:
+    """An uninitialised array, memory-mapped if it is larger than ``memory_share`` of the machine's memory.
+
+    The file behind a mapped array lies in the temporary folder, has no name, and goes with the array.
+
+    Raises:
+        StorageError: the temporary folder has no room for it.
+    """
+    size = math.prod(shape) * np.dtype(dtype).itemsize
+    if size <= memory_share * machine_memory():
+        return np.empty(shape, dtype)
+    with room(size, "data", "data.memory_share") as file:
+        return np.memmap(file, dtype, mode="r+", shape=shape)
+
+
+@contextmanager
+def room(size: int, what: str, key: str) -> Iterator[IO[bytes]]:
+    """A file of ``size`` bytes in the temporary folder, without a name; it goes with the last that is mapped of it.
+
+    Raises:
+        StorageError: there is no room for ``what``; raise the setting ``key``, says the message.
+    """
+    try:
+        with tempfile.TemporaryFile() as file:
+            if hasattr(os, "posix_fallocate"):  # a full disk is an error here, not a bus error at some later write
+                os.posix_fallocate(file.fileno(), 0, size)
+            else:
+                file.truncate(size)
+            yield file
+    except OSError as fault:
+        raise StorageError(
+            f"no room for {size} bytes of {what} in {tempfile.gettempdir()} ({fault}); "
+            f"free space, point TMPDIR elsewhere, or raise {key}"
+        ) from fault

@@ -1,0 +1,169 @@
+"""Tensors as bytes in the safetensors format: written as a stream, and read with every claim checked first.
+
+The safetensors package reads and writes the same bytes. It is not used here because its reader takes the last of
+duplicate names and needs the whole input twice, and its writer refuses tensors that share memory. The format: the
+header's length (8 bytes, little-endian), a JSON object with one ``name: {dtype, shape, data_offsets}`` a tensor and one
+``__metadata__`` of strings, then the tensors' bytes. Machines are little-endian, as all that PyTorch is built for.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any, BinaryIO
+
+import torch
+from torch import Tensor
+
+from pomona.core.lazy_tensors import Named, forms
+
+DTYPES = {
+    "BOOL": torch.bool,
+    "U8": torch.uint8,
+    "I8": torch.int8,
+    "I16": torch.int16,
+    "I32": torch.int32,
+    "I64": torch.int64,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "F32": torch.float32,
+    "F64": torch.float64,
+}
+_CODES = {dtype: code for code, dtype in DTYPES.items()}
+_META, _NOTE = "__metadata__", "pomona"
+
+
+@dataclass(frozen=True)
+class TensorEntry:
+    """What a header says of one tensor; ``begin`` and ``end`` count bytes from the header's end."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    begin: int
+    end: int
+
+
+def header(tensors: Named, note: str = "") -> bytes:
+    """The bytes before the data, a multiple of 8; tensors may be on the meta device."""
+    table: dict[str, Any] = {_META: {_NOTE: note}} if note else {}
+    begin, known = 0, forms(tensors)
+    for name in _order(known):
+        tensor = known[name]
+        end = begin + tensor.numel() * tensor.element_size()
+        table[name] = {"dtype": _CODES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [begin, end]}
+        begin = end
+    text = json.dumps(table, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text
+
+
+def pieces(tensors: Named, note: str = "") -> Iterator[bytes | memoryview]:
+    """A whole file, piece by piece, without a copy of tensors that lie in memory in order; lazy ones one by one."""
+    yield header(tensors, note)
+    for name in _order(forms(tensors)):
+        yield memory(tensors[name])
+
+
+def layout(file: BinaryIO, size: int, limit: int) -> tuple[dict[str, TensorEntry], str]:
+    """Read and check a header, and nothing else; the file then stands at the first tensor.
+
+    Args:
+        file: stands at its begin.
+        size: bytes in all.
+        limit: the longest header to read, in bytes.
+
+    Returns:
+        Entries in the order of their bytes, which they cover without gap or overlap to the last; and the note.
+
+    Raises:
+        ValueError: what is wrong, in half a sentence.
+        RecursionError: the header is nested too deeply.
+    """
+    length = int.from_bytes(file.read(8), "little")
+    if size < 8 or length > min(size - 8, limit):
+        raise ValueError(f"a header of {length} bytes, where at most {max(0, min(size - 8, limit))} can be")
+    table = json.loads(file.read(length).decode(), object_pairs_hook=_unique, parse_constant=_refuse)
+    if not isinstance(table, dict):
+        raise ValueError("the header is no JSON object")
+    notes = table.pop(_META, {})
+    if not isinstance(notes, dict) or not all(isinstance(v, str) for v in notes.values()):
+        raise ValueError("its metadata are not strings")
+    entries = sorted(
+        ((name, _entry(name, claim)) for name, claim in table.items()), key=lambda e: (e[1].begin, e[1].end)
+    )
+    at = 0
+    for name, entry in entries:
+        if entry.begin != at:
+            raise ValueError(f"the bytes of {shown(name)} begin at {entry.begin}, those before it end at {at}")
+        at = entry.end
+    if at != size - 8 - length:
+        raise ValueError(f"the header tells of {at} bytes of tensors, {size - 8 - length} are there")
+    return dict(entries), notes.get(_NOTE, "")
+
+
+def fill(file: BinaryIO, entries: Mapping[str, TensorEntry]) -> dict[str, Tensor]:
+    """Read the tensors of a checked layout, each straight into its memory. Raises ValueError if bytes are missing."""
+    tensors = {}
+    for name, entry in entries.items():
+        tensor = torch.empty(entry.shape, dtype=entry.dtype)
+        raw = memory(tensor)
+        if file.readinto(raw) != raw.nbytes:  # type: ignore[attr-defined]
+            raise ValueError(f"it ends within {shown(name)}")
+        if entry.dtype == torch.bool and (tensor.view(torch.uint8) > 1).any():
+            raise ValueError(f"{shown(name)} has truth values other than 0 and 1")
+        tensors[name] = tensor
+    return tensors
+
+
+def memory(tensor: Tensor) -> memoryview:
+    """A tensor's bytes in row-major order; its own memory where that is contiguous on the CPU."""
+    flat: Any = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+    return memoryview(flat)
+
+
+def digest(tensors: Mapping[str, Tensor]) -> str:
+    """SHA-256 in hex over sorted (name, dtype, shape, little-endian bytes): equal if and only if the tensors are."""
+    content = hashlib.sha256()
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        content.update(json.dumps([name, _CODES[tensor.dtype], list(tensor.shape)]).encode() + b"\n")
+        content.update(memory(tensor))
+    return content.hexdigest()
+
+
+def shown(name: str) -> str:
+    """A name from outside, fit for one line of a message."""
+    return ascii(name if len(name) <= 60 else name[:57] + "...")
+
+
+def _order(tensors: Named) -> list[str]:
+    """Wide types first, so that every tensor begins at a multiple of its element's size; then by name."""
+    return sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
+
+
+def _entry(name: str, claim: Any) -> TensorEntry:
+    match claim:
+        case {"dtype": str(code), "shape": [*shape], "data_offsets": [begin, end], **rest} if not rest:
+            if code not in DTYPES or not all(_whole([*shape, begin, end])):
+                raise ValueError(f"{shown(name)} has an unknown dtype, or a shape or offsets that are no whole numbers")
+        case _:
+            raise ValueError(f"{shown(name)} is not told by dtype, shape and data_offsets")
+    if end - begin != prod(shape) * DTYPES[code].itemsize:
+        raise ValueError(f"{shown(name)} has {end - begin} bytes, which are not those of its shape")
+    return TensorEntry(DTYPES[code], tuple(shape), begin, end)
+
+
+def _whole(values: Sequence[Any]) -> Iterator[bool]:
+    return (type(value) is int and 0 <= value < 2**63 for value in values)
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    table = dict(pairs)
+    if len(table) != len(pairs):
+        raise ValueError("a name stands in the header twice")
+    return table
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"the header holds {constant}")

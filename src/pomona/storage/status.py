@@ -1,0 +1,81 @@
+"""Where a run stands, for whoever looks at its folder: ``status.json``, replaced as a whole at every change."""
+
+import os
+import time
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from pomona.core.bounds import Number, Sha256, Within, plain, regular
+from pomona.core.errors import PomonaError, StorageError
+from pomona.storage.atomic_io import publish
+
+STATUS = "status.json"
+
+
+class Status(BaseModel):
+    """One line of news.
+
+    Attributes:
+        state: a run that was killed still says "running"; whether it is, its lock tells.
+        round: the last committed one, 0 before the first.
+        code: exit code of the process, None while it runs.
+        reason: why it ended, in one line; empty while it runs and after success.
+        time: seconds since 1970 by this machine's clock; for people only.
+        sha256: of a run that finished, the hash of each file that it left.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    state: Literal["running", "finished", "interrupted", "failed"]
+    round: Number
+    code: int | None = None
+    reason: str = ""
+    time: float = Field(default_factory=time.time)
+    sha256: dict[Within, Sha256] = {}
+
+
+def exit_code(fault: BaseException | None) -> int:
+    """What a process that ends with this exception, or with none, returns to its caller."""
+    match fault:
+        case None:
+            return 0
+        case PomonaError():
+            return fault.code
+        case KeyboardInterrupt():
+            return 130
+        case SystemExit(code=int(code)):
+            return code
+        case _:
+            return 1
+
+
+def ended(fault: BaseException | None, round_: int, sha256: dict[str, str] | None = None) -> Status:
+    """The status of a run that ended: with the exception that ended it, whose code is the process's, or its files."""
+    code = exit_code(fault)
+    if code == 0:
+        return Status(state="finished", round=round_, code=0, sha256=sha256 or {})
+    if code in {130, 143}:
+        return Status(state="interrupted", round=round_, code=code, reason="stopped before the end; resume to go on")
+    reason = str(fault) if isinstance(fault, PomonaError) else f"{type(fault).__name__}: {fault}"
+    return Status(state="failed", round=round_, code=code, reason=" ".join(reason.split()))
+
+
+def write_status(folder: Path, status: Status) -> None:
+    """Replace ``status.json``. Raises StorageError; the old one is whole then."""
+    try:
+        publish(folder, [status.model_dump_json(indent=2).encode() + b"\n"], lambda _: STATUS, f".status-{os.getpid()}")
+    except OSError as fault:
+        raise StorageError(f"cannot write {folder / STATUS} ({fault.strerror}); make room, then resume") from fault
+
+
+def read_status(folder: Path) -> Status | None:
+    """What a run folder's ``status.json`` says; None where there is none. Raises StorageError if it cannot be read."""
+    try:
+        if not (folder / STATUS).exists():
+            return None
+        return Status.model_validate_json(regular(folder / STATUS, StorageError).read_bytes())
+    except (OSError, ValidationError) as fault:
+        why = plain(str(fault), 200)
+        raise StorageError(f"{folder / STATUS} cannot be read ({why}); remove it, then resume") from None

@@ -1,0 +1,133 @@
+"""A small suite, executors that misbehave, and what of a bench must be the same whatever happened on the way."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from copy import deepcopy
+from itertools import count
+from pathlib import Path
+from threading import Timer
+
+import tomli_w
+
+from pomona.experiments import run
+
+SUITE = {
+    "title": "Two methods on a few digits",
+    "seeds": [0, 1],
+    "points": 2,
+    "search": {"lr": [0.001, 0.3]},
+    "base": {
+        "data": {"name": "digits", "train_limit": 240, "test_limit": 120},
+        "model": {"name": "mlp", "hidden": [8]},
+        "partition": {"name": "dirichlet", "beta": 1.0, "min_size": 8},
+        "clients": 3,
+        "rounds": 3,
+        "batch_size": 16,
+    },
+    "scenario": {"dirichlet": {}},
+    "method": {"separate": {}, "apple": {"search": {"method": {"dr_lr": [0.01]}}}},
+}
+FILES = ("results.json", "table.md", "table.csv")
+
+
+def changed(**over):
+    """The suite with other top-level keys; ``base`` is merged."""
+    suite = deepcopy(SUITE)
+    suite["base"] |= over.pop("base", {})
+    return suite | over
+
+
+def here():
+    """An executor inside this process."""
+    return ThreadPoolExecutor(1)
+
+
+def outcome(out):
+    """The files that must be the same, byte for byte."""
+    return {name: (out / name).read_bytes() for name in FILES}
+
+
+def run_here(out):
+    """A whole bench inside this process."""
+    run(SUITE, Path(out), here())
+
+
+def run_until_killed(out, write, delay):
+    """A whole bench inside this process, which dies ``delay`` seconds after its durable write number ``write``.
+
+    Counted in writes, a bench dies as early on a fast machine as on a slow one; the delay lets it die between two of them.
+    """
+    fsync, writes = os.fsync, count(1)
+
+    def counted(file):
+        fsync(file)
+        if next(writes) == write:
+            Timer(delay, os.kill, (os.getpid(), signal.SIGKILL)).start()
+
+    os.fsync = counted
+    run_here(out)
+
+
+class Never(Executor):
+    """Nothing may be asked of it."""
+
+    def submit(self, fn, /, *args, **kwargs):
+        raise AssertionError("asked for a cell that is there")
+
+
+class Counting(Executor):
+    """Runs jobs at once and notes their folders; ``fault(k)`` may raise instead of job k, from 0."""
+
+    def __init__(self, fault=lambda k: None):
+        self.folders, self._fault = [], fault
+
+    def submit(self, fn, /, *args, **kwargs):
+        self.folders.append(Path(args[1]))
+        job = Future()
+        try:
+            self._fault(len(self.folders) - 1)
+            job.set_result(fn(*args, **kwargs))
+        except Exception as fault:
+            job.set_exception(fault)
+        return job
+
+
+def command(out, *words):
+    """The command line of the suite, for a process of its own."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    suite = out.with_suffix(".toml")
+    suite.write_text(tomli_w.dumps(SUITE))
+    return [sys.executable, "-m", "pomona", "bench", str(suite), "--out", str(out), *words]
+
+
+def started(words):
+    """A process that leads a group of its own."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "500"}
+    return subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True, env=environment
+    )
+
+
+HANGS = 900  # seconds without an end: no machine is that busy
+
+
+def ended(process, seconds=HANGS):
+    """Exit code, standard output, standard error."""
+    try:
+        out, err = process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        raise
+    return process.returncode, out, err
+
+
+def wait_for(sign, seconds=HANGS):
+    """Until there is something."""
+    until = time.monotonic() + seconds
+    while not sign():
+        assert time.monotonic() < until
+        time.sleep(0.01)

@@ -1,0 +1,13 @@
+"""One bench that nothing disturbed, to compare with."""
+
+import pytest
+from bench_suites import SUITE, here
+
+from pomona.experiments import run
+
+
+@pytest.fixture(scope="session")
+def whole(tmp_path_factory):
+    """The suite's bench, run in one go inside this process."""
+    with here() as executor:
+        return run(SUITE, tmp_path_factory.mktemp("bench") / "whole", executor)

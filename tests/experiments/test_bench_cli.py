@@ -1,0 +1,101 @@
+"""``pomona bench`` on a bench that is there: the closing summary, the live table, mistakes in one line."""
+
+import io
+import json
+import re
+
+import pytest
+import tomli_w
+from bench_suites import SUITE, changed, here
+from rich.console import Console
+
+from pomona.cli import bench as command
+from pomona.cli import main
+from pomona.experiments import run
+from pomona.experiments.grid import plan
+from pomona.experiments.job import Failure, JobState
+from pomona.experiments.suite import read_suite
+from pomona.storage.status import Status, write_status
+
+
+@pytest.fixture
+def call(capsys):
+    """Run a command in this process: exit code, standard output, standard error."""
+
+    def called(*words):
+        try:
+            main(["bench", *map(str, words)])
+            code = 0
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        return code, *capsys.readouterr()
+
+    return called
+
+
+def suite_file(tmp_path, suite):
+    path = tmp_path / "suite.toml"
+    path.write_text(tomli_w.dumps(suite))
+    return path
+
+
+def test_the_closing_summary_names_results_and_paths(call, whole, tmp_path):
+    code, out, err = call(suite_file(tmp_path, SUITE), "--out", whole.folder)
+    assert (code, err) == (0, "")
+    assert "6 finished" in out
+    assert f"{100 * whole.rows[0]['accuracy_best_validation_mean']:.2f} ± " in out
+    for name in ("table.md", "table.csv", "results.json", "bench.sqlite"):
+        assert str(whole.folder / name) in out
+    code, out, _ = call(suite_file(tmp_path, SUITE), "--out", whole.folder, "--json")
+    assert json.loads(out)["rows"] == whole.rows
+
+
+def test_a_failed_cell_shows_in_the_exit_code(call, tmp_path):
+    suite = changed(points=1, seeds=[0], method={"separate": {}}, base={"lr": 1e30}, search={})
+    run(suite, tmp_path / "bench", here())
+    code, out, _ = call(suite_file(tmp_path, suite), "--out", tmp_path / "bench")
+    assert code == 1
+    assert "1 failed" in out
+    assert "cells/dirichlet/separate/seed-0-" in out
+
+
+def test_a_reason_is_told_once_for_all_its_cells(call, tmp_path):
+    # That the digits belong to nobody, only the data show.
+    suite = changed(points=1, seeds=[0, 1], method={"separate": {}}, search={}, base={"partition": "natural"})
+    made = run(suite, tmp_path / "bench", here())
+    assert len(made.failures) == 2
+    code, out, _ = call(suite_file(tmp_path, suite), "--out", tmp_path / "bench")
+    assert code == 1
+    (line,) = [line for line in out.splitlines() if "cells/" in line]
+    assert line == f"{next(iter(made.failures))} and 1 more: failed: {next(iter(made.failures.values()))}"
+
+
+def test_a_mistake_is_one_line(call, tmp_path):
+    code, out, err = call(suite_file(tmp_path, changed(sedes=[1])), "--out", tmp_path / "bench")
+    assert (code, out) == (2, "")
+    assert err.startswith("error[CONFIG]: ")
+    assert len(err.splitlines()) == 1
+    assert not (tmp_path / "bench").exists()
+
+
+def test_the_live_table_counts_what_is_done_runs_and_failed(monkeypatch, tmp_path):
+    screen = io.StringIO()
+    console = Console(file=screen, force_terminal=True, width=200)
+    monkeypatch.setattr(command, "console", console)
+    groups = plan(read_suite(SUITE), "cpu")
+    verdicts = {cell.folder: JobState() for group in groups for cell in group.cells()}
+    separate, apple = groups
+    verdicts[separate.trials[0].folder] = JobState("failed", Failure(8, "diverged"))
+    write_status(tmp_path / apple.trials[0].folder, Status(state="running", round=2))
+    with command.Board(tmp_path, "T") as board:
+        board(groups, verdicts)
+        verdicts[separate.trials[1].folder] = JobState("data missing")
+        verdicts[apple.trials[0].folder] = JobState("finished", figures={"validation": None})
+        board(groups, verdicts)
+    drawn = screen.getvalue()
+    assert "1 of 6 runs done" in drawn
+    assert "1 failed" in drawn
+    assert "round 2" in drawn
+    assert "data missing" in drawn
+    assert "3 of 6 runs done, about" in drawn
+    assert re.search(r"apple.*1/3", drawn)

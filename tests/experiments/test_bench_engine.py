@@ -1,0 +1,283 @@
+"""The engine: what is run and what is kept, what is chosen, what becomes of failures, and the index."""
+
+import json
+import sqlite3
+from contextlib import closing
+
+import numpy as np
+import pytest
+from bench_suites import SUITE, Counting, Never, changed, here, outcome
+
+from pomona.core.errors import ConfigError, LockedError, StorageError, WorkerError
+from pomona.experiments import job as bench_job
+from pomona.experiments import load, run
+from pomona.experiments.table import csv, markdown, value
+from pomona.record.reading import load as load_run
+from pomona.storage.lock import locked
+from pomona.storage.status import Status, write_status
+
+
+def index(out):
+    """The index's cells, by folder."""
+    with closing(sqlite3.connect(out / "bench.sqlite")) as database:
+        database.row_factory = sqlite3.Row
+        return {row["folder"]: dict(row) for row in database.execute("SELECT * FROM cells ORDER BY folder")}
+
+
+def test_each_method_runs_its_trials_and_then_the_chosen_point_on_the_other_seeds(whole):
+    assert whole.counts == {"finished": 6}  # 2 methods x (2 trials on seed 0 + the chosen one on seed 1)
+    for r in whole.results["results"]:
+        assert [t["point"]["lr"] for t in r["search"]] == [0.001, 0.3]
+        assert [c["seed"] for c in r["cells"]] == [0, 1]
+        assert r["cells"][0]["folder"] in [t["folder"] for t in r["search"]]
+
+
+def test_the_choice_follows_the_runs_own_records(whole):
+    for r in whole.results["results"]:
+        scores = []
+        for trial in r["search"]:
+            run_ = load_run(whole.folder / trial["folder"])
+            curve = run_.curve(*run_.about["headline"], "validation")
+            scores.append(max(np.mean(e.accuracy) for e in curve))
+            assert trial["validation"]["value"] == pytest.approx(scores[-1])
+        assert r["chosen"] == r["search"][int(np.argmax(scores))]["point"]
+        assert r["settings"]["lr"] == r["chosen"]["lr"]
+        assert "seed" not in r["settings"]
+
+
+def test_the_mean_over_seeds_is_that_of_the_cells(whole):
+    for r, row in zip(whole.results["results"], whole.rows, strict=True):
+        means = [c["figures"]["models"][c["figures"]["headline"]]["last"]["summary"]["mean"] for c in r["cells"]]
+        assert row["accuracy_last_mean"] == pytest.approx(sum(means) / 2)
+        assert row["accuracy_last_std"] == pytest.approx(abs(means[0] - means[1]) / 2**0.5)
+        assert row["seeds"] == 2
+        assert f"{100 * sum(means) / 2:.2f} ± " in (whole.folder / "table.md").read_text()
+
+
+def test_a_second_start_runs_nothing_and_changes_nothing(whole):
+    before = outcome(whole.folder)
+    again = run(SUITE, whole.folder, Never())
+    assert outcome(whole.folder) == before
+    assert again == load(whole.folder) == whole
+
+
+def test_a_process_reads_the_same_data_once(monkeypatch, tmp_path):
+    seen = []
+
+    def counted(settings):
+        seen.append(settings.test_limit)
+        return verdict_read(settings)
+
+    verdict_read = bench_job.read
+    bench_job._read_once.cache_clear()
+    monkeypatch.setattr(bench_job, "read", counted)
+    scenarios = {"few": {"data": {"test_limit": 60}}, "more": {"data": {"test_limit": 90}}}
+    with here() as executor:
+        bench = run(changed(points=1, scenario=scenarios, base={"rounds": 1}), tmp_path / "bench", executor)
+    assert bench.counts == {"finished": 8}
+    assert seen == [60, 90]
+
+
+def test_models_and_checkpoints_of_finished_cells_go_and_the_record_stays(whole):
+    (cell, *_) = [whole.folder / c["folder"] for c in whole.results["results"][1]["cells"]]
+    assert (cell / "events.jsonl").exists()
+    assert not any((cell / name).exists() for name in ("checkpoints", "models", "private"))
+
+
+def test_models_stay_where_they_are_wanted(tmp_path):
+    suite = changed(keep_models=True, points=1, seeds=[0], method={"separate": {}}, base={"rounds": 1})
+    made = run(suite, tmp_path, here())
+    (cell,) = made.results["results"][0]["cells"]
+    assert len(list((tmp_path / cell["folder"]).glob("models/*.safetensors"))) == 3
+    assert made.results["results"][0]["search"] == []
+
+
+def test_the_index_is_made_anew_from_the_folders(whole):
+    run(SUITE, whole.folder, Never())
+    first = index(whole.folder)
+    assert len(first) == 8  # those of the points that were not chosen wait, and are never asked for
+    assert sorted(row["state"] for row in first.values()) == ["finished"] * 6 + ["waiting"] * 2
+    for cell in whole.results["results"][0]["cells"]:
+        last = cell["figures"]["models"]["personal, trained"]["last"]
+        row = first[cell["folder"]]
+        assert (row["accuracy_last"], row["worst"]) == (last["summary"]["mean"], min(last["accuracy"]))
+        assert row["seconds"] == whole.timing[cell["folder"]][-1]
+        assert "torch" in json.loads(row["versions"])
+    (whole.folder / "bench.sqlite").unlink()
+    run(SUITE, whole.folder, Never())
+    assert index(whole.folder) == first
+    for name in ("bench.sqlite-wal", "bench.sqlite-shm"):
+        (whole.folder / name).unlink(missing_ok=True)
+    (whole.folder / "bench.sqlite").write_bytes(b"no database" * 1000)
+    run(SUITE, whole.folder, Never())
+    assert index(whole.folder) == first
+
+
+def test_cut_short_at_any_job_it_comes_to_the_same(whole, tmp_path):
+    def stop(k):
+        if k == 1:
+            raise KeyboardInterrupt
+
+    starts = 0
+    while starts < 9:
+        starts += 1
+        executor = Counting(stop)
+        try:
+            made = run(SUITE, tmp_path, executor)
+            break
+        except KeyboardInterrupt:
+            # The job before the interrupt may not have been read yet.
+            assert load(tmp_path).counts.get("finished", 0) in (starts - 1, starts)
+            assert "waiting" in (tmp_path / "table.md").read_text()
+    assert starts == 6
+    assert outcome(tmp_path) == outcome(whole.folder)
+    assert made.results == whole.results
+
+
+def test_a_failed_cell_is_put_on_file_and_the_rest_goes_on(tmp_path):
+    # That the digits belong to nobody, only the data show.
+    suite = changed(points=1, scenario={"good": {}, "bad": {"partition": "natural"}})
+    made = run(suite, tmp_path, here())
+    assert made.counts == {"failed": 4, "finished": 4}
+    assert [r["state"] for r in made.results["results"]] == ["finished", "finished", "failed", "failed"]
+    folder, reason = next(iter(made.failures.items()))
+    assert json.loads((tmp_path / folder / "failure.json").read_text())["reason"] == reason
+    assert "\n" not in reason
+    assert str(tmp_path) not in reason
+    (line,) = [line for line in (tmp_path / "table.md").read_text().splitlines() if reason in line]
+    assert all(f"`{folder}`" in line for folder in made.failures)
+    assert "(4: " in line
+    assert index(tmp_path)[folder]["reason"] == reason
+    assert index(tmp_path)[folder]["code"] in (2, 3)
+    before = outcome(tmp_path)
+    run(suite, tmp_path, Never())
+    assert outcome(tmp_path) == before
+    again = Counting()
+    run(suite, tmp_path, again, retry=True)
+    assert {f.parts[-3] for f in again.folders} == {"bad"}
+    assert outcome(tmp_path) == before
+
+
+def test_a_point_that_fails_is_not_chosen(tmp_path):
+    suite = changed(seeds=[0], method={"separate": {}}, search={"lr": [1e30, 0.1]})
+    (result,) = run(suite, tmp_path, here()).results["results"]
+    assert [t["state"] for t in result["search"]] == ["failed", "finished"]
+    assert result["search"][0]["validation"] is None
+    assert result["chosen"] == {"lr": 0.1}
+    assert result["state"] == "finished"
+
+
+def test_where_all_points_fail_there_is_no_result(tmp_path):
+    suite = changed(method={"separate": {}}, search={"lr": [1e30, 1e29]})
+    made = run(suite, tmp_path, here())
+    (result,) = made.results["results"]
+    assert (result["state"], result["chosen"], result["cells"]) == ("failed", None, [])
+    assert made.rows[0]["accuracy_last_mean"] is None
+    assert value(result, "last") == "failed"
+
+
+def test_missing_data_is_no_failure_and_is_looked_for_again(tmp_path):
+    rows = tmp_path / "rows.npz"
+    suite = changed(
+        points=1,
+        seeds=[0],
+        method={"separate": {}},
+        scenario={
+            "mnist": {"data": {"name": "mnist", "dir": str(tmp_path)}},
+            "own": {"data": {"name": "npz", "path": str(rows)}},
+        },
+    )
+    made = run(suite, tmp_path / "bench", Never())
+    assert made.counts == {"data missing": 2}
+    where, path = made.failures.values()
+    assert "fetch MNIST" in where
+    assert str(rows) in path
+    from sklearn.datasets import load_digits
+
+    digits = load_digits()
+    np.savez(rows, x=digits.data.astype(np.float32), y=digits.target)
+    assert run(suite, tmp_path / "bench", here()).counts == {"data missing": 1, "finished": 1}
+
+
+def test_a_lost_process_is_made_up_for_once(whole, tmp_path):
+    def once(k):
+        if k == 0:
+            raise WorkerError("its process died")
+
+    executor = Counting(once)
+    run(SUITE, tmp_path / "once", executor)
+    assert len(executor.folders) == 7
+    assert outcome(tmp_path / "once") == outcome(whole.folder)
+    first = executor.folders[0].name
+
+    class Always(Counting):
+        def submit(self, fn, /, *args, **kwargs):
+            self._fault = once if args[1].endswith(first) else (lambda k: None)
+            self.folders = [] if args[1].endswith(first) else self.folders
+            return super().submit(fn, *args, **kwargs)
+
+    made = run(SUITE, tmp_path / "always", Always())
+    assert list(made.failures.values()) == ["its process died"]
+    assert made.results["results"][1] == whole.results["results"][1]
+
+
+def test_a_bench_has_its_folder_for_itself(tmp_path):
+    with locked(tmp_path), pytest.raises(LockedError, match="in use"):
+        run(SUITE, tmp_path, Never())
+
+
+def test_a_cell_in_use_is_waited_for(whole, tmp_path):
+    suite = changed(points=1, seeds=[0], method={"separate": {}}, base={"rounds": 1})
+    holds = []
+
+    class Held(Counting):
+        def submit(self, fn, /, *args, **kwargs):
+            if not self.folders:
+                holds.append(locked(tmp_path / "bench" / args[1]))
+                holds[0].__enter__()
+                job = super().submit(fn, *args, **kwargs)
+                holds[0].__exit__(None, None, None)
+                return job
+            return super().submit(fn, *args, **kwargs)
+
+    executor = Held()
+    assert run(suite, tmp_path / "bench", executor).counts == {"finished": 1}
+    assert len(executor.folders) == 2
+
+
+def test_a_bench_that_names_no_rate_keeps_the_runs_that_found_one(tmp_path):
+    suite = changed(points=1, seeds=[0], search={}, method={"separate": {}}, base={"rounds": 1})
+    (result,) = run(suite, tmp_path, here()).results["results"]
+    found = load_run(tmp_path / result["cells"][0]["folder"]).config["lr"]
+    assert isinstance(found, float)
+    assert run(suite, tmp_path, Never()).counts == {"finished": 1}
+
+
+def test_a_run_made_with_other_defaults_is_refused(tmp_path):
+    suite = changed(points=1, seeds=[0], method={"separate": {}}, base={"rounds": 1})
+    (result,) = run(suite, tmp_path, here()).results["results"]
+    config = tmp_path / result["cells"][0]["folder"] / "config.toml"
+    config.write_text(config.read_text().replace("momentum = 0.0", "momentum = 0.5"))
+    write_status(config.parent, Status(state="finished", round=1, code=0))  # as it was then
+    with pytest.raises(StorageError, match="momentum had other defaults"):
+        run(suite, tmp_path, Never())
+
+
+def test_jobs_must_be_some():
+    with pytest.raises(ConfigError, match="jobs = 0"):
+        run(SUITE, None, jobs=0)
+
+
+def test_what_is_no_bench_cannot_be_loaded(whole, tmp_path):
+    with pytest.raises(StorageError, match="no readable bench"):
+        load(tmp_path)
+    (tmp_path / "timing.json").write_text("{}")
+    (tmp_path / "results.json").write_text('{"schema": 99}')
+    with pytest.raises(StorageError, match="schema 99"):
+        load(tmp_path)
+
+
+def test_the_tables_are_views_of_the_results(whole):
+    assert (whole.folder / "table.md").read_text() == markdown(whole.results)
+    assert (whole.folder / "table.csv").read_text() == csv(whole.results)
+    assert len(csv(whole.results).splitlines()) == 3

@@ -1,0 +1,113 @@
+"""A cell's figures: the round chosen on validation, the test values found there, losses where nothing is right or wrong."""
+
+from dataclasses import replace
+
+import pytest
+
+from pomona.experiments.cell_metrics import figures, seconds
+from pomona.record.reading import load
+from pomona.record.record import Evaluation, Result, RoundRow
+
+
+def evaluation(round_, split, accuracy, loss=(1.0, 1.0)):
+    return Evaluation(round_, "personal", "trained", split, (0, 1), (10, 30), loss, accuracy)
+
+
+def result(evaluations):
+    about = {
+        "headline": ["personal", "trained"],
+        "clients": ["a", "b"],
+        "parameters": 5,
+        "data": {"fingerprint": "f"},
+        "partition_sha256": "p",
+        "versions": {},
+    }
+    rounds = [RoundRow(r, 0.5 * r, (0, 1), (1.0, 1.0), (8, 8), (4, 2)) for r in (1, 2, 3)]
+    return Result({}, about, rounds, evaluations, [], {"unseen": {}})
+
+
+def test_the_round_is_chosen_on_validation_and_judged_on_test():
+    # Validation means 0.4, 0.7, 0.7: the first best is round 2, whose test mean (0.2 + 0.6) / 2 is not the best.
+    made = figures(
+        result(
+            [
+                *(evaluation(r, "validation", a) for r, a in ((1, (0.3, 0.5)), (2, (0.6, 0.8)), (3, (0.7, 0.7)))),
+                *(evaluation(r, "test", a) for r, a in ((1, (0.9, 0.9)), (2, (0.2, 0.6)), (3, (0.5, 1.0)))),
+            ]
+        )
+    )
+    moments = made["models"]["personal, trained"]
+    assert made["validation"] == {"value": pytest.approx(0.7), "round": 2}
+    assert moments["best_validation"]["round"] == 2
+    assert moments["best_validation"]["accuracy"] == [0.2, 0.6]
+    assert moments["best_validation"]["summary"]["mean"] == pytest.approx(0.4)
+    assert moments["last"]["summary"]["pooled"] == pytest.approx((10 * 0.5 + 30 * 1.0) / 40)
+    assert moments["last"]["summary"]["worst"] == 0.5
+    assert made["curve"]["round"] == [1, 2, 3]
+    assert made["curve"]["test_accuracy"] == pytest.approx([0.9, 0.4, 0.75])
+    assert (made["bytes_down"], made["bytes_up"], made["rounds"]) == (48, 18, 3)
+
+
+def test_where_there_are_no_accuracies_the_loss_chooses():
+    # Validation losses 3, 1, 2 in the mean: round 2.
+    losses = {1: (3.0, 3.0), 2: (0.5, 1.5), 3: (2.0, 2.0)}
+    none = (None, None)
+    made = figures(
+        result(
+            [evaluation(r, split, none, loss) for r, loss in losses.items() for split in ("validation", "test")],
+        )
+    )
+    assert made["validation"] == {"value": -1.0, "round": 2}
+    assert made["models"]["personal, trained"]["best_validation"]["summary"]["loss"] == 1.0
+    assert made["metric"] == "loss"
+    assert made["models"]["personal, trained"]["last"]["summary"]["mean"] == 2.0
+    assert made["models"]["personal, trained"]["last"]["summary"]["accuracy"] is None
+
+
+def ranked(round_, split, value, loss):
+    return Evaluation(round_, "personal", "trained", split, (0, 1), (10, 30), loss, (0.9, 0.9), value, "auroc")
+
+
+def test_a_bench_chooses_by_the_metric_of_its_runs():
+    """Accuracy is 0.9 throughout; the areas on validation, 0.55, 0.75 and 0.7 in the mean, choose round 2."""
+    areas = {1: (0.5, 0.6), 2: (0.7, 0.8), 3: (0.9, 0.5)}
+    runs = [ranked(r, split, v, (1.0, 1.0)) for r, v in areas.items() for split in ("validation", "test")]
+    made = figures(result(runs))
+    assert made["metric"] == "accuracy"  # as nothing on record says otherwise
+    about = {**result([]).about, "metric": "auroc"}
+    made = figures(replace(result(runs), about=about))
+    assert (made["metric"], made["validation"]) == ("auroc", {"value": pytest.approx(0.75), "round": 2})
+    moment = made["models"]["personal, trained"]["best_validation"]
+    assert (moment["value"], moment["accuracy"], moment["summary"]["pooled"]) == ([0.7, 0.8], [0.9, 0.9], None)
+    assert (moment["summary"]["mean"], moment["summary"]["accuracy"]) == pytest.approx((0.75, 0.9))
+    # No validation samples of any client define the areas: the lowest loss chooses.
+    blind = [ranked(r, "validation", (None, None), loss) for r, loss in {1: (0.3, 0.3), 2: (0.2, 0.6)}.items()]
+    tests = [ranked(r, "test", (0.5, 0.5), (1.0, 1.0)) for r in (1, 2)]
+    made = figures(replace(result([*blind, *tests]), about=about))
+    assert made["validation"] == {"value": pytest.approx(-0.3), "round": 1}
+
+
+def test_without_validation_samples_there_is_a_last_round_only():
+    made = figures(result([evaluation(1, "test", (0.5, None))]))
+    assert made["validation"] is None
+    assert made["models"]["personal, trained"]["best_validation"] is None
+    assert made["models"]["personal, trained"]["last"]["accuracy"] == [0.5, None]
+    assert figures(result([]))["models"] == {}
+
+
+def test_seconds_add_up():
+    assert seconds(result([])) == [0.5, 1.5, 3.0]
+
+
+def test_the_figures_of_a_run_are_those_of_its_own_summary(whole):
+    cells = [cell for r in whole.results["results"] for cell in r["cells"]]
+    assert len(cells) == 4
+    for cell in cells:
+        run, own = load(whole.folder / cell["folder"]), cell["figures"]
+        assert own["headline"] == run.summary["headline"]
+        assert set(own["models"]) == set(run.summary["models"])
+        for name, outcome in run.summary["models"].items():
+            for moment in ("last", "best_validation"):
+                mine = own["models"][name][moment]
+                assert (mine["summary"]["mean"], mine["round"]) == tuple(outcome[moment].values())
+            assert own["models"][name]["last"]["summary"]["loss"] == pytest.approx(outcome["loss"])

@@ -1,0 +1,180 @@
+"""A bench that is told to end ends: wherever the signal hits, however busy the machine is."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from threading import Event, Thread
+
+import pytest
+from bench_suites import command, ended, started, wait_for
+
+from pomona.core.errors import WorkerError
+from pomona.core.rng import stream
+from pomona.experiments import process_pool
+from pomona.experiments.process_pool import ProcessPool, WorkerProcess
+from pomona.experiments.signals import postponed
+
+
+def test_a_signal_is_heeded_where_it_is_asked_for_and_nowhere_else():
+    reached = []
+
+    def work():
+        with postponed() as heed:
+            os.kill(os.getpid(), signal.SIGINT)
+            reached.append("the line behind the signal")
+            heed()
+            reached.append("never")
+
+    with pytest.raises(KeyboardInterrupt):
+        work()
+    assert reached == ["the line behind the signal"]
+    with pytest.raises(KeyboardInterrupt):  # the handler of before is back
+        os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_a_signal_that_nobody_asked_for_is_heeded_at_the_end_of_the_block():
+    reached = []
+
+    def work():
+        with postponed():
+            os.kill(os.getpid(), signal.SIGINT)
+            reached.append("the end of the block")
+        reached.append("never")
+
+    with pytest.raises(KeyboardInterrupt):
+        work()
+    assert reached == ["the end of the block"]
+
+
+def test_a_fault_of_the_block_is_raised_though_a_signal_came():
+    def work():
+        with postponed():
+            os.kill(os.getpid(), signal.SIGINT)
+            raise ValueError("own")
+
+    with pytest.raises(ValueError, match="own"):
+        work()
+
+
+def test_in_another_thread_nothing_is_postponed_and_nothing_fails():
+    seen = []
+
+    def work():
+        with postponed() as heed:
+            seen.append(signal.getsignal(signal.SIGINT))
+            heed()
+
+    thread = Thread(target=work)
+    thread.start()
+    thread.join()
+    assert seen == [signal.getsignal(signal.SIGINT)]
+
+
+def test_a_worker_that_is_just_being_started_is_ended_too(monkeypatch):
+    """The first start takes as long as PyTorch's import; a bench that ends meanwhile must neither fail nor wait for a job."""
+    begun, go, told = Event(), Event(), []
+    start = process_pool.CONTEXT.Process.start
+
+    def slow(process):
+        begun.set()
+        go.wait()
+        start(process)
+
+    def job():
+        try:
+            lane.run(signal.pause, (), {})  # without an end of its own
+        except WorkerError as fault:
+            told.append(str(fault))
+
+    monkeypatch.setattr(process_pool.CONTEXT.Process, "start", slow)
+    lane = WorkerProcess()
+    thread = Thread(target=job)
+    thread.start()
+    begun.wait()
+    lane.kill()
+    go.set()
+    thread.join()
+    assert told
+    assert "its process died (signal 9)" in told[0]
+
+
+def test_a_worker_that_cannot_be_started_costs_its_own_job_only(monkeypatch):
+    start, faults = process_pool.CONTEXT.Process.start, [EOFError("unexpected EOF")]
+
+    def once(process):
+        if faults:
+            raise faults.pop()
+        start(process)
+
+    monkeypatch.setattr(process_pool.CONTEXT.Process, "start", once)
+    with ProcessPool(1) as workers:
+        first, second = workers.submit(pow, 2, 5), workers.submit(pow, 2, 6)
+        with pytest.raises(WorkerError, match="cannot be started"):
+            first.result()
+        assert second.result() == 64
+
+
+def blocked():
+    """Whether SIGINT is blocked in this process."""
+    return signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+
+def test_ctrl_c_is_blocked_in_workers_from_their_first_moment_on():
+    """In a process of its own, since the server of forks may run already in this one."""
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "from test_bench_interrupts import blocked\n"
+        "from pomona.experiments.process_pool import ProcessPool\n"
+        "if __name__ == '__main__':\n"
+        "    with ProcessPool(1) as lanes:\n"
+        "        print(lanes.submit(blocked).result(), blocked())\n"
+    )
+    made = subprocess.run(
+        [sys.executable, "-c", code, str(Path(__file__).parent)], capture_output=True, text=True, check=True
+    )
+    assert made.stdout.split() == ["True", "False"]
+
+
+def test_ctrl_c_in_the_first_moment_of_the_workers_is_130(tmp_path):
+    """The whole group gets the signal while the process that workers are forked from still imports PyTorch."""
+    process = started(command(tmp_path / "bench", "--jobs", "2"))
+    assert process.stderr.readline() == "0 of 6 runs done\n"
+    os.killpg(process.pid, signal.SIGINT)
+    code, _, err = ended(process)
+    assert (code, err.splitlines()[-1][:19]) == (130, "error[INTERRUPTED]:"), err
+    assert "Traceback" not in err
+
+
+def gone(group):
+    """Whether no process of a group is left."""
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+@pytest.mark.slow
+def test_at_random_moments_under_load_every_signal_ends_it(tmp_path):
+    """200 benches beside four busy processes; the moment is counted in instructions of the bench, not in seconds."""
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(4)]
+    draws = stream(11, "moments of signals")
+    try:
+        for k in range(200):
+            process = started(command(tmp_path / str(k), "--jobs", "2"))
+            process.stderr.readline()  # it runs
+            cells, wanted = tmp_path / str(k) / "cells", int(draws.integers(0, 40))
+            while process.poll() is None and len(list(cells.rglob("*"))) < wanted:
+                pass
+            number = (signal.SIGINT, signal.SIGTERM)[k % 2]
+            (os.killpg if draws.integers(2) else os.kill)(process.pid, number)
+            code, _, err = ended(process)
+            assert code in (0, 130, 143), (k, code, err)
+            assert "Traceback" not in err, (k, err)
+            wait_for(lambda group=process.pid: gone(group))
+    finally:
+        for process in busy:
+            process.kill()
+            process.wait()

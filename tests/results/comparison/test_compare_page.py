@@ -1,0 +1,172 @@
+"""The comparison of a real, tiny bench with the paper."""
+
+import copy
+import csv
+import io
+import json
+from dataclasses import replace
+from statistics import fmean, stdev
+
+import pytest
+
+from pomona.cli import main
+from pomona.experiments import load
+from pomona.results import comparison
+from pomona.results.comparison_page import rank, write
+from pomona.results.figures.bench_figures import ablations, curves, who_benefits
+from pomona.results.figures.figure import FORMS
+from pomona.results.paper_tables import COUNTS
+from pomona.results.tables.bench_tables import grid, records
+from pomona.results.tables.client_tests import gains, paired, spread_table, wilcoxon_table
+from pomona.results.tables.cost import cost_table
+from pomona.results.text.discussion import sentences
+
+
+def test_the_table_has_the_papers_figures_beside_ours(tiny):
+    made = comparison(tiny)
+    cells = next(r for r in tiny.results["results"] if (r["scenario"], r["method"]) == ("one", "separate"))["cells"]
+    best = [100 * max(c["figures"]["curve"]["test_accuracy"]) for c in cells]
+    table = grid(made)
+    assert table.header[1:3] == ["MNIST, pathological: paper", "MNIST, pathological: ours"]
+    assert table.rows[0][:3] == ["Separate", "97.34", f"{fmean(best):.2f} ± {stdev(best):.2f} (2)"]
+    assert [row[-2:] for row in table.rows] == [[p, "data missing"] for p in ("61.36", "53.83", "86.39")]
+    assert (2, 1) in table.marked  # the paper's best of the three rows: 99.77
+
+
+def test_the_records_are_numbers(tiny):
+    lines = list(csv.DictReader(io.StringIO(records(comparison(tiny)).csv())))
+    assert len(lines) == 9
+    one = lines[0]
+    assert float(one["difference_points"]) == pytest.approx(100 * float(one["best_test_mean"]) - 97.34, abs=1e-3)
+    assert (lines[-1]["state"], lines[-1]["n"], lines[-1]["last_mean"]) == ("data missing", "0", "")
+
+
+def test_hurt_clients_are_those_below_their_own_accuracy_alone(tiny):
+    made = comparison(tiny)
+    averaged, alone = made.at("one", "fedavg"), made.at("one", "separate")
+    hurt = [fmean(a < b for a, b in zip(averaged.clients()[s], alone.clients()[s], strict=True)) for s in (0, 1)]
+    lines = {(row[0], row[1]): row for row in spread_table(made).rows}
+    assert lines["MNIST, pathological", "FedAvg"][-1] == f"{100 * fmean(hurt):.0f}"
+    worst = [100 * min(averaged.clients()[s]) for s in (0, 1)]
+    assert lines["MNIST, pathological", "FedAvg"][3] == f"{fmean(worst):.2f} ± {stdev(worst):.2f} (2)"
+    assert lines["MNIST, pathological", "Separate"][-1] == "-"
+    assert len(gains(made, "one")["FedAvg"]) == 6
+    assert gains(made, "gone") == {}
+
+
+def test_clients_are_paired_by_seed(tiny):
+    made = comparison(tiny)
+    one = made.at("one", "apple")
+    a, b = paired(one, one)
+    assert a == b == [v for s in (0, 1) for v in one.clients()[s]]
+    lines = wilcoxon_table(made).rows
+    assert {(row[1], row[2]) for row in lines} == {("APPLE, mu!=0", "Separate"), ("APPLE, mu!=0", "FedAvg")}
+
+
+def test_traffic_is_counted_in_models(tiny):
+    table = cost_table(comparison(tiny))
+    models = {row[1]: row[2:4] for row in table.rows}
+    assert models["Separate"] == ["0.00", "0.00"]
+    assert models["FedAvg"] == ["1.00", "1.00"]
+    assert float(models["APPLE, mu!=0"][1]) == pytest.approx(1, abs=0.02)  # and the names of the cores it wants
+    assert all(float(row[7]) <= 3 for row in table.rows)
+
+
+def test_differences_are_facts_of_the_runs(tiny):
+    said = dict(sentences(comparison(tiny)))
+    first = " ".join(said["MNIST, pathological"])
+    assert "digits stands in for MNIST" in first
+    assert "rounds 3, not 160" in first
+    assert "network mlp, not lenet" in first
+    assert "of 3 pairs" in first
+    assert said["PathMNIST, practical"] == [
+        "Every method: data missing. Fetch MedMNIST v2 (Yang et al. 2023), 28 x 28; `pomona data list` says where it is "
+        "looked for."
+    ]
+
+
+def test_ranks_are_over_the_columns_that_have_results(tiny):
+    made = rank(comparison(tiny))
+    assert made.blocks == 2
+    assert sum(made.mean_ranks) == pytest.approx(6)
+
+
+def test_cells_that_differ_in_one_number_make_a_curve(tiny):
+    made = comparison(tiny)
+    assert ablations(made) == []  # no setting has three values
+
+
+def test_a_method_has_one_colour_in_all_pictures(tiny):
+    made = comparison(tiny)
+    colours = [
+        {line.get_label(): line.get_color() for line in picture(made, "one").figure.axes[0].lines}
+        for picture in (curves, who_benefits)
+    ]
+    both = set(colours[0]) & set(colours[1])
+    assert both == {"FedAvg", "APPLE, mu!=0"}
+    assert all(colours[0][row] == colours[1][row] for row in both)
+
+
+def test_the_page_and_its_other_forms(tiny, tmp_path):
+    page = write(tiny, tmp_path / "a")
+    write(load(tiny.folder), tmp_path / "b")
+    for name in ("comparison.md", "comparison.tex", "comparison.csv"):
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+    html = page.read_text()
+    assert "<script" not in html
+    assert html.count("<h2") >= 7
+    for text in (html, (tmp_path / "a" / "comparison.md").read_text()):
+        assert "data.name" in text
+        assert "data.dir" not in text  # the page goes to others
+        assert str(tiny.folder) not in text
+    assert {p.name for p in (tmp_path / "a" / "figures").glob("critical-difference.*")} == {
+        f"critical-difference.{kind}" for kind in FORMS
+    }
+
+
+def test_report_knows_a_bench_by_its_results(tiny, tmp_path, capsys):
+    words = ["report", str(tiny.folder), "--out", str(tmp_path), "--json"]
+    assert called(words) == 0
+    assert json.loads(capsys.readouterr().out)["report"] == str(tmp_path / "comparison.html")
+
+
+def test_a_bench_is_reported_alone(tiny, tmp_path, capsys):
+    assert called(["report", str(tiny.folder), str(tmp_path)]) != 0
+    assert "give one bench, or run folders" in capsys.readouterr().err
+
+
+def called(words):
+    try:
+        main(words)
+    except SystemExit as stop:
+        return int(stop.code or 0)
+    return 0
+
+
+def test_a_bench_of_numbers_is_compared_by_its_own_metric(tiny):
+    """Two methods, two clients, mean absolute errors: the smaller is bold, gains are positive, the largest is worst."""
+    errors = {"separate": (0.5, 0.9), "fedavg": (0.4, 1.0)}
+    results = copy.deepcopy(dict(tiny.results)) | {"paper": "", "table": ""}
+    results["results"] = [r for r in results["results"] if (r["scenario"], r["method"]) in {("one", m) for m in errors}]
+    for result in results["results"]:
+        own = errors[result["method"]]
+        for cell in result["cells"]:
+            figures = cell["figures"]
+            figures["metric"] = "mae"
+            moment = {"round": 3, "value": list(own), "accuracy": [None, None], "samples": [10, 30], "loss": [1.0, 1.0]}
+            figures["models"][figures["headline"]] = {"last": moment, "best_validation": None}
+            figures["curve"] |= {
+                "round": [1, 2, 3],
+                "test_value": [2.0, 1.0, sum(own) / 2],
+                "test_accuracy": [None] * 3,
+            }
+    made = comparison(replace(tiny, results=results))
+    table = grid(made)
+    assert "mean absolute error" in table.note
+    assert [row[1] for row in table.rows if row[0] in {"Separate", "FedAvg"}] == ["0.7 ± 0 (2)", "0.7 ± 0 (2)"]
+    assert gains(made, "one")["FedAvg"] == pytest.approx([0.1, -0.1] * 2)
+    lines = {row[1]: row for row in spread_table(made).rows}
+    assert lines["FedAvg"][3] == "1 ± 0 (2)"  # the worst is the largest
+    assert lines["FedAvg"][-1] == "50"  # one of two clients is hurt
+    assert made.at("one", "fedavg").values(COUNTS["last_pooled"]) == [pytest.approx((10 * 0.4 + 30 * 1.0) / 40)] * 2
+    assert curves(made, "one").figure.axes[0].get_ylabel() == "test mean absolute error"

@@ -1,0 +1,83 @@
+"""Benches that somebody sends: whatever results.json says, the outcome is a page or one line."""
+
+import copy
+import json
+import os
+import random
+import shutil
+
+import pytest
+
+from pomona.core.errors import StorageError
+from pomona.experiments import load
+from pomona.results.comparison_page import write
+
+WRONG = [None, True, -1, 10**400, 1e308, "x", "[/red]\x1b]0;x\x07", [], {}, [[1]], [None], {"a": [1]}]
+DAMAGES = 200
+
+
+def places(tree, path=()):
+    """One path of every kind in a tree: what differs in places of lists only comes once."""
+    inner = tree.items() if isinstance(tree, dict) else list(enumerate(tree))[:1] if isinstance(tree, list) else ()
+    for key, value in inner:
+        yield (*path, key)
+        yield from places(value, (*path, key))
+
+
+def put(tree, path, value):
+    for key in path[:-1]:
+        tree = tree[key]
+    tree[path[-1]] = value
+
+
+@pytest.fixture
+def sent(tiny, tmp_path):
+    folder = tmp_path / "sent"
+    folder.mkdir()
+    for name in ("results.json", "timing.json"):
+        shutil.copy(tiny.folder / name, folder)
+    return folder
+
+
+def outcome(folder):
+    """The page, or the line that says why there is none."""
+    try:
+        return write(load(folder), folder).read_text()
+    except StorageError as fault:
+        return str(fault)
+
+
+def test_what_a_bench_wrote_is_read_as_it_was(tiny, sent):
+    assert load(sent).results == tiny.results
+    assert load(sent).timing == tiny.timing
+
+
+def test_damaged_results_are_a_page_or_one_line(tiny, sent, monkeypatch):
+    """Tables only: what is drawn is made of the same numbers."""
+    monkeypatch.setattr("pomona.results.comparison_page._pictures", lambda *_: [])
+    draw, refused = random.Random(0), 0
+    paths = list(places(tiny.results))
+    for _ in range(DAMAGES):
+        results = copy.deepcopy(tiny.results)
+        put(results, draw.choice(paths), draw.choice(WRONG))
+        (sent / "results.json").write_text(json.dumps(results))
+        said = outcome(sent)
+        refused += "holds no readable bench" in said
+        assert "\x1b" not in said
+    assert DAMAGES > refused > DAMAGES / 3
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"schema": 1}', "[" * 200_000, '{"schema": "\\u001b]0;x"}', "\xff"])
+@pytest.mark.parametrize("name", ["results.json", "timing.json"])
+def test_what_is_no_bench_is_refused(name, text, sent):
+    (sent / name).write_bytes(text.encode("latin-1"))
+    with pytest.raises(StorageError, match="holds no readable bench") as fault:
+        load(sent)
+    assert "\x1b" not in str(fault.value)
+
+
+def test_a_pipe_is_not_waited_for(sent):
+    (sent / "results.json").unlink()
+    os.mkfifo(sent / "results.json")
+    with pytest.raises(StorageError, match="not a file"):
+        load(sent)

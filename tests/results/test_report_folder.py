@@ -1,0 +1,162 @@
+"""Pages of real runs, and figures of an earlier page, which go when the page is written again."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from learned_results import showing
+from matplotlib.figure import Figure
+from report_results import result, undrawn
+from test_report_page import check
+
+import pomona
+from pomona.config import resolve
+from pomona.record.record import Result
+from pomona.results import table
+from pomona.results.figures.figure import FORMS, ReportFigure
+from pomona.results.figures.folder import INDEX, listed, save
+from pomona.results.figures.sections import distinct
+from pomona.results.page_data import LiveProgress
+from pomona.results.report_page import refresh, write
+
+TINY = {
+    "data": {"name": "digits", "train_limit": 240, "test_limit": 120, "validation_share": 0.2},
+    "clients": 4, "rounds": 2, "batch_size": 16, "workers": 1,
+    "model": {"name": "mlp", "hidden": [8]},
+}  # fmt: skip
+SHOWN = {
+    "fedamp": {"attention-heatmap", "attention-trajectories", "coupling-values"},
+    "fedfomo": {"weights-heatmap", "weights-trajectories", "affinity-heatmap", "affinity-trajectories"},
+    "fedala": {"ala-weight-values", "ala-epochs-values"},
+    "apfl": {"alpha-values"},
+    "cfl": {"cluster-norms"},
+    "partialfed": {"gates-values"},
+}
+
+
+@pytest.fixture(autouse=True)
+def unpainted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ReportFigure, "draw", undrawn)
+
+
+@pytest.fixture(scope="module")
+def results() -> dict[str, Result]:
+    return {name: pomona.run(resolve(TINY, {"method": {"name": name}})) for name in SHOWN}
+
+
+def stems(folder: Path) -> set[str]:
+    return {p.stem for p in (folder / "figures").glob("*.csv")}
+
+
+def test_every_real_run_shows_what_it_learned_and_the_page_stays_small(
+    results: dict[str, Result], tmp_path: Path
+) -> None:
+    path = write(list(results.values()), tmp_path)
+    page = check(path)
+    expected = {f"{figure}-{name}" for name, figures in SHOWN.items() for figure in figures}
+    assert expected <= stems(tmp_path)
+    shown = json.loads(page.scripts[0])["runs"]
+    assert [run["label"] for run in shown] == ["FedAMP", "FedFomo", "FedALA", "APFL", "CFL", "PartialFed"]
+    assert all(run["learned"] for run in shown)
+    assert path.stat().st_size < 4e5
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_the_table_agrees_with_the_runs_own_summary(name: str, results: dict[str, Result]) -> None:
+    result = results[name]
+    for row in table([result]):
+        mine = result.summary["models"][f"{row['model']}, {row['when']}"]
+        assert (row["last"], row["round"]) == (mine["last"]["value"], mine["last"]["round"])
+        assert (row["best_on_test"], row["test_round"]) == (mine["best_test"]["value"], mine["best_test"]["round"])
+        assert row["best_on_validation"] == mine["best_validation"]["value"]
+        assert (row["worst"], row["percentile_10"]) == (mine["clients"]["worst"], mine["clients"]["percentile_10"])
+
+
+def stub(name: str) -> ReportFigure:
+    return ReportFigure(name, "A title", "A caption.", "In words.", Figure(), [{"x": 1}])
+
+
+def names(folder: Path) -> set[str]:
+    return {p.name for p in folder.iterdir()}
+
+
+def test_figures_of_an_earlier_page_are_deleted(tmp_path: Path) -> None:
+    save([stub("curves"), stub("dr-heatmap")], tmp_path)
+    (tmp_path / "mine.png").write_bytes(b"not the report's")
+    (tmp_path / "notes").mkdir()
+    save([stub("curves"), stub("labels")], tmp_path)
+    own = {f"{name}.{suffix}" for name in ("curves", "labels") for suffix in FORMS}
+    assert names(tmp_path) == own | {INDEX, "mine.png", "notes"}
+    assert listed(tmp_path) == own
+
+
+def test_figures_of_a_page_that_was_cut_short_are_deleted_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save([stub("curves")], tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(ReportFigure, "csv", lambda self, folder: Path("/").write_text("no file"))
+        with pytest.raises(IsADirectoryError):
+            save([stub("labels")], tmp_path)
+    assert "labels.png" in names(tmp_path)
+    save([stub("spread")], tmp_path)
+    assert names(tmp_path) == {f"spread.{form}" for form in FORMS} | {INDEX}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '["../victim.csv"]',
+        '{"../victim.csv": "", "victim.txt": "", "..": "", "a/../../victim.csv": ""}',
+        "{",
+        "7",
+        "\xff",
+    ],
+)
+def test_a_list_that_was_tampered_with_harms_nobody(text: str, tmp_path: Path) -> None:
+    folder = tmp_path / "figures"
+    folder.mkdir()
+    victims = [tmp_path / "victim.csv", folder / "victim.txt"]
+    for victim in victims:
+        victim.write_text("keep")
+    (folder / INDEX).write_bytes(text.encode("latin-1"))
+    save([stub("curves")], folder)
+    assert all(victim.read_text() == "keep" for victim in victims)
+    assert listed(folder) == {f"curves.{form}" for form in FORMS}
+
+
+def test_writing_a_page_again_forgets_the_figures_of_the_run_before(tmp_path: Path) -> None:
+    bare = replace(result("separate", n=2, rounds=1, classes=2), evaluations=[], final=[])
+    write([showing([{"alpha": range(3)}], n=3)], tmp_path)
+    assert "alpha-values" in stems(tmp_path)
+    write([bare], tmp_path)
+    assert stems(tmp_path) == {"curves", "labels", "holders"}
+
+
+def test_no_two_figures_have_one_name() -> None:
+    assert [p.name for p in distinct([stub("a"), stub("b"), stub("a"), stub("a-2"), stub("a")])] == [
+        "a",
+        "b",
+        "a-2",
+        "a-2-2",
+        "a-3",
+    ]
+
+
+def test_run_live_leaves_the_whole_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pomona.cli import main
+
+    pages = list[int | None]()
+
+    def seen(result: Result, out: Path, live: LiveProgress | None) -> Path:
+        pages.append(live and live.seconds)
+        assert len(result.rounds) > 0
+        return refresh(result, out, live)
+
+    monkeypatch.setattr("pomona.results.live_page.refresh", seen)
+    words = "data.train_limit=240 data.test_limit=120 clients=4 rounds=2 model.name=mlp workers=1"
+    with pytest.raises(SystemExit, match="0"):
+        main(["run", "fedavg", "--data", "digits", *words.split(), "--live", "--out", str(tmp_path / "run")])
+    # Two rounds take less than the least time between pages: one page of the first, and one that reads itself no more.
+    assert pages == [3, None]
+    assert '"live":null' in (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+    assert "curves" in stems(tmp_path / "run")

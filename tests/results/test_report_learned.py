@@ -1,0 +1,248 @@
+"""What methods show of themselves: series, scales, clusters, and the numbers and files behind the figures."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from learned_results import CFL, clustered, each_kind, noise, showing, weighed
+from matplotlib import colors
+from PIL import Image
+
+from pomona.record.record import Result
+from pomona.results.figures.client_values import uniform
+from pomona.results.figures.clusters import thresholds
+from pomona.results.figures.diagnostics import figures, learned
+from pomona.results.figures.diagnostics_catalogue import CATALOGUE, quantity
+from pomona.results.figures.figure import ReportFigure, slug
+from pomona.results.figures.relationships import scale
+from pomona.results.figures.series import Series, recorded
+from pomona.results.figures.style import drawing
+from pomona.results.figures.weight_learning import course
+from pomona.results.run_numbers import runs
+
+PARTIAL: list[tuple[int, ...]] = [(0, 2), (1, 2), (0, 1, 2, 3), (0,), (3,)]
+
+
+@pytest.fixture(autouse=True)
+def house_style() -> Iterator[None]:
+    with drawing():
+        yield
+
+
+def of(result: Result) -> dict[str, Series]:
+    return recorded(runs([result])[0])
+
+
+def drawn(result: Result) -> dict[str, ReportFigure]:
+    return {picture.name: picture for picture in figures(runs([result])[0])}
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.sets(st.integers(0, 4), min_size=1), min_size=1, max_size=6), st.integers(1, 3))
+def test_a_series_holds_what_each_client_showed_last(cohorts: list[set[int]], columns: int) -> None:
+    given_ = [tuple(sorted(c)) for c in cohorts]
+    infos = [{"x": noise(f"x{t}", 5, columns)} for t in range(len(given_))]
+    series = of(showing(infos, given_, n=5))["x"]
+    for t in range(len(given_)):
+        for i in range(5):
+            rounds = [s for s in range(t + 1) if i in given_[s]]
+            expected = infos[rounds[-1]]["x"][i] if rounds else np.full(columns, np.nan)
+            np.testing.assert_array_equal(series.values[t, i], expected)
+    assert series.seen == sorted(set().union(*cohorts))
+
+
+def test_what_is_no_number_a_client_is_passed_over() -> None:
+    base = showing([{"flat": np.zeros(3)}] * 2, n=3)
+    for broken in (np.array(1.0), np.zeros((2, 2)), np.zeros((3, 2, 2)), np.zeros((3, 0))):
+        object.__setattr__(base.rounds[1], "info", {"flat": np.zeros(3), "odd": broken})
+        assert list(of(base)) == ["flat"]
+
+
+def test_words_fit_the_shape() -> None:
+    assert quantity("attention", 6, 6) is CATALOGUE["attention"]
+    assert quantity("attention", 4, 6).kind == "values"  # a user's method may call other things so
+    assert quantity("gates", 6, 6) is CATALOGUE["gates"]
+    assert quantity("cluster", 2, 6).kind == "values"
+    assert (quantity("mine", 6, 6).kind, quantity("mine", 1, 6).kind, quantity("mine", 1, 1).kind) == (
+        "matrix",
+        "values",
+        "values",
+    )
+    assert {q.kind for q in CATALOGUE.values()} == {"matrix", "values", "clusters", "epochs"}
+
+
+@pytest.mark.parametrize(
+    ("values", "low", "high", "end", "cmap"),
+    [
+        ([0.2, 0.1, 0.3], 0.1, 0.3, "neither", "Blues"),
+        ([0.2, -0.1, np.nan], -0.2, 0.2, "neither", "RdBu_r"),
+        ([0.2, 0.2], 0.0, 0.2, "neither", "Blues"),
+        ([0.0, 0.0], 0.0, 1.0, "neither", "Blues"),
+        ([np.nan], 0.0, 1.0, "neither", "Blues"),
+        ([1.0] * 99 + [50.0], 0.0, 1.0, "max", "Blues"),
+        ([1.0] * 98 + [50.0, -50.0], -1.0, 1.0, "both", "RdBu_r"),
+    ],
+)
+def test_scale(values: list[float], low: float, high: float, end: str, cmap: str) -> None:
+    look, ends = scale(np.array(values))
+    assert (look["vmin"], look["vmax"], ends, look["cmap"].name) == (low, high, end, cmap)
+
+
+def test_matrix_numbers_and_blank_rows() -> None:
+    infos = each_kind()
+    picture = drawn(showing(infos, PARTIAL))["attention-heatmap"]
+    assert sorted({r["round"] for r in picture.rows}) == [1, 3, 5]
+    for row in picture.rows:
+        t, i = row["round"] - 1, row["client"]
+        seen = [s for s in range(t + 1) if i in PARTIAL[s]]
+        values = [row[f"attention_{j}"] for j in range(6)]
+        assert values == (infos[seen[-1]]["attention"][i].tolist() if seen else [None] * 6)
+    # Clients who never came stand last, and their rows have the colour of nothing.
+    assert [r["client"] for r in picture.rows[-2:]] == [4, 5]
+    image = picture.figure.axes[2].images[0]
+    shown = np.ma.getmaskarray(image.get_array())
+    assert shown[4:].all()
+    assert (shown[:4] == np.eye(6, dtype=bool)[:4]).all()
+    assert "2 took part in no round" in picture.caption
+    assert "FedAvg" in picture.alt
+    assert "rounds 1, 3, 5" in picture.alt
+
+
+def test_trajectories_have_a_panel_for_each_client_that_came() -> None:
+    picture = drawn(showing(each_kind(), PARTIAL))["affinity-trajectories"]
+    titles = [ax.get_title(loc="left") for ax in picture.figure.axes if ax.get_visible()]
+    assert titles == [f"clinic {i + 1}" for i in range(4)]
+    assert len(picture.rows) == 5 * 4
+
+
+def test_values_hold_the_numbers_and_their_mean() -> None:
+    infos = each_kind()
+    pictures = drawn(showing(infos))
+    alpha = pictures["alpha-values"]
+    assert [r["alpha"] for r in alpha.rows] == [v for info in infos for v in info["alpha"]]
+    line = next(x for x in alpha.figure.axes[0].lines if x.get_label() == "mean over clients")
+    np.testing.assert_allclose(line.get_ydata(), [np.mean(info["alpha"]) for info in infos])
+    low, high = np.argmin(infos[-1]["alpha"]), np.argmax(infos[-1]["alpha"])
+    assert f"clinic {low + 1} has the lowest" in alpha.alt
+    assert f"clinic {high + 1} the highest" in alpha.alt
+    gates = pictures["gates-values"]
+    assert [[r[f"gates_{k + 1}"] for k in range(4)] for r in gates.rows] == np.concatenate(
+        [i["gates"] for i in infos]
+    ).tolist()
+    np.testing.assert_array_equal(gates.figure.axes[1].images[0].get_array(), infos[-1]["gates"].T)
+    for k, line in enumerate(gates.figure.axes[0].lines[:4]):
+        np.testing.assert_allclose(line.get_ydata(), [info["gates"][:, k].mean() for info in infos])
+
+
+def test_what_is_alike_for_all_is_one_line() -> None:
+    picture = drawn(showing(each_kind()))["inheritance-values"]
+    assert len(picture.figure.axes) == 1
+    assert len(picture.figure.axes[0].lines) == 1
+    assert "It is the same for every client" in picture.caption
+    assert uniform(np.array([[[1.0], [np.nan], [1.0]]]))
+    assert not uniform(np.array([[[1.0], [2.0]]]))
+
+
+def test_what_no_catalogue_knows_is_drawn_under_its_own_name() -> None:
+    picture = drawn(showing(each_kind()))["my-own-thing-values"]
+    assert "“my own thing” as the method records it" in picture.caption
+    assert slug("診療") == "unnamed"
+
+
+def test_one_client_alone_and_one_round() -> None:
+    assert "attention-heatmap" not in drawn(showing(each_kind(2, 1), n=1))
+    alone = drawn(showing(each_kind(1), [(2,)]))
+    assert "attention-heatmap" in alone
+    assert "attention-trajectories" not in alone
+    assert drawn(showing([{}, {}])) == {}
+
+
+def test_clusters_are_sorted_and_told_apart() -> None:
+    picture = drawn(clustered())["cluster-map"]
+    last = {r["client"]: r["cluster"] for r in picture.rows if r["round"] == 5}
+    assert list(last.values()) == [0, 0, 2, 2, 1, 1]
+    image = picture.figure.axes[0].images[0]
+    # Rows by last cluster: clients 0 1 | 4 5 | 2 3; before round 3 all are in the first.
+    assert image.get_array().T.tolist() == [[0] * 6] * 2 + [[0, 0, 1, 1, 0, 0]] * 2 + [[0, 0, 1, 1, 2, 2]]
+    assert len({colors.to_hex(image.cmap(k)) for k in range(3)}) == 3
+    # Groups 0 0 1 1 2 2 are the clusters.
+    assert "adjusted Rand index against the true groups is 1.00" in picture.alt
+    assert "2 in cluster 0, 2 in cluster 1, 2 in cluster 2" in picture.alt
+
+
+def test_norms_belong_to_the_round_before() -> None:
+    picture = drawn(clustered())["cluster-norms"]
+    means = {(r["number"], r["round"]): r["norm"] for r in picture.rows if r["quantity"] == "mean update"}
+    # Recorded in round t + 1 as 0.1 (t + cluster), t from 0; cluster 1 received its model in rounds 3 to 5, 2 in round 5.
+    expected = (
+        {(0, r): 0.1 * r for r in (1, 2, 3, 4)} | {(1, r): 0.1 * (r + 1) for r in (2, 3, 4)} | {(2, 4): 0.1 * (4 + 2)}
+    )
+    assert means == pytest.approx(expected)
+    own = [r["norm"] for r in picture.rows if r["of"] == "client" and r["round"] == 2]
+    assert own == pytest.approx((np.linspace(1, 2, 6) / 2).tolist())
+
+
+@pytest.mark.parametrize(
+    ("method", "expected"),
+    [
+        (CFL, (0.5 * 1.5, 0.6 * 1.5)),  # the mean of the first norms, 1 to 2, is 1.5
+        ({**CFL, "units": "absolute"}, (0.5, 0.6)),
+        ({"name": "cfl"}, None),
+    ],
+)
+def test_thresholds(method: dict[str, Any], expected: tuple[float, float] | None) -> None:
+    updates = of(showing([{"update_norm": np.linspace(1, 2, 6)}], method=method))["update_norm"]
+    assert thresholds(updates) == (None if expected is None else pytest.approx(expected))
+
+
+def test_without_a_split_there_is_no_map() -> None:
+    infos = [
+        {"cluster": np.zeros(6), "update_norm": np.ones(6), "cluster_norms": np.ones((6, 2)) * t} for t in range(3)
+    ]
+    pictures = drawn(showing(infos, method=CFL))
+    assert set(pictures) == {"cluster-norms"}
+    assert "No cluster was split" in pictures["cluster-norms"].caption
+    assert set(drawn(showing([{"cluster": np.zeros(6)}]))) == {"cluster-map"}
+
+
+def test_losses_of_weight_learning_are_counted_through_the_rounds() -> None:
+    found = course(runs([weighed()])[0], "ala_losses")
+    assert found is not None
+    nothing = np.nan
+    np.testing.assert_array_equal(found.losses.T, [[9, 5, 3, 4], [8, 7, nothing, nothing], [nothing] * 4])
+    assert found.rounds.T.tolist() == [[2, 2, 2, 3], [3, 3, 0, 0], [0] * 4]
+    assert found.stage == [3, 2, 0]
+    picture = drawn(weighed())["ala-losses"]
+    assert [(r["client"], r["epoch"], r["round"], r["loss"]) for r in picture.rows] == [
+        (0, 1, 2, 9.0), (0, 2, 2, 5.0), (0, 3, 2, 3.0), (0, 4, 3, 4.0), (1, 1, 3, 8.0), (1, 2, 3, 7.0),
+    ]  # fmt: skip
+    # (9 + 8) / 2 = 8.5 at first, (3 + 7) / 2 = 5 at the ends of the stages.
+    assert "2 to 3 epochs long, the mean over clients goes from 8.5 to 5." in picture.alt
+
+
+def test_where_nothing_was_learned_or_losses_are_private_there_is_no_curve() -> None:
+    for losses, counts in ((np.zeros((3, 4)), np.zeros(3)), (np.zeros((3, 4)), np.full(3, 2))):
+        assert "ala-losses" not in drawn(showing([{"ala_losses": losses, "ala_epochs": counts}], n=3))
+    assert "ala-losses" not in drawn(showing([{"ala_losses": np.ones((3, 4))}], n=3))  # how many count is not known
+
+
+def test_figures_of_several_runs_are_named_after_their_methods() -> None:
+    several = [showing(each_kind(1)), showing([{}], method={"name": "separate"}), clustered()]
+    made = learned(runs(several))
+    assert {p.name.rpartition("-")[2] for p in made} == {"fedavg", "cfl"}
+    assert {p.title.rpartition(", ")[2] for p in made} == {"FedAvg", "CFL"}
+    assert learned(runs(several[1:2])) == []
+    assert [p.name for p in learned(runs(several[2:]))] == ["cluster-map", "cluster-norms"]
+
+
+def test_pictures_fill_their_frame(tmp_path: Path) -> None:
+    for picture in [*drawn(showing(each_kind(3), PARTIAL[:3])).values(), *drawn(clustered()).values()]:
+        picture.save(tmp_path)
+        with Image.open(tmp_path / f"{picture.name}.png") as image:
+            grey = np.asarray(image.convert("L"))
+        assert np.unique(grey).size > 10
+        assert (np.concatenate([grey[0], grey[-1], grey[:, 0], grey[:, -1]]) > 250).mean() > 0.995, picture.name

@@ -1,0 +1,296 @@
+"""The page and its files: complete, well formed, self-contained, and true to the numbers of the result."""
+
+import base64
+import csv
+import hashlib
+import json
+import re
+import time
+from collections import Counter
+from html.parser import HTMLParser
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from PIL import Image
+from report_results import comparison, degenerate, result, undrawn
+
+from pomona.core.errors import ConfigError, StorageError
+from pomona.record.paired_gain import gains
+from pomona.record.record import Result
+from pomona.results.figures.clients import pooled_confusion
+from pomona.results.figures.figure import FORMS, ReportFigure
+from pomona.results.report_page import write
+from pomona.results.run_numbers import percent, runs
+
+VOID = {"meta", "br", "hr", "img", "input", "link", "source", "wbr", "col", "area", "base", "embed", "track"}
+FIGURES = {
+    "curves", "traffic", "clients", "spread", "confusion", "dr-heatmap", "dr-trajectories", "dr-self", "schedule",
+    "labels", "holders",
+}  # fmt: skip
+
+
+class Page(HTMLParser):
+    """Reads a page and keeps what the tests ask of it; fails on a tag left open."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str]]] = []
+        self.text: list[str] = []
+        self.scripts: list[str] = []
+        self.feed(text)
+        self.close()
+        assert not self.open, f"left open: {self.open}"
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_startendtag(tag, attrs)
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        names = [name for name, _ in attrs]
+        assert len(set(names)) == len(names), f"{tag} repeats an attribute: {names}"
+        self.tags.append((tag, {name: value or "" for name, value in attrs}))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open, f"</{tag}> closes nothing"
+        assert self.open[-1] == tag, f"</{tag}> closes <{self.open[-1]}>"
+        self.open.pop()
+
+    def handle_data(self, data: str) -> None:
+        (self.scripts if self.open and self.open[-1] == "script" else self.text).append(data)
+
+    def all(self, tag: str) -> list[dict[str, str]]:
+        return [attributes for name, attributes in self.tags if name == tag]
+
+
+def check(path: Path) -> Page:
+    """Everything that holds for any page."""
+    text = path.read_text(encoding="utf-8")
+    page = Page(text)
+    ids = Counter(a["id"] for _, a in page.tags if "id" in a)
+    assert [name for name, count in ids.items() if count > 1] == []
+    assert page.all("html")[0]["lang"] == "en"
+    assert len(page.all("h1")) == 1
+    assert not page.all("link") + page.all("iframe") + page.all("object")
+    assert page.all("script") == [{"type": "application/json", "id": "record"}, {}]
+    data, code = page.scripts
+    policy = next(a["content"] for a in page.all("meta") if a.get("http-equiv") == "Content-Security-Policy")
+    assert f"script-src 'sha256-{base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()}'" in policy
+    assert len(json.loads(data)["runs"]) > 0
+    assert re.findall(r"(?:https?:)?//[\w.]+", text.replace(data, "").replace(code, "")) == []
+    # No address but the names of SVG, which browsers know without asking; no way out of the page.
+    assert set(re.findall(r"https?://[\w./]+", code)) == {"http://www.w3.org/2000/svg"}
+    assert not re.search(r"fetch\(|XMLHttpRequest|WebSocket|import\(|eval\(|innerHTML|sendBeacon", code)
+    for picture in page.all("img"):
+        assert len(picture["alt"]) > 40
+        assert (path.parent / picture["src"]).stat().st_size > 0
+    assert len(page.all("img")) == len(page.all("figure")) == len(page.all("figcaption"))
+    for _, attributes in page.tags:
+        for name in ("href", "xlink:href", "aria-labelledby", "aria-describedby", "clip-path", "fill"):
+            target = re.fullmatch(r"(?:#|url\(#)([^)]*)\)?", attributes.get(name, ""))
+            if name.startswith("aria") and name in attributes:
+                assert attributes[name] in ids
+            if target:
+                assert target[1] in ids
+    for link in page.all("a"):
+        if not link["href"].startswith("#"):
+            assert (path.parent / link["href"]).stat().st_size > 0
+    return page
+
+
+@pytest.fixture(scope="module")
+def results() -> list[Result]:
+    return comparison()
+
+
+@pytest.fixture(scope="module")
+def report(results: list[Result], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    start = time.process_time()
+    page = write(results, tmp_path_factory.mktemp("report"))
+    # Seven seconds on an idle machine; the processor's own time is what a busy one does not change much.
+    assert time.process_time() - start < 12
+    return page
+
+
+def table_of(page: Path, name: str) -> list[dict[str, str]]:
+    with (page.parent / "figures" / f"{name}.csv").open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_a_comparison_has_every_figure(report: Path) -> None:
+    assert report.name == "report.html"
+    page = check(report)
+    for form in FORMS:
+        assert {p.stem for p in (report.parent / "figures").glob(f"*.{form}")} == FIGURES
+    assert len(page.all("img")) == len(FIGURES)
+    assert report.stat().st_size < 3e5
+
+
+def test_pictures_are_drawn(report: Path) -> None:
+    for path in (report.parent / "figures").glob("*.png"):
+        with Image.open(path) as image:
+            grey = np.asarray(image.convert("L"))
+        assert min(grey.shape) > 150
+        assert np.unique(grey).size > 10
+        # Nothing is cut off: the outermost pixels are the white of the paper.
+        assert (np.concatenate([grey[0], grey[-1], grey[:, 0], grey[:, -1]]) > 250).mean() > 0.995, path.name
+
+
+def test_drawings_for_papers_are_vectors_with_nothing_from_elsewhere(report: Path) -> None:
+    for path in (report.parent / "figures").glob("*.svg"):
+        drawn = ElementTree.parse(path).getroot()
+        assert drawn.tag == "{http://www.w3.org/2000/svg}svg"
+        links = [value for node in drawn.iter() for name, value in node.items() if name.endswith("href")]
+        assert all(link.startswith(("#", "data:")) for link in links), path.name
+
+
+def test_curves_csv_holds_the_records_numbers(report: Path, results: list[Result]) -> None:
+    rows = table_of(report, "curves")
+    for run in runs(results):
+        mine = [r for r in rows if r["run"] == run.label]
+        losses = [float(r["value"]) for r in mine if r["quantity"] == "train loss"]
+        assert losses == [float(np.mean(r.loss)) for r in run.result.rounds]
+        for evaluation in (e for e in run.result.evaluations if e.split == "test"):
+            values = [
+                float(r["value"])
+                for r in mine
+                if (r["quantity"], r["model"], r["when"]) == ("test accuracy", evaluation.model, evaluation.when)
+                and int(r["round"]) == evaluation.round
+            ]
+            assert values == [float(np.mean(evaluation.accuracy))]
+
+
+def test_clients_csv_holds_accuracy_and_gain(report: Path, results: list[Result]) -> None:
+    rows = {(r["run"], int(r["client"])): r for r in table_of(report, "clients")}
+    apple, separate = (results[i].curve("personal", "trained")[-1].accuracy for i in (3, 0))
+    for client in range(12):
+        row = rows["APPLE", client]
+        assert (row["metric"], float(row["value"])) == ("accuracy", apple[client])
+        assert float(row["gain_over_separate"]) == apple[client] - separate[client]
+        each, _ = gains(results[3], results[0])
+        assert (float(row["gain_low"]), float(row["gain_high"])) == (each[client].low, each[client].high)
+        assert rows["Separate", client]["gain_over_separate"] == rows["Separate", client]["gain_low"] == ""
+
+
+def test_spread_csv_matches_numpy(report: Path, results: list[Result]) -> None:
+    row = next(r for r in table_of(report, "spread") if r["run"] == "FedAvg")
+    values = results[1].curve("global", "received")[-1].accuracy
+    assert float(row["worst"]) == pytest.approx(min(values))
+    assert float(row["percentile_10"]) == pytest.approx(np.percentile(values, 10))
+    assert float(row["median"]) == pytest.approx(np.median(values))
+
+
+def test_traffic_csv_accumulates_bytes(report: Path, results: list[Result]) -> None:
+    rows = [r for r in table_of(report, "traffic") if r["run"] == "APPLE"]
+    per_round = sum(results[3].rounds[0].bytes_down) + sum(results[3].rounds[0].bytes_up)
+    assert [float(r["megabytes"]) for r in rows] == pytest.approx([per_round * k / 1e6 for k in range(1, 41)])
+
+
+def test_relationship_csvs_hold_the_matrices(report: Path, results: list[Result]) -> None:
+    recorded = dict(results[3].matrices("dr"))
+    heat = table_of(report, "dr-heatmap")
+    assert sorted({int(r["round"]) for r in heat}) == [1, 20, 40]
+    for row in heat + table_of(report, "dr-trajectories"):
+        values = [float(row[f"p_{j}"]) for j in range(12)]
+        assert values == recorded[int(row["round"])][int(row["client"])].tolist()
+    for row in table_of(report, "dr-self"):
+        assert [float(row[f"p_{i}_{i}"]) for i in range(12)] == np.diag(recorded[int(row["round"])]).tolist()
+
+
+def test_schedule_csv_holds_lambda_and_mu(report: Path, results: list[Result]) -> None:
+    recorded = {r: float(v) for r, v in results[3].matrices("schedule")}
+    for row in table_of(report, "schedule"):
+        assert float(row["lambda"]) == recorded[int(row["round"])]
+        assert float(row["mu_lambda"]) == pytest.approx(0.1 * recorded[int(row["round"])])
+
+
+def test_label_csvs_hold_the_counts(report: Path, results: list[Result]) -> None:
+    counts = np.array(results[0].about["label_counts"])
+    labels = [int(r["count"]) for r in table_of(report, "labels")]
+    assert labels == counts.ravel().tolist()
+    holders = [[int(r[f"client_{i}"]) for i in range(12)] for r in table_of(report, "holders")]
+    assert holders == counts.T.tolist()
+
+
+def test_confusion_is_the_sum_over_clients_of_the_leading_run(report: Path, results: list[Result]) -> None:
+    expected = sum(np.array(r["confusion"]) for r in results[3].final)
+    counts = [int(r["count"]) for r in table_of(report, "confusion")]
+    assert counts == expected.ravel().tolist()
+    pooled = pooled_confusion(runs(results)[3])
+    assert pooled is not None
+    np.testing.assert_array_equal(pooled, expected)
+
+
+def test_page_states_the_headline_numbers(report: Path, results: list[Result]) -> None:
+    text = " ".join(" ".join(check(report).text).split())
+    mean = float(np.mean(results[3].curve("personal", "trained")[-1].accuracy))
+    assert "Federation helps: APPLE, the best of 3 runs, is ahead of Separate, training alone, in accuracy" in text
+    assert f"{percent(mean)} % against" in text.replace("\N{NO-BREAK SPACE}", " ")
+    for value in ("f" * 16, "ab" * 32, "431,080", "2.13.0", "method.schedule_share"):
+        assert value in text
+
+
+def test_writing_twice_gives_the_same_bytes(tmp_path: Path) -> None:
+    one = [result("separate", n=2, rounds=2, classes=2)]
+    first, second = (write(one, tmp_path / name).parent for name in "ab")
+    for path in [p.relative_to(first) for p in first.rglob("*.*") if p.is_file()]:
+        assert (first / path).read_bytes() == (second / path).read_bytes()
+
+
+def test_names_from_data_are_text(tmp_path: Path) -> None:
+    names = ["<script>alert(1)</script>", "a $\\frac{1$ b", '"><img src=x onerror=1>', "診療所", "--><b>", "x" * 300]
+    page = check(write([result("apple", n=6, rounds=1, classes=2, names=names)], tmp_path))
+    assert "<script>alert(1)</script>" in "".join(page.text)
+    assert not page.all("b")
+    assert all(image["src"].startswith("figures/") for image in page.all("img"))
+    assert json.loads(page.scripts[0])["runs"][0]["clients"] == names
+
+
+RELATIONSHIPS = {"dr-heatmap", "dr-trajectories", "dr-self"}
+PLAIN = FIGURES - RELATIONSHIPS - {"schedule"}
+DRAWN = {
+    "no validation": PLAIN,
+    "nothing happened": {"labels", "holders"},
+    "no labels": PLAIN - {"labels", "holders"},
+    "one client": FIGURES - RELATIONSHIPS - {"spread"},
+    "one class": PLAIN - {"confusion"},
+    "cut short": PLAIN - {"confusion"},
+    "only separate": PLAIN - {"traffic"},
+    "no relationships": PLAIN,
+    "regression": {
+        "curves",
+        "traffic",
+        "clients",
+        "spread",
+        "schedule",
+        *(f"{n}-apple{twin}" for n in RELATIONSHIPS for twin in ("", "-2")),
+    },
+}
+
+
+@pytest.mark.parametrize("lack", degenerate())
+def test_what_is_missing_is_left_out(lack: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The drawing is proved by the SVG in the page; painting it a second time would double the time of these tests.
+    monkeypatch.setattr(ReportFigure, "draw", undrawn)
+    check(write(degenerate()[lack](), tmp_path))
+    drawn = {p.stem for p in (tmp_path / "figures").glob("*.csv")}
+    assert drawn == DRAWN.get(lack, drawn)
+
+
+def test_style_leaves_matplotlib_as_it_was(tmp_path: Path) -> None:
+    import matplotlib as mpl
+
+    before = dict(mpl.rcParams)
+    write([result("separate", n=2, rounds=1, classes=2)], tmp_path)
+    assert dict(mpl.rcParams) == before
+
+
+def test_errors_name_the_remedy(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="give one or more run folders"):
+        write([], tmp_path)
+    (tmp_path / "figures").write_text(json.dumps("in the way"))
+    with pytest.raises(StorageError, match="give another folder"):
+        write([result("separate", n=2, rounds=1, classes=2)], tmp_path)

@@ -1,0 +1,73 @@
+"""The tables of what only some runs have, and their place on the page."""
+
+from dataclasses import replace
+
+import numpy as np
+from report_results import guarded, result
+
+from pomona.results.report_page import render
+from pomona.results.run_numbers import runs
+from pomona.results.tables.gains import gain_tables
+from pomona.results.tables.per_label import labels
+from pomona.results.tables.unseen_and_privacy import privacy, unseen
+
+
+def test_what_no_run_has_is_no_table() -> None:
+    plain = runs([result("apple", n=3, rounds=2)])
+    assert unseen(plain).rows == privacy(plain).rows == labels(plain).rows == gain_tables(plain) == []
+    page = render(plain, [], None)
+    assert 'id="unseen"' not in page
+    assert 'id="privacy"' not in page
+
+
+def test_unseen_clients_stand_beside_the_members() -> None:
+    run = guarded()
+    table = unseen(runs([run]))
+    # The test split alone, and no column for the only run.
+    assert table.rows == [["clinic 4", "personal, as received", "50", "75.00", "0.2500"]]
+    assert [heading for heading, _ in table.headings] == [
+        "Client",
+        "Model",
+        "Test samples",
+        "Accuracy in %",
+        "Test loss",
+    ]
+    members = 100 * np.mean(run.curve("personal", "received")[-1].accuracy)
+    assert f"accuracy 75.00 % on average over these clients, {members:.2f} % over the members" in table.notes[1]
+    both = unseen(runs([run, result("apple", n=4, rounds=3)]))
+    assert [row[:2] for row in both.rows] == [["clinic 4", "FedAvg-FT"]]
+    assert len(both.notes) == 2
+
+
+def test_privacy_says_what_each_client_spent_and_under_which_terms() -> None:
+    table = privacy(runs([guarded()]))
+    assert [row[-1] for row in table.rows] == ["1.500", "no bound", "2.250", "0.000"]
+    terms = table.notes[1]
+    for said in ("δ = 1e-05", "noise multiplier 1.1", "clipped at 0.5", "not covered, and accepted: metrics"):
+        assert said in terms
+    assert "budget" not in terms
+    void = privacy(runs([guarded(void="no privacy: noise_multiplier = 0"), guarded("apple")]))
+    assert void.notes[1] == "FedAvg-FT: no privacy: noise_multiplier = 0."
+    assert [row[1] for row in void.rows] == ["FedAvg-FT"] * 4 + ["APPLE"] * 4
+
+
+def test_the_page_has_both_with_links_to_them() -> None:
+    page = render(runs([guarded()]), [], None)
+    for table in (unseen(runs([guarded()])), privacy(runs([guarded()]))):
+        assert f'<a href="#{table.anchor}">{table.heading}</a>' in page
+        assert f'<section id="{table.anchor}"' in page
+    assert '<th scope="row">clinic 4</th><td>personal, as received</td><td class="number">50</td>' in page
+
+
+def test_labels_stand_by_their_names_with_their_own_figures() -> None:
+    """The first label is ranked rightly by client 0 and wrongly by client 1; client 1 never has the second."""
+    truth = [np.array([[1, 1], [0, 0], [1, 0]], np.float32), np.array([[1, 0], [0, 0], [0, 0]], np.float32)]
+    says = [np.array([[2, 1], [-1, 0], [1, -1]], np.float32), np.array([[-2, 0], [1, 1], [0, 2]], np.float32)]
+    base = result("fedavg", n=2, rounds=1)
+    about = {**base.about, "targets": "multilabel", "metric": "auroc", "labels": ["Edema", "Nodule"]}
+    run = replace(base, about=about, answers={0: (says[0], truth[0]), 1: (says[1], truth[1])})
+    rows = labels(runs([run])).rows
+    assert [row[:5] for row in rows] == [["Edema", "3", "6", "2", "0.500"], ["Nodule", "1", "6", "1", "1.000"]]
+    assert "Edema" in render(runs([run]), [], None)
+    unnamed = replace(run, about={**about, "labels": []})
+    assert [row[0] for row in labels(runs([unnamed])).rows] == ["label 0", "label 1"]

@@ -1,0 +1,84 @@
+"""The way of a client over its loss surface: the models are the run's own, the plane holds them, losses are theirs."""
+
+import csv
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+import pomona
+from pomona.config import Config, resolve
+from pomona.core.errors import ConfigError
+from pomona.results.figures.trajectory import surface, trace, trajectory
+from pomona.scenario import Scenario
+
+BASE = {
+    "data": {"name": "digits", "train_limit": 240, "test_limit": 120},
+    "model": {"name": "mlp", "hidden": [8]},
+    "partition": {"name": "pathological"},
+    "clients": 4, "rounds": 5, "batch_size": 16, "lr": 0.1, "workers": 1,
+}  # fmt: skip
+
+
+def of(method: str, **over: object) -> Config:
+    return resolve(BASE, {"method": {"name": method, **over}})
+
+
+def test_runs_go_one_way_until_the_weights_learn_and_another_one_after(tmp_path: Path) -> None:
+    picture = trajectory([of("fedavg"), of("fedala", start_round=4)], 1, 2, tmp_path, points=4)
+    ways = {
+        method: {
+            (r["round"], r["moment"]): (r["c1"], r["c2"], r["loss"]) for r in picture.rows if r["method"] == method
+        }
+        for method in ("fedavg", "fedala")
+    }
+    places = [(number, moment) for number in (2, 3, 4, 5) for moment in ("start", "end")]
+    assert [list(way) for way in ways.values()] == [places, places]
+    alike = [place for place in places if ways["fedavg"][place] == ways["fedala"][place]]
+    assert alike == [(2, "start"), (2, "end"), (3, "start"), (3, "end")]
+    # Local training lowers the loss of the model that it starts from.
+    assert all(way[number, "end"][2] < way[number, "start"][2] for way in ways.values() for number in (2, 3, 4, 5))
+    with (tmp_path / "trajectory.csv").open() as file:
+        assert len(list(csv.DictReader(file))) == len(picture.rows)
+    assert (tmp_path / "trajectory.png").stat().st_size > 5000
+    contours = picture.figure.axes[0].collections[0]
+    assert contours.get_array() is not None
+
+
+def test_the_models_are_those_of_the_run_and_losses_are_measured_on_them(tmp_path: Path) -> None:
+    config = of("fedavg")
+    scenario = Scenario.prepare(config)
+    own = trace(scenario, 2, 3)
+    assert own.rounds == [3, 4, 5]
+    # Round r starts from the mean of what round r - 1 sent; the run's last global model is the mean of all last ends.
+    shares = np.array([len(c.train) for c in scenario.partition.clients], dtype=float)
+    ends = [trace(scenario, i, 3).ends.double().numpy() for i in range(4)]
+    mean = sum(share * end for share, end in zip(shares / shares.sum(), ends, strict=True))
+    np.testing.assert_allclose(own.starts[1:].numpy(), mean[:-1], atol=1e-6)
+    result = pomona.run(config, tmp_path / "run")
+    kept = load_file(tmp_path / "run" / "models" / "client-02.safetensors")
+    np.testing.assert_allclose(
+        np.sort(np.concatenate([v.ravel() for v in kept.values()])), np.sort(mean[-1]), atol=1e-6
+    )
+    # The loss in the round's record is averaged over its batches, on the way between these two.
+    first, last = surface(scenario, 2, np.stack([own.starts[-1].numpy(), own.ends[-1].numpy()]))
+    assert last < result.rounds[-1].loss[2] < first
+
+
+@pytest.mark.parametrize(
+    ("configs", "client", "since", "said"),
+    [
+        ([], 0, 1, "at least one run"),
+        ([of("separate")], 0, 1, "separate is not judged by"),
+        ([of("fedavg")], 4, 1, "client 4: there are 4"),
+        ([of("fedavg")], 0, 5, "trains in 1 rounds from round 5"),
+        ([of("fedavg"), resolve(BASE, {"seed": 1})], 0, 1, "differ in data, partition or model"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_drawn_is_said(
+    configs: list[Config], client: int, since: int, said: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=said):
+        trajectory(configs, client, since, tmp_path)
+    assert not list(tmp_path.iterdir())

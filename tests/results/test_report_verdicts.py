@@ -1,0 +1,305 @@
+"""The first thing that a page says, and its cautions: no sentence says more than its numbers."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from report_results import answers, comparison, degenerate, off, regression, result
+
+from pomona.record.paired_gain import gains
+from pomona.record.record import Evaluation, Result, RoundRow
+from pomona.results.figures.curves import place
+from pomona.results.figures.diagnostics import figures
+from pomona.results.gain_over_run import by_client, gained
+from pomona.results.page_data import payload
+from pomona.results.run_numbers import runs
+from pomona.results.tables.gains import gain_tables
+from pomona.results.text.cautions import cautions
+from pomona.results.text.narrative import setup, title
+from pomona.results.text.verdicts import verdicts
+
+LEVEL = "no difference that this data can show"
+
+
+def said(results: list[Result]) -> str:
+    return " ".join(" ".join(verdicts(runs(results))).split())
+
+
+def warned(results: list[Result]) -> str:
+    return " ".join(" ".join(cautions(runs(results))).split())
+
+
+def scored(method: str, right: Sequence[int], of: int = 100, classes: int = 2, **about: object) -> Result:
+    """A finished run whose judged models answer so many of each client's test samples right."""
+    share, n = tuple(k / of for k in right), len(right)
+    evaluation = Evaluation(1, "personal", "trained", "test", tuple(range(n)), (of,) * n, (0.5,) * n, share)
+    known = {"clients": ["Charité", "Mercy", "Rural", "Kids", "West"][:n], "targets": "classes", "metric": "accuracy"}
+    summary = {"seconds": 1.0}
+    said = answers([of] * n, share, classes)
+    return Result({"method": {"name": method}}, {**known, **about}, [], [evaluation], [], summary, answers=said)
+
+
+def test_the_first_sentence_says_that_federation_helps_by_how_much_and_whom_not() -> None:
+    """Of 100 samples each: 20 more for the first, 20 less for the second, one more for the third."""
+    alone, together = scored("separate", (60, 80, 70)), scored("fedavg", (95, 60, 71))
+    each, over = gains(together, alone)
+    assert (over.value, [g.value for g in each]) == (pytest.approx(0.16 / 3), pytest.approx([0.35, -0.2, 0.01]))
+    assert over.low > 0
+    text = said([alone, together])
+    assert text.startswith(
+        "Federation helps: FedAvg is ahead of Separate, training alone, in accuracy, 75.33 % against 70.00 % on average "
+        "over clients: +5.33 percentage points (95 % interval +"
+    )
+    assert (
+        "Client by client, FedAvg is better for 1 of 3 (Charité), worse for 1 (Mercy); for 1 this data cannot tell."
+        in text
+    )
+
+
+def test_what_an_interval_leaves_open_is_no_lead() -> None:
+    """Two samples of 300 more are right: the audit's 0.09 points, which were called "came out ahead"."""
+    alone, together = scored("separate", (95, 95, 95)), scored("fedavg", (96, 95, 96))
+    text = said([alone, together])
+    assert f"Between FedAvg and Separate, training alone, there is {LEVEL}" in text
+    assert "95.67 % against 95.00 %" in text
+    assert "this data can tell for none" in text
+    for claim in ("ahead", "helps:", "better for"):
+        assert claim not in text
+    worse = said([scored("separate", (95, 95, 95)), scored("fedavg", (60, 95, 60))])
+    assert worse.startswith("Federation does not help here: FedAvg is behind Separate")
+    assert "worse for 2 (Charité and Rural)" in worse
+
+
+def test_runs_without_training_alone_are_ranked_no_further_than_the_data_goes() -> None:
+    several = [scored("fedavg", (90, 90)), scored("apple", (91, 90)), scored("fedprox", (50, 60))]
+    text = said(several)
+    assert "APPLE has the best accuracy, 90.50 %" in text
+    assert "APPLE came out ahead of FedProx (+35.50, 95 % interval +" in text
+    assert f"Between APPLE and FedAvg there is {LEVEL}" in text
+    assert "Training alone was not run" in warned(several)
+
+
+def test_where_less_is_better_the_smallest_error_leads_and_the_largest_is_worst() -> None:
+    """Errors of every answer by client: 0.5 and 0.5 alone, 0.2 and 0.6 together."""
+    alone, together = regression("separate", (0.5, 0.5)), regression("fedavg", (0.2, 0.6))
+    text = said([alone, together])
+    assert (
+        "Federation helps: FedAvg is ahead of Separate, training alone, in mean absolute error, 0.4 against 0.5" in text
+    )
+    assert "better for 1 of 2 (clinic 1), worse for 1 (clinic 2)" in text
+    found = gained(*reversed(runs([alone, together])))
+    assert [round(d, 6) for d in found.differences.values()] == [0.3, -0.1]
+    shown = payload(runs([alone, together]), None)["runs"]
+    assert [g["verdict"] for g in shown[1]["gains"]] == ["better", "worse"]
+    assert "accuracy" not in text + warned([alone, together])
+    known = replace(together, final=[{**r, "r2": share} for r, share in zip(together.final, (0.6, 0.2), strict=False)])
+    assert "R² of FedAvg is 0.400 on average over clients" in said([alone, known])
+
+
+def test_without_the_models_answers_nothing_is_claimed() -> None:
+    alone, together = (replace(scored(m, (60, 90)), answers={}) for m in ("separate", "fedavg"))
+    assert "the records do not hold the models' answers" in said([alone, together])
+    assert by_client(gained(*runs([together, alone]))) == ""
+    assert gain_tables(runs([alone, together])) == []
+
+
+def test_the_tables_of_gains_are_those_of_the_intervals() -> None:
+    results = comparison(n=4, rounds=4, classes=3)
+    overall, *each = gain_tables(runs(results))
+    assert [row[0] for row in overall.rows] == ["FedAvg", "FedAvg-FT", "APPLE"]
+    for run, row, table in zip(results[1:], overall.rows, each, strict=True):
+        clients, over = gains(run, results[0])
+        assert row[1] == f"{100 * over.value:+.2f}".replace("-", "\N{MINUS SIGN}")
+        assert row[2] == f"{100 * over.low:+.2f} to {100 * over.high:+.2f}".replace("-", "\N{MINUS SIGN}")
+        kinds = [("better" if g.low > 0 else "worse" if g.high < 0 else LEVEL) for g in clients]
+        assert row[4:] == [str(kinds.count(kind)) for kind in ("better", "worse", LEVEL)]
+        assert [line[-1] for line in table.rows] == kinds
+
+
+def test_a_single_run_states_its_metric_by_name() -> None:
+    one = regression(errors=(0.6, 0.9, 0.3))
+    assert "the clients' personal models, evaluated after local training: mean absolute error 0.6 on average" in said(
+        [one]
+    )
+    flags = scored("fedavg", (74, 74), targets="multilabel", metric="auroc")
+    ranked = [replace(e, value=(0.8, None), metric="auroc") for e in flags.evaluations]
+    text = said([replace(flags, evaluations=ranked)])
+    assert "AUROC 0.800 on average" in text
+    assert "right on" not in text
+    assert "AUROC of FedAvg is undefined for Mercy" in warned([replace(flags, evaluations=ranked)])
+
+
+@pytest.mark.parametrize("lack", degenerate())
+def test_whatever_is_missing_leaves_a_first_sentence(lack: str) -> None:
+    assert said(degenerate()[lack]())
+
+
+def test_unequal_scenarios_and_metrics_are_not_ranked() -> None:
+    assert "not ranked" in said(degenerate()["unequal scenarios"]())
+    by_loss = regression("fedavg")
+    assert "judged by different metrics" in said(
+        [regression(), replace(by_loss, about={**by_loss.about, "metric": "loss"})]
+    )
+
+
+def test_a_run_cut_short_is_called_so() -> None:
+    assert "2 of 6 rounds" in warned(degenerate()["cut short"]())
+
+
+def test_a_difference_of_less_than_a_test_sample_is_called_so() -> None:
+    """Three clients of 100: one sample is 1/300 of the mean. 0.002 apart is less, 0.004 more."""
+    alone = scored("separate", (950, 950, 950), of=1000)
+    for right, close in (((952, 952, 950), False), ((950, 951, 950), False), ((950, 950, 950), True)):
+        assert ("closer than one test sample" in warned([alone, scored("fedavg", right, of=1000)])) == close
+    uneven = [replace(e, samples=(1000, 1000, 20)) for e in alone.evaluations]
+    together = scored("fedavg", (952, 952, 950), of=1000)
+    pair = [
+        replace(r, evaluations=[replace(e, samples=(1000, 1000, 20)) for e in r.evaluations]) for r in (alone, together)
+    ]
+    # 4 / 3000 apart; one sample of the smallest client moves the mean by 1 / 60.
+    assert uneven
+    assert "one answer more or less on Rural (20 samples)" in warned(pair)
+
+
+def course(losses: Sequence[float], validation: Sequence[float] = ()) -> Result:
+    run = scored("fedavg", (60, 60))
+    rows = [RoundRow(r, 1.0, (0, 1), (v, v), (0, 0), (0, 0)) for r, v in enumerate(losses, 1)]
+    held = [
+        replace(run.evaluations[0], round=r, split="validation", accuracy=(v, v), value=(v, v), metric="accuracy")
+        for r, v in enumerate(validation, 1)
+    ]
+    return replace(run, rounds=rows, evaluations=[*run.evaluations, *held])
+
+
+def test_a_curve_that_still_climbs_is_told_from_one_that_has_arrived() -> None:
+    steps = np.arange(20)
+    climbing, arrived = 0.5 + 0.02 * steps, 0.9 - 0.4 * np.exp(-steps)
+    noisy = 0.8 + 0.02 * np.cos(2.1 * steps)
+    still = [("still getting better" in warned([course([1.0] * 20, v)])) for v in (climbing, arrived, noisy)]
+    assert still == [True, False, False]
+    # Without validation the training loss tells.
+    assert "still getting better when it ended (training loss" in warned([course(2 - 0.05 * steps)])
+    assert "still getting better" not in warned([course(np.exp(-steps))])
+
+
+def test_a_training_that_diverges_is_called_so() -> None:
+    text = warned([course([0.5, 0.2, 1.9e20, 1.9e20, 1.9e20])])
+    assert "FedAvg diverges: the training loss ended at 1.9e+20, from 0.5 in the first round; lower lr before" in text
+    assert "diverges" not in warned([course([0.5, 0.2, 0.21, 0.19, 0.2])])
+
+
+def test_what_one_answer_for_everybody_reaches_stands_beside_and_is_a_caution() -> None:
+    """Constant answers are right on 90, 90 and 50 of 100 samples."""
+    constant = {"own": {"accuracy": {"clients": [0.9, 0.9, 0.5], "mean": 2.3 / 3}}}
+    several = {k: scored("fedavg", right, constant=constant) for k, right in
+               {"low": (60, 70, 50), "some": (95, 85, 90), "good": (95, 95, 90)}.items()}  # fmt: skip
+    assert "FedAvg (accuracy 60.00 %) is no better than always giving one answer, which has 76.67 %" in warned(
+        [several["low"]]
+    )
+    assert "For Mercy FedAvg is no better than always giving one answer" in warned([several["some"]])
+    assert "no better" not in warned([several["good"]])
+    text = said([scored("separate", (30, 30, 30), constant=constant), several["low"]])
+    assert text.startswith("None of these runs has learned anything of use yet")
+    assert "FedAvg is ahead of Separate" in text
+    assert "Federation helps" not in text
+    assert "gives always the same answer has 76.67 %" in said([several["good"]])
+
+
+def test_answers_at_the_usual_threshold_that_are_the_most_frequent_class_are_a_caution() -> None:
+    """AUROC may be high while no model ever says yes: 95 of 100 right, 95 are no."""
+    base = scored("fedavg", (95, 95), metric="auroc")
+    ranked = [replace(e, value=(0.8, 0.8), metric="auroc") for e in base.evaluations]
+    final = [
+        {"model": "personal", "when": "trained", "split": "test", "client": c, "samples": 100, "confusion": matrix}
+        for c, matrix in enumerate([[[95, 0], [5, 0]], [[94, 1], [4, 1]]])
+    ]
+    text = warned([replace(base, evaluations=ranked, final=final)])
+    few = "are right on no more of the test samples than each client's most frequent class is (95.00 %)"
+    assert f"Taken as answers, the most likely classes of FedAvg (95.00 %) {few}" in text
+    final[1]["confusion"] = [[95, 0], [2, 3]]
+    assert "Taken as answers" not in warned([replace(base, evaluations=ranked, final=final)])
+
+
+def test_what_holds_for_several_runs_is_said_once_and_names_them() -> None:
+    constant = {"own": {"accuracy": {"clients": [0.9, 0.9, 0.5], "mean": 2.3 / 3}}}
+
+    def many(*right: Sequence[int]) -> str:
+        methods = ("separate", "fedavg", "apple", "fedprox")
+        return warned([scored(m, r, constant=constant) for m, r in zip(methods, right, strict=False)])
+
+    some = (95, 85, 90)
+    text = many(some, some, (85, 95, 95), some)
+    assert "For Mercy Separate, FedAvg and FedProx are no better than always giving one answer." in text
+    assert "For Charité APPLE is no better than always giving one answer." in text
+    assert text.count("no better") == 2
+    text = many((60, 70, 50), (66, 70, 50))
+    assert "(accuracy 60.00 %) and FedAvg (accuracy 62.00 %) are no better than always giving one answer" in text
+    short = [replace(scored(m, some), summary={}) for m in ("fedavg", "apple")]
+    assert "FedAvg and APPLE were cut short: 0 rounds are recorded of each." in warned(short)
+    assert warned([related(0.0), related(0.01)]).count("have hardly moved") == 1
+
+
+def related(moved: float, n: int = 4) -> Result:
+    """An APPLE run whose first client moved ``moved`` of its weight from itself to the last, away from the shares."""
+    base = result("apple", n=n, rounds=2, classes=2)
+    sizes = base.about["sizes"]["train"]
+    p = np.tile(np.array(sizes) / sum(sizes), (n, 1))
+    p[0, [0, -1]] += (-moved, moved)
+    return replace(base, rounds=[replace(r, info={**r.info, "dr": p}) for r in base.rounds])
+
+
+def test_relationships_that_have_hardly_moved_from_the_shares_of_samples_are_a_caution() -> None:
+    """They start at the shares. 0.04 of weight is little among four clients, and much among forty."""
+    line = "The relationships of APPLE have hardly moved from the clients' shares of the samples: they say who is large"
+    cases = {(0.0, 4): True, (0.04, 4): True, (0.06, 4): False, (0.04, 40): False, (0.01, 40): True}
+    assert {case: line in warned([related(*case)]) for case in cases} == cases
+    captions = [figures(*runs([related(moved)]))[0].caption for moved in (0.0, 0.5)]
+    assert ["hardly moved" in caption for caption in captions] == [True, False]
+    unknown = related(0.0)
+    assert line not in warned([replace(unknown, about={**unknown.about, "sizes": {}})])
+    assert line not in warned([result("apple", n=4, rounds=40)])
+
+
+def test_own_data_are_called_by_their_file_and_not_by_its_format() -> None:
+    base = result("fedavg", n=2, rounds=1)
+
+    def words(**data: object) -> tuple[str, str, str]:
+        (run,) = runs([replace(base, config={**base.config, "data": data})])
+        return title([run]), place(run), setup([run])
+
+    heading, where, sentence = words(name="csv", path="/private/hospital/icu.csv")
+    assert (heading, where) == ("FedAvg on icu.csv", "icu.csv, practical")
+    assert "that hold parts of icu.csv (" in sentence
+    assert "/private" not in sentence
+    assert words(name="csv")[0] == "FedAvg on csv"
+    assert words(name="mnist", path="/private/mnist-raw")[0] == "FedAvg on mnist"
+
+
+def test_few_events_are_named_with_their_clients() -> None:
+    base = scored("fedavg", (90, 90, 90), classes=2)
+    yes = (30, 8, 0)
+    final = [
+        {"model": "personal", "when": "trained", "split": "test", "client": c, "samples": 100, "accuracy": 0.9,
+         "confusion": [[100 - k, 0], [k, 0]]}
+        for c, k in enumerate(yes)
+    ]  # fmt: skip
+    run = replace(base, final=final, about={**base.about, "classes": ["no", "yes"]})
+    assert "Fewer than 10 test samples are “yes” at Mercy (8) and Rural (0)" in warned([run])
+    few = replace(run, evaluations=[replace(e, samples=(100, 100, 12)) for e in run.evaluations])
+    assert "Fewer than 30 test samples are at Rural" in warned([few])
+
+
+def test_losses_that_differ_are_told_and_drawn_apart() -> None:
+    plain, weighted = scored("fedavg", (60, 60)), scored("apple", (60, 60))
+    pair = [
+        replace(r, config={**r.config, "model": {"loss": loss}}) for r, loss in ((plain, "auto"), (weighted, "mine:w"))
+    ]
+    assert "minimise different losses (auto and mine:w)" in warned(pair)
+    assert [run["minimised"] for run in payload(runs(pair), None)["runs"]] == ["auto", "mine:w"]
+
+
+def test_answers_off_by_their_error() -> None:
+    outputs, truth = off("fedavg", (0.5,))[0]
+    assert np.abs(outputs - truth).mean() == pytest.approx(0.5, rel=0.05)
+    assert result("apple", n=2, rounds=1).predictions(0)[0].shape[1] == 10
