@@ -321,7 +321,7 @@ def test_what_fails_half_way_leaves_nothing(tmp_path, monkeypatch):
     def broken(*_, **__):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(templates, "silo", broken)
+    monkeypatch.setattr(kit_files, "silo", broken)
     with pytest.raises(StorageError, match=r"kits.*No space left"):
         provision(path, tmp_path / "kits")
     assert [p.name for p in tmp_path.iterdir()] == ["federation.toml"]
