@@ -1,4 +1,4 @@
-"""What a run is: one frozen record, resolved from the command line over files over defaults."""
+"""Configuration of a run: a frozen record, resolved from command line over files over defaults."""
 
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal, Self
@@ -118,14 +118,14 @@ class Config(Settings):
 
     @property
     def rate(self) -> float:
-        """The learning rate as a number. Raises ConfigError where nobody has settled it."""
+        """The learning rate as a number. Raises ConfigError if it is still "auto"."""
         if isinstance(self.lr, str):
             raise ConfigError("lr = 'auto' has no number before a run starts; set lr, for example lr=0.1")
         return self.lr
 
     @property
     def rows(self) -> int:
-        """How many clients train in one call."""
+        """Number of clients trained in one call."""
         return self.rows_per_call or (1 if self.device == "cpu" else self.clients)
 
     def tree(self) -> Tree:

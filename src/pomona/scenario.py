@@ -127,7 +127,7 @@ class Scenario:
 
     @property
     def remarks(self) -> list[str]:
-        """What is odd about the data and their division, a line each, for people."""
+        """Warnings about data and partition, one line each."""
         return remarks(self.dataset, self.partition, self.names)
 
     @property
@@ -142,7 +142,7 @@ class Scenario:
 
     @property
     def targets(self) -> Targets:
-        """What the labels are."""
+        """Kind of targets: "classes", "multilabel" or "regression"."""
         if self.dataset.classes:
             return "classes"
         binary = self.config.data.targets != "regression" and bool(np.isin(self.dataset.y, (0, 1)).all())
@@ -150,7 +150,7 @@ class Scenario:
 
     @cached_property
     def choice(self) -> Choice:
-        """What the run is judged by, and why. Raises ConfigError for a metric that its targets do not define."""
+        """The run's metric and why it was chosen. Raises ConfigError if the targets do not define it."""
         held = [c.train for c in self.partition.clients]
         labels = self.dataset.y[np.concatenate(held)] if held else self.dataset.y[:0]
         return choose(self.config.metric, self.targets, labels, self.dataset.classes)
@@ -175,7 +175,7 @@ class Scenario:
         return PrivateObjective(self.objective(), module, space, self.config.privacy, folder)
 
     def epsilons(self) -> list[float]:
-        """What the whole run costs each client at most. Raises ConfigError if the accountants are not installed."""
+        """Upper bound of each client's epsilon for the whole run. Raises ConfigError without the accountants."""
         c = self.config
         settings = c.privacy
         assert settings
@@ -203,7 +203,7 @@ class Scenario:
         return Initial(lambda i: space.pack(self.module(i))[: space.trained].to(device), space.layers, statistics)
 
     def constant(self) -> dict[str, Any]:
-        """What constant answers reach in the run's metric, in accuracy where there is one, and in its loss."""
+        """Metric, accuracy and loss of constant predictions."""
         loss, kind, y = criterion(self.config.model, self.targets), self.targets, self.dataset.y
         numbers = kind == "regression"
         names = {self.choice.metric.name, *([ACCURACY.name] if kind in ACCURACY.fits else []), "loss"}
@@ -218,7 +218,7 @@ class Scenario:
         return constants(sorted(names), kind, self.dataset.n_outputs, train, test, judge)
 
     def about(self) -> dict[str, Any]:
-        """What the record says of it: sizes, label counts, hidden groups, hashes."""
+        """Description for the record: sizes, label counts, hidden groups, hashes."""
         rows = self.partition.clients
         return {
             "clients": self.names,
@@ -238,7 +238,7 @@ class Scenario:
 
 
 def _members(config: Config, dataset: Dataset) -> int:
-    """How many clients there are where nobody said: as many as the partition brings, else the default."""
+    """Number of clients if not set: that of the partition, else the default."""
     if config.partition.name == "natural" and dataset.owners is not None:
         return len(dataset.owners.names)
     if config.partition.name == "file":

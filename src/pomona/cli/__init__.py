@@ -79,7 +79,7 @@ class SafeStderr:
         return len(text)
 
     def flush(self) -> None:
-        """What cannot be said now is not kept for later."""
+        """Drop output that cannot be written now."""
         try:
             self._stream.flush()
         except OSError:

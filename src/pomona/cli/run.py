@@ -181,7 +181,7 @@ def closing(result: Result, folder: Path, page: Path | None) -> None:
 
 
 def _constant(result: Result, metric: Metric) -> str:
-    """What always the same answer would reach, for comparison."""
+    """Metric values of a constant prediction, for comparison."""
     mean = ((result.about.get("constant") or {}).get("own", {}).get(metric.name) or {}).get("mean")
     what = "its mean training target" if result.about["targets"] == "regression" else "its most frequent training label"
     return "" if mean is None else f"; a client that always answers {what} has {metric.number(mean)} on average"

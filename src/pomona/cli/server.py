@@ -125,7 +125,7 @@ def add(
 
 
 def revoke(name: str, *, folder: Folder = KIT, json: Json = False) -> None:
-    """Revoke a silo: its key connects no more, and from the next round on its model is sent to nobody.
+    """Revoke a silo: its key can no longer connect, and its model is not sent from the next round on.
 
     Parameters
     ----------

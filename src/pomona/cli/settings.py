@@ -43,7 +43,7 @@ def settings(
 
 
 def of_a_run() -> str:
-    """What ``pomona run --help`` says of settings: those that every run has."""
+    """Settings shown by ``pomona run --help``: those of every run."""
     common = [s for s in every() if "." not in s.key and not s.owner]
     rows = [
         f"- `{s.key}={s.default}`: {s.meaning}" if s.default != "not set" else f"- `{s.key}`: {s.meaning}"

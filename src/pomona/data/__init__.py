@@ -46,7 +46,7 @@ def _standardised(dataset: Dataset) -> Dataset:
 
 
 def _adopted(result: Any, settings: DataSettings) -> Dataset:
-    """What a reader returned: a data set as it is, or arrays x, y of a function of the user's own made into one."""
+    """Turn a reader's result into a ``Dataset``; a user's own function may return arrays x, y."""
     if isinstance(result, Dataset):
         return result
     name = settings.name

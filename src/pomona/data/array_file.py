@@ -1,4 +1,4 @@
-"""Arrays in files: their headers are known before a byte is allocated, their rows stream to where they belong."""
+"""Arrays in files: headers are checked before memory is allocated; rows are streamed into place."""
 
 import gzip
 import math

@@ -1,4 +1,4 @@
-"""The data sets by name: what each is, the files it is known by, and where they are looked for."""
+"""Catalogue of data sets: names, descriptions, the files of each and where they are searched."""
 
 import os
 from dataclasses import dataclass
@@ -40,7 +40,7 @@ class CatalogueEntry:
 
 @dataclass(frozen=True)
 class Listing:
-    """What a listing says of a data set; ``present`` is None for own data, ``where`` the place or what to do."""
+    """A data set in a listing; ``present`` is None for own data, ``where`` its path or how to get it."""
 
     name: str
     kind: str

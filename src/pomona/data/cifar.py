@@ -120,7 +120,7 @@ def _compact(path: Path, settings: DataSettings) -> Dataset:
 
 
 def _inexact(path: Path) -> str:
-    """What a name adds when some images of a compact archive are copies from JPEG (members ``lossy_*``)."""
+    """Suffix of the data set's name if some images of a compact archive come from JPEG (members ``lossy_*``)."""
     count = sum(len(npz.stored(path, name)) for name in npz.names(path) if name.startswith("lossy_"))
     return f" ({count} images from JPEG copies)" if count else ""
 

@@ -1,4 +1,4 @@
-"""Data that comes as files of each client: the partition is given, and its roles with it."""
+"""Data given as files of each client: the files define the partition and the roles of rows."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -57,7 +57,7 @@ def _reader(paths: Sequence[Path], settings: DataSettings) -> Reader:
 
 
 def _fault(path: Path) -> str:
-    """What keeps a path from being read, if anything does: one line, so that all paths can be told of at once."""
+    """Reason why a path cannot be read, as one line; None if it can. All paths are reported together."""
     if path.is_dir():
         return f"{path} is a folder; images of a client come as one .npz with arrays x and y, see the guide to own data"
     try:

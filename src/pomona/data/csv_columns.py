@@ -1,4 +1,4 @@
-"""What a column of a CSV table holds that is no number, and what its owner can do about it."""
+"""Non-numeric cells in columns of a CSV table, and the remedies offered for them."""
 
 import math
 import re
@@ -36,7 +36,7 @@ def numbers(cells: Sequence[str]) -> list[float]:
 
 
 def is_gap(cell: str) -> bool:
-    """Whether a cell says that nothing is known."""
+    """Whether a cell marks a missing value."""
     return cell.strip().lower() in GAPS
 
 
@@ -47,7 +47,7 @@ def short(cell: str) -> str:
 
 @dataclass
 class Strays:
-    """The cells of one column that are no finite number, as they were met.
+    """Cells of one column that are not finite numbers, in the order read.
 
     Attributes:
         name: the column, for messages.
@@ -66,7 +66,7 @@ class Strays:
     commas: int = 0
 
     def add(self, cell: str, where: str) -> None:
-        """Take note of a cell that is no number."""
+        """Record a cell that is not a number."""
         if is_gap(cell):
             self.gaps += 1
             self.first.setdefault("gap", (where, cell))
@@ -79,7 +79,7 @@ class Strays:
             self.values.add(cell.strip())
 
     def kind(self, rows: int) -> str:
-        """What the column is, by what it holds: one of the keys of ``REMEDIES``."""
+        """Kind of the column, judged by its cells: a key of ``REMEDIES``."""
         if not self.others:
             return "gaps"
         if self.commas == self.others:
@@ -114,7 +114,7 @@ REMEDIES = {
 
 
 def remedies(found: Sequence[Strays], rows: int) -> list[str]:
-    """What to do about these columns: a line for each kind there is, and the setting that leaves them out."""
+    """Remedies for these columns: a line for each kind, and the setting that leaves them out."""
     kinds = {strays.kind(rows) for strays in found}
     if any(strays.gaps for strays in found):
         kinds.add("gaps")

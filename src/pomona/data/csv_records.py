@@ -1,4 +1,4 @@
-"""CSV files: records with their line, columns by name or number, and a survey that precedes every reading."""
+"""CSV files: records with line numbers, columns by name or number, and a first pass before reading."""
 
 import csv
 from collections.abc import Iterator, Sequence
@@ -52,7 +52,7 @@ def rows(path: Path, header: bool, columns: Sequence[str]) -> Iterator[CsvRecord
 
 @dataclass(frozen=True)
 class CsvSurvey:
-    """What a first pass over CSV files finds.
+    """Findings of a first pass over CSV files.
 
     Attributes:
         paths: the files, in order.
@@ -87,7 +87,7 @@ class CsvSurvey:
 
     @property
     def name(self) -> str:
-        """What the data are called: their file, or the folder of their files."""
+        """Name of the data: the file's, or that of the folder of files."""
         return str(self.paths[0] if len(self.paths) == 1 else self.paths[0].parent)
 
     @property
@@ -96,7 +96,7 @@ class CsvSurvey:
         return [i for i in range(len(self.columns)) if i not in {*self.label, self.client, *self.dropped}]
 
     def where(self, row: int) -> str:
-        """The line of a row, and its file where there are several."""
+        """Line number of a row, with its file if there are several."""
         past = np.cumsum(self.counts)
         path = self.paths[int(np.searchsorted(past, row, side="right"))]
         return f"line {self.lines[row]}" + (f" of {path}" if len(self.paths) > 1 else "")
@@ -114,7 +114,7 @@ class CsvSurvey:
         return replace(dataset, columns=tuple(self.columns[i] for i in inputs), others=others, labels=labels)
 
     def ownerless(self) -> list[str]:
-        """A line if there are rows that name no owner."""
+        """Message about rows without an owner; None if every row has one."""
         rows = [row for row, name in enumerate(self.clients) if not name]
         if self.client is None or not rows:
             return []
@@ -122,7 +122,7 @@ class CsvSurvey:
         return [f"client column {column}: {len(rows)} of {len(self)} rows name no client, first {self.where(rows[0])}"]
 
     def owners(self, n_train: int) -> Owners | None:
-        """Who owns which row, in the order of the owners' names; rows from ``n_train`` on are their test rows."""
+        """Owner of each row, owners sorted by name; rows from ``n_train`` on are test rows."""
         if self.client is None:
             return None
         names = targets.in_order(self.clients)

@@ -1,4 +1,4 @@
-"""What a reader returns: one checked pair of arrays, training rows first."""
+"""A checked data set: inputs and targets, training rows first."""
 
 import hashlib
 from collections.abc import Callable
@@ -14,7 +14,7 @@ Kind = Literal["image", "table", "text"]
 
 @dataclass(frozen=True)
 class Owners:
-    """A partition that the data itself brings: who owns which row, and as what.
+    """A partition that comes with the data: the owner and role of each row.
 
     ``client`` (N,) int64 is the owner of each row; ``role`` (N,) int8 is 0 train, 1 validation, 2 test.
     """

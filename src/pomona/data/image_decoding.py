@@ -1,4 +1,4 @@
-"""Image files: the one place that decodes them, with decoders named here and never chosen by a file's content."""
+"""Image decoding, with decoders named here and never chosen by a file's content."""
 
 import warnings
 from collections.abc import Callable
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 def form(path: Path) -> tuple[str, Size]:
-    """How an image is stored, from its header alone: "L" for gray or "RGB" for colour, and (width, height).
+    """Mode and size of an image from its header: "L" (gray) or "RGB", and (width, height).
 
     Raises:
         DataError: no plain file, no image of ``FORMATS``, too large, several pictures in one, or pixels that
@@ -54,7 +54,7 @@ def decoded(path: Path, colours: str, size: Size | None = None) -> NDArray[np.ui
 
 
 def _opened(path: Path, look: Callable[[Image.Image], T]) -> T:
-    """What ``look`` finds in an image; one DataError for whatever is wrong with its file."""
+    """Result of ``look`` on an opened image. Raises DataError for any fault of the file."""
     bounds.regular(path, DataError)
     try:
         with warnings.catch_warnings():

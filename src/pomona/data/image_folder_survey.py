@@ -1,4 +1,4 @@
-"""A folder of images as it was found: its classes, their images, and all that is neither."""
+"""Survey of an image folder: classes, images, and files that are neither."""
 
 from dataclasses import dataclass
 from itertools import groupby
@@ -18,7 +18,7 @@ TIDY = {"thumbs.db", "desktop.ini"}  # of file managers, as all names that begin
 
 @dataclass(frozen=True)
 class FolderContents:
-    """What a folder holds.
+    """Contents of an image folder.
 
     Attributes:
         training, testing: images with their class numbers.
@@ -96,7 +96,7 @@ def _loose(root: Path) -> list[str]:
 
 
 def _astray(root: Path, parts: set[Path]) -> list[str]:
-    """A line for each folder with images beside train/ that is no part."""
+    """A line for each folder with images beside train/ that is not a known part."""
     odd = [folder for folder in folders(root) if folder not in parts and images(folder)]
     return [f"{folder}: neither train, val nor test; rename it, or put it away" for folder in odd]
 

@@ -1,4 +1,4 @@
-"""Problems in data are told all at once: one error with a line for each, and the remedies below them."""
+"""Report all problems of data in one error: a line each, remedies below."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ MOST = 20  # lines of problems; a file that is wrong as a whole has as many as r
 
 
 def refuse(where: object, problems: Sequence[str], remedies: Sequence[str] = ()) -> None:
-    """Raise one DataError that names all problems and their remedies; do nothing if there is no problem.
+    """Raise one DataError with all problems and remedies; return if there are none.
 
     Lines on files below the folder ``where`` name them from there on.
     """

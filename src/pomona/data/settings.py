@@ -1,4 +1,4 @@
-"""What a user sets about data (section ``data``): which, where from, and how it is cut."""
+"""Settings of section ``data``: data set, location, columns and splits."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -27,7 +27,7 @@ class ClientFiles(Settings):
 
 
 class DataSettings(Settings):
-    """Which data, where it lies and how it is read."""
+    """The data set, its location and how it is read."""
 
     name: str = Field(default="digits", description="A data set of `pomona data list`, or module:function of your own.")
     dir: Path | None = Field(

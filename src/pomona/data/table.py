@@ -67,7 +67,7 @@ def read_parts(paths: Sequence[Path], training: int, settings: DataSettings) -> 
 
 
 def _features(survey: csv_records.CsvSurvey, memory_share: float) -> tuple[NDArray[np.generic], list[Strays]]:
-    """The table (N, F) float32 of the features, and the columns of which some cell is no finite number."""
+    """Features as a table (N, F) float32, and the columns with cells that are not finite numbers."""
     several = len(survey.paths) > 1
     return numbers(survey, len(survey), survey.features, survey.columns, memory_share, several)
 
@@ -80,7 +80,7 @@ def numbers(
     memory_share: float,
     several: bool = False,
 ) -> tuple[NDArray[np.generic], list[Strays]]:
-    """Columns of records as a table, and those of them with cells that are no finite numbers.
+    """Columns of records as a table, and those with cells that are not finite numbers.
 
     Args:
         records: as wide as ``names``.

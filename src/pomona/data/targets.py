@@ -1,4 +1,4 @@
-"""From what a source stores as labels to the targets of a data set."""
+"""Conversion of stored labels to the targets of a data set."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -82,7 +82,7 @@ def _no_flags(heading: str, cells: Sequence[str], values: NDArray[np.float64], w
 
 
 def _no_numbers(heading: str, cells: Sequence[str], values: NDArray[np.float64], where: Callable[[int], str]) -> str:
-    """A line if some value is no finite number, else nothing."""
+    """Message about values that are not finite; None if all are."""
     strays = Strays(heading)
     for row in np.flatnonzero(np.isnan(values)):
         strays.add(cells[int(row)], where(int(row)))
@@ -104,7 +104,7 @@ def _classes(
 
 
 def is_missing(cell: str) -> bool:
-    """Whether a label that nobody named beforehand says that there is none; "none" and "-" may well be classes."""
+    """Whether a label not named in the settings marks a missing value; "none" and "-" may be classes."""
     return is_gap(cell) and cell.lower() not in {"none", "unknown", "missing", "-", "."}
 
 

@@ -1,4 +1,4 @@
-"""Everything read is checked before it is used; a message names the file, the row and the remedy."""
+"""Validation of everything that readers return; messages name file, row and remedy."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -45,7 +45,7 @@ def labels(y: NDArray[Any], n_classes: int | None, where: str) -> NDArray[np.int
 
 
 def _between(y: NDArray[Any]) -> str:
-    """The first label that is no whole number, for a message; nothing where there is none, or no number at all."""
+    """First label that is not an integer, for a message; empty if there is none or labels are not numbers."""
     if y.dtype.kind != "f":
         return ""
     rows = np.flatnonzero((y != np.floor(y)).reshape(len(y), -1).any(axis=1))

@@ -50,7 +50,7 @@ def rescaled(strata: NDArray[np.integer], resamples: int, generator: np.random.G
 
 
 def blocks(n: int, resamples: int) -> list[int]:
-    """How many resamples of n samples to hold at a time, until there are enough."""
+    """Block sizes of resamples of n samples that fit in memory, summing to the number wanted."""
     block = max(1, _CELLS // max(1, n))
     return [min(block, resamples - done) for done in range(0, resamples, block)]
 

@@ -1,4 +1,4 @@
-"""How good class probabilities are: one client, one model, one split.
+"""Metrics of class probabilities for one client, model and split.
 
 The bootstrapped figures are functions of sample weights, so that point values and resamples are one computation (see
 ``bootstrap``).

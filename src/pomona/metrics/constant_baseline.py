@@ -1,4 +1,4 @@
-"""What an answer that is always the same would reach: below it, a model has learned nothing that is of use."""
+"""Metric values of a constant prediction: a model below them has learned nothing useful."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -35,7 +35,7 @@ def constants(
     test: Sequence[NDArray[Any]],
     judge: Judge,
 ) -> dict[str, Any]:
-    """What constant answers reach on each client's test samples, by metric.
+    """Metric values of constant predictions on each client's test samples.
 
     ``own``: each client always gives the answer that fits its own training labels; ``all``: everybody gives the one
     that fits the training labels of all. Each holds, by metric, ``clients`` (one value a client, None where undefined),

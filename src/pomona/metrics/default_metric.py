@@ -1,4 +1,4 @@
-"""Which metric a run is judged by where nobody said: by what is predicted, and by how unequal the labels are."""
+"""Default choice of a run's metric, from the kind of targets and the label imbalance."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""From a model's outputs to figures: the quick score of every round, and the full metrics of the last models."""
+"""Scores from model outputs: accuracy in every round, all metrics for the last models."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What each metric is, as arithmetic on arrays: of one model on one client's samples, which may count several times.
+"""Definitions of the metrics on arrays, for one model and one client's (weighted) samples.
 
 Predictions (n, K) are on their natural scale: probabilities of classes (rows sum to 1) or of labels, or numbers.
 Targets are (n,) class numbers, (n, K) zeros and ones, or (n, K) numbers. A figure that is a mean over samples is told
@@ -100,7 +100,7 @@ def flags_f1(p: Array, flags: Array, weights: Array) -> Array:
 
 
 def ranked_classes(area: Ranking) -> Weighted:
-    """An area of class 1 if there are two classes; else the mean of one-vs-rest over those that split the samples."""
+    """Area of class 1 for two classes; else the mean one-vs-rest area over classes with both outcomes."""
 
     def measure(p: Array, labels: Labels, weights: Array) -> Array:
         truth, _ = _one_hot(p, labels)

@@ -23,7 +23,7 @@ NOTHING = "-"
 
 @dataclass(frozen=True)
 class Metric:
-    """What a model's answers are judged by.
+    """A metric: name, direction, range, unit and how to compute it.
 
     Attributes:
         name: in settings and records.
@@ -86,11 +86,11 @@ class Metric:
         return value if self.higher else -value
 
     def best(self, values: Iterable[float | None]) -> float | None:
-        """The best of the values there are, None without any."""
+        """Best of the known values; None if there are none."""
         return max((v for v in values if v is not None), key=self.goodness, default=None)
 
     def worst(self, values: Iterable[float | None]) -> float | None:
-        """The worst of the values there are, None without any."""
+        """Worst of the known values; None if there are none."""
         return min((v for v in values if v is not None), key=self.goodness, default=None)
 
 

@@ -1,4 +1,4 @@
-"""Figures that the data may leave undefined: NaN inside arrays, None (JSON null) outside, and never a warning."""
+"""Arithmetic on values that may be undefined: NaN in arrays, None (JSON null) outside, no warnings."""
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray

@@ -1,4 +1,4 @@
-"""How good outputs for targets (n, K) are, numbers or independent labels: one client, one model, one split."""
+"""Metrics of outputs for numeric or multi-label targets (n, K), for one client, model and split."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""One number from many clients, from many rounds, or from two methods: always with its name.
+"""Summaries over clients, over rounds, and of two methods.
 
 A client's value may be None (NaN inside arrays): it has no samples, and counts nowhere.
 """

@@ -43,7 +43,7 @@ _LOSSES: dict[Targets, str] = {
 
 
 class ModelSettings(Settings):
-    """Which network, and what it minimises."""
+    """Settings of the network and its loss."""
 
     name: str = Field("mlp", description="a model of `pomona data list`, or module:function of your own")
     hidden: tuple[Width, ...] = Field((64,), max_length=1000, description="widths of the hidden layers of mlp")

@@ -1,4 +1,4 @@
-"""Does a network fit the data? Said in one line before anything runs."""
+"""Compatibility of a network with the data, checked before training with one-line errors."""
 
 import inspect
 from collections.abc import Callable
@@ -38,7 +38,7 @@ def tokens(name: str, input_shape: tuple[int, ...], vocabulary: int) -> int:
 
 
 def called(family: Callable[..., object], name: str, *arguments: object) -> object:
-    """What a family makes of its four arguments. Raises ConfigError if it is none, before it is called."""
+    """Build a network from a family and its four arguments. Raises ConfigError before the call if it does not fit."""
     wanted = "(settings, input_shape, n_outputs, vocabulary)"
     try:
         takes = not isinstance(family, nn.Module) and inspect.signature(family).bind(*arguments)

@@ -94,7 +94,7 @@ class ParameterSpace:
 
     @property
     def entries(self) -> tuple[ParameterSlice, ...]:
-        """Everything in a row, in order."""
+        """All slices of a row, in order."""
         return self.parameters + self.buffers
 
     def pack(self, module: nn.Module) -> Tensor:

@@ -1,4 +1,4 @@
-"""How different the clients are: label counts and the measures made of them."""
+"""Measures of heterogeneity between clients, from their label counts."""
 
 from typing import Literal
 

@@ -1,4 +1,4 @@
-"""Which rows are for training and which for testing, before any client gets one; and what is set aside of them."""
+"""Split of all rows into training and test pools before allocation, and validation hold-out."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Who holds which rows: the result of every partition, with a stable text form and a hash."""
+"""A partition: the rows of each client by role, with a stable text form and a hash."""
 
 import hashlib
 import json

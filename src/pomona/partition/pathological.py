@@ -47,7 +47,7 @@ class Pathological(Recipe):
     balanced: bool = Field(default=False, description="equal instead of random shares for the owners of a class")
 
     def plan(self, task: PartitionTask) -> PartitionPlan:
-        """The table of drawn classes. Raises ConfigError if there are fewer classes than a client is to have."""
+        """Table of drawn classes. Raises ConfigError if there are fewer classes than a client needs."""
         check_classes_per_client(self.classes_per_client, task.n_classes)
         rng = task.stream("table")
         table = pathological_table(task.clients, task.n_classes, self.classes_per_client, self.balanced, rng)

@@ -1,4 +1,4 @@
-"""What the recipes share: the task they are given, and the tables they answer with."""
+"""The interface of partition recipes: the task they get and the tables they return."""
 
 from dataclasses import dataclass
 from typing import ClassVar

@@ -1,4 +1,4 @@
-"""What is odd about data and their division, and stops nobody: said before training, one line each."""
+"""Warnings about data and partition that do not stop a run, one line each."""
 
 from collections.abc import Sequence
 

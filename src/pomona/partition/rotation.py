@@ -1,4 +1,4 @@
-"""Scanners that stand differently: feature shift by quarter turns."""
+"""Feature shift: images of each group of clients are rotated by quarter turns."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""What holds for every partition of a data set, whether just made or read from a file."""
+"""Checks that hold for every partition, made or read from a file."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Differential privacy of records, one account a client: settings, mechanism, ledger, accountant, what is left out.
+"""Record-level differential privacy: settings, mechanism, ledger, accountant, uncovered releases.
 
 The neighbours of a client's data set are those in which one record contributes nothing. The number of samples n and
 the batch size B are public.

@@ -68,7 +68,7 @@ def combined(sigmas: Iterable[float]) -> float:
 
 @dataclass
 class Budget:
-    """Whether a history is within the budget, without an accountant's work at each release.
+    """Budget check that avoids running the accountant at every release.
 
     Epsilon grows with every count, so a history below one known to be within is within as well; how far ahead is
     looked is halved whenever it is too far.

@@ -1,4 +1,4 @@
-"""What a client keeps to itself for privacy's sake: the key of its sampling and noise, and the ledger beside it.
+"""A client's secret key for sampling and noise, and its ledger of releases.
 
     FOLDER/client-03/key            32 bytes in hex, drawn once from the operating system's entropy; mode 0600
     FOLDER/client-03/ledger.jsonl   see ``ledger``; mode 0600
@@ -41,7 +41,7 @@ class KeyStore:
 
     @classmethod
     def open(cls, folder: Path, client: int, settings: Privacy, since: Position | None = None) -> "KeyStore":
-        """Open a client's vault, or make it where there is none.
+        """Open a client's key store; create it if missing.
 
         Args:
             folder: of all vaults.
@@ -115,7 +115,7 @@ class KeyStore:
         return epsilon(self.settings, self.ledger.history())
 
     def position(self) -> Position:
-        """Where the ledger stands."""
+        """Current position of the ledger."""
         return self.ledger.position()
 
     def _spend(self, entry: LedgerEntry) -> None:
@@ -139,7 +139,7 @@ class KeyStore:
 
 
 def fingerprint(key: bytes) -> str:
-    """What a ledger says of its key: a hash of 256 random bits gives nothing away."""
+    """Fingerprint of a key for the ledger's head: SHA-256 of 256 random bits."""
     return hashlib.blake2b(key, digest_size=16, person=b"pomona-key").hexdigest()
 
 

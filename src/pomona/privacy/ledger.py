@@ -60,7 +60,7 @@ class LedgerEntry:
 
 
 class Position(NamedTuple):
-    """How far a ledger is: its number of entries, and the chain of the last. For a checkpoint."""
+    """A ledger's number of entries and the chain hash of the last, for checkpoints."""
 
     entries: int
     chain: str
@@ -68,7 +68,7 @@ class Position(NamedTuple):
 
 @dataclass(frozen=True)
 class Head:
-    """Whose ledger it is: the client, a fingerprint of its key, and the test seed if the key is made from one."""
+    """Head of a ledger: client, fingerprint of its key, and the test seed if one is set."""
 
     client: int
     key: str
@@ -143,7 +143,7 @@ class Ledger:
         self._take(entry, chain)
 
     def history(self, also: LedgerEntry | None = None) -> Counter[Event]:
-        """What was released so far, as events, and one more entry if given."""
+        """All releases so far as events, plus one more entry if given."""
         if also is None or also.release in self._releases:
             return self._events
         events, before, q = self._events.copy(), self._batches.get(also.draw, []), rate(also.draw.n, also.draw.size)
@@ -153,7 +153,7 @@ class Ledger:
         return +events
 
     def position(self) -> Position:
-        """Where the ledger stands."""
+        """Current position."""
         return Position(len(self._chains) - 1, self._chains[-1])
 
     def require(self, position: Position) -> None:

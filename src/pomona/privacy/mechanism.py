@@ -1,4 +1,4 @@
-"""The Gaussian mechanism on per-sample gradients: who is sampled, what a sample may contribute, and the noise.
+"""The Gaussian mechanism on per-sample gradients: Poisson sampling, clipping and noise.
 
 Abadi et al., Deep learning with differential privacy, CCS 2016; Poisson sampling and a public denominator as its
 analysis asks for.
@@ -15,7 +15,7 @@ BELOW = 1 - 2**-20  # more than rounding can add to a norm
 
 
 def steps(n: int, size: int, share: float = 1.0) -> int:
-    """Steps of an epoch over a share of n samples: public, whatever is drawn."""
+    """Steps of an epoch over a share of n samples; public, independent of the draws."""
     return ceil(share * n / size)
 
 

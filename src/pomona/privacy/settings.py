@@ -1,4 +1,4 @@
-"""What a user says about privacy: section ``privacy`` of a run."""
+"""Settings of section ``privacy``."""
 
 from typing import Literal
 
