@@ -19,9 +19,8 @@ from pomona.cli.output import out as terminal
 from pomona.experiments import Bench, read_suite, run
 from pomona.experiments.dask_cluster import cluster
 from pomona.experiments.grid import Group
-from pomona.experiments.index import INDEX
 from pomona.experiments.job import JobState
-from pomona.experiments.results import RESULTS
+from pomona.experiments.results import RESULTS, TIMING
 from pomona.experiments.suite import Size
 from pomona.experiments.table import heading, reasons, values
 from pomona.storage.status import read_status
@@ -143,7 +142,7 @@ def _states(group: Group, verdicts: Mapping[Path, JobState]) -> list[JobState]:
 
 def _closing(made: Bench, json: bool) -> None:
     """What came of it, and where it lies."""
-    paths = {name: str(made.folder / name) for name in ("table.md", "table.csv", RESULTS, "timing.json", INDEX)}
+    paths = {name: str(made.folder / name) for name in ("table.md", "table.csv", RESULTS, TIMING)}
     if json:
         emit({"folder": made.folder, "counts": made.counts, "rows": made.rows, "failures": made.failures, **paths})
         return
@@ -155,4 +154,4 @@ def _closing(made: Bench, json: bool) -> None:
     for reason, (first, *others) in reasons(made.results).items():
         print(f"{first}{f' and {len(others)} more' if others else ''}: {reason}")
     print(", ".join(f"{n} {state}" for state, n in made.counts.items()))
-    print(f"written  {paths['table.md']}, {paths['table.csv']}, {paths[RESULTS]}, index {paths[INDEX]}")
+    print(f"written  {paths['table.md']}, {paths['table.csv']}, {paths[RESULTS]}")

@@ -8,7 +8,6 @@ from typing import Any
 
 from pomona.core.errors import ConfigError, LockedError, WorkerError
 from pomona.experiments.grid import Cell, Group, plan
-from pomona.experiments.index import Index
 from pomona.experiments.job import Failure, JobState, forget, look, put_on_file, tidy, work
 from pomona.experiments.process_pool import ProcessPool
 from pomona.experiments.results import Bench, collect, save
@@ -62,9 +61,9 @@ def run(
         raise ConfigError(f"jobs = {jobs}: give 1 or more")
     suite = read_suite(suite)
     groups, out = plan(suite, size), out.absolute()
-    with locked(out), writing(out), Index(out) as index:
+    with locked(out), writing(out):
         probe(out)
-        course = _Course(groups, out, index, suite.keep_models, watch)
+        course = _Course(groups, out, suite.keep_models, watch)
         course.read(retry)
         try:
             if any(course.todo(group) for group in groups):
@@ -95,7 +94,6 @@ class _Course:
 
     groups: Sequence[Group]
     out: Path
-    index: Index
     keep_models: bool
     watch: Watch | None
     verdicts: dict[Path, JobState] = field(default_factory=dict)
@@ -103,13 +101,12 @@ class _Course:
     _lost: dict[Path, int] = field(default_factory=dict)
 
     def read(self, retry: bool) -> None:
-        """Read all folders, and make the index from them."""
+        """Read the state of all cells from their folders."""
         cells = {cell.folder: cell for group in self.groups for cell in group.cells()}
         for cell in cells.values():
             if retry:
                 forget(self.out / cell.folder)
             self._look(cell)
-        self.index.put((cell, self.verdicts[cell.folder]) for cell in cells.values())
 
     def todo(self, group: Group) -> list[Cell]:
         """The cells of a group that can be asked for now and have not been."""
@@ -160,7 +157,6 @@ class _Course:
             if not self.verdicts[cell.folder].settled:
                 reason = "its worker says it is finished, but nothing is here; give an --out on storage that all share"
                 self._fail(cell, Failure(1, reason, passing=True))
-        self.index.put([(cell, self.verdicts[cell.folder])])
 
     def _fail(self, cell: Cell, failure: Failure) -> None:
         failure = replace(failure, reason=failure.reason.replace(f"{self.out}/", ""))
