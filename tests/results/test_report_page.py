@@ -20,7 +20,9 @@ from pomona.core.errors import ConfigError, StorageError
 from pomona.record.paired_gain import gains
 from pomona.record.record import Result
 from pomona.results.figures.clients import pooled_confusion
-from pomona.results.figures.figure import FORMS, ReportFigure
+from pomona.results.figures.curves import curves
+from pomona.results.figures.figure import DRAWINGS, FORMS, ReportFigure
+from pomona.results.figures.style import drawing
 from pomona.results.report_page import write
 from pomona.results.run_numbers import percent, runs
 
@@ -145,6 +147,29 @@ def test_drawings_for_papers_are_vectors_with_nothing_from_elsewhere(report: Pat
         assert drawn.tag == "{http://www.w3.org/2000/svg}svg"
         links = [value for node in drawn.iter() for name, value in node.items() if name.endswith("href")]
         assert all(link.startswith(("#", "data:")) for link in links), path.name
+
+
+def test_pdf_drawings_hold_text_as_text_and_no_date(report: Path) -> None:
+    for path in (report.parent / "figures").glob("*.pdf"):
+        content = path.read_bytes()
+        assert content.startswith(b"%PDF-")
+        assert b"/FontFile2" in content, path.name  # TrueType outlines, embedded
+        assert b"/Type3" not in content, path.name
+        assert b"Date" not in content, path.name
+    # Curves are paths: nothing in the file is a picture.
+    assert b"/Subtype /Image" not in (report.parent / "figures" / "curves.pdf").read_bytes()
+
+
+def test_a_figure_has_the_same_bytes_each_time_it_is_drawn(results: list[Result], tmp_path: Path) -> None:
+    for name in ("once", "again"):
+        (tmp_path / name).mkdir()
+        with drawing():
+            picture = curves(runs(results))
+            assert picture is not None
+            picture.draw(tmp_path / name)
+    for form in DRAWINGS:
+        once, again = (tmp_path / name / f"curves.{form}" for name in ("once", "again"))
+        assert once.read_bytes() == again.read_bytes(), form
 
 
 def test_curves_csv_holds_the_records_numbers(report: Path, results: list[Result]) -> None:

@@ -1,4 +1,4 @@
-"""The comparison page, and the same as Markdown, CSV and LaTeX, with its figures as PNG and SVG, beside it."""
+"""The comparison page, and the same as Markdown, CSV and LaTeX, with its figures as PNG, SVG and PDF, beside it."""
 
 import base64
 import io

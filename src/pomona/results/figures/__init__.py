@@ -1,1 +1,1 @@
-"""One module for each kind of figure; every figure is a PNG and an SVG with its numbers beside it."""
+"""One module for each kind of figure; every figure is saved as PNG, SVG and PDF, with its numbers beside it."""

@@ -1,4 +1,4 @@
-"""A figure with its words and numbers, and the forms in which it leaves: PNG and SVG, and its numbers as CSV."""
+"""A figure with its words and numbers, and the files it is saved as: PNG, SVG and PDF, and its numbers as CSV."""
 
 import re
 from collections.abc import Mapping
@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 Rows: TypeAlias = list[Mapping[str, Any]]
 
-DRAWINGS = ("png", "svg")
+DRAWINGS = {"png": "Creation Time", "svg": "Date", "pdf": "CreationDate"}
+"""The forms of the drawing, and the metadata that would give each the date: no two files of a figure differ."""
 FORMS = (*DRAWINGS, "csv")
 
 
@@ -49,8 +50,8 @@ class ReportFigure:
         self.csv(folder)
 
     def draw(self, folder: Path) -> None:
-        """Write ``NAME.png`` and ``NAME.svg`` into a folder, on white: they travel into slides and papers."""
-        for form, dated in zip(DRAWINGS, ("Creation Time", "Date"), strict=True):
+        """Write the drawing in all ``DRAWINGS`` into a folder, on white: they travel into slides and papers."""
+        for form, dated in DRAWINGS.items():
             path = anew(folder / f"{self.name}.{form}")
             self.figure.savefig(path, dpi=150, facecolor="white", metadata={dated: None})
             # The places of the first drawing are those of the others.

@@ -128,6 +128,8 @@ def drawing() -> Iterator[None]:
         "text.parse_math": False,
         "svg.fonttype": "path",
         "svg.hashsalt": "pomona",
+        # Text stays text: TrueType, which journals take (they refuse the default, Type 3).
+        "pdf.fonttype": 42,
     }
     with rc_context(look), catch_warnings():
         # A name in a script that the font lacks is drawn as boxes; the tables and CSVs spell it.
