@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pomona.core.errors import StorageError
-from pomona.deploy.audit import SEED, Audit, read, verify
+from pomona.deploy.audit import Audit, read, verify
 
 
 def written(path, events):
@@ -23,11 +23,11 @@ def written(path, events):
 def test_the_chain_is_the_hash_of_the_chain_before_and_the_line(tmp_path):
     path = tmp_path / "audit.jsonl"
     lines = written(path, [("start", {"pid": 7}), ("join", {"silo": "north"})]).decode().splitlines()
-    chain = SEED
+    chain = ""
     for line in lines:
-        body, _, rest = line.rpartition(',"chain":"')
-        chain = hashlib.sha256((chain + body + "}").encode()).hexdigest()
-        assert rest == chain + '"}'
+        claimed, _, rest = line.removeprefix('{"chain": "').partition('", ')
+        chain = hashlib.sha256(f"{chain}\n{{{rest}".encode()).hexdigest()
+        assert claimed == chain
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert [r["event"] for r in read(path)] == ["start", "join"]
     assert read(path)[0]["time"].endswith("+00:00")
@@ -45,7 +45,7 @@ def test_reopened_it_goes_on(tmp_path):
 def test_a_changed_line_is_named(tmp_path, which):
     path = tmp_path / "audit.jsonl"
     lines = written(path, [("round", {"number": n}) for n in range(3)]).splitlines(keepends=True)
-    lines[which] = lines[which].replace(b'"number":%d' % which, b'"number":9')
+    lines[which] = lines[which].replace(b'"number": %d' % which, b'"number": 9')
     path.write_bytes(b"".join(lines))
     assert verify(path) == which + 1
 
@@ -56,7 +56,7 @@ def test_another_spelling_a_missing_and_a_swapped_line_show(tmp_path):
     for altered, broken in (
         ([lines[0], lines[2], lines[3]], 2),
         ([lines[1], lines[0], lines[2]], 1),
-        ([lines[0], lines[1].replace(b'":', b'": '), lines[2]], 2),
+        ([lines[0], lines[1].replace(b'": ', b'":'), lines[2]], 2),
         ([lines[0], b"\n", lines[1]], 2),
     ):
         path.write_bytes(b"".join(altered))

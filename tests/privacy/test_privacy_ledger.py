@@ -195,10 +195,10 @@ def test_a_test_seed_and_a_secret_key_do_not_mix(tmp_path, first, then):
 KILLED = """
 import os, signal, sys, torch
 from pathlib import Path
-from pomona.privacy import vault as v
+from pomona.privacy import keystore as v
 from pomona.privacy.ledger import Draw
 from private_problem import privacy
-vault = v.Vault.open(Path(sys.argv[1]), 0, privacy(seed=None))
+vault = v.KeyStore.open(Path(sys.argv[1]), 0, privacy(seed=None))
 vault.release(Draw(1, "training", 0, 10, 5), torch.zeros(3), torch.ones(4).double())
 v.gaussian = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 vault.release(Draw(1, "training", 1, 10, 5), torch.zeros(3), torch.ones(4).double())

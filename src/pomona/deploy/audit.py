@@ -1,15 +1,11 @@
-"""Who did what and when, for those who must answer for it later: an append-only file that shows when it was altered.
+"""Audit log of a server or a silo: an append-only, hash-chained file of who did what and when.
 
-Each line is a JSON object that ends in ``chain``, the SHA-256 over the chain of the line before it and its own text.
-Whoever changes, removes or reorders lines breaks the chain from there on; whoever rewrites the whole rest of the file
-does not, so copy the last chain elsewhere now and then. Values are names, numbers, hashes and short reasons: never a
-key, a path, or data.
+The format is that of ``storage.hash_chain``. Values are names, numbers, hashes and short reasons: never a key, a path,
+or data. To detect that the end was cut off or rewritten, copy the last chain elsewhere from time to time.
 """
 
 import errno
 import fcntl
-import hashlib
-import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from pomona.core.errors import StorageError
+from pomona.storage.hash_chain import START, chained, parsed
 
-SEED = "0" * 64  # the chain before the first line
 TORN = "torn"
 
 
@@ -36,7 +32,7 @@ class Audit:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._chain, self._end = SEED, 0  # of what this process has seen of the file
+        self._chain, self._end = START, 0  # of what this process has seen of the file
         with _writing(path):
             self._handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
@@ -76,16 +72,10 @@ class Audit:
 
     def _append(self, event: str, fields: dict[str, Any]) -> None:
         line = {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "event": event, **fields}
-        chain = link(self._chain, line)
-        text = _text({**line, "chain": chain}) + b"\n"
+        text, chain = chained(self._chain, line)
         if os.write(self._handle, text) != len(text):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self._chain, self._end = chain, self._end + len(text)
-
-
-def link(chain: str, line: dict[str, Any]) -> str:
-    """The chain of a line (without its ``chain``) that follows a line of the given chain."""
-    return hashlib.sha256(chain.encode() + _text(line)).hexdigest()
 
 
 def read(path: Path) -> list[dict[str, Any]]:
@@ -98,7 +88,7 @@ def verify(path: Path) -> int | None:
 
     A line that a kill cut short is not broken if the next line says that it was: ``event`` is "torn" with its length.
     """
-    chain = SEED
+    chain = START
     torn: tuple[int, int] | None = None  # number and length of a piece that the next line must own up to
     for number, (text, line) in enumerate(_lines(_content(path)), start=1):
         if line is None:
@@ -106,10 +96,10 @@ def verify(path: Path) -> int | None:
                 return torn[0]
             torn = number, len(text)
             continue
-        said = line.pop("chain", None)
+        said = line.pop("chain")
         if torn and (line.get("event"), line.get("bytes")) != (TORN, torn[1]):
             return torn[0]
-        if said != link(chain, line):
+        if chained(chain, line) != (text + b"\n", said):
             return number
         chain, torn = said, None
     return torn[0] if torn else None
@@ -119,23 +109,9 @@ def _lines(content: bytes) -> Iterator[tuple[bytes, dict[str, Any] | None]]:
     """Each line and what it holds; None where that is no whole line of an audit file."""
     *whole, rest = content.split(b"\n")
     for text in whole:
-        yield text, _parsed(text)
+        yield text, parsed(text)
     if rest:
-        yield rest, _parsed(rest)
-
-
-def _parsed(text: bytes) -> dict[str, Any] | None:
-    try:
-        line = json.loads(text)
-        # Another spelling of the same values is not what was written.
-        whole = isinstance(line, dict) and isinstance(line.get("chain"), str) and _text(line) == text
-    except (ValueError, RecursionError):  # which a number that is none, or half a character, is in writing
-        return None
-    return line if whole else None
-
-
-def _text(line: dict[str, Any]) -> bytes:
-    return json.dumps(line, separators=(",", ":"), allow_nan=False, ensure_ascii=False).encode()
+        yield rest, parsed(rest)
 
 
 def _content(path: Path) -> bytes:

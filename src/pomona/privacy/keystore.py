@@ -23,7 +23,7 @@ from pomona.privacy.accounting import Budget, epsilon
 from pomona.privacy.ledger import Draw, Head, Ledger, LedgerEntry, Position
 from pomona.privacy.mechanism import gaussian, poisson
 from pomona.privacy.settings import Privacy
-from pomona.storage.atomic_io import sync
+from pomona.storage.atomic_io import publish
 
 
 @dataclass
@@ -160,15 +160,7 @@ def _home(folder: Path, client: int) -> Path:
 def _make(key: Path, ledger: Path, client: int, seed: int | None) -> None:
     made = os.urandom(32) if seed is None else hashlib.blake2b(f"{seed}/{client}".encode(), digest_size=32).digest()
     Ledger.create(ledger, Head(client, fingerprint(made), seed))
-    temporary = key.with_suffix(".unfinished")
-    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    try:
-        os.write(handle, made.hex().encode())
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-    temporary.replace(key)
-    sync(key.parent)
+    publish(key.parent, [made.hex().encode()], lambda _: key.name, "key.unfinished", 0o600)
 
 
 def _secret(path: Path) -> bytes:

@@ -1,11 +1,10 @@
-"""A client's write-ahead ledger of releases: one JSON object a line, each durable before its noise is used.
+"""A client's write-ahead privacy ledger: one hash-chained line a release, durable before its noise is used.
 
     {"chain": HEX, "client": 3, "key": HEX, "test_seed": null}                                   the head
-    {"chain": HEX, "round": 1, "purpose": "training", "step": 0, "n": 500, "size": 50, "sigma": 1.0, "release": HEX}
+    {"chain": HEX, "n": 500, "purpose": "training", "release": HEX, "round": 1, "sigma": 1.0, "size": 50, "step": 0}
 
-``chain`` is the SHA-256 of the chain before it and of the rest of its line, so that no line can be changed, dropped or
-moved unseen. Lines cut off at the end are seen by whoever remembers a ``Position``: a checkpoint. A line that a kill
-tore has no end; its release was never made, and it goes away.
+The format is that of ``storage.hash_chain``. Lines that were cut off at the end are detected with a ``Position``, which
+a checkpoint holds. A last line that a kill cut short is removed: its release was never made.
 
 Entries are per release, not per round: the accountant then counts what was made, also of a round that was killed half
 way, and a release that is made again, bit for bit, is found by its name and costs nothing.
@@ -13,8 +12,6 @@ way, and a release that is made again, bit for bit, is found by its name and cos
 
 import errno
 import fcntl
-import hashlib
-import json
 import os
 import weakref
 from collections import Counter
@@ -27,6 +24,7 @@ from pomona.core.errors import LockedError, PrivacyError, StorageError
 from pomona.privacy.accounting import Event, combined
 from pomona.privacy.mechanism import rate
 from pomona.storage.atomic_io import sync
+from pomona.storage.hash_chain import START, chained, parsed
 
 
 @dataclass(frozen=True)
@@ -49,8 +47,8 @@ class LedgerEntry:
     release: str
 
     def line(self) -> dict[str, Any]:
-        """As it stands in the file."""
-        return {**asdict(self.draw), "sigma": self.sigma, "release": self.release}
+        """The fields of its line, by name, in alphabetical order."""
+        return dict(sorted({**asdict(self.draw), "sigma": self.sigma, "release": self.release}.items()))
 
     @classmethod
     def of(cls, line: dict[str, Any]) -> "LedgerEntry":
@@ -114,7 +112,7 @@ class Ledger:
     @classmethod
     def create(cls, path: Path, head: Head) -> None:
         """Write an empty ledger, in place of another empty one at most."""
-        line, _ = chained("", asdict(head))
+        line, _ = chained(START, asdict(head))
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
             os.write(handle, line)
@@ -175,18 +173,18 @@ class Ledger:
         text = self.path.read_bytes()
         whole = text.rfind(b"\n") + 1
         os.ftruncate(self._handle, whole)  # what a kill tore
-        chain = ""
+        chain = START
         for number, line in enumerate(text[:whole].splitlines()):
             try:
-                tree = json.loads(line)
-                claimed = tree.pop("chain")
-                known, chain = chained(chain, tree)
-                if (known, claimed) != (line + b"\n", chain):
+                fields = parsed(line)
+                claimed = fields.pop("chain") if fields else ""
+                if not fields or chained(chain, fields) != (line + b"\n", claimed):
                     raise ValueError("its checksum does not fit")
+                chain = claimed
                 if number:
-                    self._take(LedgerEntry.of(tree), chain)
+                    self._take(LedgerEntry.of(fields), chain)
                 else:
-                    self.head = Head(**tree)
+                    self.head = Head(**fields)
                     self._chains.append(chain)
             except (ValueError, KeyError, TypeError, AttributeError) as fault:
                 raise PrivacyError(
@@ -194,10 +192,3 @@ class Ledger:
                 ) from None
         if not self._chains:
             raise PrivacyError(f"{self.path}: the privacy ledger is empty; restore it")
-
-
-def chained(chain: str, tree: dict[str, Any]) -> tuple[bytes, str]:
-    """A line of the file, and its chain: the hash of the chain before it and of the line's content."""
-    content = json.dumps(tree, sort_keys=True, allow_nan=False)
-    new = hashlib.sha256(f"{chain}\n{content}".encode()).hexdigest()
-    return (json.dumps({"chain": new, **tree}, sort_keys=True) + "\n").encode(), new

@@ -4,6 +4,7 @@ import hashlib
 import os
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 UNFINISHED = ".unfinished"  # one name a folder: what a kill left behind is overwritten by the next file
@@ -14,6 +15,7 @@ def publish(
     pieces: Iterable[bytes | memoryview],
     name: Callable[[str], str],
     unfinished: str = UNFINISHED,
+    mode: int = 0o666,
 ) -> Path:
     """Write a file, make it durable, and only then let it appear under its name, in place of any older one.
 
@@ -22,6 +24,7 @@ def publish(
         pieces: the content, in order.
         name: file name for the content's SHA-256 in hex.
         unfinished: what the file is called until then; no other process may use that name in the folder.
+        mode: the file's permissions from the first moment on, less the umask's.
 
     Returns:
         The path, durable when this returns.
@@ -34,7 +37,7 @@ def publish(
         sync(folder.parent)
     temporary, content = folder / unfinished, hashlib.sha256()
     try:
-        with anew(temporary).open("xb") as file:
+        with open(anew(temporary), "xb", opener=partial(os.open, mode=mode)) as file:
             for piece in pieces:
                 content.update(piece)
                 file.write(piece)

@@ -28,7 +28,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from pomona.core.errors import ConfigError, StorageError
-from pomona.storage.atomic_io import sync
+from pomona.storage.atomic_io import publish
 
 PURPOSE = b"pomona silo key"
 
@@ -106,12 +106,8 @@ def write(path: Path, content: bytes, mode: int = 0o600) -> None:
 
 def replace(path: Path, content: bytes) -> None:
     """Put a file in the place of one that is there, in one step, for its owner alone. Raises StorageError."""
-    fresh = path.with_name(f".{path.name}")
     try:
-        fresh.unlink(missing_ok=True)  # what a kill left behind
-        write(fresh, content)
-        fresh.replace(path)
-        sync(path.parent)
+        publish(path.parent, [content], lambda _: path.name, f".{path.name}", 0o600)
     except OSError as fault:
         raise StorageError(f"{path}: cannot be replaced ({fault.strerror}); mend its folder's permissions") from None
 
