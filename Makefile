@@ -2,15 +2,19 @@
 PYTHON ?= python3
 BIN := .venv/bin
 export OMP_NUM_THREADS = 1
-# With a constraint on torch, pip takes the pinned version instead of the newest with its several GB of CUDA packages.
-INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
+# Versions of dependencies. Without a constraint on torch, pip takes the newest with its several GB of CUDA packages.
+# CONSTRAINTS=constraints-oldest.txt: the oldest that pyproject.toml allows; CONSTRAINTS= for the newest.
+CONSTRAINTS ?= constraints.txt
+INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check $(CONSTRAINTS:%=-c %)
 
 BENCHMARKS := fedavg_round apple_step apple_round methods growth workers rate memory startup stacked
 
-.PHONY: demo test test-slow fuzz check same cost bench results clean
+.PHONY: demo setup test test-slow fuzz check wheel coverage size same cost bench results clean
 
 demo: .venv/demo
 	$(BIN)/pomona demo
+
+setup: .venv/dev
 
 test: .venv/dev
 	$(BIN)/pytest -n auto
@@ -27,6 +31,26 @@ check: .venv/dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# The wheel works: installed alone in an environment that borrows the dependencies of .venv, it lists methods and trains a round
+WHEEL := .venv/wheel
+wheel: .venv/dev
+	rm -rf $(WHEEL)
+	$(BIN)/pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir $(WHEEL)/dist .
+	$(BIN)/python -m venv $(WHEEL)/env
+	$(WHEEL)/env/bin/pip install --quiet --disable-pip-version-check --no-deps $(WHEEL)/dist/*.whl
+	$(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))" \
+	  > $$($(WHEEL)/env/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/dependencies.pth
+	cd $(WHEEL) && env/bin/pomona --version && env/bin/pomona methods > methods.txt \
+	  && env/bin/pomona run apple --data digits rounds=1 clients=3 lr=0.1 --out run > run.txt
+
+# Lines and branches that the test suite reaches in its own process; fails below the threshold in pyproject.toml
+coverage: .venv/dev
+	$(BIN)/pytest -n auto --cov --cov-report=term:skip-covered
+
+# Modules, lines of code and complexity by folder
+size: .venv/dev
+	$(BIN)/python tools/size.py
 
 # Small runs with the tree of a git revision and with this one write the same numbers, to the bit: make same BASE=main.
 # BASE may be a file of hashes (ARGS="--hashes FILE" writes one); ARGS="--only NAME ..." for some of the runs
@@ -46,13 +70,13 @@ results: .venv/demo
 .venv/bin/pip:
 	$(PYTHON) -m venv .venv
 
-.venv/demo: .venv/bin/pip pyproject.toml constraints.txt
+.venv/demo: .venv/bin/pip pyproject.toml $(CONSTRAINTS)
 	$(INSTALL) -e .
 	@touch $@
 
-.venv/dev: .venv/bin/pip pyproject.toml constraints.txt
+.venv/dev: .venv/bin/pip pyproject.toml $(CONSTRAINTS)
 	$(INSTALL) -e '.[dev]'
 	@touch $@ .venv/demo
 
 clean:
-	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .coverage .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,44 @@
+"""The package's metadata: what the code imports is declared, and the oldest versions are those that the tests ran with."""
+
+import ast
+import re
+import sys
+import tomllib
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+EXTRAS = {name: words for name, words in PROJECT["optional-dependencies"].items() if name != "dev"}
+DECLARED = [*PROJECT["dependencies"], *(word for words in EXTRAS.values() for word in words)]
+OF_OTHERS = {"markupsafe", "pydantic-core"}  # parts of jinja2 and pydantic
+
+
+def package(requirement):
+    """The name before any version: "torch>=2.10" -> "torch"."""
+    return re.match(r"[\w.-]+", requirement)[0].lower().replace("_", "-")
+
+
+def imports(path):
+    """Top-level names that a file imports."""
+    nodes = list(ast.walk(ast.parse(path.read_text())))
+    plain = [a.name for n in nodes if isinstance(n, ast.Import) for a in n.names]
+    return {name.split(".")[0] for name in plain + [n.module or "" for n in nodes if isinstance(n, ast.ImportFrom)]}
+
+
+def test_every_import_is_declared():
+    names = {name for path in (ROOT / "src").rglob("*.py") for name in imports(path)}
+    foreign = names - sys.stdlib_module_names - {"pomona", ""}
+    known = packages_distributions()
+    used = {package(known[name][0]) for name in foreign}
+    assert used - OF_OTHERS - {package(word) for word in DECLARED} == set()
+
+
+def test_the_oldest_versions_are_the_lower_bounds():
+    """Each at its bound, or above it where Flower asks for more."""
+    pins = [line for line in (ROOT / "constraints-oldest.txt").read_text().splitlines() if not line.startswith("#")]
+    oldest = dict(line.split("==") for line in pins)
+    bounds = {package(word): bound[1] for word in DECLARED if (bound := re.search(r">=([\d.]+)", word))}
+    assert oldest.keys() == bounds.keys()
+    number = {name: tuple(map(int, version.split("."))) for name, version in oldest.items()}
+    assert [name for name, bound in bounds.items() if number[name] < tuple(map(int, bound.split(".")))] == []
