@@ -8,18 +8,22 @@ from pydantic import (
     BeforeValidator,
     Field,
     ModelWrapValidatorHandler,
+    SerializeAsAny,
     ValidationError,
     field_validator,
     model_validator,
 )
+from pydantic_core import PydanticKnownError
 
+from pomona import methods
 from pomona.core.errors import ConfigError, near
 from pomona.core.membership import Membership
 from pomona.core.settings import Settings
 from pomona.core.toml import Choices, Tree, explained, named, read_text, require_shallow
 from pomona.core.toml import keys as known_keys
 from pomona.data.settings import DataSettings
-from pomona.methods import METHODS, MethodSettings
+from pomona.methods import METHODS
+from pomona.methods.base import MethodSettings
 from pomona.methods.fedavg import FedAvg
 from pomona.metrics.metric import METRICS
 from pomona.models import ModelSettings
@@ -40,7 +44,31 @@ def _rate(value: Any) -> Any:
 
 Rate = Annotated[float | Literal["auto"], BeforeValidator(_rate)]
 
-CHOICES: Choices = {"method": METHODS, "partition": RECIPES}
+SECTIONS = ("method", "partition")  # those whose keys follow from their name
+
+
+def _method(value: Any) -> Any:
+    """The settings of a method, by its name. Raises ConfigError for a user's own that cannot be imported."""
+    if isinstance(value, MethodSettings) and methods.resolve(value.name) is not type(value):
+        raise ValueError(f"{type(value).__qualname__} is not what its name stands for; leave out name")
+    if not isinstance(value, Mapping):
+        return value
+    name = value.get("name")
+    if name is None:
+        raise PydanticKnownError("union_tag_not_found", {"discriminator": "'name'"})
+    if not isinstance(name, str) or (name not in METHODS and ":" not in name):
+        raise PydanticKnownError(
+            "union_tag_invalid", {"discriminator": "'name'", "tag": str(name), "expected_tags": ", ".join(METHODS)}
+        )
+    return methods.resolve(name).model_validate(value)
+
+
+def _choices(tree: Mapping[str, Any]) -> Choices:
+    """The settings that a section's name chooses, a user's own method in this tree among them."""
+    section = tree.get("method")
+    name = section.get("name") if isinstance(section, Mapping) else None
+    own = {name: methods.resolve(name)} if isinstance(name, str) and ":" in name else {}
+    return {"method": {**METHODS, **own}, "partition": RECIPES}
 
 
 def _by_owner(known: Mapping[str, Any]) -> Natural | Iid:
@@ -55,7 +83,7 @@ class Config(Settings):
     Raises ConfigError naming every bad key or value, with near names of unknown ones.
     """
 
-    method: MethodSettings = FedAvg()
+    method: Annotated[SerializeAsAny[MethodSettings], BeforeValidator(_method)] = FedAvg()
     data: DataSettings = DataSettings()
     partition: PartitionSettings = Field(default_factory=_by_owner)
     model: ModelSettings = ModelSettings()
@@ -114,7 +142,7 @@ class Config(Settings):
         try:
             return handler(tree)
         except ValidationError as fault:
-            raise explained(fault, tree, cls, CHOICES) from None
+            raise explained(fault, tree, cls, _choices(tree)) from None
 
     @property
     def rate(self) -> float:
@@ -152,7 +180,7 @@ def merge(tree: Tree, over: Mapping[str, Any]) -> None:
     for key, value in over.items():
         under = tree.get(key)
         if isinstance(value, Mapping) and isinstance(under, dict):
-            if key in CHOICES and "name" in under and value.get("name", under["name"]) != under["name"]:
+            if key in SECTIONS and "name" in under and value.get("name", under["name"]) != under["name"]:
                 under.clear()
             merge(under, value)
         else:
@@ -185,4 +213,4 @@ def _value(text: str) -> Any:
 
 def keys(tree: Tree) -> list[str]:
     """All dotted keys that a run with this method and partition knows."""
-    return known_keys(tree, Config, CHOICES)
+    return known_keys(tree, Config, _choices(tree))

@@ -20,7 +20,6 @@ from pomona.data.dataset import Dataset
 from pomona.data.settings import DataSettings
 from pomona.data.table import moments
 from pomona.methods.base import Initial
-from pomona.methods.fedavg_data import FedAvgData
 from pomona.metrics.constant_baseline import constants
 from pomona.metrics.default_metric import Choice, choose
 from pomona.metrics.metric import ACCURACY, compute
@@ -64,10 +63,12 @@ class Scenario:
         if dataset.learn:  # the reader did not know yet which rows the partition would put aside for testing
             dataset = dataset.learn(dataset, np.concatenate([c.train for c in partition.clients]))
         dataset = apply_turns(dataset, partition)
-        if isinstance(config.method, FedAvgData):
+        if share := config.method.method().share:
             if config.membership.changes:
-                raise ConfigError("fedavg-data draws its shared samples from all clients; take membership out")
-            partition = config.method.divide(partition, class_numbers(dataset), config.seed)
+                raise ConfigError(
+                    f"{config.method.name} draws its shared samples from all clients; take membership out"
+                )
+            partition = share(partition, class_numbers(dataset), config.seed)
         config.membership.check(config.clients, config.rounds)
         scenario = cls(config, dataset, partition)._in_deviations()
         scenario.check()
@@ -95,6 +96,7 @@ class Scenario:
         per_sample(
             criterion(self.config.model, self.targets), self.config.model.loss, self.dataset.n_outputs, self.targets
         )
+        method = self.config.method.method().card
         if self.config.privacy:
             from pomona.objective.private import refuse_statistics
             from pomona.privacy import releases
@@ -103,9 +105,10 @@ class Scenario:
             entry = CATALOGUE.get(self.config.data.name)
             named = agreed or self.config.data.classes or (entry and not entry.own)
             found = bool(self.dataset.classes) and not named
-            releases.check(self.config.privacy, self.config.method, sizes, self.dataset.kind, found)
+            if method.not_private:
+                raise ConfigError(method.not_private)
+            releases.check(self.config.privacy, sizes, method.releases, self.dataset.kind, found)
             refuse_statistics(module)
-        method = self.config.method.method().card
         blind = [n for n, c in zip(self.names, self.partition.clients, strict=True) if not len(c.validation)]
         if method.validates and blind:
             raise DataError(

@@ -5,7 +5,7 @@ import platform
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from importlib.metadata import version
 from math import isfinite
@@ -333,6 +333,7 @@ def _open(scenario: Scenario, record: RunRecord) -> None:
         time=time(),
         method=config.method.name,
         headline=list(method.card.headline),
+        presentation=asdict(method.card.presentation),
         parameters=ParameterSpace(scenario.module(), config.buffers).trained,
         model=config.model.name,
         seed=config.seed,

@@ -10,52 +10,56 @@ from pydantic import ValidationError
 from pomona.core.errors import ConfigError
 from pomona.methods import METHODS
 from pomona.privacy.projection import projected_epsilon
-from pomona.privacy.releases import OWN, RELEASES, REMEDIES, check, uncovered
+from pomona.privacy.releases import RELEASES, check, uncovered
 from pomona.privacy.settings import Privacy
+from pomona.scenario import Scenario
+from problems import tiny
 
 BUDGET = {"epsilon_budget": 8.0}
 
 
+def own(name, **settings):
+    return METHODS[name](**settings).method().card.releases
+
+
 @pytest.mark.parametrize("name", list(METHODS))
 def test_every_method_says_what_is_not_covered(name):
-    names = uncovered(privacy(**BUDGET), METHODS[name]())
-    assert set(names) <= set(RELEASES)
-    own = {"fedfomo": {"validation-losses"}, "fedfomo-ma": {"validation-losses"}, "fedphp": {"output-criterion"},
+    names = {release.name for release in uncovered(privacy(**BUDGET), own(name))}
+    assert names <= set(RELEASES)
+    theirs = {"fedfomo": {"validation-losses"}, "fedfomo-ma": {"validation-losses"}, "fedphp": {"output-criterion"},
            "fedphp+ala": {"output-criterion"}, "fedavg-data": {"shared-samples"}}  # fmt: skip
-    assert set(names) == {"sample-counts", "metrics"} | own.get(name, set())
-
-
-def test_names_are_consistent():
-    assert set(OWN) <= set(METHODS)
-    assert set(REMEDIES) <= set(RELEASES)
-    assert {n for names in OWN.values() for n in names} <= set(RELEASES)
+    assert names == {"sample-counts", "metrics"} | theirs.get(name, set())
 
 
 def test_what_follows_from_the_data_and_the_budget():
-    fedavg = METHODS["fedavg"]()
-    assert "feature-moments" in uncovered(privacy(**BUDGET), fedavg, "table")
-    assert "vocabulary" in uncovered(privacy(**BUDGET), fedavg, "text")
-    assert "unlimited-epsilon" in uncovered(privacy(), fedavg)
-    assert "output-criterion" not in uncovered(privacy(), METHODS["fedphp"](transfer_weight=0.0))
+    assert RELEASES["feature-moments"] in uncovered(privacy(**BUDGET), kind="table")
+    assert RELEASES["vocabulary"] in uncovered(privacy(**BUDGET), kind="text")
+    assert RELEASES["unlimited-epsilon"] in uncovered(privacy())
+    assert not own("fedphp", transfer_weight=0.0)
 
 
 def test_the_refusal_names_each_release_and_the_line_that_accepts_all():
     with pytest.raises(ConfigError) as told:
-        check(privacy(acknowledge=("metrics",)), METHODS["fedfomo"](), [50])
+        check(privacy(acknowledge=("metrics",)), [50], own("fedfomo"))
     for part in ("sample-counts", "validation-losses", "unlimited-epsilon", "privacy.epsilon_budget"):
         assert part in str(told.value)
     accepted = str(told.value).partition("privacy.acknowledge = ")[2]
     names = tomllib.loads(f"v = {accepted}")["v"]
-    check(privacy(acknowledge=names), METHODS["fedfomo"](), [50])
+    check(privacy(acknowledge=names), [50], own("fedfomo"))
 
 
 def test_unknown_names_and_a_large_delta_and_split_batches_are_refused():
     with pytest.raises(ConfigError, match="did you mean metrics"):
-        check(privacy(acknowledge=("metric",)), METHODS["fedavg"](), [50])
+        check(privacy(acknowledge=("metric",)), [50])
     with pytest.raises(ConfigError, match="1 / 200000"):
-        check(privacy(), METHODS["fedavg"](), [50, 200_000])
-    with pytest.raises(ConfigError, match="lower-shared"):
-        check(privacy(), METHODS["partialfed"](rule="adaptive"), [50])
+        check(privacy(), [50, 200_000])
+    for name, bad, good, remedy in (
+        ("partialfed", {"rule": "adaptive"}, {"rule": "lower-shared"}, "lower-shared"),
+        ("per-fedavg", {"order": "exact"}, {"order": "hf"}, "method.order to first or hf"),
+    ):
+        assert METHODS[name](**good).method().card.not_private is None
+        with pytest.raises(ConfigError, match=remedy):
+            Scenario.prepare(tiny(name, bad, privacy=privacy().model_dump()))
 
 
 def test_settings_say_when_there_is_no_privacy():
@@ -77,7 +81,7 @@ def test_fedfomos_table_is_accepted_as_it_stands():
             Privacy(**tree["privacy"]),
             METHODS[tree["method"]["name"]](**{k: v for k, v in tree["method"].items() if k != "name"}),
         )
-        check(settings, method, [tree["data"]["train_limit"] // tree["clients"]])
+        check(settings, [tree["data"]["train_limit"] // tree["clients"]], method.method().card.releases)
         asked = method.method().card.gradients
         n = tree["data"]["train_limit"] * (1 - tree["data"]["validation_share"]) // tree["clients"]
         assert projected_epsilon(settings, asked, int(n), tree["batch_size"], tree["local_epochs"], tree["rounds"]) > 0

@@ -1,12 +1,13 @@
 """Results that show what methods put into ``info``, made up by formula."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
 from report_results import result
 
 from pomona.core.rng import stream
+from pomona.methods import METHODS
 from pomona.record.record import Result, RoundRow
 
 CFL = {"name": "cfl", "eps_mean": 0.5, "eps_max": 0.6, "units": "first-round", "warmup_rounds": 1}
@@ -32,7 +33,10 @@ def showing(
         mine = {name: np.asarray(values, dtype=np.float64)[who] for name, values in info.items()}
         rows.append(RoundRow(row.round, 1.0, cohort, *[(1,) * len(who)] * 3, mine))
     config = {**base.config, "method": method or {"name": "fedavg"}}
-    return replace(base, rounds=rows, config=config)
+    own = METHODS[config["method"]["name"]]().method().card.presentation
+    every = [q for kind in METHODS.values() for q in kind().method().card.presentation.quantities]
+    words = replace(own, quantities=tuple({q.name: q for q in (*own.quantities, *every)}.values()))
+    return replace(base, rounds=rows, config=config, about={**base.about, "presentation": asdict(words)})
 
 
 def each_kind(rounds: int = 5, n: int = 6) -> list[dict[str, Any]]:

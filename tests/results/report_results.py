@@ -1,13 +1,14 @@
 """Results made up by formula, so that a report needs no training."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from pomona.core.rng import stream
+from pomona.methods import METHODS
 from pomona.record.predictions import Answers
 from pomona.record.record import Evaluation, Result, RoundRow
 from pomona.results.figures.figure import DRAWINGS, ReportFigure
@@ -80,7 +81,7 @@ def result(
         "data": {"name": "digits"}, "partition": {"name": "practical", "clients": n}, "model": {"name": "lenet"},
     }  # fmt: skip
     about = {
-        "clients": names or [f"clinic {i + 1}" for i in range(n)], "classes": [f"digit {c}" for c in range(classes)],
+        **presented(method), "clients": names or [f"clinic {i + 1}" for i in range(n)], "classes": [f"digit {c}" for c in range(classes)],
         "sizes": {"train": counts.sum(axis=1).tolist(), "validation": (test // 2).tolist(), "test": test.tolist()},
         "label_counts": counts.tolist(), "groups": groups.tolist(), "versions": {"pomona": "0.1.0", "torch": "2.13.0"},
         "seed": seed, "data": {"name": "digits", "fingerprint": "f" * 16}, "parameters": 431_080,
@@ -89,6 +90,12 @@ def result(
     final = [record(e, c, classes) for e in evaluations if e.round == rounds and e.split == "test" for c in e.clients]
     said = answers(test, [e for e in evaluations if e.split == "test"][-1].accuracy, classes) if rounds else {}
     return Result(config, about, rows, evaluations, final, {"seconds": 60.0}, answers=said)
+
+
+def presented(method: str) -> dict[str, Any]:
+    """What the record of a run says of its method."""
+    known = METHODS.get(method)
+    return {"presentation": asdict(known().method().card.presentation)} if known else {}
 
 
 def answers(samples: Sequence[int], accuracy: Sequence[float | None], classes: int) -> dict[int, Answers]:

@@ -6,13 +6,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from report_results import comparison, degenerate, halved, regression, result
+from report_results import comparison, degenerate, halved, presented, regression, result
 
 from pomona.core.rng import stream
 from pomona.record.record import Evaluation, Result
 from pomona.results import headline, table
 from pomona.results.figures.series import blocks, order, recorded
-from pomona.results.figures.style import label_of
 from pomona.results.run_numbers import comparable, distinct, leader, percent, runs, views
 
 
@@ -24,7 +23,9 @@ def tiny(name: str, curves: dict[tuple[str, str, str], list[list[float | None]]]
         for key, rows in curves.items()
         for r, row in enumerate(rows, 1)
     ]
-    return Result({"method": {"name": name}}, {"clients": [f"c{i}" for i in range(n)]}, [], evaluations, [], {})
+    return Result(
+        {"method": {"name": name}}, {**presented(name), "clients": [f"c{i}" for i in range(n)]}, [], evaluations, [], {}
+    )
 
 
 TEST = ("personal", "trained", "test")
@@ -191,8 +192,8 @@ def test_percent(share: float | None, text: str) -> None:
 
 
 def test_methods_are_written_as_their_papers_write_them() -> None:
-    names = ("fedphp+ala", "per-fedavg", "mine", "mine+ala")
-    assert [label_of(name) for name in names] == ["FedPHP+ALA", "Per-FedAvg", "mine", "mine+ala"]
+    results = [tiny(name, {}, (1,)) for name in ("fedphp+ala", "per-fedavg", "mine", "mine+ala")]
+    assert [run.label for run in runs(results)] == ["FedPHP+ALA", "Per-FedAvg", "mine", "mine+ala"]
 
 
 def test_unequal_scenarios_are_not_comparable() -> None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from report_results import answers, comparison, degenerate, off, regression, result
+from report_results import answers, comparison, degenerate, off, presented, regression, result
 
 from pomona.record.paired_gain import gains
 from pomona.record.record import Evaluation, Result, RoundRow
@@ -37,7 +37,15 @@ def scored(method: str, right: Sequence[int], of: int = 100, classes: int = 2, *
     known = {"clients": ["Charité", "Mercy", "Rural", "Kids", "West"][:n], "targets": "classes", "metric": "accuracy"}
     summary = {"seconds": 1.0}
     said = answers([of] * n, share, classes)
-    return Result({"method": {"name": method}}, {**known, **about}, [], [evaluation], [], summary, answers=said)
+    return Result(
+        {"method": {"name": method}},
+        {**presented(method), **known, **about},
+        [],
+        [evaluation],
+        [],
+        summary,
+        answers=said,
+    )
 
 
 def test_the_first_sentence_says_that_federation_helps_by_how_much_and_whom_not() -> None:

@@ -80,7 +80,7 @@ def explained(fault: ValidationError, tree: Tree, kind: type[Settings], choices:
 
 def _explain(error: Tree, known: Mapping[str, str], choices: Choices) -> str:
     # A discriminated union puts the chosen name into the path; users know the section only.
-    path = [str(p) for i, p in enumerate(error["loc"]) if not (i == 1 and error["loc"][0] in choices)]
+    path = [str(p) for i, p in enumerate(error["loc"]) if not (i == 1 and p in choices.get(error["loc"][0], ()))]
     key = ".".join(path)
     match error["type"]:
         case "extra_forbidden":

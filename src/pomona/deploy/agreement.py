@@ -248,7 +248,6 @@ class Federation(Settings):
     @cached_property
     def _config(self) -> "Config":
         from pomona.config import resolve
-        from pomona.methods.fedavg_data import FedAvgData
         from pomona.metrics.default_metric import USUAL, require
 
         misplaced = sorted(set(self.run) & set(ELSEWHERE))
@@ -263,8 +262,10 @@ class Federation(Settings):
             config = config.model_copy(update={"metric": metric.name})
         except ConfigError as fault:
             raise ConfigError(f"section run: {fault}") from None
-        if isinstance(config.method, FedAvgData):
-            raise ConfigError("run.method = 'fedavg-data' hands samples to every client; silos keep theirs: use fedavg")
+        if config.method.method().share:
+            raise ConfigError(
+                f"run.method = {config.method.name!r} hands samples to every client; silos keep theirs: take another"
+            )
         if config.lr == "auto":
             raise ConfigError(
                 "run.lr must be a number, since no one party holds the data to find one; `pomona run` chooses one on "

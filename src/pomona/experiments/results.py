@@ -23,6 +23,7 @@ from pomona.experiments.job import JobState
 from pomona.experiments.results_schema import SavedResults, Timing
 from pomona.experiments.suite import FREE, Size, Suite, branch, flat
 from pomona.experiments.tuning import RULE
+from pomona.methods import METHODS
 from pomona.storage.atomic_io import publish
 
 SCHEMA = 1
@@ -79,7 +80,11 @@ def collect(suite: Suite, size: Size, groups: Sequence[Group], verdicts: Mapping
             if name in {g.scenario for g in groups}
         },
         "methods": {
-            name: {"row": row.row, "space": {k: list(v) for k, v in suite.space(size, name).items()}}
+            name: {
+                "row": row.row,
+                "presentation": _presentation(name),
+                "space": {k: list(v) for k, v in suite.space(size, name).items()},
+            }
             for name, row in suite.method.items()
             if name in {g.method for g in groups}
         },
@@ -88,6 +93,11 @@ def collect(suite: Suite, size: Size, groups: Sequence[Group], verdicts: Mapping
     }
     timing = {str(folder): list(v.seconds) for folder, v in sorted(own.items()) if v.seconds}
     return Bench(out, json.loads(json.dumps(results, allow_nan=False)), timing)
+
+
+def _presentation(method: str) -> dict[str, str]:
+    """How a row is called where the suite does not say: the method's title, if the row has a method's name."""
+    return {"title": METHODS[method]().method().card.presentation.title if method in METHODS else method}
 
 
 def _result(group: Group, verdicts: Mapping[Path, JobState]) -> dict[str, Any]:

@@ -105,8 +105,13 @@ class _Tuning(Kind):
     rule: Line
 
 
+class _Shown(Kind):
+    title: Line = ""
+
+
 class _Row(Kind):
     row: Line
+    presentation: _Shown = _Shown()
 
 
 class SavedResults(Kind):

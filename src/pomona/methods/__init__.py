@@ -1,12 +1,13 @@
 """One file per paper: settings, server half, client half; pure functions on rows. The table of all stands here."""
 
-from typing import Annotated, get_args
+from inspect import isabstract
 
-from pydantic import Field
-
+from pomona.core.errors import ConfigError, near
+from pomona.core.registry import load
 from pomona.methods.ala_variants import DittoALA, FedAMPALA, FedPHPALA, FedProxALA, PerFedAvgALA, PFedMeALA
 from pomona.methods.apfl import APFL
 from pomona.methods.apple import APPLE
+from pomona.methods.base import MethodSettings
 from pomona.methods.cfl import CFL
 from pomona.methods.ditto import Ditto
 from pomona.methods.fedala import FedALA
@@ -28,41 +29,57 @@ from pomona.methods.pfedme import PFedMe
 from pomona.methods.scaffold import SCAFFOLD
 from pomona.methods.separate import Separate
 
-AnyMethod = (
-    Separate
-    | FedAvg
-    | FedAvgLocal
-    | FedAvgFT
-    | FedAvgC
-    | FedAvgData
-    | FedProx
-    | FedProxFT
-    | FedProxC
-    | SCAFFOLD
-    | FedDyn
-    | APFL
-    | FedAMP
-    | HeurFedAMP
-    | FedFomo
-    | FedFomoMA
-    | APPLE
-    | FedALA
-    | PerFedAvg
-    | FedRep
-    | PFedMe
-    | Ditto
-    | FedPHP
-    | PartialFed
-    | LGFedAvg
-    | MOCHA
-    | CFL
-    | FedProxALA
-    | PerFedAvgALA
-    | PFedMeALA
-    | DittoALA
-    | FedPHPALA
-    | FedAMPALA
+_ALL: tuple[type[MethodSettings], ...] = (
+    Separate,
+    FedAvg,
+    FedAvgLocal,
+    FedAvgFT,
+    FedAvgC,
+    FedAvgData,
+    FedProx,
+    FedProxFT,
+    FedProxC,
+    SCAFFOLD,
+    FedDyn,
+    APFL,
+    FedAMP,
+    HeurFedAMP,
+    FedFomo,
+    FedFomoMA,
+    APPLE,
+    FedALA,
+    PerFedAvg,
+    FedRep,
+    PFedMe,
+    Ditto,
+    FedPHP,
+    PartialFed,
+    LGFedAvg,
+    MOCHA,
+    CFL,
+    FedProxALA,
+    PerFedAvgALA,
+    PFedMeALA,
+    DittoALA,
+    FedPHPALA,
+    FedAMPALA,
 )
-MethodSettings = Annotated[AnyMethod, Field(discriminator="name")]
 
-METHODS: dict[str, type[AnyMethod]] = {m.model_fields["name"].default: m for m in get_args(AnyMethod)}
+METHODS: dict[str, type[MethodSettings]] = {kind.model_fields["name"].default: kind for kind in _ALL}
+
+
+def resolve(name: str) -> type[MethodSettings]:
+    """The settings behind a name of ``METHODS``, or behind the ``module:Class`` of a user's own, which is imported.
+
+    Raises ConfigError for an unknown name, a module that cannot be imported, or what is no method there.
+    """
+    if name in METHODS:
+        return METHODS[name]
+    if ":" not in name:
+        raise ConfigError(f"unknown method {name!r}; {near(name, METHODS)}")
+    kind = load(name)
+    if not (isinstance(kind, type) and issubclass(kind, MethodSettings) and not isabstract(kind)):
+        raise ConfigError(
+            f"{name} is no method; give a subclass of pomona.methods.base.MethodSettings that defines method()"
+        )
+    return kind

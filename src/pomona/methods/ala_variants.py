@@ -9,9 +9,10 @@ receives a part of one; PartialFed, which trains two models side by side (table 
 ALA is ``fedala``.
 """
 
-from typing import Literal
+from types import new_class
+from typing import Any, Literal
 
-from pomona.methods.base import Method
+from pomona.methods.base import Method, MethodSettings
 from pomona.methods.ditto import Ditto
 from pomona.methods.fedala import ALA, adaptive, adaptive_card
 from pomona.methods.fedamp import FedAMP
@@ -21,67 +22,30 @@ from pomona.methods.per_fedavg import PerFedAvg
 from pomona.methods.pfedme import PFedMe
 
 
-def plugged(method: Method, settings: ALA, personal: bool, model: str = "model") -> Method:
-    """A method with ALA before its local training; ``personal``: whether ALA's start is the model it is judged by."""
-    card = adaptive_card(method.card, settings, personal)
-    return Method(method.server, adaptive(method.client, settings, personal, model), card, method.caution)
+def with_ala(kind: type[MethodSettings], personal: bool = False, model: str = "model") -> type[MethodSettings]:
+    """The settings of a method and those of ALA in one section, and the method with ALA before its local training.
+
+    Args:
+        kind: the method's settings; the new ones are called ``NAME+ala``, and must be bound to ``KINDALA``.
+        personal: whether ALA's start is the model that the method is judged by.
+        model: the received model from which local training starts.
+    """
+    name = f"{kind.model_fields['name'].default}+ala"
+
+    def method(settings: Any) -> Method:
+        inner = kind.method(settings)
+        half = adaptive(inner.client, settings, personal, model)
+        return Method(inner.server, half, adaptive_card(inner.card, settings, personal), inner.caution)
+
+    body = {"__module__": __name__, "__annotations__": {"name": Literal[name]}, "name": name, "method": method}
+    named, bases = f"{kind.__name__}ALA", (kind, ALA)
+    both: type[MethodSettings] = new_class(named, bases, exec_body=lambda space: space.update(body))
+    return both
 
 
-class FedProxALA(FedProx, ALA):
-    """FedProx from ALA's start."""
-
-    name: Literal["fedprox+ala"] = "fedprox+ala"  # type: ignore[assignment]
-
-    def method(self) -> Method:
-        """The two halves."""
-        return plugged(super().method(), self, personal=True)
-
-
-class PerFedAvgALA(PerFedAvg, ALA):
-    """Per-FedAvg from ALA's start."""
-
-    name: Literal["per-fedavg+ala"] = "per-fedavg+ala"  # type: ignore[assignment]
-
-    def method(self) -> Method:
-        """The two halves."""
-        return plugged(super().method(), self, personal=False)
-
-
-class PFedMeALA(PFedMe, ALA):
-    """PFedMe from ALA's start."""
-
-    name: Literal["pfedme+ala"] = "pfedme+ala"  # type: ignore[assignment]
-
-    def method(self) -> Method:
-        """The two halves."""
-        return plugged(super().method(), self, personal=False)
-
-
-class DittoALA(Ditto, ALA):
-    """Ditto whose global part trains from ALA's start."""
-
-    name: Literal["ditto+ala"] = "ditto+ala"  # type: ignore[assignment]
-
-    def method(self) -> Method:
-        """The two halves."""
-        return plugged(super().method(), self, personal=False)
-
-
-class FedPHPALA(FedPHP, ALA):
-    """FedPHP from ALA's start."""
-
-    name: Literal["fedphp+ala"] = "fedphp+ala"  # type: ignore[assignment]
-
-    def method(self) -> Method:
-        """The two halves."""
-        return plugged(super().method(), self, personal=False)
-
-
-class FedAMPALA(FedAMP, ALA):
-    """FedAMP whose local solve begins at ALA's start between the cloud model and the own one."""
-
-    name: Literal["fedamp+ala"] = "fedamp+ala"  # type: ignore[assignment]
-
-    def method(self) -> Method:
-        """The two halves."""
-        return plugged(super().method(), self, personal=False, model="cloud")
+FedProxALA = with_ala(FedProx, personal=True)
+PerFedAvgALA = with_ala(PerFedAvg)
+PFedMeALA = with_ala(PFedMe)
+DittoALA = with_ala(Ditto)  # its global part trains from ALA's start
+FedPHPALA = with_ala(FedPHP)
+FedAMPALA = with_ala(FedAMP, model="cloud")  # its local solve begins between the cloud model and the own one

@@ -28,13 +28,13 @@ from pydantic import Field
 from torch import Tensor
 
 from pomona.core.round import Roster, Round
-from pomona.core.settings import Settings
 from pomona.methods.base import (
     Card,
     Client,
     Info,
     Initial,
     Method,
+    MethodSettings,
     Received,
     Uplink,
     averaging,
@@ -43,9 +43,10 @@ from pomona.methods.base import (
 )
 from pomona.objective.local_training import LocalTraining
 from pomona.privacy.projection import Gradients
+from pomona.record.presentation import Presentation, Quantity
 
 
-class APFL(Settings):
+class APFL(MethodSettings):
     """APFL's settings; symbols of the paper in brackets."""
 
     name: Literal["apfl"] = "apfl"
@@ -96,7 +97,19 @@ def client(settings: APFL) -> Client:
     return Client(start, train, private=("model", "alpha"))
 
 
+QUANTITIES = (
+    Quantity(
+        "alpha",
+        "values",
+        "How much of its own model each client uses",
+        "\N{GREEK SMALL LETTER ALPHA}",
+        "\N{GREEK SMALL LETTER ALPHA}, the share of a client's own model in its personal one; the rest is its copy "
+        "of the global model.",
+    ),
+)
+
 CARD = Card(
+    presentation=Presentation("APFL", 10, QUANTITIES),
     paper="Deng et al., arXiv 2003.13461, Algorithm 1",
     summary="each client mixes an own model with its copy of the global one",
     down="1",

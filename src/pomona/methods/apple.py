@@ -36,7 +36,6 @@ from torch import Tensor
 
 from pomona.core.rng import stream
 from pomona.core.round import Roster, Round
-from pomona.core.settings import Settings
 from pomona.methods.base import (
     Card,
     Client,
@@ -44,6 +43,7 @@ from pomona.methods.base import (
     Info,
     Initial,
     Method,
+    MethodSettings,
     Received,
     Rows,
     Server,
@@ -55,11 +55,12 @@ from pomona.methods.base import (
 )
 from pomona.objective.local_training import LocalTraining
 from pomona.privacy.projection import Gradients
+from pomona.record.presentation import Presentation, Quantity
 
 EPSILON = 1e-3
 
 
-class APPLE(Settings):
+class APPLE(MethodSettings):
     """APPLE's settings; symbols of the paper in brackets."""
 
     name: Literal["apple"] = "apple"
@@ -288,7 +289,22 @@ def probabilities(p: NDArray[np.float64], r: int, M: int, N: int) -> NDArray[np.
     return np.asarray(power / power.sum()) if len(power) else power
 
 
+QUANTITIES = (
+    Quantity(
+        "dr",
+        "matrix",
+        "Who listens to whom",
+        "p(i, j)",
+        "the directed relationships p(i, j), the weight that client i (row) gives the core model of client j "
+        "(column). In a deployment each row stays with its client.",
+        history="How each client came to choose",
+        own="How much each client relies on itself",
+        column="p",
+    ),
+)
+
 CARD = Card(
+    presentation=Presentation("APPLE", 2, QUANTITIES),
     paper="Luo and Wu, IJCAI 2022, Algorithm 1, eqs. 4-9",
     summary="each client learns its own mixture of everybody's core models",
     down="M (all others without a budget)",

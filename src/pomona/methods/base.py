@@ -5,16 +5,23 @@ state; the client half turns its state and a downlink into its next state and an
 leading axis of clients, of length one in a silo.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from numpy.typing import NDArray
+from pydantic import field_validator
 from torch import Tensor
 
 from pomona.core.round import Roster, Round
+from pomona.core.settings import Settings
 from pomona.objective.local_training import TRAINING, LocalTraining, When
+from pomona.partition.partition import Partition
 from pomona.privacy.projection import Gradients
+from pomona.privacy.releases import Release
+from pomona.record.presentation import Presentation
 
 
 @dataclass(frozen=True)
@@ -110,17 +117,28 @@ class Client:
 
 @dataclass(frozen=True)
 class Card:
-    """What a method says of itself; ``pomona methods`` prints it.
+    """The method's card, as a model has a model card: all that the rest of the package knows of it.
 
-    ``down`` and ``up`` are models per client and round; ``headline`` is the (model, when) that its paper reports.
-    ``keeps``: a client's history, what its state holds from round to round. ``joining``: what clients that join, leave,
-    or were never trained with do to the method's numbers. ``gradients``: all that it asks of training data, by which
-    the cost of privacy is known beforehand. ``needs``: what a round needs beyond any cohort's training data;
-    ``validates``: every client needs validation samples.
-    ``needs_total``: what a round does depends on how many there will be, so that a run cannot be given more.
-    ``plain_steps``: the update rule assumes SGD without momentum.
+    Attributes:
+        presentation: title, colour, and the words for ``info``; records carry it.
+        paper: the source, with its equations.
+        summary: the method in one line.
+        down, up: models per client and round.
+        private: what stays with the client.
+        headline: the (model, when) that its paper reports.
+        keeps: a client's history, what its state holds from round to round.
+        joining: the effect on the method's numbers of clients that join, leave, or were never trained with.
+        gradients: every gradient that it takes of training data, from which the cost of privacy is projected.
+        releases: what it sends past the noised gradients, to be acknowledged where training is private.
+        not_private: the reason why it cannot train privately, and what to do; None if it can.
+        needs: what a round needs beyond any cohort's training data.
+        validates: every client needs validation samples.
+        departures: where it differs from the paper or from published code.
+        needs_total: a round depends on the number of rounds, so that a run cannot be given more.
+        plain_steps: the update rule assumes SGD without momentum.
     """
 
+    presentation: Presentation
     paper: str
     summary: str
     down: str
@@ -130,6 +148,8 @@ class Card:
     keeps: str
     joining: str
     gradients: tuple[Gradients, ...]
+    releases: tuple[Release, ...] = ()
+    not_private: str | None = None
     needs: str = "any cohort"
     validates: bool = False
     departures: tuple[str, ...] = ()
@@ -141,13 +161,35 @@ class Card:
 class Method:
     """A method with its settings bound: two halves and a card.
 
-    caution(round) -> what is to be said before a run whose rounds are set like this one, if anything.
+    caution(round) -> a warning before a run whose rounds are set like this one, if any;
+    share(partition, labels, seed) -> the partition in which clients hold samples of others too, where the method hands
+    samples to all; ``labels`` are class numbers of all rows.
     """
 
     server: Server
     client: Client
     card: Card
     caution: Callable[[Round], str | None] = nothing
+    share: Callable[[Partition, NDArray[Any], int], Partition] | None = None
+
+
+class MethodSettings(Settings, ABC):
+    """The settings of a method; a subclass adds its own as fields, and says how they become a method.
+
+    ``name`` is what users write: one of ``METHODS``; for a class outside the package ``module:Class``, which follows
+    from where it stands.
+    """
+
+    name: str = ""
+
+    @field_validator("name")
+    @classmethod
+    def _address(cls, name: str) -> str:
+        return name or f"{cls.__module__}:{cls.__qualname__}"
+
+    @abstractmethod
+    def method(self) -> Method:
+        """The two halves and the card."""
 
 
 def weighted_mean(W: Tensor, p: Tensor) -> Tensor:

@@ -40,7 +40,6 @@ from pydantic import Field
 from torch import Tensor
 
 from pomona.core.round import Roster, Round
-from pomona.core.settings import Settings
 from pomona.methods.base import (
     Card,
     Client,
@@ -48,6 +47,7 @@ from pomona.methods.base import (
     Info,
     Initial,
     Method,
+    MethodSettings,
     Received,
     Rows,
     Server,
@@ -58,13 +58,14 @@ from pomona.methods.base import (
 )
 from pomona.objective.local_training import LocalTraining
 from pomona.privacy.projection import Gradients
+from pomona.record.presentation import Presentation, Quantity
 
 NOBODY = -1  # the cluster of who is no member
 SMALLEST = 3
 """Members that a cluster must have to be split."""
 
 
-class CFL(Settings):
+class CFL(MethodSettings):
     """CFL's settings; symbols of the paper in brackets."""
 
     name: Literal["cfl"] = "cfl"
@@ -220,7 +221,18 @@ def train(state: None, received: Received, training: LocalTraining, round_: Roun
     return None, {"model": W}, info
 
 
+QUANTITIES = (
+    Quantity(
+        "cluster",
+        "clusters",
+        "Which cluster each client is in",
+        "cluster",
+        "the cluster whose model each client received.",
+    ),
+)
+
 CARD = Card(
+    presentation=Presentation("CFL", 21, QUANTITIES),
     paper="Sattler et al., IEEE TNNLS 2021, Algorithm 3",
     summary="FedAvg in clusters that split where members' updates point apart",
     down="1",

@@ -24,14 +24,14 @@ from pydantic import Field
 from torch import Tensor
 
 from pomona.core.round import Round
-from pomona.core.settings import Settings
 from pomona.methods import fedavg, separate
-from pomona.methods.base import Card, Client, Info, Method, Received, Uplink, averaging, sgd
+from pomona.methods.base import Card, Client, Info, Method, MethodSettings, Received, Uplink, averaging, sgd
 from pomona.objective.local_training import LocalTraining
 from pomona.privacy.projection import Gradients
+from pomona.record.presentation import Presentation
 
 
-class Ditto(Settings):
+class Ditto(MethodSettings):
     """Ditto's settings; symbols of the paper in brackets."""
 
     name: Literal["ditto"] = "ditto"
@@ -75,6 +75,7 @@ def client(settings: Ditto) -> Client:
 
 
 CARD = Card(
+    presentation=Presentation("Ditto", 11),
     paper="Li et al., ICML 2021, Algorithm 1",
     summary="FedAvg, and a personal model of each client held near the global one",
     down="1",

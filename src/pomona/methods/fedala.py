@@ -34,10 +34,11 @@ from torch import Tensor
 from pomona.core.round import Roster, Round
 from pomona.core.settings import Settings
 from pomona.methods import fedavg
-from pomona.methods.base import Card, Client, Info, Initial, Method, Received, Uplink, averaging
+from pomona.methods.base import Card, Client, Info, Initial, Method, MethodSettings, Received, Uplink, averaging
 from pomona.methods.fedrep import upper
 from pomona.objective.local_training import LocalTraining
 from pomona.privacy.projection import Gradients
+from pomona.record.presentation import Presentation, Quantity
 
 WINDOW, THRESHOLD = 10, 0.01
 
@@ -53,7 +54,7 @@ class ALA(Settings):
     adapt: bool = Field(True, description="go on learning the weights after the initial stage, an epoch a round")
 
 
-class FedALA(ALA):
+class FedALA(MethodSettings, ALA):
     """FedAvg with adaptive local aggregation."""
 
     name: Literal["fedala"] = "fedala"
@@ -62,6 +63,7 @@ class FedALA(ALA):
         """The two halves."""
         card = replace(
             adaptive_card(fedavg.CARD, self),
+            presentation=Presentation("FedALA", 4, QUANTITIES),
             paper="Zhang et al., AAAI 2023, Algorithm 1",
             summary="each client starts from its own number-wise mixture of the global model and its last one",
             private="ALA's weights and the personal model",
@@ -164,12 +166,43 @@ def by_layer(weights: Tensor, layers: tuple[slice, ...], count: int) -> Tensor:
     return torch.stack(means, 1) if means else weights
 
 
+QUANTITIES = (
+    Quantity(
+        "ala_weight",
+        "values",
+        "How much of the global model local training starts from",
+        "mean ALA weight",
+        "the weights of adaptive local aggregation, averaged over each of the upper layers: at 1 a layer starts "
+        "as received, at 0 from the client's own last one.",
+        entries="upper layer",
+    ),
+    Quantity(
+        "ala_epochs",
+        "values",
+        "How long the starting mixture was learned",
+        "epochs on ALA weights",
+        "epochs that a client spent on the weights of adaptive local aggregation in that round.",
+    ),
+    Quantity(
+        "ala_losses",
+        "epochs",
+        "The loss while the starting mixture is learned",
+        "training loss",
+        "the client's training loss at the end of each epoch on the weights of adaptive local aggregation (its "
+        "last batch), counted through: first those of the initial stage, then those of later rounds, each of "
+        "which begins with a newly received model and a newly trained own one.",
+    ),
+)
+
+
 def adaptive_card(card: Card, settings: ALA, personal: bool = True) -> Card:
     """The card of a method with ALA before its local training; ``personal`` as in ``adaptive``."""
     # The stage's epochs go over one batch order: all of its gradients meet on the same batches.
     stage = Gradients(per_batch=settings.stage_epochs, purpose="ala stage", epochs=1, once=True)
+    shown = card.presentation
     return replace(
         card,
+        presentation=Presentation(f"{shown.title}+ALA", quantities=(*shown.quantities, *QUANTITIES)),
         gradients=(*card.gradients, stage, Gradients(purpose="ala", epochs=1)),
         paper=f"{card.paper}; ALA: Zhang et al., AAAI 2023, eqs. 4, 5",
         summary=f"{card.summary}; each client starts from its own mixture of the received model and its last one",

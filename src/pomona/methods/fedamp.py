@@ -43,7 +43,6 @@ from torch import Tensor
 from torch.nn import functional
 
 from pomona.core.round import Roster, Round
-from pomona.core.settings import Settings
 from pomona.methods.base import (
     Card,
     Client,
@@ -51,6 +50,7 @@ from pomona.methods.base import (
     Info,
     Initial,
     Method,
+    MethodSettings,
     Received,
     Rows,
     Server,
@@ -62,6 +62,7 @@ from pomona.methods.base import (
 from pomona.methods.separate import start as separately
 from pomona.objective.local_training import LocalTraining
 from pomona.privacy.projection import Gradients
+from pomona.record.presentation import Presentation, Quantity
 
 BY_ALIAS = ConfigDict(populate_by_name=True, serialize_by_alias=True)  # lambda is no name in Python
 
@@ -74,7 +75,7 @@ AlphaSchedule = Annotated[
 Start = Annotated[Literal["own", "cloud"], Field(description="where local SGD starts: own last model or cloud model")]
 
 
-class FedAMP(Settings):
+class FedAMP(MethodSettings):
     """FedAMP's settings; symbols of the paper in brackets."""
 
     model_config = BY_ALIAS
@@ -104,7 +105,7 @@ class FedAMP(Settings):
         return Method(server(messages), client(self), replace(CARD, needs_total=self.alpha_schedule == "sqrt"))
 
 
-class HeurFedAMP(Settings):
+class HeurFedAMP(MethodSettings):
     """FedAMP with message weights by cosine similarity; symbols of the paper in brackets."""
 
     model_config = BY_ALIAS
@@ -221,7 +222,28 @@ def client(settings: FedAMP | HeurFedAMP) -> Client:
     return Client(separately, train)
 
 
+QUANTITIES = (
+    Quantity(
+        "attention",
+        "matrix",
+        "Whose models make up each client's cloud model",
+        "ξ(i, j)",
+        "the attention ξ(i, j), the share of the model of client j (column) in the cloud model that the server "
+        "makes for client i (row).",
+        history="How the attention of each client moved",
+    ),
+    Quantity(
+        "coupling",
+        "values",
+        "How much weight each client puts on the others",
+        "weight on all others",
+        "the attention that a client's cloud model gives to all other clients together, before it is cut at 1; "
+        "above 1 nothing of the client's own model is left in it.",
+    ),
+)
+
 CARD = Card(
+    presentation=Presentation("FedAMP", 5, QUANTITIES),
     paper="Huang et al., AAAI 2021, eqs. 1-7",
     summary="each client is held near its own mixture of the models that are close to its own",
     down="1",
@@ -241,15 +263,10 @@ CARD = Card(
         "absent clients count with their last model; in the paper all join each round",
     ),
 )
-HEURISTIC = Card(
+HEURISTIC = replace(
+    CARD,
+    presentation=Presentation("HeurFedAMP", 9, CARD.presentation.quantities),
     paper="Huang et al., AAAI 2021, eq. 8",
     summary="FedAMP with messages weighed by the cosine similarity of models",
-    down=CARD.down,
-    up=CARD.up,
-    private=CARD.private,
-    headline=CARD.headline,
-    keeps=CARD.keeps,
-    joining=CARD.joining,
-    gradients=CARD.gradients,
     departures=CARD.departures[2:],
 )

@@ -21,13 +21,13 @@ from typing import Literal
 from pydantic import Field
 
 from pomona.core.round import Round
-from pomona.core.settings import Settings
-from pomona.methods.base import Card, Client, Info, Method, Received, Uplink, averaging, nothing, sgd
+from pomona.methods.base import Card, Client, Info, Method, MethodSettings, Received, Uplink, averaging, nothing, sgd
 from pomona.objective.local_training import LocalTraining
 from pomona.privacy.projection import Gradients
+from pomona.record.presentation import Presentation
 
 
-class FedAvg(Settings):
+class FedAvg(MethodSettings):
     """One model for all, averaged by sample counts."""
 
     name: Literal["fedavg"] = "fedavg"
@@ -37,18 +37,23 @@ class FedAvg(Settings):
         return Method(averaging(), client(mu=0.0), CARD)
 
 
-class FedAvgLocal(Settings):
+class FedAvgLocal(MethodSettings):
     """FedAvg, judged by each client's copy right after local training."""
 
     name: Literal["fedavg-local"] = "fedavg-local"
 
     def method(self) -> Method:
         """FedAvg under its other name."""
-        card = replace(CARD, summary="FedAvg's local copies right after training", headline=("local", "trained"))
+        card = replace(
+            CARD,
+            presentation=Presentation("FedAvg-local"),
+            summary="FedAvg's local copies right after training",
+            headline=("local", "trained"),
+        )
         return Method(averaging(), client(mu=0.0), card)
 
 
-class FedAvgFT(Settings):
+class FedAvgFT(MethodSettings):
     """FedAvg with local fine-tuning of the received model."""
 
     name: Literal["fedavg-ft"] = "fedavg-ft"
@@ -59,7 +64,9 @@ class FedAvgFT(Settings):
     def method(self) -> Method:
         """The two halves."""
         epochs = self.finetune_epochs
-        return Method(averaging(), finetuned(client(mu=0.0), epochs), finetuned_card(CARD, epochs))
+        return Method(
+            averaging(), finetuned(client(mu=0.0), epochs), finetuned_card(CARD, epochs, Presentation("FedAvg-FT", 3))
+        )
 
 
 def client(mu: float) -> Client:
@@ -93,6 +100,7 @@ def finetuned(inner: Client, epochs: int | None) -> Client:
 
 
 CARD = Card(
+    presentation=Presentation("FedAvg", 1),
     paper="McMahan et al., AISTATS 2017, Algorithm 1",
     summary="one global model, the mean of locally trained copies",
     down="1",
@@ -105,10 +113,11 @@ CARD = Card(
 )
 
 
-def finetuned_card(card: Card, epochs: int | None) -> Card:
+def finetuned_card(card: Card, epochs: int | None, presentation: Presentation) -> Card:
     """The card of a method with ``epochs`` of fine-tuning on top."""
     return replace(
         card,
+        presentation=presentation,
         paper=f"{card.paper}; fine-tuning: Wang et al., arXiv 1910.10252",
         summary=f"{card.summary}; each client fine-tunes a copy",
         private="the fine-tuned model",

@@ -20,13 +20,13 @@ from typing import Literal
 from pydantic import Field
 
 from pomona.core.round import Round
-from pomona.core.settings import Settings
 from pomona.methods import fedavg, fedprox
-from pomona.methods.base import Card, Client, Info, Method, Received, Uplink, averaging, sgd
+from pomona.methods.base import Card, Client, Info, Method, MethodSettings, Received, Uplink, averaging, sgd
 from pomona.objective.local_training import LocalTraining
+from pomona.record.presentation import Presentation
 
 
-class FedAvgC(Settings):
+class FedAvgC(MethodSettings):
     """FedAvg whose clients train on from the fine-tuned model."""
 
     name: Literal["fedavg-c"] = "fedavg-c"
@@ -36,11 +36,11 @@ class FedAvgC(Settings):
 
     def method(self) -> Method:
         """The two halves."""
-        card = customised_card(fedavg.CARD, self.finetune_epochs)
+        card = customised_card(fedavg.CARD, self.finetune_epochs, Presentation("FedAvg-C", 22))
         return Method(averaging(), customised(fedavg.client(mu=0.0), self.finetune_epochs), card)
 
 
-class FedProxC(Settings):
+class FedProxC(MethodSettings):
     """FedProx whose clients train on from the fine-tuned model."""
 
     name: Literal["fedprox-c"] = "fedprox-c"
@@ -51,7 +51,7 @@ class FedProxC(Settings):
 
     def method(self) -> Method:
         """The two halves."""
-        card = customised_card(fedprox.CARD, self.finetune_epochs)
+        card = customised_card(fedprox.CARD, self.finetune_epochs, Presentation("FedProx-C", 23))
         return Method(averaging(), customised(fedavg.client(self.mu), self.finetune_epochs), card)
 
 
@@ -66,10 +66,10 @@ def customised(inner: Client, epochs: int | None) -> Client:
     return Client(inner.start, train, inner.private)
 
 
-def customised_card(card: Card, epochs: int | None) -> Card:
+def customised_card(card: Card, epochs: int | None, presentation: Presentation) -> Card:
     """The card of a method that starts from ``epochs`` of fine-tuning."""
     return replace(
-        fedavg.finetuned_card(card, epochs),
+        fedavg.finetuned_card(card, epochs, presentation),
         paper=f"{card.paper}; customised: Zhang et al., AAAI 2023, table 2",
         summary=f"{card.summary}; each client fine-tunes first, and trains on from there",
     )

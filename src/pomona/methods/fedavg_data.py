@@ -25,13 +25,14 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from pomona.core.rng import stream
-from pomona.core.settings import Settings
 from pomona.methods import fedavg
-from pomona.methods.base import Method, averaging
+from pomona.methods.base import Method, MethodSettings, averaging
 from pomona.partition.partition import Partition, Rows
+from pomona.privacy.releases import RELEASES
+from pomona.record.presentation import Presentation
 
 
-class FedAvgData(Settings):
+class FedAvgData(MethodSettings):
     """FedAvg with a shared data set."""
 
     name: Literal["fedavg-data"] = "fedavg-data"
@@ -40,7 +41,7 @@ class FedAvgData(Settings):
 
     def method(self) -> Method:
         """FedAvg; what differs is the data."""
-        return Method(averaging(), fedavg.client(mu=0.0), CARD)
+        return Method(averaging(), fedavg.client(mu=0.0), CARD, share=self.divide)
 
     def shared(self, partition: Partition, labels: NDArray[Any], seed: int) -> Rows:
         """The rows of G, ascending."""
@@ -71,8 +72,10 @@ def balanced(pool: Rows, labels: NDArray[Any], size: int, draw: np.random.Genera
 
 CARD = replace(
     fedavg.CARD,
+    presentation=Presentation("FedAvg+Data", 24),
     paper="Zhao et al., arXiv 1806.00582, section 4",
     summary="FedAvg with a small set of samples that all clients share",
+    releases=(replace(RELEASES["shared-samples"], remedy="take fedavg"),),
     private="the data but for the shared samples",
     joining="nobody may: the shared samples are drawn from all clients before round 1",
     departures=(

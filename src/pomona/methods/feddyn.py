@@ -25,13 +25,26 @@ from pydantic import Field
 from torch import Tensor
 
 from pomona.core.round import Roster, Round
-from pomona.core.settings import Settings
-from pomona.methods.base import Card, Client, Downlink, Info, Initial, Method, Received, Rows, Server, Uplink, sgd
+from pomona.methods.base import (
+    Card,
+    Client,
+    Downlink,
+    Info,
+    Initial,
+    Method,
+    MethodSettings,
+    Received,
+    Rows,
+    Server,
+    Uplink,
+    sgd,
+)
 from pomona.objective.local_training import LocalTraining
 from pomona.privacy.projection import Gradients
+from pomona.record.presentation import Presentation
 
 
-class FedDyn(Settings):
+class FedDyn(MethodSettings):
     """FedDyn's settings; symbols of the paper in brackets."""
 
     name: Literal["feddyn"] = "feddyn"
@@ -105,6 +118,7 @@ def client(alpha: float) -> Client:
 
 
 CARD = Card(
+    presentation=Presentation("FedDyn", 16),
     paper="Acar et al., ICLR 2021, Algorithm 1",
     summary="one global model; linear terms make the clients' optima agree with it",
     down="1",

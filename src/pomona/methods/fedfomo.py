@@ -37,7 +37,6 @@ from torch import Tensor
 
 from pomona.core.rng import stream
 from pomona.core.round import Roster, Round
-from pomona.core.settings import Settings
 from pomona.methods.base import (
     Card,
     Client,
@@ -45,6 +44,7 @@ from pomona.methods.base import (
     Info,
     Initial,
     Method,
+    MethodSettings,
     Received,
     Rows,
     Server,
@@ -56,12 +56,13 @@ from pomona.methods.base import (
 from pomona.methods.separate import start as separately
 from pomona.objective.local_training import LocalTraining
 from pomona.privacy.projection import Gradients
+from pomona.privacy.releases import RELEASES
+from pomona.record.presentation import Presentation, Quantity
 
 
-class Fomo(Settings):
+class Fomo(MethodSettings):
     """What both variants share; symbols of the paper in brackets."""
 
-    name: str
     budget: int | None = Field(None, ge=1, description="others' models a client downloads a round (M); all if not set")
     epsilon: float = Field(0.3, ge=0, le=1, description="chance of a random model in each place (epsilon)")
     epsilon_decay: float = Field(0.05, ge=0, le=1, description="taken off epsilon after each round")
@@ -85,6 +86,9 @@ class FedFomo(Fomo):
 
         relaying = replace(server(self, offer_models), relays={"models": "model"})
         return Method(relaying, Client(start, train(self, judge), private=("affinity",)), CARD)
+
+
+VALIDATION_LOSSES = replace(RELEASES["validation-losses"], remedy="take a method that judges no models, such as apple")
 
 
 # The server half: models, and what each client asked for.
@@ -264,7 +268,30 @@ def padded(ids: Tensor, client: int, length: int) -> Tensor:
     return torch.cat([ids, ids.new_full((length - len(ids),), client)])
 
 
+QUANTITIES = (
+    Quantity(
+        "weights",
+        "matrix",
+        "Whose models each client moved towards",
+        "w*(i, j)",
+        "the normalised weight w*(i, j) with which client i (row) took the model of client j (column) into its own "
+        "in that round; 0 for models that did not help on its validation data or did not come.",
+        history="Which models helped each client, round by round",
+    ),
+    Quantity(
+        "affinity",
+        "matrix",
+        "Whose models have helped so far",
+        "p(i, j)",
+        "the affinity p(i, j), the sum over rounds of the weights that client i (row) found for the model of "
+        "client j (column) on its validation data; the highest are asked for next. In a deployment each row stays "
+        "with its client.",
+        history="How each client's affinities grew",
+    ),
+)
+
 CARD = Card(
+    presentation=Presentation("FedFomo", 6, QUANTITIES),
     paper="Zhang et al., ICLR 2021, eq. 3 and section 3.2",
     summary="each client moves towards the models that lower its validation loss",
     down="M (all others without a budget)",
@@ -277,6 +304,7 @@ CARD = Card(
         "nobody asks for it; unseen: as a newcomer, its model goes to nobody"
     ),
     gradients=(Gradients(),),
+    releases=(VALIDATION_LOSSES,),
     needs="any cohort, a validation split",
     validates=True,
     departures=(

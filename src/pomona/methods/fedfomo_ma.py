@@ -34,6 +34,7 @@ from pomona.methods.fedfomo import (
     untouched,
 )
 from pomona.objective.local_training import LocalTraining
+from pomona.record.presentation import Presentation
 
 
 class FedFomoMA(Fomo):
@@ -81,6 +82,7 @@ def judge_means(state: FedFomoState, received: Received, training: LocalTraining
 
 CARD = replace(
     fedfomo.CARD,
+    presentation=Presentation("FedFomo-MA", 25, fedfomo.CARD.presentation.quantities),
     paper="Zhang et al., ICLR 2021, eq. 14 and appendix A.4",
     summary="FedFomo that is sent means without one model in place of single models",
     down="M + 1 (N without a budget)",

@@ -24,13 +24,13 @@ from pydantic import Field
 from torch import Tensor
 
 from pomona.core.round import Roster, Round
-from pomona.core.settings import Settings
 from pomona.methods.base import (
     Card,
     Client,
     Info,
     Initial,
     Method,
+    MethodSettings,
     Received,
     Uplink,
     averaging,
@@ -41,12 +41,14 @@ from pomona.objective.local_training import LocalTraining
 from pomona.objective.loop import RowCriterion
 from pomona.objective.objective import Objective
 from pomona.privacy.projection import Gradients
+from pomona.privacy.releases import RELEASES
+from pomona.record.presentation import Presentation, Quantity
 
 TEMPERATURE = 4.0
 KERNELS = (0.25, 0.5, 1.0, 2.0, 4.0)
 
 
-class FedPHP(Settings):
+class FedPHP(MethodSettings):
     """FedPHP's settings; symbols of the paper in brackets."""
 
     name: Literal["fedphp"] = "fedphp"
@@ -58,7 +60,10 @@ class FedPHP(Settings):
 
     def method(self) -> Method:
         """The two halves."""
-        card = replace(CARD, gradients=(Gradients(noised=not self.transfer_weight),), needs_total=self.mu > 0)
+        card = replace(CARD, needs_total=self.mu > 0)
+        if self.transfer_weight:
+            taught = replace(RELEASES["output-criterion"], remedy="set method.transfer_weight=0")
+            card = replace(card, gradients=(Gradients(noised=False),), releases=(taught,))
         return Method(averaging(), client(self), card)
 
 
@@ -163,7 +168,19 @@ def discrepancy(x: Tensor, y: Tensor) -> Tensor:
     return kernel[:b, :b].mean() + kernel[b:, b:].mean() - 2 * kernel[:b, b:].mean()
 
 
+QUANTITIES = (
+    Quantity(
+        "inheritance",
+        "values",
+        "How much of the inherited model stays",
+        "share kept, m",
+        "m, the share of its past that the inherited private model keeps in that round; the rest is the model just "
+        "trained.",
+    ),
+)
+
 CARD = Card(
+    presentation=Presentation("FedPHP", 17, QUANTITIES),
     paper="Li et al., ECML-PKDD 2021",
     summary="one global model, and a moving average of its own local models for each client",
     down="1",

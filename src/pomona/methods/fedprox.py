@@ -18,12 +18,12 @@ from typing import Literal
 
 from pydantic import Field
 
-from pomona.core.settings import Settings
 from pomona.methods import fedavg
-from pomona.methods.base import Method, averaging
+from pomona.methods.base import Method, MethodSettings, averaging
+from pomona.record.presentation import Presentation
 
 
-class FedProx(Settings):
+class FedProx(MethodSettings):
     """FedAvg with a proximal term."""
 
     name: Literal["fedprox"] = "fedprox"
@@ -34,7 +34,7 @@ class FedProx(Settings):
         return Method(averaging(), fedavg.client(self.mu), CARD)
 
 
-class FedProxFT(Settings):
+class FedProxFT(MethodSettings):
     """FedProx with local fine-tuning (without the proximal term) of the received model."""
 
     name: Literal["fedprox-ft"] = "fedprox-ft"
@@ -46,11 +46,14 @@ class FedProxFT(Settings):
     def method(self) -> Method:
         """The two halves."""
         client = fedavg.finetuned(fedavg.client(self.mu), self.finetune_epochs)
-        return Method(averaging(), client, fedavg.finetuned_card(CARD, self.finetune_epochs))
+        return Method(
+            averaging(), client, fedavg.finetuned_card(CARD, self.finetune_epochs, Presentation("FedProx-FT", 8))
+        )
 
 
 CARD = replace(
     fedavg.CARD,
+    presentation=Presentation("FedProx", 7),
     paper="Li et al., MLSys 2020, eq. 2",
     summary="FedAvg with clients held near the received model",
     departures=(

@@ -25,13 +25,13 @@ from torch import Tensor
 
 from pomona.core.errors import ConfigError
 from pomona.core.round import Roster, Round
-from pomona.core.settings import Settings
 from pomona.methods.base import (
     Card,
     Client,
     Info,
     Initial,
     Method,
+    MethodSettings,
     Received,
     Server,
     Uplink,
@@ -42,11 +42,12 @@ from pomona.methods.base import (
 )
 from pomona.objective.local_training import TRAINING, LocalTraining
 from pomona.privacy.projection import Gradients
+from pomona.record.presentation import Presentation
 
 Layers = tuple[slice, ...]
 
 
-class FedRep(Settings):
+class FedRep(MethodSettings):
     """FedRep's settings."""
 
     name: Literal["fedrep"] = "fedrep"
@@ -131,6 +132,7 @@ def insert(rest: Tensor, values: Tensor, part: slice) -> Tensor:
 
 
 CARD = Card(
+    presentation=Presentation("FedRep", 13),
     paper="Collins et al., ICML 2021, Algorithm 1",
     summary="lower layers shared, a head for each client",
     down="share of the lower layers",

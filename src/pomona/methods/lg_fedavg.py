@@ -21,13 +21,13 @@ from pydantic import Field
 from torch import Tensor
 
 from pomona.core.round import Roster, Round
-from pomona.core.settings import Settings
 from pomona.methods.base import (
     Card,
     Client,
     Info,
     Initial,
     Method,
+    MethodSettings,
     Received,
     Server,
     Uplink,
@@ -38,9 +38,10 @@ from pomona.methods.base import (
 from pomona.methods.fedrep import insert, upper, without
 from pomona.objective.local_training import LocalTraining
 from pomona.privacy.projection import Gradients
+from pomona.record.presentation import Presentation
 
 
-class LGFedAvg(Settings):
+class LGFedAvg(MethodSettings):
     """LG-FedAvg's settings."""
 
     name: Literal["lg-fedavg"] = "lg-fedavg"
@@ -87,6 +88,7 @@ def client(shared: int) -> Client:
 
 
 CARD = Card(
+    presentation=Presentation("LG-FedAvg", 19),
     paper="Liang et al., arXiv 2001.01523, Algorithm 1",
     summary="upper layers shared, lower layers for each client",
     down="share of the upper layers",

@@ -26,7 +26,6 @@ from pydantic import Field
 from torch import Tensor
 
 from pomona.core.round import Roster, Round
-from pomona.core.settings import Settings
 from pomona.methods.base import (
     Card,
     Client,
@@ -34,6 +33,7 @@ from pomona.methods.base import (
     Info,
     Initial,
     Method,
+    MethodSettings,
     Received,
     Rows,
     Server,
@@ -45,9 +45,10 @@ from pomona.methods.base import (
 from pomona.methods.separate import start
 from pomona.objective.local_training import LocalTraining
 from pomona.privacy.projection import Gradients
+from pomona.record.presentation import Presentation, Quantity
 
 
-class MOCHA(Settings):
+class MOCHA(MethodSettings):
     """The surrogate's settings."""
 
     name: Literal["mocha"] = "mocha"
@@ -118,7 +119,18 @@ def client(settings: MOCHA) -> Client:
     return Client(start, train)
 
 
+QUANTITIES = (
+    Quantity(
+        "head_distance",
+        "values",
+        "How far each client's last layer is from the others'",
+        "distance to the mean",
+        "the Euclidean distance of a client's last layer from the mean of all last layers.",
+    ),
+)
+
 CARD = Card(
+    presentation=Presentation("MOCHA", 20, QUANTITIES),
     paper="Smith et al., NeurIPS 2017; for networks as in FedFomo's comparison",
     summary="separate models whose last layers are drawn to their mean",
     down="the last layers of all others",

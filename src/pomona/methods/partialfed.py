@@ -31,7 +31,6 @@ from torch import Tensor
 from pomona.core.errors import ConfigError
 from pomona.core.rng import stream
 from pomona.core.round import Roster, Round
-from pomona.core.settings import Settings
 from pomona.methods import separate
 from pomona.methods.base import (
     Card,
@@ -39,6 +38,7 @@ from pomona.methods.base import (
     Info,
     Initial,
     Method,
+    MethodSettings,
     Received,
     Server,
     Uplink,
@@ -51,11 +51,16 @@ from pomona.methods.fedrep import upper
 from pomona.objective.batches import Batch
 from pomona.objective.local_training import LocalTraining
 from pomona.privacy.projection import Gradients
+from pomona.record.presentation import Presentation, Quantity
 
 STRATEGY_SHARE = 0.2
+SPLIT_BATCHES = (
+    "partialfed's adaptive gates divide each batch by its size, so that one record moves others between the parts; set "
+    "method.rule to lower-shared, head-shared or local-norm"
+)
 
 
-class PartialFed(Settings):
+class PartialFed(MethodSettings):
     """PartialFed's settings."""
 
     name: Literal["partialfed"] = "partialfed"
@@ -67,7 +72,7 @@ class PartialFed(Settings):
     def method(self) -> Method:
         """The two halves."""
         if self.rule == "adaptive":
-            card = replace(CARD, gradients=(Gradients(), Gradients(purpose="strategy")))
+            card = replace(CARD, gradients=(Gradients(), Gradients(purpose="strategy")), not_private=SPLIT_BATCHES)
             return Method(server(), adaptive(self.temperature), card)
         return Method(server(), fixed(self.rule), CARD)
 
@@ -193,7 +198,20 @@ def gate_slope(products: Tensor, layers: tuple[slice, ...], soft: Tensor) -> Ten
     return torch.stack([products[:, s].sum(1) for s in layers], 1) * p * (1 - p)
 
 
+QUANTITIES = (
+    Quantity(
+        "gates",
+        "values",
+        "Which layers come from the global model",
+        "gate",
+        "the gate of each layer: at 1 it comes from the global model, at 0 from the client's own last one; in "
+        "between it is the learned probability, or with a fixed rule the share of the layer's numbers.",
+        entries="layer",
+    ),
+)
+
 CARD = Card(
+    presentation=Presentation("PartialFed", 18, QUANTITIES),
     paper="Sun et al., NeurIPS 2021",
     summary="each client takes over some layers of the global model, and keeps its own elsewhere",
     down="1",

@@ -35,12 +35,12 @@ from pydantic import Field
 from torch import Tensor
 
 from pomona.core.round import Round
-from pomona.core.settings import Settings
 from pomona.methods.base import (
     Card,
     Client,
     Info,
     Method,
+    MethodSettings,
     Received,
     Uplink,
     averaging,
@@ -51,11 +51,13 @@ from pomona.methods.base import (
 from pomona.objective.batches import Batch
 from pomona.objective.local_training import LocalTraining
 from pomona.privacy.projection import Gradients
+from pomona.privacy.releases import SECOND_ORDER
+from pomona.record.presentation import Presentation
 
 RADIUS = 0.01
 
 
-class PerFedAvg(Settings):
+class PerFedAvg(MethodSettings):
     """Per-FedAvg's settings; symbols of the paper in brackets."""
 
     name: Literal["per-fedavg"] = "per-fedavg"
@@ -70,7 +72,9 @@ class PerFedAvg(Settings):
     def method(self) -> Method:
         """The two halves."""
         curvature = (Gradients(per_batch=2, purpose="curvature"),) if self.order == "hf" else ()
-        return Method(averaging(), client(self), replace(CARD, gradients=(*CARD.gradients, *curvature)))
+        refused = f"{SECOND_ORDER}; set method.order to first or hf" if self.order == "exact" else None
+        card = replace(CARD, gradients=(*CARD.gradients, *curvature), not_private=refused)
+        return Method(averaging(), client(self), card)
 
 
 def client(settings: PerFedAvg) -> Client:
@@ -125,6 +129,7 @@ def next_batch(steps: Iterator[tuple[Any, ...]]) -> Batch:
 
 
 CARD = Card(
+    presentation=Presentation("Per-FedAvg", 14),
     paper="Fallah et al., NeurIPS 2020, Algorithm 1",
     summary="one initial model, trained for what one local step makes of it",
     down="1",

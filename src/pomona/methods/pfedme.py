@@ -28,12 +28,12 @@ from pydantic import Field
 from torch import Tensor
 
 from pomona.core.round import Roster, Round
-from pomona.core.settings import Settings
 from pomona.methods.base import (
     Card,
     Client,
     Info,
     Method,
+    MethodSettings,
     Received,
     Server,
     Uplink,
@@ -44,9 +44,10 @@ from pomona.methods.base import (
 )
 from pomona.objective.local_training import LocalTraining
 from pomona.privacy.projection import Gradients
+from pomona.record.presentation import Presentation
 
 
-class PFedMe(Settings):
+class PFedMe(MethodSettings):
     """pFedMe's settings; symbols of the paper in brackets."""
 
     name: Literal["pfedme"] = "pfedme"
@@ -114,6 +115,7 @@ def personal_rate(settings: PFedMe, round_: Round) -> float:
 
 
 CARD = Card(
+    presentation=Presentation("pFedMe", 12),
     paper="T. Dinh et al., NeurIPS 2020, Algorithm 1",
     summary="one global model for all, a personal one near it for each batch of each client",
     down="1",

@@ -28,7 +28,6 @@ from torch import Tensor
 
 from pomona.core.errors import ConfigError
 from pomona.core.round import Roster, Round
-from pomona.core.settings import Settings
 from pomona.methods.base import (
     Card,
     Client,
@@ -36,6 +35,7 @@ from pomona.methods.base import (
     Info,
     Initial,
     Method,
+    MethodSettings,
     Received,
     Rows,
     Server,
@@ -45,9 +45,10 @@ from pomona.methods.base import (
 )
 from pomona.objective.local_training import LocalTraining
 from pomona.privacy.projection import Gradients
+from pomona.record.presentation import Presentation
 
 
-class SCAFFOLD(Settings):
+class SCAFFOLD(MethodSettings):
     """SCAFFOLD's settings; symbols of the paper in brackets."""
 
     name: Literal["scaffold"] = "scaffold"
@@ -129,6 +130,7 @@ def train(
 
 
 CARD = Card(
+    presentation=Presentation("SCAFFOLD", 15),
     paper="Karimireddy et al., ICML 2020, Algorithm 1, option II",
     summary="one global model; control variates correct each client's drift",
     down="2",

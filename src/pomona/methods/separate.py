@@ -10,13 +10,13 @@ from typing import Literal
 from torch import Tensor
 
 from pomona.core.round import Roster, Round
-from pomona.core.settings import Settings
-from pomona.methods.base import Card, Client, Info, Initial, Method, Received, Uplink, sgd, silent
+from pomona.methods.base import Card, Client, Info, Initial, Method, MethodSettings, Received, Uplink, sgd, silent
 from pomona.objective.local_training import LocalTraining
 from pomona.privacy.projection import Gradients
+from pomona.record.presentation import Presentation
 
 
-class Separate(Settings):
+class Separate(MethodSettings):
     """Local training alone."""
 
     name: Literal["separate"] = "separate"
@@ -39,6 +39,7 @@ def train(W: Tensor, received: Received, training: LocalTraining, round_: Round)
 
 
 CARD = Card(
+    presentation=Presentation("Separate", 0),
     paper="none (a baseline of every paper)",
     summary="each client trains alone",
     down="0",

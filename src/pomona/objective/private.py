@@ -157,7 +157,7 @@ class PrivateObjective:
 
     def hessian(self, *_: Any, **__: Any) -> Tensor:
         """Refused: such a product is no clipped gradient. Raises ConfigError."""
-        raise ConfigError(releases.SECOND_ORDER)
+        raise ConfigError(f"{releases.SECOND_ORDER}; take a method or an order without them")
 
     def outputs(self, row: Tensor, client: int, split: str) -> tuple[Tensor, Tensor]:
         """The wrapped objective's; to be acknowledged as "metrics", or "output-criterion" for training data."""

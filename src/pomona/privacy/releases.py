@@ -1,12 +1,22 @@
 """What leaves a client past the noised gradients, as data: named, and refused unless it is acknowledged by name."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from pomona.core.errors import ConfigError, near
-from pomona.core.settings import Settings
 from pomona.privacy.settings import Privacy
 
-RELEASES: Mapping[str, str] = {
+
+@dataclass(frozen=True)
+class Release:
+    """Something that leaves a client past the noised gradients: its name, what it is, and how to do without."""
+
+    name: str
+    what: str
+    remedy: str = ""
+
+
+_WORDS = {
     "sample-counts": "the number of samples of each client, which weighs its model and sets its sampling rate",
     "metrics": "losses and accuracies on validation and test samples, and whatever is chosen by them",
     "training-loss": "mean losses of the training batches; they also end FedALA's first stage",
@@ -19,89 +29,81 @@ RELEASES: Mapping[str, str] = {
     "unlimited-epsilon": "as much privacy as the rounds take: epsilon_budget is not set",
 }
 
-OWN: Mapping[str, tuple[str, ...]] = {
-    "fedavg-data": ("shared-samples",),
-    "fedfomo": ("validation-losses",),
-    "fedfomo-ma": ("validation-losses",),
-}
-SECOND_ORDER = (
-    "products with a Hessian are not clipped, so privacy does not cover them; set method.order to first or hf"
-)
-
-REMEDIES: Mapping[str, str] = {
-    "output-criterion": "set method.transfer_weight=0",
-    "class-names": "name them in data.classes",
-    "unlimited-epsilon": "set privacy.epsilon_budget",
-    "validation-losses": "take a method that judges no models, such as apple",
-    "shared-samples": "take fedavg",
-}
+_REMEDIES = {"class-names": "name them in data.classes", "unlimited-epsilon": "set privacy.epsilon_budget"}
+RELEASES: Mapping[str, Release] = {name: Release(name, what, _REMEDIES.get(name, "")) for name, what in _WORDS.items()}
+SECOND_ORDER = "products with a Hessian are not clipped, so privacy does not cover them"
 
 
-def uncovered(settings: Privacy, method: Settings, kind: str = "image", classes_found: bool = False) -> tuple[str, ...]:
-    """Names of the releases that a run makes past the mechanism.
+def uncovered(
+    settings: Privacy, own: Sequence[Release] = (), kind: str = "image", classes_found: bool = False
+) -> tuple[Release, ...]:
+    """The releases that a run makes past the mechanism.
 
     Args:
         settings: the run's privacy.
-        method: the method's settings.
+        own: those of the method.
         kind: of the data, as in ``Dataset``: "image", "table" or "text".
         classes_found: whether the class names come from the data, and neither from the settings nor an agreement.
     """
-    names = ["sample-counts", "metrics", *OWN.get(getattr(method, "name", ""), ())]
-    if getattr(method, "transfer_weight", 0):
-        names.append("output-criterion")
-    names += {"table": ["feature-moments"], "text": ["vocabulary"]}.get(kind, [])
-    names += ["class-names"] if classes_found else []
-    return (*names, *(("unlimited-epsilon",) if settings.epsilon_budget is None else ()))
+    general = {
+        "sample-counts": True,
+        "metrics": True,
+        "feature-moments": kind == "table",
+        "vocabulary": kind == "text",
+        "class-names": classes_found,
+        "unlimited-epsilon": settings.epsilon_budget is None,
+    }
+    found = [RELEASES[name] for name, made in general.items() if made]
+    return (*found[:2], *own, *found[2:])
 
 
 def check(
-    settings: Privacy, method: Settings, sizes: Sequence[int], kind: str = "image", classes_found: bool = False
+    settings: Privacy,
+    sizes: Sequence[int],
+    own: Sequence[Release] = (),
+    kind: str = "image",
+    classes_found: bool = False,
 ) -> None:
     """Refuse what is neither covered nor acknowledged.
 
     Args:
         settings: the run's privacy.
-        method: the method's settings.
         sizes: training samples per client.
+        own: the method's releases.
         kind: of the data, as in ``uncovered``.
         classes_found: as in ``uncovered``.
 
     Raises:
-        ConfigError: names every release and its remedy; or delta is too large for a client, a name is unknown, or the
-            method cannot run privately at all.
+        ConfigError: names every release and its remedy; or delta is too large for a client, or a name is unknown.
     """
+    known = {*RELEASES, *(release.name for release in own)}
     for name in settings.acknowledge:
-        if name not in RELEASES:
-            raise ConfigError(f"privacy.acknowledge: unknown name {name!r}; {near(name, RELEASES)}")
-    if getattr(method, "rule", None) == "adaptive":
-        raise ConfigError(
-            "partialfed's adaptive gates divide each batch by its size, so that one record moves others between the "
-            "parts; set method.rule to lower-shared, head-shared or local-norm"
-        )
-    if getattr(method, "order", None) == "exact":
-        raise ConfigError(SECOND_ORDER)
+        if name not in known:
+            raise ConfigError(f"privacy.acknowledge: unknown name {name!r}; {near(name, known)}")
     largest = max(sizes, default=0)
     if largest and settings.delta >= 1 / largest:
         raise ConfigError(
             f"privacy.delta = {settings.delta} is not below 1 / {largest}, one over the samples of the largest client; "
             f"set at most {0.1 / largest:.1g}"
         )
-    missing = [name for name in uncovered(settings, method, kind, classes_found) if name not in settings.acknowledge]
+    missing = [r for r in uncovered(settings, own, kind, classes_found) if r.name not in settings.acknowledge]
     if missing:
+        accepted = [*settings.acknowledge, *(release.name for release in missing)]
         raise ConfigError(
             "not covered by privacy: "
-            + "; ".join(told(name) for name in missing)
-            + f". To accept all of these, set privacy.acknowledge = {[*settings.acknowledge, *missing]}"
+            + "; ".join(told(release) for release in missing)
+            + f". To accept all of these, set privacy.acknowledge = {accepted}"
         )
 
 
-def told(name: str) -> str:
+def told(release: Release) -> str:
     """A release and its remedy, in half a sentence."""
-    remedy = REMEDIES.get(name)
-    return f"{name} ({RELEASES[name]}{f'; or {remedy}' if remedy else ''})"
+    return f"{release.name} ({release.what}{f'; or {release.remedy}' if release.remedy else ''})"
 
 
 def require(settings: Privacy, name: str) -> None:
     """Raise ConfigError unless a release is acknowledged."""
     if name not in settings.acknowledge:
-        raise ConfigError(f"not covered by privacy: {told(name)}. To accept it, add it to privacy.acknowledge")
+        raise ConfigError(
+            f"not covered by privacy: {told(RELEASES[name])}. To accept it, add it to privacy.acknowledge"
+        )

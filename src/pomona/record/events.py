@@ -12,6 +12,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from pydantic_core import from_json
 
 from pomona.core.bounds import Count, Finite, Label, Line, Number, Place, Seconds, first
+from pomona.record.presentation import Presentation
 
 MOST = 10**4  # clients, and classes
 
@@ -90,6 +91,7 @@ class StartEvent(Kind):
 
     method: Line
     headline: Annotated[list[Line], Field(min_length=2, max_length=2)]
+    presentation: Presentation | None = None
     clients: Annotated[Names, Field(min_length=1)]
     classes: Names = []
     sizes: dict[Label, list[Count]] = {}

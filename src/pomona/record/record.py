@@ -26,6 +26,7 @@ from pomona.core.errors import CheckpointError, DivergedError, LockedError, Stor
 from pomona.metrics.metric import ACCURACY, LOSS, METRICS, Metric
 from pomona.record.model_folder import ModelFolder
 from pomona.record.predictions import Answers, read, save
+from pomona.record.presentation import Presentation
 from pomona.record.views import write_views
 
 if TYPE_CHECKING:
@@ -173,6 +174,12 @@ class Result:
     def name(self) -> str:
         """The method's name."""
         return str(self.config["method"]["name"])
+
+    @property
+    def presentation(self) -> Presentation:
+        """How reports present the method; by its bare name where the record does not say."""
+        said = self.about.get("presentation")
+        return Presentation(**said) if said else Presentation(self.name)
 
     @property
     def metric(self) -> Metric:

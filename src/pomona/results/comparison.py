@@ -10,7 +10,6 @@ import numpy as np
 from pomona.experiments import Bench
 from pomona.metrics.metric import ACCURACY, METRICS, Metric
 from pomona.metrics.nan_safe import defined, row_means
-from pomona.results.figures.style import label_of
 from pomona.results.paper_tables import COUNTED, Count, Printed, printed
 
 NOTHING = "-"
@@ -175,7 +174,8 @@ def comparison(bench: Bench) -> Comparison:
 
 def _entry(results: Mapping[str, Any], result: Mapping[str, Any]) -> ComparisonRow:
     column = results["scenarios"][result["scenario"]]
-    row = results["methods"][result["method"]]["row"] or label_of(result["method"])
+    method = results["methods"][result["method"]]
+    row = method["row"] or method.get("presentation", {}).get("title") or result["method"]
     reasons = [c["reason"] for c in (*result["cells"], *result["search"]) if c["reason"]]
     figures = {
         key[2].removeprefix(row).removeprefix(" :: "): figure

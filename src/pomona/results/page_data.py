@@ -20,7 +20,7 @@ from pomona.results.figures.curves import MEGABYTE, penalty, place
 from pomona.results.figures.diagnostics import ASIDE
 from pomona.results.figures.figure import slug
 from pomona.results.figures.series import Series, order, recorded
-from pomona.results.figures.style import INK, colour_of
+from pomona.results.figures.style import BASELINE, INK, colour_of
 from pomona.results.gain_over_run import gained
 from pomona.results.run_numbers import Run, baseline, client_names, finished, leader, views
 
@@ -79,13 +79,13 @@ def payload(runs: list[Run], live: LiveProgress | None) -> Json:
 
 
 def _run(run: Run, runs: list[Run]) -> Json:
-    result, n, method = run.result, clients(run), run.result.name
+    result, n, colour = run.result, clients(run), colour_of(run.result.presentation)
     base = baseline(runs, run)
     return {
         "label": run.label,
         "key": slug(run.label),
-        "method": method,
-        "colour": None if colour_of(method) == INK else colour_of(method),
+        "colour": None if colour == INK else colour,
+        "alone": result.presentation.palette == BASELINE,
         "twin": run.twin,
         "place": place(run),
         "minimised": run.loss,

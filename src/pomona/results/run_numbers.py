@@ -11,7 +11,6 @@ from typing import Any, TypeAlias
 from pomona.metrics.metric import Metric
 from pomona.metrics.summary import best_rounds, summarize
 from pomona.record.record import Evaluation, Result, average
-from pomona.results.figures.style import label_of
 
 Key: TypeAlias = tuple[str, str]
 """(model, when) of an evaluation on the test split."""
@@ -55,6 +54,10 @@ def flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]
             yield from flat(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
+
+
+ALONE = "separate"
+"""The method that every other is held against: each client trains on its own data alone."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,7 +158,7 @@ def runs(results: list[Result]) -> list[Run]:
     prepared: list[Run] = []
     for result in results:
         twin = sum(run.result.name == result.name for run in prepared)
-        label = label_of(result.name)
+        label = result.presentation.title
         if counts[result.name] > 1:
             label = (
                 f"{label}, {_difference(result, [r for r in results if r.name == result.name]) or f'run {twin + 1}'}"
@@ -202,7 +205,7 @@ def leader(candidates: list[Run]) -> Run | None:
 def baseline(prepared: list[Run], others: Run) -> Run | None:
     """The run of separate training on the same scenario as ``others``, judged by the same metric."""
     same = (r for r in prepared if r.scenario == others.scenario and r.metric == others.metric)
-    return next((r for r in same if r.result.name == "separate"), None)
+    return next((r for r in same if r.result.name == ALONE), None)
 
 
 def comparable(prepared: list[Run]) -> bool:

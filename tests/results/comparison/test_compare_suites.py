@@ -39,7 +39,7 @@ def test_every_size_resolves(path):
             config = group.cells()[0].config
             assert config.clients >= 2
             if config.privacy:
-                check(config.privacy, config.method, [1000])
+                check(config.privacy, [1000], config.method.method().card.releases)
 
 
 @pytest.mark.parametrize("path", SUITES, ids=lambda p: p.stem)

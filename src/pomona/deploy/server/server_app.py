@@ -4,7 +4,7 @@ import os
 import secrets
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from time import time
 from typing import Any
@@ -201,6 +201,7 @@ def _open(record: RunRecord, federation: Federation, scenario: Scenario, book: M
         time=time(),
         method=config.method.name,
         headline=list(config.method.method().card.headline),
+        presentation=asdict(config.method.method().card.presentation),
         parameters=len(scenario.initial()),
         model=config.model.name,
         seed=config.seed,

@@ -11,7 +11,7 @@ from pomona.data import read
 from pomona.data.dataset import Dataset
 from pomona.deploy.agreement import Federation, TaskSettings
 from pomona.deploy.silo.settings import SiloFile
-from pomona.methods import MethodSettings
+from pomona.methods.base import MethodSettings
 from pomona.partition import divide
 from pomona.scenario import Scenario
 

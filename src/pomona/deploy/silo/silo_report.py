@@ -21,8 +21,8 @@ from pomona.deploy.status import Row
 from pomona.federation.loop import Callback
 from pomona.methods.separate import Separate
 from pomona.metrics.metric import LOSS, METRICS, Metric
+from pomona.record.presentation import Presentation
 from pomona.record.record import writing
-from pomona.results.figures.diagnostics_catalogue import quantity
 from pomona.simulation import simulate
 from pomona.storage.atomic_io import publish
 
@@ -120,7 +120,7 @@ def report(folder: Path, watch: Callable[[Config], Callback | None] = lambda _: 
     own = judged(seen, method.card.headline)
     alone = _alone(folder, one, federation, own["round"], watch)
     names = peers(federation, seen[-1].names)
-    tables, numbers = helpers(_last_info(seen), names, one.name)
+    tables, numbers = helpers(_last_info(seen), names, one.name, method.card.presentation)
     about = (one.name, federation.name, federation.config().method.name, str(federation.config().metric))
     made = Report(*about, own, alone, tables, numbers)
     with writing(folder / "state"):
@@ -151,14 +151,14 @@ def peers(federation: Federation, told: Mapping[str, str]) -> list[str]:
 
 
 def helpers(
-    info: Mapping[str, Any], names: Sequence[str], own: str
+    info: Mapping[str, Any], names: Sequence[str], own: str, shown: Presentation
 ) -> tuple[list[tuple[str, list[Row]]], list[tuple[str, list[float]]]]:
     """The tables and numbers of a visit's info; a number for each place is about the silo there."""
     tables: list[tuple[str, list[Row]]] = []
     others: list[tuple[str, list[float]]] = []
     for name, value in info.items():
         values = [float(v) for v in (value if isinstance(value, list) else [value])]
-        words = quantity(name, len(values), len(names))
+        words = shown.quantity(name, len(values), len(names))
         if words.kind == "matrix" and len(values) == len(names):
             rows = [
                 {"silo": f"{peer} (this silo)" if peer == own else peer, "value": v}

@@ -23,7 +23,7 @@ def figures(series: Series) -> list[ReportFigure]:
 def scalars(series: Series) -> ReportFigure:
     """Every client's number over the rounds with their mean, and the clients' last ones as dots."""
     values, n = series.values[:, :, 0], series.n
-    alike, colour = uniform(series.values), colour_of(series.run.result.name)
+    alike, colour = uniform(series.values), colour_of(series.run.result.presentation)
     figure, left, right = _sides(series, 3.4, sharey=True)
     left.set_ylabel(series.quantity.symbol)
     if not alike:

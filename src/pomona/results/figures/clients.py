@@ -8,7 +8,18 @@ from numpy.typing import NDArray
 
 from pomona.results.figures.axes import bare, grid, legend_below, panels
 from pomona.results.figures.figure import ReportFigure, Rows
-from pomona.results.figures.style import DARK, FRAME, INK, PALE, colour_of, marker_of, shorten
+from pomona.results.figures.style import (
+    BASELINE,
+    BASELINE_DASH,
+    DARK,
+    FRAME,
+    INK,
+    PALE,
+    PALETTE,
+    colour_of,
+    marker_of,
+    shorten,
+)
 from pomona.results.gain_over_run import Gained, by_client, gained
 from pomona.results.run_numbers import Run, alike, baseline, headline, leader, percent
 
@@ -66,11 +77,11 @@ def values(runs: list[Run]) -> ReportFigure | None:
 
 
 def _look(run: Run, small: bool) -> dict[str, Any]:
-    method = run.result.name
+    shown = run.result.presentation
     size = 3.5 if small else 6.5
     return {
-        "color": colour_of(method),
-        "marker": marker_of(method),
+        "color": colour_of(shown),
+        "marker": marker_of(shown),
         "linestyle": "none",
         "markersize": size,
         "alpha": 0.9,
@@ -91,7 +102,7 @@ def _gains(ax: Any, compared: list[Gained], place: Mapping[int, int], small: boo
         rows = [place[c] + aside for c, _, _ in known]
         ax.errorbar(x, rows, xerr=whiskers, elinewidth=0.6 if small else 1.1, zorder=2, **_look(run, small))
     unit = "percentage points" if compared[0].run.metric.percent else compared[0].run.metric.title
-    ax.axvline(0, color=colour_of("separate"), linestyle=(0, (4, 2)))
+    ax.axvline(0, color=PALETTE[BASELINE], linestyle=BASELINE_DASH)
     ax.set(xlabel=f"gain over {compared[0].base.label} ({unit})")
     ax.tick_params(left=False)
     grid(ax, along="x")
@@ -133,7 +144,7 @@ def spread(runs: list[Run]) -> ReportFigure | None:
     for y, run in enumerate(reversed(shown)):
         known = np.sort(list(run.values.values()))
         scaled = np.array([run.scaled(v) for v in known])
-        colour = colour_of(run.result.name)
+        colour = colour_of(run.result.presentation)
         ax.boxplot(
             scaled, positions=[y], widths=0.5, orientation="horizontal", whis=(0, 100),
             boxprops={"color": colour}, medianprops={"color": colour, "linewidth": 2.2},

@@ -80,14 +80,14 @@ def _row(run: Run, quantity: str, model: str, when: str, number: int, value: flo
 
 def _draw(ax: Any, points: Sequence[tuple[float, float]], run: Run, *, main: bool, label: str | None) -> None:
     """One curve of a run; a single point is drawn as a dot."""
-    method = run.result.name
+    shown = run.result.presentation
     ax.plot(
         [x for x, _ in points],
         [y for _, y in points],
-        color=colour_of(method),
-        linestyle=dash_of(method, run.twin) if main else (0, (1, 1.6)),
+        color=colour_of(shown),
+        linestyle=dash_of(shown, run.twin) if main else (0, (1, 1.6)),
         linewidth=2.0 if main else 1.3,
-        marker=marker_of(method) if len(points) == 1 else None,
+        marker=marker_of(shown) if len(points) == 1 else None,
         label=label,
     )
 
@@ -128,13 +128,14 @@ def traffic(runs: list[Run]) -> ReportFigure | None:
         moving = [(x, run.scaled(y)) for x, y, _ in points if x > 0]
         if moving:
             _draw(ax, moving, run, main=True, label=run.label)
-            ax.plot(*moving[-1], marker=marker_of(run.result.name), color=colour_of(run.result.name), markersize=7)
+            look = run.result.presentation
+            ax.plot(*moving[-1], marker=marker_of(look), color=colour_of(look), markersize=7)
         elif points:
             silent.append(run)
             ax.axhline(
                 run.scaled(points[-1][1]),
-                color=colour_of(run.result.name),
-                linestyle=dash_of(run.result.name, run.twin),
+                color=colour_of(run.result.presentation),
+                linestyle=dash_of(run.result.presentation, run.twin),
                 label=f"{run.label} (sends nothing)",
             )
     if len(silent) == len(shown) or not rows:

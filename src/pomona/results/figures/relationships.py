@@ -158,7 +158,7 @@ def trajectories(series: Series) -> ReportFigure:
     columns = min(4, len(clients))
     lines = -(-len(clients) // columns)
     figure, axes = panels(2.35 * columns + 0.4, 1.65 * lines + 0.9, lines, columns, sharex=True, sharey=True)
-    own = colour_of(series.run.result.name)
+    own = colour_of(series.run.result.presentation)
     # Many clients or rounds would be megabytes of paths: those become one small picture.
     look: dict[str, Any] = {"linewidth": 1.0, "rasterized": n * len(rounds) > LINES}
     for i, ax in zip(clients, axes.flat, strict=False):

@@ -8,7 +8,7 @@ from itertools import groupby
 import numpy as np
 from numpy.typing import NDArray
 
-from pomona.results.figures.diagnostics_catalogue import Quantity, quantity
+from pomona.record.presentation import Quantity
 from pomona.results.figures.style import shorten
 from pomona.results.run_numbers import Run
 
@@ -92,7 +92,8 @@ def _series(run: Run, name: str) -> Series | None:
     for t, (row, matrix) in enumerate(rows):
         current[list(row.cohort)] = matrix.reshape(len(matrix), -1)
         values[t] = current
-    return Series(run, quantity(name, current.shape[1], n), np.array([row.round for row, _ in rows]), values)
+    words = run.result.presentation.quantity(name, current.shape[1], n)
+    return Series(run, words, np.array([row.round for row, _ in rows]), values)
 
 
 def order(matrix: Values) -> list[int]:

@@ -1,7 +1,6 @@
 """How figures look: one colour and marker a method in every figure, readable on a light and on a dark page.
 
-The eight most drawn methods wear the Okabe-Ito palette (separate training grey and dashed, FedAvg in the colour of the
-text), the others tab20.
+A method says its place in the palette on its card, and a record carries it.
 """
 
 import zlib
@@ -9,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 from warnings import catch_warnings, filterwarnings
+
+from pomona.record.presentation import Presentation
 
 INK = "#1d2125"
 """The colour of text: becomes the page's own in the inlined drawing, so nothing else may use it."""
@@ -19,62 +20,41 @@ DARK, PALE, MISSING = "#111111", "#f7f7f7", "#9aa0a6"
 KIN = "#009e73"
 """The colour of clients of the same true group."""
 
-METHODS = {
-    "separate": ("Separate", "#7f868d"),
-    "fedavg": ("FedAvg", INK),
-    "apple": ("APPLE", "#d55e00"),
-    "fedavg-ft": ("FedAvg-FT", "#0072b2"),
-    "fedala": ("FedALA", "#009e73"),
-    "fedamp": ("FedAMP", "#cc79a7"),
-    "fedfomo": ("FedFomo", "#e69f00"),
-    "fedprox": ("FedProx", "#56b4e9"),
-    "fedprox-ft": ("FedProx-FT", "#17becf"),
-    "heurfedamp": ("HeurFedAMP", "#e377c2"),
-    "apfl": ("APFL", "#9467bd"),
-    "ditto": ("Ditto", "#8c564b"),
-    "pfedme": ("pFedMe", "#bcbd22"),
-    "fedrep": ("FedRep", "#2ca02c"),
-    "per-fedavg": ("Per-FedAvg", "#1f77b4"),
-    "scaffold": ("SCAFFOLD", "#d62728"),
-    "feddyn": ("FedDyn", "#ff9896"),
-    "fedphp": ("FedPHP", "#c5b0d5"),
-    "partialfed": ("PartialFed", "#98df8a"),
-    "lg-fedavg": ("LG-FedAvg", "#c49c94"),
-    "mocha": ("MOCHA", "#aec7e8"),
-    "cfl": ("CFL", "#ffbb78"),
-    "fedavg-c": ("FedAvg-C", "#9edae5"),
-    "fedprox-c": ("FedProx-C", "#dbdb8d"),
-    "fedavg-data": ("FedAvg+Data", "#f7b6d2"),
-    "fedfomo-ma": ("FedFomo-MA", "#ff7f0e"),
-}
+# fmt: off
+PALETTE = (
+    "#7f868d", INK, "#d55e00", "#0072b2", "#009e73", "#cc79a7", "#e69f00", "#56b4e9",
+    "#17becf", "#e377c2", "#9467bd", "#8c564b", "#bcbd22", "#2ca02c", "#1f77b4", "#d62728",
+    "#ff9896", "#c5b0d5", "#98df8a", "#c49c94", "#aec7e8", "#ffbb78", "#9edae5", "#dbdb8d",
+    "#f7b6d2", "#ff7f0e",
+)
+# fmt: on
+"""By a method's place: first training alone, then the most drawn ones (Okabe-Ito), then tab20."""
 MARKERS = "oDs^vPX<>p"
+BASELINE = 0
+"""The place in the palette of training alone."""
+BASELINE_DASH = (0, (4, 2))
 DASHES: tuple[Any, ...] = ("-", (0, (7, 2)), (0, (7, 2, 1.5, 2)), (0, (3, 1.5)))
 
 
-def _index(method: str) -> int:
-    """A method's place in the table; one outside it (a user's own) gets a place from its name."""
-    return list(METHODS).index(method) if method in METHODS else zlib.crc32(method.encode()) % len(METHODS)
+def _place(shown: Presentation) -> int:
+    """A method's place in the palette; without one of its own, one that follows from its title."""
+    place = zlib.crc32(shown.title.encode()) if shown.palette is None else shown.palette
+    return place % len(PALETTE)
 
 
-def label_of(method: str) -> str:
-    """A method's name as its paper writes it."""
-    own, plus, wrapper = method.partition("+")
-    return METHODS[own][0] + plus + wrapper.upper() if own in METHODS else method
-
-
-def colour_of(method: str) -> str:
+def colour_of(shown: Presentation) -> str:
     """A method's colour, the same in every figure."""
-    return list(METHODS.values())[_index(method)][1]
+    return PALETTE[_place(shown)]
 
 
-def marker_of(method: str) -> str:
+def marker_of(shown: Presentation) -> str:
     """A method's marker, the same in every figure."""
-    return MARKERS[_index(method) % len(MARKERS)]
+    return MARKERS[_place(shown) % len(MARKERS)]
 
 
-def dash_of(method: str, twin: int) -> Any:
+def dash_of(shown: Presentation, twin: int) -> Any:
     """A line style: separate training is dashed, runs that share a method differ."""
-    return (0, (4, 2)) if method == "separate" else DASHES[twin % len(DASHES)]
+    return BASELINE_DASH if shown.palette == BASELINE else DASHES[twin % len(DASHES)]
 
 
 def client_colours(n: int) -> list[Any]:

@@ -25,10 +25,11 @@ from pomona.federation.loop import Callback, Loop
 from pomona.federation.transport import Inline
 from pomona.methods.base import Info, Received, Uplink
 from pomona.objective.local_training import LocalTraining
+from pomona.record.presentation import Presentation
 from pomona.record.record import RunRecord
 from pomona.results.figures.axes import legend_below, panels
 from pomona.results.figures.figure import ReportFigure, Rows
-from pomona.results.figures.style import FRAME, colour_of, drawing, label_of
+from pomona.results.figures.style import FRAME, colour_of, drawing
 from pomona.scenario import Scenario
 from pomona.simulation import NullCallback
 
@@ -40,6 +41,7 @@ class Trace:
     """A client's models in one run: ``starts`` and ``ends`` (T, d) of local training in ``rounds``."""
 
     method: str
+    shown: Presentation
     rounds: list[int]
     starts: Tensor
     ends: Tensor
@@ -84,7 +86,7 @@ def trace(scenario: Scenario, client: int, since: int, watcher: Callback | None 
     ).run()
     if len(rounds) < 2:
         raise ConfigError(f"client {client} trains in {len(rounds)} rounds from round {since} on; give at least 2")
-    return Trace(name, rounds, torch.stack(starts), torch.stack(ends))
+    return Trace(name, method.card.presentation, rounds, torch.stack(starts), torch.stack(ends))
 
 
 def surface(scenario: Scenario, client: int, models: NDArray[np.float32]) -> NDArray[np.float64]:
@@ -161,7 +163,7 @@ def _drawn(traces: list[Trace], scenario: Scenario, client: int, points: int) ->
         ax.set(xlabel=f"C1 ({shares[0]:.0%} of the variance)", ylabel=f"C2 ({shares[1]:.0%} of the variance)")
         legend_below(figure, 2)
     first, last = traces[0].rounds[0], traces[0].rounds[-1]
-    names = " and ".join(label_of(t.method) for t in traces)
+    names = " and ".join(t.shown.title for t in traces)
     return ReportFigure(
         name="trajectory",
         title="The way of one client over its loss surface",
@@ -170,7 +172,7 @@ def _drawn(traces: list[Trace], scenario: Scenario, client: int, points: int) ->
         f"{shares.sum():.0%} of their variance, over its training loss on that plane. The models lie off the plane: "
         "their own losses are in the CSV.",
         alt=f"Contour chart of a training loss with the way of {scenario.names[client]} under {names}, rounds {first} "
-        f"to {last}. " + " ".join(_spoken(t.method, [r for r in rows if r["method"] == t.method]) for t in traces),
+        f"to {last}. " + " ".join(_spoken(t.shown.title, [r for r in rows if r["method"] == t.method]) for t in traces),
         figure=figure,
         rows=rows,
     )
@@ -179,12 +181,12 @@ def _drawn(traces: list[Trace], scenario: Scenario, client: int, points: int) ->
 def _way(ax: Any, own: Trace, plane: Any, losses: NDArray[np.float64]) -> Rows:
     """Draw one run's way; its rows: round, moment, place on the plane, the model's own loss."""
     starts, ends = (plane.transform(part.double().numpy()) for part in (own.starts, own.ends))
-    colour = colour_of(own.method)
+    colour = colour_of(own.shown)
     way = np.stack([starts, ends], axis=1).reshape(-1, 2)
     ax.plot(*way.T, color=FRAME, linewidth=0.8, linestyle=":")
     steps = ends - starts
     ax.quiver(*starts.T, *steps.T, color=colour, angles="xy", scale_units="xy", scale=1, width=0.005, zorder=2)
-    ax.plot([], [], color=colour, label=label_of(own.method))
+    ax.plot([], [], color=colour, label=own.shown.title)
     ax.plot(*starts.T, "o", color=START, markersize=4)
     ax.plot(*ends.T, "s", color=END, markersize=4)
     return [
@@ -201,5 +203,5 @@ def _way(ax: Any, own: Trace, plane: Any, losses: NDArray[np.float64]) -> Rows:
     ]
 
 
-def _spoken(method: str, rows: Rows) -> str:
-    return f"The loss goes from {rows[0]['loss']:.3g} to {rows[-1]['loss']:.3g} with {label_of(method)}."
+def _spoken(title: str, rows: Rows) -> str:
+    return f"The loss goes from {rows[0]['loss']:.3g} to {rows[-1]['loss']:.3g} with {title}."

@@ -7,11 +7,10 @@ import numpy as np
 from pomona.metrics.summary import summarize, wilcoxon
 from pomona.results.comparison import NOTHING, Comparison, ComparisonRow, spread, told
 from pomona.results.paper_tables import OWN
+from pomona.results.run_numbers import ALONE
 from pomona.results.significance import holm
 from pomona.results.tables.bench_tables import headings
 from pomona.results.tables.table import Sheet
-
-ALONE = "separate"
 
 
 def paired(one: ComparisonRow, other: ComparisonRow) -> tuple[list[float], list[float]]:

@@ -12,7 +12,7 @@ from pomona.results.figures.clients import confusions
 from pomona.results.figures.relationships import unmoved
 from pomona.results.figures.series import recorded
 from pomona.results.gain_over_run import gained, named
-from pomona.results.run_numbers import Run, baseline, comparable, finished, leader
+from pomona.results.run_numbers import ALONE, Run, baseline, comparable, finished, leader
 from pomona.results.text.narrative import capital, listing
 
 FEW_EVENTS = 10
@@ -215,7 +215,7 @@ def _events(runs: list[Run]) -> Iterator[str]:
 
 def _picked(runs: list[Run]) -> Iterator[str]:
     """The best of several was found on the data that then judge it."""
-    judged = [run for run in runs if run.mean is not None and run.result.name != "separate"]
+    judged = [run for run in runs if run.mean is not None and run.result.name != ALONE]
     best = leader(judged) if comparable(runs) else None
     base = baseline(runs, best) if best else None
     if best and base and len(judged) > 1 and gained(best, base).over:

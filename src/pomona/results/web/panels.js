@@ -1,6 +1,6 @@
 /* Every figure of the page: where it stands, its words, and how it is drawn for the reader's choices. */
 
-const ink = run => ({ colour: run.colour, dash: run.method === "separate" ? "5 4" : DASHES[run.twin % DASHES.length] });
+const ink = run => ({ colour: run.colour, dash: run.alone ? "5 4" : DASHES[run.twin % DASHES.length] });
 const shownRuns = () => DATA.runs.filter((_, k) => !choice.hidden.has(k));
 const runNow = () => DATA.runs[choice.run];
 const who = () => (choice.client < 0 ? "mean over clients" : runNow().clients[choice.client] ?? `client ${choice.client}`);

@@ -1,0 +1,71 @@
+"""How reports present a method: its title, its place in the palette, and the words for what it shows in ``info``.
+
+A run's record holds it, so that a page needs neither the method's code nor PyTorch.
+"""
+
+from typing import Annotated, Literal, TypeAlias
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from pomona.core.bounds import Label, Line
+
+QuantityKind: TypeAlias = Literal["matrix", "values", "clusters", "epochs"]
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """The words for one name in ``info``.
+
+    Attributes:
+        name: the name in ``info``.
+        kind: how it is drawn: a matrix clients by clients, values per client (and layer), CFL's clusters, or a curve
+            a client over the epochs of a round.
+        title: heading of its main figure.
+        symbol: label of its axis.
+        meaning: continues "METHOD: ".
+        history: heading of a matrix' figure over rounds.
+        own: heading of a figure of a matrix' diagonal; empty for none.
+        entries: the entries of a client's vector, in the singular.
+        column: first part of a column's name in the CSV.
+    """
+
+    name: Label
+    kind: QuantityKind
+    title: Line
+    symbol: Line
+    meaning: Line
+    history: Line = ""
+    own: Line = ""
+    entries: Line = "entry"
+    column: Line = ""
+
+
+@dataclass(frozen=True)
+class Presentation:
+    """The part of a method's card that its records carry.
+
+    Attributes:
+        title: the name as its paper writes it.
+        palette: place in the palette of colours and markers; None: one that follows from the title.
+        quantities: the words for names in ``info``; a name without words is shown as it stands.
+    """
+
+    title: Line
+    palette: Annotated[int, Field(ge=0, lt=10**6)] | None = None
+    quantities: Annotated[tuple[Quantity, ...], Field(max_length=100)] = ()
+
+    def quantity(self, name: str, columns: int, clients: int) -> Quantity:
+        """The words for a name whose records hold ``columns`` numbers a client."""
+        for known in self.quantities:
+            if known.name == name and columns == {"matrix": clients, "clusters": 1}.get(known.kind, columns):
+                return known
+        return unknown(name, "matrix" if columns == clients > 1 else "values")
+
+
+def unknown(name: str, kind: QuantityKind) -> Quantity:
+    """Words for a name that a method shows without saying more."""
+    spoken = name.replace("_", " ")
+    shape = "the row of client i, the column of client j" if kind == "matrix" else "a value a client"
+    meaning = f"“{spoken}” as the method records it, {shape}."
+    return Quantity(name, kind, f"“{spoken}”", spoken, meaning, history=f"“{spoken}” over the rounds")
