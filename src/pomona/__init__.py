@@ -1,24 +1,40 @@
 """Personalized cross-silo federated learning: a model of its own for every client, built from the others' as they help.
 
-    import pomona
-    result = pomona.run(pomona.Config(method={"name": "apple"}, partition={"name": "dirichlet"}))
-    result.summary["models"]["personal, trained"]["last"]
+    >>> import pomona
+    >>> config = pomona.Config(method="apple", partition="dirichlet", clients=3, rounds=1, lr=0.1)
+    >>> result = pomona.run(config)
+    >>> 0 < result.summary["models"]["personal, trained"]["last"]["value"] < 1
+    True
 
-Only what stands here is public. Names are imported when first used, so ``import pomona`` loads no PyTorch.
+The names in ``__all__`` are public; ``docs/api.md`` lists them and the other public modules. Everything else may change without
+notice. Names are imported when first used, so ``import pomona`` loads no PyTorch.
 """
 
 from typing import TYPE_CHECKING, Any
 
-from pomona.core.errors import ConfigError, DataError, DivergedError, LockedError, PomonaError, StorageError
+from pomona.core.errors import (
+    CheckpointError,
+    ConfigError,
+    DataError,
+    DivergedError,
+    LockedError,
+    PomonaError,
+    PrivacyError,
+    QuorumError,
+    StorageError,
+)
 from pomona.core.registry import load as _load
 
 if TYPE_CHECKING:
     from pomona.config import Config
+    from pomona.federation.loop import Callback
     from pomona.record.reading import load
     from pomona.record.record import Evaluation, Result, RoundRow
     from pomona.simulation import run
 
 __all__ = [
+    "Callback",
+    "CheckpointError",
     "Config",
     "ConfigError",
     "DataError",
@@ -26,6 +42,8 @@ __all__ = [
     "Evaluation",
     "LockedError",
     "PomonaError",
+    "PrivacyError",
+    "QuorumError",
     "Result",
     "RoundRow",
     "StorageError",
@@ -34,6 +52,7 @@ __all__ = [
 ]
 
 _LAZY = {
+    "Callback": "pomona.federation.loop:Callback",
     "Config": "pomona.config:Config",
     "Evaluation": "pomona.record.record:Evaluation",
     "Result": "pomona.record.record:Result",

@@ -81,6 +81,13 @@ class Config(Settings):
     """Every setting of a run. One name, one meaning; sections as in the TOML file, a section by its name alone too.
 
     Raises ConfigError naming every bad key or value, with near names of unknown ones.
+
+    >>> config = Config(method={"name": "apple", "mu": 0.1}, rounds=20)
+    >>> config.method.name, config.rounds, config.lr
+    ('apple', 20, 'auto')
+    >>> Config(rouns=20)
+    Traceback (most recent call last):
+    pomona.core.errors.ConfigError: unknown key 'rouns'; did you mean rounds?
     """
 
     method: Annotated[SerializeAsAny[MethodSettings], BeforeValidator(_method)] = FedAvg()

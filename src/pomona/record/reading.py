@@ -14,7 +14,19 @@ from pomona.storage.status import read_status
 
 
 def load(folder: Path | str) -> Result:
-    """Read a run folder, whoever wrote it. Raises StorageError if it holds no readable run, or files that changed."""
+    """Return the run that a folder holds.
+
+    >>> import pomona
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     config = pomona.Config(method="separate", clients=3, rounds=1, lr=0.1)
+    ...     result = pomona.run(config, out=f"{folder}/run")
+    ...     load(f"{folder}/run").summary == result.summary
+    True
+
+    Raises:
+        StorageError: the folder holds no readable run, or its files changed since the run ended.
+    """
     folder = Path(folder)
     require_unchanged(folder, EVENTS, "config.toml")
     where = "config.toml"

@@ -44,6 +44,11 @@ class Evaluation:
     uploads it was made from; round 0 is the initial model. ``loss`` is the mean per sample, None where a client has no
     samples. ``accuracy`` is the share of right classes, or of right flags; None for regression. ``value`` is the run's
     ``metric``, None where a client's samples do not define it; in records of before it is the accuracy, else the loss.
+
+    >>> two = {"clients": (0, 1), "samples": (10, 30), "loss": (0.9, 0.1), "accuracy": (0.5, 1.0)}
+    >>> evaluation = Evaluation(round=3, model="personal", when="trained", split="test", **two)
+    >>> evaluation.mean, evaluation.pooled, evaluation.worst
+    (0.75, 0.875, 0.5)
     """
 
     round: int
@@ -135,6 +140,20 @@ class Result:
         answers: what ``predictions`` says, by client, while the record is in memory.
         models: by client, the tensors by name of the model that it is judged by; read from the folder when asked for,
             where there is one. A client that never took part has none.
+
+    >>> import pomona
+    >>> result = pomona.run(pomona.Config(method="apple", clients=3, rounds=2, lr=0.1))
+    >>> [row.cohort for row in result.rounds]
+    [(0, 1, 2), (0, 1, 2)]
+    >>> [evaluation.round for evaluation in result.curve("personal", "trained")]
+    [1, 2]
+    >>> [(number, dr.shape) for number, dr in result.matrices("dr")]
+    [(1, (3, 3)), (2, (3, 3))]
+    >>> outputs, targets = result.predictions(client=0)
+    >>> outputs.shape == (len(targets), 10)
+    True
+    >>> sorted(result.models[0])
+    ['fc1.bias', 'fc1.weight', 'fc2.bias', 'fc2.weight']
     """
 
     config: dict[str, Any]
