@@ -16,7 +16,7 @@ import pytest
 
 from pomona.deploy.audit import read, verify
 from pomona.deploy.flower_bundle import digest
-from pomona.deploy.processes import family
+from pomona.deploy.processes import process_tree
 from pomona.deploy.provision.provision import provision
 from pomona.deploy.server.registry_admin import dismiss
 from pomona.storage.status import read_status
@@ -88,9 +88,9 @@ def kits(tmp_path):
     for kit in ("server", "north"):
         (out / kit / "app.sha256").write_text(digest(out / "server" / "app") + "\n")
     (out / "north" / "silo.toml").write_text(f'name = "north"\nport = {port()}\n[data]\nname = "digits"\n')
-    before = set(family(os.getpid()))
+    before = set(process_tree(os.getpid()))
     yield out
-    assert not set(family(os.getpid())) - before
+    assert not set(process_tree(os.getpid())) - before
 
 
 def run(what, folder, log):
@@ -108,7 +108,7 @@ def until(what, seconds=120):
 
 
 def pid_of(top, name):
-    return next((pid for (pid, _), command in family(top.pid).items() if name in command), None)
+    return next((process.pid for process, command in process_tree(top.pid).items() if name in command), None)
 
 
 def round_(kits):

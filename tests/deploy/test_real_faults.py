@@ -16,7 +16,7 @@ from federation_in_process import settings
 from safetensors.torch import load_file
 
 import pomona
-from pomona.deploy.processes import environment, family
+from pomona.deploy.processes import environment, process_tree
 from pomona.deploy.rehearsal.run import staged
 from pomona.federation.transport import Inline
 from pomona.record.reading import load
@@ -34,8 +34,8 @@ def stage(tmp_path, request):
         for who in ("server", *made.names):
             made.start(who)
         yield made
-        left = {pid for pid, _ in family(os.getpid())}
-    assert not left & {pid for (pid, _), command in family(os.getpid()).items() if "pomona" in command}
+        left = set(below(os.getpid()))
+    assert not left & {process for process, command in process_tree(os.getpid()).items() if "pomona" in command}
 
 
 def after(number):
@@ -74,18 +74,22 @@ def check(stage, monkeypatch, whole=True):
     return cohorts
 
 
-def kill(identities, number=signal.SIGKILL):
+def kill(processes, number=signal.SIGKILL):
     """Signal processes that were found. Fails if there are none."""
-    assert identities
-    for pid, _ in identities:
-        os.kill(pid, number)
+    assert processes
+    for process in processes:
+        process.send_signal(number)
+
+
+def below(pid):
+    """The descendants of a process."""
+    return [process for process in process_tree(pid) if process.pid != pid]
 
 
 def test_a_silos_node_is_killed_and_returns(stage, monkeypatch):
     """F1, F2: the supervisor starts it again with its key; the round's task is sent once more."""
     stage.wait(after(1))
-    below = family(stage.process("silo-1").pid)
-    kill(list(below))
+    kill(below(stage.process("silo-1").pid))
     assert stage.wait(ended).state == "finished"
     check(stage, monkeypatch)
 
@@ -110,7 +114,7 @@ def test_the_servers_machine_loses_power(stage, monkeypatch):
     """Everything of the server is killed at once; `pomona server resume` goes on."""
     stage.wait(after(1))
     process = stage.process("server")
-    kill([*family(process.pid), (process.pid, 0)])
+    kill(process_tree(process.pid))
     process.wait()
     stage.start("server")
     assert stage.wait(lambda s: s.state == "finished" or (s.code or 0) > 0).state == "finished"
@@ -135,10 +139,10 @@ def test_ctrl_c_and_resume(stage, monkeypatch):
 def test_a_silo_that_is_slower_than_the_deadline_is_absent(stage, monkeypatch):
     """F18, F19: stopped for two deadlines and let go on; what it sends late counts for nothing."""
     stage.wait(after(1))
-    below = list(family(stage.process("silo-1").pid))
-    kill(below, signal.SIGSTOP)
+    stopped = below(stage.process("silo-1").pid)
+    kill(stopped, signal.SIGSTOP)
     stage.wait(after(2))
-    kill([i for i in below if i in family(stage.process("silo-1").pid)], signal.SIGCONT)
+    kill([p for p in stopped if p.is_running()], signal.SIGCONT)
     assert stage.wait(ended).state == "finished"
     cohorts = check(stage, monkeypatch, whole=False)
     assert (0, 2) in cohorts.values()

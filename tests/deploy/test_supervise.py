@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from pomona.core.errors import ProtocolError, StorageError
 from pomona.deploy import processes
 from pomona.deploy.audit import Audit, read, verify
-from pomona.deploy.processes import ask_to_stop, end, family, holder, start, trim
+from pomona.deploy.processes import ask_to_stop, end, holder, process_tree, start, trim
 from pomona.deploy.server import supervisor as server_supervisor
 from pomona.deploy.server.superlink_client import Node
 from pomona.deploy.server.supervisor import Observation, ServerSupervisor, judge
@@ -101,9 +101,9 @@ def quick(monkeypatch):
     monkeypatch.setattr(server_supervisor, "TICK", 0.05)
     monkeypatch.setattr(server_supervisor, "DELAYS", (0.05,))
     monkeypatch.setattr(silo_supervisor, "TICK", 0.05)
-    before = set(family(os.getpid()))
+    before = set(process_tree(os.getpid()))
     yield
-    assert not set(family(os.getpid())) - before, "processes left behind"
+    assert not set(process_tree(os.getpid())) - before, "processes left behind"
 
 
 def supervisor(folder, link, command=SLEEP, members=None):
@@ -506,9 +506,30 @@ def test_a_log_is_private_and_set_aside_when_long(tmp_path, monkeypatch):
     assert (tmp_path / "logs" / "a.log.1").stat().st_size == 101
 
 
+def test_a_process_tree_is_what_lives_below_also_in_groups_of_its_own():
+    """A shell's child in a session of its own counts; one that has ended, and waits for its parent, does not."""
+    program = "import subprocess, sys; subprocess.Popen(sys.argv[1:], start_new_session=True).wait()"
+    with (
+        subprocess.Popen([sys.executable, "-c", program, *SLEEP]) as top,
+        subprocess.Popen(["true"]) as dead,
+    ):
+        until = time.monotonic() + 60
+        while len(tree := process_tree(top.pid)) < 2 and time.monotonic() < until:
+            time.sleep(0.05)
+        assert sorted(command for command in tree.values()) == sorted(
+            [" ".join(SLEEP), " ".join([sys.executable, "-c", program, *SLEEP])]
+        )
+        while dead.pid in {p.pid for p in process_tree(os.getpid())} and time.monotonic() < until:
+            time.sleep(0.05)
+        assert dead.returncode is None
+        assert dead.pid not in {p.pid for p in process_tree(os.getpid())}
+        end(lambda: process_tree(top.pid))
+    assert not process_tree(top.pid)
+
+
 def test_ended_processes_are_those_that_were_meant():
     with subprocess.Popen(SLEEP) as other, subprocess.Popen(SLEEP) as meant:
-        end(lambda: [k for k in family(os.getpid()) if k[0] == meant.pid])
+        end(lambda: [k for k in process_tree(os.getpid()) if k.pid == meant.pid])
         assert meant.wait(1) == -signal.SIGTERM
         assert other.poll() is None
         other.kill()

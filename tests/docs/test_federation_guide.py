@@ -142,13 +142,13 @@ def test_every_block_is_for_a_machine_and_every_file_is_valid(tmp_path):
 def play(tmp_path):
     """An empty stage."""
     pytest.importorskip("flwr")
-    from pomona.deploy.processes import family
+    from pomona.deploy.processes import process_tree
     from pomona.deploy.rehearsal.run import free_ports
 
     made = Play(tmp_path, free_ports(4))
     yield made
     made.close()
-    below = [command for command in family(os.getpid()).values() if str(tmp_path) in command]
+    below = [command for command in process_tree(os.getpid()).values() if str(tmp_path) in command]
     assert not below, "something still runs"
 
 

@@ -1,4 +1,4 @@
-"""Child processes that leave nothing behind, and the environment in which Flower's run."""
+"""Child processes: the environment of Flower's, their logs, and ending them with all their descendants."""
 
 import ctypes
 import fcntl
@@ -14,6 +14,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import current_thread, main_thread
 
+import psutil
+
 from pomona.core.errors import StorageError
 from pomona.storage.lock import LOCK, Holder, said
 
@@ -28,13 +30,11 @@ QUIET = {
 PROXIES = {"http_proxy", "https_proxy", "all_proxy"}
 LOCAL = ("localhost", "127.0.0.1", "::1")
 LOG_LIMIT = 20_000_000  # bytes of a log file before it is set aside
-PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
-
-Identity = tuple[int, int]  # process id and start time: the kernel uses ids again
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # prctl has no binding in psutil, nor in the standard library
 
 
 def environment(home: Path, proxy: str = "") -> dict[str, str]:
-    """What a Flower process sees: Flower's folder, this installation's commands, and the proxy that was set, if any."""
+    """Return a Flower process's variables: Flower's folder, this installation's commands, and the proxy, if any."""
     kept = {
         k: v for k, v in os.environ.items() if not k.startswith("FLWR_") and k.lower() not in PROXIES | {"no_proxy"}
     }
@@ -45,7 +45,7 @@ def environment(home: Path, proxy: str = "") -> dict[str, str]:
 
 
 def start(command: Sequence[str], log: Path, env: dict[str, str]) -> subprocess.Popen[bytes]:
-    """A child in a process group of its own, whose output is appended to a log that only its owner reads."""
+    """Start a child in a process group of its own; its output is appended to a log that only the owner can read."""
     log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     trim(log)
     handle = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -58,7 +58,7 @@ def start(command: Sequence[str], log: Path, env: dict[str, str]) -> subprocess.
 
 
 def trim(log: Path) -> None:
-    """Set a log that has grown long aside as LOG.1, also while it is written (its writers append)."""
+    """Move a log of more than ``LOG_LIMIT`` bytes to LOG.1; it may be in use, as its writers append."""
     with suppress(OSError):
         if log.stat().st_size > LOG_LIMIT:
             shutil.copy(log, log.with_name(f"{log.name}.1"))
@@ -71,68 +71,59 @@ def _prctl(option: int, value: int) -> None:
 
 
 def adopt() -> None:
-    """Become the parent of orphaned descendants, so that none is lost sight of (Linux), until ``disown``."""
+    """Become the parent of orphaned descendants (Linux) until ``disown``, so that ``process_tree`` still finds them."""
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
 def disown() -> None:
-    """Leave orphans to whoever takes them otherwise, after a last look at those that are here."""
+    """Stop adopting orphans, after collecting those that have ended."""
     reap()
     _prctl(PR_SET_CHILD_SUBREAPER, 0)
 
 
 def die_with_parent() -> None:
-    """Have the kernel kill this process when its parent is gone, however that ended (Linux)."""
+    """Have the kernel kill this process when its parent has ended, for whatever reason (Linux)."""
     _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def family(pid: int) -> dict[Identity, str]:
-    """All living descendants of a process, with their command lines; zombies do not live. Empty without ``/proc``."""
-    children: dict[int, list[tuple[Identity, str]]] = {}
-    for entry in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError, ValueError, IndexError):
-            state, parent, *rest = (entry / "stat").read_text().rpartition(")")[2].split()
-            command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-            if state not in "ZX":
-                children.setdefault(int(parent), []).append(((int(entry.name), int(rest[17])), command))
-    found: dict[Identity, str] = {}
-    ahead = [pid]
-    while ahead:
-        for identity, command in children.get(ahead.pop(), []):
-            found[identity] = command
-            ahead.append(identity[0])
+def process_tree(pid: int) -> dict[psutil.Process, str]:
+    """Return a process and all its living descendants, each with its command line; zombies do not count as living."""
+    found: dict[psutil.Process, str] = {}
+    with suppress(psutil.Error):
+        top = psutil.Process(pid)
+        for process in (top, *top.children(recursive=True)):
+            with suppress(psutil.Error):  # it has just ended, or is a zombie
+                found[process] = " ".join(process.cmdline())
     return found
 
 
-def end(living: Callable[[], Collection[Identity]], first: Iterable[Identity] = (), patience: float = 2.5) -> None:
-    """End processes by id: ask, wait, and kill what is left; ``first`` are asked a second before the others.
+def end(
+    living: Callable[[], Collection[psutil.Process]], first: Iterable[psutil.Process] = (), patience: float = 2.5
+) -> None:
+    """Terminate processes, and kill what is left after ``patience`` seconds; returns at most a second after that.
 
-    Returns when none lives, at most a second after ``patience`` seconds.
+    ``psutil.wait_procs`` does not do: processes that start in the meantime end too, and the exit status of a child is
+    left to its ``Popen``.
+
+    Args:
+        living: return the processes that still live.
+        first: those that are terminated a second before the others.
+        patience: seconds.
     """
-    began = time.monotonic()
-    early = set(first) & set(living())
-    _signal(early, signal.SIGTERM)
-    while early & set(living()) and time.monotonic() < began + 1:
+    began, early = time.monotonic(), set(first)
+    asked: set[psutil.Process] = set()
+    while (left := set(living())) and (waited := time.monotonic() - began) < patience + 1:
+        now = left & early if waited < 1 and left & early else left
+        for process in now if waited > patience else now - asked:
+            with suppress(psutil.Error):
+                process.kill() if waited > patience else process.terminate()
+        asked |= now
         time.sleep(0.1)
-    asked: set[Identity] = set(early)
-    while (left := set(living())) and time.monotonic() < began + patience:
-        _signal(left - asked, signal.SIGTERM)
-        asked |= left
-        time.sleep(0.1)
-    while (left := set(living())) and time.monotonic() < began + patience + 1:
-        _signal(left, signal.SIGKILL)
-        time.sleep(0.1)
-
-
-def _signal(identities: Iterable[Identity], number: signal.Signals) -> None:
-    for pid, _ in identities:
-        with suppress(ProcessLookupError, PermissionError):
-            os.kill(pid, number)
 
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Put off signals while processes are ended, which is quick."""
+    """Ignore SIGTERM and SIGINT while processes are ended, which takes seconds."""
     if current_thread() is not main_thread():
         yield
         return
@@ -145,17 +136,15 @@ def undisturbed() -> Iterator[None]:
 
 
 def reap(own: Collection[int] = ()) -> None:
-    """Take leave of ended children that were adopted; those in ``own`` have a Popen that does it."""
-    for task in Path("/proc/self/task").glob("*/children"):
-        with suppress(OSError, ValueError):
-            for pid in map(int, task.read_text().split()):
-                if pid not in own:
-                    with suppress(ChildProcessError):
-                        os.waitpid(pid, os.WNOHANG)
+    """Collect the exit status of adopted children that have ended; those in ``own`` have a Popen that does it."""
+    for child in psutil.Process().children():
+        if child.pid not in own:
+            with suppress(ChildProcessError):
+                os.waitpid(child.pid, os.WNOHANG)
 
 
 def holder(folder: Path, patience: float = 1.0) -> Holder | None:
-    """Who holds a folder's lock, as ``federation.lock`` wrote it; None if nobody does.
+    """Return the holder of a folder's lock, as ``storage.lock`` wrote it; None if nobody holds it.
 
     Raises StorageError if somebody does, but the file still names no process after ``patience`` seconds: one that has
     just taken the lock is about to write its name.
@@ -183,7 +172,7 @@ def holder(folder: Path, patience: float = 1.0) -> Holder | None:
 
 
 def ask_to_stop(folder: Path, patience: float = 15.0) -> bool:
-    """Ask the process that holds a folder to stop, and wait until it has. False if nobody held it, or still does.
+    """Send SIGTERM to the holder of a folder and wait until it has stopped; False if nobody held it, or still does.
 
     Raises StorageError where the lock names no process, or the machine's or container's first one.
     """
@@ -203,11 +192,8 @@ def ask_to_stop(folder: Path, patience: float = 15.0) -> bool:
 
 
 def _holds(pid: int, lock: Path) -> bool:
-    """Whether a process has a file open: a container's process id may be another process here."""
-    if sys.platform != "linux":
-        return True
-    for handle in (Path("/proc") / str(pid) / "fd").glob("*"):
-        with suppress(OSError):
-            if handle.stat().st_ino == lock.stat().st_ino and handle.samefile(lock):
-                return True
-    return False
+    """Return whether a process has a file open: a container's process id may be another process here."""
+    try:
+        return any(file.path == str(lock.resolve()) for file in psutil.Process(pid).open_files())
+    except psutil.Error:
+        return False

@@ -4,25 +4,25 @@ Real SuperLink and SuperNode processes with TLS and keys, started as the kits' p
 far the personal models of the two are apart, and what a round costs.
 """
 
-import re
 import socket
 import subprocess
 import sys
 import time
 import tomllib
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psutil
 import tomli_w
 import torch
 from safetensors.torch import load_file
 
 from pomona.config import Config
 from pomona.core.errors import PomonaError, QuorumError
-from pomona.deploy.processes import Identity, adopt, disown, end, environment, family, reap
+from pomona.deploy.processes import adopt, disown, end, environment, process_tree, reap
 from pomona.deploy.provision.provision import provision
 from pomona.deploy.rehearsal.files import data_section, deal, federation_file, simulated
 from pomona.record.reading import load
@@ -52,7 +52,7 @@ class Rehearsal:
         started: seconds from the first process to the first round's begin.
         seconds, simulated_seconds: of each round, deployed and simulated.
         bytes_down, bytes_up: of each round, all silos.
-        memory: by kind of process, the most resident bytes that one of them had.
+        memory: by kind of process, the most resident bytes that one of them was seen with, in looks 0.2 s apart.
         folder: kits, logs and records.
     """
 
@@ -110,10 +110,10 @@ class Stage:
         """The supervisor that was started."""
         return self._own[who]
 
-    def find(self, kind: str, who: str) -> list[Identity]:
-        """Processes of a kind below a supervisor."""
-        below = family(self._own[who].pid) if who in self._own else {}
-        return [identity for identity, command in below.items() if KINDS[kind] in command]
+    def find(self, kind: str, who: str) -> list[psutil.Process]:
+        """Return the processes of a kind that a supervisor has started."""
+        tree = process_tree(self._own[who].pid) if who in self._own else {}
+        return [process for process, command in tree.items() if KINDS[kind] in command]
 
     @property
     def status(self) -> Status | None:
@@ -135,31 +135,21 @@ class Stage:
         raise QuorumError(f"the rehearsal did not get on within {seconds:.0f} s ({' '.join(said)}); see {self.folder}")
 
     def _weigh(self) -> None:
-        """Note the most memory that each kind of process had."""
-        for process in self._own.values():
-            living: Mapping[Identity, str] = {(process.pid, 0): "-m pomona s", **family(process.pid)}
-            for (pid, _), command in living.items():
+        """Note the most memory that each kind of process was seen with."""
+        for own in self._own.values():
+            for process, command in process_tree(own.pid).items():
                 for kind in [k for k, sign in KINDS.items() if sign in command][:1]:
-                    with suppress(OSError, IndexError):
-                        text = Path(f"/proc/{pid}/status").read_text()
-                        peak = int(re.findall(r"VmHWM:\s+(\d+) kB", text)[0]) * 1024
-                        self.memory[kind] = max(peak, self.memory.get(kind, 0))
+                    with suppress(psutil.Error):
+                        self.memory[kind] = max(process.memory_info().rss, self.memory.get(kind, 0))
 
     def close(self) -> None:
-        """End every process that was started here, and all below them, by process id."""
+        """End every process that was started here, with all its descendants."""
 
-        def living() -> Collection[Identity]:
+        def living() -> Collection[psutil.Process]:
             reap([p.pid for p in self._own.values()])
-            below = [i for p in self._own.values() for i in family(p.pid)]
-            return [*below, *((p.pid, _began(p.pid)) for p in self._own.values() if p.poll() is None)]
+            return [process for p in self._own.values() if p.poll() is None for process in process_tree(p.pid)]
 
         end(living, patience=10.0)
-
-
-def _began(pid: int) -> int:
-    with suppress(OSError, IndexError):
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
-    return 0
 
 
 @contextmanager

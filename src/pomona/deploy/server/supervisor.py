@@ -14,9 +14,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+import psutil
+
 from pomona.core.errors import PomonaError, ProtocolError, StorageError
 from pomona.deploy.audit import Audit
-from pomona.deploy.processes import Identity, adopt, disown, end, family, reap, start, undisturbed
+from pomona.deploy.processes import adopt, disown, end, process_tree, reap, start, undisturbed
 from pomona.deploy.server.superlink_client import Link, agree
 from pomona.storage import committed_rounds as rounds
 from pomona.storage.status import Status, ended, read_status, write_status
@@ -93,7 +95,7 @@ class ServerSupervisor:
     _process: subprocess.Popen[bytes] | None = None
     _link: Link | None = None
     _run: int = 0
-    _before: set[Identity] = field(default_factory=set)
+    _before: set[psutil.Process] = field(default_factory=set)
     _roster: int = -1
     _trouble: str = ""
 
@@ -105,7 +107,7 @@ class ServerSupervisor:
     def run(self) -> Status:
         """Until the run has ended for good. Leaves no process behind, however it ends."""
         adopt()
-        self._before = set(family(os.getpid()))
+        self._before = set(process_tree(os.getpid()))
         try:
             return self._persist()
         except BaseException as fault:
@@ -238,8 +240,8 @@ class ServerSupervisor:
             with suppress(ConnectionError, ProtocolError):
                 self._link.stop(self._run)
 
-    def _family(self) -> dict[Identity, str]:
-        return {k: v for k, v in family(os.getpid()).items() if k not in self._before}
+    def _family(self) -> dict[psutil.Process, str]:
+        return {k: v for k, v in process_tree(os.getpid()).items() if k not in self._before}
 
     def _end(self) -> None:
         """End every process that was started here, the ServerApp first."""

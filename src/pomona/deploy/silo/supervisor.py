@@ -10,10 +10,12 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+import psutil
+
 from pomona.core.errors import ConfigError, ProtocolError, StorageError
 from pomona.deploy.agreement import Address, Federation
 from pomona.deploy.flower_bundle import pinned
-from pomona.deploy.processes import Identity, adopt, disown, end, environment, family, reap, start, trim, undisturbed
+from pomona.deploy.processes import adopt, disown, end, environment, process_tree, reap, start, trim, undisturbed
 from pomona.deploy.silo import supernode
 from pomona.deploy.silo.settings import SiloFile
 from pomona.deploy.silo.watchdog import HEARTBEAT, PATIENCE, ConnectionState, connected, knock, through, wedged
@@ -69,10 +71,10 @@ class SiloSupervisor:
     def run(self) -> None:
         """Until a signal; leaves no process behind."""
         adopt()
-        before = set(family(os.getpid()))
+        before = set(process_tree(os.getpid()))
 
-        def ours() -> set[Identity]:
-            return set(family(os.getpid())) - before
+        def ours() -> set[psutil.Process]:
+            return set(process_tree(os.getpid())) - before
 
         failures = restarts = 0
         try:
@@ -117,7 +119,7 @@ class SiloSupervisor:
             time.sleep(TICK)
         return ending(process.returncode, log), process.returncode, first is not None and last - first > STEADY
 
-    def _end(self, ours: Callable[[], set[Identity]]) -> None:
+    def _end(self, ours: Callable[[], set[psutil.Process]]) -> None:
         end(ours)
         if self._process:
             self._process.wait()

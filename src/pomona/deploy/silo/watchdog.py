@@ -2,10 +2,8 @@
 
 import http.client
 import ssl
-import sys
 from base64 import b64encode
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -13,12 +11,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+import psutil
+
 from pomona.core.errors import ProtocolError
 from pomona.deploy.agreement import Address, Federation
 
 HEARTBEAT = 30.0  # seconds between a SuperNode's signs of life
 PATIENCE = 5 * HEARTBEAT
-TCP_ESTABLISHED = "01"
 
 
 @dataclass(frozen=True)
@@ -51,40 +50,18 @@ def wedged(sights: Sequence[ConnectionState], patience: float = PATIENCE) -> boo
 
 
 def connected(pid: int, port: int, local: int) -> bool:
-    """Whether a process has a TCP connection to a remote ``port`` (Linux).
+    """Return whether a process has a TCP connection to a remote port.
 
-    ``local`` is the port that the process listens on itself: who connects to that comes from any port.
+    Args:
+        pid: the process's id.
+        port: the remote port.
+        local: the port that the process listens on itself; connections to that come from any remote port.
     """
-    folder = Path("/proc") / str(pid)
-    if not folder.exists():
-        return sys.platform != "linux"  # elsewhere there is nothing to see: no news is good news
-    own = set()
-    for handle in (folder / "fd").glob("*"):
-        with suppress(OSError):
-            own.add(str(handle.readlink()).removeprefix("socket:[").removesuffix("]"))
-    return any(
-        row.inode in own and row.remote == port and row.local != local
-        for name in ("tcp", "tcp6")
-        for row in _sockets(folder / "net" / name)
-    )
-
-
-@dataclass(frozen=True)
-class _Socket:
-    local: int
-    remote: int
-    inode: str
-
-
-def _sockets(table: Path) -> Iterable[_Socket]:
     try:
-        lines = table.read_text().splitlines()[1:]
-    except OSError:
-        return
-    for line in lines:
-        _, here, there, state, *rest = line.split()
-        if state == TCP_ESTABLISHED:
-            yield _Socket(int(here.rpartition(":")[2], 16), int(there.rpartition(":")[2], 16), rest[5])
+        sockets = psutil.Process(pid).net_connections("tcp")
+    except psutil.Error:
+        return False
+    return any(s.status == psutil.CONN_ESTABLISHED and s.raddr.port == port and s.laddr.port != local for s in sockets)
 
 
 def through(proxy: str) -> Address | None:
