@@ -21,7 +21,7 @@ from pomona.deploy.pki.certificates import certificate, left, private
 from pomona.deploy.server import registry_admin
 from pomona.deploy.silo import preflight, silo_data, silo_report
 from pomona.deploy.silo.settings import SiloFile
-from pomona.deploy.silo.watchdog import knock
+from pomona.deploy.silo.watchdog import ask_health
 
 FEDERATION = """
 name = "try"
@@ -203,7 +203,7 @@ def test_a_strangers_certificate_is_refused(served, tmp_path):
     (folder / "certs" / "ca.crt").write_bytes(certificates.authority("other").public)
     federation = Federation.load(folder / "federation.toml")
     with pytest.raises(ProtocolError, match="not the federation's"):
-        knock(federation, folder / "certs" / "ca.crt")
+        ask_health(federation, folder / "certs" / "ca.crt")
 
 
 def test_a_server_that_is_not_there_is_named_with_its_proxy(tmp_path):
@@ -213,7 +213,7 @@ def test_a_server_that_is_not_there_is_named_with_its_proxy(tmp_path):
     assert code == ProtocolError.code
     assert leaves, "the rest is found out all the same"
     with pytest.raises(ProtocolError, match=r"through 127\.0\.0\.1:9"):
-        knock(Federation.load(folder / "federation.toml"), folder / "certs" / "ca.crt", "http://127.0.0.1:9")
+        ask_health(Federation.load(folder / "federation.toml"), folder / "certs" / "ca.crt", "http://127.0.0.1:9")
 
 
 def test_keys_must_be_private_and_fit(tmp_path):

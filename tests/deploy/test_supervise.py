@@ -1,4 +1,4 @@
-"""The two supervisors: what a look calls for, what survives which death, and that nothing is left behind."""
+"""Supervision of both sides: the next action, the restart after every death, and that no process is left behind."""
 
 import json
 import os
@@ -21,11 +21,12 @@ from pomona.deploy.audit import Audit, read, verify
 from pomona.deploy.processes import ask_to_stop, end, holder, process_tree, start, trim
 from pomona.deploy.server import supervisor as server_supervisor
 from pomona.deploy.server.superlink_client import Node
-from pomona.deploy.server.supervisor import Observation, ServerSupervisor, judge
+from pomona.deploy.server.supervisor import APP, Observation, ServerPolicy, judge
 from pomona.deploy.silo import supervisor as silo_supervisor
-from pomona.deploy.silo.supervisor import SiloSupervisor
-from pomona.deploy.silo.watchdog import PATIENCE, connected, wedged
-from pomona.deploy.silo.watchdog import ConnectionState as Look
+from pomona.deploy.silo.supervisor import SiloPolicy
+from pomona.deploy.silo.watchdog import PATIENCE, ConnectionState, connected, stuck
+from pomona.deploy.status_files import NODE
+from pomona.deploy.supervisor import Supervisor, backoff
 from pomona.storage.lock import locked
 from pomona.storage.status import Status, read_status, write_status
 
@@ -99,43 +100,42 @@ DONE = SAYS.format("finished", 3, 0)
 @pytest.fixture
 def quick(monkeypatch):
     monkeypatch.setattr(server_supervisor, "TICK", 0.05)
-    monkeypatch.setattr(server_supervisor, "DELAYS", (0.05,))
+    monkeypatch.setattr(server_supervisor, "LONGEST", 0.05)
     monkeypatch.setattr(silo_supervisor, "TICK", 0.05)
     before = set(process_tree(os.getpid()))
     yield
     assert not set(process_tree(os.getpid())) - before, "processes left behind"
 
 
-def supervisor(folder, link, command=SLEEP, members=None):
+def server(folder, link, command=SLEEP, members=None):
+    """The two parts of a server's supervision, and the lines that it says."""
     said = []
     (folder / "run").mkdir(exist_ok=True)
-    audit = Audit(folder / "run" / "audit.jsonl")
-    made = ServerSupervisor(
+    policy = ServerPolicy(
         folder,
-        command,
-        processes.environment(folder / "run" / "flwr"),
         lambda: link,
         lambda: b"app",
         members or (lambda: {"north": b"N"}),
         said.append,
-        audit,
+        Audit(folder / "run" / "audit.jsonl"),
     )
-    return made, said
+    env, log = processes.environment(folder / "run" / "flwr"), folder / "run" / "logs" / "superlink.log"
+    return Supervisor(command, env, log, first=APP), policy, said
 
 
-def finish(made, link):
+def finish(made, policy, link):
     try:
-        return made.run()
+        return made.run(policy)
     finally:
-        made.audit.close()
+        policy.audit.close()
         for process, _ in link.submitted:
             process.wait(5)
 
 
 def test_a_run_that_finishes(tmp_path, quick):
     link = Fake([f"time.sleep(0.3)\n{DONE}"])
-    made, _ = supervisor(tmp_path, link)
-    assert finish(made, link) == Status(state="finished", round=3, code=0, time=1)
+    made, policy, _ = server(tmp_path, link)
+    assert finish(made, policy, link) == Status(state="finished", round=3, code=0, time=1)
     assert link.keys == {"north": b"N"}
     assert link.submitted[0][1] == b"app"
     assert [r["event"] for r in read(tmp_path / "run" / "audit.jsonl")] == ["superlink", "registered", "submitted"]
@@ -146,8 +146,8 @@ def test_a_killed_server_app_is_submitted_again_and_its_run_stopped(tmp_path, qu
     link = Fake(
         ["time.sleep(0.3)\nos.kill(os.getpid(), 9)", "time.sleep(0.3)\nos._exit(1)", f"time.sleep(0.2)\n{DONE}"]
     )
-    made, said = supervisor(tmp_path, link)
-    assert finish(made, link).state == "finished"
+    made, policy, said = server(tmp_path, link)
+    assert finish(made, policy, link).state == "finished"
     assert link.stopped == [1, 2]
     assert sum("starts again" in line for line in said) == 2
     assert [r["process"] for r in read(tmp_path / "run" / "audit.jsonl") if r["event"] == "lost"] == ["ServerApp"] * 2
@@ -155,10 +155,10 @@ def test_a_killed_server_app_is_submitted_again_and_its_run_stopped(tmp_path, qu
 
 def test_a_killed_superlink_is_started_again_with_everything_that_hung_on_it(tmp_path, quick):
     link = Fake(["time.sleep(60)", f"time.sleep(0.2)\n{DONE}"])
-    made, said = supervisor(tmp_path, link)
-    killer = threading.Timer(0.8, lambda: made._process.kill())  # noqa: PLW0108 - started later
+    made, policy, said = server(tmp_path, link)
+    killer = threading.Timer(0.8, lambda: made.process.kill())  # noqa: PLW0108 - started later
     killer.start()
-    assert finish(made, link).state == "finished"
+    assert finish(made, policy, link).state == "finished"
     killer.join()
     assert len(link.submitted) == 2
     assert any("the SuperLink is gone" in line for line in said)
@@ -167,8 +167,8 @@ def test_a_killed_superlink_is_started_again_with_everything_that_hung_on_it(tmp
 @pytest.mark.parametrize("code", [2, 7, 10])
 def test_what_a_restart_cannot_mend_ends_the_server_with_its_code(tmp_path, quick, code):
     link = Fake([f"time.sleep(0.2)\n{SAYS.format('failed', 1, code)}"])
-    made, _ = supervisor(tmp_path, link)
-    assert finish(made, link).code == code
+    made, policy, _ = server(tmp_path, link)
+    assert finish(made, policy, link).code == code
 
 
 def test_a_fault_that_comes_again_and_again_ends_the_server_in_one_line(tmp_path, quick):
@@ -177,8 +177,8 @@ def test_a_fault_that_comes_again_and_again_ends_the_server_in_one_line(tmp_path
     round_ = f"(run / 'checkpoints').mkdir(exist_ok=True)\n(run / 'checkpoints' / 'round-000001-{'0' * 64}.safetensors').touch()\n"
     fails = "time.sleep(0.2)\n" + SAYS.format("failed", 0, 1)
     link = Fake([fails, fails, fails, round_ + fails, *[fails] * 9])
-    made, said = supervisor(tmp_path, link)
-    status = finish(made, link)
+    made, policy, said = server(tmp_path, link)
+    status = finish(made, policy, link)
     assert folder.is_dir()
     assert (status.state, status.code, len(link.submitted)) == ("failed", 1, 3 + server_supervisor.STUBBORN)
     assert "which a restart does not mend" in status.reason
@@ -190,8 +190,8 @@ def test_a_fault_that_comes_again_and_again_ends_the_server_in_one_line(tmp_path
 def test_an_app_that_is_killed_often_is_not_given_up(tmp_path, quick):
     killed = "time.sleep(0.2)\nos.kill(os.getpid(), 9)"
     link = Fake([*[killed] * (server_supervisor.STUBBORN + 1), f"time.sleep(0.2)\n{DONE}"])
-    made, _ = supervisor(tmp_path, link)
-    assert finish(made, link).state == "finished"
+    made, policy, _ = server(tmp_path, link)
+    assert finish(made, policy, link).state == "finished"
 
 
 def test_a_signal_stops_everything_within_five_seconds_and_says_so(tmp_path, quick):
@@ -203,7 +203,7 @@ def test_a_signal_stops_everything_within_five_seconds_and_says_so(tmp_path, qui
         "time.sleep(60)"
     )
     link = Fake([stubborn])
-    made, _ = supervisor(tmp_path, link, [sys.executable, "-c", tree])
+    made, policy, _ = server(tmp_path, link, [sys.executable, "-c", tree])
     began = []
 
     def terminate():
@@ -219,7 +219,7 @@ def test_a_signal_stops_everything_within_five_seconds_and_says_so(tmp_path, qui
     thread.start()
     try:
         with pytest.raises(SystemExit, match="143"):
-            finish(made, link)
+            finish(made, policy, link)
     finally:
         thread.join()
         signal.signal(signal.SIGTERM, before)
@@ -232,7 +232,7 @@ def test_the_book_is_followed_while_the_run_goes(tmp_path, quick):
     members = {"north": b"N", "south": b"S"}
     wait = "while not (run / 'go').exists():\n    time.sleep(0.05)\n"
     link = Fake([wait + DONE])
-    made, said = supervisor(tmp_path, link, members=lambda: dict(members))
+    made, policy, said = server(tmp_path, link, members=lambda: dict(members))
 
     def revoke():
         time.sleep(0.6)
@@ -243,14 +243,14 @@ def test_the_book_is_followed_while_the_run_goes(tmp_path, quick):
 
     thread = threading.Thread(target=revoke)
     thread.start()
-    finish(made, link)
+    finish(made, policy, link)
     thread.join()
     assert link.keys == {"north": b"N"}
     assert "south: unregistered" in said
 
 
 def test_a_superlink_that_never_answers_is_tried_again_until_a_signal(tmp_path, quick, monkeypatch):
-    made, said = supervisor(tmp_path, Fake([]), [sys.executable, "-c", "print('no database')"])
+    made, policy, said = server(tmp_path, Fake([]), [sys.executable, "-c", "print('no database')"])
 
     def refuse():
         raise ConnectionError("nobody there")
@@ -260,11 +260,11 @@ def test_a_superlink_that_never_answers_is_tried_again_until_a_signal(tmp_path, 
         if len(said) > 3:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(made, "connect", refuse)
-    monkeypatch.setattr(made, "say", say)
+    monkeypatch.setattr(policy, "connect", refuse)
+    monkeypatch.setattr(policy, "say", say)
     with pytest.raises(KeyboardInterrupt):
-        made.run()
-    made.audit.close()
+        made.run(policy)
+    policy.audit.close()
     assert "did not come up" in said[0]
     assert read_status(tmp_path / "run").code == 130
     assert b"no database" in (tmp_path / "run" / "logs" / "superlink.log").read_bytes()
@@ -278,8 +278,8 @@ def test_no_key_is_in_any_file_that_a_run_leaves(tmp_path, quick):
     (tmp_path / "certs" / "server.key").write_bytes(secret.private)
     link = Fake([f"time.sleep(0.2)\n{DONE}"])
     command = [sys.executable, "-c", "import sys, time; print(sys.argv); time.sleep(60)", str(tmp_path / "certs")]
-    made, _ = supervisor(tmp_path, link, command, members=lambda: {"north": secret.public})
-    finish(made, link)
+    made, policy, _ = server(tmp_path, link, command, members=lambda: {"north": secret.public})
+    finish(made, policy, link)
     body = b"".join(secret.private.splitlines()[1:-1])
     lines = [line for line in secret.private.splitlines() if len(line) > 20]
     for path in (tmp_path / "run").rglob("*"):
@@ -290,38 +290,38 @@ def test_no_key_is_in_any_file_that_a_run_leaves(tmp_path, quick):
             assert not any(line in content for line in lines)
 
 
-def looks(*parts):
-    """Looks a second apart: (seconds, connected, reachable) for each part."""
+def states(*parts):
+    """States a second apart: (seconds, connected, reachable) for each part."""
     now, made = 0.0, []
     for seconds, online, reachable in parts:
         for _ in range(int(seconds)):
-            made.append(Look(now, online, reachable))
+            made.append(ConnectionState(now, online, reachable))
             now += 1
     return made
 
 
 def test_a_node_that_has_given_up_is_told_from_one_that_works_or_waits():
     long = PATIENCE + 2
-    assert wedged(looks((60, True, True), (long, False, True)))
-    assert wedged(looks((long, False, True))), "it never got to connect"
-    assert not wedged([])
-    assert not wedged(looks((PATIENCE - 5, False, True))), "too early to tell"
-    assert not wedged(looks((long, False, False))), "the server is away: it is right to wait"
-    assert not wedged(looks((long, False, True), (1, False, False)))
-    assert not wedged(looks((long, False, False), (100, False, True))), "the server is back for too short"
+    assert stuck(states((60, True, True), (long, False, True)))
+    assert stuck(states((long, False, True))), "it never got to connect"
+    assert not stuck([])
+    assert not stuck(states((PATIENCE - 5, False, True))), "too early to tell"
+    assert not stuck(states((long, False, False))), "the server is away: it is right to wait"
+    assert not stuck(states((long, False, True), (1, False, False)))
+    assert not stuck(states((long, False, False), (100, False, True))), "the server is back for too short"
     heartbeats = [part for _ in range(10) for part in ((25, False, True), (5, True, True))]
-    assert not wedged(looks(*heartbeats)), "a model trains: nothing but heartbeats"
-    assert not wedged(looks(*heartbeats, (PATIENCE - 10, False, True)))
-    assert wedged(looks(*heartbeats, (long, False, True)))
+    assert not stuck(states(*heartbeats)), "a model trains: nothing but heartbeats"
+    assert not stuck(states(*heartbeats, (PATIENCE - 10, False, True)))
+    assert stuck(states(*heartbeats, (long, False, True)))
 
 
-@given(st.integers(0, 60))
-def test_delays_grow_to_ten_minutes(failures):
-    assert silo_supervisor.RESTART <= silo_supervisor.delay(failures) <= silo_supervisor.delay(failures + 1) <= 600
-    assert (silo_supervisor.delay(1), silo_supervisor.delay(2), silo_supervisor.delay(8)) == (5, 10, 600)
+@given(st.integers(0, 10**9))
+def test_delays_double_up_to_their_bound(failures):
+    """A node whose key is refused fails each ten minutes for weeks, more often than a float has doublings."""
+    assert 5 <= backoff(failures, 5.0, 600.0) <= backoff(failures + 1, 5.0, 600.0) <= 600
+    assert [backoff(n, 5.0, 600.0) for n in (1, 2, 8)] == [5, 10, 600]
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 def test_connections_are_seen_while_they_are_there():
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
@@ -334,34 +334,33 @@ def test_connections_are_seen_while_they_are_there():
     assert not connected(2**22 + 1, port, 1)
 
 
-def attendant(folder, program, reach=lambda: None, online=lambda _: True):
+def silo(folder, program, reach=lambda: None, online=lambda _: True):
+    """The two parts of a silo's supervision, and the lines that it says."""
     said = []
-    made = SiloSupervisor(
-        folder, [sys.executable, "-c", program], processes.environment(folder), online, reach, said.append
-    )
-    return made, said
+    made = Supervisor([sys.executable, "-c", program], processes.environment(folder), folder / "logs" / "supernode.log")
+    return made, SiloPolicy(folder, online, reach, said.append), said
 
 
 def news(folder):
-    return json.loads((folder / "node" / silo_supervisor.STATE).read_bytes())
+    return json.loads((folder / "node" / NODE).read_bytes())
 
 
-def stopping_after(n, said, made):
+def stopping_after(n, said, policy):
     def say(text):
         said.append(text)
         if len(said) == n:
             raise SystemExit(143)
 
-    made.say = say
+    policy.say = say
 
 
 def test_a_node_that_ends_is_started_again_and_the_reason_is_named(tmp_path, quick, monkeypatch):
-    monkeypatch.setattr(silo_supervisor, "delay", lambda failures: 0.01 * failures)
+    monkeypatch.setattr(silo_supervisor, "LONGEST", 0.01)
     program = "print('Starting Flower SuperNode'); print('[code: 2004] no'); raise SystemExit(1)"
-    made, said = attendant(tmp_path, program)
-    stopping_after(3, said, made)
+    made, policy, said = silo(tmp_path, program)
+    stopping_after(3, said, policy)
     with pytest.raises(SystemExit):
-        made.run()
+        made.run(policy)
     assert len(said) == 3
     assert all("refuses this silo's key" in line for line in said)
     assert news(tmp_path)["state"] == "stopped"
@@ -397,20 +396,20 @@ Failed to initialize the connection to the SuperLink.
 def test_a_refused_key_is_named_with_whom_to_ask(tmp_path, text, code, said):
     log = tmp_path / "supernode.log"
     log.write_text(text)
-    reason = silo_supervisor.ending(code, log)
+    reason = silo_supervisor.exit_reason(code, log)
     assert all(word in reason for word in said)
     assert "\n" not in reason
     assert str(tmp_path) not in reason
 
 
-def test_a_wedged_node_is_killed_and_started_again(tmp_path, quick, monkeypatch):
+def test_a_stuck_node_is_killed_and_started_again(tmp_path, quick, monkeypatch):
     monkeypatch.setattr(silo_supervisor, "PATIENCE", 0.5)
-    monkeypatch.setattr(silo_supervisor, "wedged", lambda sights: wedged(sights, 0.5))
+    monkeypatch.setattr(silo_supervisor, "stuck", lambda seen: stuck(seen, 0.5))
     program = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)"
-    made, said = attendant(tmp_path, program, online=lambda _: False)
-    stopping_after(1, said, made)
+    made, policy, said = silo(tmp_path, program, online=lambda _: False)
+    stopping_after(1, said, policy)
     with pytest.raises(SystemExit):
-        made.run()
+        made.run(policy)
     assert "although the server can be reached" in said[0]
 
 
@@ -418,11 +417,11 @@ def test_a_node_whose_server_is_away_is_left_alone(tmp_path, quick, monkeypatch)
     def away():
         raise ProtocolError("does not answer")
 
-    monkeypatch.setattr(silo_supervisor, "wedged", lambda sights: wedged(sights, 0.3))
-    made, said = attendant(tmp_path, "import time; time.sleep(1.2)", reach=away, online=lambda _: False)
-    stopping_after(1, said, made)
+    monkeypatch.setattr(silo_supervisor, "stuck", lambda seen: stuck(seen, 0.3))
+    made, policy, said = silo(tmp_path, "import time; time.sleep(1.2)", reach=away, online=lambda _: False)
+    stopping_after(1, said, policy)
     with pytest.raises(SystemExit):
-        made.run()
+        made.run(policy)
     assert "exit code 0" in said[0]
 
 
@@ -539,6 +538,6 @@ def test_a_status_written_by_the_run_is_what_is_judged(tmp_path, quick):
     (tmp_path / "run").mkdir()
     write_status(tmp_path / "run", Status(state="failed", round=1, code=7))  # of yesterday
     link = Fake([f"time.sleep(0.2)\n{DONE}"])
-    made, _ = supervisor(tmp_path, link)
-    assert finish(made, link).state == "finished"
+    made, policy, _ = server(tmp_path, link)
+    assert finish(made, policy, link).state == "finished"
     assert Path(tmp_path / "run" / "status.json").exists()

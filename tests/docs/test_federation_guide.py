@@ -156,11 +156,11 @@ def answers(play) -> bool:
     """Whether the server answers."""
     from pomona.core.errors import ProtocolError
     from pomona.deploy.agreement import Federation
-    from pomona.deploy.silo.watchdog import knock
+    from pomona.deploy.silo.watchdog import ask_health
 
     kit = play.folder / "A" / "kits" / "server"
     with suppress(ProtocolError):
-        knock(Federation.read(kit / "federation.toml"), kit / "certs" / "ca.crt")
+        ask_health(Federation.read(kit / "federation.toml"), kit / "certs" / "ca.crt")
         return True
     return False
 

@@ -16,10 +16,10 @@ HERE = Path()
 
 def start(*, folder: Folder = HERE, json: Json = False) -> None:
     """Take part: keep this silo connected until it is stopped."""
-    from pomona.deploy.silo.supervisor import keep
+    from pomona.deploy.silo.supervisor import run_node
 
     try:
-        keep(folder, (lambda text: emit({"said": text})) if json else talk)
+        run_node(folder, (lambda text: emit({"said": text})) if json else talk)
     except KeyboardInterrupt:
         print("error[INTERRUPTED]: stopped; `pomona silo start` takes part again", file=sys.stderr)
         sys.exit(130)

@@ -14,8 +14,7 @@ from pomona.deploy.server.member_registry import RegisteredMember, samples
 from pomona.deploy.server.registry_admin import entries
 from pomona.deploy.server.weights import counted, heavy
 from pomona.deploy.silo import history
-from pomona.deploy.silo.supervisor import STATE
-from pomona.deploy.status_files import LIVE, LiveStatus, NodeStatus, look
+from pomona.deploy.status_files import LIVE, NODE, LiveStatus, NodeStatus, look
 from pomona.storage.status import read_status
 
 Row = dict[str, Any]
@@ -94,7 +93,7 @@ def silo(folder: Path) -> Row:
     """A silo's standing: its node, its last visit, its certificate, its disk."""
     federation = Federation.read(folder / "federation.toml")
     state = folder / "state"
-    held, news = holder(state), look(NodeStatus, state / "node" / STATE)
+    held, news = holder(state), look(NodeStatus, state / "node" / NODE)
     visits, torn = history.read(state)
     gone = "killed" if news.state not in {None, "stopped"} else "stopped" if news.state else "never started"
     stopped = not held

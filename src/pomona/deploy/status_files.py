@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 from pomona.core.bounds import Count, Line, Number, Seconds, plain
 from pomona.core.errors import StorageError
 
-LIVE = "live.json"
+LIVE, NODE = "live.json", "node.json"
 LARGEST = 2**28  # bytes of a file
 
 
@@ -43,7 +43,7 @@ class LiveStatus(StatusReader):
 
 
 class NodeStatus(StatusReader):
-    """How a silo's node is."""
+    """A silo's node: "starting", "connected", "waiting" (for the server), "restarting" or "stopped"; and why."""
 
     state: Line | None = None
     since: Line | None = None

@@ -17,7 +17,8 @@ from pomona.deploy.processes import QUIET, environment
 from pomona.deploy.server import superlink
 from pomona.deploy.server.registry_admin import members
 from pomona.deploy.server.superlink_client import SuperLinkClient, connection, reachable
-from pomona.deploy.server.supervisor import ServerSupervisor, committed
+from pomona.deploy.server.supervisor import APP, ServerPolicy, committed
+from pomona.deploy.supervisor import Supervisor
 from pomona.storage.atomic_io import probe
 from pomona.storage.lock import locked
 from pomona.storage.status import Status, ended, read_status
@@ -82,10 +83,9 @@ def _served(folder: Path, federation: Federation, env: Mapping[str, str], say: C
         if not federation.insecure and (said := warning(expires(folder / "certs" / "server.crt"))):
             tell(f"the server's certificate {said}; {RENEW}")
         audit.write("started", federation=federation.name, round=committed(state))
-        supervisor = ServerSupervisor(
+        supervisor = Supervisor(superlink.command(folder, federation), env, state / "logs" / "superlink.log", first=APP)
+        policy = ServerPolicy(
             folder,
-            superlink.command(folder, federation),
-            env,
             lambda: SuperLinkClient(reachable(federation), None if federation.insecure else ca),
             lambda: flower_bundle.agreed(folder),
             lambda: {} if federation.insecure else members(folder),
@@ -93,7 +93,7 @@ def _served(folder: Path, federation: Federation, env: Mapping[str, str], say: C
             audit,
         )
         try:
-            status = supervisor.run()
+            status = supervisor.run(policy)
         except BaseException as fault:
             code = ended(fault, 0).code
             audit.write("stopped", code=code, round=committed(state))

@@ -1,45 +1,41 @@
-"""The server: a SuperLink, the keys that may connect to it, and the one run, kept going until it ends.
+"""The server's policy of supervision: a SuperLink, the keys that may connect to it, and one run until it ends.
 
-SuperLink does not go on with a run whose ServerApp died, nor with any after its own death. Both are started again
-here, and the run goes on after its last committed round. What a restart cannot mend ends the server: a status with a
-code from 2 to 10, with that code, and code 1 where it comes again and again without a round between.
+SuperLink does not continue a run whose ServerApp died, nor any run after its own death. Both are started again here,
+and the run continues after its last committed round. A fault that a restart cannot mend ends the server: a status with
+a code from 2 to 10 at once, and one with code 1 after ``STUBBORN`` times without a round between.
 """
 
-import os
-import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-import psutil
-
 from pomona.core.errors import PomonaError, ProtocolError, StorageError
 from pomona.deploy.audit import Audit
-from pomona.deploy.processes import adopt, disown, end, process_tree, reap, start, undisturbed
 from pomona.deploy.server.superlink_client import Link, agree
+from pomona.deploy.supervisor import Restart, Supervisor, backoff
 from pomona.storage import committed_rounds as rounds
 from pomona.storage.status import Status, ended, read_status, write_status
 
-APP = "flwr-serverapp"  # how its process is called
-TICK = 1.0  # seconds between looks
+APP = "flwr-serverapp"  # part of its command line
+TICK = 1.0  # seconds between observations
 LAUNCH = 60.0  # seconds until a run that was submitted must have a process
 ANSWER = 90.0  # seconds until a SuperLink must answer
 SETTLE = 30.0  # seconds that a ServerApp has to leave after its last word
 STUBBORN = 5  # times that a run may fail with code 1, without a round between
-DELAYS = (1.0, 2.0, 5.0, 15.0, 30.0, 60.0)  # seconds before starting again, by failures since the last round
+FIRST, LONGEST = 1.0, 60.0  # seconds before starting again, doubled by each failure since the last round
 
 Verdict = Literal["wait", "finished", "failed", "resubmit", "restart"]
 
 
 @dataclass(frozen=True)
 class Observation:
-    """What one look shows.
+    """The state of the server at one moment.
 
     Attributes:
-        status: what the run last said of itself.
+        status: the last that the run wrote.
         age: seconds since then.
         link, app: whether SuperLink and the ServerApp live.
         appeared: whether the ServerApp has been seen since the run was submitted.
@@ -54,109 +50,94 @@ class Observation:
     waited: float
 
 
-def judge(sight: Observation) -> Verdict:
-    """What a look calls for."""
-    said = sight.status
-    if said and (not sight.app or sight.age > SETTLE):
-        if said.state == "finished":
+def judge(seen: Observation) -> Verdict:
+    """Choose the next action from the observed state of SuperLink and ServerApp."""
+    status = seen.status
+    if status and (not seen.app or seen.age > SETTLE):
+        if status.state == "finished":
             return "finished"
-        if said.state == "failed" and said.code in range(2, 11):
+        if status.state == "failed" and status.code in range(2, 11):
             return "failed"
-    if not sight.link:
+    if not seen.link:
         return "restart"
-    if sight.app:
+    if seen.app:
         return "wait"
-    if sight.appeared:
+    if seen.appeared:
         return "resubmit"
-    return "restart" if sight.waited > LAUNCH else "wait"  # nobody launches it: SuperLink's helper is gone
+    return "restart" if seen.waited > LAUNCH else "wait"  # nobody launches it: SuperLink's helper is gone
 
 
 @dataclass
-class ServerSupervisor:
+class ServerPolicy:
     """Keeps one run going.
 
     Args:
         folder: the server's kit.
-        command, env: of the SuperLink.
-        connect: a connection to it; ConnectionError while it does not answer.
+        connect: a connection to SuperLink; ConnectionError while it does not answer.
         fab: the app.
         members: public keys (PEM) of the silos by name, read again whenever ``roster`` changes.
-        say: told of everything that people should know.
+        say: receives every line that people should read.
     """
 
     folder: Path
-    command: Sequence[str]
-    env: Mapping[str, str]
     connect: Callable[[], Link]
     fab: Callable[[], bytes]
     members: Callable[[], Mapping[str, bytes]]
     say: Callable[[str], None]
     audit: Audit
-    _process: subprocess.Popen[bytes] | None = None
     _link: Link | None = None
     _run: int = 0
-    _before: set[psutil.Process] = field(default_factory=set)
     _roster: int = -1
     _trouble: str = ""
+    _failures: int = 0  # since the last committed round
+    _reached: int = -1
+    _alike: int = 0  # failures with code 1 since then
 
     @property
     def state(self) -> Path:
-        """Where the run keeps itself."""
+        """The folder of the run."""
         return self.folder / "run"
 
-    def run(self) -> Status:
-        """Until the run has ended for good. Leaves no process behind, however it ends."""
-        adopt()
-        self._before = set(process_tree(os.getpid()))
+    def watch(self, supervisor: Supervisor) -> Restart | Status:
+        """Watch one life of the run; return its status once it has ended for good."""
         try:
-            return self._persist()
-        except BaseException as fault:
-            with undisturbed():
-                self._end()
-                with suppress(StorageError):
-                    status = read_status(self.state)
-                    if not (status and status.state == "finished"):  # it was, before anybody noticed
-                        write_status(self.state, ended(fault, committed(self.state)))
-            raise
-        finally:
-            with undisturbed():
-                self._end()
-            disown()
+            verdict = self._attempt(supervisor)
+        except ConnectionError as fault:
+            self.say(str(fault))
+            verdict = "restart"
+        round_, status = committed(self.state), read_status(self.state)
+        failed = status is not None and (status.state, status.code) == ("failed", 1)
+        self._alike = self._alike * (round_ == self._reached) + failed
+        self._failures = 0 if round_ > self._reached else self._failures + 1
+        self._reached = max(self._reached, round_)
+        if verdict in {"finished", "failed"}:
+            assert status, "judged by it"
+            return status
+        if status and failed and self._alike >= STUBBORN:
+            why = f"{status.reason}; so {self._alike} times since round {round_}, which a restart does not mend"
+            status = status.model_copy(update={"reason": f"{why}: look at run/logs/superlink.log"})
+            write_status(self.state, status)
+            return status
+        lost = "SuperLink" if verdict == "restart" else "ServerApp"
+        delay = backoff(self._failures + 1, FIRST, LONGEST)
+        self.say(f"the {lost} is gone after round {round_}; it starts again in {delay:g} s and goes on from there")
+        self.audit.write("lost", process=lost, round=round_, failures=self._failures)
+        self._close() if verdict == "restart" else self._give_up_run()
+        return Restart(delay, stop=verdict == "restart")
 
-    def _persist(self) -> Status:
-        failures, reached, alike = 0, -1, 0
-        while True:
-            try:
-                verdict = self._attempt()
-            except ConnectionError as fault:
-                self.say(str(fault))
-                verdict = "restart"
-            round_, status = committed(self.state), read_status(self.state)
-            failed = status is not None and (status.state, status.code) == ("failed", 1)
-            alike = alike * (round_ == reached) + failed
-            failures, reached = (0 if round_ > reached else failures + 1), max(reached, round_)
-            if verdict in {"finished", "failed"}:
-                assert status, "judged by it"
-                return status
-            if status and failed and alike >= STUBBORN:
-                why = f"{status.reason}; so {alike} times since round {round_}, which a restart does not mend"
-                status = status.model_copy(update={"reason": f"{why}: look at run/logs/superlink.log"})
-                write_status(self.state, status)
-                return status
-            lost = "the SuperLink" if verdict == "restart" else "the ServerApp"
-            delay = DELAYS[min(failures, len(DELAYS) - 1)]
-            self.say(f"{lost} is gone after round {round_}; it starts again in {delay:g} s and goes on from there")
-            self.audit.write("lost", process=lost.split()[1], round=round_, failures=failures)
-            if verdict == "restart":
-                self._end()
-            else:
-                self._give_up_run()
-            time.sleep(delay)
+    def stopped(self, fault: BaseException | None, /) -> None:
+        """Write why an unfinished run was interrupted."""
+        self._close()
+        if fault:
+            with suppress(StorageError):
+                status = read_status(self.state)
+                if not (status and status.state == "finished"):  # it may have just finished
+                    write_status(self.state, ended(fault, committed(self.state)))
 
-    def _attempt(self) -> Verdict:
-        """Start what does not run, submit the run, and look on until something has to be done."""
-        if not self._process:
-            self._launch()
+    def _attempt(self, supervisor: Supervisor) -> Verdict:
+        """Start what does not run, submit the run, and watch until something has to be done."""
+        if not supervisor.process:
+            self._launch(supervisor)
         self._admit()
         assert self._link
         write_status(self.state, Status(state="running", round=committed(self.state)))
@@ -168,48 +149,36 @@ class ServerSupervisor:
         began, appeared = time.monotonic(), False
         while True:
             time.sleep(TICK)
-            living = self._family()
-            app = any(APP in command for command in living.values())
+            app = any(APP in command for command in supervisor.descendants().values())
             appeared |= app
             status = read_status(self.state)
-            sight = Observation(
-                status,
-                time.time() - status.time if status else 0.0,
-                self._process is not None and self._process.poll() is None,
-                app,
-                appeared,
-                time.monotonic() - began,
-            )
-            reap({self._process.pid} if self._process else ())
-            if (verdict := judge(sight)) != "wait":
+            age = time.time() - status.time if status else 0.0
+            seen = Observation(status, age, supervisor.alive, app, appeared, time.monotonic() - began)
+            if (verdict := judge(seen)) != "wait":
                 return verdict
             if self._changed():
-                with suppress(ConnectionError):  # whoever has not answered is asked again at the next look
+                with suppress(ConnectionError):  # tried again at the next observation
                     self._admit()
 
-    def _launch(self) -> None:
+    def _launch(self, supervisor: Supervisor) -> None:
         """Start the SuperLink and wait until it answers. Raises ConnectionError."""
         began = time.monotonic()
-        self._process = start(self.command, self.state / "logs" / "superlink.log", dict(self.env))
-        while self._process.poll() is None and time.monotonic() < began + ANSWER:
+        process = supervisor.start()
+        while supervisor.alive and time.monotonic() < began + ANSWER:
             try:
                 self._link = self.connect()
                 self._link.nodes()
             except ConnectionError:
-                if self._link:
-                    self._link.close()
-                self._link = None
+                self._close()
                 time.sleep(0.25)
                 continue
             self.say(f"SuperLink answers after {time.monotonic() - began:.1f} s")
-            self.audit.write("superlink", pid=self._process.pid)
+            self.audit.write("superlink", pid=process.pid)
             return
-        raise ConnectionError(
-            f"SuperLink did not come up; its last words are in {self.state / 'logs' / 'superlink.log'}"
-        )
+        raise ConnectionError(f"SuperLink did not come up; its last words are in {supervisor.log}")
 
     def _admit(self) -> None:
-        """Make SuperLink know exactly the members' keys; what fails is tried again at the next look."""
+        """Make SuperLink know exactly the members' keys; a failure is tried again at the next observation."""
         assert self._link
         self._changed()
         try:
@@ -226,7 +195,7 @@ class ServerSupervisor:
                 raise
 
     def _changed(self) -> bool:
-        """Whether the book has been written since the last call."""
+        """Return whether ``roster.json`` has been written since the last call."""
         try:
             now = (self.state / "roster.json").stat().st_mtime_ns
         except OSError:
@@ -240,22 +209,15 @@ class ServerSupervisor:
             with suppress(ConnectionError, ProtocolError):
                 self._link.stop(self._run)
 
-    def _family(self) -> dict[psutil.Process, str]:
-        return {k: v for k, v in process_tree(os.getpid()).items() if k not in self._before}
-
-    def _end(self) -> None:
-        """End every process that was started here, the ServerApp first."""
+    def _close(self) -> None:
+        """Close the connection to SuperLink."""
         if self._link:
             self._link.close()
-        end(self._family, [k for k, command in self._family().items() if APP in command])
-        if self._process:
-            self._process.wait()
-        reap()
-        self._process = self._link = None
+        self._link = None
 
 
 def committed(state: Path) -> int:
-    """The last committed round of a run; 0 before the first."""
+    """Return the last committed round of a run; 0 before the first."""
     try:
         found = rounds.committed(state / rounds.FOLDER)
     except OSError:

@@ -16,7 +16,7 @@ from pomona.deploy.pki.certificates import LAST, private, valid, warning
 from pomona.deploy.silo.settings import SiloFile, importable
 from pomona.deploy.silo.silo_data import scenario
 from pomona.deploy.silo.terms import PIN, Pin
-from pomona.deploy.silo.watchdog import knock
+from pomona.deploy.silo.watchdog import ask_health
 from pomona.storage.atomic_io import probe
 
 CLOCK = 10.0  # seconds; Flower refuses what was signed more than 5 s in its future or 5 minutes in its past
@@ -136,9 +136,9 @@ def _authority(folder: Path) -> tuple[None, str]:
 
 
 def _server(folder: Path, silo: SiloFile, federation: Federation) -> tuple[None, str]:
-    answer = knock(federation, folder / "certs" / "ca.crt", silo.proxy)
+    answer = ask_health(federation, folder / "certs" / "ca.crt", silo.proxy)
     how = "without TLS" if federation.insecure else "its certificate is the federation's"
-    if answer.until and (said := warning(answer.until)):
+    if answer.certificate_until and (said := warning(answer.certificate_until)):
         raise Remark(f"{federation.server} answers, but its certificate {said}; ask its administrator to renew it")
     if answer.clock is None:
         return None, f"{federation.server} answers, {how}; it does not say its time"

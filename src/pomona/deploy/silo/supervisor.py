@@ -1,129 +1,100 @@
-"""A silo's side: a SuperNode that is kept connected, for weeks, without anybody looking."""
+"""A silo's policy of supervision: one SuperNode, kept connected for weeks without attention."""
 
-import json
 import os
-import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-
-import psutil
 
 from pomona.core.errors import ConfigError, ProtocolError, StorageError
 from pomona.deploy.agreement import Address, Federation
 from pomona.deploy.flower_bundle import pinned
-from pomona.deploy.processes import adopt, disown, end, environment, process_tree, reap, start, trim, undisturbed
+from pomona.deploy.processes import environment, reap, trim
 from pomona.deploy.silo import supernode
 from pomona.deploy.silo.settings import SiloFile
-from pomona.deploy.silo.watchdog import HEARTBEAT, PATIENCE, ConnectionState, connected, knock, through, wedged
+from pomona.deploy.silo.watchdog import (
+    HEARTBEAT,
+    PATIENCE,
+    ConnectionState,
+    ask_health,
+    connected,
+    proxy_address,
+    stuck,
+)
+from pomona.deploy.status_files import NODE, NodeStatus
+from pomona.deploy.supervisor import Restart, Supervisor, backoff
 from pomona.storage.atomic_io import publish
 from pomona.storage.lock import locked
 
 TICK = 1.0
-PROBE = 30.0  # seconds between looks at whether the server can be reached
-RESTART = 5.0  # seconds before a node that ended starts again, doubled each time; a lost one counts for a minute
-LONGEST = 600.0
+PROBE = 30.0  # seconds between requests to the server
+# seconds before the next start, doubled by each failure; SuperLink counts a lost node as connected for a minute
+FIRST, LONGEST = 5.0, 600.0
 STEADY = 300.0  # seconds of connection after which a node is as good as new
 TAIL = 20_000  # bytes of a log that hold a node's last words, tracebacks included
-STATE = "node.json"
-
-
-def delay(failures: int) -> float:
-    """Seconds before a node is started again, after so many failures without a steady connection between them."""
-    return float(min(RESTART * 2.0 ** max(0, failures - 1), LONGEST))
-
-
-@dataclass(frozen=True)
-class SiloStatusFile:
-    """What ``node.json`` says: state "starting", "connected", "waiting" (for the server) or "restarting", and why."""
-
-    state: str
-    since: str
-    restarts: int
-    reason: str = ""
-    code: int | None = None
 
 
 @dataclass
-class SiloSupervisor:
+class SiloPolicy:
     """Keeps one SuperNode going, until a signal.
 
     Args:
         state: the silo's folder for what changes.
-        command, env: of the node.
         online: whether a process is connected.
         reach: raises ProtocolError while the server cannot be reached.
-        say: told of everything that people should know.
+        say: receives every line that people should read.
     """
 
     state: Path
-    command: Sequence[str]
-    env: Mapping[str, str]
     online: Callable[[int], bool]
     reach: Callable[[], object]
     say: Callable[[str], None]
-    _news: SiloStatusFile | None = None
-    _process: subprocess.Popen[bytes] | None = None
+    _written: NodeStatus | None = None
+    _failures: int = 0  # without a steady connection between them
+    _restarts: int = 0
 
-    def run(self) -> None:
-        """Until a signal; leaves no process behind."""
-        adopt()
-        before = set(process_tree(os.getpid()))
+    def watch(self, supervisor: Supervisor) -> Restart:
+        """Watch one life of the node, and say why it ended."""
+        began = time.monotonic()
+        reason, code, steady = self._life(supervisor)
+        self._failures, self._restarts = 1 if steady else self._failures + 1, self._restarts + 1
+        lived = time.monotonic() - began if steady else 0.0
+        delay = max(0.0, backoff(self._failures, FIRST, LONGEST) - lived)
+        self.say(f"the node ended ({reason}); it starts again in {delay:.0f} s")
+        self._tell("restarting", reason, code)
+        return Restart(delay)
 
-        def ours() -> set[psutil.Process]:
-            return set(process_tree(os.getpid())) - before
+    def stopped(self, _: BaseException | None, /) -> None:
+        """Write that the node has been stopped."""
+        self._tell("stopped")
 
-        failures = restarts = 0
-        try:
-            while True:
-                began = time.monotonic()
-                reason, code, steady = self._watch(restarts)
-                self._end(ours)
-                failures, restarts = 1 if steady else failures + 1, restarts + 1
-                wait = max(0.0, delay(failures) - (time.monotonic() - began if steady else 0.0))
-                self.say(f"the node ended ({reason}); it starts again in {wait:.0f} s")
-                self._tell("restarting", restarts, reason, code)
-                time.sleep(wait)
-        finally:
-            with undisturbed():
-                self._end(ours)
-                self._tell("stopped", restarts)
-            disown()
-
-    def _watch(self, restarts: int) -> tuple[str, int | None, bool]:
-        """One life of a node: why it ended, its exit code, and whether it had been steadily connected."""
-        log = self.state / "logs" / "supernode.log"
-        self._process = process = start(self.command, log, dict(self.env))
-        self._tell("starting", restarts)
-        sights: list[ConnectionState] = []
+    def _life(self, supervisor: Supervisor) -> tuple[str, int | None, bool]:
+        """Start the node; return why it ended, its exit code, and whether it had been steadily connected."""
+        process = supervisor.start()
+        self._tell("starting")
+        seen: list[ConnectionState] = []
         first: float | None = None
         last, probed = 0.0, float("-inf")
         reachable = False
-        while process.poll() is None:
+        while supervisor.alive:
             now = time.monotonic()
             if now - probed >= PROBE:
                 reachable, probed = self._reachable(), now
-                trim(log)
+                trim(supervisor.log)
                 reap({process.pid})
             online = self.online(process.pid)
             if online:
                 first, last = first or now, now
-            sights = [s for s in [*sights, ConnectionState(now, online, reachable)] if s.time >= now - 2 * PATIENCE]
+            seen = [s for s in [*seen, ConnectionState(now, online, reachable)] if s.time >= now - 2 * PATIENCE]
             recent = first is not None and now - last < 2 * HEARTBEAT
-            self._tell("connected" if recent else "starting" if reachable else "waiting", restarts)
-            if wedged(sights):
+            self._tell("connected" if recent else "starting" if reachable else "waiting")
+            if stuck(seen):
                 return f"no connection in {PATIENCE:.0f} s although the server can be reached", None, False
             time.sleep(TICK)
-        return ending(process.returncode, log), process.returncode, first is not None and last - first > STEADY
-
-    def _end(self, ours: Callable[[], set[psutil.Process]]) -> None:
-        end(ours)
-        if self._process:
-            self._process.wait()
-        reap()
+        steady = first is not None and last - first > STEADY
+        return exit_reason(process.returncode, supervisor.log), process.returncode, steady
 
     def _reachable(self) -> bool:
         try:
@@ -132,13 +103,15 @@ class SiloSupervisor:
             return False
         return True
 
-    def _tell(self, state: str, restarts: int, reason: str = "", code: int | None = None) -> None:
+    def _tell(self, state: str, reason: str = "", code: int | None = None) -> None:
         """Write ``node.json`` where something has changed; a disk that is full does not end the node."""
-        if self._news and (self._news.state, self._news.restarts, self._news.reason) == (state, restarts, reason):
+        since = datetime.now(UTC).isoformat(timespec="seconds")
+        news = NodeStatus(state=state, since=since, restarts=self._restarts, reason=reason, code=code)
+        if self._written and self._written == news.model_copy(update={"since": self._written.since}):
             return
-        self._news = SiloStatusFile(state, datetime.now(UTC).isoformat(timespec="seconds"), restarts, reason, code)
+        self._written = news
         with suppress(OSError):
-            publish(self.state / "node", [json.dumps(asdict(self._news)).encode()], lambda _: STATE)
+            publish(self.state / "node", [news.model_dump_json().encode()], lambda _: NODE)
 
 
 REASONS = {
@@ -153,8 +126,8 @@ REASONS = {
 }
 
 
-def ending(code: int | None, log: Path) -> str:
-    """Why a node ended, by the last words of its log, in a line that names no path."""
+def exit_reason(code: int | None, log: Path) -> str:
+    """Return why a node ended, by the end of its log, in a line that names no path."""
     with suppress(OSError):
         text = log.read_bytes()[-TAIL:].decode(errors="replace")
         text = text.rpartition("Starting Flower SuperNode")[2]  # of this life, not of the one before
@@ -164,7 +137,7 @@ def ending(code: int | None, log: Path) -> str:
     return f"exit code {code}; its last words are in logs/supernode.log"
 
 
-def keep(folder: Path, say: Callable[[str], None]) -> None:
+def run_node(folder: Path, say: Callable[[str], None]) -> None:
     """Keep a silo kit's SuperNode going until a signal.
 
     Raises:
@@ -183,19 +156,19 @@ def keep(folder: Path, say: Callable[[str], None]) -> None:
         with locked(state):
             home = state / "flwr"
             home.mkdir(mode=0o700, exist_ok=True)
-            port = (through(silo.proxy) or Address.parse(federation.server)).port
+            port = (proxy_address(silo.proxy) or Address.parse(federation.server)).port
 
             def tell(text: str) -> None:
                 say(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S}Z {text}")
 
             tell(f"{silo.name} attends {federation.name} at {federation.server}")
-            SiloSupervisor(
+            command, log = supernode.command(folder, silo, federation, app), state / "logs" / "supernode.log"
+            policy = SiloPolicy(
                 state,
-                supernode.command(folder, silo, federation, app),
-                environment(home, silo.proxy),
                 lambda pid: connected(pid, port, silo.port),
-                lambda: knock(federation, ca, silo.proxy),
+                lambda: ask_health(federation, ca, silo.proxy),
                 tell,
-            ).run()
+            )
+            Supervisor(command, environment(home, silo.proxy), log).run(policy)
     except OSError as fault:
         raise StorageError(f"cannot write {state} ({fault.strerror}); make room, or mend its permissions") from fault

@@ -1,4 +1,4 @@
-"""Whether a SuperNode that lives still works, as far as that can be seen without asking the server about it."""
+"""Watchdog: whether a SuperNode still works, seen by its connections, and whether the server can be reached."""
 
 import http.client
 import ssl
@@ -22,30 +22,30 @@ PATIENCE = 5 * HEARTBEAT
 
 @dataclass(frozen=True)
 class ConnectionState:
-    """One look at a node that lives: was it connected to the server, and could the server be reached from here."""
+    """A running node at one moment: whether it is connected to the server, and whether the server can be reached."""
 
     time: float
     connected: bool
     reachable: bool
 
 
-def wedged(sights: Sequence[ConnectionState], patience: float = PATIENCE) -> bool:
-    """Whether a node that lives has given up: never connected in ``patience`` seconds in which the server was there.
+def stuck(seen: Sequence[ConnectionState], patience: float = PATIENCE) -> bool:
+    """Return whether a running node has given up: no connection in ``patience`` seconds with the server in reach.
 
     After an error whose text speaks of TLS (a load balancer that drops a connection is enough) Flower's SuperNode stops
     its work for good, but its process goes on. Its log is silent then, as it is while a model trains for hours, and its
     status can be asked of the server only, which a silo must not. But a node that works opens a connection for every
-    heartbeat, each 30 s, and keeps it for 5 s, whatever its app does: looking each second, none is missed, and five
-    heartbeats in a row cannot be. While the server cannot be reached the node is right to wait, so that time does not
-    count; nor does the time before the first look.
+    heartbeat, each 30 s, and keeps it for 5 s, whatever its app does: one observation a second misses none of them, and
+    five heartbeats in a row cannot be missed. While the server cannot be reached the node is right to wait, so that
+    time does not count; nor does the time before the first observation.
 
     Args:
-        sights: looks at one process, oldest first, about one a second.
+        seen: states of one process, oldest first, about one a second.
         patience: seconds.
     """
-    if not sights or sights[-1].time - sights[0].time < patience:
+    if not seen or seen[-1].time - seen[0].time < patience:
         return False
-    recent = [s for s in sights if s.time >= sights[-1].time - patience]
+    recent = [s for s in seen if s.time >= seen[-1].time - patience]
     return all(s.reachable and not s.connected for s in recent)
 
 
@@ -64,8 +64,8 @@ def connected(pid: int, port: int, local: int) -> bool:
     return any(s.status == psutil.CONN_ESTABLISHED and s.raddr.port == port and s.laddr.port != local for s in sockets)
 
 
-def through(proxy: str) -> Address | None:
-    """Where a proxy listens; None for no proxy."""
+def proxy_address(proxy: str) -> Address | None:
+    """Return the address of a proxy; None for no proxy."""
     if not proxy:
         return None
     way = urlsplit(proxy)
@@ -81,20 +81,20 @@ def _authorization(proxy: str) -> dict[str, str]:
 
 
 @dataclass(frozen=True)
-class ProbeAnswer:
-    """What a server that answers shows (UTC): its clock, where it says, and with TLS the end of its certificate."""
+class HealthAnswer:
+    """A server's clock (UTC), if it states one, and the end of its certificate (UTC), with TLS."""
 
     clock: datetime | None
-    until: datetime | None
+    certificate_until: datetime | None
 
 
-def knock(federation: Federation, ca: Path, proxy: str = "", timeout: float = 10.0) -> ProbeAnswer:
-    """Ask the server for its health as a silo would reach it.
+def ask_health(federation: Federation, ca: Path, proxy: str = "", timeout: float = 10.0) -> HealthAnswer:
+    """Request the server's ``/health`` on the way that a silo reaches it.
 
-    Raises ProtocolError with the reason and the remedy.
+    Raises ProtocolError if it does not answer, or not as the federation's server.
     """
     server = Address.parse(federation.server)
-    host, port = through(proxy) or server
+    host, port = proxy_address(proxy) or server
     try:
         if federation.insecure:
             line: http.client.HTTPConnection = http.client.HTTPConnection(host, port, timeout=timeout)
@@ -122,11 +122,11 @@ def knock(federation: Federation, ca: Path, proxy: str = "", timeout: float = 10
     if answer.status != 200:
         raise ProtocolError(f"{federation.server} answers {answer.status}; is it a Pomona server?")
     said = answer.headers.get("Date")
-    return ProbeAnswer(parsedate_to_datetime(said).astimezone(UTC) if said else None, until)
+    return HealthAnswer(parsedate_to_datetime(said).astimezone(UTC) if said else None, until)
 
 
 def _until(socket: Any) -> datetime | None:
-    """When the certificate at the other end of a connection ends; None without TLS."""
+    """Return the end (UTC) of the certificate at the other end of a connection; None without TLS."""
     if not isinstance(socket, ssl.SSLSocket):
         return None
     shown = socket.getpeercert()
