@@ -6,8 +6,8 @@
     >>> 0 < result.summary["models"]["personal, trained"]["last"]["value"] < 1
     True
 
-The names in ``__all__`` are public; ``docs/api.md`` lists them and the other public modules. Everything else may change without
-notice. Names are imported when first used, so ``import pomona`` loads no PyTorch.
+The names in ``__all__`` are public; ``docs/api.md`` lists them and the other public modules. Everything else may change
+without notice. Names are imported when first used, so ``import pomona`` loads no PyTorch.
 """
 
 from typing import TYPE_CHECKING, Any
