@@ -6,9 +6,11 @@ from pomona.config import Config
 from pomona.core.rng import stream
 from pomona.core.round import Roster
 from pomona.data.dataset import Dataset
-from pomona.federation.client_runtime import ClientRequest, ClientRuntime, Groups, grouped, stack
+from pomona.federation.client_runtime import ClientRuntime, Groups, grouped
+from pomona.federation.exchange import ClientRequest, stack
 from pomona.federation.loop import round_of
-from pomona.federation.transport import Inline, Workers
+from pomona.federation.transport import Inline
+from pomona.federation.workers import Workers
 from pomona.methods.fedavg_data import FedAvgData
 from pomona.partition import divide
 from pomona.scenario import Scenario
@@ -52,7 +54,8 @@ class Rounds:
         self.number += 1
         round_ = round_of(self.config, self.number)
         down = self.method.server.down(self.state, self.ids, self.roster, round_)
-        replies = self.transport.visit(ClientRequest(round_, self.roster, self.ids, True, self.watched), down)
+        arrivals = self.transport.visit(ClientRequest(round_, self.roster, self.ids, True, self.watched), down)
+        replies = [a.reply for a in arrivals]
         uplink = stack(replies, lambda r: r.uplink)
         self.state = self.method.server.aggregate(self.state, uplink, self.ids, self.roster, round_)
         self.transport.commit(self.ids)

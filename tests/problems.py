@@ -7,7 +7,8 @@ from torch import Tensor
 
 from pomona.config import Config, resolve
 from pomona.core.round import Roster, Round
-from pomona.federation.client_runtime import ClientRequest, ClientRuntime, stack
+from pomona.federation.client_runtime import ClientRuntime
+from pomona.federation.exchange import ClientRequest, stack
 from pomona.methods.base import Initial, Method
 from pomona.objective.device_dataset import DeviceDataset
 

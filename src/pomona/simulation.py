@@ -29,7 +29,8 @@ from pomona.federation.client_runtime import ClientRuntime, Groups, grouped
 from pomona.federation.loop import Callback, Loop, round_of
 from pomona.federation.state_placement import choose
 from pomona.federation.state_store import Hold
-from pomona.federation.transport import Inline, Workers
+from pomona.federation.transport import Inline, LocalTransport
+from pomona.federation.workers import Workers
 from pomona.models.parameter_space import ParameterSpace
 from pomona.objective.range_test import Steps, range_test
 from pomona.record.reading import load
@@ -355,15 +356,13 @@ def _settings(scenario: Scenario, out: Path) -> None:
         publish(out, [scenario.partition.text().encode()], lambda _: "partition.json")
 
 
-def held_models(
-    transport: Inline | Workers, clients: int, headline: tuple[str, str]
-) -> dict[int, Mapping[str, Tensor]]:
+def held_models(transport: LocalTransport, clients: int, headline: tuple[str, str]) -> dict[int, Mapping[str, Tensor]]:
     """The model that each client is judged by, of those that have one."""
     each = (transport.collect(ClientRuntime.models, [i])[0] for i in range(clients))
     return {i: {k: t.cpu().clone() for k, t in m[headline].items()} for i, m in enumerate(each) if headline in m}
 
 
-def save_models(folder: Path, transport: Inline | Workers, scenario: Scenario, headline: tuple[str, str]) -> None:
+def save_models(folder: Path, transport: LocalTransport, scenario: Scenario, headline: tuple[str, str]) -> None:
     """One safetensors file a client: the model it is judged by, and apart from it what it keeps to itself.
 
     One client at a time: a federation's models together need not fit into memory.

@@ -144,7 +144,7 @@ class World:
 
         def visits(transport, asked, down):
             replies = visit(transport, asked, down)
-            return [r for r in replies if not asked.trains or (asked.round.number, r.client) not in absent]
+            return [r for r in replies if not asked.trains or (asked.round.number, r.reply.client) not in absent]
 
         config = federation.simulation
         if membership:

@@ -55,7 +55,7 @@ def expected(stage, monkeypatch):
 
     def visits(transport, asked, down):
         replies = visit(transport, asked, down)
-        return [r for r in replies if not asked.trains or r.client in cohorts[asked.round.number]]
+        return [r for r in replies if not asked.trains or r.reply.client in cohorts[asked.round.number]]
 
     monkeypatch.setattr(Inline, "visit", visits)
     out = stage.folder / "simulation"

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from safetensors.torch import save as library_save
 
 from pomona.core.errors import ProtocolError
-from pomona.federation.admission import AdmissionLimits, Arrival, Expected, History, admit
+from pomona.federation.admission import AdmissionLimits, Expected, History, admit
+from pomona.federation.exchange import Arrival, Reply
 from pomona.storage.safetensors_stream import DTYPES, digest, header, pieces
 from pomona.storage.tensor_validation import clip, decode, largest, non_finite
 
@@ -27,8 +28,15 @@ def sound(scale=1.0):
 
 
 def arrival(client, tensors=None, **changes):
-    stated = {"run": "run", "round": 5, "client": client, "samples": SIZES.get(client, 1)}
-    return Arrival(**stated | changes, tensors=sound() if tensors is None else tensors)
+    """What arrives of a client: a sound uplink, other tensors, or the error that they could not be read with."""
+    stated = {"run": "run", "round": 5, "samples": SIZES.get(client, 1)} | changes
+    if isinstance(tensors, ProtocolError):
+        return Arrival(Reply(client), **stated, unread=tensors)
+    return Arrival(Reply(client, sound() if tensors is None else tensors), **stated)
+
+
+def accepted(verdict):
+    return [a.reply.client for a in verdict.accepted]
 
 
 def judged(*arrivals, history=None, **limits):
@@ -37,9 +45,9 @@ def judged(*arrivals, history=None, **limits):
 
 def test_a_sound_round_is_let_in_in_order_of_clients():
     verdict = judged(arrival(4), arrival(0), arrival(2))
-    assert list(verdict.accepted) == [0, 2, 4]
+    assert accepted(verdict) == [0, 2, 4]
     assert verdict.rejected == ()
-    assert all(digest(t) == digest(sound()) for t in verdict.accepted.values())
+    assert all(digest(a.reply.uplink) == digest(sound()) for a in verdict.accepted)
     assert verdict.history.norms == {"core": (math.sqrt(6),) * 3}
 
 
@@ -80,7 +88,7 @@ def test_a_wrong_uplink_is_refused_with_client_round_tensor_and_reason(case):
     assert rejection.reason.startswith("client 3, round 5: ")
     assert reason in rejection.reason
     assert "\n" not in rejection.reason
-    assert list(verdict.accepted) == [0]
+    assert accepted(verdict) == [0]
     assert verdict.history.strikes == {3: 1}
 
 
@@ -94,14 +102,14 @@ def test_a_number_of_samples_is_the_registered_one(samples):
 @pytest.mark.parametrize("changes", [{"run": "other"}, {"round": 4}, {"round": 6}, {"client": 6}, {"client": -1}])
 def test_what_is_stale_or_unasked_is_ignored_without_a_strike(changes):
     verdict = admit([arrival(2), arrival(**{"client": 1} | changes)], ROUND, History(), AdmissionLimits())
-    assert list(verdict.accepted) == [2]
+    assert accepted(verdict) == [2]
     assert len(verdict.rejected) == 1
     assert verdict.history == judged(arrival(2)).history
 
 
 def test_one_uplink_a_client_and_round():
     verdict = judged(arrival(1), arrival(1), arrival(1, sound(2.0)))
-    assert digest(verdict.accepted[1]) == digest(sound())
+    assert digest(verdict.accepted[0].reply.uplink) == digest(sound())
     assert [r.struck for r in verdict.rejected] == [False, False]
     reasons = " | ".join(r.reason for r in verdict.rejected)
     assert "the same uplink again" in reasons
@@ -118,7 +126,7 @@ def test_arrival_order_decides_nothing():
     arrivals += [arrival(4), arrival(5, sound(0.5))]
     verdicts = [judged(*order) for order in itertools.islice(itertools.permutations(arrivals), 0, None, 97)]
     assert len(verdicts) > 50
-    assert all(list(v.accepted) == [0, 3, 4, 5] for v in verdicts)
+    assert all(accepted(v) == [0, 3, 4, 5] for v in verdicts)
     assert all((v.rejected, v.history) == (verdicts[0].rejected, verdicts[0].history) for v in verdicts)
 
 
@@ -127,29 +135,29 @@ def test_a_norm_is_bounded_by_a_multiple_of_the_median():
     history = History(norms={"core": (1.0, 2.0, 3.0, 50.0, 2.5)})
     edge = 4 * 2.5 / math.sqrt(6)
     verdict = judged(arrival(0, sound(edge * 0.999)), arrival(1, sound(edge * 1.001)), history=history, factor=4)
-    assert list(verdict.accepted) == [0]
+    assert accepted(verdict) == [0]
     assert verdict.rejected[0].reason == "client 1, round 5: tensor 'core' has norm 10, the bound is 10"
     assert verdict.history.norms["core"] == (1.0, 2.0, 3.0, 50.0, 2.5, pytest.approx(9.99))
 
 
 def test_a_huge_core_is_refused_in_the_first_round_too_where_others_are_more():
     arrivals = [arrival(i, sound(1e6 if i == 2 else 1.0 + 0.1 * i)) for i in range(6)]
-    assert list(judged(*arrivals).accepted) == [0, 1, 3, 4, 5]
-    assert list(judged(*arrivals[1:4]).accepted) == [1, 2, 3]  # three norms make no median
-    assert list(judged(*arrivals[1:4], enough=3).accepted) == [1, 3]
+    assert accepted(judged(*arrivals)) == [0, 1, 3, 4, 5]
+    assert accepted(judged(*arrivals[1:4])) == [1, 2, 3]  # three norms make no median
+    assert accepted(judged(*arrivals[1:4], enough=3)) == [1, 3]
 
 
 def test_zeros_are_valid_and_bound_nobody():
     """A method may begin at zero: a median of zero says nothing about what is too large."""
     history = History(norms={"core": (0.0,) * 10})
-    assert list(judged(arrival(0, sound(0.0)), arrival(1, sound(3.0)), history=history).accepted) == [0, 1]
+    assert accepted(judged(arrival(0, sound(0.0)), arrival(1, sound(3.0)), history=history)) == [0, 1]
 
 
 def test_a_norm_that_overflows_is_refused_even_while_nothing_is_known():
     spec = {"core": torch.zeros(4, dtype=torch.float64)}
     expected = Expected("run", 5, SIZES, spec, 6)
     verdict = admit([arrival(0, {"core": torch.full((4,), 1e300, dtype=torch.float64)})], expected, History())
-    assert list(verdict.accepted) == []
+    assert accepted(verdict) == []
     assert "norm inf" in verdict.rejected[0].reason
 
 
@@ -168,7 +176,7 @@ def test_three_refusals_in_a_row_are_quarantine_and_an_accepted_one_clears():
     history = judged(bad, bad, history=history).history
     assert history.quarantined() == {1}
     verdict = judged(good, arrival(0), history=history)
-    assert list(verdict.accepted) == [0]
+    assert accepted(verdict) == [0]
     assert "in quarantine after 3 refused uplinks in a row" in verdict.rejected[0].reason
     assert verdict.history.strikes == {1: 3}
 
@@ -184,7 +192,7 @@ def test_a_history_survives_a_checkpoint(strikes, norms):
 
 def test_a_spec_without_tensors_takes_uplinks_without_tensors():
     expected = Expected("run", 5, SIZES, {}, 6)
-    assert list(admit([arrival(0, {})], expected, History()).accepted) == [0]
+    assert accepted(admit([arrival(0, {})], expected, History())) == [0]
 
 
 def test_receivers_look_for_themselves():

@@ -15,7 +15,7 @@ from torch import nn
 import pomona
 from pomona.config import read_overrides, resolve
 from pomona.core.errors import ConfigError, DivergedError, LockedError, StorageError
-from pomona.federation.transport import Workers
+from pomona.federation.workers import Workers
 from pomona.personal import PersonalModel
 from pomona.scenario import Scenario
 from pomona.simulation import NullCallback

@@ -393,7 +393,7 @@ def test_a_lost_worker_is_made_up_for_once(tmp_path, monkeypatch):
     import os
     import signal
 
-    from pomona.federation.transport import Workers
+    from pomona.federation.workers import Workers
 
     whole = run("apple", tmp_path / "whole")
     visit, killed = Workers.visit, []

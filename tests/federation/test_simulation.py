@@ -12,7 +12,7 @@ import pomona
 from pomona.core.errors import ConfigError, DataError, DivergedError, LockedError, PomonaError, StorageError
 from pomona.federation.client_runtime import ClientRuntime
 from pomona.federation.loop import due, round_of, select
-from pomona.federation.transport import spread
+from pomona.federation.workers import spread
 from pomona.record.reading import load
 from pomona.simulation import NullCallback
 from problems import tiny

@@ -116,13 +116,13 @@ class Counter:
         with foreseen():
             courier = self.courier(lambda asked: self.greeting(asked) if asked.kind == "hello" else answer(asked))
             courier.greet()
-            replies = courier.visit(visit, down)
+            arrivals = courier.visit(visit, down)
             courier.audit.close()
         assert courier.absent.keys() <= {SILO}
-        if any(reply.unread for reply in replies) or not replies:
+        if any(a.unread for a in arrivals) or not arrivals:
             assert SILO in courier.refused or SILO in courier.absent
             return "absent"
-        assert len(replies) == 1
+        assert len(arrivals) == 1
         return "taken"
 
 

@@ -176,7 +176,7 @@ def test_cores_that_were_not_fetched_keep_their_old_copy():
 
 
 def test_bytes_follow_the_budget():
-    from pomona.federation.loop import received_bytes
+    from pomona.federation.exchange import received_bytes
 
     run = Federation(APPLE(budget=2).method(), quadratics(5, d=7))
     down = run.method.server.down(run.server, (1, 3), run.roster, a_round())

@@ -12,7 +12,7 @@ from torch.testing import assert_close
 
 import pomona
 from pomona.core.state import flatten, joined
-from pomona.federation.client_runtime import ClientRequest
+from pomona.federation.exchange import ClientRequest
 from pomona.methods import METHODS
 from pomona.methods.base import Rows
 from pomona.objective.device_dataset import DeviceDataset

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
-from pomona.federation.client_runtime import ClientRequest
-from pomona.federation.loop import received_bytes
+from pomona.federation.exchange import ClientRequest, received_bytes
 from pomona.methods.fedfomo import FedFomo, FedFomoState, choose, limit, normalised
 from pomona.methods.fedfomo_ma import FedFomoMA
 from pomona.methods.separate import Separate

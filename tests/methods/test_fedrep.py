@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from pomona.core.errors import ConfigError
-from pomona.federation.loop import received_bytes
+from pomona.federation.exchange import received_bytes
 from pomona.methods.fedavg import FedAvg
 from pomona.methods.fedrep import FedRep, insert, upper, without
 from problems import Federation, Quadratics, a_round, quadratics

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from pomona.federation.loop import received_bytes
+from pomona.federation.exchange import received_bytes
 from pomona.methods.fedavg import FedAvg
 from pomona.methods.lg_fedavg import LGFedAvg
 from pomona.methods.separate import Separate

@@ -5,7 +5,7 @@ import torch
 from test_conformance import every_method, method, passes, same, states, uneven
 from torch.testing import assert_close
 
-from pomona.federation.client_runtime import ClientRequest, stack
+from pomona.federation.exchange import ClientRequest, stack
 from pomona.methods.apple import APPLE
 from pomona.methods.cfl import CFL
 from pomona.methods.fedamp import FedAMP

@@ -81,7 +81,7 @@ def killed_after_commit(round_):
 
 def worker_killed(times):
     """The first ``times`` times that round 3 is trained, a worker is shot, as by the kernel when memory runs out."""
-    from pomona.federation.transport import Workers
+    from pomona.federation.workers import Workers
 
     visit, left = Workers.visit, [times]
 

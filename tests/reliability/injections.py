@@ -9,8 +9,8 @@ import torch
 from pomona import simulation
 from pomona.core.errors import ProtocolError
 from pomona.federation import loop
-from pomona.federation.admission import Arrival, admit
-from pomona.federation.client_runtime import Reply
+from pomona.federation.admission import admit
+from pomona.federation.exchange import Reply
 from pomona.federation.transport import Inline
 from pomona.objective.local_training import LocalTraining
 from pomona.record.record import RunRecord
@@ -18,8 +18,8 @@ from pomona.storage import checkpoint
 from pomona.storage.tensor_validation import decode, largest
 
 
-def replies(change):
-    """Pass the replies of every training visit through ``change(round, replies)``."""
+def arrivals(change):
+    """Pass what arrives of every training visit through ``change(round, arrivals)``."""
 
     def fault(patch):
         visit = Inline.visit
@@ -37,18 +37,24 @@ def uplink(change, rounds=(2,), clients=(1,)):
     """In these rounds these clients send ``change(uplink)``."""
 
     def changed(number, given):
-        return [replace(r, uplink=change(r.uplink)) if r.client in clients and number in rounds else r for r in given]
+        return [sent(a, change) if a.reply.client in clients and number in rounds else a for a in given]
 
-    return replies(changed)
+    return arrivals(changed)
+
+
+def sent(arrival, change):
+    """What arrives where a client sends ``change(uplink)``."""
+    return replace(arrival, reply=replace(arrival.reply, uplink=change(arrival.reply.uplink)))
 
 
 def absent(rounds=(2,), client=1):
     """In these rounds a client does not answer."""
 
     def without(number, given):
-        return [Reply(client, fault="away") if r.client == client and number in rounds else r for r in given]
+        away = Reply(client, fault="away")
+        return [replace(a, reply=away) if a.reply.client == client and number in rounds else a for a in given]
 
-    return replies(without)
+    return arrivals(without)
 
 
 def core(function):
@@ -64,16 +70,13 @@ def one(value):
 def told(**claims):
     """In round 2 client 1 claims another run, round (by difference) or number of samples."""
 
-    def fault(patch):
-        def arrives(run, number, client, samples, tensors):
-            claim = {"run": run, "round": number, "samples": samples}
-            if (number, client) == (2, 1):
-                claim |= {k: number + v if k == "round" else v for k, v in claims.items()}
-            return Arrival(client=client, tensors=tensors, **claim)
+    def changed(number, given):
+        return [claim(a) if (number, a.reply.client) == (2, 1) else a for a in given]
 
-        patch.setattr(loop, "Arrival", arrives)
+    def claim(arrival):
+        return replace(arrival, **{k: arrival.round + v if k == "round" else v for k, v in claims.items()})
 
-    return fault
+    return arrivals(changed)
 
 
 def wire(data):
@@ -81,17 +84,14 @@ def wire(data):
 
     def fault(patch):
         def judges(arrivals, expected, history):
-            sent = [replace(a, tensors=read(expected.spec)) if asked(a) else a for a in arrivals]
-            return admit(sent, expected, history)
+            came = [read(a, expected.spec) if (a.round, a.reply.client) == (2, 1) else a for a in arrivals]
+            return admit(came, expected, history)
 
-        def asked(arrival):
-            return (arrival.round, arrival.client) == (2, 1)
-
-        def read(spec):
+        def read(arrival, spec):
             try:
-                return decode(data(spec), spec, largest(spec))
+                return sent(arrival, lambda _: decode(data(spec), spec, largest(spec)))
             except ProtocolError as wrong:
-                return wrong
+                return replace(arrival, unread=wrong)
 
         patch.setattr(loop, "admit", judges)
 
@@ -112,7 +112,7 @@ def late(patch):
 
 def twice(function):
     """Every reply comes twice, the second time changed and in the opposite order."""
-    return replies(lambda _, given: [*given, *(replace(r, uplink=function(r.uplink)) for r in reversed(given))])
+    return arrivals(lambda _, given: [*given, *(sent(a, function) for a in reversed(given))])
 
 
 def stopped(number):

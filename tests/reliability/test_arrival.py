@@ -24,7 +24,7 @@ def shuffled(k):
     def change(number, given):
         return [given[i] for i in stream(k, "arrival", number).permutation(len(given))]
 
-    return inject.replies(change)
+    return inject.arrivals(change)
 
 
 def test_fifty_orders_of_arrival_have_one_outcome(tmp_path, monkeypatch):

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pomona.core.errors import ProtocolError
+from pomona.federation.exchange import Arrival
 from pomona.storage.safetensors_stream import digest, shown
 from pomona.storage.tensor_validation import mismatch, non_finite, not_plain, strangers
 
@@ -41,20 +41,6 @@ class AdmissionLimits:
 
 
 DEFAULT = AdmissionLimits()
-
-
-@dataclass(frozen=True)
-class Arrival:
-    """An uplink as it came, nothing of it believed; ``tensors`` is the decoder's error where it could not be read.
-
-    Tensors have no client axis. ``client`` comes from whoever knows the sender, not from what was sent.
-    """
-
-    run: str
-    round: int
-    client: int
-    samples: int
-    tensors: Mapping[str, Tensor] | ProtocolError
 
 
 @dataclass(frozen=True)
@@ -112,9 +98,9 @@ class Rejection:
 
 @dataclass(frozen=True)
 class Admission:
-    """Accepted tensors by client, ids ascending; what was refused; the history for the next round."""
+    """What was accepted, in the order of clients; what was refused; the history for the next round."""
 
-    accepted: dict[int, Mapping[str, Tensor]]
+    accepted: tuple[Arrival, ...]
     rejected: tuple[Rejection, ...]
     history: History
 
@@ -127,26 +113,27 @@ def admit(
     A stale, unasked or repeated uplink is ignored; one that is wrong in itself is also a strike, unless the same client
     had another accepted. Accepted clients begin again at no strikes.
     """
-    sound: dict[int, Mapping[str, Tensor]] = {}
+    sound: dict[int, Arrival] = {}
     rejected: list[Rejection] = []
     for arrival in arrivals:
+        client = arrival.reply.client
         ignored, wrong = _uninvited(arrival, expected, history, limits), None
         if not ignored:
             wrong = _flaw(arrival, expected)
-        if not ignored and not wrong and not isinstance(arrival.tensors, ProtocolError):
-            if arrival.client not in sound:
-                sound[arrival.client] = arrival.tensors
+        if not ignored and not wrong:
+            if client not in sound:
+                sound[client] = arrival
                 continue
-            ignored = _repeated(sound[arrival.client], arrival.tensors)
-        rejected.append(_rejection(arrival.client, expected.round, ignored or wrong or "", struck=bool(wrong)))
+            ignored = _repeated(sound[client].reply.uplink, arrival.reply.uplink)
+        rejected.append(_rejection(client, expected.round, ignored or wrong or "", struck=bool(wrong)))
 
-    norms = {client: _norms(sound[client]) for client in sorted(sound)}
+    norms = {client: _norms(sound[client].reply.uplink) for client in sorted(sound)}
     bounds = {
         name: _bound(history.norms.get(name, ()), [n[name] for n in norms.values()], limits)
         for name, example in expected.spec.items()
         if example.is_floating_point()
     }
-    accepted: dict[int, Mapping[str, Tensor]] = {}
+    accepted: dict[int, Arrival] = {}
     for client, own in norms.items():
         huge = [
             f"tensor {shown(name)} has norm {own[name]:.3g}, the bound is {bound:.3g}"
@@ -164,7 +151,7 @@ def admit(
         name: (*history.norms.get(name, ()), *(norms[c][name] for c in accepted))[-limits.window :] for name in bounds
     }
     rejected.sort(key=lambda r: (r.client, r.reason))
-    return Admission(accepted, tuple(rejected), History(strikes, remembered))
+    return Admission(tuple(accepted.values()), tuple(rejected), History(strikes, remembered))
 
 
 def _uninvited(arrival: Arrival, expected: Expected, history: History, limits: AdmissionLimits) -> str | None:
@@ -172,20 +159,19 @@ def _uninvited(arrival: Arrival, expected: Expected, history: History, limits: A
         return f"it is for run {shown(str(arrival.run))}, this is {expected.run}"
     if arrival.round != expected.round:
         return f"it is for round {arrival.round}"
-    if arrival.client not in expected.sizes:
+    if arrival.reply.client not in expected.sizes:
         return "nobody asked this client"
-    if arrival.client in history.quarantined(limits):
+    if arrival.reply.client in history.quarantined(limits):
         return f"in quarantine after {limits.strikes} refused uplinks in a row"
     return None
 
 
 def _flaw(arrival: Arrival, expected: Expected) -> str | None:
-    size = expected.sizes[arrival.client]
+    size, tensors = expected.sizes[arrival.reply.client], arrival.reply.uplink
     if type(arrival.samples) is not int or arrival.samples != size:
         return f"it counts {shown(str(arrival.samples))} samples, registered are {size}"
-    tensors = arrival.tensors
-    if isinstance(tensors, ProtocolError):
-        return str(tensors)
+    if arrival.unread:
+        return str(arrival.unread)
     return (
         not_plain(tensors)
         or mismatch(tensors, expected.spec)

@@ -3,7 +3,7 @@
 The same object serves one silo, or a worker process that stands for many clients.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import isfinite
 from time import perf_counter
@@ -14,13 +14,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pomona.core.errors import DivergedError, ProtocolError
+from pomona.core.errors import DivergedError
 from pomona.core.lazy_tensors import Named, form
 from pomona.core.rng import number
-from pomona.core.round import Roster, Round
+from pomona.core.round import Roster
 from pomona.core.state import apply, flatten, rebuild, row
+from pomona.federation.exchange import ClientRequest, Reply, Score, cut, one
 from pomona.federation.state_store import Hold, as_is, file_bytes, in_file, in_memory, working
-from pomona.methods.base import Client, Downlink, Initial, Received, Rows
+from pomona.methods.base import Client, Downlink, Initial, Received
 from pomona.metrics.last_model import full_metrics, score
 from pomona.metrics.metric import ACCURACY, Metric, compute
 from pomona.objective.local_training import STATISTICS, LocalTraining
@@ -30,69 +31,6 @@ from pomona.privacy.ledger import Position
 EVALUATED = ("validation", "test")
 Model = tuple[str, str]  # (model, when)
 Groups = tuple[tuple[int, ...], ...]  # clients of one process, by the call they train in
-
-
-@dataclass(frozen=True)
-class ClientRequest:
-    """One exchange with some clients.
-
-    Attributes:
-        roster: the members of the federation.
-        ids: who is visited, in the order of the downlink's leading axis.
-        trains: False for a visit that only evaluates what is received.
-        watched: the moments to evaluate: "received", "trained".
-        keep: hold on to the observed models, for the record.
-        adapts: nobody learns from these clients.
-        expects: the form of an uplink, by name, for a transport that reads it from bytes.
-    """
-
-    round: Round
-    roster: Roster
-    ids: tuple[int, ...]
-    trains: bool = True
-    watched: frozenset[str] = frozenset()
-    keep: bool = False
-    adapts: bool = False
-    expects: Mapping[str, Tensor] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Score:
-    """One client's figures for one named model on one split; None where its samples do not define them.
-
-    ``value``: the run's metric.
-    """
-
-    model: str
-    when: str
-    split: str
-    samples: int
-    loss: float | None
-    accuracy: float | None
-    value: float | None
-
-
-@dataclass(frozen=True)
-class Reply:
-    """What comes back from one client; tensors without a client axis.
-
-    Attributes:
-        fault: why there is nothing else in it.
-        unread: why its uplink cannot be read from what a peer sent.
-        claim: run, round and number of samples, as a peer states them.
-        sent: bytes down and up, where they were counted on the wire.
-    """
-
-    client: int
-    uplink: dict[str, Tensor] = field(default_factory=dict)
-    info: dict[str, Tensor] = field(default_factory=dict)
-    loss: float | None = None
-    scores: list[Score] = field(default_factory=list)
-    seconds: float = 0.0
-    fault: str = ""
-    unread: ProtocolError | None = None
-    claim: tuple[str, int, int] | None = None
-    sent: tuple[int, int] | None = None
 
 
 @dataclass
@@ -288,28 +226,6 @@ def grouped(sizes: Sequence[int], rows: int) -> Groups:
     return tuple(tuple(order[k : k + rows]) for k in range(0, len(order), rows))
 
 
-def cut(down: Downlink, places: list[int]) -> Received:
-    """What the receivers at these places of a downlink get: rows (n, d) of their own, or their part of a bank."""
-    return {
-        name: rows.bank[rows.index[places]] if rows.index.dim() == 1 else Rows(rows.bank, rows.index[places])
-        for name, rows in down.items()
-    }
-
-
-def one(received: Received, k: int) -> Received:
-    """What receiver ``k`` of a call got."""
-    return {
-        name: Rows(got.bank, got.index[k : k + 1]) if isinstance(got, Rows) else got[k : k + 1].clone()
-        for name, got in received.items()
-    }
-
-
 def owner(path: str) -> int:
     """Whose a tensor of ``stored`` is."""
     return int(path.split(".")[1])
-
-
-def stack(replies: list[Reply], what: Callable[[Reply], Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """The replies' tensors with a leading client axis, in the order of the replies."""
-    names = what(replies[0]) if replies else ()
-    return {name: torch.stack([what(r)[name] for r in replies]) for name in names}

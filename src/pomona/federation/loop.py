@@ -5,24 +5,20 @@ from dataclasses import asdict, dataclass, field, replace
 from time import perf_counter
 from typing import Any, NamedTuple, Protocol
 
-from torch import Tensor
-
 from pomona.config import Config
 from pomona.core.errors import BudgetError, DivergedError, QuorumError
-from pomona.core.lazy_tensors import Named, merged, only
+from pomona.core.lazy_tensors import merged, only
 from pomona.core.rng import stream
 from pomona.core.round import Roster, Round
 from pomona.core.state import flatten, rebuild
-from pomona.federation.admission import Arrival, Expected, History, admit
+from pomona.federation.admission import Expected, History, admit
 from pomona.federation.batchnorm_statistics import accompanied
 from pomona.federation.checkpointing import Checkpointing
-from pomona.federation.client_runtime import ClientRequest, Reply, stack
+from pomona.federation.exchange import Arrival, ClientRequest, Reply, stack
+from pomona.federation.transport import Transport
 from pomona.methods.base import Downlink, Initial, Server
 from pomona.metrics.metric import ACCURACY, Metric
 from pomona.record.record import Evaluation, RoundRow, RunRecord
-
-SIMULATION = "simulation"
-"""The run id of one process tree, which carries one run; a deployment has its own."""
 
 
 class Known(NamedTuple):
@@ -32,25 +28,6 @@ class Known(NamedTuple):
     loss: float | None
     accuracy: float | None
     value: float | None
-
-
-class Transport(Protocol):
-    """How downlinks and uplinks travel."""
-
-    def begin(self, ids: tuple[int, ...], roster: Roster, row: Tensor | None) -> None:
-        """Make the first states of clients that join, from a model (d,) or the run's initial one."""
-
-    def visit(self, visit: ClientRequest, down: Downlink) -> list[Reply]:
-        """Serve the clients of a visit; replies in the order of its ids, without those who did not answer."""
-
-    def commit(self, ids: Sequence[int]) -> None:
-        """Tell these clients to keep what the last visit made; the others of it stay as they were."""
-
-    def save(self, ids: Sequence[int]) -> tuple[Named, Any]:
-        """What a checkpoint must hold of these clients, as they stand: tensors by dotted path, and a note for JSON."""
-
-    def restore(self, ids: Sequence[int], tensors: Named, note: Any, roster: Roster) -> None:
-        """The inverse of ``save``. Raises PrivacyError for a client whose ledger does not go on from there."""
 
 
 class Attendance(Protocol):
@@ -125,7 +102,6 @@ class Loop:
     record: RunRecord
     watcher: Callback
     commits: Checkpointing
-    run_id: str = SIMULATION
     quorum: int = 1
     metric: Metric = ACCURACY
     _known: dict[tuple[str, str, str], dict[int, Known]] = field(default_factory=dict)
@@ -201,20 +177,20 @@ class Loop:
         if "received" in watched:
             self._look(state, number, tuple(i for i in roster.members if i not in asked), keep=False)
         down = self.server.down(state, asked, roster, round_)
-        replies, refused = self._exchange(ClientRequest(round_, roster, asked, True, watched, keep), down, state)
+        arrivals, refused = self._exchange(ClientRequest(round_, roster, asked, True, watched, keep), down, state)
+        replies = [a.reply for a in arrivals]
         ids = tuple(r.client for r in replies)
         state = self.server.aggregate(state, stack(replies, lambda r: r.uplink), ids, roster, round_)
         self.transport.commit(ids)
         self._note(asked, replies)
         evaluations = self._evaluate(number - 1, "received") if "received" in watched else []
-        down_bytes = dict(zip(asked, received_bytes(down, asked), strict=True))
         row = RoundRow(
             number,
             perf_counter() - began,
             ids,
             tuple(r.loss for r in replies),
-            tuple(r.sent[0] if r.sent else down_bytes[r.client] for r in replies),
-            tuple(r.sent[1] if r.sent else sum(t.nbytes for t in r.uplink.values()) for r in replies),
+            tuple(a.bytes_down for a in arrivals),
+            tuple(a.bytes_up for a in arrivals),
             {k: v.double().cpu().numpy() for k, v in stack(replies, lambda r: r.info).items()},
             refused,
         )
@@ -225,21 +201,22 @@ class Loop:
         self.watcher.round(row, evaluations)
         return state
 
-    def _exchange(self, visit: ClientRequest, down: Downlink, state: Any) -> tuple[list[Reply], tuple[str, ...]]:
+    def _exchange(
+        self, visit: ClientRequest, down: Downlink, state: Any
+    ) -> tuple[tuple[Arrival, ...], tuple[str, ...]]:
         """The replies that are used, and why the others are not: those clients count as absent."""
         spec, number = self.server.expects(state), visit.round.number
         visit = replace(visit, expects={name: t.to("meta") for name, t in spec.items()})
         sizes = {i: visit.roster.sizes[i] for i in visit.ids}
-        expected = Expected(self.run_id, number, sizes, spec, len(visit.roster))
+        expected = Expected(self.transport.run, number, sizes, spec, len(visit.roster))
         for again in (self.quorum > 1, False):
-            replies = self.transport.visit(visit, down)
-            faults = tuple(r.fault for r in replies if r.fault)
-            arrivals = [_arrival(r, expected) for r in replies if not r.fault]
-            verdict = admit(arrivals, expected, self._history)
+            arrivals = self.transport.visit(visit, down)
+            faults = tuple(a.reply.fault for a in arrivals if a.reply.fault)
+            verdict = admit([a for a in arrivals if not a.reply.fault], expected, self._history)
             refused = (*faults, *(r.reason for r in verdict.rejected))
             for reason in refused:
                 self.watcher.note(reason)
-            if replies and len(faults) == len(replies):
+            if arrivals and len(faults) == len(arrivals):
                 raise DivergedError(f"all clients of round {number} diverged: {faults[0]}")
             if len(verdict.accepted) >= self.quorum:
                 break
@@ -250,15 +227,14 @@ class Loop:
                 raise QuorumError(f"{short}: {why}")
             self.watcher.note(f"{short}; once more")
         self._history = verdict.history
-        used = verdict.accepted
-        return [r for c in used for r in replies if r.client == c and r.uplink is used[c]], refused
+        return verdict.accepted, refused
 
     def _look(self, state: Any, number: int, ids: tuple[int, ...], keep: bool) -> None:
         """Let clients receive and evaluate without training."""
         if ids:
             round_, roster = round_of(self.config, number), self._roster(number)
             visit = ClientRequest(round_, roster, ids, trains=False, watched=frozenset({"received"}), keep=keep)
-            replies = self.transport.visit(visit, self.server.down(state, ids, roster, round_))
+            replies = [a.reply for a in self.transport.visit(visit, self.server.down(state, ids, roster, round_))]
             for reply in replies:
                 if reply.fault:
                     raise DivergedError(reply.fault)
@@ -274,7 +250,8 @@ class Loop:
             round_, ends = round_of(self.config, number), number == self.config.rounds + rounds
             watched = frozenset({"received", "trained"} if ends else ())
             visit = ClientRequest(round_, roster, (client,), True, watched, keep=ends, adapts=True)
-            (reply,) = self.transport.visit(visit, self.server.down(state, (client,), roster, round_))
+            (arrival,) = self.transport.visit(visit, self.server.down(state, (client,), roster, round_))
+            reply = arrival.reply
             if reply.fault:
                 raise DivergedError(reply.fault)
             self.transport.commit((client,))
@@ -314,19 +291,3 @@ class Loop:
             made.append(Evaluation(number, model, when, split, clients, *figures))
             self.record.evaluation(made[-1])
         return made
-
-
-def _arrival(reply: Reply, expected: Expected) -> Arrival:
-    """An uplink as it came: with what its sender claims, where it claims anything."""
-    run, number, samples = reply.claim or (expected.run, expected.round, expected.sizes.get(reply.client, 0))
-    return Arrival(run, number, reply.client, samples, reply.unread or reply.uplink)
-
-
-def received_bytes(down: Downlink, ids: tuple[int, ...]) -> tuple[int, ...]:
-    """Bytes of models that each receiver of a downlink downloads: those of a bank that its index names."""
-    totals = [0] * len(ids)
-    for rows in down.values():
-        for k, client in enumerate(ids):
-            names = rows.index[k]
-            totals[k] += rows.bank[0].nbytes * (int((names != client).sum()) if names.dim() else 1)
-    return tuple(totals)

@@ -1,31 +1,52 @@
-"""In-process transports: all clients in this process, or spread over worker processes with shared memory.
+"""Transports of the round loop: the protocol, and the one that has all clients in this process.
 
-Results do not depend on which: a client's work is a pure function of its state, its downlink and its own random
+Results do not depend on the transport: a client's work is a pure function of its state, its downlink and its own random
 streams, and replies are put back in the order of ids.
 """
 
-import contextlib
-import signal
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
-import torch
-from torch import Tensor, multiprocessing
+from torch import Tensor
 
-from pomona.core.errors import WorkerError
-from pomona.core.lazy_tensors import Lazy, Named, form, only
+from pomona.core.lazy_tensors import Lazy, Named, form
 from pomona.core.round import Roster
-from pomona.federation.client_runtime import ClientRequest, ClientRuntime, Groups, Reply, owner
-from pomona.methods.base import Downlink, Rows
+from pomona.federation.client_runtime import ClientRuntime, Groups, owner
+from pomona.federation.exchange import Arrival, ClientRequest, Reply, received_bytes
+from pomona.methods.base import Downlink
 
+SIMULATION = "simulation"
+"""The run id of one process tree, which carries one run; a deployment has its own."""
 T = TypeVar("T")
 Make = Callable[[Groups], ClientRuntime]  # groups -> the clients of one process
 
 
+class Transport(Protocol):
+    """Carries downlinks to clients and replies back. ``run``: the id of the run that it serves."""
+
+    run: str
+
+    def begin(self, ids: tuple[int, ...], roster: Roster, row: Tensor | None) -> None:
+        """Make the first states of clients that join, from a model (d,) or the run's initial one."""
+
+    def visit(self, visit: ClientRequest, down: Downlink) -> list[Arrival]:
+        """Exchange with the clients of a request; what arrived in the order of its ids, without absent clients."""
+
+    def commit(self, ids: Sequence[int]) -> None:
+        """Tell these clients to keep what the last visit made; the others of it stay as they were."""
+
+    def save(self, ids: Sequence[int]) -> tuple[Named, Any]:
+        """What a checkpoint must hold of these clients, as they stand: tensors by dotted path, and a note for JSON."""
+
+    def restore(self, ids: Sequence[int], tensors: Named, note: Any, roster: Roster) -> None:
+        """The inverse of ``save``. Raises PrivacyError for a client whose ledger does not go on from there."""
+
+
 class Inline:
     """All clients in this process."""
+
+    run = SIMULATION
 
     def __init__(self, make: Make, groups: Groups) -> None:
         self._clients = make(groups)
@@ -34,9 +55,9 @@ class Inline:
         """Make the first states of clients that join."""
         self._clients.begin(ids, roster, row)
 
-    def visit(self, visit: ClientRequest, down: Downlink) -> list[Reply]:
+    def visit(self, visit: ClientRequest, down: Downlink) -> list[Arrival]:
         """Serve the clients one after another."""
-        return self._clients.visit(visit, down)
+        return arrived(self._clients.visit(visit, down), visit, down)
 
     def commit(self, ids: Sequence[int]) -> None:
         """Let these clients keep what the last visit made."""
@@ -59,119 +80,33 @@ class Inline:
         """Nothing to end."""
 
 
-class Workers:
-    """Groups of clients spread over forked processes by their number of samples; each process has one computing thread.
+def arrived(replies: Sequence[Reply], visit: ClientRequest, down: Downlink) -> list[Arrival]:
+    """Replies from this process tree, which belong to the round that is under way."""
+    taken = dict(zip(visit.ids, received_bytes(down, visit.ids), strict=True))
+    return [
+        Arrival(
+            reply,
+            SIMULATION,
+            visit.round.number,
+            visit.roster.sizes[reply.client],
+            taken[reply.client],
+            sum(t.nbytes for t in reply.uplink.values()),
+        )
+        for reply in replies
+    ]
 
-    Tensors travel through shared memory. A worker keeps its clients' states; the processes end with ``close``.
-    """
 
-    def __init__(self, make: Make, groups: Groups, sizes: Sequence[int], workers: int) -> None:
-        context = multiprocessing.get_context("fork")
-        self._home: dict[int, int] = {}
-        self._pipes: list[Any] = []
-        self._processes: list[Any] = []
-        for worker, homes in enumerate(spread([sum(sizes[i] for i in group) for group in groups], workers)):
-            own = tuple(groups[k] for k in homes)
-            here, there = context.Pipe()
-            self._pipes.append(here)
-            process = context.Process(
-                target=_serve, args=(there, list(self._pipes), make, own), daemon=True, name=f"pomona-worker-{worker}"
-            )
-            process.start()
-            there.close()
-            self._home |= {i: worker for group in own for i in group}
-            self._processes.append(process)
-
-    def begin(self, ids: tuple[int, ...], roster: Roster, row: Tensor | None) -> None:
-        """Make the first states of clients that join."""
-        homes = sorted({self._home[i] for i in ids})
-        for w in homes:
-            self._send(w, ClientRuntime.begin, tuple(i for i in ids if self._home[i] == w), roster, row)
-        for w in homes:
-            self._receive(w)
-
-    def visit(self, visit: ClientRequest, down: Downlink) -> list[Reply]:
-        """Serve the clients in parallel."""
-        positions = [[k for k, i in enumerate(visit.ids) if self._home[i] == w] for w in range(len(self._pipes))]
-        asked = [w for w, part in enumerate(positions) if part]
-        for w in asked:
-            part = positions[w]
-            ids = tuple(visit.ids[k] for k in part)
-            own = {name: Rows(rows.bank, rows.index[part]) for name, rows in down.items()}
-            cut = replace(visit, ids=ids)
-            self._send(w, ClientRuntime.visit, cut, own)
-        replies = {r.client: r for w in asked for r in self._receive(w)}
-        return [replies[i] for i in visit.ids]
-
-    def commit(self, ids: Sequence[int]) -> None:
-        """Let these clients keep what the last visit made."""
-        self._all(lambda own: (ClientRuntime.commit, [i for i in ids if i in own]))
-
-    def save(self, ids: Sequence[int]) -> tuple[Named, list[Any]]:
-        """All clients' states, and where their privacy ledgers stand."""
-        return saved(self, ids)
-
-    def restore(self, ids: Sequence[int], tensors: Named, note: list[Any], roster: Roster) -> None:
-        """Give clients the states of a checkpoint."""
-        self.collect(partial(ClientRuntime.agree, positions=dict(zip(ids, note, strict=True))), ids)
-
-        def part(own: set[int]) -> tuple[Any, ...]:
-            mine = [i for i in ids if i in own]
-            return ClientRuntime.restore, mine, only(tensors, lambda path: owner(path) in mine), roster
-
-        self._all(part)
+class LocalTransport(Transport, Protocol):
+    """A transport within one process tree, whose clients can be asked anything."""
 
     def collect(self, what: Callable[[ClientRuntime, int], T], ids: Sequence[int]) -> list[T]:
         """What each client's keeper answers to a question, in the order of ids."""
-        asked = [w for w in range(len(self._pipes)) if any(self._home[i] == w for i in ids)]
-        for w in asked:
-            self._send(w, _each, what, [i for i in ids if self._home[i] == w])
-        answers = {i: answer for w in asked for i, answer in self._receive(w)}
-        return [answers[i] for i in ids]
 
     def close(self) -> None:
         """End the processes."""
-        for pipe in self._pipes:
-            with contextlib.suppress(OSError):
-                pipe.send(None)
-        for process in self._processes:
-            process.join(timeout=1)
-            if process.is_alive():
-                process.terminate()
-                process.join()
-
-    def _all(self, request: Callable[[set[int]], tuple[Any, ...]]) -> None:
-        """Ask every worker something, by the ids it keeps."""
-        for w in range(len(self._pipes)):
-            self._send(w, *request({i for i, home in self._home.items() if home == w}))
-        for w in range(len(self._pipes)):
-            self._receive(w)
-
-    def _send(self, worker: int, function: Callable[..., Any], *args: Any) -> None:
-        try:
-            self._pipes[worker].send((function, args))
-        except (BrokenPipeError, ConnectionResetError):
-            raise self._dead(worker) from None
-
-    def _receive(self, worker: int) -> Any:
-        try:
-            answer = self._pipes[worker].recv()
-        except (EOFError, ConnectionResetError):
-            raise self._dead(worker) from None
-        if isinstance(answer, BaseException):
-            raise answer
-        return answer
-
-    def _dead(self, worker: int) -> WorkerError:
-        ids = sorted(i for i, w in self._home.items() if w == worker)
-        some = ", ".join(map(str, ids[:10])) + (f" and {len(ids) - 10} more" if len(ids) > 10 else "")
-        code = self._processes[worker].exitcode
-        return WorkerError(
-            f"worker {worker} with clients {some} died (exit {code}); is there enough memory? try workers=1"
-        )
 
 
-def saved(transport: Inline | Workers, ids: Sequence[int]) -> tuple[Lazy, list[Any]]:
+def saved(transport: LocalTransport, ids: Sequence[int]) -> tuple[Lazy, list[Any]]:
     """What a checkpoint holds of clients that this process tree keeps; what lies in files comes when asked for."""
     known = {path: t for own in transport.collect(ClientRuntime.at_hand, ids) for path, t in own.items()}
 
@@ -181,32 +116,3 @@ def saved(transport: Inline | Workers, ids: Sequence[int]) -> tuple[Lazy, list[A
         return transport.collect(partial(ClientRuntime.tensor, path=path), [owner(path)])[0]
 
     return Lazy({path: form(t) for path, t in known.items()}, fetch), transport.collect(ClientRuntime.position, ids)
-
-
-def spread(sizes: Sequence[int], workers: int) -> list[tuple[int, ...]]:
-    """What each worker gets of pieces of these sizes: the largest first, to whoever has least; none stays empty."""
-    homes: list[list[int]] = [[] for _ in range(min(workers, len(sizes)))]
-    for client in sorted(range(len(sizes)), key=lambda i: (-sizes[i], i)):
-        min(homes, key=lambda home: (sum(sizes[i] for i in home), len(home))).append(client)
-    return [tuple(sorted(home)) for home in homes if home]
-
-
-def _each(clients: ClientRuntime, what: Callable[[ClientRuntime, int], T], ids: list[int]) -> list[tuple[int, T]]:
-    return [(i, what(clients, i)) for i in ids]
-
-
-def _serve(pipe: Any, inherited: list[Any], make: Make, groups: Groups) -> None:
-    for end in inherited:
-        end.close()  # the parent's ends: while a copy is open here, its death would go unnoticed
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    torch.set_num_threads(1)
-    clients = make(groups)
-    with contextlib.suppress(EOFError, ConnectionResetError, BrokenPipeError):
-        while request := pipe.recv():
-            function, args = request
-            try:
-                answer = function(clients, *args)
-            except Exception as fault:
-                answer = fault
-            pipe.send(answer)

@@ -12,7 +12,7 @@ from pomona.deploy.messages import Answer, Origin, Refusal, name, pack, read, ro
 from pomona.deploy.server.member_registry import MemberRegistry
 from pomona.deploy.server.outgoing import OutgoingTask
 from pomona.deploy.server.reported_scores import figures
-from pomona.federation.client_runtime import ClientRequest, Reply
+from pomona.federation.exchange import Arrival, ClientRequest, Reply
 
 Rows = list[tuple[str, Origin]]  # hashes of rows, and whose they are
 
@@ -44,7 +44,7 @@ class AnswerReader:
 
     def reply(
         self, place: int, errand: OutgoingTask, answer: Answer, got: Message, visit: ClientRequest
-    ) -> tuple[Reply, Rows]:
+    ) -> tuple[Arrival, Rows]:
         """An answer as the round loop takes it, and the rows in it that others will get. Raises ProtocolError."""
         reply = Reply(
             place,
@@ -52,16 +52,15 @@ class AnswerReader:
             scores=figures(answer, visit.watched, self.federation),
             seconds=answer.seconds,
             fault=f"{answer.silo}: {answer.fault}" if answer.fault else "",
-            claim=(answer.run, answer.number, answer.samples),
-            sent=(errand.down, errand.up),
         )
+        arrival = Arrival(reply, answer.run, answer.number, answer.samples, errand.down, errand.up)
         if reply.fault or not visit.trains:
-            return reply, []
+            return arrival, []
         uplink = got.enclosed.get("uplink", b"")
         if name(uplink) != answer.uplink:
             raise ProtocolError("the uplink is not the one that was signed")
         tensors = unseal(uplink, visit.expects, self.federation.wire, self.federation.places)
-        return replace(reply, uplink=tensors), self._rows(place, errand, answer, tensors)
+        return replace(arrival, reply=replace(reply, uplink=tensors)), self._rows(place, errand, answer, tensors)
 
     def _rows(self, place: int, errand: OutgoingTask, answer: Answer, tensors: Mapping[str, Tensor]) -> Rows:
         """Raises ProtocolError for a row that its silo did not sign, as its receivers will see it.

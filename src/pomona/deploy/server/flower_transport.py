@@ -23,7 +23,7 @@ from pomona.deploy.server.member_registry import MemberRegistry
 from pomona.deploy.server.outgoing import OutgoingTask, PackedRows
 from pomona.deploy.server.refusals import foreign
 from pomona.deploy.server.upload_limit import announce
-from pomona.federation.client_runtime import ClientRequest, Reply
+from pomona.federation.exchange import Arrival, ClientRequest, Reply
 from pomona.methods.base import Downlink, Server
 from pomona.storage.tensor_validation import largest
 
@@ -72,7 +72,7 @@ class FlowerTransport:
         if row is not None:
             self._starts |= dict.fromkeys(ids, row)
 
-    def visit(self, visit: ClientRequest, down: Downlink) -> list[Reply]:
+    def visit(self, visit: ClientRequest, down: Downlink) -> list[Arrival]:
         """Send every silo its task, and wait for the answers until all are there or the deadline is over."""
         self.absent, self.refused, self._fresh, self._visited = {}, set(), {}, visit.round.number
         if visit.trains:
@@ -128,8 +128,8 @@ class FlowerTransport:
 
     # A round's messages.
 
-    def _exchange(self, errands: dict[int, OutgoingTask], visit: ClientRequest) -> dict[int, Reply]:
-        replies: dict[int, Reply] = {}
+    def _exchange(self, errands: dict[int, OutgoingTask], visit: ClientRequest) -> dict[int, Arrival]:
+        replies: dict[int, Arrival] = {}
         began = monotonic()
         last_seen = dict.fromkeys(errands, began)
         waiting: dict[str, int] = {}
@@ -208,7 +208,7 @@ class FlowerTransport:
 
     def _receive(
         self, place: int, errand: OutgoingTask, got: Message | Undelivered, visit: ClientRequest
-    ) -> Reply | None:
+    ) -> Arrival | None:
         """One answer, whatever it holds; None where the silo counts as absent, or is asked again."""
         if isinstance(got, Undelivered):
             errand.reason, errand.over = got.reason, not got.again or errand.attempts >= ATTEMPTS
@@ -223,9 +223,10 @@ class FlowerTransport:
             if not visit.trains:
                 return None
             self.audit.write("refused", silo=silo, round=visit.round.number, reason=errand.reason)
-            return Reply(place, unread=ProtocolError(f"{silo}: {fault}"))
+            unread = ProtocolError(f"{silo}: {fault}")
+            return Arrival(Reply(place), self.run, visit.round.number, visit.roster.sizes[place], unread=unread)
 
-    def _answered(self, place: int, errand: OutgoingTask, got: Message, visit: ClientRequest) -> Reply | None:
+    def _answered(self, place: int, errand: OutgoingTask, got: Message, visit: ClientRequest) -> Arrival | None:
         """What a silo answers. Raises ProtocolError, or anything else, for what cannot be used."""
         answer = self._reader.signed(place, errand, got)
         if isinstance(answer, Refusal):

@@ -5,7 +5,7 @@ from collections.abc import Collection
 from pomona.core.errors import ProtocolError
 from pomona.deploy.agreement import Federation
 from pomona.deploy.messages import Answer, ReportedScore
-from pomona.federation.client_runtime import Score
+from pomona.federation.exchange import Score
 
 MODELS = {"personal", "global", "local"}  # see ``record.Evaluation``
 

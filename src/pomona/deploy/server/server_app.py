@@ -90,7 +90,7 @@ def _coordinate(federation: Federation, out: Path, post: MessageBus, pause: floa
         began = time()
         parts = (config, method.server, book, scenario.initial, courier, record, news, commits)
         metric = scenario.choice.metric
-        Loop(*parts, run_id=courier.run, quorum=federation.quorum, metric=metric).run()
+        Loop(*parts, quorum=federation.quorum, metric=metric).run()
         result = gather(record.events, record.config, None)
         record.event("end", time=time(), summary=summarise(result, time() - began))
         record.close()

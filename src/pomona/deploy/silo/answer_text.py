@@ -5,7 +5,7 @@ from typing import Any
 from pomona.core.bounds import plain
 from pomona.core.errors import PomonaError
 from pomona.deploy.messages import ReportedScore
-from pomona.federation.client_runtime import Reply, Score
+from pomona.federation.exchange import Reply, Score
 
 DIGITS = 3  # of a loss; a share has one more place, so that ten thousand samples can still be told apart
 

@@ -29,7 +29,8 @@ from pomona.deploy.silo.silo_scenario import account, counted, seated
 from pomona.deploy.silo.task_log import TaskLog
 from pomona.deploy.silo.task_tensors import InitialDownlink, entry, start
 from pomona.deploy.silo.terms import Terms
-from pomona.federation.client_runtime import ClientRequest, ClientRuntime, Reply
+from pomona.federation.client_runtime import ClientRuntime
+from pomona.federation.exchange import ClientRequest, Reply
 from pomona.federation.loop import round_of
 from pomona.methods.base import Downlink, Method
 from pomona.scenario import Scenario

@@ -1,0 +1,164 @@
+"""The transport that spreads clients over worker processes, with tensors in shared memory."""
+
+import contextlib
+import signal
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, multiprocessing
+
+from pomona.core.errors import WorkerError
+from pomona.core.lazy_tensors import Named, only
+from pomona.core.round import Roster
+from pomona.federation.client_runtime import ClientRuntime, Groups, owner
+from pomona.federation.exchange import Arrival, ClientRequest
+from pomona.federation.transport import SIMULATION, Make, arrived, saved
+from pomona.methods.base import Downlink, Rows
+
+T = TypeVar("T")
+
+
+class Workers:
+    """Groups of clients spread over forked processes by their number of samples; each process has one computing thread.
+
+    Tensors travel through shared memory. A worker keeps its clients' states; the processes end with ``close``.
+    """
+
+    run = SIMULATION
+
+    def __init__(self, make: Make, groups: Groups, sizes: Sequence[int], workers: int) -> None:
+        context = multiprocessing.get_context("fork")
+        self._home: dict[int, int] = {}
+        self._pipes: list[Any] = []
+        self._processes: list[Any] = []
+        for worker, homes in enumerate(spread([sum(sizes[i] for i in group) for group in groups], workers)):
+            own = tuple(groups[k] for k in homes)
+            here, there = context.Pipe()
+            self._pipes.append(here)
+            process = context.Process(
+                target=_serve, args=(there, list(self._pipes), make, own), daemon=True, name=f"pomona-worker-{worker}"
+            )
+            process.start()
+            there.close()
+            self._home |= {i: worker for group in own for i in group}
+            self._processes.append(process)
+
+    def begin(self, ids: tuple[int, ...], roster: Roster, row: Tensor | None) -> None:
+        """Make the first states of clients that join."""
+        homes = sorted({self._home[i] for i in ids})
+        for w in homes:
+            self._send(w, ClientRuntime.begin, tuple(i for i in ids if self._home[i] == w), roster, row)
+        for w in homes:
+            self._receive(w)
+
+    def visit(self, visit: ClientRequest, down: Downlink) -> list[Arrival]:
+        """Serve the clients in parallel."""
+        positions = [[k for k, i in enumerate(visit.ids) if self._home[i] == w] for w in range(len(self._pipes))]
+        asked = [w for w, part in enumerate(positions) if part]
+        for w in asked:
+            part = positions[w]
+            ids = tuple(visit.ids[k] for k in part)
+            own = {name: Rows(rows.bank, rows.index[part]) for name, rows in down.items()}
+            cut = replace(visit, ids=ids)
+            self._send(w, ClientRuntime.visit, cut, own)
+        replies = {r.client: r for w in asked for r in self._receive(w)}
+        return arrived([replies[i] for i in visit.ids], visit, down)
+
+    def commit(self, ids: Sequence[int]) -> None:
+        """Let these clients keep what the last visit made."""
+        self._all(lambda own: (ClientRuntime.commit, [i for i in ids if i in own]))
+
+    def save(self, ids: Sequence[int]) -> tuple[Named, list[Any]]:
+        """All clients' states, and where their privacy ledgers stand."""
+        return saved(self, ids)
+
+    def restore(self, ids: Sequence[int], tensors: Named, note: list[Any], roster: Roster) -> None:
+        """Give clients the states of a checkpoint."""
+        self.collect(partial(ClientRuntime.agree, positions=dict(zip(ids, note, strict=True))), ids)
+
+        def part(own: set[int]) -> tuple[Any, ...]:
+            mine = [i for i in ids if i in own]
+            return ClientRuntime.restore, mine, only(tensors, lambda path: owner(path) in mine), roster
+
+        self._all(part)
+
+    def collect(self, what: Callable[[ClientRuntime, int], T], ids: Sequence[int]) -> list[T]:
+        """What each client's keeper answers to a question, in the order of ids."""
+        asked = [w for w in range(len(self._pipes)) if any(self._home[i] == w for i in ids)]
+        for w in asked:
+            self._send(w, _each, what, [i for i in ids if self._home[i] == w])
+        answers = {i: answer for w in asked for i, answer in self._receive(w)}
+        return [answers[i] for i in ids]
+
+    def close(self) -> None:
+        """End the processes."""
+        for pipe in self._pipes:
+            with contextlib.suppress(OSError):
+                pipe.send(None)
+        for process in self._processes:
+            process.join(timeout=1)
+            if process.is_alive():
+                process.terminate()
+                process.join()
+
+    def _all(self, request: Callable[[set[int]], tuple[Any, ...]]) -> None:
+        """Ask every worker something, by the ids it keeps."""
+        for w in range(len(self._pipes)):
+            self._send(w, *request({i for i, home in self._home.items() if home == w}))
+        for w in range(len(self._pipes)):
+            self._receive(w)
+
+    def _send(self, worker: int, function: Callable[..., Any], *args: Any) -> None:
+        try:
+            self._pipes[worker].send((function, args))
+        except (BrokenPipeError, ConnectionResetError):
+            raise self._dead(worker) from None
+
+    def _receive(self, worker: int) -> Any:
+        try:
+            answer = self._pipes[worker].recv()
+        except (EOFError, ConnectionResetError):
+            raise self._dead(worker) from None
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+    def _dead(self, worker: int) -> WorkerError:
+        ids = sorted(i for i, w in self._home.items() if w == worker)
+        some = ", ".join(map(str, ids[:10])) + (f" and {len(ids) - 10} more" if len(ids) > 10 else "")
+        code = self._processes[worker].exitcode
+        return WorkerError(
+            f"worker {worker} with clients {some} died (exit {code}); is there enough memory? try workers=1"
+        )
+
+
+def spread(sizes: Sequence[int], workers: int) -> list[tuple[int, ...]]:
+    """What each worker gets of pieces of these sizes: the largest first, to whoever has least; none stays empty."""
+    homes: list[list[int]] = [[] for _ in range(min(workers, len(sizes)))]
+    for client in sorted(range(len(sizes)), key=lambda i: (-sizes[i], i)):
+        min(homes, key=lambda home: (sum(sizes[i] for i in home), len(home))).append(client)
+    return [tuple(sorted(home)) for home in homes if home]
+
+
+def _each(clients: ClientRuntime, what: Callable[[ClientRuntime, int], T], ids: list[int]) -> list[tuple[int, T]]:
+    return [(i, what(clients, i)) for i in ids]
+
+
+def _serve(pipe: Any, inherited: list[Any], make: Make, groups: Groups) -> None:
+    for end in inherited:
+        end.close()  # the parent's ends: while a copy is open here, its death would go unnoticed
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    torch.set_num_threads(1)
+    clients = make(groups)
+    with contextlib.suppress(EOFError, ConnectionResetError, BrokenPipeError):
+        while request := pipe.recv():
+            function, args = request
+            try:
+                answer = function(clients, *args)
+            except Exception as fault:
+                answer = fault
+            pipe.send(answer)
