@@ -6,7 +6,7 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from pomona.cli.output import standing
+from pomona.cli.output import laid_out
 from pomona.cli.progress import Standing
 from pomona.cli.run import closing
 from pomona.config import Config
@@ -14,6 +14,7 @@ from pomona.federation.tensorboard import scalars
 from pomona.record.record import Evaluation, Result, RoundRow
 from pomona.record.run_summary import diverging, summarise
 from pomona.results import table as result_table
+from pomona.results.tables.runs import run_table
 
 CLIENTS = ("Nord", "Kids")
 
@@ -49,7 +50,7 @@ def result(
 def said(metric="auroc", **changes):
     made = result(metric, **changes)
     table = StringIO()
-    Console(file=table, width=200).print(standing(result_table([made])))
+    Console(file=table, width=200).print(laid_out(run_table(result_table([made]))))
     return made, table.getvalue()
 
 
@@ -81,7 +82,7 @@ def test_a_table_of_runs_says_what_its_values_are():
     assert "%" not in table
     both = StringIO()
     others = [made, result("accuracy", values=((0.9, 0.9), (0.95, 0.97)))]
-    Console(file=both, width=200).print(standing(result_table(others)))
+    Console(file=both, width=200).print(laid_out(run_table(result_table(others))))
     assert "each run in its own metric" in both.getvalue()
     assert "accuracy in %" in both.getvalue()
     assert "96.00" in both.getvalue()
@@ -90,7 +91,7 @@ def test_a_table_of_runs_says_what_its_values_are():
 def test_runs_that_differ_in_their_loss_say_so():
     rows = result_table([result(model={"loss": loss}) for loss in ("auto", "wloss:weighted")])
     text = StringIO()
-    Console(file=text, width=200).print(standing(rows))
+    Console(file=text, width=200).print(laid_out(run_table(rows)))
     assert "minimises" in text.getvalue()
     assert "wloss:weighted" in text.getvalue()
 

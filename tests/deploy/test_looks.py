@@ -6,8 +6,9 @@ import pytest
 from rich.console import Console
 from test_silo_check import command, kit, server_kit, visit
 
-from pomona.cli.output import shown, table
+from pomona.cli.output import laid_out, shown
 from pomona.core.errors import ConfigError, StorageError
+from pomona.core.table import of_records
 from pomona.deploy.agreement import Federation
 from pomona.deploy.audit import Audit
 from pomona.deploy.server.member_registry import MemberRegistry
@@ -122,12 +123,12 @@ def test_words_of_members_are_shown_and_never_obeyed(tmp_path, capsys):
 def test_a_table_obeys_no_cell_no_heading_and_no_title():
     console = Console(width=200, force_terminal=True, color_system="truecolor")
     with console.capture() as captured:
-        console.print(table([{HOSTILE: HOSTILE, "n": 1}], HOSTILE))
+        console.print(laid_out(of_records([{HOSTILE: HOSTILE, "n": 1}], HOSTILE, [HOSTILE])))
     text = captured.get()
     assert "\x1b]" not in text
     assert "[2J" in text
     assert "\x1b[2J" not in text
-    assert text.count("[/red] [bold]x") == 3
+    assert text.count("[/red] [bold]x") == 4
     assert shown("a\tb\x00c\u202e") == "a b c "
 
 

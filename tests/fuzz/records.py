@@ -21,7 +21,7 @@ from pomona.privacy.keystore import KeyStore
 from pomona.privacy.ledger import Ledger
 from pomona.privacy.settings import Privacy
 from pomona.results.figures.folder import listed
-from pomona.results.report_page import render
+from pomona.results.report_page import page as report
 from pomona.results.run_numbers import runs
 from pomona.storage.checkpoint import newest
 from pomona.storage.safetensors_stream import digest
@@ -36,7 +36,7 @@ RUN = {
 
 def paged(folder):
     """All that a page says, but for the pictures, which are drawn from the same numbers."""
-    render(runs([load(folder)]), [], None)
+    report(runs([load(folder)]), [], None)
 
 
 def of_run(path, form, acts, world):

@@ -5,14 +5,14 @@ from typing import Any
 
 from pomona.record.record import Result
 from pomona.results.page_data import LiveProgress
-from pomona.results.report_page import render
+from pomona.results.report_page import page as report
 from pomona.results.run_numbers import runs
 
 
 def written(results: list[Result], out: Path, live: LiveProgress | None = None) -> Path:
     """The page alone: its pictures are drawn by other tests."""
     path = out / "report.html"
-    path.write_text(render(runs(results), [], live), encoding="utf-8")
+    path.write_text(report(runs(results), [], live), encoding="utf-8")
     return path
 
 

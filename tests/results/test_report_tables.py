@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 from report_results import guarded, result
 
-from pomona.results.report_page import render
+from pomona.results.report_page import page as report
 from pomona.results.run_numbers import runs
 from pomona.results.tables.gains import gain_tables
 from pomona.results.tables.per_label import labels
@@ -15,7 +15,7 @@ from pomona.results.tables.unseen_and_privacy import privacy, unseen
 def test_what_no_run_has_is_no_table() -> None:
     plain = runs([result("apple", n=3, rounds=2)])
     assert unseen(plain).rows == privacy(plain).rows == labels(plain).rows == gain_tables(plain) == []
-    page = render(plain, [], None)
+    page = report(plain, [], None)
     assert 'id="unseen"' not in page
     assert 'id="privacy"' not in page
 
@@ -25,7 +25,7 @@ def test_unseen_clients_stand_beside_the_members() -> None:
     table = unseen(runs([run]))
     # The test split alone, and no column for the only run.
     assert table.rows == [["clinic 4", "personal, as received", "50", "75.00", "0.2500"]]
-    assert [heading for heading, _ in table.headings] == [
+    assert table.header == [
         "Client",
         "Model",
         "Test samples",
@@ -52,10 +52,10 @@ def test_privacy_says_what_each_client_spent_and_under_which_terms() -> None:
 
 
 def test_the_page_has_both_with_links_to_them() -> None:
-    page = render(runs([guarded()]), [], None)
+    page = report(runs([guarded()]), [], None)
     for table in (unseen(runs([guarded()])), privacy(runs([guarded()]))):
-        assert f'<a href="#{table.anchor}">{table.heading}</a>' in page
-        assert f'<section id="{table.anchor}"' in page
+        assert f'<a href="#{table.name}">{table.title}</a>' in page
+        assert f'<section id="{table.name}"' in page
     assert '<th scope="row">clinic 4</th><td>personal, as received</td><td class="number">50</td>' in page
 
 
@@ -68,6 +68,6 @@ def test_labels_stand_by_their_names_with_their_own_figures() -> None:
     run = replace(base, about=about, answers={0: (says[0], truth[0]), 1: (says[1], truth[1])})
     rows = labels(runs([run])).rows
     assert [row[:5] for row in rows] == [["Edema", "3", "6", "2", "0.500"], ["Nodule", "1", "6", "1", "1.000"]]
-    assert "Edema" in render(runs([run]), [], None)
+    assert "Edema" in report(runs([run]), [], None)
     unnamed = replace(run, about={**about, "labels": []})
     assert [row[0] for row in labels(runs([unnamed])).rows] == ["label 0", "label 1"]

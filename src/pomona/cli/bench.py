@@ -14,15 +14,14 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from pomona.cli.output import console, emit, table, talk
-from pomona.cli.output import out as terminal
+from pomona.cli.output import console, emit, print_table, talk
 from pomona.experiments import Bench, read_suite, run
 from pomona.experiments.dask_cluster import cluster
 from pomona.experiments.grid import Group
 from pomona.experiments.job import JobState
 from pomona.experiments.results import RESULTS, TIMING
 from pomona.experiments.suite import Size
-from pomona.experiments.table import heading, reasons, values
+from pomona.experiments.table import grid, heading, reasons, values
 from pomona.storage.status import read_status
 
 EVERY = 5.0  # seconds between two lines where there is no terminal
@@ -147,10 +146,8 @@ def _closing(made: Bench, json: bool) -> None:
         emit({"folder": made.folder, "counts": made.counts, "rows": made.rows, "failures": made.failures, **paths})
         return
     cells = values(made.results, "best_validation")
-    scenarios, methods = list(made.results["scenarios"]), list(made.results["methods"])
-    drawn = table([{"method": m, **{s: cells.get((m, s), "") for s in scenarios}} for m in methods])
-    drawn.title = f"{heading(made.results)}, mean over clients in the round best on validation, ± over seeds (how many)"
-    terminal.print(drawn)
+    title = f"{heading(made.results)}, mean over clients in the round best on validation, ± over seeds (how many)"
+    print_table(grid(made.results, cells, title))
     for reason, (first, *others) in reasons(made.results).items():
         print(f"{first}{f' and {len(others)} more' if others else ''}: {reason}")
     print(", ".join(f"{n} {state}" for state, n in made.counts.items()))

@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from pomona.cli.output import config_of, emit, option, out, table
+from pomona.cli.output import config_of, emit, option, out, print_table
 from pomona.core.bounds import plain
+from pomona.core.table import of_records
 
 if TYPE_CHECKING:
     from pomona.scenario import Scenario
@@ -29,10 +30,10 @@ def list_(
     if json:
         emit({"data": sets, "partitions": sorted(RECIPES), "models": sorted(MODELS)})
         return
-    out.print(table(sets, "Data sets (data.name)"))
+    print_table(of_records(sets, "Data sets (data.name)"))
     out.print()
     recipes = [{"partition.name": name, "what": _first_line(kind)} for name, kind in sorted(RECIPES.items())]
-    out.print(table(recipes, "Partitions"))
+    print_table(of_records(recipes, "Partitions"))
     out.print()
     out.print("Models (model.name): " + ", ".join(sorted(MODELS)), highlight=False)
 
@@ -89,11 +90,11 @@ def show(
         own = {"emd": distance, "effective_classes": spread, "targets_by_part": targets, "notes": scenario.remarks}
         emit({**about, **own, "written": written})
         return
-    out.print(table(rows, f"{scenario.dataset.name}, {config.partition.name}, seed {config.seed}"))
+    print_table(of_records(rows, f"{scenario.dataset.name}, {config.partition.name}, seed {config.seed}"))
     out.print()
     more = f", the first {MOST} of {len(targets)}" if len(targets) > MOST else ""
     what = "Targets" if about["targets"] == "regression" else f"Rows of each {WORDS[about['targets']]}"
-    out.print(table(targets[:MOST], what + more))
+    print_table(of_records(targets[:MOST], what + more))
     for remark in scenario.remarks:
         out.print(f"note: {plain(remark)}", highlight=False, markup=False)
     out.print(f"data {about['data']['fingerprint'][:16]}, partition {scenario.partition.sha256[:16]}", highlight=False)

@@ -2,16 +2,17 @@
 
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Table as Grid
 from rich.text import Text
 
 from pomona.core.bounds import plain
+from pomona.core.table import Table
 from pomona.core.toml import Tree, read_file
 
 if TYPE_CHECKING:
@@ -58,37 +59,21 @@ def say(*lines: str) -> None:
         print(shown(line))
 
 
-def table(rows: Sequence[Mapping[str, Any]], title: str | None = None) -> Table:
-    """A terminal table of equal records; numbers to the right. Text from elsewhere is shown and never obeyed."""
-    above = Text(shown(title)) if title else None
-    drawn = Table(title=above, title_justify="left", header_style="bold", box=None, pad_edge=False)
-    for name in rows[0] if rows else ():
-        numeric = all(isinstance(r[name], int | float | None) for r in rows)
-        heading = Text(plain(name.replace("_", " ") if name.isidentifier() else name))
-        drawn.add_column(heading, justify="right" if numeric else "left", overflow="fold")
-    for row in rows:
-        drawn.add_row(*(Text(plain(_text(v))) for v in row.values()))
-    return drawn
+def laid_out(table: Table) -> Grid:
+    """A table for the terminal, rows with a marked name in bold. Text from elsewhere is shown and never obeyed."""
+    grid = Grid(title_justify="left", caption_justify="left", header_style="bold", box=None, pad_edge=False)
+    grid.title = Text(shown(table.title)) if table.title else None
+    grid.caption = Text(shown(" ".join(table.notes))) if table.notes else None
+    for k, heading in enumerate(table.header):
+        grid.add_column(Text(plain(heading)), justify="left" if k in table.words else "right", overflow="fold")
+    for k, row in enumerate(table.rows):
+        grid.add_row(*(Text(plain(text)) for text in row), style="bold" if (k, 0) in table.marked else "")
+    return grid
 
 
-def _text(value: Any) -> str:
-    if value is None:
-        return "-"
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-def standing(rows: Sequence[dict[str, Any]]) -> Table:
-    """A terminal table of what ``pomona.results.table`` says of runs, the judged models bold."""
-    from pomona.results.tables.runs import standing as made
-
-    sheet = made(rows)
-    drawn = Table(title=sheet.title, title_justify="left", caption_justify="left", box=None, pad_edge=False)
-    drawn.caption = sheet.note
-    for place, name in enumerate(sheet.header):
-        drawn.add_column(name, justify="left" if place < sheet.words else "right")
-    for place, row in enumerate(sheet.rows):
-        drawn.add_row(*(Text(plain(cell)) for cell in row), style="bold" if (place, 0) in sheet.marked else "")
-    return drawn
+def print_table(table: Table) -> None:
+    """Print a table on standard output."""
+    out.print(laid_out(table))
 
 
 def size(n: float) -> str:

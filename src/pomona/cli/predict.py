@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
-from rich.table import Table
 
-from pomona.cli.output import emit, out, table, talk
+from pomona.cli.output import emit, print_table, talk
 from pomona.core.errors import ConfigError, DataError, near
+from pomona.core.table import Table, of_records
 
 MOST_COLUMNS = 20  # of outputs in a terminal's table
 
@@ -46,16 +46,14 @@ def predict(model: Path, *inputs: Path, own_code: OwnCode = False, json: Json = 
         for k, answer in enumerate(net.predict(samples.x)):
             rows.append({"input": f"{path}[{k}]" if len(samples.x) > 1 else str(path), **answer})
     client = net.about.client
-    emit([{"client": client, **row} for row in rows]) if json else out.print(answers(rows, client))
+    emit([{"client": client, **row} for row in rows]) if json else print_table(answers(rows, client))
 
 
 def answers(rows: Sequence[Mapping[str, Any]], client: str) -> Table:
-    """A terminal table of answers of a client's model; of very many outputs it leaves the columns to ``--json``."""
+    """A table of answers of a client's model; of very many outputs it leaves the columns to ``--json``."""
     each = max((len(value) for row in rows for value in row.values() if isinstance(value, dict)), default=0)
-    drawn = table([_flat(row, each <= MOST_COLUMNS) for row in rows], f"the model of {client}")
-    if each > MOST_COLUMNS:
-        drawn.caption = f"--json names each of the {each} outputs"
-    return drawn
+    notes = [f"--json names each of the {each} outputs"] if each > MOST_COLUMNS else []
+    return of_records([_flat(row, each <= MOST_COLUMNS) for row in rows], f"the model of {client}", notes)
 
 
 def _flat(row: Mapping[str, Any], each: bool) -> dict[str, Any]:

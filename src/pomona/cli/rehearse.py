@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from pomona.cli.output import emit, out, size, table
+from pomona.cli.output import emit, print_table, size
 from pomona.core.errors import ConfigError
+from pomona.core.table import of_records
 
 if TYPE_CHECKING:
     from pomona.deploy.rehearsal.run import Rehearsal
@@ -61,7 +62,7 @@ def _show(found: "Rehearsal") -> None:
         {"silo": name, "personal model": "as the simulator's, bit by bit" if d == 0 else f"up to {d:.3g} away from it"}
         for name, d in found.difference.items()
     ]
-    out.print(table(rows))
+    print_table(of_records(rows))
     down, up = median(found.bytes_down), median(found.bytes_up)
     print(
         f"{len(found.seconds)} rounds: {median(found.seconds):.1f} s each (median), the simulator's "

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from pomona.cli.output import emit, out, standing
+from pomona.cli.output import emit, out, print_table
 from pomona.core.errors import ConfigError, StorageError
 from pomona.record.reading import load
 from pomona.record.record import Result, writing
@@ -26,8 +26,10 @@ def compare(*runs: Path, latex: Flag = False, markdown: Flag = False, json: Json
     markdown
         the table in Markdown
     """
+    from pomona.core.table import latex as as_latex
+    from pomona.core.table import markdown as as_markdown
     from pomona.results import table as result_table
-    from pomona.results.tables.runs import standing as sheet
+    from pomona.results.tables.runs import run_table
 
     if latex + markdown + json > 1:
         raise ConfigError("--latex, --markdown and --json are three forms of one table; give one")
@@ -35,9 +37,9 @@ def compare(*runs: Path, latex: Flag = False, markdown: Flag = False, json: Json
     if json:
         emit(rows)
     elif latex or markdown:
-        print(sheet(rows).latex() if latex else sheet(rows).markdown(), end="")
+        print(as_latex(run_table(rows)) if latex else as_markdown(run_table(rows)), end="")
     else:
-        out.print(standing(rows))
+        print_table(run_table(rows))
 
 
 def report(*runs: Path, to: Annotated[Path | None, Parameter(name="--out")] = None, json: Json = False) -> None:

@@ -7,8 +7,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from pomona.cli.output import config_of, console, emit, option, shown, size, standing
-from pomona.cli.output import out as terminal
+from pomona.cli.output import config_of, console, emit, option, print_table, shown, size
 from pomona.cli.progress import watching
 from pomona.config import Config, resolve
 from pomona.core.errors import ConfigError
@@ -18,6 +17,7 @@ from pomona.record.record import Result
 from pomona.results import table as result_table
 from pomona.results.live_page import following
 from pomona.results.report_page import write
+from pomona.results.tables.runs import run_table
 from pomona.scenario import Scenario
 from pomona.simulation import simulate
 
@@ -107,7 +107,7 @@ def demo(
     if json:
         emit({"results": rows, "report": page, "runs": [r.folder for r in results]})
         return
-    terminal.print(standing(rows))
+    print_table(run_table(rows))
     lines(
         f"12 clients in 4 hidden groups, scanners turned by a quarter each; {DEMO['rounds']} rounds, seed {seed}",
         f"report   {page}",

@@ -7,8 +7,9 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from pomona.cli.output import emit, out, say, shown, size, table, talk
+from pomona.cli.output import emit, out, print_table, say, shown, size, talk
 from pomona.core.errors import ConfigError, StorageError
+from pomona.core.table import of_records
 
 Json = Annotated[bool, Parameter(name="--json", negative="", help="machine-readable output")]
 Folder = Annotated[Path, Parameter(help="the server's kit")]
@@ -81,7 +82,7 @@ def _show(s: dict[str, Any]) -> None:
     lines += [f"warning: {warning}" for warning in (s["warning"], *s["notes"]) if warning]
     say(*lines)
     if s["silos"]:
-        out.print(table(s["silos"]))
+        print_table(of_records(s["silos"]))
 
 
 def stop(*, folder: Folder = KIT, json: Json = False) -> None:

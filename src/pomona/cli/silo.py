@@ -6,8 +6,9 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from pomona.cli.output import emit, out, say, size, table, talk
+from pomona.cli.output import emit, out, print_table, say, size, talk
 from pomona.cli.server import stopping
+from pomona.core.table import of_records
 
 Json = Annotated[bool, Parameter(name="--json", negative="", help="machine-readable output")]
 Folder = Annotated[Path, Parameter(help="the silo's kit")]
@@ -88,5 +89,5 @@ def report(*, folder: Folder = HERE, json: Json = False) -> None:
     )
     for title, rows in r.peers:
         out.print()
-        out.print(table(rows, title))
+        print_table(of_records(rows, title))
     print(f"\nwritten  {folder / 'state' / 'report.md'}")

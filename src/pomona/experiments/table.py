@@ -1,9 +1,9 @@
 """The table of a bench, for people (Markdown) and for programs (CSV). Pure functions of ``results.json``."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from pomona.core.csv_text import csv_text
+from pomona.core.table import NOTHING, Table, csv_text, markdown_grid
 from pomona.metrics.metric import ACCURACY, METRICS, Metric
 
 Results = Mapping[str, Any]
@@ -53,11 +53,11 @@ def markdown(results: Results) -> str:
     """``table.md``: the metric of each run, what was chosen, what has no result and why, what it was made with."""
     parts = [f"# {results['title']}", _about(results)]
     for moment, words in (("best_validation", "the round best on validation"), ("last", "the last round")):
-        parts += [f"{heading(results)}, in {words}:", _grid(results, values(results, moment))]
+        parts += [f"{heading(results)}, in {words}:", markdown_grid(grid(results, values(results, moment)))]
     if any(r["search"] for r in results["results"]):
         parts += [
             "Settings chosen, of so many tried:",
-            _grid(results, {(r["method"], r["scenario"]): _choice(r) for r in results["results"]}),
+            markdown_grid(grid(results, {(r["method"], r["scenario"]): _choice(r) for r in results["results"]})),
         ]
     unfinished = [
         f"- {reason} ({len(folders)}: {', '.join(f'`{f}`' for f in folders)})"
@@ -114,7 +114,7 @@ def value(result: Mapping[str, Any], moment: str, named: bool = False) -> str:
     """
     own, judged = _value(result["over_seeds"][moment]), metric(result)
     if not own["n"]:
-        return "-" if result["state"] == "finished" else str(result["state"])
+        return NOTHING if result["state"] == "finished" else str(result["state"])
     std = "" if own["std"] is None else f" ± {judged.number(own['std'])}"
     others = "" if result["state"] == "finished" else f", others {result['state']}"
     return f"{f'{judged.heading} ' if named else ''}{judged.number(own['mean'])}{std} ({own['n']}{others})"
@@ -148,12 +148,8 @@ def _choice(result: Mapping[str, Any]) -> str:
     return f"{point(result['chosen'])} ({tried})" if result["chosen"] is not None else f"{tried}, none chosen"
 
 
-def _grid(results: Results, cells: Mapping[tuple[str, str], str]) -> str:
-    """A Markdown table of (method, scenario) -> text, methods down and scenarios across."""
-    lines = [["method", *results["scenarios"]], ["---"] * (1 + len(results["scenarios"]))]
-    lines += [[m, *(cells.get((m, s), "") for s in results["scenarios"])] for m in results["methods"]]
-    return "\n".join(_line(line) for line in lines)
-
-
-def _line(cells: Sequence[str] | Iterable[str]) -> str:
-    return "| " + " | ".join(c.replace("|", "\\|") for c in cells) + " |"
+def grid(results: Results, cells: Mapping[tuple[str, str], str], title: str = "") -> Table:
+    """A table of (method, scenario) -> text, methods down and scenarios across."""
+    scenarios = list(results["scenarios"])
+    rows = [[m, *(cells.get((m, s), "") for s in scenarios)] for m in results["methods"]]
+    return Table("results", title, [], ["method", *scenarios], rows, range(1 + len(scenarios)))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pomona.core.csv_text import csv_text
+from pomona.core.table import csv_text
 
 if TYPE_CHECKING:
     from pomona.record.record import Result

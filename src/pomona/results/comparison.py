@@ -7,12 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from pomona.core.table import NOTHING
 from pomona.experiments import Bench
 from pomona.metrics.metric import ACCURACY, METRICS, Metric
 from pomona.metrics.nan_safe import defined, row_means
 from pomona.results.paper_tables import COUNTED, Count, Printed, printed
-
-NOTHING = "-"
 
 
 @dataclass(frozen=True)

@@ -3,27 +3,24 @@
 import base64
 import io
 import json
-from collections.abc import Mapping
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from pomona.core.errors import StorageError
+from pomona.core.table import Table, csv_text, latex, markdown
 from pomona.experiments import Bench
-from pomona.results.comparison import Comparison, comparison, spread
+from pomona.results.comparison import Comparison, ComparisonRow, comparison, spread
 from pomona.results.figures import bench_figures
 from pomona.results.figures.figure import ReportFigure
 from pomona.results.figures.style import drawing
 from pomona.results.paper_tables import NAMES
 from pomona.results.significance import Ranking, ranking
 from pomona.results.tables import bench_tables, client_tests, cost
-from pomona.results.tables.table import Sheet
 from pomona.results.text.discussion import sentences, shared
-from pomona.storage.atomic_io import publish
+from pomona.results.web_page import FIGURES, render, write_page
 
-PAGE, TEXT, LATEX, RECORDS, FIGURES = "comparison.html", "comparison.md", "comparison.tex", "comparison.csv", "figures"
+PAGE, TEXT, LATEX, RECORDS = "comparison.html", "comparison.md", "comparison.tex", "comparison.csv"
 
 
 def write(bench: Bench, out: Path) -> Path:
@@ -37,27 +34,13 @@ def write(bench: Bench, out: Path) -> Path:
     tables = _tables(made, ranked)
     with drawing():
         pictures = _pictures(made, ranked)
-        try:
-            (out / FIGURES).mkdir(parents=True, exist_ok=True)
-            for picture in pictures:
-                picture.save(out / FIGURES)
-            page = _html(made, tables, pictures)
-            texts = {
-                TEXT: _markdown(made, tables, pictures),
-                LATEX: "\n".join(table.latex() for table in tables),
-                RECORDS: bench_tables.records(made).csv(),
-            }
-            for name, text in texts.items():
-                _publish(out, name, text)
-            return _publish(out, PAGE, page)
-        except OSError as fault:
-            raise StorageError(
-                f"cannot write into {out} ({fault.strerror}); make room or give another --out"
-            ) from fault
-
-
-def _publish(out: Path, name: str, text: str) -> Path:
-    return publish(out, [text.encode("utf-8")], lambda _: name)
+        texts = {
+            TEXT: _markdown(made, tables, pictures),
+            LATEX: "\n".join(map(latex, tables)),
+            RECORDS: csv_text(bench_tables.records(made)),
+            PAGE: _html(made, tables, pictures),
+        }
+        return write_page(out, texts, pictures)
 
 
 def rank(made: Comparison) -> Ranking | None:
@@ -65,19 +48,23 @@ def rank(made: Comparison) -> Ranking | None:
 
     Methods that have none in some finished column are left out, columns without any result too.
     """
-    columns = [s for s in made.scenarios if any(e.cells for e in made.of(s))]
-    full = [m for m in made.methods if all((e := made.at(s, m)) and e.cells for s in columns)]
-    values = [[spread(e.values(made.count)) if (e := made.at(s, m)) else None for m in full] for s in columns]
-    metrics = [next(e.metric for e in made.of(s) if e.cells) for s in columns]
-    known = [[metric.goodness(v.mean) for v in line if v] for metric, line in zip(metrics, values, strict=True)]
-    known = [line for line in known if len(line) == len(full)]
+    columns = [{e.method: e for e in made.of(s) if e.cells} for s in made.scenarios]
+    done = [column for column in columns if column]
+    full = [m for m in made.methods if all(m in column for column in done)]
+    values = [[_goodness(column[m], made) for m in full] for column in done]
+    known = [line for line in values if None not in line]
     if len(full) < 2 or len(known) < 2:
         return None
-    names = [next(e.row for e in made.entries if e.method == m) for m in full]
-    return ranking(names, np.array(known))
+    return ranking([done[0][m].row for m in full], np.array(known, dtype=np.float64))
 
 
-def _tables(made: Comparison, ranked: Ranking | None) -> list[Sheet]:
+def _goodness(entry: ComparisonRow, made: Comparison) -> float | None:
+    """The mean over seeds of what a method is judged by; more is better."""
+    own = spread(entry.values(made.count))
+    return entry.metric.goodness(own.mean) if own else None
+
+
+def _tables(made: Comparison, ranked: Ranking | None) -> list[Table]:
     found = [
         bench_tables.grid(made),
         bench_tables.moments(made),
@@ -116,12 +103,12 @@ def _versions(made: Comparison) -> list[str]:
     return [", ".join(f"{k} {v}" for k, v in versions.items()) for versions in made.bench.results["versions"]]
 
 
-def _markdown(made: Comparison, tables: list[Sheet], pictures: list[ReportFigure]) -> str:
+def _markdown(made: Comparison, tables: list[Table], pictures: list[ReportFigure]) -> str:
     parts = [f"# {made.bench.results['title']}", *opening(made), "## Where ours differs, and why"]
     parts += [
         f"**{column}**\n\n" + "\n".join(f"- {line}" for line in lines) for column, lines in sentences(made) if lines
     ]
-    parts += [table.markdown().rstrip() for table in tables]
+    parts += [markdown(table).rstrip() for table in tables]
     parts += [f"## {p.title}\n\n![{p.alt}]({FIGURES}/{p.name}.png)\n\n{p.caption}" for p in pictures]
     settings = "\n".join(f"{key} = {_text(value)}" for key, value in shared(made).items())
     parts += ["## Settings that all runs have", f"```toml\n{settings}\n```"] if settings else []
@@ -129,28 +116,25 @@ def _markdown(made: Comparison, tables: list[Sheet], pictures: list[ReportFigure
     return "\n\n".join(parts) + "\n"
 
 
-def _html(made: Comparison, tables: list[Sheet], pictures: list[ReportFigure]) -> str:
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    environment = Environment(
-        loader=PackageLoader("pomona", "results"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
+def _html(made: Comparison, tables: list[Table], pictures: list[ReportFigure]) -> str:
+    differences = [(column, lines) for column, lines in sentences(made) if lines]
+    links = [(table.name, table.title) for table in tables]
+    links[1:1] = [("differences", "Where ours differs")] if differences else []
+    links += [("figures", "Figures")] if pictures else []
+    settings = [[key, _text(value)] for key, value in shared(made).items()]
+    return render(
+        "comparison.html.jinja",
+        title=made.bench.results["title"],
+        first="differences" if differences else links[0][0],
+        links=[*links, ("settings", "Settings")],
+        opening=opening(made),
+        differences=differences,
+        tables=tables,
+        pictures=[(p, _inline(p)) for p in pictures],
+        settings=Table("settings", "Settings that all runs have", [], ["setting", "value"], settings, range(2)),
+        versions=_versions(made),
+        files=[TEXT, LATEX, RECORDS, FIGURES + "/"],
     )
-    context: Mapping[str, Any] = {
-        "css": (files("pomona.results") / "page.css").read_text(encoding="utf-8"),
-        "title": made.bench.results["title"],
-        "opening": opening(made),
-        "differences": [(column, lines) for column, lines in sentences(made) if lines],
-        "tables": tables,
-        "pictures": [(p, _inline(p)) for p in pictures],
-        "settings": [(key, _text(value)) for key, value in shared(made).items()],
-        "versions": _versions(made),
-        "files": [TEXT, LATEX, RECORDS, FIGURES + "/"],
-    }
-    return environment.get_template("comparison.html.jinja").render(**context)
 
 
 def _inline(picture: ReportFigure) -> str:

@@ -3,22 +3,22 @@
 import base64
 import hashlib
 import json
+from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
 
-from pomona.core.errors import ConfigError, StorageError
+from pomona.core.errors import ConfigError
 from pomona.metrics.metric import METRICS, Metric
 from pomona.record.record import Result
 from pomona.results.figures import clients
 from pomona.results.figures.figure import FORMS, ReportFigure
-from pomona.results.figures.folder import save
 from pomona.results.figures.sections import SECTIONS, pictures
 from pomona.results.figures.style import drawing
 from pomona.results.page_data import Json, LiveProgress, payload
-from pomona.results.run_numbers import NOTHING, Run, comparable, distinct, flat, headline, leader, spoken, table
+from pomona.results.run_numbers import NOTHING, Run, comparable, distinct, flat, leader, spoken, table
 from pomona.results.run_numbers import runs as prepare
 from pomona.results.tables.gains import gain_tables
 from pomona.results.tables.per_label import labels
@@ -26,7 +26,7 @@ from pomona.results.tables.unseen_and_privacy import privacy, unseen
 from pomona.results.text import narrative
 from pomona.results.text.cautions import cautions
 from pomona.results.text.verdicts import verdicts
-from pomona.storage.atomic_io import publish
+from pomona.results.web_page import render, write_page
 
 NAME = "report.html"
 SCRIPTS = ("base", "lines", "maps", "bars", "panels", "learned", "page", "tables")
@@ -55,11 +55,7 @@ def write(results: list[Result], out: Path) -> Path:
     runs = prepare(results)
     with drawing():
         drawn = pictures(runs)
-        try:
-            save(drawn, out / "figures")
-        except OSError as fault:
-            raise _unwritable(out, fault) from fault
-    return _publish(render(runs, drawn, None), out)
+        return write_page(out, {NAME: page(runs, drawn, None)}, drawn)
 
 
 def refresh(result: Result, out: Path, live: LiveProgress | None) -> Path:
@@ -70,33 +66,29 @@ def refresh(result: Result, out: Path, live: LiveProgress | None) -> Path:
     Raises:
         StorageError: ``out`` cannot be written.
     """
-    return _publish(render(prepare([result]), [], live), out)
+    return write_page(out, {NAME: page(prepare([result]), [], live)}, None)
 
 
-def _publish(html: str, out: Path) -> Path:
-    """Put the page in its place; a reader sees the old one or the new one, never a half."""
-    try:
-        return publish(out, [html.encode("utf-8")], lambda _: NAME)
-    except OSError as fault:
-        raise _unwritable(out, fault) from fault
-
-
-def render(runs: list[Run], drawn: list[ReportFigure], live: LiveProgress | None) -> str:
+def page(runs: list[Run], drawn: list[ReportFigure], live: LiveProgress | None) -> str:
     """The page: its words and tables, its numbers, and the scripts that draw them."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    environment = Environment(
-        loader=PackageLoader("pomona", "results"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {"spoken": spoken, "whole": whole}
     data, code = payload(runs, live), script()
     rows = distinct(table([run.result for run in runs]))
-    return environment.get_template("page.html.jinja").render(
+    gains, tables, parts = gain_tables(runs), client_tables(runs), sections(data)
+    asides = [table for table in (labels(runs), unseen(runs), privacy(runs)) if table.rows]
+    links = [
+        *((one.name, one.title) for one in gains[:1]),
+        ("summary", "Results"),
+        *parts,
+        *([("clients-table", "Client by client")] if tables else []),
+        *((one.name, one.title) for one in asides),
+        ("settings", "Settings"),
+        *([("files", "Figures as files")] if drawn else []),
+    ]
+    return render(
+        "report.html.jinja",
         title=narrative.title(runs),
+        first=links[0][0],
+        links=links,
         verdicts=verdicts(runs),
         setup=narrative.setup(runs),
         cautions=[] if live else cautions(runs),
@@ -107,10 +99,11 @@ def render(runs: list[Run], drawn: list[ReportFigure], live: LiveProgress | None
         metrics=METRICS,
         judges=list(dict.fromkeys(run.metric for run in runs)),
         nothing=NOTHING,
-        gains=gain_tables(runs),
-        sections=sections(data),
-        tables=client_tables(runs),
-        asides=[table for table in (labels(runs), unseen(runs), privacy(runs)) if table.rows],
+        spoken=spoken,
+        gains=gains,
+        sections=parts,
+        tables=tables,
+        asides=asides,
         ranked=len(runs) > 1 and comparable(runs),
         labels=[run.label for run in runs],
         settings=settings(runs),
@@ -120,12 +113,6 @@ def render(runs: list[Run], drawn: list[ReportFigure], live: LiveProgress | None
         script=code,
         digest=f"sha256-{base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()}",
     )
-
-
-def whole(text: str) -> Markup:
-    """A text whose words with a hyphen stay on one line as long as they fit there: FedAvg-FT is one name."""
-    word = Markup('<span class="whole">{}</span>')
-    return Markup(" ").join(word.format(part) if "-" in part else part for part in text.split(" "))
 
 
 def script() -> Markup:
@@ -155,10 +142,6 @@ def sections(data: Json) -> list[tuple[str, str]]:
     return [(anchor, heading) for anchor, heading in SECTIONS.items() if known[anchor]]
 
 
-def _unwritable(out: Path, fault: OSError) -> StorageError:
-    return StorageError(f"cannot write the report to {out} ({fault.strerror}); give another folder")
-
-
 def summary_columns(rows: list[dict[str, Any]]) -> dict[str, float | None]:
     """The columns of values in the summary that hold a number, and the best headline value of each (set in bold)."""
     names = ("last", "best_on_validation", "best_on_test", "pooled", "worst", "percentile_10")
@@ -168,43 +151,41 @@ def summary_columns(rows: list[dict[str, Any]]) -> dict[str, float | None]:
     return {name: best(row[name] for row in rows if row["headline"]) for name in held}
 
 
-def client_tables(runs: list[Run]) -> list[dict[str, Any]]:
-    """For each run with final metrics: its label, the model, column headings, and a row a client."""
-    found = []
-    for run in runs:
-        records = clients.records(run)
-        key = headline(run.result)
-        if not records or key is None:
-            continue
-        # What the run is judged by comes first, with its interval.
-        columns = {run.metric.name: run.metric, **METRICS, **OTHERS}
-        given = [metric for name, metric in columns.items() if any(r.get(name) is not None for r in records)]
-        train = (run.result.about.get("sizes") or {}).get("train") or []
-        found.append(
-            {
-                "label": run.label,
-                "model": run.model,
-                "round": run.result.rounds[-1].round if run.result.rounds else None,
-                "open": len(runs) == 1 or run is leader(runs),
-                "headings": [
-                    *(["Train samples"] if train else []),
-                    "Test samples",
-                    *(narrative.capital(m.heading) for m in given),
-                ],
-                "rows": [
-                    (
-                        run.client(int(r["client"])),
-                        [
-                            *([(_count(train, int(r["client"])), "")] if train else []),
-                            (f"{r['samples']:,}" if r.get("samples") is not None else NOTHING, ""),
-                            *(_cell(m, r) for m in given),
-                        ],
-                    )
-                    for r in records
-                ],
-            }
-        )
-    return found
+@dataclass(frozen=True)
+class ClientTable:
+    """The final metrics of a run's clients: ``rows`` of (name, [(value, small print)]); ``open``: shown at once."""
+
+    run: Run
+    open: bool
+    headings: list[str]
+    rows: list[tuple[str, list[tuple[str, str]]]]
+
+    @property
+    def round(self) -> int | None:
+        """The last round of the run."""
+        return self.run.result.rounds[-1].round if self.run.result.rounds else None
+
+
+def client_tables(runs: list[Run]) -> list[ClientTable]:
+    """For each run with final metrics a table with a row a client."""
+    best = leader(runs)
+    found = [(run, clients.records(run)) for run in runs]
+    return [_client_table(run, records, len(runs) == 1 or run is best) for run, records in found if records]
+
+
+def _client_table(run: Run, records: list[dict[str, Any]], shown: bool) -> ClientTable:
+    # What the run is judged by comes first, with its interval.
+    columns = {run.metric.name: run.metric, **METRICS, **OTHERS}
+    given = [metric for name, metric in columns.items() if any(r.get(name) is not None for r in records)]
+    train = (run.result.about.get("sizes") or {}).get("train") or []
+    headings = ["Train samples"] * bool(train) + ["Test samples", *(narrative.capital(m.heading) for m in given)]
+    rows = []
+    for record in records:
+        client, samples = int(record["client"]), record.get("samples")
+        sizes = [train[client] if client < len(train) else None] * bool(train) + [samples]
+        cells = [(NOTHING if n is None else f"{n:,}", "") for n in sizes]
+        rows.append((run.client(client), cells + [_cell(metric, record) for metric in given]))
+    return ClientTable(run, shown, headings, rows)
 
 
 def _cell(metric: Metric, record: dict[str, Any]) -> tuple[str, str]:
@@ -212,10 +193,6 @@ def _cell(metric: Metric, record: dict[str, Any]) -> tuple[str, str]:
     value, bounds = record.get(metric.name), (record.get("intervals") or {}).get(metric.name)
     shown = NOTHING if value is None else metric.number(value)
     return shown, " to ".join(metric.number(b) for b in bounds) if bounds else ""
-
-
-def _count(sizes: list[int], client: int) -> str:
-    return f"{sizes[client]:,}" if client < len(sizes) else NOTHING
 
 
 def settings(runs: list[Run]) -> list[tuple[str, list[str], bool]]:

@@ -10,8 +10,9 @@ from statistics import fmean, stdev
 import pytest
 
 from pomona.cli import main
+from pomona.core.table import csv_text
 from pomona.experiments import load
-from pomona.results import comparison
+from pomona.results.comparison import comparison
 from pomona.results.comparison_page import rank, write
 from pomona.results.figures.bench_figures import ablations, curves, who_benefits
 from pomona.results.figures.figure import FORMS
@@ -34,7 +35,7 @@ def test_the_table_has_the_papers_figures_beside_ours(tiny):
 
 
 def test_the_records_are_numbers(tiny):
-    lines = list(csv.DictReader(io.StringIO(records(comparison(tiny)).csv())))
+    lines = list(csv.DictReader(io.StringIO(csv_text(records(comparison(tiny))))))
     assert len(lines) == 9
     one = lines[0]
     assert float(one["difference_points"]) == pytest.approx(100 * float(one["best_test_mean"]) - 97.34, abs=1e-3)
@@ -162,7 +163,7 @@ def test_a_bench_of_numbers_is_compared_by_its_own_metric(tiny):
             }
     made = comparison(replace(tiny, results=results))
     table = grid(made)
-    assert "mean absolute error" in table.note
+    assert "mean absolute error" in table.notes[0]
     assert [row[1] for row in table.rows if row[0] in {"Separate", "FedAvg"}] == ["0.7 ± 0 (2)", "0.7 ± 0 (2)"]
     assert gains(made, "one")["FedAvg"] == pytest.approx([0.1, -0.1] * 2)
     lines = {row[1]: row for row in spread_table(made).rows}

@@ -1,7 +1,4 @@
-"""A table in its forms, and the papers' figures as they are found."""
-
-import csv
-import io
+"""The papers' figures as they are found."""
 
 import pytest
 
@@ -10,29 +7,9 @@ from pomona.results.comparison import ComparisonRow
 from pomona.results.paper_tables import COUNTED, COUNTS, data_of, printed, stated
 from pomona.results.tables.bench_tables import in_paper
 from pomona.results.tables.cost import converged
-from pomona.results.tables.table import Sheet
 
 TABLES = {("apple", t) for t in "123"} | {("fedamp", t) for t in "123"} | {("fedala", t) for t in "1234"}
 TABLES |= {("fedfomo", t) for t in "123456"}
-TABLE = Sheet("t", "50 % & more", "Note.", ["a_b", "n"], [["x|y", "1 ± 2"], ["z", "3"]], 1, frozenset({(1, 1)}))
-
-
-def test_markdown_keeps_pipes_out_of_the_way():
-    lines = TABLE.markdown().splitlines()
-    assert lines[2:6] == ["| a_b | n |", "| --- | ---: |", r"| x\|y | 1 ± 2 |", "| z | **3** |"]
-
-
-def test_csv_can_be_read_again():
-    assert list(csv.reader(io.StringIO(TABLE.csv()))) == [["a_b", "n"], ["x|y", "1 ± 2"], ["z", "3"]]
-
-
-def test_latex_escapes_what_latex_would_take_for_its_own():
-    text = TABLE.latex()
-    assert r"\caption{50 \% \& more. Note.}" in text
-    assert "a\\_b & n \\\\\n" in text
-    assert "x|y & 1 $\\pm$ 2 \\\\\n" in text
-    assert "z & \\textbf{3} \\\\\n" in text
-    assert text.count("{") == text.count("}")
 
 
 def test_figures_are_found_as_printed():

@@ -10,6 +10,7 @@ from pomona.config import Config
 from pomona.core.bounds import Count, Number
 from pomona.core.errors import DataError, StorageError
 from pomona.core.settings import Settings
+from pomona.core.table import markdown, of_records
 from pomona.deploy.agreement import Federation
 from pomona.deploy.json_store import recall, remember
 from pomona.deploy.messages import Loss
@@ -95,8 +96,7 @@ class Report:
             f"- gain over training alone: {_said(judged.gap, self.gain)}",
         ]
         for meaning, rows in self.peers:
-            lines += ["", f"## {meaning}", "", "| silo | value |", "|---|---:|"]
-            lines += [f"| {row['silo']} | {row['value']:.4g} |" for row in rows]
+            lines += ["", markdown(of_records(rows, meaning)).rstrip()]
         for meaning, values in self.numbers:
             lines += ["", f"## {meaning}", "", ", ".join(f"{v:.4g}" for v in values)]
         return "\n".join(lines) + "\n"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from pomona.core.csv_text import csv_text
+from pomona.core.table import csv_text
 from pomona.storage.atomic_io import anew
 
 if TYPE_CHECKING:

@@ -1,10 +1,10 @@
 """The tables of results: the paper's figures beside ours, ranks, what was chosen, epsilon."""
 
+from pomona.core.table import NOTHING, Table
 from pomona.metrics.metric import ACCURACY
-from pomona.results.comparison import NOTHING, Comparison, ComparisonRow, spread, told
+from pomona.results.comparison import Comparison, ComparisonRow, spread, told
 from pomona.results.paper_tables import COUNTS, NAMES, ROUNDS, Printed
 from pomona.results.significance import LEVEL, Ranking
-from pomona.results.tables.table import Sheet
 
 
 def in_paper(figure: Printed | None) -> str:
@@ -31,7 +31,7 @@ def state(entry: ComparisonRow, text: str) -> str:
     return text if entry.cells else entry.state
 
 
-def grid(made: Comparison) -> Sheet:
+def grid(made: Comparison) -> Table:
     """The paper's table beside ours; the fewer of methods and columns go across, each with the paper's and ours."""
     paper = NAMES.get(made.paper, "")
     sides = (False, True) if paper else (True,)
@@ -57,7 +57,8 @@ def grid(made: Comparison) -> Sheet:
         + (f", as the {paper} paper counts" if paper else "")
         + "; ours is mean ± standard deviation over seeds (how many). The best of each scenario is bold."
     )
-    return Sheet("results", "The table beside ours" if paper else "Results", note, header, rows, 1, frozenset(marked))
+    title = "The table beside ours" if paper else "Results"
+    return Table("results", title, [note], header, rows, marked=frozenset(marked))
 
 
 def headings(made: Comparison) -> str:
@@ -90,30 +91,31 @@ def _mean(entry: ComparisonRow, made: Comparison, ours: bool) -> float | None:
     return own.mean if own else None
 
 
-def records(made: Comparison) -> Sheet:
-    """Everything about every cell, one a row: the CSV for programs."""
-    keys = ["scenario", "setting", "dataset", "method", "row", "state", "n", "metric"]
-    header = keys + [f"{m}_{w}" for m in COUNTS for w in ("mean", "std")] + ["paper", "paper_std", "difference_points"]
-    rows = []
-    for e in made.entries:
-        ours = {count: spread(e.values(count)) for count in COUNTS.values()}
-        said = e.printed.get("")
-        own, figure = ours[made.count], accuracy_of(e)
-        rows.append(
-            [e.scenario, e.setting, e.dataset, e.method, e.row, e.state, str(len(e.cells)), e.metric.name]
-            + [_number(v) for s in ours.values() for v in ((s.mean, s.std) if s else (None, None))]
-            + [_number(figure), _number(said.std if said and figure is not None else None)]
-            + [_number(100 * own.mean - figure if own and figure is not None else None)]
-        )
-    note = f"Shares, not percent; the difference is ours ({made.count}) minus the paper's, in points."
-    return Sheet("comparison", "Cell by cell", note, header, rows, 6)
+def records(made: Comparison) -> list[dict[str, str]]:
+    """All that is known of every cell, one a record: the CSV for programs.
+
+    Shares, not percent; the difference is ours minus the paper's, in points.
+    """
+    return [_record(made, entry) for entry in made.entries]
 
 
-def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.6g}"
+def _record(made: Comparison, e: ComparisonRow) -> dict[str, str]:
+    spreads = {name: spread(e.values(count)) for name, count in COUNTS.items()}
+    own, figure, cell = spread(e.values(made.count)), accuracy_of(e), e.printed.get("")
+    keys = ("scenario", "setting", "dataset", "method", "row", "state")
+    numbers = {f"{name}_{what}": getattr(s, what, None) for name, s in spreads.items() for what in ("mean", "std")}
+    numbers["paper"] = figure
+    numbers["paper_std"] = cell.std if cell and figure is not None else None
+    numbers["difference_points"] = 100 * own.mean - figure if own and figure is not None else None
+    return {
+        **{key: getattr(e, key) for key in keys},
+        "n": str(len(e.cells)),
+        "metric": e.metric.name,
+        **{key: "" if value is None else f"{value:.6g}" for key, value in numbers.items()},
+    }
 
 
-def moments(made: Comparison) -> Sheet:
+def moments(made: Comparison) -> Table:
     """Ours in all three rounds that are counted somewhere, over clients and over samples, where there is a result."""
     done = [e for e in made.entries if e.cells]
     counts = [c for c in COUNTS.values() if any(v is not None for e in done for v in e.values(c))]
@@ -124,10 +126,10 @@ def moments(made: Comparison) -> Sheet:
         "the one best on validation is not."
     )
     header = [f"{ROUNDS[count.moment]}, over {count.average}" for count in counts]
-    return Sheet("moments", "Ours, by what counts", note, ["column", "method", *header], rows, 2)
+    return Table("moments", "Ours, by what counts", [note], ["column", "method", *header], rows, range(2))
 
 
-def chosen(made: Comparison) -> Sheet | None:
+def chosen(made: Comparison) -> Table | None:
     """The settings that a search chose; with APPLE's table 3, beside the paper's."""
     found = [e for e in made.entries if e.tried and e.cells]
     if not found:
@@ -146,10 +148,10 @@ def chosen(made: Comparison) -> Sheet | None:
     header = ["column", "method", "points tried", "chosen", *(["the paper's"] if said else [])]
     tuning = made.bench.results["tuning"]
     note = f"Tried on seed {tuning['seed']}; chosen was {tuning['rule']}. Test data chose nothing."
-    return Sheet("chosen", "Settings searched", note, header, rows, 2)
+    return Table("chosen", "Settings searched", [note], header, rows, range(2))
 
 
-def rank_table(ranking: Ranking) -> Sheet:
+def rank_table(ranking: Ranking) -> Table:
     """Mean ranks and who differs from whom."""
     rows = []
     for place, i in enumerate(ranking.order, 1):
@@ -171,10 +173,10 @@ def rank_table(ranking: Ranking) -> Sheet:
         f"signed-rank test over columns with Holm's correction at 5 %.{reach}"
     )
     header = ["place", "method", "mean rank", "differs significantly from"]
-    return Sheet("ranks", "Ranks", note, header, rows, 2)
+    return Table("ranks", "Ranks", [note], header, rows, range(2))
 
 
-def privacy(made: Comparison) -> Sheet | None:
+def privacy(made: Comparison) -> Table | None:
     """Epsilon beside the paper's."""
     rows = []
     for e in made.entries:
@@ -186,4 +188,5 @@ def privacy(made: Comparison) -> Sheet | None:
         "The largest epsilon of a client, over all rounds and seeds. It follows from the sampling rate, the noise, the "
         "steps and delta alone."
     )
-    return Sheet("epsilon", "Privacy spent", note, ["column", "method", "ours", "paper"], rows, 2) if rows else None
+    header = ["column", "method", "ours", "paper"]
+    return Table("epsilon", "Privacy spent", [note], header, rows, range(2)) if rows else None

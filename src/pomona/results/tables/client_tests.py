@@ -4,13 +4,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from pomona.core.table import NOTHING, Table
 from pomona.metrics.summary import summarize, wilcoxon
-from pomona.results.comparison import NOTHING, Comparison, ComparisonRow, spread, told
+from pomona.results.comparison import Comparison, ComparisonRow, spread, told
 from pomona.results.paper_tables import OWN
 from pomona.results.run_numbers import ALONE
 from pomona.results.significance import holm
 from pomona.results.tables.bench_tables import headings
-from pomona.results.tables.table import Sheet
 
 
 def paired(one: ComparisonRow, other: ComparisonRow) -> tuple[list[float], list[float]]:
@@ -40,7 +40,7 @@ def gains(made: Comparison, scenario: str) -> dict[str, list[float]]:
     return {row: values for row, values in found.items() if values}
 
 
-def spread_table(made: Comparison) -> Sheet | None:
+def spread_table(made: Comparison) -> Table | None:
     """Worst client, 10th percentile, share hurt against training alone."""
     rows = []
     for e in made.entries:
@@ -66,10 +66,10 @@ def spread_table(made: Comparison) -> Sheet | None:
         "clients that fare worse than with Separate"
         + ("." if any(e.method == ALONE for e in made.entries) else ", which this table does not have.")
     )
-    return Sheet("clients", "Clients", note, header, rows, 2) if rows else None
+    return Table("clients", "Clients", [note], header, rows, range(2)) if rows else None
 
 
-def wilcoxon_table(made: Comparison) -> Sheet | None:
+def wilcoxon_table(made: Comparison) -> Table | None:
     """Wilcoxon's signed-rank test over clients: each of the paper's own methods against every other."""
     rows = [line for scenario in made.scenarios for line in _tests(made, made.of(scenario))]
     note = (
@@ -78,7 +78,7 @@ def wilcoxon_table(made: Comparison) -> Sheet | None:
         "one run have trained together, so they are not quite independent, here as in the papers."
     )
     header = ["column", "method", "against", "pairs", "median difference", "p, corrected"]
-    return Sheet("wilcoxon", "Tests over clients", note, header, rows, 3) if rows else None
+    return Table("wilcoxon", "Tests over clients", [note], header, rows, range(3)) if rows else None
 
 
 def _tests(made: Comparison, entries: Sequence[ComparisonRow]) -> list[list[str]]:

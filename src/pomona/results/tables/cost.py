@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pomona.results.comparison import NOTHING, Comparison, ComparisonRow, spread
+from pomona.core.table import NOTHING, Table
+from pomona.results.comparison import Comparison, ComparisonRow, spread
 from pomona.results.tables.bench_tables import in_paper
-from pomona.results.tables.table import Sheet
 
 SHARE = 0.99
 FLOAT = 4  # bytes
@@ -19,7 +19,7 @@ def converged(rounds: Sequence[int], accuracy: Sequence[float | None]) -> int | 
     return next(r for r, a in zip(rounds, accuracy, strict=True) if a is not None and a >= SHARE * max(known))
 
 
-def cost_table(made: Comparison) -> Sheet | None:
+def cost_table(made: Comparison) -> Table | None:
     """Traffic and time of every cell."""
     said = any("total time" in e.printed for e in made.entries)
     rows = [_line(e, made.bench.timing, said) for e in made.entries if e.cells]
@@ -40,7 +40,7 @@ def cost_table(made: Comparison) -> Sheet | None:
         "training and evaluation where the cells ran, means over seeds; cells that ran side by side share the machine. "
         "99 % is of a method's own best mean test accuracy, counted at rounds that were evaluated."
     )
-    return Sheet("cost", "Cost", note, header, rows, 2) if rows else None
+    return Table("cost", "Cost", [note], header, rows, range(2)) if rows else None
 
 
 def _line(entry: ComparisonRow, timing: Mapping[str, Sequence[float]], said: bool) -> list[str]:

@@ -2,11 +2,11 @@
 
 from typing import get_args
 
+from pomona.core.table import Table
 from pomona.record.paired_gain import Verdict, verdict
 from pomona.results.figures.figure import slug
 from pomona.results.gain_over_run import Gained, by_client, gained, interval, signed
 from pomona.results.run_numbers import Run, baseline
-from pomona.results.tables.unseen_and_privacy import Table
 from pomona.results.text.narrative import capital
 
 
@@ -29,13 +29,13 @@ def _overall(known: list[Gained]) -> Table:
             "no difference that this data can show."
         ],
         [
-            ("Run", False),
-            (f"Gain{' in percentage points' if metric.percent else ''}", True),
-            ("95 % interval", True),
-            ("On average", False),
-            ("Better for", True),
-            ("Worse for", True),
-            ("Cannot tell", True),
+            "Run",
+            f"Gain{' in percentage points' if metric.percent else ''}",
+            "95 % interval",
+            "On average",
+            "Better for",
+            "Worse for",
+            "Cannot tell",
         ],
         [
             [
@@ -48,6 +48,7 @@ def _overall(known: list[Gained]) -> Table:
             for found in known
             if found.over
         ],
+        words={0, 3},
     )
 
 
@@ -58,13 +59,13 @@ def _by_client(found: Gained) -> Table:
         run.label,
         [by_client(found)],
         [
-            ("Client", False),
-            ("Test samples", True),
-            (capital(f"{metric.heading}, alone"), True),
-            (f"with {run.label}", True),
-            ("Gain", True),
-            ("95 % interval", True),
-            ("Verdict", False),
+            "Client",
+            "Test samples",
+            capital(f"{metric.heading}, alone"),
+            f"with {run.label}",
+            "Gain",
+            "95 % interval",
+            "Verdict",
         ],
         [
             [
@@ -79,4 +80,5 @@ def _by_client(found: Gained) -> Table:
             for c, gain in enumerate(found.clients)
             if gain
         ],
+        words={0, 6},
     )

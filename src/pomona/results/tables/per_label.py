@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
+from pomona.core.table import Table
 from pomona.metrics.metric import METRICS, compute
 from pomona.record.record import average
 from pomona.results.run_numbers import Run
-from pomona.results.tables.unseen_and_privacy import Table
 from pomona.results.text.narrative import capital
 
 OF_LABELS = ("auroc", "auprc", "balanced_accuracy")
@@ -22,12 +22,12 @@ def labels(runs: list[Run]) -> Table:
             "clients that have test samples with and without it.",
         ],
         [
-            ("Label", False),
-            *([("Run", False)] if several else []),
-            ("With it", True),
-            ("Test samples", True),
-            ("Clients", True),
-            *((capital(METRICS[name].heading), True) for name in OF_LABELS),
+            "Label",
+            *(["Run"] if several else []),
+            "With it",
+            "Test samples",
+            "Clients",
+            *(capital(METRICS[name].heading) for name in OF_LABELS),
         ],
         [
             [name, *([run.label] if several else []), f"{ones:,}", f"{n:,}", str(clients), *figures]
@@ -35,6 +35,7 @@ def labels(runs: list[Run]) -> Table:
             if run.result.about.get("targets") == "multilabel"
             for name, ones, n, clients, figures in _labels(run)
         ],
+        range(1 + several),
     )
 
 

@@ -3,14 +3,12 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from pomona.core.table import NOTHING, Table
 from pomona.metrics.metric import ACCURACY, LOSS, METRICS
 from pomona.results.run_numbers import distinct
-from pomona.results.tables.table import Sheet
-
-NOTHING = "-"
 
 
-def standing(rows: Sequence[dict[str, Any]]) -> Sheet:
+def run_table(rows: Sequence[dict[str, Any]]) -> Table:
     """What ``pomona.results.table`` says of runs, each in its metric; marked are the models that runs are judged by.
 
     Where runs differ in their metric, or in the loss that they minimise, a column says which it is: losses that differ
@@ -58,7 +56,7 @@ def standing(rows: Sequence[dict[str, Any]]) -> Sheet:
     )
     header = [*words, *counted, "loss", "MB", "seconds"]
     marked = frozenset((i, 0) for i, row in enumerate(shown) if row["headline"])
-    return Sheet("runs", title, note, header, lines, len(words), marked)
+    return Table("runs", title, [note], header, lines, range(len(words)), marked)
 
 
 def _named(row: dict[str, Any]) -> str:

@@ -1,28 +1,9 @@
 """Tables of what only some runs have: clients that were never trained with, and what privacy was spent."""
 
-from dataclasses import dataclass
-
+from pomona.core.table import Table
 from pomona.record.record import Evaluation, average
 from pomona.results.run_numbers import NOTHING, Run, headline, spoken
 from pomona.results.text.narrative import capital, listing
-
-
-@dataclass(frozen=True)
-class Table:
-    """A section of the page with one table.
-
-    Attributes:
-        anchor, heading: of the section.
-        notes: sentences above it.
-        headings: of the columns, and whether each holds numbers.
-        rows: texts, the first of each being its name.
-    """
-
-    anchor: str
-    heading: str
-    notes: list[str]
-    headings: list[tuple[str, bool]]
-    rows: list[list[str]]
 
 
 def unseen(runs: list[Run]) -> Table:
@@ -39,12 +20,12 @@ def unseen(runs: list[Run]) -> Table:
             *(sentence for run, rows in found if (sentence := _beside(run, rows))),
         ],
         [
-            ("Client", False),
-            *([("Run", False)] if several else []),
-            ("Model", False),
-            ("Test samples", True),
-            (" or ".join(headings), True),
-            *([("Test loss", True)] if one_loss else []),
+            "Client",
+            *(["Run"] if several else []),
+            "Model",
+            "Test samples",
+            " or ".join(headings),
+            *(["Test loss"] if one_loss else []),
         ],
         [
             [
@@ -59,6 +40,7 @@ def unseen(runs: list[Run]) -> Table:
             for e in evaluations
             for client, samples, value, loss in zip(e.clients, e.samples, e.value, e.loss, strict=True)
         ],
+        range(2 + several),
     )
 
 
@@ -90,12 +72,13 @@ def privacy(runs: list[Run]) -> Table:
             "training sample.",
             *(_terms(run, spent["delta"], spent["void"]) for run, spent in private),
         ],
-        [("Client", False), *([("Run", False)] if several else []), ("ε", True)],
+        ["Client", *(["Run"] if several else []), "ε"],
         [
             [run.client(client), *([run.label] if several else []), "no bound" if e is None else f"{e:.3f}"]
             for run, spent in private
             for client, e in enumerate(spent["clients"])
         ],
+        range(1 + several),
     )
 
 

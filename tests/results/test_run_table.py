@@ -5,7 +5,7 @@ import pytest
 import pomona
 from pomona.cli import main
 from pomona.config import resolve
-from pomona.results.tables.runs import standing
+from pomona.results.tables.runs import run_table
 
 
 def row(run, *, metric="accuracy", loss_name="auto", headline=True, **given):
@@ -20,20 +20,20 @@ def row(run, *, metric="accuracy", loss_name="auto", headline=True, **given):
 
 
 def test_accuracies_are_in_percent_and_other_metrics_as_they_are():
-    table = standing([row("A"), row("A", headline=False, model="local")])
+    table = run_table([row("A"), row("A", headline=False, model="local")])
     assert table.header == ["method", "model", "when", "last", "best val.", "BMCTA", "all samples", "worst", "10th pct.",
                             "loss", "MB", "seconds"]  # fmt: skip
     assert table.rows[0] == ["A", "global", "received", "50.00", "60.00", "75.00", "52.00", "40.00", "42.00", "0.7", "3.00",
                              "1.2"]  # fmt: skip
     assert (table.title, table.marked) == ("Test accuracy in %", {(0, 0)})
-    ranked = standing([row("A", metric="auroc", pooled=None)])
+    ranked = run_table([row("A", metric="auroc", pooled=None)])
     assert ranked.rows[0][3:8] == ["0.500", "0.600", "0.750", "0.400", "0.420"]
-    assert "BMCTA" not in ranked.note + " ".join(ranked.header)
+    assert "BMCTA" not in " ".join(ranked.notes) + " ".join(ranked.header)
     assert "all samples" not in ranked.header
 
 
 def test_runs_that_differ_in_loss_or_metric_say_which():
-    table = standing([row("A"), row("B", loss_name="mine:weighted"), row("C", metric="mae", last=1.5)])
+    table = run_table([row("A"), row("B", loss_name="mine:weighted"), row("C", metric="mae", last=1.5)])
     assert table.header[3:5] == ["metric", "minimises"]
     assert [line[3:6] for line in table.rows] == [
         ["accuracy in %", "auto", "50.00"],

@@ -1,4 +1,4 @@
-"""What leaves as CSV: names are text, numbers stay numbers."""
+"""Tables as Markdown, LaTeX and CSV: text stays text, numbers stay numbers, and no name is a formula."""
 
 import csv
 import io
@@ -6,10 +6,13 @@ import re
 from pathlib import Path
 
 import pomona
-from pomona.core.csv_text import csv_text
+from pomona.core.table import Table, csv_text, latex, markdown, of_records
 
 NAMES = ['=HYPERLINK("http://a.example","x")', "+1+cmd", "-2+3", "@SUM(A1)", "\t=1", "\r=1", "Ward 3", "-", "ü=1"]
 SAFE = ["'" + name.replace("\r", " ") for name in NAMES[:6]] + ["Ward 3", "'-", "ü=1"]
+TABLE = Table(
+    "t", "50 % & more", ["Note."], ["a_b", "n"], [["x|y", "1 ± 2"], ["z", "3"]], range(1), frozenset({(1, 1)})
+)
 
 
 def read(text):
@@ -40,4 +43,26 @@ def test_the_files_of_a_run_hold_no_formula(tmp_path):
 def test_nothing_else_in_the_package_writes_csv():
     source = Path(pomona.__file__).parent
     writers = [p.name for p in source.rglob("*.py") if re.search(r"csv\w*\.(writer|DictWriter)", p.read_text())]
-    assert writers == ["csv_text.py"]
+    assert writers == ["table.py"]
+
+
+def test_markdown_keeps_pipes_out_of_the_way():
+    lines = markdown(TABLE).splitlines()
+    assert lines[2:6] == ["| a_b | n |", "| --- | ---: |", r"| x\|y | 1 ± 2 |", "| z | **3** |"]
+
+
+def test_latex_escapes_what_latex_would_take_for_its_own():
+    text = latex(TABLE)
+    assert r"\caption{50 \% \& more. Note.}" in text
+    assert "a\\_b & n \\\\\n" in text
+    assert "x|y & 1 $\\pm$ 2 \\\\\n" in text
+    assert "z & \\textbf{3} \\\\\n" in text
+    assert text.count("{") == text.count("}")
+
+
+def test_records_become_a_table_with_words_to_the_left():
+    table = of_records([{"who_is_it": "a", "n": 1, "share": 0.123456}, {"who_is_it": "b", "n": None, "share": 2.0}])
+    assert table.header == ["who is it", "n", "share"]
+    assert table.rows == [["a", "1", "0.1235"], ["b", "-", "2"]]
+    assert [column in table.words for column in range(3)] == [True, False, False]
+    assert of_records([]).rows == []

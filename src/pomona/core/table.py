@@ -1,0 +1,131 @@
+"""The one table type, and its forms as text: Markdown, CSV and LaTeX. Terminal and pages lay it out themselves."""
+
+import csv
+import io
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+NOTHING = "-"
+"""Stands in a table where a value is undefined."""
+FORMULA = ("=", "+", "-", "@", "\t", "\r")
+"""Spreadsheets take text that begins so for a formula."""
+LATEX = str.maketrans(
+    {
+        "\\": r"\textbackslash{}",
+        "&": r"\&",
+        "%": r"\%",
+        "$": r"\$",
+        "#": r"\#",
+        "_": r"\_",
+        "{": r"\{",
+        "}": r"\}",
+        "~": r"\textasciitilde{}",
+        "^": r"\textasciicircum{}",
+        "±": r"$\pm$",
+        "<": r"$<$",
+        ">": r"$>$",
+    }
+)
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of texts.
+
+    Attributes:
+        name: file name without suffix, and the id of its section on a page.
+        title: heading.
+        notes: sentences on how to read it.
+        header: headings of the columns.
+        rows: as many texts a row as the header has; the first names the row.
+        words: columns of words, set to the left; the others hold numbers.
+        marked: (row, column) of cells in bold.
+    """
+
+    name: str
+    title: str
+    notes: Sequence[str]
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    words: Container[int] = (0,)
+    marked: frozenset[tuple[int, int]] = frozenset()
+
+
+def of_records(records: Sequence[Mapping[str, Any]], title: str = "", notes: Sequence[str] = ()) -> Table:
+    """A table of equal records: four digits of a float, a dash for None, keys with underscores as words."""
+    names = list(records[0]) if records else []
+    words = {k for k, name in enumerate(names) if not all(isinstance(r[name], int | float | None) for r in records)}
+    header = [name.replace("_", " ") if name.isidentifier() else name for name in names]
+    return Table("", title, notes, header, [[_text(v) for v in record.values()] for record in records], words)
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return NOTHING
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def markdown(table: Table) -> str:
+    """A heading, the table and its notes."""
+    return "\n\n".join([f"## {table.title}", markdown_grid(table), *table.notes]) + "\n"
+
+
+def markdown_grid(table: Table) -> str:
+    """The header and the rows alone."""
+    rules = ["---" if column in table.words else "---:" for column in range(len(table.header))]
+    rows = _emphasised(table, "**{}**".format)
+    escaped = ([text.replace("|", "\\|") for text in line] for line in (table.header, rules, *rows))
+    return "\n".join(f"| {' | '.join(line)} |" for line in escaped)
+
+
+def latex(table: Table) -> str:
+    """A ``table`` environment with booktabs rules."""
+    escaped = Table(
+        table.name,
+        table.title.translate(LATEX),
+        [note.translate(LATEX) for note in table.notes],
+        [text.translate(LATEX) for text in table.header],
+        [[text.translate(LATEX) for text in row] for row in table.rows],
+        table.words,
+        table.marked,
+    )
+    align = "".join("l" if column in table.words else "r" for column in range(len(table.header)))
+    body = "".join(f"{' & '.join(row)} \\\\\n" for row in _emphasised(escaped, r"\textbf{{{}}}".format))
+    return (
+        "\\begin{table}\n\\centering\n"
+        f"\\caption{{{'. '.join([escaped.title, ' '.join(escaped.notes)])}}}\n"
+        f"\\label{{tab:{table.name}}}\n\\begin{{tabular}}{{{align}}}\n\\toprule\n{' & '.join(escaped.header)} \\\\\n"
+        f"\\midrule\n{body}\\bottomrule\n\\end{{tabular}}\n\\end{{table}}\n"
+    )
+
+
+def _emphasised(table: Table, bold: Callable[[str], str]) -> list[list[str]]:
+    """The rows, with the marked cells in bold."""
+    return [
+        [bold(text) if (i, j) in table.marked else text for j, text in enumerate(row)]
+        for i, row in enumerate(table.rows)
+    ]
+
+
+def csv_text(records: Sequence[Mapping[str, Any]]) -> str:
+    """The CSV of equal records under their keys; text that a spreadsheet would compute gets an apostrophe before it."""
+    lines = [list(records[0]) if records else [], *(list(record.values()) for record in records)]
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([_harmless(cell) for cell in line] for line in lines)
+    return text.getvalue()
+
+
+def _harmless(cell: Any) -> Any:
+    if not isinstance(cell, str):
+        return cell
+    text = cell.replace("\r", " ")  # csv writes it without quotes, which its own reader then refuses
+    return f"'{text}" if cell.startswith(FORMULA) and not _number(cell) else text
+
+
+def _number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

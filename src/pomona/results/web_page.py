@@ -1,0 +1,60 @@
+"""What all pages share: how a template becomes HTML, and how a page comes into its folder with what lies beside it."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
+
+from pomona.record.record import writing
+from pomona.results.figures.figure import ReportFigure
+from pomona.results.figures.folder import save
+from pomona.storage.atomic_io import publish
+
+FIGURES = "figures"
+"""The folder of figures beside a page."""
+
+
+def render(template: str, **context: Any) -> str:
+    """The HTML of a template in ``web/``, which uses no name that is not given."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader("pomona", "results/web"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["whole"] = whole
+    return environment.get_template(template).render(context)
+
+
+def whole(text: str) -> Markup:
+    """A text whose words with a hyphen stay on one line as long as they fit there: FedAvg-FT is one name."""
+    word = Markup('<span class="whole">{}</span>')
+    return Markup(" ").join(word.format(part) if "-" in part else part for part in text.split(" "))
+
+
+def write_page(out: Path, texts: Mapping[str, str], figures: list[ReportFigure] | None) -> Path:
+    """Write figures and then texts by their file names; a reader sees an old file or a new one, never a half.
+
+    Args:
+        out: the folder; made if absent.
+        texts: the page comes last.
+        figures: replace those that an earlier call wrote; None leaves them as they are.
+
+    Returns:
+        The path of the page.
+
+    Raises:
+        StorageError: the folder cannot be written.
+    """
+    with writing(out):
+        if figures is not None:
+            save(figures, out / FIGURES)
+        return [_publish(out / name, text) for name, text in texts.items()][-1]
+
+
+def _publish(path: Path, text: str) -> Path:
+    return publish(path.parent, [text.encode("utf-8")], lambda _: path.name)
