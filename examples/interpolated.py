@@ -9,23 +9,20 @@ After Mansour, Mohri, Ro, Suresh. Three approaches for personalization with appl
 Named models: ``global`` is w, ``personal`` is u_i. Share 0 is FedAvg, share 1 is Separate, to the bit.
 """
 
-from typing import Literal
-
 from pydantic import Field
 from torch import Tensor
 
 from pomona.core.round import Round
-from pomona.core.settings import Settings
 from pomona.methods import separate
-from pomona.methods.base import Card, Client, Info, Method, Received, Uplink, averaging, sgd
+from pomona.methods.base import Card, Client, Info, Method, MethodSettings, Received, Uplink, averaging, sgd
 from pomona.objective.local_training import LocalTraining
 from pomona.privacy.projection import Gradients
+from pomona.record.presentation import Presentation
 
 
-class Interpolated(Settings):
+class Interpolated(MethodSettings):
     """One share for everybody."""
 
-    name: Literal["interpolated"] = "interpolated"
     share: float = Field(0.5, ge=0, le=1, description="part of the own model in the mixture")
 
     def method(self) -> Method:
@@ -47,6 +44,7 @@ def client(share: float) -> Client:
 
 
 CARD = Card(
+    presentation=Presentation("Interpolated"),
     paper="after Mansour et al., arXiv 2002.10619",
     summary="each client starts from a fixed mixture of the received model and its last one",
     down="1",

@@ -63,11 +63,17 @@ def _method(value: Any) -> Any:
     return methods.resolve(name).model_validate(value)
 
 
+def own_method(tree: Mapping[str, Any]) -> str | None:
+    """The ``module:Class`` that a tree names as its method; None for a method of the package."""
+    section = named(tree).get("method")
+    name = section.get("name") if isinstance(section, Mapping) else None
+    return name if isinstance(name, str) and ":" in name else None
+
+
 def _choices(tree: Mapping[str, Any]) -> Choices:
     """The settings that a section's name chooses, a user's own method in this tree among them."""
-    section = tree.get("method")
-    name = section.get("name") if isinstance(section, Mapping) else None
-    own = {name: methods.resolve(name)} if isinstance(name, str) and ":" in name else {}
+    name = own_method(tree)
+    own = {name: methods.resolve(name)} if name else {}
     return {"method": {**METHODS, **own}, "partition": RECIPES}
 
 

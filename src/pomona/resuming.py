@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from pomona.config import Config, resolve
+from pomona.config import Config, own_method, resolve
 from pomona.core.errors import CheckpointError, ConfigError, StorageError
 from pomona.core.toml import read_file
 from pomona.federation.checkpointing import FREE, INERT, identity, require_same, without
@@ -26,7 +26,7 @@ def complete(config: Config, data: str, partition: str, out: Path) -> bool:
     """
     try:
         require_unchanged(out)
-        stored, about = _recorded(out), load(out).about
+        stored, about = _recorded(out, config), load(out).about
     except StorageError as fault:
         raise CheckpointError(str(fault)) from None
     was = identity(stored, about["data"]["fingerprint"], about["partition_sha256"])
@@ -44,7 +44,7 @@ def require_own_files(config: Config, partition: str, out: Path) -> None:
     """
     beside = "restore it, or remove it: it is then written anew"
     if (out / "config.toml").exists():
-        told, known = (without(c.tree(), (*FREE, "rounds")) for c in (_recorded(out), config))
+        told, known = (without(c.tree(), (*FREE, "rounds")) for c in (_recorded(out, config), config))
         keys = differing(told, known)
         if keys:
             raise CheckpointError(
@@ -64,9 +64,13 @@ def rate(out: Path) -> float | None:
     return float(found.meta["identity"]["config"]["lr"]) if found else None
 
 
-def _recorded(out: Path) -> Config:
-    """The settings that a run's folder tells."""
+def _recorded(out: Path, asked: Config) -> Config:
+    """The settings in a run's folder; no code is imported for a method that is not asked for."""
+    path = out / "config.toml"
     try:
-        return resolve(read_file(out / "config.toml"))
+        tree = read_file(path)
+        if (name := own_method(tree)) and name != asked.method.name:
+            raise CheckpointError(f"{path} is of method {name}, not of {asked.method.name}; give another folder")
+        return resolve(tree)
     except ConfigError as fault:
         raise CheckpointError(f"{fault}; restore the file, or remove it: it is then written anew") from None

@@ -50,12 +50,8 @@ def blocks(path: Path) -> list[Block]:
 
 @dataclass
 class Runner:
-    """Runs blocks one after the other in the current folder; Python blocks share their names.
+    """Runs blocks one after the other in the current folder; Python blocks share their names."""
 
-    ``source``: a checkout's own src, whose Pomona the commands are to use instead of the installed one.
-    """
-
-    source: Path | None = None
     names: dict[str, object] = field(default_factory=lambda: {"__name__": "__main__"})
 
     def run(self, block: Block) -> None:
@@ -75,7 +71,7 @@ class Runner:
     def _sh(self, block: Block) -> None:
         for line in block.text.replace("\\\n", " ").splitlines():
             words = shlex.split(line, comments=True)
-            if words[:1] == ["pomona"] and not self.source and not SHELL.search(line.partition(" #")[0]):
+            if words[:1] == ["pomona"] and not SHELL.search(line.partition(" #")[0]):
                 code = called(words[1:])  # as the command does, without a second start of PyTorch
             else:
                 code = subprocess.run(
@@ -86,8 +82,7 @@ class Runner:
     def _surroundings(self) -> dict[str, str]:
         """The environment of a shell in which Pomona is installed."""
         python = str(Path(sys.executable).parent)
-        own = {"PYTHONPATH": str(self.source)} if self.source else {}
-        return {**os.environ, "PATH": f"{python}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1", **own}
+        return {**os.environ, "PATH": f"{python}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
 
 
 def called(words: list[str]) -> int:

@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 import sys
 import tomllib
 from pathlib import Path
@@ -33,8 +32,6 @@ RUNNABLE = [path for path in DOCUMENTS if blocks(path)]
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
 PICTURE = re.compile(r"!\[([^\]]*)\]\(")
 LENT = ("examples", "benchmarks", "configs", "suites")  # folders of a checkout that commands name
-ADDING = "add-a-method.md"
-CHANGED = ("src", "tests", "docs", "pyproject.toml")  # what the guide to a new method works on
 
 
 def name(path: Path) -> str:
@@ -99,13 +96,9 @@ def due(block: Block, slow: bool) -> bool:
 
 def run(path: Path, folder: Path, slow: bool) -> None:
     """Run a document's blocks."""
-    if path.name == ADDING:
-        for part in CHANGED:
-            copy = shutil.copytree if (ROOT / part).is_dir() else shutil.copy
-            copy(ROOT / part, folder / part)
     if path == ROOT / "README.md":
         given()
-    runner = Runner(folder / "src" if path.name == ADDING else None)
+    runner = Runner()
     for block in blocks(path):
         if due(block, slow):
             runner.run(block)

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from test_conformance import every_method, method, passes, same, states, uneven
+from test_conformance import every_method, method
 from torch.testing import assert_close
 
 from pomona.federation.exchange import ClientRequest, stack
@@ -13,7 +13,7 @@ from pomona.methods.feddyn import FedDyn
 from pomona.methods.fedfomo import FedFomo
 from pomona.methods.mocha import MOCHA
 from pomona.methods.scaffold import SCAFFOLD
-from problems import Federation, Quadratics, a_round
+from problems import Federation, Quadratics, a_round, passes, same, states, uneven
 
 
 def observed(run):

@@ -82,6 +82,7 @@ def trajectory(
     client: Annotated[int, Parameter(help="number of the client")] = 0,
     since: Annotated[int, Parameter(help="first round that is drawn")] = 1,
     to: Annotated[Path | None, Parameter(name="--out", help="folder for the figure; the first run's")] = None,
+    own_code: Annotated[bool, Parameter(negative="", help="allow the runs to import modules that they name")] = False,
     json: Json = False,
 ) -> None:
     """Draw a client's way over its own training-loss surface, round by round; the runs are made again for it.
@@ -98,6 +99,11 @@ def trajectory(
 
     found = _load(runs)
     folder = to or runs[0]
+    named = [
+        str((result.config.get(part) or {}).get("name")) for result in found for part in ("method", "data", "model")
+    ]
+    if not own_code and (own := [name for name in named if ":" in name]):
+        raise ConfigError(f"the runs name own code, {own[0]}, which runs only if you say so: give --own-code")
     with watching(stays=False) as watcher:
         configs = [resolve(result.config) for result in found]
         surface.trajectory(configs, client, since, folder, watch=watcher)

@@ -60,7 +60,7 @@ def run(
     Parameters
     ----------
     method
-        a name of `pomona methods`
+        a name of `pomona methods`, or module:Class of your own
     words
         TOML files and key=value settings, for example rounds=10 method.mu=0.1
     """
@@ -78,7 +78,8 @@ def run(
         return
     if resume and not out:
         raise ConfigError("--resume goes on in a folder that holds a run; name it with --out")
-    folder = out or Path("runs") / f"{method}-{config.data.name.replace(':', '.')}-{datetime.now(UTC):%Y%m%d-%H%M%S-%f}"
+    what = f"{method}-{config.data.name}".replace(":", ".")
+    folder = out or Path("runs") / f"{what}-{datetime.now(UTC):%Y%m%d-%H%M%S-%f}"
     result = watched(config, folder, resume, track, live)
     page = write([result], folder) if report else None
     if json:

@@ -1,0 +1,18 @@
+"""For authors of methods: the checks that every method passes, and the small problems that they run on.
+
+    import pytest
+    from pomona.testing import conformance
+    from mymodule import Mine
+
+    @pytest.mark.parametrize("check", conformance(Mine(share=0.3)), ids=str)
+    def test_conformance(check):
+        check()
+
+``Federation`` runs a method on ``quadratics`` round by round with the states of both halves in reach: for tests of
+the equations.
+"""
+
+from pomona.testing.conformance import Check, conformance
+from pomona.testing.problems import Federation, Quadratics, a_round, quadratics
+
+__all__ = ["Check", "Federation", "Quadratics", "a_round", "conformance", "quadratics"]

@@ -1,0 +1,135 @@
+"""Problems with known answers: quadratics of each client, and a federation of them, a round at a time."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pomona.core.round import Roster, Round
+from pomona.federation.client_runtime import ClientRuntime
+from pomona.federation.exchange import ClientRequest, Reply, stack
+from pomona.methods.base import Initial, Method
+from pomona.objective.device_dataset import DeviceDataset
+
+
+@dataclass
+class Quadratics:
+    """Sample k of the federation has the loss ||w - a_k||^2 / 2, so F_i(w) has its minimum at the mean of its samples.
+
+    ``targets`` (N, d) float64 holds the a_k; ``rows`` lists each client's samples.
+    """
+
+    targets: Tensor
+    rows: list[list[int]]
+    data: DeviceDataset = field(init=False)
+    least_batch: int = 1
+    norms: tuple[slice, ...] = ()
+    layers: tuple[slice, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        own = [torch.tensor(r) for r in self.rows]
+        splits = {"train": own, "validation": own, "test": own}
+        d = self.targets.shape[1]
+        self.layers = (slice(0, d - 1), slice(d - 1, d)) if d > 1 else (slice(0, d),)  # the last number is "the head"
+        self.data = DeviceDataset(self.targets, self.targets, None, None, splits, "regression")
+
+    def gradient(
+        self,
+        W: Tensor,
+        indices: list[Tensor],
+        criterion: object = None,  # noqa: ARG002
+        above: int = 0,  # noqa: ARG002
+    ) -> tuple[Tensor, Tensor]:
+        """Losses (n,) and gradients (n, d) at rows W; without a criterion of the method's own."""
+        losses = torch.stack([((w - self.targets[i]) ** 2).sum(1).mean() / 2 for w, i in zip(W, indices, strict=True)])
+        return losses, torch.stack([w - self.targets[i].mean(0) for w, i in zip(W, indices, strict=True)])
+
+    def hessian(self, W: Tensor, indices: list[Tensor], Z: Tensor) -> Tensor:  # noqa: ARG002
+        """The product with Z (n, d): Z, as the Hessian is the identity."""
+        return Z
+
+    def outputs(self, row: Tensor, client: int, split: str) -> tuple[Tensor, Tensor]:
+        """The row (d,) as the answer to every sample, and the samples (b, d)."""
+        truth = self.targets[self.data.rows[split][client]]
+        return row.expand_as(truth), truth
+
+    def features(self, row: Tensor, client: int, split: str) -> Tensor:
+        """As ``outputs``: there is no layer below."""
+        return self.outputs(row, client, split)[0]
+
+    def tensors(self, row: Tensor, client: int) -> dict[str, Tensor]:  # noqa: ARG002
+        """The row as the tensor "w"."""
+        return {"w": row}
+
+    def losses(self, row: Tensor, client: int, split: str) -> Tensor:
+        """The loss of each sample (b,)."""
+        return self.criterion(*self.outputs(row, client, split))
+
+    def criterion(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Half the squared distances (b,)."""
+        return ((outputs - targets) ** 2).sum(1) / 2
+
+
+def quadratics(clients: int, samples: int = 2, d: int = 5, seed: int = 0) -> Quadratics:
+    """Random quadratics: every client has ``samples`` of its own."""
+    a = torch.randn(clients * samples, d, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return Quadratics(a, [list(range(i * samples, (i + 1) * samples)) for i in range(clients)])
+
+
+def a_round(number: int = 1, **over: Any) -> Round:
+    """A round of full-batch gradient descent, one step; ``over``: other fields of Round."""
+    settings: dict[str, Any] = {"total": 10, "lr": 0.1, "decay": 1.0, "epochs": 1, "batch_size": 10**6}
+    return Round(number=number, **{**settings, "momentum": 0.0, "weight_decay": 0.0, "seed": 0, **over})
+
+
+class Federation:
+    """A method on a problem, a round at a time, with its halves' states in reach."""
+
+    def __init__(
+        self, method: Method, problem: Quadratics, seed: int = 0, members: tuple[int, ...] | None = None
+    ) -> None:
+        self.method, self.problem = method, problem
+        d, n = problem.targets.shape[1], len(problem.rows)
+        generator = torch.Generator().manual_seed(99)
+        common = torch.randn(d, generator=generator, dtype=torch.float64)
+        own = torch.randn(n, d, generator=generator, dtype=torch.float64)
+        self.initial = Initial(lambda client: (common if client is None else own[client]).clone(), problem.layers)
+        self.everybody = Roster(tuple(len(r) for r in problem.rows))
+        self.roster = self.everybody.only(tuple(range(n)) if members is None else members)
+        self.ids = self.roster.members
+        self.clients = ClientRuntime(method.client, problem, self.initial, tuple((i,) for i in range(n)), seed)
+        self.server = method.server.start(self.initial, self.roster, seed)
+        self.clients.begin(self.ids, self.roster, None)
+        self.replies: list[Reply] = []
+
+    def only(self, *ids: int) -> None:
+        """From now on these are the members; whoever is new is let in first."""
+        now = self.everybody.only(ids)
+        new = tuple(i for i in now.members if i not in self.roster.members)
+        if new:
+            self.server, row = self.method.server.welcome(self.server, new, self.roster)
+            self.clients.begin(new, now, row)
+        self.roster, self.ids = now, now.members
+
+    def round(self, round_: Round, ids: tuple[int, ...] | None = None) -> None:
+        """Train and aggregate one round of the clients ``ids``, of all members if None."""
+        ids = self.ids if ids is None else ids
+        down = self.method.server.down(self.server, ids, self.roster, round_)
+        visit = ClientRequest(round_, self.roster, ids, True, frozenset({"received", "trained"}), True)
+        self.replies = self.clients.visit(visit, down)
+        uplink = stack(self.replies, lambda r: r.uplink)
+        self.server = self.method.server.aggregate(self.server, uplink, ids, self.roster, round_)
+        self.clients.commit(ids)
+
+    def model(self, client: int, model: str, when: str) -> Tensor:
+        """The parameters (d,) of a model that was observed in the last round."""
+        return self.clients.models(client)[model, when]["w"]
+
+    def state(self, client: int) -> object:
+        """The client half's state."""
+        return self.clients.state(client)
+
+    def set_state(self, client: int, state: object) -> None:
+        """Put a client's state in place of the one it has."""
+        self.clients._states[client] = state

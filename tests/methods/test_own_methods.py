@@ -1,0 +1,146 @@
+"""A method from outside the package: named as module:Class, and known by what its card says."""
+
+import importlib
+import sys
+
+import pytest
+
+import pomona
+from pomona.cli import main
+from pomona.config import resolve
+from pomona.core.errors import CheckpointError, ConfigError
+from pomona.deploy.agreement import Federation
+from pomona.results.report_page import render
+from pomona.results.run_numbers import runs
+from pomona.resuming import require_own_files
+from pomona.scenario import Scenario
+from pomona.testing import conformance
+from problems import tiny
+
+MODULE = '''
+import torch
+from pydantic import Field
+from pomona.methods.base import Card, Client, Method, MethodSettings, averaging, nothing
+from pomona.privacy.projection import Gradients
+from pomona.privacy.releases import RELEASES, Release
+from pomona.record.presentation import Presentation, Quantity
+
+
+class Thrice(MethodSettings):
+    """The mean of three gradients at the same place is a step."""
+
+    strength: float = Field(1.0, gt=0, description="factor on the step")
+
+    def method(self):
+        def train(state, received, training, round_):
+            training.observe("global", received["model"], "received")
+            W = received["model"].clone()
+            for batch, w in training.steps(round_.epochs, W):
+                for _ in range(3):
+                    w.sub_(training.gradient(w, batch)[1], alpha=self.strength * round_.lr / 3)
+            return None, {"model": W}, {"way": (W - received["model"]).norm(dim=1)}
+
+        return Method(averaging(), Client(nothing, train), CARD)
+
+
+way = Quantity("way", "values", "How far each client went", "distance", "the distance from the received model.")
+CARD = Card(
+    Presentation("Thrice Tuned", quantities=(way,)), "none", "three gradients a batch", "1", "1", "nothing",
+    ("global", "received"), "nothing", "a newcomer starts from the global model", (Gradients(per_batch=3),),
+    releases=(Release("gossip", "what the neighbours say", "set method.strength=0"),),
+)
+
+
+class Bare:
+    """No method."""
+'''
+PRIVACY = {"noise_multiplier": 1.0, "max_grad_norm": 1.0, "delta": 1e-3, "epsilon_budget": 1000.0, "seed": 1}
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    """The name of a method in a module that only this test can import."""
+    (tmp_path / "elsewhere.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield "elsewhere:Thrice"
+    sys.modules.pop("elsewhere", None)
+
+
+def private(name, *acknowledged, **over):
+    settings = {**PRIVACY, "acknowledge": ["sample-counts", "metrics", *acknowledged]}
+    return tiny(name, privacy=settings, **over)
+
+
+def test_it_passes_the_checks(own):
+    kind = importlib.import_module("elsewhere").Thrice
+    for check in conformance(kind(strength=0.5)):
+        check()
+
+
+def test_three_gradients_a_batch_cost_what_less_noise_costs(own):
+    """Three releases on one batch with noise sigma are one with sigma / sqrt(3)."""
+    scenario = Scenario.prepare(private(own, "gossip"))
+    louder = {**PRIVACY, "noise_multiplier": 3**-0.5, "acknowledge": ["sample-counts", "metrics"]}
+    once = Scenario.prepare(tiny("fedavg", privacy=louder))
+    assert scenario.epsilons() == pytest.approx(once.epsilons(), rel=1e-9)
+    assert min(scenario.epsilons()) > max(Scenario.prepare(private("fedavg")).epsilons())
+
+
+def test_its_release_is_refused_until_it_is_acknowledged(own):
+    with pytest.raises(ConfigError, match=r"gossip \(what the neighbours say; or set method.strength=0\)"):
+        Scenario.prepare(private(own))
+    with pytest.raises(ConfigError, match="unknown name 'gosip'; did you mean gossip"):
+        Scenario.prepare(private(own, "gosip"))
+
+
+def test_a_report_has_its_title_and_words_without_its_code(own, tmp_path, monkeypatch):
+    pomona.run(tiny(own, {"strength": 0.5}), tmp_path / "run")
+    monkeypatch.setattr(sys, "path", [p for p in sys.path if p != str(tmp_path)])
+    monkeypatch.delitem(sys.modules, "elsewhere")
+    page = render(runs([pomona.load(tmp_path / "run")]), [], None)
+    assert "Thrice Tuned" in page
+    assert "How far each client went" in page
+    assert "elsewhere" not in sys.modules
+
+
+def test_a_run_goes_on_and_a_name_of_other_code_is_not_imported_for_it(own, tmp_path):
+    config = tiny(own, {"strength": 0.5})
+    short = config.model_copy(update={"rounds": 2})
+    pomona.run(short, tmp_path / "two")
+    assert pomona.run(config, tmp_path / "two", resume=True).final == pomona.run(config).final
+    told = tmp_path / "two" / "config.toml"
+    (tmp_path / "trap.py").write_text("raise SystemExit(1)")
+    told.write_text(told.read_text().replace(own, "trap:Mine"))
+    with pytest.raises(CheckpointError, match="is of method trap:Mine, not of elsewhere:Thrice"):
+        require_own_files(config, "", tmp_path / "two")
+    assert "trap" not in sys.modules
+
+
+def test_its_settings_are_checked_like_everybodys(own):
+    for tree, said in (
+        ({"name": own, "strenght": 1}, "unknown key 'method.strenght'; did you mean method.strength"),
+        ({"name": own, "strength": 0}, "method.strength = 0: input should be greater than 0"),
+        ({"name": "elsewhere:Thrize"}, "cannot load 'elsewhere:Thrize'"),
+        ({"name": "elsewhere:Bare"}, "elsewhere:Bare is no method"),
+        ({"name": "nowhere:Thrice"}, "cannot load 'nowhere:Thrice'"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            resolve({"method": tree})
+
+
+def test_a_federation_may_name_it(own):
+    silos = [{"name": "north"}, {"name": "south"}]
+    task = {"kind": "table", "input_shape": [3], "classes": ["a", "b"]}
+    told = {"name": "hospitals", "server": "localhost:9000", "insecure": True, "silo": silos, "task": task}
+    run = {"method": own, "rounds": 2, "lr": 0.1}
+    assert Federation(**told, run=run).config().method.name == own
+    with pytest.raises(ConfigError, match="section run: cannot load 'nowhere:Thrice'"):
+        Federation(**told, run={**run, "method": "nowhere:Thrice"}).config()
+
+
+def test_the_command_line_names_it(own, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as stop:
+        main(["run", own, "data=digits", "method.strength=0.5", "--dry-run"])
+    assert not stop.value.code
+    assert 'name = "elsewhere:Thrice"' in capsys.readouterr().out
