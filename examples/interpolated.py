@@ -12,12 +12,22 @@ Named models: ``global`` is w, ``personal`` is u_i. Share 0 is FedAvg, share 1 i
 from pydantic import Field
 from torch import Tensor
 
-from pomona.core.round import Round
 from pomona.methods import separate
-from pomona.methods.base import Card, Client, Info, Method, MethodSettings, Received, Uplink, averaging, sgd
-from pomona.objective.local_training import LocalTraining
-from pomona.privacy.projection import Gradients
-from pomona.record.presentation import Presentation
+from pomona.methods.base import (
+    Card,
+    Client,
+    Gradients,
+    Info,
+    LocalTraining,
+    Method,
+    MethodSettings,
+    Presentation,
+    Received,
+    Round,
+    Uplink,
+    averaging,
+    sgd,
+)
 
 
 class Interpolated(MethodSettings):

@@ -3,6 +3,8 @@
 A method is two halves of pure functions. The server half turns its state into downlinks and uplinks into its next
 state; the client half turns its state and a downlink into its next state and an uplink. Both are written for rows: a
 leading axis of clients, of length one in a silo.
+
+All that a method of your own needs can be imported from here.
 """
 
 from abc import ABC, abstractmethod
@@ -20,8 +22,39 @@ from pomona.core.settings import Settings
 from pomona.objective.local_training import TRAINING, LocalTraining, When
 from pomona.partition.partition import Partition
 from pomona.privacy.projection import Gradients
-from pomona.privacy.releases import Release
-from pomona.record.presentation import Presentation
+from pomona.privacy.releases import RELEASES, Release
+from pomona.record.presentation import Presentation, Quantity
+
+__all__ = [
+    "RELEASES",
+    "Card",
+    "Client",
+    "Downlink",
+    "Gradients",
+    "Info",
+    "Initial",
+    "LocalTraining",
+    "Method",
+    "MethodSettings",
+    "Presentation",
+    "Quantity",
+    "Received",
+    "Release",
+    "Roster",
+    "Round",
+    "Rows",
+    "Server",
+    "Uplink",
+    "averaging",
+    "descend",
+    "mean_of",
+    "nothing",
+    "placed",
+    "sgd",
+    "silent",
+    "velocities",
+    "weighted_mean",
+]
 
 
 @dataclass(frozen=True)
