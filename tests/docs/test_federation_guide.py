@@ -171,7 +171,7 @@ def state_of(standing: dict, silo: str) -> str:
 
 READY = {  # what must be so before a part begins; people see it in `pomona server status`
     "Start a silo with a CSV file (A)": lambda p: p.wait(lambda _: answers(p)),
-    "Look on": lambda p: p.wait(lambda s: s["round"] >= 1),
+    "Monitor": lambda p: p.wait(lambda s: s["round"] >= 1),
     "Add a silo while it runs (C, A)": lambda p: p.wait(lambda s: s["round"] >= 2 and answers(p)),
     "Revoke a silo": lambda p: p.wait(lambda s: state_of(s, "west") == "present"),
     "Results": lambda p: p.wait(lambda s: s["state"] == "finished"),

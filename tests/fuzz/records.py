@@ -71,7 +71,7 @@ CUT = {
 
 
 def of_cut(path, form, world):
-    """A run that was cut short, gone on with: refused, or its end is that of a run that nothing happened to."""
+    """A run that was cut short, gone on with: refused, or it ends as an undisturbed run."""
     right = {p.name: p.read_bytes() for p in (world.run / "models").iterdir()}
 
     def act(folder):

@@ -19,18 +19,18 @@ ALWAYS_AWAY = inject.absent(rounds=range(1, 6))
 
 
 def as_whole(world, row):
-    """Ends as a run that nothing happened to."""
+    """Same result as an undisturbed run."""
     assert results(world.out) == world.whole(row.words)
     assert read_status(world.out).state == "finished"
 
 
 def as_absent(world, row):
-    """Ends as a run in which that client was away in that round."""
+    """Same result as a run in which that client is absent in that round."""
     assert results(world.out) == world.whole(row.words, AWAY)
 
 
 def goes_on(world, row):
-    """The status says so; with the fault gone, goes on to the end of a run that nothing happened to."""
+    """The status says so; resumed without the fault, it ends with the result of an undisturbed run."""
     assert read_status(world.out).code == row.code
     assert world.run(row.words, "--resume") == 0
     as_whole(world, row)
@@ -55,7 +55,7 @@ def as_it_was(world, row):
 
 
 def untouched(world, row):
-    """No file of the run changes, but for its status."""
+    """No file of the run changes except its status."""
     changed = {p.name for p, was in files(world.out).items() if world.before.get(p) != was}
     assert changed <= {"status.json", ".lock"}
     assert world.before.keys() == files(world.out).keys()

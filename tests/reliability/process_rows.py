@@ -43,7 +43,7 @@ class Process:
 
 @dataclass
 class Run:
-    """A process that trains, what it says, and the outcome of one of the same settings that nothing happened to."""
+    """A process that trains, what it says, and the outcome of an undisturbed one with the same settings."""
 
     spawner: Spawner
     folder: Path
@@ -123,7 +123,7 @@ def orphaned(run):
 
 
 def goes_on(run, row):
-    """Resumed, it ends as a run that nothing happened to."""
+    """Resumed, it ends with the result of an undisturbed run."""
     found, corrupt = checkpoint.newest(run.out / "checkpoints")
     assert corrupt == {}
     status, done = read_status(run.out), found.number if found else 0
@@ -135,14 +135,14 @@ def goes_on(run, row):
 
 
 def as_whole(run, row):
-    """Ends as a run that nothing happened to."""
+    """Same result as an undisturbed run."""
     assert outcome(run.out) == run.whole(row.words)
     assert read_status(run.out).state == "finished"
     assert not list(run.out.rglob(".unfinished"))
 
 
 def is_charged(run, row):
-    """The ledger has the release; resumed, it ends as a run that nothing happened to and has cost no more."""
+    """The ledger has the release; resumed, it ends with the result of an undisturbed run, at the same cost."""
     ledgers = sorted(run.out.glob("private/dp/*/ledger.jsonl"))
     known = [path.read_text().splitlines() for path in ledgers]
     assert sum(len(lines) - 1 for lines in known) == row.fault[1]

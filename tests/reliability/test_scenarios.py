@@ -10,7 +10,7 @@ from world import World, files
 
 @pytest.fixture(scope="module")
 def wholes():
-    """Outcomes of runs that nothing happened to, by their settings."""
+    """Outcomes of undisturbed runs, by their settings."""
     return {}
 
 
