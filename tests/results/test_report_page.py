@@ -19,7 +19,7 @@ from report_results import comparison, degenerate, result, undrawn
 from pomona.core.errors import ConfigError, StorageError
 from pomona.record.paired_gain import gains
 from pomona.record.record import Result
-from pomona.results.figures.clients import pooled_confusion
+from pomona.results.figures.confusion import pooled_confusion
 from pomona.results.figures.curves import curves
 from pomona.results.figures.figure import DRAWINGS, FORMS, ReportFigure
 from pomona.results.figures.style import drawing

@@ -15,7 +15,7 @@ from pomona.metrics.metric import Metric
 from pomona.record.paired_gain import verdict
 from pomona.record.record import Evaluation, Result
 from pomona.results.figures import clusters, partition, weight_learning
-from pomona.results.figures.clients import pooled_confusion, records
+from pomona.results.figures.confusion import class_names, pooled_confusion, records
 from pomona.results.figures.curves import MEGABYTE, penalty, place
 from pomona.results.figures.diagnostics import ASIDE
 from pomona.results.figures.figure import slug
@@ -220,11 +220,7 @@ def _confusion(run: Run) -> Json | None:
     counts = pooled_confusion(run)
     if counts is None:
         return None
-    names = [str(name) for name in run.result.about.get("classes") or ()]
-    return {
-        "counts": counts.tolist(),
-        "classes": names if len(names) == len(counts) else [str(c) for c in range(len(counts))],
-    }
+    return {"counts": counts.tolist(), "classes": class_names(run, len(counts))}
 
 
 def _partition(run: Run) -> str:

@@ -13,7 +13,7 @@ from markupsafe import Markup
 from pomona.core.errors import ConfigError
 from pomona.metrics.metric import METRICS, Metric
 from pomona.record.record import Result
-from pomona.results.figures import clients
+from pomona.results.figures.confusion import records
 from pomona.results.figures.figure import FORMS, ReportFigure
 from pomona.results.figures.sections import SECTIONS, pictures
 from pomona.results.figures.style import drawing
@@ -169,18 +169,17 @@ class ClientTable:
 def client_tables(runs: list[Run]) -> list[ClientTable]:
     """For each run with final metrics a table with a row a client."""
     best = leader(runs)
-    found = [(run, clients.records(run)) for run in runs]
-    return [_client_table(run, records, len(runs) == 1 or run is best) for run, records in found if records]
+    return [_client_table(run, found, len(runs) == 1 or run is best) for run in runs if (found := records(run))]
 
 
-def _client_table(run: Run, records: list[dict[str, Any]], shown: bool) -> ClientTable:
+def _client_table(run: Run, found: list[dict[str, Any]], shown: bool) -> ClientTable:
     # What the run is judged by comes first, with its interval.
     columns = {run.metric.name: run.metric, **METRICS, **OTHERS}
-    given = [metric for name, metric in columns.items() if any(r.get(name) is not None for r in records)]
+    given = [metric for name, metric in columns.items() if any(r.get(name) is not None for r in found)]
     train = (run.result.about.get("sizes") or {}).get("train") or []
     headings = ["Train samples"] * bool(train) + ["Test samples", *(narrative.capital(m.heading) for m in given)]
     rows = []
-    for record in records:
+    for record in found:
         client, samples = int(record["client"]), record.get("samples")
         sizes = [train[client] if client < len(train) else None] * bool(train) + [samples]
         cells = [(NOTHING if n is None else f"{n:,}", "") for n in sizes]

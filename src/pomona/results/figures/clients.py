@@ -1,28 +1,32 @@
-"""Figures over clients: the value and the gain of each, their spread, and what gets confused with what."""
+"""Figures over clients: the value and the gain of each, and their spread."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from pomona.results.figures.axes import bare, grid, legend_below, panels
+from pomona.results.figures.axes import grid, legend_below, panels
 from pomona.results.figures.figure import ReportFigure, Rows
 from pomona.results.figures.style import (
     BASELINE,
     BASELINE_DASH,
-    DARK,
     FRAME,
     INK,
-    PALE,
     PALETTE,
     colour_of,
     marker_of,
     shorten,
 )
 from pomona.results.gain_over_run import Gained, by_client, gained
-from pomona.results.run_numbers import Run, alike, baseline, headline, leader, percent
+from pomona.results.run_numbers import Run, alike, baseline, leader
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+GAINS = (
+    " Right: what it gains over separate training, with 95 % intervals that compare both models on the same test "
+    "samples; left of the dashed line a client would have done better alone."
+)
 LABELLED = 45
 """Rows of a figure that still carry a name each."""
 
@@ -33,26 +37,41 @@ def values(runs: list[Run]) -> ReportFigure | None:
     lead = leader(shown)
     if lead is None:
         return None
-    metric, base = lead.metric, baseline(shown, lead)
+    base = baseline(shown, lead)
     compared = [gained(run, base) for run in shown if base and run is not base and run.scenario == base.scenario]
-    by_gain = next((found.differences for found in compared if found.run is lead), None)
-    ranking: Mapping[int, float] = by_gain or {c: metric.goodness(v) for c, v in lead.values.items()}
-    everyone = sorted({c for run in shown for c in run.values}, key=lambda c: (ranking.get(c, -np.inf), c))
-    place = {client: y for y, client in enumerate(everyone)}
+    known = {found.run: found for found in compared}
+    gains = known[lead].differences if lead in known else {}
+    everyone = _sorted(shown, gains or {c: lead.metric.goodness(v) for c, v in lead.values.items()})
+    title = lead.metric.title
+    courses = list(filter(None, map(by_client, compared))) or [_extremes(lead)]
+    return ReportFigure(
+        name="clients",
+        title="What each client gets" + (", and what it gains" if compared else ""),
+        caption=f"Test {title} of each client with the headline model of each run, after the last round evaluated."
+        f"{GAINS if compared else ''} Sorted by {'gain' if gains else title} with {lead.label}, best on top.",
+        alt=f"Dot plot of test {title} for {len(everyone)} clients. {' '.join(courses)}",
+        figure=_values_drawn(shown, lead, compared, everyone),
+        rows=[row for run in shown for row in _rows(run, known.get(run))],
+    )
 
+
+def _sorted(runs: list[Run], ranking: Mapping[int, float]) -> list[int]:
+    """Every client with a value, lowest in the ranking first; before them those that are not in it."""
+    everyone = {client for run in runs for client in run.values}
+    return sorted(everyone, key=lambda c: (ranking.get(c, -np.inf), c))
+
+
+def _values_drawn(shown: list[Run], lead: Run, compared: list[Gained], everyone: list[int]) -> "Figure":
+    """The dots of each run, clients from bottom to top as given, and on the right what they gain."""
+    place, small = {client: y for y, client in enumerate(everyone)}, len(everyone) > LABELLED
     height = min(max(0.25 * len(everyone) + 1.5, 2.4), 11)
     figure, axes = panels(9.5 if compared else 5.4, height, columns=2 if compared else 1, sharey=True)
     dots = axes[0, 0]
-    small = len(everyone) > LABELLED
     for run in shown:
         points = [run.scaled(v) for v in run.values.values()], [place[c] for c in run.values]
         dots.plot(*points, label=run.label, zorder=3 if run is lead else 2, **_look(run, small))
-    every = [[run.scaled(run.values[c]) for run in shown if c in run.values] for c in everyone]
-    dots.hlines(
-        range(len(everyone)), [min(v) for v in every], [max(v) for v in every],
-        color=FRAME, linewidth=0.8, alpha=0.6, zorder=0,
-    )  # fmt: skip
-    dots.set(xlabel=f"test {metric.heading}", ylim=(-0.7, len(everyone) - 0.3))
+    dots.hlines(range(len(everyone)), *_ends(shown, everyone), color=FRAME, linewidth=0.8, alpha=0.6, zorder=0)
+    dots.set(xlabel=f"test {lead.metric.heading}", ylim=(-0.7, len(everyone) - 0.3))
     if small:
         dots.set(ylabel=f"{len(everyone)} clients, sorted", yticks=[])
     else:
@@ -61,19 +80,13 @@ def values(runs: list[Run]) -> ReportFigure | None:
     if compared:
         _gains(axes[0, -1], compared, place, small)
     legend_below(figure, min(4, len(shown)))
-    return ReportFigure(
-        name="clients",
-        title="What each client gets" + (", and what it gains" if compared else ""),
-        caption=f"Test {metric.title} of each client with the headline model of each run, after the last round "
-        "evaluated."
-        + (" Right: what it gains over separate training, with 95 % intervals that compare both models on the same "
-           "test samples; left of the dashed line a client would have done better alone." if compared else "")
-        + f" Sorted by {'gain' if by_gain else metric.title} with {lead.label}, best on top.",
-        alt=f"Dot plot of test {metric.title} for {len(everyone)} clients. "
-        + " ".join([text for found in compared if (text := by_client(found))] or [_extremes(lead)]),
-        figure=figure,
-        rows=[row for run in shown for row in _rows(run, next((f for f in compared if f.run is run), None))],
-    )  # fmt: skip
+    return figure
+
+
+def _ends(runs: list[Run], everyone: list[int]) -> tuple[list[float], list[float]]:
+    """The least and the greatest value of each client, as people read them."""
+    every = [[run.scaled(run.values[c]) for run in runs if c in run.values] for c in everyone]
+    return list(map(min, every)), list(map(max, every))
 
 
 def _look(run: Run, small: bool) -> dict[str, Any]:
@@ -95,9 +108,7 @@ def _gains(ax: Any, compared: list[Gained], place: Mapping[int, int], small: boo
         run, aside = found.run, step * (k - (len(compared) - 1) / 2)
         known = [(c, d, found.clients[c] if c < len(found.clients) else None) for c, d in found.differences.items()]
         x = np.array([run.scaled(d) for _, d, _ in known])
-        ends = np.array(
-            [[run.scaled(g.low), run.scaled(g.high)] if g else [v, v] for v, (_, _, g) in zip(x, known, strict=True)]
-        )
+        ends = np.array([[run.scaled(g.low), run.scaled(g.high)] if g else [run.scaled(d)] * 2 for _, d, g in known])
         whiskers = np.abs(ends.reshape(-1, 2).T - x)
         rows = [place[c] + aside for c, _, _ in known]
         ax.errorbar(x, rows, xerr=whiskers, elinewidth=0.6 if small else 1.1, zorder=2, **_look(run, small))
@@ -186,84 +197,4 @@ def spread(runs: list[Run]) -> ReportFigure | None:
         ),
         figure=figure,
         rows=rows,
-    )
-
-
-def records(run: Run) -> list[dict[str, Any]]:
-    """The final test records of the headline model, by client."""
-    key = headline(run.result)
-    mine = [r for r in run.result.final if (r.get("model"), r.get("when")) == key and r.get("split") == "test"]
-    return sorted(mine, key=lambda record: int(record["client"]))
-
-
-def confusions(run: Run) -> list[tuple[int, NDArray[np.int64]]]:
-    """(client, (C, C) confusion counts), rows true classes; without those of another shape than the first."""
-    known = [(int(r["client"]), np.asarray(r["confusion"], dtype=np.int64)) for r in records(run) if r.get("confusion")]
-    return [(c, m) for c, m in known if m.ndim == 2 and m.shape[0] == m.shape[1] > 1 and m.shape == known[0][1].shape]
-
-
-def pooled_confusion(run: Run) -> NDArray[np.int64] | None:
-    """The confusion counts over all clients; None without at least two classes."""
-    square = [matrix for _, matrix in confusions(run)]
-    total: NDArray[np.int64] | None = sum(square[1:], start=square[0]) if square else None
-    return total if total is not None and total.any() else None
-
-
-def confusion(runs: list[Run]) -> ReportFigure | None:
-    """The confusion matrix of the leading run, pooled over clients, each row as shares of its true class."""
-    lead = leader([run for run in runs if pooled_confusion(run) is not None])
-    counts = pooled_confusion(lead) if lead else None
-    if lead is None or counts is None:
-        return None
-    n = len(counts)
-    given = [str(name) for name in lead.result.about.get("classes") or ()]
-    names = given if len(given) == n else [str(c) for c in range(n)]
-    totals = counts.sum(axis=1, keepdims=True)
-    shares = np.divide(counts, totals, out=np.zeros(counts.shape), where=totals > 0)
-    side = min(max(0.4 * n + 1.5, 3.4), 8)
-    figure, axes = panels(side + 0.7, side, layout="compressed")
-    ax = axes[0, 0]
-    image = ax.imshow(100 * shares, cmap="Blues", vmin=0, vmax=100, interpolation="none")
-    if n <= 12:
-        for (row, column), count in np.ndenumerate(counts):
-            if count:
-                ax.text(
-                    column,
-                    row,
-                    count,
-                    ha="center",
-                    va="center",
-                    fontsize=9 if n <= 10 else 8,
-                    color=PALE if shares[row, column] > 0.55 else DARK,
-                )
-    if n <= LABELLED:
-        short = [shorten(name, 12) for name in names]
-        upright = n > 3 and max(map(len, short)) > 2
-        ax.set_xticks(range(n), short, rotation=90 if upright else 0)
-        ax.set_yticks(range(n), short)
-    bare(ax)
-    ax.set(xlabel="predicted class", ylabel="true class")
-    figure.colorbar(image, ax=ax, label="share of the true class (%)", fraction=0.046, pad=0.03).outline.set_visible(
-        False
-    )
-    right = float(np.trace(counts) / counts.sum())
-    wrong = np.where(np.eye(n, dtype=bool), -1, counts)
-    true, said = np.unravel_index(int(wrong.argmax()), wrong.shape)
-    most = (
-        f" The commonest mistake: {names[true]} taken for {names[said]}, {wrong.max()} times."
-        if wrong.max() > 0
-        else ""
-    )
-    return ReportFigure(
-        name="confusion",
-        title="What is taken for what",
-        caption=f"{lead.label}, {lead.model}: each client's test samples judged by the model it uses, added up over "
-        f"all clients. {'Numbers are samples; the' if n <= 12 else 'The'} colour is their share of the true class.",
-        alt=f"Confusion matrix of {n} classes for {lead.label}: {percent(right)} % of {counts.sum():,} test samples "
-        f"lie on the diagonal.{most}",
-        figure=figure,
-        rows=[
-            {"true": names[i], "predicted": names[j], "count": int(count), "share_of_true": float(shares[i, j])}
-            for (i, j), count in np.ndenumerate(counts)
-        ],
     )

@@ -1,5 +1,7 @@
 """The tables of results: the paper's figures beside ours, ranks, what was chosen, epsilon."""
 
+from collections.abc import Mapping, Sequence
+
 from pomona.core.table import NOTHING, Table
 from pomona.metrics.metric import ACCURACY
 from pomona.results.comparison import Comparison, ComparisonRow, spread, told
@@ -36,29 +38,35 @@ def grid(made: Comparison) -> Table:
     paper = NAMES.get(made.paper, "")
     sides = (False, True) if paper else (True,)
     columns = {s: made.of(s)[0].column for s in made.scenarios}
-    names = {m: next((e.row for e in made.entries if e.method == m), m) for m in made.methods}
+    names = {e.method: e.row for e in reversed(made.entries)}
+    names = {m: names.get(m, m) for m in made.methods}
     upright = len(columns) <= len(names)
     down, across = (names, columns) if upright else (columns, names)
     best = {s: _best(made, s) for s in made.scenarios}
-    header = ["method" if upright else "column"]
-    header += [f"{name}: {'ours' if ours else 'paper'}" for name in across.values() for ours in sides]
-    rows, marked = [], set()
-    for i, own in enumerate(down):
-        line = [down[own]]
-        for other in across:
-            entry = made.at(other, own) if upright else made.at(own, other)
-            for ours in sides:
-                if entry and (entry.method, ours) in best[entry.scenario]:
-                    marked.add((i, len(line)))
-                line.append(_text(entry, made, ours))
-        rows.append(line)
+    lines = [[made.at(*((other, own) if upright else (own, other))) for other in across] for own in down]
+    cells = [[_cell(entry, made, ours, best) for entry in line for ours in sides] for line in lines]
+    rows = [[name, *(text for text, _ in line)] for name, line in zip(down.values(), cells, strict=True)]
+    counting = f"{made.count}, as the {paper} paper counts" if paper else str(made.count)
     note = (
-        f"Test {headings(made)}, {made.count}"
-        + (f", as the {paper} paper counts" if paper else "")
-        + "; ours is mean ± standard deviation over seeds (how many). The best of each scenario is bold."
+        f"Test {headings(made)}, {counting}; ours is mean ± standard deviation over seeds (how many). The best of each "
+        "scenario is bold."
     )
     title = "The table beside ours" if paper else "Results"
-    return Table("results", title, [note], header, rows, marked=frozenset(marked))
+    header = ["method" if upright else "column"]
+    header += [f"{name}: {'ours' if ours else 'paper'}" for name in across.values() for ours in sides]
+    return Table("results", title, [note], header, rows, marked=_bold(cells))
+
+
+def _cell(
+    entry: ComparisonRow | None, made: Comparison, ours: bool, best: Mapping[str, set[tuple[str, bool]]]
+) -> tuple[str, bool]:
+    """The text of an entry, and whether it is the best of its scenario; empty where the suite has no such cell."""
+    return (_text(entry, made, ours), (entry.method, ours) in best[entry.scenario]) if entry else ("", False)
+
+
+def _bold(cells: Sequence[Sequence[tuple[str, bool]]]) -> frozenset[tuple[int, int]]:
+    """The places of the best, beside a first column of names."""
+    return frozenset((i, j) for i, line in enumerate(cells) for j, (_, best) in enumerate(line, 1) if best)
 
 
 def headings(made: Comparison) -> str:
@@ -66,9 +74,7 @@ def headings(made: Comparison) -> str:
     return " or ".join(metric.heading for metric in made.metrics)
 
 
-def _text(entry: ComparisonRow | None, made: Comparison, ours: bool) -> str:
-    if entry is None:
-        return ""
+def _text(entry: ComparisonRow, made: Comparison, ours: bool) -> str:
     if ours:
         return state(entry, told(spread(entry.values(made.count)), entry.metric))
     figure = entry.printed.get("")

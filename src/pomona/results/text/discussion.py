@@ -1,6 +1,7 @@
 """Where ours differs from the paper's, in generated sentences: what the runs were, who leads, at what level."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
@@ -10,7 +11,7 @@ from scipy import stats
 from pomona.data.catalogue import CATALOGUE
 from pomona.experiments.suite import flat
 from pomona.metrics.summary import wilcoxon
-from pomona.results.comparison import Comparison, ComparisonRow, spread
+from pomona.results.comparison import Comparison, ComparisonRow, Spread, spread
 from pomona.results.paper_tables import NAMES, data_of, stated
 from pomona.results.tables.bench_tables import accuracy_of
 from pomona.results.tables.client_tests import paired
@@ -78,33 +79,49 @@ def _runs(made: Comparison, entry: ComparisonRow) -> list[str]:
     )
 
 
+@dataclass(frozen=True)
+class _Both:
+    """A method that has both: the paper's accuracy in percent, and ours as a share over seeds."""
+
+    entry: ComparisonRow
+    paper: float
+    own: Spread
+
+
 def _order(made: Comparison, done: Sequence[ComparisonRow]) -> list[str]:
-    both = [(e, accuracy_of(e), spread(e.values(made.count))) for e in done]
-    known = [(e, p, s) for e, p, s in both if p is not None and s is not None]
-    if len(known) < 2:
-        return []
-    ours = sorted(known, key=lambda k: -k[2].mean)
-    theirs = sorted(known, key=lambda k: -k[1])
-    leader, best = ours[0], theirs[0]
-    tau = stats.kendalltau([p for _, p, _ in known], [s.mean for _, _, s in known]).statistic
-    swapped = [(a, b) for a, b in combinations(known, 2) if (a[1] - b[1]) * (a[2].mean - b[2].mean) < 0]
-    level = [k[0].row for k in ours if leader[2].mean - k[2].mean < TIE and k[0] is not best[0]]
-    if leader[2].mean - best[2].mean < TIE:
-        first = f"{best[0].row} leads, as in the paper{', level with ' + ', '.join(level) if level else ''}."
-    else:
-        place = 1 + next(i for i, k in enumerate(ours) if k[0] is best[0])
-        first = (
-            f"The paper is led by {best[0].row} ({best[1]:.2f}); here {leader[0].row} leads "
-            f"({100 * leader[2].mean:.2f}) and {best[0].row} comes {_ordinal(place)} ({100 * best[2].mean:.2f})."
-            f"{_margin(leader[0], best[0])}"
-        )
-    total = len(known) * (len(known) - 1) // 2
-    close = [1 for a, b in swapped if abs(a[2].mean - b[2].mean) <= max(a[2].std or 0, b[2].std or 0)]
-    within = f", {len(close)} of them within a standard deviation over our seeds" if leader[2].n > 1 and swapped else ""
-    agree = "" if np.isnan(tau) else f" (Kendall's tau {tau:.2f})"
-    return [
-        f"{first} {total - len(swapped)} of {total} pairs of methods stand in the paper's order or tie{agree}{within}."
+    known = [
+        _Both(e, paper, own)
+        for e in done
+        if (paper := accuracy_of(e)) is not None and (own := spread(e.values(made.count))) is not None
     ]
+    return [f"{_lead(known)} {_agreement(known)}"] if len(known) > 1 else []
+
+
+def _lead(known: Sequence[_Both]) -> str:
+    """Who leads here, and where the paper's best comes."""
+    ours = sorted(known, key=lambda k: -k.own.mean)
+    leader, best = ours[0], max(known, key=lambda k: k.paper)
+    if leader.own.mean - best.own.mean < TIE:
+        level = [k.entry.row for k in ours if leader.own.mean - k.own.mean < TIE and k is not best]
+        return f"{best.entry.row} leads, as in the paper{', level with ' + ', '.join(level) if level else ''}."
+    return (
+        f"The paper is led by {best.entry.row} ({best.paper:.2f}); here {leader.entry.row} leads "
+        f"({100 * leader.own.mean:.2f}) and {best.entry.row} comes {_ordinal(1 + ours.index(best))} "
+        f"({100 * best.own.mean:.2f}).{_margin(leader.entry, best.entry)}"
+    )
+
+
+def _agreement(known: Sequence[_Both]) -> str:
+    """How many pairs of methods stand in the paper's order."""
+    pairs = list(combinations(known, 2))
+    swapped = [(a, b) for a, b in pairs if (a.paper - b.paper) * (a.own.mean - b.own.mean) < 0]
+    close = sum(abs(a.own.mean - b.own.mean) <= max(a.own.std or 0, b.own.std or 0) for a, b in swapped)
+    seeds = max(known, key=lambda k: k.own.mean).own.n
+    within = f", {close} of them within a standard deviation over our seeds" if seeds > 1 and swapped else ""
+    tau = stats.kendalltau([k.paper for k in known], [k.own.mean for k in known]).statistic
+    agree = "" if np.isnan(tau) else f" (Kendall's tau {tau:.2f})"
+    kept = len(pairs) - len(swapped)
+    return f"{kept} of {len(pairs)} pairs of methods stand in the paper's order or tie{agree}{within}."
 
 
 def _margin(leader: ComparisonRow, best: ComparisonRow) -> str:

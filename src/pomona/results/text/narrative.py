@@ -35,24 +35,45 @@ def title(runs: list[Run]) -> str:
 def setup(runs: list[Run]) -> str:
     """What was trained, on what, for whom."""
     first = runs[0]
-    about = first.result.about
-    n = len(about.get("clients") or ())
-    model = about.get("model")
-    model = model.get("name") if isinstance(model, dict) else model
-    parameters = about.get("parameters")
-    size = f" ({parameters:,} parameters)" if isinstance(parameters, int) else ""
+    n = len(first.result.about.get("clients") or ())
+    who = counted(n, "client") if n else "the clients"
     partition = first.setting("partition.name")
-    seeds = sorted({s for run in runs if (s := run.setting("seed")) is not None})
-    seeding = f"seed{'s' if len(seeds) > 1 else ''} {listing([str(s) for s in seeds])}" if seeds else ""
-    detail = ", ".join(text for text in (f"{partition} partition" if partition else "", seeding) if text)
-    rounds = sorted({r for run in runs if (r := run.setting("rounds")) is not None})
-    length = f" over {listing([str(r) for r in rounds])} round{'s' if rounds != [1] else ''}" if rounds else ""
-    who = f"{n} client{'s' if n != 1 else ''}" if n else "the clients"
-    data = source(first) or "the same data"
+    details = ", ".join(filter(None, [f"{partition} partition" if partition else "", _seeds(runs)]))
     return (
-        f"{listing([run.label for run in runs])} trained {f'{model} models' if model else 'models'}{size}{length} "
-        f"for {who} that hold{'s' if n == 1 else ''} parts of {data}{f' ({detail})' if detail else ''}."
+        f"{listing([run.label for run in runs])} trained {_models(first)}{_length(runs)} for {who} that "
+        f"hold{'s' if n == 1 else ''} parts of {source(first) or 'the same data'}{f' ({details})' if details else ''}."
     )
+
+
+def counted(n: int, thing: str) -> str:
+    """``1 client``, ``2 clients``."""
+    return f"{n} {thing}{'s' if n != 1 else ''}"
+
+
+def _models(run: Run) -> str:
+    """``lenet models (1,234 parameters)``."""
+    about = run.result.about
+    model, parameters = about.get("model"), about.get("parameters")
+    name = model.get("name") if isinstance(model, dict) else model
+    size = f" ({parameters:,} parameters)" if isinstance(parameters, int) else ""
+    return (f"{name} models" if name else "models") + size
+
+
+def _length(runs: list[Run]) -> str:
+    """`` over 20 and 40 rounds``; empty where no run says."""
+    rounds = _each(runs, "rounds")
+    return f" over {listing(list(map(str, rounds)))} round{'s' if rounds != [1] else ''}" if rounds else ""
+
+
+def _seeds(runs: list[Run]) -> str:
+    """``seeds 1 and 2``; empty where no run says."""
+    seeds = _each(runs, "seed")
+    return f"seed{'s' if len(seeds) > 1 else ''} {listing(list(map(str, seeds)))}" if seeds else ""
+
+
+def _each(runs: list[Run], key: str) -> list[int]:
+    """The values that a setting has in some run, ascending."""
+    return sorted({value for run in runs if (value := run.setting(key)) is not None})
 
 
 def progress(run: Run, now: datetime) -> str:

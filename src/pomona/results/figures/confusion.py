@@ -1,0 +1,101 @@
+"""The confusion matrix: which classes are taken for which, over all clients."""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pomona.results.figures.axes import bare, panels
+from pomona.results.figures.clients import LABELLED
+from pomona.results.figures.figure import ReportFigure
+from pomona.results.figures.style import DARK, PALE, shorten
+from pomona.results.run_numbers import Run, headline, leader, percent
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+COUNTED = 12
+"""At most so many classes have their counts written into the matrix."""
+
+
+def records(run: Run) -> list[dict[str, Any]]:
+    """The final test records of the headline model, by client."""
+    key = headline(run.result)
+    mine = [r for r in run.result.final if (r.get("model"), r.get("when")) == key and r.get("split") == "test"]
+    return sorted(mine, key=lambda record: int(record["client"]))
+
+
+def confusions(run: Run) -> list[tuple[int, NDArray[np.int64]]]:
+    """(client, (C, C) confusion counts), rows true classes; without those of another shape than the first."""
+    known = [(int(r["client"]), np.asarray(r["confusion"], dtype=np.int64)) for r in records(run) if r.get("confusion")]
+    return [(c, m) for c, m in known if m.ndim == 2 and m.shape[0] == m.shape[1] > 1 and m.shape == known[0][1].shape]
+
+
+def pooled_confusion(run: Run) -> NDArray[np.int64] | None:
+    """The confusion counts over all clients; None without at least two classes."""
+    square = [matrix for _, matrix in confusions(run)]
+    total: NDArray[np.int64] | None = sum(square[1:], start=square[0]) if square else None
+    return total if total is not None and total.any() else None
+
+
+def confusion(runs: list[Run]) -> ReportFigure | None:
+    """The confusion matrix of the leading run, pooled over clients, each row as shares of its true class."""
+    lead = leader([run for run in runs if pooled_confusion(run) is not None])
+    counts = pooled_confusion(lead) if lead else None
+    if lead is None or counts is None:
+        return None
+    n, names = len(counts), class_names(lead, len(counts))
+    totals = counts.sum(axis=1, keepdims=True)
+    shares = np.divide(counts, totals, out=np.zeros(counts.shape), where=totals > 0)
+    right = float(np.trace(counts) / counts.sum())
+    return ReportFigure(
+        name="confusion",
+        title="What is taken for what",
+        caption=f"{lead.label}, {lead.model}: each client's test samples judged by the model it uses, added up over "
+        f"all clients. {'Numbers are samples; the' if n <= COUNTED else 'The'} colour is their share of the true "
+        "class.",
+        alt=f"Confusion matrix of {n} classes for {lead.label}: {percent(right)} % of {counts.sum():,} test samples "
+        f"lie on the diagonal.{_commonest_mistake(counts, names)}",
+        figure=_drawn(counts, shares, names),
+        rows=[
+            {"true": names[i], "predicted": names[j], "count": int(count), "share_of_true": float(shares[i, j])}
+            for (i, j), count in np.ndenumerate(counts)
+        ],
+    )
+
+
+def class_names(run: Run, n: int) -> list[str]:
+    """The names of n classes; their numbers where the record has no such names."""
+    given = [str(name) for name in run.result.about.get("classes") or ()]
+    return given if len(given) == n else [str(c) for c in range(n)]
+
+
+def _drawn(counts: NDArray[np.int64], shares: NDArray[np.float64], names: list[str]) -> "Figure":
+    """The matrix (C, C) as a picture of shares, with the counts in it where there is room."""
+    n = len(counts)
+    side = min(max(0.4 * n + 1.5, 3.4), 8)
+    figure, axes = panels(side + 0.7, side, layout="compressed")
+    ax = axes[0, 0]
+    image = ax.imshow(100 * shares, cmap="Blues", vmin=0, vmax=100, interpolation="none")
+    look: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 9 if n <= 10 else 8}
+    for (row, column), count in np.ndenumerate(counts) if n <= COUNTED else ():
+        if count:
+            ax.text(column, row, count, color=PALE if shares[row, column] > 0.55 else DARK, **look)
+    if n <= LABELLED:
+        short = [shorten(name, 12) for name in names]
+        upright = n > 3 and max(map(len, short)) > 2
+        ax.set_xticks(range(n), short, rotation=90 if upright else 0)
+        ax.set_yticks(range(n), short)
+    bare(ax)
+    ax.set(xlabel="predicted class", ylabel="true class")
+    bar = figure.colorbar(image, ax=ax, label="share of the true class (%)", fraction=0.046, pad=0.03)
+    bar.outline.set_visible(False)
+    return figure
+
+
+def _commonest_mistake(counts: NDArray[np.int64], names: list[str]) -> str:
+    """A sentence on the largest count off the diagonal; empty where all are right."""
+    wrong = np.where(np.eye(len(counts), dtype=bool), -1, counts)
+    true, said = np.unravel_index(int(wrong.argmax()), wrong.shape)
+    most = int(wrong.max())
+    return f" The commonest mistake: {names[true]} taken for {names[said]}, {most} times." if most > 0 else ""
