@@ -79,8 +79,8 @@ class Server:
         text = (self.kit("silo-0") / "silo.toml").read_text().replace('name = "silo-0"', f'name = "{silo}"', 1)
         own.write_text(text)
         keys = self.federation.kits / "server" / "keys"
-        key, certificate = ((keys / f"{silo}{end}").read_bytes() for end in (".pub", ".pub.sig"))
-        return Introduction(place=place, silo=silo, key=key.decode().strip(), certificate=certificate.hex())
+        key, certificate = ((keys / f"{silo}{end}").read_bytes() for end in (".pub", ".cert"))
+        return Introduction(place=place, silo=silo, key=key.decode().strip(), certificate=certificate.decode().strip())
 
 
 def packed(row, places):
@@ -382,8 +382,8 @@ def test_a_row_for_a_place_that_is_nobodys_is_refused(relay):
     introduced = relay.newcomer()
     ghosts = {
         "no introduction": ((), "which is nobody's"),
-        "no certificate": ((introduced.model_copy(update={"certificate": ""}),), "without the authority's word"),
-        "another's": ((introduced.model_copy(update={"silo": "ghost"}),), "without the authority's word"),
+        "no certificate": ((introduced.model_copy(update={"certificate": ""}),), "without the authority's certificate"),
+        "another's": ((introduced.model_copy(update={"silo": "ghost"}),), "without the authority's certificate"),
         "a founder": ((introduced.model_copy(update={"silo": "silo-2"}),), "which is not free"),
         "a founder's place": ((introduced.model_copy(update={"place": 2}),), "which is not free"),
         "no place": ((introduced.model_copy(update={"place": relay.places}),), "which is not free"),

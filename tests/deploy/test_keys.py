@@ -6,21 +6,31 @@ import ssl
 import stat
 import subprocess
 import threading
+from base64 import b64decode, b64encode
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_private_key
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    PublicFormat,
+    SSHCertificateBuilder,
+    SSHCertificateType,
+    load_ssh_private_key,
+    load_ssh_public_key,
+)
 from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pomona.core.errors import ConfigError, StorageError
-from pomona.deploy.pki import certificates, keys
+from pomona.deploy.pki import certificates, keys, signatures
+from pomona.deploy.server import superlink_client
 
 NOW = datetime.now(UTC).replace(microsecond=0)
+SECOND = timedelta(seconds=1)
 AUTHORITY = certificates.authority("hospitals", NOW)
 OTHER = certificates.authority("hospitals", NOW)
 SILO = keys.silo()
@@ -109,10 +119,10 @@ def test_a_file_is_replaced_in_one_step_for_its_owner_alone(tmp_path, monkeypatc
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
     def full(*_):
-        raise StorageError("disk full")
+        raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(keys, "write", full)
-    with pytest.raises(StorageError):
+    monkeypatch.setattr(keys.os, "fsync", full)
+    with pytest.raises(StorageError, match="No space left"):
         keys.replace(path, b"newer")
     assert [p.name for p in tmp_path.iterdir()] == ["server.crt"]
     assert path.read_bytes() == b"new"
@@ -205,42 +215,115 @@ def test_keys_of_another_kind_are_refused_with_how_to_make_one(tmp_path):
         path.write_bytes(key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH))
         with pytest.raises(ConfigError, match=r"silo\.pub.*P-384.*ssh-keygen -t ecdsa -b 384"):
             keys.public(path)
-    path.write_bytes(b"ssh-rsa nonsense")
-    with pytest.raises(ConfigError, match=r"silo\.pub.*OpenSSH"):
-        keys.public(path)
+    point = load_ssh_public_key(SILO.public).public_bytes(Encoding.X962, PublicFormat.CompressedPoint)
+    parts = (b"ecdsa-sha2-nistp384", b"nistp384", point)
+    short = b64encode(b"".join(len(part).to_bytes(4, "big") + part for part in parts))
+    for content in (b"ssh-rsa nonsense", b"ecdsa-sha2-nistp384 " + short):
+        path.write_bytes(content)
+        with pytest.raises(ConfigError, match=r"silo\.pub.*OpenSSH"):
+            keys.public(path)
+        with pytest.raises(ConfigError, match="OpenSSH"):
+            superlink_client.pem(content.decode())
+        assert not signatures.signed(content.decode(), "row", {}, "00")
     with pytest.raises(ConfigError, match=r"absent.*cannot be read"):
         keys.public(tmp_path / "absent")
 
 
-# The authority's word for a silo's key
+# The authority's certificate of a silo's key
+
+
+def certify(name="north", federation="hospitals", authority=AUTHORITY):
+    return keys.certify(authority, federation, name, SILO.public)
+
+
+def holds(shown, name="north", public=SILO.public, federation="hospitals", authority=AUTHORITY, now=NOW):
+    return keys.certified(authority.public, federation, name, public, shown, now)
+
 
 NAMES = st.text(max_size=12)
 
 
 @settings(max_examples=30, deadline=None)
 @given(NAMES, NAMES)
-def test_what_the_authority_signs_holds_for_that_name_alone(name, other):
-    signature = keys.certify(AUTHORITY.private, name, SILO.public)
-    assert keys.certified(AUTHORITY.public, name, SILO.public, signature)
-    assert keys.certified(AUTHORITY.public, other, SILO.public, signature) == (other == name)
+def test_a_silos_certificate_holds_for_that_name_alone(name, other):
+    assert holds(certify(name), name)
+    assert holds(certify(name), other) == (other == name)
 
 
-def test_it_holds_for_that_key_and_that_authority_alone():
-    signature = keys.certify(AUTHORITY.private, "north", SILO.public)
-    assert keys.certified(AUTHORITY.public, "north", SILO.public.strip() + b" a comment\n", signature)
-    assert not keys.certified(AUTHORITY.public, "north", keys.silo().public, signature)
-    assert not keys.certified(OTHER.public, "north", SILO.public, signature)
-    assert not keys.certified(AUTHORITY.public, "north", b"no key", signature)
+def test_it_holds_for_that_key_federation_and_authority_alone():
+    shown = certify()
+    assert holds(shown, public=SILO.public.strip() + b" a comment\n")
+    assert not holds(shown, public=keys.silo().public)
+    assert not holds(shown, public=b"no key")
+    assert not holds(shown, federation="clinics")
+    assert not holds(shown, authority=OTHER)
+    assert not holds(SILO.public), "a key is no certificate"
 
 
-def test_a_signature_with_any_bit_turned_does_not_hold():
-    signature = keys.certify(AUTHORITY.private, "north", SILO.public)
-    for bit in range(8 * len(signature)):
-        turned = bytearray(signature)
+def test_it_holds_as_long_as_the_authority():
+    shown, issuer = certify(), certificate(AUTHORITY)
+    first, last = issuer.not_valid_before_utc, issuer.not_valid_after_utc
+    moments = (first - SECOND, first, last - SECOND, last)
+    assert [holds(shown, now=moment) for moment in moments] == [False, True, True, False]
+
+
+BY_OTHERS = {
+    "of a host": lambda made: made.type(SSHCertificateType.HOST).valid_principals([b"north"]),
+    "of two silos": lambda made: made.type(SSHCertificateType.USER).valid_principals([b"north", b"south"]),
+    "of everybody": lambda made: made.type(SSHCertificateType.USER).valid_for_all_principals(),
+}
+
+
+@pytest.mark.parametrize("about", BY_OTHERS)
+def test_another_kind_of_certificate_of_the_same_authority_does_not_hold(about):
+    made = SSHCertificateBuilder().public_key(load_ssh_public_key(SILO.public)).valid_after(0).valid_before(2**33)
+    made = made.add_critical_option(keys.FEDERATION, b"hospitals")
+    assert not holds(BY_OTHERS[about](made).sign(keys.signer(AUTHORITY.private)).public_bytes())
+    right = made.type(SSHCertificateType.USER).valid_principals([b"north"])
+    assert holds(right.sign(keys.signer(AUTHORITY.private)).public_bytes())
+    for more in (
+        right.add_extension(b"permit-pty", b""),
+        right.add_critical_option(b"force-command", b"true"),
+    ):
+        assert not holds(more.sign(keys.signer(AUTHORITY.private)).public_bytes())
+
+
+def test_a_certificate_with_any_bit_turned_does_not_hold():
+    line = certify()
+    kind, body = line.split()
+    raw = b64decode(body)
+    for bit in range(8 * len(raw)):
+        turned = bytearray(raw)
         turned[bit // 8] ^= 1 << bit % 8
-        assert not keys.certified(AUTHORITY.public, "north", SILO.public, bytes(turned)), bit
-    assert not keys.certified(AUTHORITY.public, "north", SILO.public, signature[:-1])
-    assert not keys.certified(AUTHORITY.public, "north", SILO.public, b"")
+        assert not holds(kind + b" " + b64encode(bytes(turned))), bit
+    for bit in range(8 * len(line.strip())):
+        turned = bytearray(line)
+        turned[bit // 8] ^= 1 << bit % 8
+        assert not holds(bytes(turned)), bit
+    assert not holds(line.strip()[:-1])
+    assert not holds(b"")
+
+
+@pytest.mark.skipif(not shutil.which("ssh-keygen"), reason="needs ssh-keygen")
+def test_openssh_shows_a_certificate(tmp_path):
+    (tmp_path / "north.cert").write_bytes(certify())
+    told = subprocess.run(
+        ["ssh-keygen", "-L", "-f", tmp_path / "north.cert"],
+        capture_output=True,
+        check=True,
+        text=True,
+        env={"TZ": "UTC"},
+    ).stdout
+    issuer = certificate(AUTHORITY)
+    span = f"from {issuer.not_valid_before_utc:%Y-%m-%dT%H:%M:%S} to {issuer.not_valid_after_utc:%Y-%m-%dT%H:%M:%S}"
+    for word in (
+        "user certificate",
+        'Key ID: "north"',
+        "Principals: \n                north",
+        span,
+        "federation@pomona",
+    ):
+        assert word in told
 
 
 # Files

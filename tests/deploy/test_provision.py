@@ -75,7 +75,7 @@ def copy(kit, tmp_path):
 
 
 def peers(*names):
-    return {f"{name}.pub{end}" for name in names for end in ("", ".sig")}
+    return {f"{name}.{end}" for name in names for end in ("pub", "cert")}
 
 
 def test_every_kit_holds_what_it_needs_and_no_more(kit):
@@ -120,7 +120,7 @@ def test_every_public_key_is_certified_for_its_name_and_belongs_to_the_private_o
         public = (kit / name / "keys/silo.pub").read_bytes()
         for folder in ("server/keys", "north/keys/peers", "south/keys/peers", "west/keys/peers"):
             assert (kit / folder / f"{name}.pub").read_bytes() == public
-            assert keys.certified(ca, name, public, (kit / folder / f"{name}.pub.sig").read_bytes())
+            assert keys.certified(ca, "hospitals", name, public, (kit / folder / f"{name}.cert").read_bytes())
         assert (kit / name / "certs/ca.crt").read_bytes() == ca == (kit / "server/certs/ca.crt").read_bytes()
         if name != "west":
             key = load_ssh_private_key((kit / name / "keys/silo.key").read_bytes(), None).public_key()
@@ -218,8 +218,17 @@ def test_a_newcomer_gets_a_kit_and_everybody_its_public_key(copy):
     }
     for path in new:
         assert path.read_bytes() == public
-        assert keys.certified(ca, "east", public, path.with_suffix(".pub.sig").read_bytes())
+        assert keys.certified(ca, "hospitals", "east", public, path.with_suffix(".cert").read_bytes())
     assert {p: p.read_bytes() for p in before} == before
+
+
+def test_kits_without_certificates_are_to_be_made_again(copy):
+    """Those of an older Pomona had signatures in a form of their own."""
+    for path in copy.rglob("*.cert"):
+        path.rename(path.with_suffix(".pub.sig"))
+    with pytest.raises(ConfigError, match=r"north\.cert: cannot be read .* provision the federation again"):
+        add(copy, "east")
+    assert not (copy / "east").exists()
 
 
 def test_a_newcomer_may_bring_its_key_but_not_anothers(copy, tmp_path):
@@ -457,7 +466,7 @@ def test_the_command_says_what_goes_where_and_what_is_secret(tmp_path, capsys):
         assert word in said
     code, said, _ = call(capsys, "--out", out, "--add", "east")
     assert code == 0
-    assert "east.pub.sig" in said
+    assert "east.cert" in said
     assert "pomona server add east --key east.pub" in said
     code, said, _ = call(capsys, "--out", out, "--add", "upper", "--json")
     assert json.loads(said)["silos"] == [{"name": "upper", "kit": str(out / "upper"), "own_key": False}]

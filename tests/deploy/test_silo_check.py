@@ -490,12 +490,12 @@ def test_silos_are_added_with_the_authoritys_word_and_revoked(tmp_path, capsys):
     file.write_bytes(new.public)
     words = ["server", "add", "east", "--key", str(file), "--folder", str(folder)]
     assert command(*words) == ConfigError.code
-    assert "east.pub.sig" in capsys.readouterr().err
-    sig = tmp_path / "east.pub.sig"
-    sig.write_bytes(keys.certify(ca.private, "west", new.public))
+    assert "east.cert" in capsys.readouterr().err
+    shown = tmp_path / "east.cert"
+    shown.write_bytes(keys.certify(ca, "try", "west", new.public))
     with pytest.raises(ProtocolError, match="not certified"):
         registry_admin.admit(folder, "east", file)
-    sig.write_bytes(keys.certify(ca.private, "east", new.public))
+    shown.write_bytes(keys.certify(ca, "try", "east", new.public))
     assert command(*words, "--json") == 0
     assert json.loads(capsys.readouterr().out) == {"silo": "east", "place": 2}
     assert sorted(registry_admin.members(folder)) == ["east", "north", "south"]
@@ -508,6 +508,16 @@ def test_silos_are_added_with_the_authoritys_word_and_revoked(tmp_path, capsys):
             registry_admin.dismiss(folder, name)
     with pytest.raises(ConfigError, match="give the public key"):
         registry_admin.admit(folder, "west", None)
+
+
+def test_a_book_of_an_older_version_is_refused_in_one_line(tmp_path):
+    folder, _ = server_kit(tmp_path)
+    (folder / "run").mkdir()
+    entry = {"name": "east", "key": keys.silo().public.decode().strip(), "certificate": "3066" * 25}
+    (folder / "run" / "roster.json").write_text(json.dumps({"settled": 0, "silos": [entry]}))
+    with pytest.raises(StorageError, match=r"roster\.json cannot be read .*to be provisioned again") as refused:
+        registry_admin.entries(folder)
+    assert "\n" not in str(refused.value)
 
 
 def test_the_audit_command_verifies(tmp_path, capsys):

@@ -13,7 +13,12 @@ HASH, OTHER = "a" * 64, "b" * 64
 ORIGIN = {"silo": "silo-1", "round": 1, "tensor": "core", "signature": "00ff"}
 FORM = {"many": True, "dtype": "F32", "width": 3}
 OFFER = {"form": FORM, "index": [0], "rows": {"1": HASH}, "origins": {"1": ORIGIN}}
-INTRODUCTION = {"place": 3, "silo": "late", "key": "ecdsa-sha2-nistp384 AAAA", "certificate": "00"}
+INTRODUCTION = {
+    "place": 3,
+    "silo": "late",
+    "key": "ecdsa-sha2-nistp384 AAAA",
+    "certificate": "ecdsa-sha2-nistp384-cert-v01@openssh.com AAAA",
+}
 TASK = {
     "agreement": HASH,
     "run": "ab12",

@@ -38,8 +38,8 @@ def test_killed_at_random_moments_it_comes_to_the_same(whole, tmp_path):
 
 
 def test_a_death_costs_its_own_job_only():
-    with ProcessPool(1) as lanes:
-        jobs = [lanes.submit(pow, 2, 5), lanes.submit(os._exit, 3), lanes.submit(pow, 2, 6), lanes.submit(int, "x")]
+    with ProcessPool(1) as pool:
+        jobs = [pool.submit(pow, 2, 5), pool.submit(os._exit, 3), pool.submit(pow, 2, 6), pool.submit(int, "x")]
         assert jobs[0].result() == 32
         with pytest.raises(WorkerError, match="exit 3"):
             jobs[1].result()

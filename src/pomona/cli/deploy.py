@@ -81,9 +81,9 @@ def _newcomer(made: "Provisioned") -> Iterator[str]:
     yield from _silos(made)
     if made.until:
         keys = f"{made.folder}/server/keys/{name}.pub"
-        yield f"next       send {keys} and {name}.pub.sig (no secrets) to the server's administrator, who runs there"
+        yield f"next       send {keys} and {name}.cert (no secrets) to the server's administrator, who runs there"
         yield f"           pomona server add {name} --key {name}.pub"
-        yield "others     need copy nothing: the authority's signature travels with the next round"
+        yield "others     need copy nothing: the authority's certificate travels with the next round"
     else:
         yield f"next       pomona server add {name}"
 

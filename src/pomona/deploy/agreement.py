@@ -3,6 +3,7 @@
 import hashlib
 import ipaddress
 import json
+import re
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Self
@@ -19,7 +20,7 @@ from pomona.data.settings import Targets
 if TYPE_CHECKING:
     from pomona.config import Config
 
-PROTOCOL = 1  # of the messages between silos and server; another number is another agreement
+PROTOCOL = 2  # of the messages between silos and server; another number is another agreement
 RANK: dict[Kind, int] = {"image": 3, "table": 1, "text": 1}
 RESERVED = {"authority", "server"}  # folders of the kits
 SPARE = 4  # places for newcomers where nobody said
@@ -86,6 +87,12 @@ def _address(text: str) -> str:
     return str(Address.parse(text))
 
 
+def _certificate(text: str) -> str:
+    if not re.fullmatch(r"(ecdsa-sha2-nistp384-cert-v01@openssh\.com [A-Za-z0-9+/=]+)?", text):
+        raise ValueError("no OpenSSH certificate; a federation of an older Pomona is to be provisioned again")
+    return text
+
+
 def _silo_name(name: str) -> str:
     if name in RESERVED:
         raise ValueError("is the name of a folder of the kits; choose another")
@@ -94,6 +101,7 @@ def _silo_name(name: str) -> str:
 
 Name = Annotated[str, Field(pattern="^[a-z0-9][a-z0-9-]{0,39}$")]
 SiloName = Annotated[Name, AfterValidator(_silo_name)]
+Certificate = Annotated[str, Field(max_length=2000), AfterValidator(_certificate)]  # OpenSSH, one line; "" for none
 HostPort = Annotated[str, AfterValidator(_address)]
 
 

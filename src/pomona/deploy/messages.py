@@ -19,7 +19,7 @@ from torch import Tensor
 from pomona.core.bounds import PLACES, Count, Hex, Label, Line, Number, Place, Seconds, Sha256, plain
 from pomona.core.errors import ProtocolError
 from pomona.core.settings import Settings
-from pomona.deploy.agreement import SiloName
+from pomona.deploy.agreement import Certificate, SiloName
 from pomona.methods.base import Rows
 from pomona.storage.safetensors_stream import DTYPES, memory, pieces, shown
 from pomona.storage.tensor_validation import decode, largest
@@ -70,12 +70,12 @@ class Offer(Settings):
 
 
 class Introduction(Settings):
-    """A silo that came later: its place, its name, its public key, and the authority's signature on both."""
+    """A silo that came later: its place, its name, its public key, and the authority's certificate of both."""
 
     place: Place
     silo: SiloName
     key: str = Field(max_length=1000, pattern=r"^([a-z0-9-]+ [A-Za-z0-9+/=]+)?( [ -~]*)?$")  # one OpenSSH line
-    certificate: Hex
+    certificate: Certificate
 
 
 class Task(Settings):

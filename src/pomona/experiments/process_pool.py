@@ -1,6 +1,9 @@
-"""The executor that a bench has by itself: worker processes, each with one job at a time and a life of its own.
+"""Executor of a bench on one machine: worker processes with one job at a time each; a death costs its own job only.
 
-A ``ProcessPoolExecutor`` gives up all its jobs when one process dies. Here a death costs its own job only.
+``ProcessPoolExecutor`` gives up all its jobs when one process dies. Two libraries were measured by the tests in
+``test_bench_processes.py``. The workers of ``pebble.ProcessPool`` share locks, so that a worker that is killed while it
+holds one stops the whole pool; and they live on when their parent is killed. Dask's ``LocalCluster`` fails the jobs
+that wait for a dead worker together with the one that ended it, or, with ``allowed-failures`` above 0, repeats that.
 """
 
 import os
@@ -81,11 +84,11 @@ class ProcessPool(Executor):
     def __init__(self, count: int | None = None) -> None:
         count = count or len(os.sched_getaffinity(0))
         _start_server()
-        self._lanes = [WorkerProcess() for _ in range(count)]
+        self._workers = [WorkerProcess() for _ in range(count)]
         self._free: SimpleQueue[WorkerProcess] = SimpleQueue()
-        for lane in self._lanes:
-            self._free.put(lane)
-        self._threads = ThreadPoolExecutor(count, thread_name_prefix="pomona-lane")
+        for worker in self._workers:
+            self._free.put(worker)
+        self._threads = ThreadPoolExecutor(count, thread_name_prefix="pomona-worker")
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """Queue a job of plain values; its future raises WorkerError if its process dies."""
@@ -94,19 +97,19 @@ class ProcessPool(Executor):
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """End the processes: after their jobs if ``wait``, else now."""
         if not wait:
-            for lane in self._lanes:
-                lane.kill()
+            for worker in self._workers:
+                worker.kill()
         self._threads.shutdown(wait=True, cancel_futures=cancel_futures)
-        for lane in self._lanes:
-            lane.kill()
+        for worker in self._workers:
+            worker.kill()
 
     def _run(self, function: Callable[..., T], args: Any, kwargs: Any) -> T:
-        lane = self._free.get()
+        worker = self._free.get()
         try:
-            answer: T = lane.run(function, args, kwargs)
+            answer: T = worker.run(function, args, kwargs)
             return answer
         finally:
-            self._free.put(lane)
+            self._free.put(worker)
 
 
 def _start_server() -> None:
@@ -126,7 +129,7 @@ def _start_server() -> None:
 
 
 def _serve(pipe: "Connection[Any, Any]") -> None:
-    """A worker's life: jobs from the pipe, until it closes or the parent is gone."""
+    """Run a worker: jobs from the pipe, until it closes or the parent has ended."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # for what a job starts; the parent ends us
     Thread(target=_follow_parent, daemon=True).start()
     with suppress(EOFError, OSError):
@@ -139,7 +142,7 @@ def _serve(pipe: "Connection[Any, Any]") -> None:
 
 
 def _follow_parent() -> None:
-    """Die with the parent, so that nobody holds a cell that the next bench wants."""
+    """End with the parent, so that no cell stays locked for the next bench."""
     parent = parent_process()
     if parent:
         parent.join()

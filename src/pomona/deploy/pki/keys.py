@@ -1,36 +1,43 @@
-"""Keys: the silos' pairs, the authority's word on them, and how any of them is written.
+"""Keys: the silos' key pairs, their OpenSSH certificates by the authority, and the writing of key files.
 
-All keys are EC P-384, which Flower authenticates its nodes by. The authority signs the server's certificate (TLS) and,
-for every silo, that this public key belongs to this name: whoever has ``ca.crt`` can tell a member from a stranger.
+All keys are EC P-384, which Flower authenticates its nodes by. The authority signs the server's certificate (X.509, for
+TLS) and one OpenSSH certificate for every silo, whose principal is the silo's name; ``ssh-keygen -L -f NAME.cert``
+shows it. Its critical option names the federation; OpenSSH refuses certificates with an option that it does not know,
+so that no SSH server takes one for a login.
 """
 
 import os
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ec import (
-    ECDSA,
     SECP384R1,
     EllipticCurvePrivateKey,
     EllipticCurvePublicKey,
     generate_private_key,
 )
-from cryptography.hazmat.primitives.hashes import SHA384
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
     NoEncryption,
     PrivateFormat,
     PublicFormat,
+    SSHCertificate,
+    SSHCertificateBuilder,
+    SSHCertificateType,
     load_pem_private_key,
+    load_ssh_public_identity,
     load_ssh_public_key,
 )
 
 from pomona.core.errors import ConfigError, StorageError
 from pomona.storage.atomic_io import publish
 
-PURPOSE = b"pomona silo key"
+FEDERATION = b"federation@pomona"
+# The library's refusals of a key in OpenSSH's format; the last is that of a point in compressed form.
+UNREADABLE = (ValueError, UnsupportedAlgorithm, NotImplementedError)
 
 
 @dataclass(frozen=True)
@@ -63,24 +70,50 @@ def public(path: Path) -> bytes:
         raise ConfigError(f"{path}: {fault}; {advice}") from None
 
 
-def certify(ca_key: bytes, name: str, pub: bytes) -> bytes:
-    """The authority's signature (ECDSA, SHA-384, DER) that a public key (OpenSSH) is the silo's of this name.
+def certify(authority: Pair, federation: str, name: str, pub: bytes) -> bytes:
+    """Return the authority's OpenSSH certificate (one line) that a public key (OpenSSH) is the silo's of this name.
 
-    Raises ValueError if the key is none, or not of the kind that silos have.
+    It is valid as long as the authority. Raises ValueError if the key is not of the kind that silos have.
     """
-    return signer(ca_key).sign(_statement(name, pub), ECDSA(SHA384()))
+    issuer = x509.load_pem_x509_certificate(authority.public)
+    certificate = (
+        SSHCertificateBuilder()
+        .public_key(_public(pub))
+        .type(SSHCertificateType.USER)
+        .key_id(name.encode())
+        .valid_principals([name.encode()])
+        .valid_after(issuer.not_valid_before_utc.timestamp())
+        .valid_before(issuer.not_valid_after_utc.timestamp())
+        .add_critical_option(FEDERATION, federation.encode())
+        .sign(signer(authority.private))
+    )
+    return certificate.public_bytes() + b"\n"
 
 
-def certified(ca_cert: bytes, name: str, pub: bytes, signature: bytes) -> bool:
-    """Whether the authority of this certificate (PEM) signed that the key is the silo's of this name."""
-    key = x509.load_pem_x509_certificate(ca_cert).public_key()
-    if not isinstance(key, EllipticCurvePublicKey):
-        return False
+def certified(
+    authority: bytes, federation: str, name: str, pub: bytes, certificate: bytes, now: datetime | None = None
+) -> bool:
+    """Return whether an OpenSSH certificate is the authority's (PEM), for this federation, name and key, valid now.
+
+    ``verify_cert_signature`` checks the signature by the key inside the certificate, so that key is compared first.
+    """
+    issuer = x509.load_pem_x509_certificate(authority).public_key()
     try:
-        key.verify(signature, _statement(name, pub), ECDSA(SHA384()))
-    except (InvalidSignature, ValueError):
+        shown = load_ssh_public_identity(certificate)
+        if not isinstance(shown, SSHCertificate) or shown.signature_key() != issuer:
+            return False
+        shown.verify_cert_signature()
+        return (
+            shown.public_bytes() == certificate.strip()
+            and shown.type is SSHCertificateType.USER
+            and shown.valid_principals == [name.encode()]
+            and shown.public_key() == _public(pub)
+            and shown.critical_options == {FEDERATION: federation.encode()}
+            and not shown.extensions
+            and shown.valid_after <= (now or datetime.now(UTC)).timestamp() < shown.valid_before
+        )
+    except (InvalidSignature, *UNREADABLE):
         return False
-    return True
 
 
 def write(path: Path, content: bytes, mode: int = 0o600) -> None:
@@ -112,16 +145,10 @@ def replace(path: Path, content: bytes) -> None:
         raise StorageError(f"{path}: cannot be replaced ({fault.strerror}); mend its folder's permissions") from None
 
 
-def _statement(name: str, pub: bytes) -> bytes:
-    """What is signed: by purpose, length and content, so that no other name and key read the same."""
-    line, said = _line(_public(pub)), name.encode()
-    return b"\0".join((PURPOSE, b"%d" % len(said), said, line))
-
-
 def _public(content: bytes) -> EllipticCurvePublicKey:
     try:
         key = load_ssh_public_key(content)
-    except (ValueError, UnsupportedAlgorithm):
+    except UNREADABLE:
         raise ValueError("holds no public key in OpenSSH's format") from None
     if not (isinstance(key, EllipticCurvePublicKey) and isinstance(key.curve, SECP384R1)):
         raise ValueError("is no key on the curve P-384 (ecdsa-sha2-nistp384)")

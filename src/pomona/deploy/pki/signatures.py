@@ -9,12 +9,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ec import ECDSA, EllipticCurvePrivateKey, EllipticCurvePublicKey
 from cryptography.hazmat.primitives.hashes import SHA384
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
 
 from pomona.core.errors import ConfigError
+from pomona.deploy.pki.keys import UNREADABLE
 
 _PURPOSE = b"pomona silo statement\0"
 
@@ -27,7 +28,7 @@ class Signer:
         if path:
             try:
                 key = load_ssh_private_key(path.read_bytes(), None)
-            except (OSError, ValueError, UnsupportedAlgorithm):
+            except (OSError, *UNREADABLE):
                 raise ConfigError(f"{path.name} cannot be read as a private key; copy it from the kit again") from None
             if not isinstance(key, EllipticCurvePrivateKey):
                 raise ConfigError(f"{path.name} is no EC key; copy it from the kit again")
@@ -45,7 +46,7 @@ def signed(public: str, kind: str, statement: Mapping[str, Any], signature: str)
         if not isinstance(key, EllipticCurvePublicKey):
             return False
         key.verify(bytes.fromhex(signature), _said(kind, statement), ECDSA(SHA384()))
-    except (InvalidSignature, ValueError, UnsupportedAlgorithm):
+    except (InvalidSignature, *UNREADABLE):
         return False
     return True
 

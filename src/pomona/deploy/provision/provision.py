@@ -26,12 +26,12 @@ EXECUTABLE = "start.sh"
 
 @dataclass(frozen=True)
 class Member:
-    """A silo's keys: its private one unless it brought its own, its public one, and the authority's signature."""
+    """A silo's keys: its private one unless it brought its own, its public one, and the authority's certificate."""
 
     name: str
     private: bytes | None
     public: bytes
-    signature: bytes
+    certificate: bytes
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def provision(path: Path, out: Path) -> Provisioned:
         raise StorageError(f"{out} exists already, and keys are never overwritten; name a new folder, or --add a silo")
     with _appearing(out) as made:
         authority = None if federation.insecure else certificates.authority(federation.name)
-        members = [_member(authority, name, brought.get(name)) for name in names] if authority else []
+        members = [_member(authority, federation, name, brought.get(name)) for name in names] if authority else []
         _distinct(members)
         if authority:
             _write(made / "authority", {"ca.key": authority.private, "ca.crt": authority.public})
@@ -95,7 +95,7 @@ def add(out: Path, name: str, key: Path | None = None) -> Provisioned:
         raise ConfigError("a federation with insecure = true has no use for keys; leave --key out")
     brought = keys.public(key) if key else None
     authority = None if federation.insecure else _authority(out)
-    new = [_member(authority, name, brought)] if authority else []
+    new = [_member(authority, federation, name, brought)] if authority else []
     members = [*_known(server / "keys"), *new]
     _distinct(members)
     others = [path.parent for path in sorted(out.glob("*/silo.toml"))]
@@ -172,24 +172,31 @@ def _silo(folder: Path, server: Path, name: str, members: Sequence[Member]) -> N
     _folders(folder / kit_files.STATE["silo"])
 
 
-def _member(authority: keys.Pair, name: str, brought: bytes | None) -> Member:
+def _member(authority: keys.Pair, federation: Federation, name: str, brought: bytes | None) -> Member:
     pair = keys.silo() if brought is None else None
     public = pair.public if pair else brought
     assert public
-    return Member(name, pair.private if pair else None, public, keys.certify(authority.private, name, public))
+    certificate = keys.certify(authority, federation.name, name, public)
+    return Member(name, pair.private if pair else None, public, certificate)
 
 
 def _public(members: Sequence[Member]) -> kit_files.Files:
     """What everybody may know of members, as files."""
-    return {f"{m.name}.pub": m.public for m in members} | {f"{m.name}.pub.sig": m.signature for m in members}
+    return {f"{m.name}.pub": m.public for m in members} | {f"{m.name}.cert": m.certificate for m in members}
 
 
 def _known(folder: Path) -> list[Member]:
-    """The members whose public keys lie in a folder; none where there is none."""
-    return [
-        Member(path.stem, None, path.read_bytes(), path.with_suffix(".pub.sig").read_bytes())
-        for path in sorted(folder.glob("*.pub"))
-    ]
+    """Return the members whose public keys and certificates lie in a folder; none where there is none."""
+    try:
+        return [
+            Member(path.stem, None, path.read_bytes(), path.with_suffix(".cert").read_bytes())
+            for path in sorted(folder.glob("*.pub"))
+        ]
+    except OSError as fault:
+        raise ConfigError(
+            f"{fault.filename}: cannot be read ({fault.strerror}); kits of an older Pomona have no certificates: "
+            "provision the federation again, in a new folder"
+        ) from None
 
 
 def _authority(out: Path) -> keys.Pair:

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import Field, ValidationError
 from pydantic.dataclasses import dataclass
 
-from pomona.core.bounds import Count, Hex, Number, plain
+from pomona.core.bounds import Count, Number, plain
 from pomona.core.errors import ConfigError, ProtocolError, StorageError, near
 from pomona.core.settings import Settings
-from pomona.deploy.agreement import Federation, SiloName
+from pomona.deploy.agreement import Certificate, Federation, SiloName
 from pomona.deploy.pki.signatures import signed
 from pomona.storage.atomic_io import publish
 
@@ -36,7 +36,7 @@ class RegisteredMember:
 
     Attributes:
         key: its public key, one OpenSSH line; empty without keys.
-        certificate: the authority's signature on name and key, in hex; empty for founders, whom every kit knows.
+        certificate: the authority's OpenSSH certificate of name and key; empty for founders, whom every kit knows.
         size: its training samples; None until it has said so.
         joined, left: its first and its last round; None while that is open.
         revoked: it is no member from the next round on.
@@ -44,7 +44,7 @@ class RegisteredMember:
 
     name: SiloName
     key: Annotated[str, Field(max_length=2000)] = ""
-    certificate: Hex = ""
+    certificate: Certificate = ""
     size: Count | None = None
     joined: Number | None = None
     left: Number | None = None

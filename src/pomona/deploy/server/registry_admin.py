@@ -37,11 +37,11 @@ def admit(folder: Path, name: str, key: Path | None) -> int:
     Args:
         folder: the server's kit.
         name: as the authority certified it.
-        key: its public key; the authority's signature lies beside it, with .sig behind the name. None only without TLS.
+        key: its public key; the authority's certificate lies beside it, as NAME.cert. None only without TLS.
 
     Raises:
         ConfigError: no such file, no free place, or a name that is taken.
-        ProtocolError: the authority did not sign this name and key.
+        ProtocolError: the authority has not certified this name and key.
     """
     federation = Federation.read(folder / "federation.toml")
     book = MemberRegistry(folder / "run", federation)
@@ -50,16 +50,18 @@ def admit(folder: Path, name: str, key: Path | None) -> int:
     if key is None:
         raise ConfigError(f"give the public key of {name}: --key {name}.pub")
     public = keys.public(key)
-    beside = key.with_name(f"{key.name}.sig")
+    beside = key.with_suffix(".cert")
     try:
-        signature = beside.read_bytes()
+        certificate = beside.read_bytes()
     except OSError as fault:
         raise ConfigError(
-            f"{beside}: cannot be read ({fault.strerror}); `pomona deploy provision --add` made it"
+            f"{beside}: cannot be read ({fault.strerror}); `pomona deploy provision --add` makes it (kits with "
+            f"{key.name}.sig are of an older Pomona: provision again)"
         ) from None
-    if not keys.certified(certificates.content(folder / "certs" / "ca.crt"), name, public, signature):
+    authority = certificates.content(folder / "certs" / "ca.crt")
+    if not keys.certified(authority, federation.name, name, public, certificate):
         raise ProtocolError(f"{key} is not certified as {name}'s by this federation's authority; take its two files")
-    return book.add(name, public.decode().strip(), signature.hex())
+    return book.add(name, public.decode().strip(), certificate.decode().strip())
 
 
 def dismiss(folder: Path, name: str) -> None:

@@ -133,12 +133,13 @@ def _asking() -> Iterator[None]:
 
 def pem(key: str) -> bytes:
     """A public key in OpenSSH's format (EC P-384) as PEM, by which SuperLink knows it. Raises ConfigError."""
-    from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_public_key
+
+    from pomona.deploy.pki.keys import UNREADABLE
 
     try:
         return load_ssh_public_key(key.encode()).public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
-    except (ValueError, UnsupportedAlgorithm) as fault:
+    except UNREADABLE as fault:
         raise ConfigError(f"no public key in OpenSSH's format ({fault}); give the file silo.pub of the silo") from None
 
 

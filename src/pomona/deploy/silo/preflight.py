@@ -109,14 +109,13 @@ def _agreement(folder: Path) -> tuple[Federation, str]:
 
 
 def _key(folder: Path, name: str) -> tuple[None, str]:
-    from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_private_key
 
     path = folder / "keys" / "silo.key"
     private(path)
     try:
         key = load_ssh_private_key(path.read_bytes(), None)
-    except (OSError, ValueError, UnsupportedAlgorithm):
+    except (OSError, *keys.UNREADABLE):
         raise ConfigError(f"{path} is no unencrypted private key in OpenSSH's format; put the silo's there") from None
     own = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
     for place in (folder / "keys" / "silo.pub", folder / "keys" / "peers" / f"{name}.pub"):

@@ -68,8 +68,10 @@ class Provenance:
                 raise ProtocolError(f"{i.silo} is introduced at place {i.place}, which is not free; ask the operator")
             if taken.setdefault(i.place, i.silo) != i.silo or whose.setdefault(i.silo, i.place) != i.place:
                 raise ProtocolError(f"{i.silo} is introduced at place {i.place}, unlike before; ask the operator")
-            if not self.federation.insecure and not self._vouched(i):
-                raise ProtocolError(f"{i.silo} is introduced without the authority's word; ask the server's operator")
+            if not self.federation.insecure and not self._certified(i):
+                raise ProtocolError(
+                    f"{i.silo} is introduced without the authority's certificate; ask the server's operator"
+                )
             known.add(i.silo)
 
     def require(
@@ -116,7 +118,7 @@ class Provenance:
             raise ProtocolError(f"{key}: the signature on the row of {peer} is not {peer}'s")
 
     def _key(self, peer: str, task: Task) -> str:
-        """A silo's public key: introduced with the authority's word for it, or from the kit."""
+        """A silo's public key: introduced with the authority's certificate, or from the kit."""
         for i in task.introductions:
             if i.silo == peer:
                 return i.key
@@ -125,9 +127,9 @@ class Provenance:
             raise ProtocolError(f"no public key of {peer} is known; put it at keys/peers/{peer}.pub")
         return keys.public(path).decode()
 
-    def _vouched(self, i: Introduction) -> bool:
+    def _certified(self, i: Introduction) -> bool:
         authority = certificates.content(self.folder / "certs" / "ca.crt")
-        return keys.certified(authority, i.silo, i.key.encode(), bytes.fromhex(i.certificate))
+        return keys.certified(authority, self.federation.name, i.silo, i.key.encode(), i.certificate.encode())
 
     def _seen(self, task: Task) -> Seen:
         """What was seen in the task's run, for the caller to add to."""
