@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from pomona.core.round import Roster
-from pomona.methods.apple import APPLE, choose, dots, limit, personal, probabilities, schedule
+from pomona.methods.apple import APPLE, choose, dots, personal, probabilities, schedule
 from pomona.methods.fedavg import FedAvg
+from pomona.methods.request_bank import limit
 from pomona.methods.separate import Separate
 from problems import Federation, a_round, quadratics
 
@@ -192,7 +193,7 @@ def test_a_choice_is_others_only_without_repeats_and_of_the_right_size(N, who, b
     p = torch.linspace(-1, 1, N)
     fetched = torch.arange(N) % 2 == 0
     asked = choose(settings, p, fetched, client, Roster((1,) * len(p)), 0, number).tolist()
-    assert len(asked) == limit(settings, N) == len(set(asked))
+    assert len(asked) == limit(settings.budget, N) == len(set(asked))
     assert client not in asked
     assert asked == sorted(asked)
     assert all(0 <= j < N for j in asked)

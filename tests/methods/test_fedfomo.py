@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from pomona.federation.exchange import ClientRequest, received_bytes
-from pomona.methods.fedfomo import FedFomo, FedFomoState, choose, limit, normalised
+from pomona.methods.fedfomo import FedFomo, FedFomoState, choose, normalised
 from pomona.methods.fedfomo_ma import FedFomoMA
+from pomona.methods.request_bank import limit
 from pomona.methods.separate import Separate
 from pomona.objective.local_training import LocalTraining
 from problems import Federation, Quadratics, a_round, quadratics
@@ -243,7 +244,7 @@ def test_a_choice_is_of_available_others_without_repeats(N, data):
     settings = FedFomo(budget=budget, epsilon=data.draw(st.sampled_from([0.0, 0.5, 1.0])))
     asked = choose(settings, torch.linspace(-1, 1, N), available, client, 0, 1).tolist()
     others = [j for j in asked if j != client]
-    assert len(asked) == limit(settings, N)
+    assert len(asked) == limit(settings.budget, N)
     assert len(set(others)) == len(others) == min(len(asked), int(available.sum()) - int(available[client]))
     assert all(available[j] for j in others)
     assert asked == sorted(others) + [client] * (len(asked) - len(others))

@@ -53,6 +53,7 @@ from pomona.methods.base import (
     placed,
     velocities,
 )
+from pomona.methods.request_bank import limit, request, stored, unasked
 from pomona.objective.local_training import LocalTraining
 from pomona.privacy.projection import Gradients
 from pomona.record.presentation import Presentation, Quantity
@@ -110,16 +111,13 @@ def server(settings: APPLE) -> Server:
 
     def start(initial: Initial, roster: Roster, seed: int) -> Bank:
         N = len(roster)
-        nothing = torch.arange(N).unsqueeze(1).repeat(1, limit(settings, N))
-        return Bank(initial_cores(settings, initial, N), nothing)
+        return Bank(initial_cores(settings, initial, N), unasked(settings.budget, N))
 
     def down(bank: Bank, ids: tuple[int, ...], roster: Roster, round_: Round) -> Downlink:
         return {"cores": Rows(bank.cores, torch.stack([wishes(settings, bank, i, roster, round_) for i in ids]))}
 
     def aggregate(bank: Bank, uplink: Uplink, ids: tuple[int, ...], roster: Roster, round_: Round) -> Bank:
-        cores, requests, who = bank.cores.clone(), bank.requests.clone(), list(ids)
-        cores[who], requests[who] = uplink["core"], uplink["request"]
-        return Bank(cores, requests)
+        return Bank(stored(bank.cores, ids, uplink["core"]), stored(bank.requests, ids, uplink["request"]))
 
     def welcome(bank: Bank, ids: tuple[int, ...], roster: Roster) -> tuple[Bank, Tensor]:
         row = mean_of(bank.cores, roster)
@@ -173,7 +171,7 @@ def client(settings: APPLE) -> Client:
     def start(initial: Initial, roster: Roster, ids: tuple[int, ...], seed: int) -> APPLEState:
         n, N = len(ids), len(roster)
         cores = initial_cores(settings, initial, N)
-        kept = cores if limit(settings, N) < N - 1 else cores[:0]
+        kept = cores if limit(settings.budget, N) < N - 1 else cores[:0]
         fetched = torch.zeros(n, N, dtype=torch.bool)
         return APPLEState(cores[list(ids)], roster.shares.to(cores).repeat(n, 1), kept.repeat(n, 1, 1), fetched)
 
@@ -244,21 +242,13 @@ def refresh(copies: Tensor, offer: Rows, known: Tensor) -> Tensor:
     return copies
 
 
-def limit(settings: APPLE, N: int) -> int:
-    """Cores a client downloads a round: M, at most all others."""
-    return N - 1 if settings.budget is None else min(settings.budget, N - 1)
-
-
 def choose(settings: APPLE, p: Tensor, fetched: Tensor, client: int, roster: Roster, seed: int, number: int) -> Tensor:
-    """The ids (M,) that a client asks for in round ``number`` (A.2; r is the number of rounds behind it).
-
-    Ascending, then its own id in the places that it has no use for.
-    """
-    places, r = limit(settings, len(p)), number - 1
+    """The request (M,) of a client for round ``number`` (A.2; r is the number of rounds behind it)."""
+    places, r = limit(settings.budget, len(p)), number - 1
     others = np.array([i for i in roster.members if i != client], dtype=np.int64)
     M = min(places, len(others))
     chosen = pick(settings, p, fetched, others, M, r, stream(seed, "request", number, client))
-    return torch.from_numpy(np.pad(np.sort(chosen), (0, places - M), constant_values=client))
+    return request(chosen.tolist(), client, places)
 
 
 def pick(

@@ -53,6 +53,7 @@ from pomona.methods.base import (
     placed,
     sgd,
 )
+from pomona.methods.request_bank import limit, request, stored, unasked
 from pomona.methods.separate import start as separately
 from pomona.objective.local_training import LocalTraining
 from pomona.privacy.projection import Gradients
@@ -108,8 +109,7 @@ def server(settings: Fomo, offer: Callable[[Bank, Tensor], Downlink]) -> Server:
 
     def start(initial: Initial, roster: Roster, seed: int) -> Bank:
         N = len(roster)
-        nothing = torch.arange(N).unsqueeze(1).repeat(1, limit(settings, N))
-        return Bank(initial().repeat(N, 1), torch.zeros(N, dtype=torch.bool), nothing)
+        return Bank(initial().repeat(N, 1), torch.zeros(N, dtype=torch.bool), unasked(settings.budget, N))
 
     def down(bank: Bank, ids: tuple[int, ...], roster: Roster, round_: Round) -> Downlink:
         who = torch.tensor(ids)
@@ -120,9 +120,8 @@ def server(settings: Fomo, offer: Callable[[Bank, Tensor], Downlink]) -> Server:
         return {**offer(bank, index[:, :widest]), "available": Rows.same(available, len(ids))}
 
     def aggregate(bank: Bank, uplink: Uplink, ids: tuple[int, ...], roster: Roster, round_: Round) -> Bank:
-        who = torch.tensor(ids)
-        models = bank.models.index_copy(0, who.to(bank.models.device), uplink["model"])
-        return Bank(models, bank.uploaded.index_fill(0, who, True), bank.requests.index_copy(0, who, uplink["request"]))
+        models, requests = stored(bank.models, ids, uplink["model"]), stored(bank.requests, ids, uplink["request"])
+        return Bank(models, bank.uploaded.index_fill(0, torch.tensor(ids), True), requests)
 
     def welcome(bank: Bank, ids: tuple[int, ...], roster: Roster) -> tuple[Bank, Tensor]:
         row = mean_of(bank.models, roster)
@@ -140,7 +139,7 @@ def wishes(settings: Fomo, bank: Bank, client: int, round_: Round) -> Tensor:
         equal = torch.zeros(len(bank.models))
         return choose(settings, equal, bank.uploaded, client, round_.seed, round_.number - 1)
     asked = bank.requests[client]
-    return padded(asked[bank.uploaded[asked] & (asked != client)], client, len(asked))
+    return request(asked[bank.uploaded[asked] & (asked != client)].tolist(), client, len(asked))
 
 
 def offer_models(bank: Bank, index: Tensor) -> Downlink:
@@ -246,11 +245,6 @@ def moved(base: Tensor, offer: Rows, own: Tensor, weights: Tensor) -> Tensor:
     return W
 
 
-def limit(settings: Fomo, N: int) -> int:
-    """Others' models a client downloads a round: M, at most all."""
-    return N - 1 if settings.budget is None else min(settings.budget, N - 1)
-
-
 def choose(settings: Fomo, p: Tensor, available: Tensor, client: int, seed: int, number: int) -> Tensor:
     """The ids (M,) that a client asks for in round ``number``, epsilon-greedily by p (N,) among those available."""
     draw = stream(seed, "request", number, client)
@@ -258,14 +252,10 @@ def choose(settings: Fomo, p: Tensor, available: Tensor, client: int, seed: int,
     others = available.clone().index_fill_(0, torch.tensor(client), False).numpy().nonzero()[0]
     shuffled = draw.permutation(others)  # ties are taken in random order
     pool = shuffled[np.argsort(-p.numpy()[shuffled], kind="stable")].tolist()
-    places = min(limit(settings, len(p)), len(pool))
+    most = limit(settings.budget, len(p))
+    places = min(most, len(pool))
     picked = [pool.pop(int(draw.integers(len(pool))) if draw.random() < epsilon else 0) for _ in range(places)]
-    return padded(torch.tensor(sorted(picked), dtype=torch.long), client, limit(settings, len(p)))
-
-
-def padded(ids: Tensor, client: int, length: int) -> Tensor:
-    """Ids (length,), the client's own in places left free: it asks itself for nothing."""
-    return torch.cat([ids, ids.new_full((length - len(ids),), client)])
+    return request(picked, client, most)
 
 
 QUANTITIES = (
