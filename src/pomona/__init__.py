@@ -27,7 +27,7 @@ from pomona.core.registry import load as _load
 
 if TYPE_CHECKING:
     from pomona.config import Config
-    from pomona.federation.loop import Callback
+    from pomona.federation.callbacks import Callback
     from pomona.record.reading import load
     from pomona.record.record import Evaluation, Result, RoundRow
     from pomona.simulation import run
@@ -52,7 +52,7 @@ __all__ = [
 ]
 
 _LAZY = {
-    "Callback": "pomona.federation.loop:Callback",
+    "Callback": "pomona.federation.callbacks:Callback",
     "Config": "pomona.config:Config",
     "Evaluation": "pomona.record.record:Evaluation",
     "Result": "pomona.record.record:Result",

@@ -1,77 +1,54 @@
 """Run a configuration from start to record: the simulator behind ``pomona run`` and ``pomona.run``."""
 
 import os
-import platform
-import sys
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
-from dataclasses import asdict, replace
+from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
-from importlib.metadata import version
 from math import isfinite
 from multiprocessing import get_all_start_methods
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from time import perf_counter, time
+from time import perf_counter
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
-from pomona import personal
 from pomona.config import Config
-from pomona.core.errors import ConfigError, LockedError, StorageError, WorkerError
+from pomona.core.errors import ConfigError, StorageError, WorkerError
 from pomona.core.membership import Planned
 from pomona.core.round import Roster
-from pomona.federation.checkpointing import Checkpointing, find, identity
+from pomona.federation.callbacks import Callback, NullCallback
+from pomona.federation.cautions import cautions, require_possible
+from pomona.federation.checkpointing import Checkpointing, identity
 from pomona.federation.client_runtime import ClientRuntime, Groups, grouped
-from pomona.federation.loop import Callback, Loop, round_of
+from pomona.federation.loop import Loop, round_of
 from pomona.federation.state_placement import choose
 from pomona.federation.state_store import Hold
-from pomona.federation.transport import Inline, LocalTransport
+from pomona.federation.transport import Inline
 from pomona.federation.workers import Workers
-from pomona.models.parameter_space import ParameterSpace
-from pomona.objective.range_test import Steps, range_test
-from pomona.record.reading import load
-from pomona.record.record import (
-    EVENTS,
-    Evaluation,
-    Mark,
-    Result,
-    RoundRow,
-    RunRecord,
-    committed_events,
-    gather,
-    require_free,
-    writing,
+from pomona.lifecycle import (
+    ResumePoint,
+    close_record,
+    complete,
+    moved,
+    open_record,
+    rate,
+    require_own_files,
+    resume_point,
+    status_kept,
 )
-from pomona.record.run_summary import summarise
-from pomona.resuming import complete, rate, require_own_files
+from pomona.objective.range_test import Steps, range_test
+from pomona.personal.collect import held_models, save_models
+from pomona.record.reading import load
+from pomona.record.record import Result, RunRecord, committed_events, require_free, writing
 from pomona.scenario import Scenario
 from pomona.storage.atomic_io import probe, publish
-from pomona.storage.checkpoint import differing
-from pomona.storage.committed_rounds import FOLDER
-from pomona.storage.committed_rounds import committed as committed_rounds
-from pomona.storage.file_hashes import sums
 from pomona.storage.lock import locked, require_own
-from pomona.storage.status import Status, ended, read_status, write_status
+from pomona.storage.status import Status, read_status, write_status
 
 VAULTS = Path("private") / "dp"  # keys and ledgers
-BF16 = ("amx_bf16", "avx512_bf16", "bf16")  # the last is ARM's
-
-
-class NullCallback:
-    """A watcher that looks away."""
-
-    def begin(self) -> None:
-        """Do nothing."""
-
-    def round(self, row: RoundRow, evaluations: Sequence[Evaluation]) -> None:
-        """Do nothing."""
-
-    def note(self, text: str) -> None:
-        """Do nothing."""
 
 
 def run(config: Config, out: Path | str | None = None, watcher: Callback | None = None, resume: bool = False) -> Result:
@@ -105,12 +82,8 @@ def simulate(
     torch.set_num_threads(1)
     require_possible(scenario)
     watcher = watcher or NullCallback()
-    _note_slow(scenario.config, watcher)
-    for remark in scenario.remarks:
-        watcher.note(remark)
-    if scenario.choice.reason:
-        watcher.note(scenario.choice.reason)
-    _note_unused(scenario, watcher)
+    for line in cautions(scenario):
+        watcher.note(line)
     if "\0" in str(out):
         raise StorageError(f"the folder {str(out)!r} has a NUL character in its name; give another folder")
     if out is None:
@@ -139,45 +112,33 @@ def _what(scenario: Scenario) -> tuple[str, str]:
 
 
 def _recorded(scenario: Scenario, out: Path, watcher: Callback, resume: bool, hold: Hold) -> Result:
-    """A run in a folder that is held for it, with its status kept; a lost worker process is made up for once."""
-    try:
+    """Run in a folder that is held for it, with its status kept; a lost worker process is made up for once."""
+    with status_kept(out, scenario.config.rounds):
         try:
-            result = _attempt(scenario, out, watcher, resume, hold)
+            return _attempt(scenario, out, watcher, resume, hold)
         except WorkerError as fault:
             watcher.note(f"{fault}; once more from the last committed round")
-            result = _attempt(scenario, out, watcher, True, hold)
-    except BaseException as fault:
-        if not isinstance(fault, LockedError):
-            committed = committed_rounds(out / FOLDER)
-            with suppress(StorageError):
-                write_status(out, ended(fault, committed[-1][0] if committed else 0))
-        raise
-    write_status(out, ended(None, scenario.config.rounds, sums(out)))
-    return result
+            return _attempt(scenario, out, watcher, True, hold)
 
 
 def _attempt(scenario: Scenario, out: Path, watcher: Callback, resume: bool, hold: Hold) -> Result:
     """Train from the start, or after the last committed round."""
-    stamp = identity(scenario.config, *_what(scenario))
-    found, notes = find(out, stamp) if resume else (None, [])
-    for note in notes:
+    config, stamp = scenario.config, identity(scenario.config, *_what(scenario))
+    point = resume_point(out, stamp) if resume else ResumePoint()
+    for note in point.notes:
         watcher.note(note)
-    begun = resume and (out / EVENTS).exists()  # perhaps cut short before its first commit
-    if scenario.config.privacy:
-        worst = max(scenario.epsilons())
-        delta = scenario.config.privacy.delta
+    if config.privacy:
+        worst, delta = max(scenario.epsilons()), config.privacy.delta
         watcher.note(f"this run will cost a client at most epsilon {worst:.3g} at delta {delta:g}")
-    after = Mark(**found.meta["events"]) if found else Mark() if begun else None
-    if found and after:
-        committed_events(out, after)
-        require_own_files(scenario.config, scenario.partition.text(), out)
-        write_status(out, Status(state="running", round=found.number))  # what follows has no finished record
+    if point.found and point.after:
+        committed_events(out, point.after)
+        require_own_files(config, scenario.partition.text(), out)
+        write_status(out, Status(state="running", round=point.number))  # what follows has no finished record
         _settings(scenario, out)
-    with RunRecord(out, scenario.config.tree(), after) as record:
-        if found:
-            _note_moves(record.events[0]["versions"], versions(), watcher)
-        commits = Checkpointing(out, scenario.config.checkpoint_every, stamp, found)
-        return _train(scenario, record, watcher, commits, hold)
+    with RunRecord(out, config.tree(), point.after) as record:
+        if point.found and (line := moved(record.events[0]["versions"])):
+            watcher.note(line)
+        return _train(scenario, record, watcher, Checkpointing(out, config.checkpoint_every, stamp, point.found), hold)
 
 
 def settled(scenario: Scenario, watcher: Callback, before: Path | None = None) -> Scenario:
@@ -214,45 +175,6 @@ def _at_rate(scenario: Scenario, lr: float) -> Scenario:
     return replace(scenario, config=scenario.config.model_copy(update={"lr": lr}))
 
 
-def bf16_instructions() -> list[str]:
-    """The processor's instructions for bf16 arithmetic, by PyTorch's names; without any it is emulated."""
-    # The function is younger than the oldest PyTorch that will do.
-    known: dict[str, bool] = getattr(torch.cpu, "get_capabilities", dict)()
-    return [name for name in BF16 if known.get(name)]
-
-
-def _note_slow(config: Config, watcher: Callback) -> None:
-    """Say that bf16 costs time where it was chosen to save it."""
-    if config.precision == "bf16" and config.device == "cpu" and not bf16_instructions():
-        watcher.note("this processor has no bf16 arithmetic (AMX, AVX512-BF16): bf16 is slower than fp32 here")
-
-
-def _note_unused(scenario: Scenario, watcher: Callback) -> None:
-    """Say that averaged statistics were asked for where no model can use them."""
-    config = scenario.config
-    if scenario.initial.statistics.numel() and not config.method.method().server.global_model:
-        watcher.note(
-            f"buffers = average: {config.method.name} has no global model, so that each client's models have "
-            "BatchNorm statistics of its own data"
-        )
-
-
-def _note_moves(then: Mapping[str, str], now: Mapping[str, str], watcher: Callback) -> None:
-    """Say which versions are others than those that a run was begun with: its bits may differ from there on."""
-    moved = [f"{name} {then.get(name)}, now {now.get(name)}" for name in differing(then, now)]
-    if moved:
-        watcher.note(f"begun with {'; '.join(moved)}: the end may differ in its last bits from a run without a break")
-
-
-def require_possible(scenario: Scenario) -> None:
-    """Raise ConfigError for a method, settings and a device that do not go together."""
-    config, method = scenario.config, scenario.config.method.method()
-    if config.device == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("device = 'cuda', but PyTorch sees no GPU; set device=cpu")
-    if config.momentum and method.card.plain_steps:
-        raise ConfigError(f"momentum = {config.momentum}, but {config.method.name} assumes plain SGD; set momentum=0")
-
-
 def _kept(scenario: Scenario, out: Path | None, watcher: Callback) -> Hold:
     """Where clients' states go, said if it is the disk. Raises ConfigError if they have room nowhere."""
     config = scenario.config
@@ -274,7 +196,10 @@ def _train(scenario: Scenario, record: RunRecord, watcher: Callback, commits: Ch
     if said := method.caution(round_of(config, 1)):
         watcher.note(said)
     if not commits.found:
-        _open(scenario, record)
+        if out:
+            _settings(scenario, out)
+            write_status(out, Status(state="running", round=0))
+        open_record(record, scenario, scenario.about())
     roster = Roster(tuple(len(c.train) for c in scenario.partition.clients), config.largest_share)
 
     vaults = ExitStack()
@@ -311,11 +236,8 @@ def _train(scenario: Scenario, record: RunRecord, watcher: Callback, commits: Ch
     finally:
         transport.close()
         vaults.close()
-    result = gather(record.events, record.config, None)
-    figures = {**summarise(result, perf_counter() - began), "state_files_bytes": filed}
-    record.event("end", time=time(), summary={**figures, **privacy(config, spent)})
-    made = record.close()
-    return made if out else replace(made, models=models)
+    result = close_record(record, perf_counter() - began, state_files_bytes=filed, **privacy(config, spent))
+    return result if out else replace(result, models=models)
 
 
 def privacy(config: Config, spent: Sequence[float] | None) -> dict[str, Any]:
@@ -328,58 +250,8 @@ def privacy(config: Config, spent: Sequence[float] | None) -> dict[str, Any]:
     return {"privacy": {"epsilon": worst, "delta": p.delta, "clients": bounded, "void": p.void}}
 
 
-def _open(scenario: Scenario, record: RunRecord) -> None:
-    """Write what a run is before its first round."""
-    config, method, out = scenario.config, scenario.config.method.method(), record.folder
-    if out:
-        _settings(scenario, out)
-        write_status(out, Status(state="running", round=0))
-    record.event(
-        "start",
-        time=time(),
-        method=config.method.name,
-        headline=list(method.card.headline),
-        presentation=asdict(method.card.presentation),
-        parameters=ParameterSpace(scenario.module(), config.buffers).trained,
-        model=config.model.name,
-        seed=config.seed,
-        versions=versions(),
-        privacy=config.privacy.void or "private" if config.privacy else None,
-        **scenario.about(),
-    )
-
-
 def _settings(scenario: Scenario, out: Path) -> None:
     """Write what was asked, and who holds which rows."""
     with writing(out):
         publish(out, [scenario.config.toml().encode()], lambda _: "config.toml")
         publish(out, [scenario.partition.text().encode()], lambda _: "partition.json")
-
-
-def held_models(transport: LocalTransport, clients: int, headline: tuple[str, str]) -> dict[int, Mapping[str, Tensor]]:
-    """The model that each client is judged by, of those that have one."""
-    each = (transport.collect(ClientRuntime.models, [i])[0] for i in range(clients))
-    return {i: {k: t.cpu().clone() for k, t in m[headline].items()} for i, m in enumerate(each) if headline in m}
-
-
-def save_models(folder: Path, transport: LocalTransport, scenario: Scenario, headline: tuple[str, str]) -> None:
-    """One safetensors file a client: the model it is judged by, and apart from it what it keeps to itself.
-
-    One client at a time: a federation's models together need not fit into memory.
-    """
-    (folder / "models").mkdir(exist_ok=True)
-    for i in range(scenario.config.clients):
-        (models,) = transport.collect(ClientRuntime.models, [i])
-        (private,) = transport.collect(ClientRuntime.private, [i])
-        if headline in models:
-            personal.save(folder / "models" / f"client-{i:02d}.safetensors", models[headline], scenario, i, headline)
-        if private:
-            (folder / "private").mkdir(exist_ok=True)
-            own = {k: v.cpu().contiguous() for k, v in private.items()}
-            save_file(own, folder / "private" / f"client-{i:02d}.safetensors")
-
-
-def versions() -> dict[str, str]:
-    """What the run was made with."""
-    packages = {name: version(name) for name in ("pomona", "torch", "numpy", "scipy", "scikit-learn")}
-    return {"python": sys.version.split()[0], "platform": platform.platform(), **packages}

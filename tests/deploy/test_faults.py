@@ -388,7 +388,7 @@ def test_a_silo_that_lost_its_state_says_so_and_is_absent(world):
 @pytest.mark.parametrize("swap", [True, False], ids=["two cores swapped", "a core invented"])
 def test_a_server_cannot_swap_or_invent_a_core(swap, world):
     """F49: every silo refuses the round, and names whose row it is."""
-    federation, digest = world.federation({"name": "apple"}), flower_transport.Packed.digest
+    federation, digest = world.federation({"name": "apple"}), flower_transport.PackedRows.digest
 
     def false(packed, key, j):
         rows = packed.down[key].bank
@@ -399,7 +399,7 @@ def test_a_server_cannot_swap_or_invent_a_core(swap, world):
     def tasks(self, visit, k, packed):
         if visit.round.number == 3 and visit.trains:
             with pytest.MonkeyPatch.context() as inner:
-                inner.setattr(flower_transport.Packed, "digest", false)
+                inner.setattr(flower_transport.PackedRows, "digest", false)
                 return task(self, visit, k, packed)
         return task(self, visit, k, packed)
 

@@ -15,10 +15,10 @@ from torch import nn
 import pomona
 from pomona.config import read_overrides, resolve
 from pomona.core.errors import ConfigError, DivergedError, LockedError, StorageError
+from pomona.federation.callbacks import NullCallback
 from pomona.federation.workers import Workers
 from pomona.personal import PersonalModel
 from pomona.scenario import Scenario
-from pomona.simulation import NullCallback
 from problems import tiny
 
 

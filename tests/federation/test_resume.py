@@ -9,8 +9,8 @@ from safetensors.torch import load_file
 import pomona
 from pomona.core.errors import CheckpointError, ConfigError, LockedError, PrivacyError, StorageError
 from pomona.federation import loop
+from pomona.federation.callbacks import NullCallback
 from pomona.methods import METHODS
-from pomona.simulation import NullCallback
 from pomona.storage.safetensors_stream import digest
 from pomona.storage.status import read_status
 from problems import tiny
@@ -515,13 +515,13 @@ def test_a_folder_may_be_a_link(tmp_path):
 def test_a_disk_that_fills_up_while_models_are_written_is_named_and_room_is_all_it_needs(tmp_path, monkeypatch):
     from safetensors import SafetensorError
 
-    from pomona import simulation
+    from pomona import personal
 
     def full(*_):
         raise SafetensorError("I/O error: No space left on device (os error 28)")
 
     with monkeypatch.context() as patch:
-        patch.setattr(simulation.personal, "save", full)
+        patch.setattr(personal, "save", full)
         with pytest.raises(StorageError, match=r"No space left.*free some space"):
             run("fedavg", tmp_path / "run")
     assert (read_status(tmp_path / "run").state, read_status(tmp_path / "run").code) == ("failed", 6)

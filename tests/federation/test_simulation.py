@@ -10,11 +10,11 @@ from safetensors.numpy import load_file
 
 import pomona
 from pomona.core.errors import ConfigError, DataError, DivergedError, LockedError, PomonaError, StorageError
+from pomona.federation.callbacks import NullCallback
 from pomona.federation.client_runtime import ClientRuntime
 from pomona.federation.loop import due, round_of, select
 from pomona.federation.workers import spread
 from pomona.record.reading import load
-from pomona.simulation import NullCallback
 from problems import tiny
 
 

@@ -8,7 +8,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 import pomona
 from pomona.cli import main
 from pomona.core.errors import ConfigError
-from pomona.federation.tensorboard import CallbackList, TensorBoardCallback, scalars, tracking
+from pomona.federation.callbacks import CallbackList
+from pomona.federation.tensorboard import TensorBoardCallback, scalars, tracking
 from pomona.record.record import Evaluation, RoundRow
 
 RUN = ["data.train_limit=240", "data.test_limit=60", "clients=3", "batch_size=16", "workers=1", "model.hidden=[8]"]

@@ -15,7 +15,7 @@ from pomona.deploy import flower_apps
 from pomona.deploy.message_bus import Message
 from pomona.deploy.server.flower_transport import FlowerTransport
 from pomona.experiments import run as run_bench
-from pomona.simulation import NullCallback
+from pomona.federation.callbacks import NullCallback
 
 SMALL = {
     "data": {"name": "digits", "train_limit": 120, "test_limit": 60},

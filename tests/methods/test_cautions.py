@@ -3,8 +3,8 @@
 import pytest
 
 import pomona
+from pomona.federation.callbacks import NullCallback
 from pomona.methods import METHODS
-from pomona.simulation import NullCallback
 from problems import a_round, tiny
 
 

@@ -11,9 +11,9 @@ from torch.testing import assert_close
 
 import pomona
 from pomona.config import resolve
+from pomona.federation.callbacks import NullCallback
 from pomona.methods.cfl import CFL, bipartition
 from pomona.methods.fedavg import FedAvg
-from pomona.simulation import NullCallback
 from problems import Federation, Quadratics, a_round, quadratics, tiny
 
 

@@ -10,9 +10,9 @@ from pomona.cli import main
 from pomona.config import resolve
 from pomona.core.errors import CheckpointError, ConfigError
 from pomona.deploy.agreement import Federation
+from pomona.lifecycle import require_own_files
 from pomona.results.report_page import render
 from pomona.results.run_numbers import runs
-from pomona.resuming import require_own_files
 from pomona.scenario import Scenario
 from pomona.testing import conformance
 from problems import tiny

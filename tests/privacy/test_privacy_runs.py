@@ -5,8 +5,8 @@ import pytest
 
 import pomona
 from pomona.core.errors import ConfigError, PrivacyError
+from pomona.federation.callbacks import NullCallback
 from pomona.scenario import Scenario
-from pomona.simulation import NullCallback
 from problems import tiny
 
 PRIVATE = {

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from pomona import simulation
+from pomona import lifecycle
 from pomona.core.errors import ProtocolError
 from pomona.federation import loop
 from pomona.federation.admission import admit
@@ -184,7 +184,7 @@ def unreadable(patch):
 
 def other_versions(patch):
     """The rest of the run is made with another PyTorch."""
-    patch.setattr(simulation, "versions", lambda: {"python": "3.0", "torch": "0.1"})
+    patch.setattr(lifecycle, "versions", lambda: {"python": "3.0", "torch": "0.1"})
 
 
 def other_form(patch):
@@ -195,7 +195,7 @@ def other_form(patch):
 def jumping_clock(patch):
     """The wall clock jumps by a day, forth and back, at every look."""
     days = iter([86400.0 * (-1) ** k for k in range(10_000)])
-    for module in ("pomona.simulation.time", "pomona.storage.status.time.time"):
+    for module in ("pomona.lifecycle.time", "pomona.storage.status.time.time"):
         patch.setattr(module, lambda: 1.7e9 + next(days))
 
 

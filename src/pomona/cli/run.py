@@ -11,7 +11,8 @@ from pomona.cli.output import config_of, console, emit, option, print_table, sho
 from pomona.cli.progress import watching
 from pomona.config import Config, resolve
 from pomona.core.errors import ConfigError
-from pomona.federation.tensorboard import CallbackList, tracking
+from pomona.federation.callbacks import CallbackList
+from pomona.federation.tensorboard import tracking
 from pomona.metrics.metric import ACCURACY, METRICS, Metric
 from pomona.record.record import Result
 from pomona.results import table as result_table

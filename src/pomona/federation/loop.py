@@ -1,6 +1,5 @@
 """The round loop, once: plan, exchange, aggregate, commit, evaluate, record. A transport only carries."""
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from time import perf_counter
 from typing import Any, NamedTuple, Protocol
@@ -13,6 +12,7 @@ from pomona.core.round import Roster, Round
 from pomona.core.state import flatten, rebuild
 from pomona.federation.admission import Expected, History, admit
 from pomona.federation.batchnorm_statistics import accompanied
+from pomona.federation.callbacks import Callback
 from pomona.federation.checkpointing import Checkpointing
 from pomona.federation.exchange import Arrival, ClientRequest, Reply, stack
 from pomona.federation.transport import Transport
@@ -41,19 +41,6 @@ class Attendance(Protocol):
 
     def parting(self, number: int) -> bool:
         """Whether round ``number`` is somebody's last."""
-
-
-class Callback(Protocol):
-    """Whoever looks on while a run goes (a progress bar)."""
-
-    def begin(self) -> None:
-        """Called when everything is ready for round 1."""
-
-    def round(self, row: RoundRow, evaluations: Sequence[Evaluation]) -> None:
-        """Called after each committed round."""
-
-    def note(self, text: str) -> None:
-        """Called with a line that people should see."""
 
 
 def round_of(config: Config, number: int) -> Round:

@@ -7,33 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pomona.core.errors import ConfigError
-from pomona.federation.loop import Callback
 from pomona.record.record import Evaluation, Result, RoundRow, average, writing
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
-
-
-class CallbackList:
-    """Several watchers as one."""
-
-    def __init__(self, *watchers: Callback) -> None:
-        self.watchers = watchers
-
-    def begin(self) -> None:
-        """Tell all."""
-        for watcher in self.watchers:
-            watcher.begin()
-
-    def round(self, row: RoundRow, evaluations: Sequence[Evaluation]) -> None:
-        """Tell all."""
-        for watcher in self.watchers:
-            watcher.round(row, evaluations)
-
-    def note(self, text: str) -> None:
-        """Tell all."""
-        for watcher in self.watchers:
-            watcher.note(text)
 
 
 class TensorBoardCallback:

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic
 
-from pomona.federation.loop import Callback
+from pomona.federation.callbacks import Callback
 from pomona.record.reading import load
 from pomona.record.record import Evaluation, RoundRow
 from pomona.results.page_data import LiveProgress

@@ -3,8 +3,7 @@
 import os
 import secrets
 from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from time import time
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from pomona.core.errors import LockedError, QuorumError, StorageError
+from pomona.core.errors import QuorumError
 from pomona.core.settings import Settings
 from pomona.data.dataset import Dataset
 from pomona.deploy.agreement import Federation
@@ -24,19 +23,17 @@ from pomona.deploy.server.flower_transport import FlowerTransport
 from pomona.deploy.server.member_registry import MemberRegistry, samples
 from pomona.deploy.server.weights import heavy
 from pomona.deploy.status_files import LIVE, LiveStatus
-from pomona.federation.checkpointing import Checkpointing, find
+from pomona.federation.checkpointing import Checkpointing
 from pomona.federation.loop import Loop
+from pomona.lifecycle import close_record, open_record, resume_point, status_kept
 from pomona.partition.partition import ClientRows, Partition
-from pomona.record.record import EVENTS, Evaluation, Mark, RoundRow, RunRecord, gather, writing
-from pomona.record.run_summary import summarise
+from pomona.record.record import Evaluation, RoundRow, RunRecord, writing
 from pomona.scenario import Scenario
-from pomona.simulation import versions
 from pomona.storage import checkpoint
 from pomona.storage.atomic_io import publish
-from pomona.storage.committed_rounds import FOLDER, committed
-from pomona.storage.file_hashes import sums
+from pomona.storage.committed_rounds import FOLDER
 from pomona.storage.lock import locked
-from pomona.storage.status import Status, ended, write_status
+from pomona.storage.status import Status, write_status
 
 
 def coordinate(folder: Path, post: MessageBus, pause: float = 1.0) -> None:
@@ -53,47 +50,35 @@ def coordinate(folder: Path, post: MessageBus, pause: float = 1.0) -> None:
     os.umask(0o077)
     torch.set_num_threads(1)
     federation, out = Federation.load(folder / "federation.toml"), folder / "run"
-    with locked(out / FOLDER), writing(out):
-        try:
-            _coordinate(federation, out, post, pause)
-        except BaseException as fault:
-            # Flower lets an app that is told to stop exit with code 0, which does not mean that it is done.
-            told = SystemExit(143) if isinstance(fault, SystemExit) else fault
-            if not isinstance(fault, LockedError):
-                with suppress(StorageError):
-                    write_status(out, ended(told, _committed(out)))
-            raise
-        write_status(out, ended(None, federation.config().rounds, sums(out)))
+    with locked(out / FOLDER), writing(out), status_kept(out, federation.config().rounds):
+        _coordinate(federation, out, post, pause)
 
 
 def _coordinate(federation: Federation, out: Path, post: MessageBus, pause: float) -> None:
     config, scenario = federation.config(), blank(federation)
     stamp = {"schema": checkpoint.SCHEMA, "agreement": federation.agreement}
-    found, notes = find(out, stamp)
-    begun = (out / EVENTS).exists()
-    write_status(out, Status(state="running", round=found.number if found else 0))
-    with Audit(out / "audit.jsonl") as audit, RunRecord(out, config.tree(), _after(found, begun)) as record:
+    point = resume_point(out, stamp)
+    write_status(out, Status(state="running", round=point.number))
+    with Audit(out / "audit.jsonl") as audit, RunRecord(out, config.tree(), point.after) as record:
         method = config.method.method()
         courier = FlowerTransport(
             federation, _run_id(out), method.server, MemberRegistry(out, federation), post, audit, pause
         )
         news = ServerStatusFile(out, courier, audit, record)
-        for note in notes:
+        for note in point.notes:
             news.note(note)
-        audit.write("start", round=found.number if found else 0, agreement=federation.agreement, run=courier.run)
+        audit.write("start", round=point.number, agreement=federation.agreement, run=courier.run)
         gather_silos(courier, federation)
         # From here on, whoever comes is let in before a round's roster is settled.
         book = MemberRegistry(out, federation, courier.greet)
-        if not found:
+        if not point.found:
             _open(record, federation, scenario, book)
-        commits = Checkpointing(out, 1, stamp, found)
+        commits = Checkpointing(out, 1, stamp, point.found)
         began = time()
         parts = (config, method.server, book, scenario.initial, courier, record, news, commits)
         metric = scenario.choice.metric
         Loop(*parts, quorum=federation.quorum, metric=metric).run()
-        result = gather(record.events, record.config, None)
-        record.event("end", time=time(), summary=summarise(result, time() - began))
-        record.close()
+        close_record(record, time() - began)
         audit.write("finished", round=config.rounds)
 
 
@@ -196,23 +181,7 @@ def _open(record: RunRecord, federation: Federation, scenario: Scenario, book: M
     about["label_counts"] = None
     assert record.folder
     (record.folder / "config.toml").write_text(config.toml(), encoding="utf-8")
-    record.event(
-        "start",
-        time=time(),
-        method=config.method.name,
-        headline=list(config.method.method().card.headline),
-        presentation=asdict(config.method.method().card.presentation),
-        parameters=len(scenario.initial()),
-        model=config.model.name,
-        seed=config.seed,
-        versions=versions(),
-        privacy="private" if config.privacy else None,
-        **about,
-    )
-
-
-def _after(found: Any, begun: bool) -> Mark | None:
-    return Mark(**found.meta["events"]) if found else Mark() if begun else None
+    open_record(record, scenario, about)
 
 
 class Identity(Settings):
@@ -229,8 +198,3 @@ def _run_id(out: Path) -> str:
         known = Identity(run=secrets.token_hex(8))
         remember(path, known)
     return known.run
-
-
-def _committed(out: Path) -> int:
-    found = committed(out / FOLDER)
-    return found[-1][0] if found else 0

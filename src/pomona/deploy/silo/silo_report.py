@@ -19,7 +19,7 @@ from pomona.deploy.silo.history import HistoryEntry
 from pomona.deploy.silo.settings import SiloFile, importable
 from pomona.deploy.silo.silo_data import scenario
 from pomona.deploy.status import Row
-from pomona.federation.loop import Callback
+from pomona.federation.callbacks import Callback
 from pomona.methods.separate import Separate
 from pomona.metrics.metric import LOSS, METRICS, Metric
 from pomona.record.presentation import Presentation

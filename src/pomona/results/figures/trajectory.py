@@ -19,9 +19,10 @@ from pomona.config import Config
 from pomona.core.errors import ConfigError
 from pomona.core.membership import Planned
 from pomona.core.round import Roster, Round
+from pomona.federation.callbacks import Callback, NullCallback
 from pomona.federation.checkpointing import Checkpointing
 from pomona.federation.client_runtime import ClientRuntime, grouped
-from pomona.federation.loop import Callback, Loop
+from pomona.federation.loop import Loop
 from pomona.federation.transport import Inline
 from pomona.methods.base import Info, Received, Uplink
 from pomona.objective.local_training import LocalTraining
@@ -31,7 +32,6 @@ from pomona.results.figures.axes import legend_below, panels
 from pomona.results.figures.figure import ReportFigure, Rows
 from pomona.results.figures.style import FRAME, colour_of, drawing
 from pomona.scenario import Scenario
-from pomona.simulation import NullCallback
 
 START, END = "#d62728", "#2ca02c"
 

@@ -1,0 +1,49 @@
+"""Checks before a run: what cannot be run together, and what a user should know first."""
+
+import torch
+
+from pomona.config import Config
+from pomona.core.errors import ConfigError
+from pomona.scenario import Scenario
+
+BF16 = ("amx_bf16", "avx512_bf16", "bf16")  # the last is ARM's
+
+
+def require_possible(scenario: Scenario) -> None:
+    """Raise ConfigError for a method, settings and a device that do not go together."""
+    config, method = scenario.config, scenario.config.method.method()
+    if config.device == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("device = 'cuda', but PyTorch sees no GPU; set device=cpu")
+    if config.momentum and method.card.plain_steps:
+        raise ConfigError(f"momentum = {config.momentum}, but {config.method.name} assumes plain SGD; set momentum=0")
+
+
+def cautions(scenario: Scenario) -> list[str]:
+    """Return a line for each thing that a user should know before the run starts."""
+    lines = [_slow(scenario.config), *scenario.remarks, scenario.choice.reason, _unused(scenario)]
+    return [line for line in lines if line]
+
+
+def bf16_instructions() -> list[str]:
+    """Return the processor's instructions for bf16 arithmetic, by PyTorch's names; without any it is emulated."""
+    # The function is younger than the oldest PyTorch that will do.
+    known: dict[str, bool] = getattr(torch.cpu, "get_capabilities", dict)()
+    return [name for name in BF16 if known.get(name)]
+
+
+def _slow(config: Config) -> str:
+    """bf16 costs time where it was chosen to save it."""
+    if config.precision == "bf16" and config.device == "cpu" and not bf16_instructions():
+        return "this processor has no bf16 arithmetic (AMX, AVX512-BF16): bf16 is slower than fp32 here"
+    return ""
+
+
+def _unused(scenario: Scenario) -> str:
+    """Averaged statistics were asked for where no model can use them."""
+    config = scenario.config
+    if scenario.initial.statistics.numel() and not config.method.method().server.global_model:
+        return (
+            f"buffers = average: {config.method.name} has no global model, so that each client's models have "
+            "BatchNorm statistics of its own data"
+        )
+    return ""

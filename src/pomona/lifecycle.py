@@ -1,0 +1,190 @@
+"""The life of a run, in the simulator and on a deployment's server alike: where it goes on, its events, its status.
+
+with locked(folder):                    one process a folder
+with status_kept(folder, rounds):   status.json says how the run ended, whatever ends it
+point = resume_point(...)       the last committed round, and how far the record counts up to it
+with RunRecord(..., point.after) as record:
+open_record(...)            the start event, unless the run goes on
+Loop(...).run()
+close_record(...)           the end event, and the views
+"""
+
+import platform
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+from time import time
+from typing import Any
+
+from pomona.config import Config, own_method, resolve
+from pomona.core.errors import CheckpointError, ConfigError, LockedError, StorageError
+from pomona.core.toml import read_file
+from pomona.federation.checkpointing import FREE, INERT, find, identity, require_same, without
+from pomona.record.reading import load, require_unchanged
+from pomona.record.record import EVENTS, Mark, Result, RunRecord, gather
+from pomona.record.run_summary import summarise
+from pomona.scenario import Scenario
+from pomona.storage.checkpoint import Checkpoint, differing, newest
+from pomona.storage.committed_rounds import FOLDER, committed
+from pomona.storage.file_hashes import sums
+from pomona.storage.status import ended, write_status
+
+
+@dataclass(frozen=True)
+class ResumePoint:
+    """Where a run starts or goes on.
+
+    Attributes:
+        found: the last committed round; None before the first.
+        after: how far the record counts; None for a run without a record.
+        notes: a line for each damaged checkpoint that was put aside.
+    """
+
+    found: Checkpoint | None = None
+    after: Mark | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def number(self) -> int:
+        """The last committed round; 0 before the first."""
+        return self.found.number if self.found else 0
+
+
+def resume_point(out: Path, stamp: Mapping[str, Any]) -> ResumePoint:
+    """Return where the run in a folder goes on; its start if nothing is committed.
+
+    Args:
+        out: the run's folder.
+        stamp: what its checkpoints must be stamped with, see ``checkpointing.identity``.
+
+    Raises:
+        CheckpointError: all checkpoints are damaged, or they belong to another run.
+    """
+    found, notes = find(out, stamp)
+    begun = (out / EVENTS).exists()  # perhaps cut short before its first commit
+    after = Mark(**found.meta["events"]) if found else Mark() if begun else None
+    return ResumePoint(found, after, tuple(notes))
+
+
+@contextmanager
+def status_kept(out: Path, rounds: int) -> Iterator[None]:
+    """Write to ``status.json`` how a run ends: finished after so many rounds, or why not.
+
+    A process that is told to stop is interrupted, whatever exit code it is given for that.
+    """
+    try:
+        yield
+    except BaseException as fault:
+        if not isinstance(fault, LockedError):
+            rounds_kept = committed(out / FOLDER)
+            cause = SystemExit(143) if isinstance(fault, SystemExit) else fault
+            with suppress(StorageError):
+                write_status(out, ended(cause, rounds_kept[-1][0] if rounds_kept else 0))
+        raise
+    write_status(out, ended(None, rounds, sums(out)))
+
+
+def open_record(record: RunRecord, scenario: Scenario, about: Mapping[str, Any]) -> None:
+    """Append the start event; ``about``: what ``Scenario.about`` says, or as much of it as is known."""
+    config, card = scenario.config, scenario.config.method.method().card
+    record.event(
+        "start",
+        time=time(),
+        method=config.method.name,
+        headline=list(card.headline),
+        presentation=asdict(card.presentation),
+        parameters=len(scenario.initial()),
+        model=config.model.name,
+        seed=config.seed,
+        versions=versions(),
+        privacy=config.privacy.void or "private" if config.privacy else None,
+        **about,
+    )
+
+
+def close_record(record: RunRecord, seconds: float, **more: Any) -> Result:
+    """Append the end event with the summary of a run of so many seconds, and write the views."""
+    summary = summarise(gather(record.events, record.config, None), seconds)
+    record.event("end", time=time(), summary={**summary, **more})
+    return record.close()
+
+
+def versions() -> dict[str, str]:
+    """Return the versions that a run is made with."""
+    packages = {name: version(name) for name in ("pomona", "torch", "numpy", "scipy", "scikit-learn")}
+    return {"python": sys.version.split()[0], "platform": platform.platform(), **packages}
+
+
+def moved(then: Mapping[str, str]) -> str:
+    """Return a line about the versions that changed since a run was started with ``then``; empty if none did."""
+    now = versions()
+    changed = [f"{name} {then.get(name)}, now {now.get(name)}" for name in differing(then, now)]
+    return f"started with {'; '.join(changed)}: results may differ in the last bits" if changed else ""
+
+
+def complete(config: Config, data: str, partition: str, out: Path) -> bool:
+    """Whether a finished run is all that is asked for; if not, it can be given the rounds that it lacks.
+
+    Args:
+        config: what is asked for.
+        data: SHA-256 of the data.
+        partition: SHA-256 of who holds which rows.
+        out: a finished run's folder.
+
+    Raises:
+        CheckpointError: its files changed since, or it is a run of other settings, data or partition, or of more
+            rounds; nothing is changed.
+    """
+    try:
+        require_unchanged(out)
+        stored, about = _recorded(out, config), load(out).about
+    except StorageError as fault:
+        raise CheckpointError(str(fault)) from None
+    was = identity(stored, about["data"]["fingerprint"], about["partition_sha256"])
+    require_same(out, was, identity(config, data, partition))
+    return not differing(without(stored.tree(), INERT), without(config.tree(), INERT))
+
+
+def require_own_files(config: Config, partition: str, out: Path) -> None:
+    """Raise CheckpointError if what lies beside the checkpoints of an unfinished run tells of another one.
+
+    Args:
+        config: that of the checkpoints, but for what may change.
+        partition: text of who holds which rows.
+        out: the run's folder; a file that is not there is written anew.
+    """
+    beside = "restore it, or remove it: it is then written anew"
+    if (out / "config.toml").exists():
+        told, known = (without(c.tree(), (*FREE, "rounds")) for c in (_recorded(out, config), config))
+        keys = differing(told, known)
+        if keys:
+            raise CheckpointError(
+                f"{out / 'config.toml'} has other values of {', '.join(keys)} than the checkpoints beside it; {beside}"
+            )
+    path = out / "partition.json"
+    try:
+        if path.exists() and path.read_bytes() != partition.encode():
+            raise CheckpointError(f"{path} is not the partition of the checkpoints beside it; {beside}")
+    except OSError as fault:
+        raise CheckpointError(f"{path} cannot be read ({fault}); {beside}") from None
+
+
+def rate(out: Path) -> float | None:
+    """The learning rate of a run's newest whole checkpoint, None before its first. Raises CheckpointError."""
+    found, _ = newest(out / FOLDER)
+    return float(found.meta["identity"]["config"]["lr"]) if found else None
+
+
+def _recorded(out: Path, asked: Config) -> Config:
+    """The settings in a run's folder; no code is imported for a method that is not asked for."""
+    path = out / "config.toml"
+    try:
+        tree = read_file(path)
+        if (name := own_method(tree)) and name != asked.method.name:
+            raise CheckpointError(f"{path} is of method {name}, not of {asked.method.name}; give another folder")
+        return resolve(tree)
+    except ConfigError as fault:
+        raise CheckpointError(f"{fault}; restore the file, or remove it: it is then written anew") from None
