@@ -403,7 +403,7 @@ def test_a_server_cannot_swap_or_invent_a_core(swap, world):
                 return task(self, visit, k, packed)
         return task(self, visit, k, packed)
 
-    world.patch.setattr(flower_transport.FlowerTransport, "_task", client_app)
+    world.patch.setattr(flower_transport.FlowerTransport, "_task", tasks)
     with pytest.raises(QuorumError):
         federation.run()
     assert ("is said to be" if swap else "is not signed by") in reasons(federation)
