@@ -1,1 +1,1 @@
-"""Who somebody is: key pairs, certificates, signatures."""
+"""Key pairs, certificates and signatures."""

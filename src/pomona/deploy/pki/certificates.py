@@ -1,4 +1,4 @@
-"""Certificates: the authority's and the server's, made, renewed, and held against the clock."""
+"""X.509 certificates of the authority and the server: making, renewing and checking them."""
 
 import stat
 from collections.abc import Iterable
@@ -25,7 +25,7 @@ LAST = "it cannot be renewed, and no silo connects after that: ask the lead for 
 
 
 def authority(federation: str, now: datetime | None = None) -> Pair:
-    """A new authority: its private key and its self-signed certificate, both PEM; valid for ten years."""
+    """Return a new authority: its private key and its self-signed certificate, both PEM; valid for ten years."""
     key = generate_private_key(SECP384R1())
     name, start = _named(f"{federation} authority"), _start(now)
     certificate = (
@@ -38,16 +38,16 @@ def authority(federation: str, now: datetime | None = None) -> Pair:
 
 
 def server(issuer: Pair, hosts: Iterable[str], now: datetime | None = None) -> Pair:
-    """A new key and a certificate, both PEM, for a server at these hosts (names or IP addresses); for 825 days."""
+    """Return a new key and a certificate for 825 days, both PEM, of a server with these host names or IP addresses."""
     key = generate_private_key(SECP384R1())
     names = x509.SubjectAlternativeName([_general(host) for host in dict.fromkeys(hosts)])
     return Pair(pem(key), _served(issuer, key.public_key(), names, now))
 
 
 def renewed(issuer: Pair, certificate: bytes, now: datetime | None = None) -> bytes:
-    """A server's certificate (PEM) once more, for the same key and names, from now on.
+    """Return a new certificate (PEM) of a server for the same key and names, valid from now on.
 
-    Raises ValueError if the certificate is none, or not the issuer's.
+    Raises ValueError if the old one is not a certificate of this issuer.
     """
     old, above = (x509.load_pem_x509_certificate(pem) for pem in (certificate, issuer.public))
     try:
@@ -62,7 +62,7 @@ def renewed(issuer: Pair, certificate: bytes, now: datetime | None = None) -> by
 def _served(
     issuer: Pair, key: EllipticCurvePublicKey, names: x509.SubjectAlternativeName, now: datetime | None
 ) -> bytes:
-    """A server's certificate (PEM); it ends with the authority's at the latest."""
+    """Return a server's certificate (PEM); it ends with the authority's at the latest."""
     above, key_ = x509.load_pem_x509_certificate(issuer.public), signer(issuer.private)
     start = _start(now)
     until = min(start + timedelta(days=SERVER_DAYS), above.not_valid_after_utc)
@@ -79,12 +79,12 @@ def _served(
 
 
 def expires(path: Path) -> datetime:
-    """The last moment (UTC) at which a certificate file is valid. Raises ConfigError if it is none."""
+    """Return the end (UTC) of a certificate file's validity. Raises ConfigError if it holds no certificate."""
     return validity(content(path))
 
 
 def content(path: Path) -> bytes:
-    """A certificate file, which holds one (PEM). Raises ConfigError otherwise."""
+    """Return the content of a certificate file (PEM). Raises ConfigError if it holds no certificate."""
     try:
         known = path.read_bytes()
         validity(known)
@@ -96,7 +96,7 @@ def content(path: Path) -> bytes:
 
 
 def validity(certificate: bytes) -> datetime:
-    """The last moment (UTC) at which a certificate (PEM) is valid. Raises ValueError if it is none."""
+    """Return the end (UTC) of a certificate's (PEM) validity. Raises ValueError if it is no certificate."""
     return x509.load_pem_x509_certificate(certificate).not_valid_after_utc
 
 
@@ -111,9 +111,9 @@ def private(path: Path) -> None:
 
 
 def certificate(path: Path, key: Path, ca: Path) -> datetime:
-    """The end (UTC) of a server certificate that is valid, signed by the authority, and the key's.
+    """Return the end (UTC) of a server certificate.
 
-    Raises ConfigError for one that is not.
+    Raises ConfigError unless it is valid now, signed by the authority, and belongs to the key.
     """
     try:
         own, above = (x509.load_pem_x509_certificate(file.read_bytes()) for file in (path, ca))
@@ -130,7 +130,7 @@ def certificate(path: Path, key: Path, ca: Path) -> datetime:
 
 
 def left(begin: datetime, end: datetime, path: Path, now: datetime | None = None) -> timedelta:
-    """How long a certificate is valid yet. Raises ConfigError for one that is not valid now."""
+    """Return the remaining time of a certificate. Raises ConfigError if it is not valid now."""
     now = now or datetime.now(UTC)
     if not begin <= now <= end:
         raise ConfigError(
@@ -141,14 +141,14 @@ def left(begin: datetime, end: datetime, path: Path, now: datetime | None = None
 
 
 def valid(path: Path, now: datetime | None = None) -> datetime:
-    """The end (UTC) of a certificate file that is valid now. Raises ConfigError for another."""
+    """Return the end (UTC) of a certificate file. Raises ConfigError if it is not valid now."""
     until = expires(path)
     left(x509.load_pem_x509_certificate(path.read_bytes()).not_valid_before_utc, until, path, now)
     return until
 
 
 def warning(until: datetime, now: datetime | None = None) -> str:
-    """What to say of a certificate that ends within ``SOON``, or has ended; empty for all others."""
+    """Return a warning for a certificate that ends within ``SOON`` or has ended; empty for all others."""
     remaining = until - (now or datetime.now(UTC))
     if remaining >= SOON:
         return ""
@@ -174,7 +174,7 @@ def _general(host: str) -> x509.GeneralName:
 
 
 def _usage(*, ca: bool) -> x509.KeyUsage:
-    """The authority signs certificates and silos' keys; a server only its handshakes."""
+    """Return the key usage: certificates for the authority, TLS handshakes for a server."""
     return x509.KeyUsage(
         digital_signature=True,
         key_cert_sign=ca,
@@ -189,7 +189,7 @@ def _usage(*, ca: bool) -> x509.KeyUsage:
 
 
 def _start(now: datetime | None) -> datetime:
-    """Now, in whole seconds, which is what certificates know."""
+    """Return the time in whole seconds, the resolution of certificates."""
     return (now or datetime.now(UTC)).replace(microsecond=0)
 
 

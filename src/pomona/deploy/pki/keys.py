@@ -49,14 +49,14 @@ class Pair:
 
 
 def silo() -> Pair:
-    """A new key pair of a silo, both OpenSSH; the private one is not encrypted, as a service starts without people."""
+    """Return a new key pair (OpenSSH) of a silo; the private key is not encrypted, as a service starts unattended."""
     key = generate_private_key(SECP384R1())
     private = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
     return Pair(private, _line(key.public_key()))
 
 
 def public(path: Path) -> bytes:
-    """The public key in a file, as one OpenSSH line without comment. Raises ConfigError if it is no EC P-384 key."""
+    """Return the public key in a file as one OpenSSH line without comment. Raises ConfigError if it is not EC P-384."""
     try:
         content = path.read_bytes()
     except OSError as fault:
@@ -138,7 +138,7 @@ def write(path: Path, content: bytes, mode: int = 0o600) -> None:
 
 
 def replace(path: Path, content: bytes) -> None:
-    """Put a file in the place of one that is there, in one step, for its owner alone. Raises StorageError."""
+    """Replace a file atomically, readable for its owner alone. Raises StorageError."""
     try:
         publish(path.parent, [content], lambda _: path.name, f".{path.name}", 0o600)
     except OSError as fault:
@@ -156,7 +156,7 @@ def _public(content: bytes) -> EllipticCurvePublicKey:
 
 
 def signer(pem: bytes) -> EllipticCurvePrivateKey:
-    """An authority's private key (PEM)."""
+    """Return an authority's private key from PEM."""
     key = load_pem_private_key(pem, password=None)
     assert isinstance(key, EllipticCurvePrivateKey), "the authority's key is made here"
     return key
@@ -167,5 +167,5 @@ def _line(key: EllipticCurvePublicKey) -> bytes:
 
 
 def pem(key: EllipticCurvePrivateKey) -> bytes:
-    """A private key as the bytes of its file, not encrypted."""
+    """Return a private key as PEM, not encrypted."""
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())

@@ -1,7 +1,7 @@
-"""Signatures of silos: on everything that one sends, and apart from it on each model row that others will get.
+"""Signatures of silos: one on each answer, and one on each model row that the server relays to other silos.
 
-A server relays rows and answers; it has no silo's key, so it can neither invent nor swap them. Signatures are ECDSA
-over P-384 with SHA-384, by the key that a silo also connects with; every kind of statement has its own prefix.
+The server has no silo's key, so that it can neither forge nor swap answers and rows. Signatures are ECDSA over P-384
+with SHA-384, by the key that a silo also connects with; every kind of statement has its own prefix.
 """
 
 import json
@@ -21,7 +21,7 @@ _PURPOSE = b"pomona silo statement\0"
 
 
 class Signer:
-    """A silo's private key (OpenSSH file); None signs nothing, for a federation without keys on loopback."""
+    """Signer with a silo's private key (OpenSSH file); without one (a federation without keys) it signs nothing."""
 
     def __init__(self, path: Path | None) -> None:
         self._key: EllipticCurvePrivateKey | None = None
@@ -35,12 +35,12 @@ class Signer:
             self._key = key
 
     def sign(self, kind: str, statement: Mapping[str, Any]) -> str:
-        """The signature in hex; empty without a key."""
+        """Return the signature in hex; empty without a key."""
         return self._key.sign(_said(kind, statement), ECDSA(SHA384())).hex() if self._key else ""
 
 
 def signed(public: str, kind: str, statement: Mapping[str, Any], signature: str) -> bool:
-    """Whether the holder of a public key (one OpenSSH line) made this statement."""
+    """Return whether a signature (hex) of a statement is that of a public key (one OpenSSH line)."""
     try:
         key = load_ssh_public_key(public.encode())
         if not isinstance(key, EllipticCurvePublicKey):
@@ -52,6 +52,6 @@ def signed(public: str, kind: str, statement: Mapping[str, Any], signature: str)
 
 
 def _said(kind: str, statement: Mapping[str, Any]) -> bytes:
-    """The bytes that are signed: canonical JSON behind purpose and kind."""
+    """Return the bytes to sign: purpose, kind, and the statement as canonical JSON."""
     body = json.dumps(statement, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return _PURPOSE + kind.encode() + b"\0" + body.encode()

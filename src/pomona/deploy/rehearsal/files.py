@@ -1,4 +1,4 @@
-"""A federation on data at hand: every client's rows as a silo's own files, and the simulation of the same files."""
+"""Files of a rehearsal: each client's rows as a silo's own files, and the simulation of the same files."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,7 +18,7 @@ PARTS = ("train", "validation", "test")
 
 
 def federation_file(scenario: Scenario, server: str, **settings: Any) -> str:
-    """The ``federation.toml`` of a simulation's scenario: a silo for each client, the task as its data has it."""
+    """Return the ``federation.toml`` of a simulation's scenario: a silo for each client, and the data's task."""
     if scenario.dataset.kind == "text":
         raise ConfigError("a rehearsal deals out images and tables; take another data set")
     if scenario.config.membership.changes:
@@ -43,7 +43,7 @@ def federation_file(scenario: Scenario, server: str, **settings: Any) -> str:
 
 
 def deal(scenario: Scenario, client: int, folder: Path) -> dict[str, Path]:
-    """Write a client's rows as archives of arrays x and y, one a part that it has rows of."""
+    """Write a client's rows as NPZ files with arrays x and y, one for each part of the data that has rows."""
     rows: ClientRows = scenario.partition.clients[client]
     folder.mkdir(parents=True, exist_ok=True)
     files = {}
@@ -58,7 +58,7 @@ def deal(scenario: Scenario, client: int, folder: Path) -> dict[str, Path]:
 
 
 def data_section(scenario: Scenario, files: Mapping[str, Mapping[str, Path]]) -> Tree:
-    """Section data of whoever reads these files: one silo, or all of them."""
+    """Return the settings' section data for these files: those of one silo, or of all."""
     clients = [{"name": name, **{k: str(v) for k, v in own.items()}} for name, own in files.items()]
     section: Tree = {"name": "clients", "clients": clients, "validation_share": 0.0}  # what has no rows gets none
     if scenario.dataset.classes:
@@ -67,6 +67,6 @@ def data_section(scenario: Scenario, files: Mapping[str, Mapping[str, Path]]) ->
 
 
 def simulated(scenario: Scenario, files: Mapping[str, Mapping[str, Path]]) -> Config:
-    """The simulation of all silos' files; the same numbers as the scenario that they were dealt from."""
+    """Return the configuration of a simulation on all silos' files; it gives the same numbers as the scenario."""
     tree = {k: v for k, v in scenario.config.tree().items() if k not in ("data", "partition", "clients")}
     return resolve(tree, {"data": data_section(scenario, files), "partition": {"name": "natural"}})

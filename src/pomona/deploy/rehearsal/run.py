@@ -1,9 +1,10 @@
 """``pomona deploy rehearse``: the whole federation on this machine, and the simulation of the same files beside it.
 
-Real SuperLink and SuperNode processes with TLS and keys, started as the kits' people start them. What comes out is how
-far the personal models of the two are apart, and what a round costs.
+Real SuperLink and SuperNode processes with TLS and keys, started as administrators start them. The result is the
+difference between the personal models of the two, and the cost of a round.
 """
 
+import json
 import socket
 import subprocess
 import sys
@@ -45,7 +46,7 @@ LIMIT = 1200.0  # seconds for the whole federation
 
 @dataclass(frozen=True)
 class Rehearsal:
-    """What a rehearsal found.
+    """Result of a rehearsal.
 
     Attributes:
         difference: by silo, the largest absolute difference of its personal model's numbers from the simulator's.
@@ -67,7 +68,7 @@ class Rehearsal:
 
     @property
     def largest(self) -> float:
-        """The largest difference of all."""
+        """Largest difference of all silos."""
         return max(self.difference.values())
 
 
@@ -117,11 +118,11 @@ class Stage:
 
     @property
     def status(self) -> Status | None:
-        """What the server says."""
+        """The server's last status."""
         return read_status(self.server / "run")
 
     def wait(self, until: Callable[[Status], bool], seconds: float = LIMIT) -> Status:
-        """Look on until the status is what one waits for. Raises QuorumError after so many seconds."""
+        """Wait until the status satisfies a condition. Raises QuorumError after ``seconds``."""
         limit = time.monotonic() + seconds
         while time.monotonic() < limit:
             self._weigh()
@@ -221,7 +222,7 @@ def rehearse(config: Config, folder: Path, say: Say = lambda _: None, **options:
 
 
 def differences(stage: Stage, simulation: Result) -> dict[str, float]:
-    """By silo, how far its personal model is from the simulator's."""
+    """Return by silo the largest difference between its personal model and the simulator's."""
     assert simulation.folder
     found = {}
     for i, name in enumerate(stage.names):
@@ -236,15 +237,13 @@ def differences(stage: Stage, simulation: Result) -> dict[str, float]:
 
 
 def _first(out: Path, began: float) -> float:
-    """Seconds until the first round could begin: when the record was opened."""
-    import json
-
+    """Return the seconds until the record was opened, which is when the first round can begin."""
     with (out / "events.jsonl").open(encoding="utf-8") as file:
         return float(json.loads(file.readline())["time"]) - began
 
 
 def free_ports(n: int) -> list[int]:
-    """Ports of this machine that nobody listens on now."""
+    """Return ``n`` free ports of this machine."""
     with ExitStack() as open_:
         sockets = [open_.enter_context(socket.socket()) for _ in range(n)]
         for s in sockets:
