@@ -7,8 +7,9 @@ simulator on the same files, whose seconds a round stand beside. Images of noise
 epoch: what is measured is the exchange, not the training. The silos share this machine's cores, each message starts a
 process there, and every process imports PyTorch: seconds are upper bounds for silos on machines of their own. Bytes are
 those of messages as sent, without HTTP's and Flower's own; beside them what the method's formula says. The first
-round is apart: all silos start from one model, which travels once. "memory" is the peak resident set of the largest
-process of a kind, shared pages included. CASE: names as the first column has them; all of them without one.
+round is apart: all silos start from one model, which travels once. "memory" is the largest resident set that a
+process of a kind was seen with, five times a second, shared pages included. CASE: names as in the first column; all of
+them without one.
 
 The last table is arithmetic from shapes, with no run behind it.
 """
