@@ -53,7 +53,6 @@ def _page(module: str, names: list[str]) -> str:
                     f"- **needs**: {card.needs}",
                     f"- **a client keeps**: {card.keeps}",
                     f"- **clients come and go**: {card.joining}",
-                    *(f"- **differs**: {departure}" for departure in card.departures),
                 ]
             )
         )

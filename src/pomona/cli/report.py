@@ -141,8 +141,6 @@ def methods(*, to: Annotated[Path | None, Parameter(name="--out")] = None, json:
         out.print(f"  judged   {', '.join(card.headline)}", highlight=False, markup=False)
         out.print(f"  needs    {card.needs}; a client keeps {card.keeps}", highlight=False, markup=False)
         out.print(f"  joining  {card.joining}", highlight=False, markup=False)
-        for departure in card.departures:
-            out.print(f"  differs  {departure}", highlight=False, markup=False)
 
 
 def _load(runs: tuple[Path, ...]) -> list[Result]:

@@ -122,9 +122,4 @@ CARD = Card(
         "under the standing global model"
     ),
     gradients=(Gradients(per_batch=2),),
-    departures=(
-        "weights are mixed, as in the paper; published code mixes outputs",
-        "alpha's gradient is the exact one, without the ridge of the published code",
-        "weights n_i / n in the server's mean, where the paper's is uniform",
-    ),
 )

@@ -308,10 +308,4 @@ CARD = Card(
         "over standing cores"
     ),
     gradients=(Gradients(),),
-    departures=(
-        "exponential scheduler eps^(r/L) as in the code; the printed e^(r/L) grows",
-        "penalty with the paper's 1/2: mu is twice the published code's",
-        'under a budget the record of downloads is kept (published code: always uniform; selection = "uniform")',
-        'cores start equal; core_init = "independent" is what the published code does',
-    ),
 )

@@ -166,7 +166,6 @@ class Card:
         not_private: the reason why it cannot train privately, and what to do; None if it can.
         needs: what a round needs beyond any cohort's training data.
         validates: every client needs validation samples.
-        departures: where it differs from the paper or from published code.
         needs_total: a round depends on the number of rounds, so that a run cannot be given more.
         plain_steps: the update rule assumes SGD without momentum.
     """
@@ -185,7 +184,6 @@ class Card:
     not_private: str | None = None
     needs: str = "any cohort"
     validates: bool = False
-    departures: tuple[str, ...] = ()
     needs_total: bool = False
     plain_steps: bool = False
 

@@ -246,11 +246,4 @@ CARD = Card(
     ),
     gradients=(Gradients(),),
     needs="any cohort; to split a cluster, all its members",
-    departures=(
-        "default thresholds, and that of gamma_max, are ours: the paper has none for networks in general",
-        "halves are the paper's optimum (single linkage), where published code takes complete linkage",
-        'thresholds in units of the first round\'s mean update norm; units = "absolute" takes them as published',
-        "a cluster splits only in a round in which all its members take part",
-        "momentum starts at zero in each round",
-    ),
 )

@@ -87,7 +87,4 @@ CARD = Card(
         "a newcomer's personal model starts from the global one; unseen: as a newcomer, under the standing global model"
     ),
     gradients=(Gradients(),),
-    departures=(
-        "weights n_i / n over the cohort, where published code samples clients by size and averages uniformly",
-    ),
 )

@@ -210,8 +210,4 @@ def adaptive_card(card: Card, settings: ALA, personal: bool = True) -> Card:
         headline=("personal", "received") if personal else card.headline,
         keeps=f"{'' if card.keeps == 'nothing' else card.keeps + '; '}its last model and W",
         joining=f"{card.joining}; W starts from 1",
-        departures=(
-            *card.departures,
-            "initial stage: threshold 0.01 on the losses of ten epochs, at most stage_epochs; absent clients rest",
-        ),
     )

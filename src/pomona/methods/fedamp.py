@@ -256,17 +256,10 @@ CARD = Card(
         "own, and its model goes to nobody"
     ),
     gradients=(Gradients(),),
-    departures=(
-        'weights alpha A\' as printed minimise eq. 1 with lambda / 2; gradient = "exact" has the missing factor 2',
-        "where weights on others sum to more than 1, the self weight is 0 and the row is scaled to 1",
-        "start of the local solve and hyper-parameters are not in the paper",
-        "absent clients count with their last model; in the paper all join each round",
-    ),
 )
 HEURISTIC = replace(
     CARD,
     presentation=Presentation("HeurFedAMP", 9, CARD.presentation.quantities),
     paper="Huang et al., AAAI 2021, eq. 8",
     summary="FedAMP with messages weighed by the cosine similarity of models",
-    departures=CARD.departures[2:],
 )

@@ -123,8 +123,4 @@ def finetuned_card(card: Card, epochs: int | None, presentation: Presentation) -
         private="the fine-tuned model",
         headline=("personal", "received"),
         gradients=(*card.gradients, Gradients(purpose="finetuning", epochs=epochs, evaluates=True)),
-        departures=(
-            *card.departures,
-            "number of fine-tuning epochs is not printed in the papers; default local_epochs",
-        ),
     )

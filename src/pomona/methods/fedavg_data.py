@@ -78,9 +78,4 @@ CARD = replace(
     releases=(replace(RELEASES["shared-samples"], remedy="take fedavg"),),
     private="the data but for the shared samples",
     joining="nobody may: the shared samples are drawn from all clients before round 1",
-    departures=(
-        "held-out samples leave their owner's data and come back as everybody's",
-        "no warm-up: training starts from the run's initial model, the paper's from one trained on the shared set",
-        "every client has the whole shared set (alpha = 1); the paper sends a random part of it",
-    ),
 )

@@ -297,11 +297,4 @@ CARD = Card(
     releases=(VALIDATION_LOSSES,),
     needs="any cohort, a validation split",
     validates=True,
-    departures=(
-        "clients keep their affinities and ask; the paper's server ranks them",
-        "removing the link between clients and uploads, as the paper suggests, contradicts asking by affinity",
-        'L2 distance as eq. 3; norm = "l1" is the published code\'s',
-        "no cluster averages, which only the published code sends",
-        "the validation split is the data's (data.validation_share), not the method's",
-    ),
 )

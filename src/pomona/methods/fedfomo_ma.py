@@ -88,9 +88,4 @@ CARD = replace(
     down="M + 1 (N without a budget)",
     private="the affinities and the validation losses",
     keeps="its model and its row of P",
-    departures=(
-        *fedfomo.CARD.departures[:2],
-        "what is mixed is not printed: models relative to the mean, which differences of means reveal",
-        *fedfomo.CARD.departures[3:],
-    ),
 )

@@ -190,9 +190,4 @@ CARD = Card(
     keeps="its inherited model",
     joining="a newcomer inherits the global model; unseen: as a newcomer, under the standing global model",
     gradients=(Gradients(),),
-    departures=(
-        "the momentum follows the round; published code counts a client's visits",
-        "no clipping of gradients",
-        "a round has as many batches as its epochs make; published code trains at least five",
-    ),
 )

@@ -56,7 +56,4 @@ CARD = replace(
     presentation=Presentation("FedProx", 7),
     paper="Li et al., MLSys 2020, eq. 2",
     summary="FedAvg with clients held near the received model",
-    departures=(
-        "weights n_i / n over the cohort, where published code samples clients by size and averages uniformly",
-    ),
 )

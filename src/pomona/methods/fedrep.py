@@ -13,7 +13,7 @@ Only phi travels, in both directions. ``personal, received`` is the received phi
 
 Differs from the paper: the mean over clients is weighted by samples, so that with all layers shared this is FedAvg.
 Differs from published code: it judges the averaged phi under the head of the round before, and fits the heads for ten
-epochs once, at the end.
+epochs once, at the end; its runs take ten epochs of the head a round and one of the shared layers, here one of each.
 """
 
 from dataclasses import dataclass, replace
@@ -142,9 +142,4 @@ CARD = Card(
     keeps="its head",
     joining=("a newcomer's head starts from the initial one; unseen: fits its head to the standing shared layers"),
     gradients=(Gradients(),),
-    departures=(
-        "weights n_i / n over the cohort, so that with all layers shared this is FedAvg",
-        "one epoch of the head a round by default; published runs take ten, and one of the shared layers",
-        "judged with the head fitted to the received layers; published code fits all heads once, at the end",
-    ),
 )

@@ -100,8 +100,4 @@ CARD = Card(
         "a newcomer's lower layers start from the initial ones; unseen: trains them under the standing shared layers"
     ),
     gradients=(Gradients(),),
-    departures=(
-        "weights n_i / n over the cohort; published code averages uniformly",
-        "starts from the run's initial model; published code from a trained FedAvg model",
-    ),
 )

@@ -143,8 +143,4 @@ CARD = Card(
         "the mean last layer; unseen: as a newcomer, sent to nobody"
     ),
     gradients=(Gradients(),),
-    departures=(
-        "a surrogate for networks: the dual solver of the paper is for linear models",
-        'Omega is fixed and centring; omega = "published" is the constant matrix of the published code',
-    ),
 )

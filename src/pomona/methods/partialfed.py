@@ -223,8 +223,4 @@ CARD = Card(
         "a newcomer starts from the global model and even gates; unseen: as a newcomer, under the standing global model"
     ),
     gradients=(Gradients(),),
-    departures=(
-        "a reconstruction: no code was published",
-        "4/5 of each batch for the weights, 1/5 for the gates; constant temperature; the logits' rate is lr",
-    ),
 )

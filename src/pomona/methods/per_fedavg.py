@@ -143,8 +143,4 @@ CARD = Card(
         Gradients(purpose="adaptation"),
         Gradients(purpose="finetuning", epochs=1, evaluates=True),
     ),
-    departures=(
-        "weights n_i / n over the cohort, so that alpha = 0 is FedAvg",
-        "adapts on training data; published code on test data",
-    ),
 )

@@ -125,10 +125,4 @@ CARD = Card(
     keeps="nothing",
     joining="a newcomer starts from the global model; unseen: trains on from the standing global model",
     gradients=(Gradients(),),
-    departures=(
-        "theta goes on from the batch before, as in published code; the paper leaves the solver open",
-        "weight decay is the run's, where published code decays theta by 0.001",
-        "personal_lr follows lr and lambda; published code has 0.09, which suits small networks only",
-        "published code trains everybody and averages the cohort; here the cohort alone trains",
-    ),
 )

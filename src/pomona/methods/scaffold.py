@@ -17,6 +17,9 @@ and the variates overshoot round by round: a run with momentum is refused.
 
 Differs from published code: K is the number of steps taken, short last batches included. A client without a step keeps
 its c_i.
+
+The mean over the cohort is uniform, as printed. Momentum is refused: option II reads the gradient off the distance that
+plain SGD goes.
 """
 
 from dataclasses import dataclass
@@ -141,8 +144,4 @@ CARD = Card(
     joining="c is the mean over the members: a leaver takes its own term along, a newcomer brings 0",
     gradients=(Gradients(),),
     plain_steps=True,
-    departures=(
-        "momentum is refused: option II reads the gradient off the distance that plain SGD goes",
-        "uniform mean over the cohort, as printed, not weighted by sample counts",
-    ),
 )
