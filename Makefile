@@ -44,7 +44,7 @@ wheel: .venv/dev
 	cd $(WHEEL) && env/bin/pomona --version && env/bin/pomona methods > methods.txt \
 	  && env/bin/pomona run apple --data digits rounds=1 clients=3 lr=0.1 --out run > run.txt
 
-# Lines and branches that the test suite reaches in its own process; fails below the threshold in pyproject.toml
+# Lines that the test suite reaches in its own processes; fails below fail_under in pyproject.toml, where it is set
 coverage: .venv/dev
 	$(BIN)/pytest -n auto --cov --cov-report=term:skip-covered
 
