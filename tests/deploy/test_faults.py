@@ -18,10 +18,11 @@ from federation_in_process import deployed, lost, same
 from pomona.core.errors import CheckpointError, ProtocolError, QuorumError
 from pomona.deploy import flower_apps
 from pomona.deploy.audit import read
-from pomona.deploy.messages import Task, name, seal, unseal
+from pomona.deploy.messages import Task
 from pomona.deploy.messages import read as parsed
 from pomona.deploy.server import flower_transport
 from pomona.deploy.silo import client_app
+from pomona.deploy.tensor_bytes import Encoding, PackedRows, sha256
 from pomona.federation.client_runtime import ClientRuntime
 from pomona.federation.loop import Loop
 from pomona.storage.status import read_status
@@ -47,13 +48,14 @@ def tensors(function):
     """Uplink bytes whose tensors are ``function``'s."""
 
     def change(data):
-        return seal(function(unseal(data, FORM, "fp32", 3)), "fp32", 3)
+        return ENCODING.pack_uplink(function(ENCODING.unpack_uplink(data, FORM)))
 
     return change
 
 
 CORE = 64 * 8 + 8 + 8 * 10 + 10  # parameters of the test's network
 FORM = {"core": torch.empty(CORE), "request": torch.empty(1, dtype=torch.long)}
+ENCODING = Encoding("fp32", 3)
 UPLINKS = {
     "F23 NaN": (tensors(lambda u: {**u, "core": u["core"].index_fill(0, torch.tensor([7]), torch.nan)}), "not finite"),
     "F24 a broadcastable shape": (tensors(lambda u: {**u, "core": u["core"][:1]}), "shape"),
@@ -77,7 +79,7 @@ def reasons(federation):
 def signed_again(silo, task, uplink):
     """Signatures on the rows that were changed, as far as they can be read."""
     try:
-        return silo._signatures(task, unseal(uplink, FORM, "fp32", 3))
+        return silo._signatures(task, ENCODING.unpack_uplink(uplink, FORM))
     except ProtocolError:
         return {}
 
@@ -90,7 +92,7 @@ def mistaken(patch, change):
         body, uplink = answer(self, task, enclosed)
         if task.trains and task.number == 2 and self.file.name == "silo-1":
             uplink = change(uplink)
-            body = body.model_copy(update={"uplink": name(uplink), "rows": signed_again(self, task, uplink)})
+            body = body.model_copy(update={"uplink": sha256(uplink), "rows": signed_again(self, task, uplink)})
         return body, uplink
 
     patch.setattr(client_app.Silo, "answer", answers)
@@ -388,7 +390,7 @@ def test_a_silo_that_lost_its_state_says_so_and_is_absent(world):
 @pytest.mark.parametrize("swap", [True, False], ids=["two cores swapped", "a core invented"])
 def test_a_server_cannot_swap_or_invent_a_core(swap, world):
     """F49: every silo refuses the round, and names whose row it is."""
-    federation, digest = world.federation({"name": "apple"}), flower_transport.PackedRows.digest
+    federation, digest = world.federation({"name": "apple"}), PackedRows.digest
 
     def false(packed, key, j):
         rows = packed.down[key].bank
@@ -399,7 +401,7 @@ def test_a_server_cannot_swap_or_invent_a_core(swap, world):
     def tasks(self, visit, k, packed):
         if visit.round.number == 3 and visit.trains:
             with pytest.MonkeyPatch.context() as inner:
-                inner.setattr(flower_transport.PackedRows, "digest", false)
+                inner.setattr(PackedRows, "digest", false)
                 return task(self, visit, k, packed)
         return task(self, visit, k, packed)
 

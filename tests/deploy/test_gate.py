@@ -22,10 +22,19 @@ from pomona.deploy.agreement import Federation
 from pomona.deploy.processes import environment
 from pomona.deploy.provision.provision import provision
 from pomona.deploy.server import superlink
-from pomona.deploy.server.grpc_gate import ANSWERS, LETTER, PIECE, TRIES, Gate, RequestLimits, RequestRefused
+from pomona.deploy.server.grpc_gate import (
+    ANSWERS,
+    BODY,
+    PIECE,
+    TRIES,
+    Gate,
+    RequestLimits,
+    RequestRefused,
+    announce,
+    announced,
+)
 from pomona.deploy.server.registry_admin import dismiss
-from pomona.deploy.server.request_auth import RequestAuth, impatient
-from pomona.deploy.server.upload_limit import announce, announced
+from pomona.deploy.server.superlink import RequestAuth, with_head_timeout
 
 MB = 10**6
 OTHER = "/v1/fleet/pull-messages"
@@ -106,7 +115,7 @@ def test_from_a_stranger_nothing_is_read():
 
 def test_all_pieces_of_an_answer_are_as_long_as_the_uplink_agreed_on():
     """Three times 1,000 bytes and a letter, in pieces of a letter and 1,000; the next answer begins anew."""
-    whole = LETTER + 1000
+    whole = BODY + 1000
     behind = Behind(uplink=1000, limits=RequestLimits(piece=whole, other=10))
 
     async def pieces():
@@ -121,7 +130,7 @@ def test_all_pieces_of_an_answer_are_as_long_as_the_uplink_agreed_on():
 
 @pytest.mark.parametrize("status", [400, 401, 500, 503])
 def test_an_answer_that_superlink_refuses_makes_no_room_for_more_pieces(status):
-    whole = LETTER + 1000
+    whole = BODY + 1000
     behind = Behind(uplink=1000, limits=RequestLimits(piece=whole, other=10))
 
     async def asked():
@@ -177,7 +186,7 @@ def test_a_connection_that_sends_no_whole_head_is_ended():
             await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
             await send({"type": "http.response.body", "body": b"ok"})
 
-        kind = impatient(AutoHTTPProtocol, 1e6)  # the test says when the time is over
+        kind = with_head_timeout(AutoHTTPProtocol, 1e6)  # the test says when the time is over
         served = uvicorn.Server(uvicorn.Config(app, http=kind, ws="none", lifespan="off", log_level="critical"))
         with socket.create_server(("127.0.0.1", 0)) as listening:
             task = asyncio.ensure_future(served.serve([listening]))

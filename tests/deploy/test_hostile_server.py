@@ -11,11 +11,12 @@ from test_in_process import PRIVATE, edited
 from pomona.core.errors import PrivacyError, ProtocolError, StorageError
 from pomona.deploy.flower_apps import handled
 from pomona.deploy.message_bus import Message
-from pomona.deploy.messages import EntryForm, Hello, Introduction, Offer, Origin, Task, name, pack, row_statement
+from pomona.deploy.messages import DownlinkEntry, EntryForm, Hello, Newcomer, RowOrigin, Task, row_statement
 from pomona.deploy.pki.signatures import Signer
 from pomona.deploy.provision.provision import add
 from pomona.deploy.silo.client_app import Silo
-from pomona.deploy.silo.row_cache import RowCache
+from pomona.deploy.silo.round_store import RowCache
+from pomona.deploy.tensor_bytes import Encoding, sha256
 from pomona.federation.loop import Loop
 from pomona.privacy.ledger import Ledger
 from pomona.storage.committed_rounds import committed
@@ -44,22 +45,22 @@ class Server:
     def task(self, number=1, row=None, silo=HOME, **fields):
         """A round's task with one model (d,) for a silo, and the bytes that go with it."""
         data = packed(torch.zeros(WIDTH) if row is None else row, self.places)
-        offer = Offer(form=FORM, index=(0,), rows={0: name(data)})
-        return self.asked(number, silo, {"model": offer}, **fields), {name(data): data}
+        offer = DownlinkEntry(form=FORM, index=(0,), rows={0: sha256(data)})
+        return self.asked(number, silo, {"model": offer}, **fields), {sha256(data): data}
 
     def cores(self, rows, origins=None, index=None, number=1, **fields):
         """A round's task with single silos' models by place (APPLE), and the bytes that go with it."""
         data = {j: packed(row, self.places) for j, row in rows.items()}
-        named = {j: name(d) for j, d in data.items()}
+        named = {j: sha256(d) for j, d in data.items()}
         form = FORM.model_copy(update={"many": True})
-        offer = Offer(form=form, index=tuple(index or rows), rows=named, origins=origins or {})
-        return self.asked(number, HOME, {"cores": offer}, **fields), {name(d): d for d in data.values()}
+        offer = DownlinkEntry(form=form, index=tuple(index or rows), rows=named, origins=origins or {})
+        return self.asked(number, HOME, {"cores": offer}, **fields), {sha256(d): d for d in data.values()}
 
-    def asked(self, number, silo, offers, trains=True, **fields):
+    def asked(self, number, silo, downlink, trains=True, **fields):
         place = self.federation.names.index(silo) if silo in self.federation.names else len(self.sizes)
         sizes = (*self.sizes, *[0] * (self.places - len(self.sizes)))
         known = {"agreement": self.agreement, "run": self.run, "number": number, "place": place, "trains": trains}
-        known |= {"watched": ("received",), "sizes": sizes, "settled": number - 1, "offers": offers}
+        known |= {"watched": ("received",), "sizes": sizes, "settled": number - 1, "downlink": downlink}
         return Task(**{**known, **fields})
 
     def ask(self, task, enclosed, silo=HOME):
@@ -67,8 +68,8 @@ class Server:
 
     def signed(self, silo, row, number):
         """Where a silo's row comes from, with its signature."""
-        origin = Origin(silo=silo, round=number, tensor="core", signature="")
-        about = row_statement(self.agreement, self.run, origin, name(packed(row, self.places)))
+        origin = RowOrigin(silo=silo, round=number, tensor="core", signature="")
+        about = row_statement(self.agreement, self.run, origin, sha256(packed(row, self.places)))
         signature = Signer(self.kit(silo) / "keys" / "silo.key").sign("row", about)
         return origin.model_copy(update={"signature": signature})
 
@@ -80,11 +81,11 @@ class Server:
         own.write_text(text)
         keys = self.federation.kits / "server" / "keys"
         key, certificate = ((keys / f"{silo}{end}").read_bytes() for end in (".pub", ".cert"))
-        return Introduction(place=place, silo=silo, key=key.decode().strip(), certificate=certificate.decode().strip())
+        return Newcomer(place=place, silo=silo, key=key.decode().strip(), certificate=certificate.decode().strip())
 
 
 def packed(row, places):
-    return pack(row, "fp32", places)
+    return Encoding("fp32", places).pack(row)
 
 
 def noise(seed):
@@ -130,7 +131,7 @@ def test_a_server_can_name_no_file(where, server):
         if where == "start":
             change = {"start": path or " "}
         else:
-            change = {"offers": {"model": task.offers["model"].model_copy(update={"rows": {0: path}})}}
+            change = {"downlink": {"model": task.downlink["model"].model_copy(update={"rows": {0: path}})}}
         forged = task.model_copy(update=change)  # whose types nobody looked at
         reply = handled(kit, Message("task", forged.model_dump_json(warnings=False), enclosed=enclosed))
         said.add(json.loads(reply.body)["fault"])
@@ -158,18 +159,18 @@ def test_a_shelf_makes_no_path_of_what_is_no_hash(tmp_path):
 
 def test_a_task_that_is_refused_leaves_no_rows(server):
     row = packed(noise(1), server.places)
-    wide = Offer(form=FORM.model_copy(update={"width": 10**9}), index=(0,), rows={0: name(row)})
+    wide = DownlinkEntry(form=FORM.model_copy(update={"width": 10**9}), index=(0,), rows={0: sha256(row)})
     task, enclosed = server.task()
     refused = [
         task.model_copy(update={"place": 0}),
         task.model_copy(update={"agreement": "0" * 64}),
         task.model_copy(update={"number": 100, "settled": 99}),
-        task.model_copy(update={"offers": {"model": wide}}),
-        task.model_copy(update={"start": name(b"12345")}),  # comes as bytes that are no model
+        task.model_copy(update={"downlink": {"model": wide}}),
+        task.model_copy(update={"start": sha256(b"12345")}),  # comes as bytes that are no model
     ]
     for one in refused:
         with pytest.raises(ProtocolError):
-            server.ask(one, {**enclosed, **({one.start: b"12345"} if one.start else {name(row): row})})
+            server.ask(one, {**enclosed, **({one.start: b"12345"} if one.start else {sha256(row): row})})
     assert not (server.kit() / "state" / "cache").exists()
     server.ask(task, enclosed)
     assert RowCache(server.kit() / "state" / "cache").held == tuple(enclosed)
@@ -188,9 +189,9 @@ def test_a_silo_takes_no_more_than_was_agreed_can_bring(server):
     """A row of each of 7 places and 8 of all, of 610 + 7 numbers of 8 bytes: 74 kB."""
     most = 8 * (WIDTH + server.places) * (server.places + 8)
     data = b"\0" * (most + 1)
-    task, enclosed = server.task(start=name(data))
+    task, enclosed = server.task(start=sha256(data))
     with pytest.raises(ProtocolError, match="what was agreed fits into"):
-        server.ask(task, {**enclosed, name(data): data})
+        server.ask(task, {**enclosed, sha256(data): data})
 
 
 # C2: whose place, whose run.
@@ -206,11 +207,9 @@ def test_a_silo_does_nothing_for_another_place(server):
 def test_a_newcomer_keeps_the_place_that_it_had_first(server):
     introduced = server.newcomer()
     size, places = server.sizes[0], server.places
-    task, enclosed = server.task(
-        silo="late", introductions=(introduced,), sizes=(*server.sizes, size, *[0] * (places - 4))
-    )
+    task, enclosed = server.task(silo="late", newcomers=(introduced,), sizes=(*server.sizes, size, *[0] * (places - 4)))
     server.ask(task, enclosed, "late")
-    moved = {"introductions": (introduced.model_copy(update={"place": 4}),), "place": 4, "number": 2, "settled": 1}
+    moved = {"newcomers": (introduced.model_copy(update={"place": 4}),), "place": 4, "number": 2, "settled": 1}
     moved["sizes"] = (*server.sizes, 0, size, *[0] * (places - 5))
     with pytest.raises(ProtocolError, match="unlike before"):
         server.ask(task.model_copy(update=moved), enclosed, "late")
@@ -329,9 +328,9 @@ def test_an_evaluation_that_is_asked_again_is_not_made_again(server):
     assert files(server.kit() / "state") == before
     trained, uplink = server.ask(*server.task(2, noise(1), settled=0))
     assert server.ask(task, enclosed) == first
-    assert (trained.uplink, len(uplink) > 0) == (name(uplink), True)
+    assert (trained.uplink, len(uplink) > 0) == (sha256(uplink), True)
     assert len((server.kit() / "state" / "rounds.jsonl").read_text().splitlines()) == 2
-    later = task.model_copy(update={"introductions": (server.newcomer(),)})
+    later = task.model_copy(update={"newcomers": (server.newcomer(),)})
     assert server.ask(later, enclosed)[0] == first[0].model_copy(update={"task": later.digest})
 
 
@@ -360,7 +359,7 @@ def test_a_question_stays_the_same_when_somebody_comes(server, world):
     trained = counted(world.patch)
     task, enclosed = server.task()
     first, uplink = server.ask(task, enclosed)
-    later = task.model_copy(update={"introductions": (server.newcomer(),)})
+    later = task.model_copy(update={"newcomers": (server.newcomer(),)})
     again, same_uplink = server.ask(later, enclosed)
     assert (again.task, same_uplink, again.rows) == (later.digest, uplink, first.rows)
     assert trained == [(1, 1)]
@@ -381,7 +380,7 @@ def test_figures_that_leave_are_rounded(server):
 def test_a_row_for_a_place_that_is_nobodys_is_refused(relay):
     introduced = relay.newcomer()
     ghosts = {
-        "no introduction": ((), "which is nobody's"),
+        "no introduction": ((), "which has no member"),
         "no certificate": ((introduced.model_copy(update={"certificate": ""}),), "without the authority's certificate"),
         "another's": ((introduced.model_copy(update={"silo": "ghost"}),), "without the authority's certificate"),
         "a founder": ((introduced.model_copy(update={"silo": "silo-2"}),), "which is not free"),
@@ -390,16 +389,16 @@ def test_a_row_for_a_place_that_is_nobodys_is_refused(relay):
         "two places": ((introduced, introduced.model_copy(update={"place": 4})), "which is not free"),
     }
     sizes = (*relay.sizes, 50, *[0] * (relay.places - 4))
-    for introductions, said in ghosts.values():
+    for newcomers, said in ghosts.values():
         with pytest.raises(ProtocolError, match=said):
-            relay.ask(*relay.cores({3: noise(1)}, introductions=introductions, sizes=sizes, number=2))
-    with pytest.raises(ProtocolError, match="which is nobody's"):  # introduced, but no member
-        relay.ask(*relay.cores({3: noise(1)}, introductions=(introduced,), number=2))
+            relay.ask(*relay.cores({3: noise(1)}, newcomers=newcomers, sizes=sizes, number=2))
+    with pytest.raises(ProtocolError, match="which has no member"):  # introduced, but no member
+        relay.ask(*relay.cores({3: noise(1)}, newcomers=(introduced,), number=2))
 
 
 def test_one_unsigned_row_of_a_newcomer_is_taken(relay):
     """The row that it starts with, in whatever round it is first offered; no other, and none after a signed one."""
-    fields = {"introductions": (relay.newcomer(),), "sizes": (*relay.sizes, relay.sizes[0], *[0] * (relay.places - 4))}
+    fields = {"newcomers": (relay.newcomer(),), "sizes": (*relay.sizes, relay.sizes[0], *[0] * (relay.places - 4))}
     relay.ask(*relay.cores({3: noise(1)}, number=2, settled=0, **fields))
     with pytest.raises(ProtocolError, match="the row of late is not signed by late"):
         relay.ask(*relay.cores({3: noise(2)}, number=3, **fields))
@@ -414,12 +413,12 @@ def test_an_offer_names_the_rows_that_it_brings(relay):
     """A row that is named and not brought would be zeros under somebody's name."""
     start = torch.zeros(WIDTH)
     task, enclosed = relay.cores({0: start})
-    whole = task.offers["cores"]
+    whole = task.downlink["cores"]
     forged = {index: whole.model_copy(update={"index": index}) for index in ((0, 2), (), (0, 0), (2,))}
     for offer in forged.values():
         with pytest.raises(ProtocolError, match="speaks of rows that there are not"):
-            relay.ask(task.model_copy(update={"offers": {"cores": offer}}), enclosed)
-    alone = task.model_copy(update={"offers": {"cores": whole.model_copy(update={"form": FORM})}})
+            relay.ask(task.model_copy(update={"downlink": {"cores": offer}}), enclosed)
+    alone = task.model_copy(update={"downlink": {"cores": whole.model_copy(update={"form": FORM})}})
     with pytest.raises(
         ProtocolError, match="one row of 610 numbers F32 came, the model and method agreed on have rows of single"
     ):
@@ -430,14 +429,14 @@ def test_an_offer_names_the_rows_that_it_brings(relay):
 def test_an_offer_has_the_form_that_the_method_gives_it(change, server):
     """And one that has not uses nothing up: the right task is answered afterwards."""
     task, enclosed = server.task()
-    right = task.offers["model"]
+    right = task.downlink["model"]
     form = FORM.model_copy(update=change)
     wrong = right.model_copy(update={"form": form} | ({"index": (0,)} if form.many else {}))
     with pytest.raises(ProtocolError, match=r"agreed on have one row of 610 numbers F32|speaks of"):
-        server.ask(task.model_copy(update={"offers": {"model": wrong}}), enclosed)
-    for offers in ({}, {"model": right, "control": right}, {"models": right}):
+        server.ask(task.model_copy(update={"downlink": {"model": wrong}}), enclosed)
+    for downlink in ({}, {"model": right, "control": right}, {"models": right}):
         with pytest.raises(ProtocolError, match="only one side knows this entry"):
-            server.ask(task.model_copy(update={"offers": offers}), enclosed)
+            server.ask(task.model_copy(update={"downlink": downlink}), enclosed)
     server.ask(task, enclosed)
 
 

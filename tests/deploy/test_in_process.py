@@ -115,14 +115,14 @@ def test_rows_that_a_silo_holds_are_not_sent_again(world):
     federation = world.federation({"name": "apple"}, run={"participation": 0.34, "rounds": 6, "eval_every": 6})
     federation.run()
     assert same(deployed(federation), world.simulated(federation))
-    tasks = [(m.metadata.dst_node_id, json.loads(m.content["letter"]["body"]), m) for m in federation.grid.sent]
+    tasks = [(m.metadata.dst_node_id, json.loads(m.content["texts"]["body"]), m) for m in federation.grid.sent]
     shelf = {}
     for node, body, message in tasks:
-        if "offers" in body:
-            needs = {d for o in body["offers"].values() for d in o["rows"].values()}
+        if "downlink" in body:
+            needs = {d for o in body["downlink"].values() for d in o["rows"].values()}
             assert set(message.content["rows"]) == needs - shelf.get(node, set())
             shelf[node] = needs
-    assert any("offers" in b and not m.content["rows"] for _, b, m in tasks)
+    assert any("downlink" in b and not m.content["rows"] for _, b, m in tasks)
 
 
 def test_without_keys_on_loopback(world):
@@ -153,7 +153,7 @@ def test_no_key_and_no_path_in_what_is_written_or_sent(world):
         p for k in ("server/run", *(f"{n}/state" for n in federation.names)) for p in (federation.kits / k).rglob("*")
     ]
     contents = [p.read_bytes() for p in written if p.is_file()]
-    sent = [m.content["letter"]["body"].encode() for m in federation.grid.sent]
+    sent = [m.content["texts"]["body"].encode() for m in federation.grid.sent]
     assert not any(s.encode() in c for s in secrets for c in [*contents, *sent])
     assert not any(str(world.folder).encode() in body for body in sent)
 

@@ -11,10 +11,10 @@ from federation_in_process import APPLE, deployed, same
 from pomona.deploy import flower_apps
 from pomona.deploy.audit import read
 from pomona.deploy.pki.signatures import Signer
-from pomona.deploy.server import answer_reader
 from pomona.deploy.silo import client_app
-from pomona.deploy.silo.terms import Terms
+from pomona.deploy.silo.task_policy import TaskPolicy
 from pomona.deploy.status import server
+from pomona.deploy.tensor_bytes import Encoding
 from pomona.record.reading import load
 from pomona.record.run_summary import summarise
 from pomona.results import table
@@ -33,7 +33,7 @@ ROGUE = 11  # its node
 
 
 def forged(federation, change, kind="answer", number=2, signer="silo-1"):
-    """Let silo-1 change what it says, and sign that: the whole text of a greeting, or of its answer in a round."""
+    """Let silo-1 change what it says, and sign that: the whole text of a hello reply, or of its answer in a round."""
     key = Signer(federation.kits / signer / "keys" / "silo.key")
 
     def fault(message, reply):
@@ -85,15 +85,15 @@ def test_what_a_member_answers_costs_it_the_round_and_nobody_else(what, world):
 
 def test_a_fault_that_nobody_has_foreseen_is_the_members_too(world):
     """Whatever reading an uplink raises: the member is absent, its text is told to nobody, and the run goes on."""
-    federation, unseal, calls = world.federation(), answer_reader.unseal, []
+    federation, unseal, calls = world.federation(), Encoding.unpack_uplink, []
 
-    def unsealed(data, *form):
+    def unsealed(encoding, data, form):
         calls.append(data)
         if len(calls) == 5:  # three silos a round: silo-1's in round 2
             raise RecursionError("\x1b]0;patient 17\x07")
-        return unseal(data, *form)
+        return unseal(encoding, data, form)
 
-    world.patch.setattr(answer_reader, "unseal", unsealed)
+    world.patch.setattr(Encoding, "unpack_uplink", unsealed)
     federation.run()
     (refused,) = [e for e in read(federation.server / "run" / "audit.jsonl") if e["event"] == "refused"]
     assert (refused["silo"], refused["round"]) == ("silo-1", 2)
@@ -151,7 +151,7 @@ def test_a_reply_that_comes_drop_by_drop_holds_nobody_up(world):
 def test_a_greeting_that_counts_out_of_all_proportion_gets_no_place(samples, world):
     """Neither the book nor any later round meets the number; without it, the federation is that of the others."""
     federation = world.federation(quorum=2, wait=0.5)
-    forged(federation, lambda said: {**said, "samples": samples}, "greeting")
+    forged(federation, lambda said: {**said, "samples": samples}, "hello-reply")
     federation.run()
     assert {e["silo"] for e in read(federation.server / "run" / "audit.jsonl") if e["event"] == "refused"} == {
         "node 11"
@@ -162,13 +162,13 @@ def test_a_greeting_that_counts_out_of_all_proportion_gets_no_place(samples, wor
 
 
 def test_one_claim_does_not_take_the_mean_over(world):
-    """FedAvg, one round: silo-1 claims ten million samples, in its greeting and its answer, and weighs one half."""
+    """FedAvg, one round: silo-1 claims ten million samples, in its hello reply and its answer, and weighs one half."""
     federation = world.federation("fedavg", run={"rounds": 1})
-    world.patch.setattr(Terms, "_require_own", lambda *_: None)  # a liar does not refuse to be counted so
-    for kind in ("greeting", "answer"):
+    world.patch.setattr(TaskPolicy, "_require_own", lambda *_: None)  # a liar does not refuse to be counted so
+    for kind in ("hello-reply", "answer"):
         forged(federation, lambda said: {**said, "samples": 10**7}, kind, number=1)
-    unseal, sent = answer_reader.unseal, []
-    world.patch.setattr(answer_reader, "unseal", lambda *words: sent.append(unseal(*words)) or sent[-1])
+    unseal, sent = Encoding.unpack_uplink, []
+    world.patch.setattr(Encoding, "unpack_uplink", lambda *words: sent.append(unseal(*words)) or sent[-1])
     federation.run()
     entries = json.loads((federation.server / "run" / "roster.json").read_text())["silos"]
     n = torch.tensor([entries[0]["size"], entries[0]["size"] + entries[2]["size"], entries[2]["size"]]).double()
@@ -184,7 +184,7 @@ def test_one_claim_does_not_take_the_mean_over(world):
 
 def test_a_share_of_more_than_a_half_is_said_where_none_is_cut(world):
     federation = world.federation("fedavg", run={"rounds": 1, "largest_share": 1.0})
-    for kind in ("greeting", "answer"):
+    for kind in ("hello-reply", "answer"):
         forged(federation, lambda said: {**said, "samples": 10**7}, kind, number=1)
     federation.run()
     assert "counts for more than all others together" in reasons(federation)
@@ -244,7 +244,7 @@ def test_a_refusal_is_booked_under_a_name_only_if_its_key_has_signed(world):
 
     def refuses(message, reply):
         if message.metadata.dst_node_id == ROGUE:
-            return type(reply)(flower_apps.packed(flower_apps.Message("refused", body, "ab")), reply_to=message)
+            return type(reply)(flower_apps.packed(flower_apps.Message("refusal", body, "ab")), reply_to=message)
         return reply
 
     federation.grid.faults.append(refuses)

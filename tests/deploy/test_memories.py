@@ -7,13 +7,12 @@ from test_hostile_server import Server, noise
 from test_silo_check import found, kit
 
 from pomona.core.errors import ConfigError, StorageError
-from pomona.deploy.json_store import recall
+from pomona.deploy.json_store import read_json
 from pomona.deploy.pki import keys
 from pomona.deploy.pki.signatures import Signer, signed
 from pomona.deploy.server.server_app import coordinate
 from pomona.deploy.silo.silo_report import ALONE, report
-from pomona.deploy.silo.task_log import LastTasks
-from pomona.deploy.silo.terms import Pin
+from pomona.deploy.silo.task_policy import LastTasks, PinnedAgreement
 
 WRONG = [[], "x", -1, 1e999, 10**400, [[]], {"a": 1}]
 
@@ -59,7 +58,7 @@ def test_rounds_alone_are_what_was_seen_by_an_earlier_version(tmp_path):
 
     path = tmp_path / "seen.json"
     path.write_text('{"silo-0": 3}')
-    assert recall(Seen, path) == Seen(rounds={"silo-0": 3})
+    assert read_json(Seen, path) == Seen(rounds={"silo-0": 3})
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"run": 7}', '{"run": "../x"}', "[" * 100_000])
@@ -74,7 +73,7 @@ def test_a_run_id_that_is_damaged_is_named_by_the_server(text, world):
 def test_records_of_memories_say_what_they_always_said():
     """Files of before this version are read: these are their keys."""
     assert LastTasks.model_validate_json('{"run": "ab", "training": [2, "%s"]}' % ("a" * 64)).training == (2, "a" * 64)
-    assert Pin.model_validate_json('{"agreement": "%s"}' % ("a" * 64)).place is None
+    assert PinnedAgreement.model_validate_json('{"agreement": "%s"}' % ("a" * 64)).place is None
 
 
 def test_a_silos_check_names_a_damaged_agreement(tmp_path):

@@ -12,8 +12,8 @@ from pomona.deploy import messages
 HASH, OTHER = "a" * 64, "b" * 64
 ORIGIN = {"silo": "silo-1", "round": 1, "tensor": "core", "signature": "00ff"}
 FORM = {"many": True, "dtype": "F32", "width": 3}
-OFFER = {"form": FORM, "index": [0], "rows": {"1": HASH}, "origins": {"1": ORIGIN}}
-INTRODUCTION = {
+ENTRY = {"form": FORM, "index": [0], "rows": {"1": HASH}, "origins": {"1": ORIGIN}}
+NEWCOMER = {
     "place": 3,
     "silo": "late",
     "key": "ecdsa-sha2-nistp384 AAAA",
@@ -29,8 +29,8 @@ TASK = {
     "sizes": [5, 6, 7],
     "settled": 0,
     "start": None,
-    "offers": {"cores": OFFER},
-    "introductions": [INTRODUCTION],
+    "downlink": {"cores": ENTRY},
+    "newcomers": [NEWCOMER],
 }
 FIGURE = {"model": "own", "when": "trained", "split": "test", "samples": 9, "loss": 0.5, "accuracy": 0.5}
 ANSWER = {
@@ -50,13 +50,13 @@ ANSWER = {
     "held": [HASH],
 }
 HELLO = {"agreement": HASH, "run": "ab12", "nonce": "cd34"}
-GREETING = {**HELLO, "silo": "silo-0", "samples": 5, "fault": ""}
+HELLO_REPLY = {**HELLO, "silo": "silo-0", "samples": 5, "fault": ""}
 REFUSED = {"silo": "silo-0", "fault": "no"}
 WHOLE = {
     messages.Task: TASK,
     messages.Answer: ANSWER,
     messages.Hello: HELLO,
-    messages.Greeting: GREETING,
+    messages.HelloReply: HELLO_REPLY,
     messages.Refusal: REFUSED,
 }
 
@@ -107,7 +107,7 @@ def test_no_field_takes_what_has_no_bound(kind, path):
 
 @pytest.mark.parametrize("key", ["/etc/passwd", "[/red]", "a" * 41, "", "\n"])
 @pytest.mark.parametrize(
-    ("kind", "path"), [(messages.Task, ("offers",)), (messages.Answer, ("rows",))], ids=["task", "answer"]
+    ("kind", "path"), [(messages.Task, ("downlink",)), (messages.Answer, ("rows",))], ids=["task", "answer"]
 )
 def test_keys_are_names(kind, path, key):
     (value,) = WHOLE[kind][path[0]].values()
@@ -150,4 +150,4 @@ def test_what_is_read_can_be_written_again(position, value):
     except ProtocolError:
         return
     assert messages.read(kind, record.model_dump_json()) == record
-    assert messages.statement(record)
+    assert record.statement

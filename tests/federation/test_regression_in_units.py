@@ -1,4 +1,4 @@
-"""Numbers: learned in deviations from the training mean, judged, kept, answered and agreed on in their own units."""
+"""Numbers: learned in deviations from the training mean, judged, kept, answered and conformed on in their own units."""
 
 from dataclasses import replace
 
@@ -100,14 +100,14 @@ def test_a_target_that_does_not_vary_is_no_division_by_zero():
 
 def test_silos_agree_on_the_units_too():
     from pomona.core.toml import tomllib
-    from pomona.deploy.agreement import TaskSettings
     from pomona.deploy.rehearsal.files import federation_file
-    from pomona.deploy.silo.silo_data import agreed
+    from pomona.deploy.silo.silo_scenario import conformed
+    from pomona.deploy.task_settings import TaskSettings
 
     data = days()
     scenario = Scenario.prepare(resolve(SETTINGS), lambda _: data)
     task = TaskSettings.model_validate(tomllib.loads(federation_file(scenario, "127.0.0.1:9"))["task"])
     assert task.target_scale == scenario.dataset.target_scale
-    assert agreed(data, task).target_shift == scenario.dataset.target_shift
+    assert conformed(data, task).target_shift == scenario.dataset.target_shift
     with pytest.raises(ValueError, match="target_scale must be positive"):
         TaskSettings.model_validate({**task.model_dump(), "target_scale": (0.0, 1.0)})

@@ -10,8 +10,9 @@ from targets import TARGETS, Target, target
 
 from pomona.core.errors import PomonaError
 from pomona.deploy import messages as deploy_messages
-from pomona.deploy.messages import Answer, Greeting, Hello, Refusal, Task
+from pomona.deploy.messages import Answer, Hello, HelloReply, Refusal, Task
 from pomona.deploy.silo.client_app import Silo
+from pomona.deploy.tensor_bytes import Encoding, sha256
 
 REFUSED = Valid(b'{"silo": "silo-1", "fault": "no"}', JSON)
 
@@ -19,24 +20,23 @@ REFUSED = Valid(b'{"silo": "silo-1", "fault": "no"}', JSON)
 def texts(world):
     """A valid body of each kind."""
     said = {
-        Hello: world.said["hello"].asked, Greeting: world.said["hello"].answered, Task: world.said["second"].asked,
+        Hello: world.said["hello"].asked, HelloReply: world.said["hello"].answered, Task: world.said["second"].asked,
         Answer: world.said["second"].answered,
     }  # fmt: skip
-    return {kind: Valid(parcel.body.encode(), JSON) for kind, parcel in said.items()} | {Refusal: REFUSED}
+    return {kind: Valid(message.body.encode(), JSON) for kind, message in said.items()} | {Refusal: REFUSED}
 
 
 def as_text(kind, world):
     def act(data):
         record = deploy_messages.read(kind, text(data))
         assert deploy_messages.read(kind, record.model_dump_json()) == record
-        assert deploy_messages.statement(record)
+        assert record.statement
 
     return messages(kind, texts(world)[kind]), act
 
 
 TARGETS += [
-    Target(f"{kind.__name__.lower()}, as text", 150, partial(as_text, kind))
-    for kind in (Hello, Greeting, Task, Answer, Refusal)
+    Target(f"{kind.kind}, as text", 150, partial(as_text, kind)) for kind in (Hello, HelloReply, Task, Answer, Refusal)
 ]
 
 
@@ -89,7 +89,7 @@ def answered(world, which, before):
     def act(data):
         answer, uplink = back().answer(deploy_messages.read(Task, text(data)), asked.enclosed)
         assert deploy_messages.read(Answer, answer.model_dump_json()) == answer
-        assert not uplink or deploy_messages.name(uplink) == answer.uplink
+        assert not uplink or sha256(uplink) == answer.uplink
         return "asks for rows" if answer.missing else "taken"
 
     return messages(Task, Valid(asked.body.encode(), JSON)), act
@@ -103,7 +103,7 @@ def row(world):
 
     def act(said):
         sealed, changed = said[0] % 2, said[1:]
-        new = deploy_messages.name(changed) if sealed else name
+        new = sha256(changed) if sealed else name
         others = {n: d for n, d in asked.enclosed.items() if n != name}
         back().answer(deploy_messages.read(Task, asked.body.replace(name, new)), {**others, new: changed})
 
@@ -116,7 +116,7 @@ def row(world):
 @target("uplink, unsealed", 200)
 def unseal(world):
     sent, expects = world.said["second"].answered.enclosed["uplink"], world.visits[1][0].expects
-    return inputs(Valid(sent)), lambda data: deploy_messages.unseal(data, expects, "fp32", 5) and None
+    return inputs(Valid(sent)), lambda data: Encoding("fp32", 5).unpack_uplink(data, expects) and None
 
 
 @target("row, unpacked", 200)
@@ -126,7 +126,7 @@ def unpack(world):
     def act(data):
         for form in forms:
             try:
-                assert torch.isfinite(deploy_messages.unpack(data, form, "fp32", 5)).all()
+                assert torch.isfinite(Encoding("fp32", 5).unpack(data, form)).all()
             except PomonaError as fault:
                 refused = fault
         raise refused

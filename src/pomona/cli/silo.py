@@ -56,7 +56,8 @@ def stop(*, folder: Folder = HERE, json: Json = False) -> None:
 
 def check(*, folder: Folder = HERE, json: Json = False) -> None:
     """Find out what is wrong before taking part, and say what would leave the silo."""
-    from pomona.deploy.silo.preflight import run, texts
+    from pomona.deploy.silo.disclosure import texts
+    from pomona.deploy.silo.preflight import run
 
     lines, leaves, code = run(folder)
     if json:

@@ -14,17 +14,15 @@ from pomona.core.bounds import PLACES, ROUNDS
 from pomona.core.errors import ConfigError
 from pomona.core.settings import Settings
 from pomona.core.toml import Tree, named, read_file, validated
-from pomona.data.dataset import Kind
-from pomona.data.settings import Targets
+from pomona.deploy.task_settings import TaskSettings
 
 if TYPE_CHECKING:
     from pomona.config import Config
 
 PROTOCOL = 2  # of the messages between silos and server; another number is another agreement
-RANK: dict[Kind, int] = {"image": 3, "table": 1, "text": 1}
 RESERVED = {"authority", "server"}  # folders of the kits
-SPARE = 4  # places for newcomers where nobody said
-SHARE = 0.5  # most that a silo weighs where nobody said: no more than all others together
+SPARE = 4  # places for newcomers, unless set
+SHARE = 0.5  # most that a silo weighs unless set: no more than all others together
 
 # Keys of a run that every silo sets for itself, or that a federation sets in another place.
 ELSEWHERE = {
@@ -112,58 +110,8 @@ class FoundingMember(Settings):
     key: Path | None = Field(None, description="public key that it brought, relative to the file; made for it if unset")
 
 
-class TaskSettings(Settings):
-    """What everybody agreed on about data: one sample, the label map, the preprocessing."""
-
-    kind: Kind
-    input_shape: tuple[Annotated[int, Field(ge=1)], ...] = Field(
-        description="one sample as read: (H, W, C), (F,), (T,)"
-    )
-    classes: tuple[str, ...] = Field((), description="class names in the order of their numbers; empty: targets")
-    outputs: int = Field(
-        default_factory=lambda known: len(known["classes"]), ge=0, description="width of the network's output"
-    )
-    targets: Targets = "classes"
-    shift: tuple[float, ...] = Field((0.0,), description="the network sees (x - shift) / scale, over the last axis")
-    scale: tuple[float, ...] = (1.0,)
-    target_shift: tuple[float, ...] = Field(
-        (0.0,), description="of regression: the network learns (y - target_shift) / target_scale"
-    )
-    target_scale: tuple[float, ...] = (1.0,)
-    vocabulary: int = Field(0, ge=0, description="tokens including padding, for texts")
-    words: tuple[str, ...] = Field((), description="the words with numbers 2, 3, ...; 0 is padding, 1 any other word")
-
-    @model_validator(mode="after")
-    def _fits(self) -> Self:
-        if len(self.input_shape) != RANK[self.kind]:
-            raise ValueError(f"a sample of kind {self.kind} has {RANK[self.kind]} numbers in input_shape")
-        if (self.targets == "classes") != bool(self.classes):
-            raise ValueError("name the classes where targets = 'classes', and nowhere else")
-        if self.classes and self.outputs != len(self.classes):
-            raise ValueError(f"outputs must be {len(self.classes)}, the number of classes")
-        if not self.outputs:
-            raise ValueError("set outputs, the number of targets of a sample")
-        if len(set(self.classes)) < len(self.classes) or len(set(self.words)) < len(self.words):
-            raise ValueError("classes and words must differ from one another")
-        for values in (self.shift, self.scale):
-            if len(values) not in {1, self.input_shape[-1]}:
-                raise ValueError(f"shift and scale have 1 or {self.input_shape[-1]} numbers")
-        if 0 in self.scale:
-            raise ValueError("scale must not be 0")
-        for values in (self.target_shift, self.target_scale):
-            if len(values) not in {1, self.outputs}:
-                raise ValueError(f"target_shift and target_scale have 1 or {self.outputs} numbers")
-        if min(self.target_scale) <= 0:
-            raise ValueError("target_scale must be positive")
-        if self.targets != "regression" and (self.target_shift, self.target_scale) != ((0.0,), (1.0,)):
-            raise ValueError("target_shift and target_scale are for targets = 'regression'")
-        if (self.kind == "text") != (self.vocabulary >= 2) or len(self.words) > max(0, self.vocabulary - 2):
-            raise ValueError("texts have a vocabulary of 2 or more and at most vocabulary - 2 words, others have none")
-        return self
-
-
 class Federation(Settings):
-    """One federation: who, where, how long to wait, and the run that everybody agreed on."""
+    """One federation: members, addresses, timeouts, and the run that all members agreed on."""
 
     name: Name = Field(description="name of the federation")
     server: HostPort = Field(description="host:port at which silos reach the server; its certificate names the host")
@@ -265,7 +213,7 @@ class Federation(Settings):
         try:
             fixed = {"clients": self.places, "workers": 1, "checkpoint_every": 1}
             config = resolve({"largest_share": SHARE}, named(self.run), fixed)
-            # Nobody sees the labels of all, so what is not agreed on follows from the targets alone.
+            # No party sees all labels, so the default metric follows from the targets alone.
             metric = require(config.metric or USUAL[self.task.targets], self.task.targets)
             config = config.model_copy(update={"metric": metric.name})
         except ConfigError as fault:

@@ -1,4 +1,4 @@
-"""Pomona in Flower's two apps: messages become parcels and back, and nothing else happens here.
+"""Flower's ServerApp and ClientApp: the two entry points, and messages as Flower carries them.
 
 A silo's process lives for one message, as Flower starts one for each; everything that must survive lies in its folder.
 """
@@ -21,14 +21,12 @@ from flwr.serverapp import Grid, ServerApp
 from httpx import TransportError
 
 from pomona.core.errors import ProtocolError
-from pomona.core.settings import Settings
-from pomona.deploy.message_bus import Message, Undelivered
-from pomona.deploy.messages import Hello, Refusal, Task, read, statement
-from pomona.deploy.server.refusals import foreign
+from pomona.deploy.message_bus import Message, Undelivered, untrusted
+from pomona.deploy.messages import Hello, Refusal, Task
 
 RAW = "pomona.bytes"  # how an array's bytes are to be read: by Pomona, not by anything that unpickles
 AGAIN = {3, 5, 8}  # Flower's codes for a node or a process that is gone: message unavailable, node, silent app
-LETTER, ROWS = "letter", "rows"
+TEXTS, ROWS = "texts", "rows"
 STDERR = 2  # the process's own, whatever sys.stderr has been made into
 LOOK = 3.0  # seconds that one look for answers waits for those that are on their way
 GRACE = 30.0  # seconds beyond a message's time that a silo may still work on it
@@ -44,7 +42,7 @@ def main(grid: Grid, context: Context) -> None:
     """Run the federation of the folder that the run's configuration names."""
     from pomona.deploy.server.server_app import coordinate
 
-    coordinate(Path(str(context.run_config["folder"])), Carrier(grid))
+    coordinate(Path(str(context.run_config["folder"])), FlowerBus(grid))
 
 
 @client_app.query()
@@ -61,16 +59,16 @@ def train(message: FlowerMessage, context: Context) -> FlowerMessage:
 
 def _answered(message: FlowerMessage, context: Context) -> FlowerMessage:
     with ending_after(message.metadata.ttl + GRACE):
-        parcel = unpacked(message.content)
-        return FlowerMessage(packed(handled(Path(str(context.node_config["folder"])), parcel)), reply_to=message)
+        answer = handled(Path(str(context.node_config["folder"])), unpacked(message.content))
+        return FlowerMessage(packed(answer), reply_to=message)
 
 
 @contextmanager
 def ending_after(seconds: float) -> Iterator[None]:
     """End this process where what follows takes longer, and say in the silo's log at which line it stood.
 
-    Nobody waits for the answer any more, but Flower's node would: it does one message at a time, and one that hangs
-    keeps it from all later rounds. The clock is faulthandler's, which runs even where Python does not.
+    The server no longer waits for the answer, but Flower's node would: it does one message at a time, and one that
+    hangs keeps it from all later rounds. The clock is faulthandler's, which runs even where Python does not.
     """
     faulthandler.dump_traceback_later(seconds, exit=True, file=STDERR)
     try:
@@ -79,14 +77,14 @@ def ending_after(seconds: float) -> Iterator[None]:
         faulthandler.cancel_dump_traceback_later()
 
 
-def handled(folder: Path, parcel: Message) -> Message:
-    """What the silo of a kit's folder answers to a parcel; a refusal where it will not or cannot."""
+def handled(folder: Path, message: Message) -> Message:
+    """A silo's answer to a message; a refusal if it will not or cannot do what is asked."""
     import os
 
     import torch
 
-    from pomona.deploy.silo.answer_text import scrubbed
     from pomona.deploy.silo.client_app import Silo, audited
+    from pomona.deploy.silo.disclosure import scrubbed
     from pomona.deploy.silo.settings import importable
 
     os.umask(0o077)
@@ -94,26 +92,21 @@ def handled(folder: Path, parcel: Message) -> Message:
     torch.set_num_threads(1)
     silo = Silo(folder)
     try:
-        body: Settings
-        if parcel.kind == "hello":
-            body, enclosed = silo.greet(read(Hello, parcel.body)), {}
-            kind = "greeting"
-        else:
-            task: Task = read(Task, parcel.body)
-            body, uplink = silo.answer(task, parcel.enclosed)
-            kind, enclosed = "answer", {"uplink": uplink} if uplink else {}
-            audited(silo, "answered", round=task.number, task=task.digest, bytes=len(uplink))
-        return Message(kind, body.model_dump_json(), silo.signer.sign(kind, statement(body)), enclosed)
+        body = message.read(Hello, Task)
+        if isinstance(body, Hello):
+            return Message.of(silo.greet(body), silo.signer)
+        answer, uplink = silo.answer(body, message.enclosed)
+        audited(silo, "answered", round=body.number, task=body.digest, bytes=len(uplink))
+        return Message.of(answer, silo.signer, {"uplink": uplink} if uplink else {})
     except Exception as fault:  # whatever it is, its text stays here
         logger.exception("a message could not be answered")
         audited(silo, "refused", reason=scrubbed(fault))
-        refused = Refusal(silo=silo.file.name, fault=scrubbed(fault))
-        return Message("refused", refused.model_dump_json(), silo.signer.sign("refused", statement(refused)))
+        return Message.of(Refusal(silo=silo.file.name, fault=scrubbed(fault)), silo.signer)
 
 
 @dataclass
-class Carrier:
-    """The post of a running SuperLink."""
+class FlowerBus:
+    """The message bus of a running SuperLink."""
 
     grid: Grid
     _pulls: dict[str, Future[dict[str, Message | Undelivered]]] = field(default_factory=dict)
@@ -122,11 +115,10 @@ class Carrier:
         """The nodes that SuperLink has heard of in the last minute."""
         return frozenset(self.grid.get_node_ids())
 
-    def send(self, node: int, parcel: Message, seconds: float) -> str:
+    def send(self, node: int, message: Message, seconds: float) -> str:
         """Push one message."""
-        kind = MessageType.QUERY if parcel.kind == "hello" else MessageType.TRAIN
-        message = FlowerMessage(packed(parcel), node, kind, ttl=seconds)
-        (ticket,) = self.grid.push_messages([message])
+        kind = MessageType.QUERY if message.kind == Hello.kind else MessageType.TRAIN
+        (ticket,) = self.grid.push_messages([FlowerMessage(packed(message), node, kind, ttl=seconds)])
         return ticket
 
     def fetch(self, tickets: Sequence[str]) -> dict[str, Message | Undelivered]:
@@ -147,7 +139,7 @@ class Carrier:
     def _pulled(self, ticket: str) -> dict[str, Message | Undelivered]:
         """The answer to one message, if it has come; of two the first counts. A SuperLink that is gone is no answer."""
         try:
-            with foreign(TransportError):
+            with untrusted(TransportError):
                 found = [received(m) for m in self.grid.pull_messages([ticket])]
         except ProtocolError as fault:
             return {ticket: Undelivered(str(fault), again=False)}
@@ -176,20 +168,20 @@ def received(message: FlowerMessage) -> Message | Undelivered:
     return unpacked(message.content)
 
 
-def packed(parcel: Message) -> RecordDict:
-    """A parcel as a message's content."""
-    arrays = {name: Array("uint8", (len(data),), RAW, data) for name, data in parcel.enclosed.items()}
-    letter = {"kind": parcel.kind, "body": parcel.body, "signature": parcel.signature}
-    return RecordDict({LETTER: ConfigRecord(letter), ROWS: ArrayRecord(arrays)})  # type: ignore[arg-type]
+def packed(message: Message) -> RecordDict:
+    """A message as Flower's content."""
+    arrays = {name: Array("uint8", (len(data),), RAW, data) for name, data in message.enclosed.items()}
+    texts = {"kind": message.kind, "body": message.body, "signature": message.signature}
+    return RecordDict({TEXTS: ConfigRecord(texts), ROWS: ArrayRecord(arrays)})  # type: ignore[arg-type]
 
 
 def unpacked(content: RecordDict) -> Message:
     """The inverse. Raises ProtocolError for anything else."""
     try:
-        letter, rows = content[LETTER], content[ROWS]
-        if not isinstance(letter, ConfigRecord) or not isinstance(rows, ArrayRecord):
+        texts, rows = content[TEXTS], content[ROWS]
+        if not isinstance(texts, ConfigRecord) or not isinstance(rows, ArrayRecord):
             raise TypeError
-        kind, body, signature = (letter[k] for k in ("kind", "body", "signature"))
+        kind, body, signature = (texts[k] for k in ("kind", "body", "signature"))
         if not all(isinstance(v, str) for v in (kind, body, signature)):
             raise TypeError
         if any(array.stype != RAW for array in rows.values()):

@@ -1,18 +1,43 @@
-"""Parcels between the server and silos, and who carries them: Flower in a federation, a stand-in in tests."""
+"""Messages between the server and silos, and who carries them: Flower in a federation, a stand-in in tests."""
 
-from collections.abc import Mapping, Sequence
+import logging
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeVar
+
+from pomona.core.bounds import plain
+from pomona.core.errors import PomonaError, ProtocolError, StorageError
+from pomona.deploy.messages import B, Body, read
+from pomona.deploy.pki.signatures import Signer
+
+A = TypeVar("A", bound=Body)
+logger = logging.getLogger("pomona")
 
 
 @dataclass(frozen=True)
 class Message:
-    """A message: text in JSON, its sender's signature, and rows or an uplink as bytes by name."""
+    """A message: its body in JSON, its sender's signature, and rows or an uplink as bytes by name."""
 
     kind: str
     body: str
     signature: str = ""
     enclosed: Mapping[str, bytes] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, body: Body, signer: Signer | None = None, enclosed: Mapping[str, bytes] | None = None) -> "Message":
+        """The message with this body, signed if there is a signer."""
+        signature = signer.sign(body.kind, body.statement) if signer else ""
+        return cls(body.kind, body.model_dump_json(), signature, enclosed or {})
+
+    def read(self, one: type[A], other: type[B]) -> A | B:
+        """The body, which is of one of two kinds. Raises ProtocolError."""
+        if self.kind == one.kind:
+            return read(one, self.body)
+        if self.kind == other.kind:
+            return read(other, self.body)
+        raise ProtocolError(f"a message of kind {plain(self.kind, 40)!r}; check that both sides run the same version")
 
     @property
     def size(self) -> int:
@@ -29,13 +54,35 @@ class Undelivered:
 
 
 class MessageBus(Protocol):
-    """Who carries parcels to nodes. A node's number says nothing about whose it is."""
+    """Carries messages to nodes. A node's number does not identify a silo."""
 
     def online(self) -> frozenset[int]:
         """The nodes that are connected."""
 
-    def send(self, node: int, parcel: Message, seconds: float) -> str:
-        """Send a parcel that is worth answering for so long. Returns a ticket."""
+    def send(self, node: int, message: Message, seconds: float) -> str:
+        """Send a message that is worth answering for so long. Returns a ticket."""
 
     def fetch(self, tickets: Sequence[str]) -> dict[str, Message | Undelivered]:
         """The answers that have come since, by ticket."""
+
+
+@contextmanager
+def untrusted(*ours: type[Exception]) -> Iterator[None]:
+    """Turn every fault of what follows into a ProtocolError of one harmless line, so that the server goes on.
+
+    Whatever a member sends is handled in such a block. The server's own disk is not a member's fault: StorageError
+    passes, as do the kinds in ``ours``. An unforeseen fault is told by its kind alone, since its text may hold anything
+    that was sent; the server's log has all of it, as one line.
+    """
+    passing: tuple[type[Exception], ...] = (StorageError, *ours)
+    try:
+        yield
+    except passing:
+        raise
+    except PomonaError as fault:
+        raise ProtocolError(plain(str(fault))) from None
+    except Exception as fault:  # of bytes from outside
+        logger.warning("what was sent cannot be used: %s", plain("".join(traceback.format_exception(fault)), 4000))
+        raise ProtocolError(
+            f"what it sent cannot be used (a {type(fault).__name__}; the server's log has more)"
+        ) from None

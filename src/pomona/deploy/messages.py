@@ -1,40 +1,43 @@
-"""What travels: a task down, an answer up, and model rows beside them as plain bytes that are named by their hash.
+"""Bodies of messages between server and silos: a task down, an answer up, as JSON that is checked when it is read.
 
-One message each way per silo and round. Text is JSON, checked field by field when it is read; rows are little-endian
-numbers and nothing else. A row that a silo already holds is named but not sent again.
-
-Every field has a bounded type: a message that was read holds no path, no control character and no number that
-overflows, however hostile its sender. Records are made of the same types on both sides.
+There is one message each way per silo and round. Every field has a bounded type: a message that was read holds no
+path, no control character and no number that overflows, however hostile its sender. Both sides use the same types.
 """
 
 import hashlib
 import json
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
-import torch
 from pydantic import FailFast, Field, StringConstraints, ValidationError
-from torch import Tensor
 
-from pomona.core.bounds import PLACES, Count, Hex, Label, Line, Number, Place, Seconds, Sha256, plain
+from pomona.core.bounds import PLACES, Count, Hex, Label, Line, Number, Place, Seconds, Sha256, first
 from pomona.core.errors import ProtocolError
 from pomona.core.settings import Settings
 from pomona.deploy.agreement import Certificate, SiloName
-from pomona.methods.base import Rows
-from pomona.storage.safetensors_stream import DTYPES, memory, pieces, shown
-from pomona.storage.tensor_validation import decode, largest
 
-Wire = Literal["fp32", "bf16"]
-WIDTH: dict[Wire, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16}
-
-CODES: dict[torch.dtype, Any] = {dtype: code for code, dtype in DTYPES.items()}
 Token = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{1,64}$")]  # an id drawn at random
 Loss = Annotated[float, Field(ge=-1e100, le=1e100, allow_inf_nan=False)]  # sums over samples and silos stay finite
 Hashes = Annotated[tuple[Sha256, ...], Field(max_length=10**5), FailFast()]
 
 
-class Origin(Settings):
-    """Who made a row, in which round, and the signature for it."""
+B = TypeVar("B", bound="Body")
+
+
+class Body(Settings):
+    """The base of message bodies; ``kind`` stands on the message, and in what is signed."""
+
+    kind: ClassVar[str]
+    longest: ClassVar[int] = 2**16  # characters of its JSON that are read
+
+    @property
+    def statement(self) -> dict[str, Any]:
+        """The signed content of a message: all of its body."""
+        content: dict[str, Any] = json.loads(self.model_dump_json())
+        return content
+
+
+class RowOrigin(Settings):
+    """The origin of a row: which silo's tensor of which round it is, with that silo's signature."""
 
     silo: SiloName
     round: Number
@@ -49,14 +52,9 @@ class EntryForm(Settings):
     dtype: Literal["BOOL", "F32", "F64", "I64"]
     width: Count
 
-    @classmethod
-    def of(cls, entry: Rows) -> "EntryForm":
-        """The form of an entry that this program has made."""
-        return cls(many=entry.index.dim() == 2, dtype=CODES[entry.bank.dtype], width=entry.bank.shape[1])
 
-
-class Offer(Settings):
-    """What one entry of a downlink gives a silo.
+class DownlinkEntry(Settings):
+    """One entry of a downlink, as one silo gets it.
 
     ``index``: the row of the bank it gets; or, where there are many, the ids of those whose rows it gets, its own id
     marking an empty place. ``rows``: the hash of each row of the bank by its number, ``form`` what one is made of.
@@ -66,11 +64,11 @@ class Offer(Settings):
     form: EntryForm
     index: Annotated[tuple[Place, ...], Field(max_length=PLACES), FailFast()]
     rows: dict[Place, Sha256] = Field(max_length=PLACES)
-    origins: dict[Place, Origin] = Field({}, max_length=PLACES)
+    origins: dict[Place, RowOrigin] = Field({}, max_length=PLACES)
 
 
-class Introduction(Settings):
-    """A silo that came later: its place, its name, its public key, and the authority's certificate of both."""
+class Newcomer(Settings):
+    """A silo that joined later: its place, its name, its public key, and the authority's certificate of both."""
 
     place: Place
     silo: SiloName
@@ -78,11 +76,11 @@ class Introduction(Settings):
     certificate: Certificate
 
 
-class Task(Settings):
-    """What a silo is asked in one round; see ``federation.clients.Visit``.
+class Task(Body):
+    """A silo's task of one round; see ``federation.exchange.ClientRequest``.
 
     Attributes:
-        agreement: hash of what everybody agreed on.
+        agreement: hash of the settings that all members agreed on.
         run: the federation's run.
         number: of the round; one after the last for the closing visit.
         place: the silo's id.
@@ -91,6 +89,8 @@ class Task(Settings):
         start: hash of the model that a newcomer starts from; None for the run's initial one.
     """
 
+    kind = "task"
+    longest = 16 * 2**20  # that names a row and its signature of each of 10,000 places has 6 million
     agreement: Sha256
     run: Token
     number: Number = Field(ge=1)
@@ -100,23 +100,23 @@ class Task(Settings):
     sizes: Annotated[tuple[Count, ...], Field(max_length=PLACES), FailFast()]
     settled: Number
     start: Sha256 | None = None
-    offers: dict[Label, Offer] = Field({}, max_length=20)
-    introductions: Annotated[tuple[Introduction, ...], Field(max_length=PLACES), FailFast()] = ()
+    downlink: dict[Label, DownlinkEntry] = Field({}, max_length=20)
+    newcomers: Annotated[tuple[Newcomer, ...], Field(max_length=PLACES), FailFast()] = ()
 
     @property
     def digest(self) -> str:
-        """What is asked, as one hash; which rows are enclosed makes no difference."""
+        """Hash of the task; it does not depend on which rows are enclosed."""
         return hashlib.sha256(self.model_dump_json().encode()).hexdigest()
 
     @property
     def question(self) -> str:
-        """What is asked as one hash, whoever has come to the federation since: the same question has one answer."""
-        return self.model_copy(update={"introductions": ()}).digest
+        """Hash of the task without newcomers: a task that comes again after someone has joined has the same answer."""
+        return self.model_copy(update={"newcomers": ()}).digest
 
     @property
     def needs(self) -> set[str]:
         """Hashes of all rows that the task speaks of."""
-        named = {digest for offer in self.offers.values() for digest in offer.rows.values()}
+        named = {digest for entry in self.downlink.values() for digest in entry.rows.values()}
         return named | ({self.start} if self.start else set())
 
 
@@ -132,8 +132,8 @@ class ReportedScore(Settings):
     value: Loss | None = None
 
 
-class Answer(Settings):
-    """What a silo answers; the uplink's bytes come beside it.
+class Answer(Body):
+    """A silo's answer to a task; the uplink's bytes are enclosed beside it.
 
     Attributes:
         task: hash of the task that this answers.
@@ -144,6 +144,8 @@ class Answer(Settings):
         held: hashes of rows that it keeps.
     """
 
+    kind = "answer"
+    longest = 16 * 2**20
     agreement: Sha256
     run: Token
     number: Number = Field(ge=1)
@@ -160,24 +162,27 @@ class Answer(Settings):
     held: Hashes = ()
 
 
-class Refusal(Settings):
+class Refusal(Body):
     """A silo will not, or cannot, do what it was asked; a line without paths says why."""
 
+    kind = "refusal"
     silo: SiloName
     fault: Line
 
 
-class Hello(Settings):
+class Hello(Body):
     """The server asks who is there; ``nonce`` keeps an old answer from being used again."""
 
+    kind = "hello"
     agreement: Sha256
     run: Token
     nonce: Token
 
 
-class Greeting(Settings):
+class HelloReply(Body):
     """A silo says who it is and how many training samples it has."""
 
+    kind = "hello-reply"
     agreement: Sha256
     run: Token
     nonce: Token
@@ -186,78 +191,22 @@ class Greeting(Settings):
     fault: Line = ""
 
 
-def read(kind: type[Any], text: str) -> Any:
-    """A message's body: bounded in length, depth and every field, so that what it makes can be used without a look.
+def read(kind: type[B], text: str) -> B:
+    """A message's body, within bounds in length, depth and every field.
 
     Raises ProtocolError naming the first field that is not what it must be.
     """
-    most = LONGEST.get(kind, SHORT)
-    if len(text) > most:
-        raise ProtocolError(f"a {kind.__name__.lower()} of {len(text)} characters, at most {most} are read")
+    if len(text) > kind.longest:
+        raise ProtocolError(f"a {kind.kind} of {len(text)} characters, at most {kind.longest} are read")
     try:
         return kind.model_validate_json(text)
     except ValidationError as fault:
-        first = fault.errors(include_url=False, include_context=False, include_input=False)[0]
-        where = ".".join(map(str, first["loc"])) or "body"
         raise ProtocolError(
-            f"a {kind.__name__.lower()} cannot be read ({shown(where)}: {plain(first['msg'], 200).lower()}); "
-            "check that both sides run the same version"
+            f"a {kind.kind} cannot be read ({first(fault)}); check that both sides run the same version"
         ) from None
 
 
-# Of a body, in characters: a task that names a row and its signature of each of 10,000 places has 6 million.
-LONGEST: dict[type[Settings], int] = {Task: 16 * 2**20, Answer: 16 * 2**20}
-SHORT = 2**16  # all others
-
-
-def statement(body: Settings) -> dict[str, Any]:
-    """What is signed of a message: all of it."""
-    content: dict[str, Any] = json.loads(body.model_dump_json())
-    return content
-
-
-def row_statement(agreement: str, run: str, origin: Origin, digest: str) -> dict[str, Any]:
-    """What is signed of a row: whose it is, what for, and its hash."""
+def row_statement(agreement: str, run: str, origin: RowOrigin, digest: str) -> dict[str, Any]:
+    """The signed content of a row: silo, round, tensor, and its hash."""
     about = {"silo": origin.silo, "round": origin.round, "tensor": origin.tensor}
     return {"agreement": agreement, "run": run, **about, "digest": digest}
-
-
-def pack(row: Tensor, wire: Wire, places: int) -> bytes:
-    """A row (w,) of a downlink's bank as it travels."""
-    return bytes(memory(_narrow(row, wire, places)))
-
-
-def unpack(data: bytes, form: EntryForm, wire: Wire, places: int) -> Tensor:
-    """A row (w,) from bytes. Raises ProtocolError for another length or numbers that are not finite."""
-    blank = torch.empty(form.width, dtype=DTYPES[form.dtype], device="meta")
-    travels = _narrow(blank, wire, places).dtype
-    if len(data) != form.width * travels.itemsize:
-        raise ProtocolError(f"a row has {len(data)} bytes, announced are {form.width * travels.itemsize}")
-    row = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
-    if travels == torch.bool and (row > 1).any():
-        raise ProtocolError("a row of truth values holds others than 0 and 1")
-    row = row.view(travels).to(blank.dtype)
-    if row.is_floating_point() and not torch.isfinite(row).all():
-        raise ProtocolError("a row has numbers that are not finite")
-    return row
-
-
-def name(data: bytes) -> str:
-    """A row's name: SHA-256 of its bytes in hex."""
-    return hashlib.sha256(data).hexdigest()
-
-
-def seal(uplink: dict[str, Tensor], wire: Wire, places: int) -> bytes:
-    """An uplink's bytes."""
-    return b"".join(pieces({k: _narrow(t, wire, places) for k, t in uplink.items()}))
-
-
-def unseal(data: bytes, expects: Mapping[str, Tensor], wire: Wire, places: int) -> dict[str, Tensor]:
-    """An uplink from a peer's bytes, in the form that the server half expects. Raises ProtocolError."""
-    spec = {k: _narrow(t, wire, places) for k, t in expects.items()}
-    return {k: t.to(expects[k].dtype) for k, t in decode(data, spec, largest(spec)).items()}
-
-
-def _narrow(tensor: Tensor, wire: Wire, places: int) -> Tensor:
-    """Model rows in the width agreed on; numbers about clients, one a place or fewer, as they are."""
-    return tensor.to(WIDTH[wire]) if tensor.dtype == torch.float32 and tensor.numel() > places else tensor

@@ -1,4 +1,4 @@
-"""How a server or a silo stands, from what lies in its folder: nothing is asked of anybody."""
+"""Status of a server or a silo, read from the files in its folder alone."""
 
 import shutil
 from collections.abc import Sequence
@@ -10,11 +10,10 @@ from pomona.core.errors import PomonaError
 from pomona.deploy.agreement import Federation
 from pomona.deploy.pki import certificates
 from pomona.deploy.processes import holder
-from pomona.deploy.server.member_registry import RegisteredMember, samples
+from pomona.deploy.server.member_registry import RegisteredMember, heavy, samples, weight_by_name
 from pomona.deploy.server.registry_admin import entries
-from pomona.deploy.server.weights import counted, heavy
 from pomona.deploy.silo import history
-from pomona.deploy.status_files import LIVE, NODE, LiveStatus, NodeStatus, look
+from pomona.deploy.status_files import LIVE, NODE, LiveStatus, NodeStatus, read_status_file
 from pomona.storage.status import read_status
 
 Row = dict[str, Any]
@@ -28,9 +27,9 @@ def server(folder: Path) -> Row:
     """
     federation = Federation.read(folder / "federation.toml")
     state = folder / "run"
-    said, live, held = read_status(state), look(LiveStatus, state / LIVE), holder(state)
+    said, live, held = read_status(state), read_status_file(LiveStatus, state / LIVE), holder(state)
     members, share = entries(folder), federation.largest_share
-    weighs = counted(samples(members), share)
+    weighs = weight_by_name(samples(members), share)
     return {
         "federation": federation.name,
         "method": _method(federation),
@@ -93,7 +92,7 @@ def silo(folder: Path) -> Row:
     """A silo's standing: its node, its last visit, its certificate, its disk."""
     federation = Federation.read(folder / "federation.toml")
     state = folder / "state"
-    held, news = holder(state), look(NodeStatus, state / "node" / NODE)
+    held, news = holder(state), read_status_file(NodeStatus, state / "node" / NODE)
     visits, torn = history.read(state)
     gone = "killed" if news.state not in {None, "stopped"} else "stopped" if news.state else "never started"
     stopped = not held

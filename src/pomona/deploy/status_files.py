@@ -1,30 +1,25 @@
-"""What processes leave in their folders for people to look at, as records with bounds: a torn file is one error line.
-
-``live.json`` is the server's, after each round; ``node.json`` is a silo's.
-"""
+"""Status files for people to look at: ``live.json`` of a server, after each round, and ``node.json`` of a silo."""
 
 from pathlib import Path
 from typing import Annotated, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
 
-from pomona.core.bounds import Count, Line, Number, Seconds, plain
-from pomona.core.errors import StorageError
+from pomona.core.bounds import Count, Line, Number, Seconds
+from pomona.deploy.json_store import read_json
 
 LIVE, NODE = "live.json", "node.json"
-LARGEST = 2**28  # bytes of a file
-
 
 Few = Annotated[tuple[Line, ...], Field(max_length=10**4)]
 
 
-class StatusReader(BaseModel):
+class StatusFile(BaseModel):
     """The base: unknown keys are left out, so that another version's file can be looked at."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
 
 
-class LiveStatus(StatusReader):
+class LiveStatus(StatusFile):
     """A server's last round: names of silos, why some were not used, bytes, the lines that its operator should see."""
 
     round: Number = 0
@@ -42,7 +37,7 @@ class LiveStatus(StatusReader):
     since: FiniteFloat = 0.0
 
 
-class NodeStatus(StatusReader):
+class NodeStatus(StatusFile):
     """A silo's node: "starting", "connected", "waiting" (for the server), "restarting" or "stopped"; and why."""
 
     state: Line | None = None
@@ -52,31 +47,9 @@ class NodeStatus(StatusReader):
     code: int | None = Field(None, gt=-(10**6), lt=10**6)
 
 
-L = TypeVar("L", bound=StatusReader)
+L = TypeVar("L", bound=StatusFile)
 
 
-def look(kind: type[L], path: Path) -> L:
-    """A file's record; one of defaults where there is no file.
-
-    Raises StorageError, in one line, for a file that is too large, torn, or holds something else.
-    """
-    try:
-        return kind.model_validate_json(_content(path) or b"{}")
-    except ValidationError as fault:
-        raise StorageError(f"{path} cannot be read ({_first(fault)}); remove it, it is written again") from None
-
-
-def _content(path: Path) -> bytes:
-    """A file's bytes; none where there is no file."""
-    try:
-        if path.is_file() and path.stat().st_size > LARGEST:
-            raise StorageError(f"{path} has more than {LARGEST} bytes; restore it from a backup")
-        return path.read_bytes() if path.is_file() else b""
-    except OSError as fault:
-        raise StorageError(f"{path} cannot be read ({fault.strerror}); restore it from a backup") from None
-
-
-def _first(fault: ValidationError) -> str:
-    first = fault.errors(include_url=False, include_input=False)[0]
-    where = plain(".".join(map(str, first["loc"])), 80)
-    return plain(f"{where}: {first['msg']}" if where else first["msg"], 200)
+def read_status_file(kind: type[L], path: Path) -> L:
+    """Return a file's record; one of defaults where there is no file. Raises StorageError, in one line."""
+    return read_json(kind, path, remedy="remove it, it is written again") or kind()

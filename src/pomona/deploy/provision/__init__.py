@@ -1,1 +1,1 @@
-"""What every organisation gets to take part: settings, keys, certificates and start commands in one folder."""
+"""Provisioning: one folder (kit) for each organisation, with settings, keys, certificates and start commands."""

@@ -1,4 +1,4 @@
-"""What a kit holds besides keys, rendered from ``templates/``: tables of path -> content; nothing is written here."""
+"""Files of a kit besides keys, rendered from ``templates/``: path -> content; nothing is written here."""
 
 from collections.abc import Iterator
 from datetime import datetime

@@ -36,7 +36,7 @@ class Member:
 
 @dataclass(frozen=True)
 class Provisioned:
-    """What was made: the kits' folder, the silos that kits were made for, and which of them brought their own keys."""
+    """The result: the kits' folder, the silos that kits were made for, and which of them brought their own keys."""
 
     federation: Federation
     folder: Path
@@ -181,7 +181,7 @@ def _member(authority: keys.Pair, federation: Federation, name: str, brought: by
 
 
 def _public(members: Sequence[Member]) -> kit_files.Files:
-    """What everybody may know of members, as files."""
+    """Public keys of members and the authority's certificates of them, as files."""
     return {f"{m.name}.pub": m.public for m in members} | {f"{m.name}.cert": m.certificate for m in members}
 
 

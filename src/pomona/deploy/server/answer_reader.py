@@ -1,20 +1,19 @@
-"""What a silo answers, read and held against its signatures: nothing of it is believed before."""
+"""Answers of silos, verified: signatures, scores, and the uplink's bytes. Nothing of an answer is believed before."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass, replace
-
-from torch import Tensor
 
 from pomona.core.errors import ProtocolError
 from pomona.deploy.agreement import Federation
 from pomona.deploy.message_bus import Message
-from pomona.deploy.messages import Answer, Origin, Refusal, name, pack, read, row_statement, statement, unseal
+from pomona.deploy.messages import Answer, Refusal, ReportedScore, RowOrigin, row_statement
 from pomona.deploy.server.member_registry import MemberRegistry
-from pomona.deploy.server.outgoing import OutgoingTask
-from pomona.deploy.server.reported_scores import figures
-from pomona.federation.exchange import Arrival, ClientRequest, Reply
+from pomona.deploy.server.outgoing_task import OutgoingTask
+from pomona.deploy.tensor_bytes import Encoding, sha256
+from pomona.federation.exchange import Arrival, ClientRequest, Reply, Score
 
-Rows = list[tuple[str, Origin]]  # hashes of rows, and whose they are
+Origins = list[tuple[str, RowOrigin]]  # of rows, with their hashes
+MODELS = {"personal", "global", "local"}  # see ``record.Evaluation``
 
 
 @dataclass(frozen=True)
@@ -27,55 +26,79 @@ class AnswerReader:
 
     federation: Federation
     run: str
-    book: MemberRegistry
+    registry: MemberRegistry
     relays: Collection[str]
 
-    def signed(self, place: int, errand: OutgoingTask, got: Message) -> Answer | Refusal:
-        """What the silo of a place has signed. Raises ProtocolError, also for an answer to another task."""
-        if got.kind == "refused":
-            refused: Refusal = read(Refusal, got.body)
-            self.book.require_signed(place, "refused", statement(refused), got.signature)
-            return refused
-        answer: Answer = read(Answer, got.body)
-        self.book.require_signed(place, "answer", statement(answer), got.signature)
-        if answer.silo != self.book.entries[place].name or answer.task != errand.task.digest:
+    def verified(self, place: int, sent: OutgoingTask, message: Message) -> Answer | Refusal:
+        """The body that the silo of a place has signed. Raises ProtocolError, also for an answer to another task."""
+        body: Answer | Refusal = message.read(Answer, Refusal)
+        self.registry.require_signed(place, body.kind, body.statement, message.signature)
+        if isinstance(body, Answer) and (body.silo, body.task) != (sent.silo, sent.task.digest):
             raise ProtocolError("an answer to another task")
-        return answer
+        return body
 
-    def reply(
-        self, place: int, errand: OutgoingTask, answer: Answer, got: Message, visit: ClientRequest
-    ) -> tuple[Arrival, Rows]:
-        """An answer as the round loop takes it, and the rows in it that others will get. Raises ProtocolError."""
-        reply = Reply(
-            place,
-            loss=answer.loss,
-            scores=figures(answer, visit.watched, self.federation),
-            seconds=answer.seconds,
-            fault=f"{answer.silo}: {answer.fault}" if answer.fault else "",
-        )
-        arrival = Arrival(reply, answer.run, answer.number, answer.samples, errand.down, errand.up)
-        if reply.fault or not visit.trains:
+    def arrival(
+        self, place: int, sent: OutgoingTask, answer: Answer, uplink: bytes, request: ClientRequest
+    ) -> tuple[Arrival, Origins]:
+        """A verified answer as the round loop takes it, and the rows in it that others will get.
+
+        Raises ProtocolError.
+        """
+        fault = f"{answer.silo}: {answer.fault}" if answer.fault else ""
+        scores = checked_scores(answer, request.watched, self.federation)
+        reply = Reply(place, loss=answer.loss, scores=scores, seconds=answer.seconds, fault=fault)
+        arrival = Arrival(reply, answer.run, answer.number, answer.samples, sent.bytes_down, sent.bytes_up)
+        if fault or not request.trains:
             return arrival, []
-        uplink = got.enclosed.get("uplink", b"")
-        if name(uplink) != answer.uplink:
+        if sha256(uplink) != answer.uplink:
             raise ProtocolError("the uplink is not the one that was signed")
-        tensors = unseal(uplink, visit.expects, self.federation.wire, self.federation.places)
-        return replace(arrival, reply=replace(reply, uplink=tensors)), self._rows(place, errand, answer, tensors)
+        encoding = Encoding(self.federation.wire, self.federation.places)
+        tensors = encoding.unpack_uplink(uplink, request.expects)
+        origins = [self._origin(place, sent, answer, name, encoding.pack(tensors[name])) for name in self.relays]
+        return replace(arrival, reply=replace(reply, uplink=tensors)), origins
 
-    def _rows(self, place: int, errand: OutgoingTask, answer: Answer, tensors: Mapping[str, Tensor]) -> Rows:
+    def _origin(self, place: int, sent: OutgoingTask, answer: Answer, tensor: str, row: bytes) -> tuple[str, RowOrigin]:
         """Raises ProtocolError for a row that its silo did not sign, as its receivers will see it.
 
         Each of them would refuse its whole task for that row; so agreement, run and round are those of the task.
         """
-        rows = []
-        for tensor in self.relays:
-            digest = name(pack(tensors[tensor], self.federation.wire, self.federation.places))
-            signature = answer.rows.get(tensor, "")
-            origin = Origin(silo=answer.silo, round=errand.task.number, tensor=tensor, signature=signature)
-            said = row_statement(errand.task.agreement, self.run, origin, digest)
-            try:
-                self.book.require_signed(place, "row", said, signature)
-            except ProtocolError as fault:
-                raise ProtocolError(f"its row {tensor!r}, which others would get: {fault}") from None
-            rows.append((digest, origin))
-        return rows
+        signature, digest = answer.rows.get(tensor, ""), sha256(row)
+        origin = RowOrigin(silo=answer.silo, round=sent.task.number, tensor=tensor, signature=signature)
+        try:
+            said = row_statement(sent.task.agreement, self.run, origin, digest)
+            self.registry.require_signed(place, "row", said, signature)
+        except ProtocolError as fault:
+            raise ProtocolError(f"its row {tensor!r}, which others would get: {fault}") from None
+        return digest, origin
+
+
+def checked_scores(answer: Answer, watched: Collection[str], federation: Federation) -> list[Score]:
+    """The scores of an answer; none where the federation does not share them.
+
+    Args:
+        answer: as a silo signed it.
+        watched: the moments that were asked for.
+        federation: what was agreed: whether scores are shared, how many samples a silo may have, the method.
+
+    Raises:
+        ProtocolError: a score that was not asked for, that comes twice, that is on more samples than were agreed that a
+            silo may have, or that contradicts itself.
+    """
+    if not federation.share_scores:
+        return []
+    models = MODELS | {federation.config().method.method().card.headline[0]}
+    found: dict[tuple[str, str, str], Score] = {}
+    for score in answer.scores:
+        key = score.model, score.when, score.split
+        if score.model not in models or score.when not in watched or key in found:
+            raise ProtocolError(f"a score of {score.model!r}, {score.when}, on {score.split}: it was not asked for")
+        _require_consistent(score, federation.most_samples)
+        found[key] = Score(**score.model_dump())
+    return list(found.values())
+
+
+def _require_consistent(score: ReportedScore, most: int) -> None:
+    if score.samples > most:
+        raise ProtocolError(f"a score on {score.samples:.4g} samples, most_samples is {most}")
+    if (score.loss is None) != (score.samples == 0) or (score.accuracy is not None and not score.samples):
+        raise ProtocolError(f"a score on {score.samples} samples has a loss of {score.loss}")

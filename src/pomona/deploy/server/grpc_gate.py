@@ -1,9 +1,9 @@
-"""The gate before SuperLink: who may speak, how much, how many at a time and for how long, before a body is read.
+"""ASGI gate before SuperLink: authenticates requests, and limits their size, number and time before a body is read.
 
 SuperLink reads and parses a request's body before it looks at the key that signed it, and knows no limit. A silo's
-signature is in the request's head, so the gate looks at it first: from whoever is no member nothing more is read. A
-member's request may be as long as Flower's pieces are, and all pieces of one answer together as long as the uplink that
-was agreed on.
+signature is in the request's head, so the gate looks at it first: nothing more is read from anyone who is not a member.
+A member's request may be as long as Flower's pieces are, and all pieces of one answer together as long as the uplink
+that was agreed on.
 """
 
 import asyncio
@@ -12,7 +12,12 @@ from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, MutableMapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
+
+from pomona.core.bounds import parse
+from pomona.core.errors import StorageError
+from pomona.storage.atomic_io import publish
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -26,10 +31,11 @@ HEALTH = "/health"
 FORWARDED = {b"forwarded", b"via", b"x-forwarded-for", b"x-forwarded-host", b"x-real-ip"}
 ANSWERS, PIECE = f"{OPEN}push-messages", f"{OPEN}push-object"
 
-LETTER = 16 * 2**20  # bytes of an answer's text: it names at most 200,000 hashes
-FLOWERS = 5 * 2**20  # bytes of an array that Flower sends in one request
+BODY = 16 * 2**20  # bytes of an answer's text: it names at most 200,000 hashes
+CHUNK = 5 * 2**20  # bytes of an array that Flower sends in one request
 SMALL = 2**20  # of any other request
 TRIES = 3  # times that an answer may be sent, whole
+UPLINK = "uplink.json"
 
 
 class RequestRefused(Exception):  # noqa: N818 - an answer, no fault of this program
@@ -42,7 +48,7 @@ class RequestRefused(Exception):  # noqa: N818 - an answer, no fault of this pro
 
 @dataclass(frozen=True)
 class RequestLimits:
-    """What one member may take.
+    """Limits for one member.
 
     Attributes:
         piece: bytes of a request that brings a part of an answer.
@@ -51,7 +57,7 @@ class RequestLimits:
         seconds: until a request's body must have come.
     """
 
-    piece: int = LETTER + FLOWERS
+    piece: int = BODY + CHUNK
     other: int = SMALL
     at_once: int = 8
     seconds: float = 300.0
@@ -63,8 +69,8 @@ class Gate:
 
     Args:
         app: SuperLink.
-        known: the member whose key has signed a request's head; raises Refused for anybody else. "" where a federation
-            has no keys, on loopback: then all silos share ``at_once``, and their answers are not added up.
+        known: the member whose key has signed a request's head; raises RequestRefused for anybody else. "" where a
+            federation has no keys, on loopback: then all silos share ``at_once``, and their answers are not added up.
         uplink: bytes of the longest uplink that is agreed on; 0 as long as nobody has been asked for one.
     """
 
@@ -83,14 +89,14 @@ class Gate:
             if scope["type"] != "http" or not scope["path"].startswith(OPEN):
                 return await self.app(scope, receive, send)
             who = self.known(scope["headers"])
-            with self._seat(who):
+            with self._slot(who):
                 body = await self._body(who, scope, receive)
                 await self.app(scope, again(body, receive), self._told(who, scope, send))
         except RequestRefused as refused:
             await _answer(scope, send, refused)
 
     @contextmanager
-    def _seat(self, who: str) -> Iterator[None]:
+    def _slot(self, who: str) -> Iterator[None]:
         if self._busy[who] >= self.limits.at_once:
             raise RequestRefused(503, "too many requests at a time")
         self._busy[who] += 1
@@ -126,7 +132,7 @@ class Gate:
 
     def _allowed(self, who: str) -> int:
         """Bytes that the pieces of a member's answer may still have; another answer begins anew."""
-        return self._left.get(who, TRIES * (self.uplink() + LETTER))
+        return self._left.get(who, TRIES * (self.uplink() + BODY))
 
 
 def passes(scope: Scope) -> bool:
@@ -149,6 +155,21 @@ def again(messages: list[Message], receive: Receive) -> Receive:
         return waiting.popleft() if waiting else await receive()
 
     return received
+
+
+def announce(run: Path, size: int) -> None:
+    """Tell the gate, in another process, the bytes of the longest uplink that the round loop waits for."""
+    if announced(run) != size:
+        publish(run, [b"%d\n" % size], lambda _: UPLINK, ".uplink")
+
+
+def announced(run: Path) -> int:
+    """The bytes that ``announce`` wrote down; 0 before."""
+    try:
+        size = parse((run / UPLINK).read_bytes(), StorageError, 100)
+    except (OSError, StorageError):
+        return 0
+    return size if isinstance(size, int) and size > 0 else 0
 
 
 async def _read(receive: Receive, most: int) -> tuple[list[Message], int]:

@@ -1,4 +1,4 @@
-"""Who has which place in a running federation: ``roster.json``, written by the server and by its operator.
+"""Registry of members, ``roster.json``: which silo has which place, written by the server and by its operator.
 
 A silo's place is its id for good. It becomes a member in the first round that begins after it has said how much data
 it has, and stops being one with the round after it is revoked. What a round's roster was is never changed afterwards,
@@ -6,11 +6,10 @@ so that a server that goes on after a kill sees the same one.
 """
 
 import fcntl
-import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,14 +19,15 @@ from pydantic.dataclasses import dataclass
 from pomona.core.bounds import Count, Number, plain
 from pomona.core.errors import ConfigError, ProtocolError, StorageError, near
 from pomona.core.settings import Settings
+from pomona.core.share import weights
 from pomona.deploy.agreement import Certificate, Federation, SiloName
+from pomona.deploy.json_store import read_json, write_json
 from pomona.deploy.pki.signatures import signed
-from pomona.storage.atomic_io import publish
 
 if TYPE_CHECKING:
     from pomona.core.round import Roster
 
-BOOK = "roster.json"
+ROSTER = "roster.json"
 
 
 @dataclass(frozen=True)
@@ -59,17 +59,17 @@ class RegistryFile(Settings):
 
 
 class MemberRegistry:
-    """The book of a server's kit; an entry's position is its silo's place. It implements the loop's ``Attendance``."""
+    """The registry of a server's kit; an entry's position is its silo's place. Implements the loop's ``Attendance``."""
 
     def __init__(self, folder: Path, federation: Federation, greet: Callable[[], None] = lambda: None) -> None:
-        """Open the book in a folder (``run/``), or begin one with the founders of a kit.
+        """Open the registry in a folder (``run/``), or begin one with the founders of a kit.
 
         Args:
-            folder: of the book; the founders' keys lie in ``keys/`` beside it.
+            folder: of the file; the founders' keys lie in ``keys/`` beside it.
             federation: who founded it.
             greet: called before a round's roster is settled, for silos that have come in the meantime.
         """
-        self._path, self._places, self._greet = folder / BOOK, federation.places, greet
+        self._path, self._places, self._greet = folder / ROSTER, federation.places, greet
         self.share, self._most = federation.largest_share, federation.most_samples
         self._insecure = federation.insecure
         if not self._path.exists():
@@ -87,11 +87,11 @@ class MemberRegistry:
 
     @property
     def entries(self) -> list[RegisteredMember]:
-        """All silos that there ever were, by place."""
+        """All silos that are or were members, by place."""
         return self._read()[0]
 
     def place(self, name: str) -> int:
-        """A silo's place. Raises ConfigError for a name that is not in the book."""
+        """A silo's place. Raises ConfigError for a name that is not in the registry."""
         names = [e.name for e in self.entries]
         if name not in names:
             raise ConfigError(f"no silo {name!r}; {near(name, names)}")
@@ -108,7 +108,7 @@ class MemberRegistry:
         with self._changing():
             entries, settled = self._read()
             if name in [e.name for e in entries]:
-                raise ConfigError(f"silo {name!r} is in the book already; give the newcomer another name")
+                raise ConfigError(f"silo {name!r} is registered already; give the newcomer another name")
             if len(entries) >= self._places:
                 raise ConfigError(f"all {self._places} places are taken; places are part of what silos agreed to")
             self._write([*entries, entry], settled)
@@ -142,7 +142,7 @@ class MemberRegistry:
     # Attendance.
 
     def roster(self, number: int, guest: int | None = None) -> "Roster":
-        """The roster of round ``number``; asked for the first time, whoever has come or gone is taken into account."""
+        """The roster of round ``number``, settled when it is first asked for, with all who joined or left by then."""
         from pomona.core.round import Roster
 
         assert guest is None, "a deployment has no clients that are never trained with"
@@ -170,23 +170,20 @@ class MemberRegistry:
             self._write(entries, settled)
 
     def _read(self) -> tuple[list[RegisteredMember], int]:
-        try:
-            page = RegistryFile.model_validate_json(self._path.read_bytes())
-        except (OSError, ValidationError) as fault:
-            why = plain(str(fault), 200)
-            raise StorageError(f"{self._path} cannot be read ({why}); restore it from a backup") from None
+        page = read_json(RegistryFile, self._path)
+        if page is None:
+            raise StorageError(f"{self._path} is missing; restore it from a backup")
         return list(page.silos), page.settled
 
     def _write(self, entries: list[RegisteredMember], settled: int) -> None:
-        text = json.dumps({"settled": settled, "silos": [asdict(e) for e in entries]}, indent=1) + "\n"
         try:
-            publish(self._path.parent, [text.encode()], lambda _: BOOK, ".roster")
+            write_json(self._path, RegistryFile(settled=settled, silos=tuple(entries)))
         except OSError as fault:
             raise StorageError(f"{self._path} cannot be written ({fault.strerror}); make room") from fault
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
-        """Hold the book against the other process that writes in it."""
+        """Hold the file's lock against the other process that writes it."""
         self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         handle = os.open(self._path.parent / ".roster.lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
@@ -199,6 +196,23 @@ class MemberRegistry:
 def samples(entries: Sequence[RegisteredMember]) -> dict[str, int]:
     """Training samples, as registered, of the silos that are members now or will be with the next round."""
     return {e.name: e.size for e in entries if e.size and not e.revoked}
+
+
+def weight_by_name(samples: Mapping[str, int], largest: float) -> dict[str, float]:
+    """Each silo's weight in a mean over all of them, by name; ``largest`` is the largest share agreed on."""
+    return dict(zip(samples, weights(list(samples.values()), largest), strict=True))
+
+
+def heavy(samples: Mapping[str, int], largest: float) -> Sequence[str]:
+    """A line for each silo whose weight is limited, or that weighs more than half of a mean over all."""
+    claimed, said = weight_by_name(samples, 1.0), []
+    for name, weight in weight_by_name(samples, largest).items():
+        has = f"{name} claims {samples[name]} training samples, {100 * claimed[name]:.3g} % of all"
+        if weight < claimed[name] * (1 - 1e-9):
+            said.append(f"{has}; it counts for {100 * weight:.3g} % (largest_share = {largest:g})")
+        elif weight > 0.5 and len(samples) > 1:
+            said.append(f"{has}, and counts for more than all others together (largest_share = {largest:g})")
+    return said
 
 
 def _settled(entry: RegisteredMember, number: int) -> RegisteredMember:

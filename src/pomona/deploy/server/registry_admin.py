@@ -1,11 +1,11 @@
-"""The book of a server's kit, as its administrator changes it and its supervisor follows it."""
+"""Administration of the member registry: admit and revoke silos, and the keys that may connect."""
 
 from pathlib import Path
 
 from pomona.core.errors import ConfigError, ProtocolError
 from pomona.deploy.agreement import Federation
 from pomona.deploy.pki import certificates, keys
-from pomona.deploy.server.member_registry import BOOK, MemberRegistry, RegisteredMember
+from pomona.deploy.server.member_registry import ROSTER, MemberRegistry, RegisteredMember
 from pomona.deploy.server.superlink_client import pem
 
 LASTING = (
@@ -15,20 +15,20 @@ LASTING = (
 
 
 def entries(folder: Path) -> list[RegisteredMember]:
-    """All silos that are or were members, by place; the founders where there is no book yet. Writes nothing.
+    """All silos that are or were members, by place; the founders where there is no registry yet. Writes nothing.
 
     Raises ConfigError or StorageError.
     """
     federation = Federation.read(folder / "federation.toml")
-    if (folder / "run" / BOOK).exists():
+    if (folder / "run" / ROSTER).exists():
         return MemberRegistry(folder / "run", federation).entries
     return [RegisteredMember(silo.name) for silo in federation.silo]
 
 
 def members(folder: Path) -> dict[str, bytes]:
-    """Public keys (PEM) by silo of those that may connect now; begins the book if there is none."""
-    book = MemberRegistry(folder / "run", Federation.read(folder / "federation.toml"))
-    return {entry.name: pem(entry.key) for entry in book.entries if entry.key and not entry.revoked}
+    """Public keys (PEM) by silo of those that may connect now; begins the registry if there is none."""
+    registry = MemberRegistry(folder / "run", Federation.read(folder / "federation.toml"))
+    return {entry.name: pem(entry.key) for entry in registry.entries if entry.key and not entry.revoked}
 
 
 def admit(folder: Path, name: str, key: Path | None) -> int:
@@ -44,9 +44,9 @@ def admit(folder: Path, name: str, key: Path | None) -> int:
         ProtocolError: the authority has not certified this name and key.
     """
     federation = Federation.read(folder / "federation.toml")
-    book = MemberRegistry(folder / "run", federation)
+    registry = MemberRegistry(folder / "run", federation)
     if federation.insecure:
-        return book.add(name, "", "")
+        return registry.add(name, "", "")
     if key is None:
         raise ConfigError(f"give the public key of {name}: --key {name}.pub")
     public = keys.public(key)
@@ -61,12 +61,12 @@ def admit(folder: Path, name: str, key: Path | None) -> int:
     authority = certificates.content(folder / "certs" / "ca.crt")
     if not keys.certified(authority, federation.name, name, public, certificate):
         raise ProtocolError(f"{key} is not certified as {name}'s by this federation's authority; take its two files")
-    return book.add(name, public.decode().strip(), certificate.decode().strip())
+    return registry.add(name, public.decode().strip(), certificate.decode().strip())
 
 
 def dismiss(folder: Path, name: str) -> None:
     """Revoke a silo from the next round on. Raises ConfigError if it is no member."""
-    book = MemberRegistry(folder / "run", Federation.read(folder / "federation.toml"))
-    if book.entries[book.place(name)].revoked:
+    registry = MemberRegistry(folder / "run", Federation.read(folder / "federation.toml"))
+    if registry.entries[registry.place(name)].revoked:
         raise ConfigError(f"{name} is revoked already")
-    book.revoke(name)
+    registry.revoke(name)

@@ -1,4 +1,4 @@
-"""The server's process: the round loop over a courier, with the record, the checkpoints and the news in ``run/``."""
+"""The ServerApp: the round loop over Flower, with record, checkpoints and status files in ``run/``."""
 
 import os
 import secrets
@@ -16,12 +16,11 @@ from pomona.core.settings import Settings
 from pomona.data.dataset import Dataset
 from pomona.deploy.agreement import Federation
 from pomona.deploy.audit import Audit
-from pomona.deploy.json_store import recall, remember
+from pomona.deploy.json_store import read_json, write_json
 from pomona.deploy.message_bus import MessageBus
 from pomona.deploy.messages import Token
 from pomona.deploy.server.flower_transport import FlowerTransport
-from pomona.deploy.server.member_registry import MemberRegistry, samples
-from pomona.deploy.server.weights import heavy
+from pomona.deploy.server.member_registry import MemberRegistry, heavy, samples
 from pomona.deploy.status_files import LIVE, LiveStatus
 from pomona.federation.checkpointing import Checkpointing
 from pomona.federation.loop import Loop
@@ -30,18 +29,17 @@ from pomona.partition.partition import ClientRows, Partition
 from pomona.record.record import Evaluation, RoundRow, RunRecord, writing
 from pomona.scenario import Scenario
 from pomona.storage import checkpoint
-from pomona.storage.atomic_io import publish
 from pomona.storage.committed_rounds import FOLDER
 from pomona.storage.lock import locked
 from pomona.storage.status import Status, write_status
 
 
-def coordinate(folder: Path, post: MessageBus, pause: float = 1.0) -> None:
+def coordinate(folder: Path, bus: MessageBus, pause: float = 1.0) -> None:
     """Run the federation of a server's kit to its end, from its last committed round.
 
     Args:
         folder: the kit.
-        post: who carries messages.
+        bus: carries messages.
         pause: seconds between looks for answers.
 
     Raises:
@@ -51,45 +49,45 @@ def coordinate(folder: Path, post: MessageBus, pause: float = 1.0) -> None:
     torch.set_num_threads(1)
     federation, out = Federation.load(folder / "federation.toml"), folder / "run"
     with locked(out / FOLDER), writing(out), status_kept(out, federation.config().rounds):
-        _coordinate(federation, out, post, pause)
+        _coordinate(federation, out, bus, pause)
 
 
-def _coordinate(federation: Federation, out: Path, post: MessageBus, pause: float) -> None:
+def _coordinate(federation: Federation, out: Path, bus: MessageBus, pause: float) -> None:
     config, scenario = federation.config(), blank(federation)
     stamp = {"schema": checkpoint.SCHEMA, "agreement": federation.agreement}
     point = resume_point(out, stamp)
     write_status(out, Status(state="running", round=point.number))
     with Audit(out / "audit.jsonl") as audit, RunRecord(out, config.tree(), point.after) as record:
         method = config.method.method()
-        courier = FlowerTransport(
-            federation, _run_id(out), method.server, MemberRegistry(out, federation), post, audit, pause
+        transport = FlowerTransport(
+            federation, _run_id(out), method.server, MemberRegistry(out, federation), bus, audit, pause
         )
-        news = ServerStatusFile(out, courier, audit, record)
+        status = ServerStatusFile(out, transport, audit, record)
         for note in point.notes:
-            news.note(note)
-        audit.write("start", round=point.number, agreement=federation.agreement, run=courier.run)
-        gather_silos(courier, federation)
-        # From here on, whoever comes is let in before a round's roster is settled.
-        book = MemberRegistry(out, federation, courier.greet)
+            status.note(note)
+        audit.write("start", round=point.number, agreement=federation.agreement, run=transport.run)
+        gather_silos(transport, federation)
+        # From here on, silos that have come meanwhile are let in before a round's roster is settled.
+        registry = MemberRegistry(out, federation, transport.greet)
         if not point.found:
-            _open(record, federation, scenario, book)
+            _open(record, federation, scenario, registry)
         commits = Checkpointing(out, 1, stamp, point.found)
         began = time()
-        parts = (config, method.server, book, scenario.initial, courier, record, news, commits)
+        parts = (config, method.server, registry, scenario.initial, transport, record, status, commits)
         metric = scenario.choice.metric
         Loop(*parts, quorum=federation.quorum, metric=metric).run()
         close_record(record, time() - began)
         audit.write("finished", round=config.rounds)
 
 
-def gather_silos(courier: FlowerTransport, federation: Federation) -> None:
+def gather_silos(transport: FlowerTransport, federation: Federation) -> None:
     """Wait for the silos at the start. Raises QuorumError if too few come."""
 
     def here() -> list[str]:
-        return [e.name for i, e in enumerate(courier.book.entries) if i in courier.known and not e.revoked]
+        return [e.name for i, e in enumerate(transport.registry.entries) if i in transport.known and not e.revoked]
 
-    everybody = [e.name for e in courier.book.entries if not e.revoked]
-    courier.greet(federation.wait, until=lambda: len(here()) == len(everybody))
+    everybody = [e.name for e in transport.registry.entries if not e.revoked]
+    transport.greet(federation.wait, until=lambda: len(here()) == len(everybody))
     present = here()
     if len(present) < federation.quorum:
         away = ", ".join(sorted(set(everybody) - set(present)))
@@ -101,10 +99,10 @@ def gather_silos(courier: FlowerTransport, federation: Federation) -> None:
 
 @dataclass
 class ServerStatusFile:
-    """What people see while the federation runs: ``live.json`` and the audit log."""
+    """The loop's callback: writes ``live.json`` and the audit log after each round."""
 
     out: Path
-    courier: FlowerTransport
+    transport: FlowerTransport
     audit: Audit
     record: RunRecord
     _notes: list[str] = field(default_factory=list)
@@ -123,7 +121,7 @@ class ServerStatusFile:
     def round(self, row: RoundRow, evaluations: Sequence[Evaluation]) -> None:
         """A round is committed."""
         self._weigh()
-        entries = self.courier.book.entries
+        entries = self.transport.registry.entries
         present = [entries[i].name for i in row.cohort]
         refused = {e.name: t for t in row.refused for i, e in enumerate(entries) if t.startswith(f"client {i},")}
         means = {f"{e.model}, {e.when}, {e.split}, round {e.round}": e.mean for e in evaluations}
@@ -132,8 +130,8 @@ class ServerStatusFile:
             rounds=self.record.config["rounds"],
             present=tuple(present),
             absent=tuple(e.name for e in entries if e.name not in present and not e.revoked),
-            rejected=tuple(sorted(refused.keys() | self.courier.refused)),
-            why=self.courier.absent | refused,
+            rejected=tuple(sorted(refused.keys() | self.transport.refused)),
+            why=self.transport.absent | refused,
             bytes_down=sum(row.bytes_down),
             bytes_up=sum(row.bytes_up),
             seconds=row.seconds,
@@ -142,22 +140,22 @@ class ServerStatusFile:
             notes=tuple(self._notes),
             since=time(),
         )
-        publish(self.out, [live.model_dump_json(indent=1).encode() + b"\n"], lambda _: LIVE, ".live")
+        write_json(self.out / LIVE, live)
         self._notes = []
         self.audit.write("round", round=row.round, present=present, absent=list(live.absent))
         print(f"round {row.round}: {len(present)} silos, {row.seconds:.1f} s", flush=True)  # noqa: T201 - its log
 
     def _weigh(self) -> None:
-        """Say who weighs too much, whenever that has changed."""
-        book = self.courier.book
-        lines = heavy(samples(book.entries), book.share)
+        """Note silos with too much weight, whenever that has changed."""
+        registry = self.transport.registry
+        lines = heavy(samples(registry.entries), registry.share)
         for line in lines if lines != self._heavy else ():
             self.note(line)
         self._heavy = lines
 
 
 def blank(federation: Federation) -> Scenario:
-    """The agreed task as a scenario without any data: what the server knows."""
+    """The scenario of the agreed task without any data, which is all that the server knows."""
     task, config = federation.task, federation.config()
     # No labels tell here what they are.
     config = config.model_copy(update={"data": config.data.model_copy(update={"targets": task.targets})})
@@ -172,12 +170,12 @@ def blank(federation: Federation) -> Scenario:
     return Scenario(config, dataset, partition)
 
 
-def _open(record: RunRecord, federation: Federation, scenario: Scenario, book: MemberRegistry) -> None:
-    """Write what the federation is before its first round; what a server cannot know is null."""
+def _open(record: RunRecord, federation: Federation, scenario: Scenario, registry: MemberRegistry) -> None:
+    """Write the start event; what a server cannot know is null."""
     config, about = federation.config(), scenario.about()
-    names = [e.name for e in book.entries]
+    names = [e.name for e in registry.entries]
     about["clients"] = [*names, *(f"place {i}" for i in range(len(names), federation.places))]
-    about["sizes"] = {"train": [*(e.size or 0 for e in book.entries), *[0] * (federation.places - len(names))]}
+    about["sizes"] = {"train": [*(e.size or 0 for e in registry.entries), *[0] * (federation.places - len(names))]}
     about["label_counts"] = None
     assert record.folder
     (record.folder / "config.toml").write_text(config.toml(), encoding="utf-8")
@@ -193,8 +191,8 @@ class Identity(Settings):
 def _run_id(out: Path) -> str:
     """The run's id, drawn once. Raises StorageError for a file that is damaged."""
     path = out / "run.json"
-    known = recall(Identity, path)
+    known = read_json(Identity, path)
     if known is None:
         known = Identity(run=secrets.token_hex(8))
-        remember(path, known)
+        write_json(path, known)
     return known.run

@@ -1,24 +1,33 @@
 """Flower's SuperLink behind a gate: ``python -m pomona.deploy.server.superlink KIT`` and flower-superlink's arguments.
 
 SuperLink serves three interfaces on one port. Silos need the fleet's, whose requests they sign with their keys. The
-control interface is not authenticated: whoever reaches it can submit code that runs on the server. Nor is the runtime's
-first request. So everything but the fleet's interface and the health check is answered only to this machine itself.
+control interface is not authenticated: anyone who reaches it can submit code that runs on the server. Nor is the
+runtime's first request. So everything but the fleet's interface and the health check is answered only to this machine
+itself.
 
 A reverse proxy on the same machine must forward ``/v1/fleet`` and nothing else; a request that says that it was
 forwarded is never taken for one of this machine's own.
 """
 
+import asyncio
+import binascii
 import os
 import resource
 import sys
+from base64 import b64decode
+from collections.abc import Mapping
+from datetime import datetime
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from pomona.deploy.agreement import Address, Federation
 from pomona.deploy.processes import QUIET, die_with_parent
-from pomona.deploy.server.grpc_gate import Gate, RequestLimits
-from pomona.deploy.server.request_auth import RequestAuth, anybody, impatient
-from pomona.deploy.server.upload_limit import announced
+from pomona.deploy.server.grpc_gate import Gate, Headers, RequestLimits, RequestRefused, announced
+from pomona.deploy.server.member_registry import ROSTER
+from pomona.deploy.server.registry_admin import members
+
+HEAD = 20.0  # seconds until a connection must have sent the whole head of a request
 
 
 def command(folder: Path, federation: Federation) -> list[str]:
@@ -36,6 +45,86 @@ def command(folder: Path, federation: Federation) -> list[str]:
     ]
 
 
+class RequestAuth:
+    """Authenticates requests by the keys of the silos that may connect now, as the member registry has them."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._read, self._keys = folder, -1, dict[bytes, str]()
+
+    def __call__(self, headers: Headers) -> str:
+        """The silo whose key has signed a request's head, as Flower's nodes do. Raises RequestRefused for others."""
+        from flwr.common.constant import SYSTEM_TIME_TOLERANCE, TIMESTAMP_HEADER, TIMESTAMP_TOLERANCE
+        from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
+        from flwr.supercore.date import now
+        from flwr.supercore.primitives.asymmetric import bytes_to_public_key, verify_signature
+
+        said = {name.decode("latin-1").lower(): value for name, value in headers}
+        try:
+            key = b64decode(said[FLEET_HTTP_PUBLIC_KEY_HEADER], validate=True)
+            signature = b64decode(said[FLEET_HTTP_SIGNATURE_HEADER], validate=True)
+            when = said[TIMESTAMP_HEADER]
+            age = (now() - datetime.fromisoformat(when.decode("ascii"))).total_seconds()
+            name = self._members()[key]
+            timely = -SYSTEM_TIME_TOLERANCE < age < TIMESTAMP_TOLERANCE + SYSTEM_TIME_TOLERANCE
+            if not timely or not verify_signature(bytes_to_public_key(key), when, signature):
+                raise ValueError
+        except (KeyError, ValueError, TypeError, UnicodeError, binascii.Error):
+            raise RequestRefused(401, "no member has signed this request") from None
+        return name
+
+    def _members(self) -> Mapping[bytes, str]:
+        """Names by public key (PEM), read again whenever the registry has been written."""
+        try:
+            written = (self._folder / "run" / ROSTER).stat().st_mtime_ns
+        except OSError:
+            written = 0
+        if written != self._read:
+            self._keys, self._read = {key: name for name, key in members(self._folder).items()}, written
+        return self._keys
+
+
+def with_head_timeout(protocol: type[Any], seconds: float = HEAD) -> type[Any]:
+    """One of uvicorn's HTTP protocols that ends a connection on which no whole request's head comes in time.
+
+    Uvicorn has no such limit: connections that say nothing, or a byte now and then, would be held for ever.
+    """
+
+    class HeadTimeout(protocol):  # type: ignore[misc]
+        timer: asyncio.TimerHandle | None = None
+
+        def connection_made(self, transport: asyncio.Transport) -> None:
+            super().connection_made(transport)
+            self.wait()
+
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            self.wait()
+
+        def connection_lost(self, fault: Exception | None) -> None:
+            if self.timer:
+                self.timer.cancel()
+            super().connection_lost(fault)
+
+        def wait(self) -> None:
+            if not self.timer and self.idle():
+                self.timer = self.loop.call_later(seconds, self.leave)
+
+        def leave(self) -> None:
+            self.timer = None
+            if self.idle():
+                self.transport.close()
+
+        def idle(self) -> bool:
+            return self.cycle is None or self.cycle.response_complete
+
+    return HeadTimeout
+
+
+def anonymous(_: Headers) -> str:
+    """Return no name: in a federation without keys, requests are not authenticated."""
+    return ""
+
+
 def main() -> None:
     """Run Flower's SuperLink behind the gate."""
     os.environ.update(QUIET)  # Flower reads it when it is imported
@@ -51,12 +140,12 @@ def main() -> None:
     from starlette.middleware import Middleware
     from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
-    known = anybody if federation.insecure else RequestAuth(folder)
+    known = anonymous if federation.insecure else RequestAuth(folder)
     limits = RequestLimits(at_once=RequestLimits.at_once * (federation.places if federation.insecure else 1))
     gate = Middleware(Gate, known=known, uplink=partial(announced, folder / "run"), limits=limits)
     others = extensions.get_middleware
     extensions.get_middleware = lambda: (gate, *others())
-    uvicorn.run = partial(uvicorn.run, http=impatient(AutoHTTPProtocol))
+    uvicorn.run = partial(uvicorn.run, http=with_head_timeout(AutoHTTPProtocol))
     flower_superlink()
 
 

@@ -1,4 +1,4 @@
-"""The server's own conversation with its SuperLink: which keys may connect, and which run goes.
+"""Client of SuperLink's control interface: which keys may connect, and which run goes.
 
 In process, as `flwr` would start an interpreter for every question. The same can be asked by hand with `flwr` and
 FLWR_HOME set to run/flwr of the server's kit.
@@ -144,7 +144,7 @@ def pem(key: str) -> bytes:
 
 
 def changes(wanted: Mapping[str, bytes], known: list[Node]) -> tuple[dict[str, bytes], list[Node]]:
-    """What to register, by silo, and what to unregister, so that SuperLink knows exactly the wanted keys."""
+    """The keys to register, by silo, and the nodes to unregister, so that SuperLink knows exactly the wanted keys."""
     keys = {node.key for node in known}
     return {n: k for n, k in wanted.items() if k not in keys}, [n for n in known if n.key not in set(wanted.values())]
 
@@ -167,6 +167,6 @@ def reachable(federation: Federation) -> str:
 
 
 def connection(federation: Federation, ca: Path) -> dict[str, Any]:
-    """``config.toml`` of Flower's folder, for whoever uses `flwr` by hand."""
+    """``config.toml`` of Flower's folder, for the `flwr` command line."""
     how = {"insecure": True} if federation.insecure else {"root-certificates": str(ca)}
     return {"superlink": {"default": CONNECTION, CONNECTION: {"address": reachable(federation), **how}}}

@@ -1,4 +1,4 @@
-"""One silo's side of the federation: state in its own folder, a task in, an answer out, the same one however often.
+"""A silo's side of the federation: a task in, an answer out, its state in its own folder.
 
 The next task says which round's state the federation has used (``settled``): the silo goes on from there, whatever it
 has trained since. A task that comes again finds its answer beside the rounds.
@@ -17,18 +17,16 @@ from pomona import personal
 from pomona.core.errors import PrivacyError, ProtocolError
 from pomona.deploy.agreement import Federation
 from pomona.deploy.audit import Audit
-from pomona.deploy.messages import Answer, Greeting, Hello, Origin, Task, Wire, name, pack, row_statement, seal
+from pomona.deploy.messages import Answer, Hello, HelloReply, RowOrigin, Task, row_statement
 from pomona.deploy.pki.signatures import Signer
-from pomona.deploy.silo import history, silo_data
-from pomona.deploy.silo.answer_text import words
+from pomona.deploy.silo import history
+from pomona.deploy.silo.disclosure import disclosed
 from pomona.deploy.silo.provenance import Provenance, names
-from pomona.deploy.silo.round_store import RoundStore
-from pomona.deploy.silo.row_cache import RowCache
+from pomona.deploy.silo.round_store import RoundStore, RowCache
 from pomona.deploy.silo.settings import SiloFile
-from pomona.deploy.silo.silo_scenario import account, counted, seated
-from pomona.deploy.silo.task_log import TaskLog
-from pomona.deploy.silo.task_tensors import InitialDownlink, entry, start
-from pomona.deploy.silo.terms import Terms
+from pomona.deploy.silo.silo_scenario import InitialDownlink, at_place, own_scenario, private_objective, roster_of
+from pomona.deploy.silo.task_policy import TaskLog, TaskPolicy
+from pomona.deploy.tensor_bytes import Encoding, sha256
 from pomona.federation.client_runtime import ClientRuntime
 from pomona.federation.exchange import ClientRequest, Reply
 from pomona.federation.loop import round_of
@@ -44,7 +42,7 @@ class Silo:
 
     @cached_property
     def federation(self) -> Federation:
-        """What was agreed."""
+        """The federation's settings."""
         return Federation.load(self.folder / "federation.toml")
 
     @cached_property
@@ -63,9 +61,9 @@ class Silo:
         return self.federation.config().method.method()
 
     @property
-    def terms(self) -> Terms:
-        """What this silo holds fast."""
-        return Terms(self.state, self.federation, self.file.name)
+    def policy(self) -> TaskPolicy:
+        """Which tasks this silo accepts."""
+        return TaskPolicy(self.state, self.federation, self.file.name)
 
     @property
     def _rounds(self) -> RoundStore:
@@ -73,19 +71,19 @@ class Silo:
 
     @cached_property
     def signer(self) -> Signer:
-        """Who signs for this silo."""
+        """Signs with this silo's key."""
         return Signer(None if self.federation.insecure else self.folder / "keys" / "silo.key")
 
     @cached_property
     def own(self) -> Scenario:
         """The silo's data, read and checked, as a scenario of one client."""
-        return silo_data.scenario(self.file, self.federation)
+        return own_scenario(self.file, self.federation)
 
-    def greet(self, hello: Hello) -> Greeting:
-        """Who this is, and how many training samples it has."""
-        self.terms.require_agreed(hello.agreement, hello.run)
+    def greet(self, hello: Hello) -> HelloReply:
+        """Identify this silo, with its number of training samples."""
+        self.policy.require_agreed(hello.agreement, hello.run)
         self._require_affordable()
-        return Greeting(
+        return HelloReply(
             agreement=hello.agreement, run=hello.run, nonce=hello.nonce, silo=self.file.name, samples=self._samples
         )
 
@@ -104,54 +102,46 @@ class Silo:
         """
         began = perf_counter()
         provenance = Provenance(self.folder, self.federation)
-        self.terms.require_agreed(task.agreement, task.run)
-        provenance.require_introduced(task)
-        self.terms.require(task, self._samples)
-        beginning = InitialDownlink(task, self.method.server, lambda: self._seated(task))
-        self.terms.require_forms(task, forms := self.terms.forms(beginning))
+        self.policy.require_agreed(task.agreement, task.run)
+        provenance.require_newcomers(task)
+        self.policy.require(task, self._samples)
+        initial = InitialDownlink(task, self.method.server, lambda: self._scenario(task))
+        self.policy.require_forms(task, forms := self.policy.forms(initial))
         self._require_affordable()
         self._require_room(enclosed)
-        shelf, asked = RowCache(self.state / "cache"), TaskLog(self.state / "asked.json")
-        given = self._rounds.answered(task)
-        if given:
-            return given[0].model_copy(update={"held": shelf.held}), given[1]
-        asked.require_new(task)
-        blank = Answer(
-            agreement=task.agreement,
-            run=task.run,
-            number=task.number,
-            silo=self.file.name,
-            task=task.digest,
-            samples=self._samples,
-        )
-        missing = shelf.missing(task.needs, enclosed)
-        if missing:
-            return blank.model_copy(update={"missing": missing, "held": shelf.held}), b""
-        rows = shelf.rows(task.needs, enclosed)
-        down = {key: entry(offer, rows, *self._form) for key, offer in task.offers.items()}
-        start(task, rows, self._width, *self._form)  # which must be a model before anything is written down
-        provenance.require(task, self.method.server.relays, rows, lambda key, j: beginning.row(key, j, *self._form))
-        self.terms.hold(task, forms)
-        asked.note(task)
-        clients, reply = self._visit(task, down, rows)
-        done = blank.model_copy(update=words(reply, self.federation.share_scores))
+        cache, log = RowCache(self.state / "cache"), TaskLog(self.state / "asked.json")
+        if given := self._rounds.answered(task):
+            return given[0].model_copy(update={"held": cache.held}), given[1]
+        log.require_new(task)
+        about: dict[str, Any] = {"agreement": task.agreement, "run": task.run, "number": task.number}
+        about |= {"silo": self.file.name, "task": task.digest, "samples": self._samples}
+        if missing := cache.missing(task.needs, enclosed):
+            return Answer(**about, missing=missing, held=cache.held), b""
+        rows = cache.rows(task.needs, enclosed)
+        down = {key: self._encoding.entry(entry, rows) for key, entry in task.downlink.items()}
+        start = self._encoding.start(task.start, rows, self._width)
+        provenance.require(task, self.method.server.relays, rows, lambda key, j: initial.row(key, j, self._encoding))
+        self.policy.pin(task, forms)
+        log.note(task)
+        clients, reply = self._visit(task, down, start)
+        about |= disclosed(reply, self.federation.share_scores)
         uplink = b""
         if task.trains and not reply.fault:
-            uplink = seal(reply.uplink, self.federation.wire, self.federation.places)
+            uplink = self._encoding.pack_uplink(reply.uplink)
             most = self.file.max_upload_mb
             if most is not None and len(uplink) > most * 1e6:
                 raise ProtocolError(f"an uplink of {len(uplink) / 1e6:.1f} MB, max_upload_mb in silo.toml is {most}")
-            done = done.model_copy(update={"uplink": name(uplink), "rows": self._signatures(task, reply.uplink)})
-        shelf.keep(rows)
+            about |= {"uplink": sha256(uplink), "rows": self._signatures(task, reply.uplink)}
+        cache.keep(rows)
         # How long private steps took tells how many samples were drawn.
         seconds = 0.0 if self.own.config.privacy else round(perf_counter() - began, 1)
-        done = done.model_copy(update={"held": shelf.held, "seconds": seconds})
+        answer = Answer(**about, held=cache.held, seconds=seconds)
         if task.trains and not reply.fault:
-            self._rounds.keep(task, clients, done, uplink)
+            self._rounds.keep(task, clients, answer, uplink)
         self._note(task, clients, reply, len(uplink), sum(map(len, enclosed.values())))
         if not task.trains and not reply.fault:  # only now: after a kill before the model was saved it is done again
-            self._rounds.keep_evaluation(task, done)
-        return done, uplink
+            self._rounds.keep_evaluation(task, answer)
+        return answer, uplink
 
     @property
     def _samples(self) -> int:
@@ -179,12 +169,12 @@ class Silo:
 
     # Training.
 
-    def _visit(self, task: Task, down: Downlink, rows: Mapping[str, bytes]) -> tuple[ClientRuntime, Reply]:
+    def _visit(self, task: Task, down: Downlink, start: Tensor | None) -> tuple[ClientRuntime, Reply]:
         """Go on from the settled state; all that a silo evaluates it keeps."""
-        scenario = self._seated(task)
-        config, place, roster = scenario.config, task.place, counted(task, scenario.config)
-        vaults = self.state / "private" / "dp"
-        objective = account(scenario, vaults, place, self.file) if config.privacy else scenario.objective()
+        scenario = self._scenario(task)
+        config, place, roster = scenario.config, task.place, roster_of(task, scenario.config)
+        stores = self.state / "private" / "dp"
+        objective = private_objective(scenario, stores, place, self.file) if config.privacy else scenario.objective()
         clients = ClientRuntime(
             self.method.client, objective, scenario.initial, ((place,),), config.seed, metric=scenario.choice.metric
         )
@@ -193,7 +183,7 @@ class Silo:
         if task.settled:
             self._rounds.restore(task.settled, clients, place, roster)
         else:
-            clients.begin((place,), roster, start(task, rows, self._width, *self._form))
+            clients.begin((place,), roster, start)
         visit = ClientRequest(
             round_of(config, task.number), roster, (place,), task.trains, frozenset(task.watched), keep=True
         )
@@ -201,23 +191,23 @@ class Silo:
         clients.commit((place,))
         return clients, reply
 
-    def _seated(self, task: Task) -> Scenario:
+    def _scenario(self, task: Task) -> Scenario:
         """The own data at the silo's place among all."""
-        return seated(self.own, self.federation, task.place, names(self.federation, task))
+        return at_place(self.own, self.federation, task.place, names(self.federation, task))
 
     def _signatures(self, task: Task, uplink: Mapping[str, Tensor]) -> dict[str, str]:
         """This silo's word for each row that the server passes on."""
         made = {}
         for tensor in self.method.server.relays.values():
-            origin = Origin(silo=self.file.name, round=task.number, tensor=tensor, signature="")
-            about = row_statement(task.agreement, task.run, origin, name(pack(uplink[tensor], *self._form)))
+            origin = RowOrigin(silo=self.file.name, round=task.number, tensor=tensor, signature="")
+            about = row_statement(task.agreement, task.run, origin, sha256(self._encoding.pack(uplink[tensor])))
             made[tensor] = self.signer.sign("row", about)
         return made
 
     @property
-    def _form(self) -> tuple[Wire, int]:
-        """How rows travel."""
-        return self.federation.wire, self.federation.places
+    def _encoding(self) -> Encoding:
+        """How tensors travel."""
+        return Encoding(self.federation.wire, self.federation.places)
 
     def _note(self, task: Task, clients: ClientRuntime, reply: Reply, up: int, down: int) -> None:
         """Write down what only this silo may know, and save the model that it is judged by."""
@@ -239,7 +229,7 @@ class Silo:
             (self.state / "models").mkdir(exist_ok=True)
             path = self.state / "models" / "personal.safetensors"
             fresh = path.with_suffix(".new")
-            personal.save(fresh, models[headline], self._seated(task), task.place, headline)
+            personal.save(fresh, models[headline], self._scenario(task), task.place, headline)
             fresh.replace(path)
 
 

@@ -1,4 +1,4 @@
-"""A silo's visits, one JSON object a line in ``state/rounds.jsonl``: what only the silo itself may know of them."""
+"""A silo's history, ``state/rounds.jsonl``: one JSON object a round, with exact scores. It never leaves the silo."""
 
 import json
 import os
@@ -7,29 +7,18 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from pomona.core.bounds import Count, Label, Line, Number
+from pomona.core.bounds import Count, Line, Number
 from pomona.core.errors import StorageError
+from pomona.deploy.messages import ReportedScore
 
 FILE = "rounds.jsonl"
-
-
-class HistoryScore(BaseModel):
-    """A model's exact figures on one split of the own data."""
-
-    model: Label
-    when: Label
-    split: Label
-    samples: Count
-    loss: float | None
-    accuracy: float | None
-    value: float | None = None  # the metric that was agreed on
 
 
 class HistoryEntry(BaseModel):
     """One visit; ``names`` of the silos by place, ``info`` the method's own quantities."""
 
     round: Number
-    scores: list[HistoryScore]
+    scores: list[ReportedScore]
     names: dict[str, Line] = {}
     info: dict[str, float | list[float]] = {}
     bytes_down: Count = 0

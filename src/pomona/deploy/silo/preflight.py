@@ -1,7 +1,7 @@
-"""``pomona silo check``: everything that can be wrong in a silo, found out before it starts."""
+"""Preflight checks, ``pomona silo check``: settings, keys, server, data and disk of a silo before it starts."""
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,12 +10,13 @@ from typing import Any, Literal, TypeVar
 from pomona.core.errors import ConfigError, DataError, PomonaError, PrivacyError, ProtocolError, StorageError
 from pomona.deploy.agreement import Federation
 from pomona.deploy.flower_bundle import pinned
-from pomona.deploy.json_store import recall
+from pomona.deploy.json_store import read_json
 from pomona.deploy.pki import keys
 from pomona.deploy.pki.certificates import LAST, private, valid, warning
+from pomona.deploy.silo.disclosure import departing
 from pomona.deploy.silo.settings import SiloFile, importable
-from pomona.deploy.silo.silo_data import scenario
-from pomona.deploy.silo.terms import PIN, Pin
+from pomona.deploy.silo.silo_scenario import own_scenario
+from pomona.deploy.silo.task_policy import PINNED, PinnedAgreement
 from pomona.deploy.silo.watchdog import ask_health
 from pomona.storage.atomic_io import probe
 
@@ -27,7 +28,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class CheckLine:
-    """What one check found; ``code`` is the exit code of a failure, 0 for others."""
+    """The result of one check; ``code`` is the exit code of a failure, 0 for others."""
 
     check: str
     result: Literal["ok", "warning", "failed"]
@@ -36,7 +37,7 @@ class CheckLine:
 
 
 class Remark(Exception):  # noqa: N818 - it is none
-    """What a check found that is no failure, but should be looked at."""
+    """A finding that is no failure, but should be looked at."""
 
 
 class Checks:
@@ -96,7 +97,7 @@ def _silo(folder: Path) -> tuple[SiloFile, str]:
 def _agreement(folder: Path) -> tuple[Federation, str]:
     federation = Federation.load(folder / "federation.toml")
     now = federation.agreement
-    pinned = recall(Pin, folder / "state" / PIN)
+    pinned = read_json(PinnedAgreement, folder / "state" / PINNED)
     if pinned and pinned.agreement != now:
         raise ProtocolError(
             f"{folder / 'federation.toml'} says {now[:16]}, this silo began with {pinned.agreement[:16]}; put the old "
@@ -152,14 +153,14 @@ def _server(folder: Path, silo: SiloFile, federation: Federation) -> tuple[None,
 
 
 def _data(silo: SiloFile, federation: Federation, leaves: dict[str, Any]) -> tuple[list[str], str]:
-    """What is odd about the data, and the model on it; puts what would leave the silo into ``leaves``."""
+    """Check the data and the model on it; puts what would leave the silo into ``leaves``. Returns remarks."""
     import torch
 
     from pomona.partition.divergence import label_counts
 
     if silo.device.startswith("cuda") and not torch.cuda.is_available():
         raise ConfigError(f"device = {silo.device!r}, but PyTorch sees no GPU; set device = 'cpu' in silo.toml")
-    own = scenario(silo, federation)
+    own = own_scenario(silo, federation)
     rows = own.partition.clients[0]
     if not len(rows.train):
         raise DataError("no training rows; name a file that has some in section data of silo.toml")
@@ -190,25 +191,6 @@ def _epsilon(epsilon: float, silo: SiloFile, delta: float) -> str:
     return f"at most {epsilon:.3g} at delta {delta:g} for the whole run"
 
 
-def departing(silo: SiloFile, federation: Federation, numbers: int, samples: int) -> dict[str, Any]:
-    """What leaves a silo, in plain values; ``numbers`` is the length of a model, ``samples`` those of the training."""
-    card = federation.config().method.method().card
-    each = numbers * (2 if federation.wire == "bf16" else 4)
-    return {
-        "to": f"the server at {federation.server}, and what the method passes on of it to the other silos",
-        "every_round": f"{card.up} of size {each} bytes each (d = the numbers of a model)",
-        "bytes_per_model": each,
-        "models_down": card.down,
-        "models_up": card.up,
-        "stays": card.private,
-        "samples": f"the number of training samples, {samples}, once",
-        "scores": "accuracy (4 decimals), loss (3 digits) and number of samples of the own test data"
-        if federation.share_scores
-        else "none",
-        "most": None if silo.max_upload_mb is None else f"{silo.max_upload_mb:g} MB a round, else the round is refused",
-    }
-
-
 def _disk(folder: Path, model: int) -> tuple[None, str]:
     state = folder / "state"
     try:
@@ -221,21 +203,3 @@ def _disk(folder: Path, model: int) -> tuple[None, str]:
     if free < need:
         raise StorageError(f"{state}: {free / 1e6:.0f} MB free, {need / 1e6:.0f} MB advised; make room")
     return None, f"{free / 1e9:.1f} GB free"
-
-
-def texts(leaves: dict[str, Any]) -> Iterator[str]:
-    """The lines that say what would leave."""
-    words = {
-        "to": "to",
-        "models_down": "receives, models a round",
-        "models_up": "sends, models a round",
-        "bytes_per_model": "bytes of a model",
-        "samples": "also sends",
-        "scores": "scores",
-        "most": "never more than",
-        "stays": "stays in the silo",
-        "epsilon": "privacy loss epsilon",
-    }
-    for key, word in words.items():
-        if leaves.get(key) is not None:
-            yield f"{word:<24} {leaves[key]}"

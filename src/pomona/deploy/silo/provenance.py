@@ -1,4 +1,4 @@
-"""Whose rows a task brings: a row that is another silo's counts only with that silo's signature.
+"""Provenance of the rows that a task brings: another silo's row counts only with that silo's signature.
 
 One row of each later newcomer is the exception: the server makes the row that it starts with, so that nobody can have
 signed it. A silo takes the first such row, and no other one in its place.
@@ -15,20 +15,20 @@ from pomona.core.bounds import PLACES, Number, Place, Sha256
 from pomona.core.errors import ProtocolError
 from pomona.core.settings import Settings
 from pomona.deploy.agreement import Federation, SiloName
-from pomona.deploy.json_store import recall, remember
-from pomona.deploy.messages import Introduction, Origin, Task, Token, row_statement
+from pomona.deploy.json_store import read_json, write_json
+from pomona.deploy.messages import Newcomer, RowOrigin, Task, Token, row_statement
 from pomona.deploy.pki import certificates, keys
 from pomona.deploy.pki.signatures import signed
 
 
 def names(federation: Federation, task: Task) -> dict[int, str]:
-    """Who has which place: the founders by the agreement, newcomers as the authority certified them."""
+    """Silos by place: founders by the agreement, newcomers as the authority certified them."""
     founders = dict(enumerate(s.name for s in federation.silo))
-    return {i.place: i.silo for i in task.introductions} | founders
+    return {i.place: i.silo for i in task.newcomers} | founders
 
 
-class Seen(Settings):
-    """What tasks have shown of others in one run.
+class PeerHistory(Settings):
+    """Peers as seen in the tasks of one run, against rows that are replayed or swapped.
 
     ``rounds``: of the last signed row by name, 0 for a member of round 1, which begins with a row that everybody can
     make. ``places``: the name of each newcomer's place. ``unsigned``: the one unsigned row of a newcomer, by name.
@@ -48,7 +48,7 @@ class Seen(Settings):
 
 @dataclass(frozen=True)
 class Provenance:
-    """What a silo knows of others, from its kit and from the tasks before.
+    """Verifies newcomers and signed rows, by the kit and by earlier tasks.
 
     Attributes:
         folder: the silo's kit. ``state/seen.json`` in it holds what was seen of each peer.
@@ -58,12 +58,12 @@ class Provenance:
     folder: Path
     federation: Federation
 
-    def require_introduced(self, task: Task) -> None:
-        """Raise ProtocolError for a newcomer whom the authority has not certified, or with somebody else's place."""
+    def require_newcomers(self, task: Task) -> None:
+        """Raise ProtocolError for a newcomer that the authority has not certified, or at another silo's place."""
         taken, founders = self._seen(task).places, len(self.federation.silo)
         whose = {name: place for place, name in taken.items()}
         known = {silo.name for silo in self.federation.silo}
-        for i in task.introductions:
+        for i in task.newcomers:
             if i.silo in known or not founders <= i.place < self.federation.places:
                 raise ProtocolError(f"{i.silo} is introduced at place {i.place}, which is not free; ask the operator")
             if taken.setdefault(i.place, i.silo) != i.silo or whose.setdefault(i.silo, i.place) != i.place:
@@ -84,10 +84,10 @@ class Provenance:
         """Raise ProtocolError for a row that its silo has not signed, or that is older than one before.
 
         Args:
-            task: from the server; its introductions and the forms of its offers have been verified.
-            relays: the offers whose rows are single silos', with the name of the uplink's tensor that each was.
+            task: from the server; its newcomers and the forms of its entries have been verified.
+            relays: the entries whose rows are single silos', with the name of the uplink's tensor that each was.
             rows: bytes by hash.
-            initial: of an offer and a place, the row as the run starts, which everybody can make and nobody signs.
+            initial: of an entry and a place, the row as the run starts, which every member can compute and none signs.
         """
         if self.federation.insecure:
             return
@@ -95,19 +95,19 @@ class Provenance:
         if task.number == 1:
             for member in (peers[i] for i, size in enumerate(task.sizes) if size and i in peers):
                 seen.rounds.setdefault(member, 0)
-        seen.places.update({i.place: i.silo for i in task.introductions})
+        seen.places.update({i.place: i.silo for i in task.newcomers})
         for key, tensor in relays.items():
-            for j, digest in task.offers[key].rows.items():
-                origin, peer = task.offers[key].origins.get(j), peers[j]
+            for j, digest in task.downlink[key].rows.items():
+                origin, peer = task.downlink[key].origins.get(j), peers[j]
                 if origin is not None:
                     self._require_signed(task, key, tensor, peer, origin, digest, seen.rounds.get(peer, 0))
                     seen.rounds[peer] = origin.round
                 elif not _may_be_unsigned(peer, digest, initial(key, j) == rows[digest], seen):
                     raise ProtocolError(f"{key}: the row of {peer} is not signed by {peer}; ask the server's operator")
-        remember(self._path, seen)
+        write_json(self._path, seen)
 
     def _require_signed(
-        self, task: Task, key: str, tensor: str, peer: str, origin: Origin, digest: str, last: int
+        self, task: Task, key: str, tensor: str, peer: str, origin: RowOrigin, digest: str, last: int
     ) -> None:
         if origin.silo != peer or origin.tensor != tensor or origin.round > task.number:
             raise ProtocolError(f"{key}: a row for {peer} is said to be {origin.tensor} of {origin.silo}")
@@ -119,7 +119,7 @@ class Provenance:
 
     def _key(self, peer: str, task: Task) -> str:
         """A silo's public key: introduced with the authority's certificate, or from the kit."""
-        for i in task.introductions:
+        for i in task.newcomers:
             if i.silo == peer:
                 return i.key
         path = self.folder / "keys" / "peers" / f"{peer}.pub"
@@ -127,21 +127,23 @@ class Provenance:
             raise ProtocolError(f"no public key of {peer} is known; put it at keys/peers/{peer}.pub")
         return keys.public(path).decode()
 
-    def _certified(self, i: Introduction) -> bool:
+    def _certified(self, i: Newcomer) -> bool:
         authority = certificates.content(self.folder / "certs" / "ca.crt")
         return keys.certified(authority, self.federation.name, i.silo, i.key.encode(), i.certificate.encode())
 
-    def _seen(self, task: Task) -> Seen:
-        """What was seen in the task's run, for the caller to add to."""
-        known = recall(Seen, self._path) or Seen()
-        return known.model_copy(update={"run": task.run}) if known.run in {None, task.run} else Seen(run=task.run)
+    def _seen(self, task: Task) -> PeerHistory:
+        """Peers as seen in the task's run so far, for the caller to add to."""
+        known = read_json(PeerHistory, self._path) or PeerHistory()
+        return (
+            known.model_copy(update={"run": task.run}) if known.run in {None, task.run} else PeerHistory(run=task.run)
+        )
 
     @property
     def _path(self) -> Path:
         return self.folder / "state" / "seen.json"
 
 
-def _may_be_unsigned(peer: str, digest: str, initial: bool, seen: Seen) -> bool:
+def _may_be_unsigned(peer: str, digest: str, initial: bool, seen: PeerHistory) -> bool:
     """The run's own start of a silo that has never signed; or, of one that came later, one row and no other."""
     if seen.rounds.get(peer, 0) > 0:
         return False

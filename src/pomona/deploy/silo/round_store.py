@@ -1,9 +1,11 @@
-"""What a silo keeps of its rounds: a file each, published as a whole.
+"""A silo's storage between messages: its rounds (``state/checkpoints``) and the model rows it holds (``state/cache``).
 
-It holds the state after the round's training, what that went on from, and the answer that was given. An evaluation
+A round's file holds the state after its training, what that went on from, and the answer that was given. An evaluation
 changes no state: of the last one, the only one that may be asked again, ``evaluation.json`` holds the answer.
 """
 
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,18 +14,21 @@ import torch
 from torch import Tensor
 
 from pomona.core.bounds import Sha256
-from pomona.core.errors import CheckpointError
+from pomona.core.errors import CheckpointError, ProtocolError
 from pomona.core.round import Roster
 from pomona.core.settings import Settings
-from pomona.deploy.json_store import recall, remember
+from pomona.deploy.json_store import read_json, write_json
 from pomona.deploy.messages import Answer, Task
+from pomona.deploy.tensor_bytes import sha256
 from pomona.federation.client_runtime import ClientRuntime
 from pomona.storage import checkpoint
+from pomona.storage.atomic_io import publish
 from pomona.storage.committed_rounds import committed
 
 KEPT = 3  # rounds: the one in flight, the one it went on from, and one more in case a disk fails
 ANSWER = "answer"  # the uplink's bytes beside the state
 EVALUATION = "evaluation.json"
+_NAME = re.compile(r"[0-9a-f]{64}")  # of a row's file
 
 
 class KeptEvaluation(Settings):
@@ -54,7 +59,7 @@ class RoundStore:
         return None
 
     def _evaluated(self, task: Task) -> tuple[Answer, bytes] | None:
-        known = recall(KeptEvaluation, self.folder / EVALUATION)
+        known = read_json(KeptEvaluation, self.folder / EVALUATION)
         return (known.answer, b"") if known and known.question == task.question else None
 
     def restore(self, number: int, clients: ClientRuntime, place: int, roster: Roster) -> None:
@@ -95,9 +100,60 @@ class RoundStore:
 
     def keep_evaluation(self, task: Task, answer: Answer) -> None:
         """Keep the answer to an evaluation, in place of the one before. Raises OSError."""
-        remember(self.folder / EVALUATION, KeptEvaluation(question=task.question, answer=answer))
+        write_json(self.folder / EVALUATION, KeptEvaluation(question=task.question, answer=answer))
 
     def _before(self, number: int) -> int:
         """The round that round ``number`` went on from; 0 for none, or where that is not known."""
         path = dict(committed(self.folder)).get(number)
         return int(checkpoint.read(path).meta.get("settled", 0)) if path else 0
+
+
+class RowCache:
+    """Model rows in one folder, a file each, named by the SHA-256 of its bytes.
+
+    A name that is no such hash is refused before the disk is touched.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    @property
+    def held(self) -> tuple[str, ...]:
+        """Hashes of all rows that lie here, sorted."""
+        if not self._folder.is_dir():
+            return ()
+        return tuple(sorted(path.name for path in self._folder.iterdir() if _NAME.fullmatch(path.name)))
+
+    def missing(self, needed: Iterable[str], enclosed: Mapping[str, bytes]) -> tuple[str, ...]:
+        """Which rows are neither enclosed nor here, sorted. Raises ProtocolError for a name that is no hash."""
+        return tuple(sorted(d for d in needed if d not in enclosed and not self._path(d).exists()))
+
+    def rows(self, needed: Iterable[str], enclosed: Mapping[str, bytes]) -> dict[str, bytes]:
+        """The bytes of rows by hash, none of which is missing; nothing is written.
+
+        Raises ProtocolError for bytes that are not what their name says, or that nobody needs.
+        """
+        wanted = set(needed)
+        if any(digest not in wanted or sha256(data) != digest for digest, data in enclosed.items()):
+            raise ProtocolError("a row came that is not what its name says; check the connection")
+        return {digest: enclosed[digest] if digest in enclosed else self._row(digest) for digest in wanted}
+
+    def keep(self, rows: Mapping[str, bytes]) -> None:
+        """Keep these rows, by hash, and no others."""
+        for digest in set(self.held) - set(rows):
+            self._path(digest).unlink()
+        for digest in set(rows) - set(self.held):
+            publish(self._folder, [rows[digest]], lambda content: content)
+
+    def _row(self, digest: str) -> bytes:
+        data = self._path(digest).read_bytes()
+        if sha256(data) != digest:
+            self._path(digest).unlink()
+            raise ProtocolError("a row that was held has changed on the disk; it will be fetched again")
+        return data
+
+    def _path(self, digest: str) -> Path:
+        """The one place that makes a path of a name."""
+        if not _NAME.fullmatch(digest):
+            raise ProtocolError("a row is not named by its SHA-256; check the server's version")
+        return self._folder / digest

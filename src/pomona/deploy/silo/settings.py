@@ -1,4 +1,4 @@
-"""What a silo sets for itself: ``silo.toml``. It never leaves the silo."""
+"""A silo's own settings, ``silo.toml``. They never leave the silo."""
 
 import sys
 from pathlib import Path

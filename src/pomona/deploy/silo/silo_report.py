@@ -1,4 +1,4 @@
-"""``pomona silo report``: what the federation did for this silo, computed here and for nobody else."""
+"""A silo's own report, ``pomona silo report``: its scores, its gain over training alone, and its peers."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -12,12 +12,12 @@ from pomona.core.errors import DataError, StorageError
 from pomona.core.settings import Settings
 from pomona.core.table import markdown, of_records
 from pomona.deploy.agreement import Federation
-from pomona.deploy.json_store import recall, remember
+from pomona.deploy.json_store import read_json, write_json
 from pomona.deploy.messages import Loss
 from pomona.deploy.silo import history
 from pomona.deploy.silo.history import HistoryEntry
 from pomona.deploy.silo.settings import SiloFile, importable
-from pomona.deploy.silo.silo_data import scenario
+from pomona.deploy.silo.silo_scenario import own_scenario
 from pomona.deploy.status import Row
 from pomona.federation.callbacks import Callback
 from pomona.methods.separate import Separate
@@ -41,7 +41,7 @@ class Judged(Settings):
 
 
 class Alone(Settings):
-    """What training alone reached, and for which run, metric and rounds."""
+    """Scores of training alone; ``key`` names the run, the metric and the rounds."""
 
     key: str
     alone: Judged
@@ -71,13 +71,13 @@ class Report:
 
     @property
     def gain(self) -> float | None:
-        """What the federation gains over training alone, in the metric; more than 0 is better. None if undefined."""
+        """Gain over training alone, in the metric; more than 0 is better. None if undefined."""
         mine, lone = self.own["value"], self.alone["value"]
         return None if mine is None or lone is None else self.judged.goodness(mine) - self.judged.goodness(lone)
 
     @property
     def judged(self) -> Metric:
-        """What models are judged by."""
+        """The metric that models are judged by."""
         return METRICS[self.metric]
 
     def markdown(self) -> str:
@@ -178,21 +178,21 @@ def _last_info(seen: Sequence[HistoryEntry]) -> Mapping[str, Any]:
 def _alone(
     folder: Path, one: SiloFile, federation: Federation, rounds: int, watch: Callable[[Config], Callback | None]
 ) -> Row:
-    """What training alone reaches in as many rounds, computed once."""
+    """Scores of training alone for as many rounds, computed once."""
     key = f"{federation.agreement}-{federation.config().metric}-{rounds}"
     path = folder / "state" / "node" / ALONE
     with suppress(StorageError):  # it is computed again
-        known = recall(Alone, path)
+        known = read_json(Alone, path)
         if known and known.key == key:
             return known.alone.model_dump()
-    lone = scenario(one, federation, Separate())
+    lone = own_scenario(one, federation, Separate())
     lone = replace(lone, config=lone.config.model_copy(update={"rounds": max(1, rounds)}))
     result = simulate(lone, None, watch(lone.config))
     last = result.curve("personal", "trained")[-1]
     first = (each[0] for each in (last.samples, last.loss, last.accuracy, last.value))
     alone = Judged(**dict(zip(Judged.model_fields, (last.round, *first), strict=True)))
     with writing(path):
-        remember(path, Alone(key=key, alone=alone))
+        write_json(path, Alone(key=key, alone=alone))
     return alone.model_dump()
 
 

@@ -1,23 +1,79 @@
-"""A silo's seat: its data at its place among all, and its one account of what was spent on them."""
+"""A silo's scenario: its own data, checked against the agreement, and its place among all members."""
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 
-from pomona.config import Config
+from pomona.config import Config, resolve
+from pomona.core.errors import DataError
 from pomona.core.round import Roster
+from pomona.core.toml import named
+from pomona.data import read
+from pomona.data.dataset import Dataset
 from pomona.deploy.agreement import Federation
-from pomona.deploy.messages import Task
+from pomona.deploy.messages import EntryForm, Task
 from pomona.deploy.silo.settings import SiloFile
+from pomona.deploy.task_settings import TaskSettings
+from pomona.deploy.tensor_bytes import Encoding, form_of
+from pomona.federation.batchnorm_statistics import accompanied
+from pomona.federation.loop import round_of
+from pomona.methods.base import Downlink, MethodSettings, Server
 from pomona.objective.private import PrivateObjective
+from pomona.partition import divide
 from pomona.partition.partition import ClientRows
 from pomona.privacy.keystore import require_sole
 from pomona.scenario import Scenario
 
 
-def seated(own: Scenario, federation: Federation, place: int, names: Mapping[int, str]) -> Scenario:
+def conformed(found: Dataset, task: TaskSettings) -> Dataset:
+    """The data with the task's label map, preprocessing and vocabulary. Raises DataError where it does not fit."""
+    dataset = replace(found, target_shift=task.target_shift, target_scale=task.target_scale)
+    if dataset.kind != task.kind:
+        raise DataError(f"the data is of kind {dataset.kind}, agreed is {task.kind}; look at section data of silo.toml")
+    if (shape := tuple(dataset.x.shape[1:])) != task.input_shape:
+        raise DataError(f"a sample has shape {shape}, agreed is {task.input_shape}; bring the data into that shape")
+    if dataset.classes != task.classes:
+        raise DataError(
+            f"the classes are {', '.join(dataset.classes) or 'none'}, agreed are, in this order, "
+            f"{', '.join(task.classes) or 'none'}; set data.classes in silo.toml to these, or rename labels"
+        )
+    if dataset.n_outputs != task.outputs:
+        raise DataError(
+            f"a sample has {dataset.n_outputs} targets, agreed are {task.outputs}; bring them into that form"
+        )
+    if dataset.kind == "text":
+        numbers = {word: number for number, word in enumerate(task.words, start=2)}
+        spoken = np.array([0, 1, *(numbers.get(word, 1) for word in dataset.words)], np.int32)
+        x = spoken[dataset.x] if dataset.words else dataset.x  # tokens without words are numbers already
+        if x.size and int(x.max()) >= task.vocabulary:
+            raise DataError(f"the data has token {int(x.max())}, agreed are {task.vocabulary} tokens; encode it again")
+        return replace(dataset, x=x, vocabulary=task.vocabulary, words=task.words)
+    return replace(dataset, shift=task.shift, scale=task.scale)
+
+
+def _config(silo: SiloFile, federation: Federation, method: MethodSettings | None = None) -> Config:
+    """The run as this silo alone would run it; with another method if one is given."""
+    own = {"data": silo.data.model_dump(mode="json", exclude_unset=True), "clients": 1, "workers": 1}
+    own["metric"] = federation.config().metric
+    own["device"] = "cuda" if silo.device.startswith("cuda") else "cpu"
+    resolved = resolve(named(federation.run), own)
+    return resolved.model_copy(update={"method": method, "privacy": None}) if method else resolved
+
+
+def own_scenario(silo: SiloFile, federation: Federation, method: MethodSettings | None = None) -> Scenario:
+    """Read, check and split the silo's data. Raises DataError or ConfigError, before anything is computed."""
+    settings = _config(silo, federation, method)
+    dataset = conformed(read(settings.data), federation.task)
+    partition = divide(dataset, settings.data, settings.partition, 1, settings.seed)
+    own = Scenario(settings, dataset, partition)
+    own.check(agreed=True)
+    return own
+
+
+def at_place(own: Scenario, federation: Federation, place: int, names: Mapping[int, str]) -> Scenario:
     """A scenario of all places of which this silo knows one."""
     nobody = ClientRows(*(np.empty(0, np.int64) for _ in range(3)))
     rows = [nobody] * federation.places
@@ -28,15 +84,15 @@ def seated(own: Scenario, federation: Federation, place: int, names: Mapping[int
     return Scenario(config, own.dataset, replace(own.partition, clients=tuple(rows)), titles)
 
 
-def counted(task: Task, config: Config) -> Roster:
-    """All places as a task counts their samples, and as the agreement lets them weigh."""
+def roster_of(task: Task, config: Config) -> Roster:
+    """The roster of a task: every place's samples, and the largest share that was agreed on."""
     return Roster(task.sizes, config.largest_share)
 
 
-def account(scenario: Scenario, folder: Path, place: int, own: SiloFile) -> PrivateObjective:
-    """The private objective on the vaults in a folder, within the smaller of the budgets agreed on and accepted.
+def private_objective(scenario: Scenario, folder: Path, place: int, own: SiloFile) -> PrivateObjective:
+    """The private objective on the key stores in a folder, within the smaller of the budgets agreed on and accepted.
 
-    Raises PrivacyError where there is the vault of another place: what was spent there would not count.
+    Raises PrivacyError where there is the key store of another place: what was spent there would not count.
     """
     privacy = scenario.config.privacy
     assert privacy
@@ -44,3 +100,35 @@ def account(scenario: Scenario, folder: Path, place: int, own: SiloFile) -> Priv
     budgets = [b for b in (privacy.epsilon_budget, own.accept_epsilon) if b is not None]
     bounded = privacy.model_copy(update={"epsilon_budget": min(budgets, default=None)})
     return replace(scenario, config=scenario.config.model_copy(update={"privacy": bounded})).private(folder)
+
+
+@dataclass(frozen=True)
+class InitialDownlink:
+    """This silo's downlink of the first round, which every member can compute; computed when it is first needed.
+
+    Attributes:
+        task: from the server; its counts have been judged.
+        server: the server half of the method agreed on.
+        scenario: makes the own data at the silo's place among all.
+    """
+
+    task: Task
+    server: Server
+    scenario: Callable[[], Scenario]
+
+    @cached_property
+    def down(self) -> Downlink:
+        """The first round's downlink."""
+        known = self.scenario()
+        server, roster = accompanied(self.server, known.initial), roster_of(self.task, known.config)
+        begun = server.start(known.initial, roster, known.config.seed)
+        return server.down(begun, (self.task.place,), roster, round_of(known.config, 1))
+
+    @property
+    def forms(self) -> dict[str, EntryForm]:
+        """The form of each entry, which is that of every round."""
+        return {key: form_of(rows) for key, rows in self.down.items()}
+
+    def row(self, key: str, j: int, encoding: Encoding) -> bytes:
+        """Of an entry and a place: the row as the run starts."""
+        return encoding.pack(self.down[key].bank[j])

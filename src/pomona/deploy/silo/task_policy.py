@@ -1,30 +1,33 @@
-"""What a silo holds fast: what it agreed to, whose run it works for, which place is its own, and what that allows.
+"""Task policy of a silo: which of the server's tasks it accepts.
 
-A task is judged here by its text alone, before a row of it is looked at. ``state/agreement.json`` holds the agreement
-from the first hello on, run and place from the first task on.
+A task is checked here by its text alone, before any of its rows is read. ``state/agreement.json`` pins the agreement
+with the first hello, run and place with the first task. ``state/asked.json`` records the last tasks: a silo trains once
+a round and evaluates once a round, since a server that could ask again and again would learn how any model does on the
+silo's data. The same task again gets the same answer.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from pydantic import Field
 
-from pomona.core.bounds import Label, Place, Sha256
+from pomona.core.bounds import Label, Number, Place, Sha256
 from pomona.core.errors import ProtocolError
 from pomona.core.settings import Settings
 from pomona.deploy.agreement import Federation
-from pomona.deploy.json_store import recall, remember
-from pomona.deploy.messages import EntryForm, Offer, Task, Token
+from pomona.deploy.json_store import read_json, write_json
+from pomona.deploy.messages import DownlinkEntry, EntryForm, Task, Token
 from pomona.deploy.silo.provenance import names
-from pomona.deploy.silo.task_tensors import InitialDownlink
+from pomona.deploy.silo.silo_scenario import InitialDownlink
 
-PIN = "agreement.json"
+PINNED = "agreement.json"
 START_OVER = "if that is meant, remove state/agreement.json"
 
 
-class Pin(Settings):
-    """What is held fast: the agreement, and since the first task the run, this silo's place, what tasks are made of."""
+class PinnedAgreement(Settings):
+    """The pinned agreement; since the first task also the run, this silo's place and the form of tasks' entries."""
 
     agreement: Sha256
     run: Token | None = None
@@ -33,8 +36,8 @@ class Pin(Settings):
 
 
 @dataclass(frozen=True)
-class Terms:
-    """A silo's terms.
+class TaskPolicy:
+    """Accepts or refuses tasks by what was agreed and pinned.
 
     Attributes:
         state: the silo's folder for what changes.
@@ -49,7 +52,7 @@ class Terms:
     def require_agreed(self, agreement: str, run: str) -> None:
         """Raise ProtocolError unless the server means what this silo has agreed to, and go on meaning it."""
         mine = self.federation.agreement
-        pinned = self._pinned() or self._pin(Pin(agreement=mine))
+        pinned = self._pinned() or self._pin(PinnedAgreement(agreement=mine))
         if mine != pinned.agreement:
             raise ProtocolError(
                 "federation.toml is no longer what this silo agreed to when it first started; restore it, or, if the "
@@ -79,28 +82,28 @@ class Terms:
             raise ProtocolError(
                 f"round {task.number} after round {task.settled}, but {last} is the last of the rounds agreed on"
             )
-        for key, offer in task.offers.items():
-            self._require_whole(task, key, offer)
+        for key, entry in task.downlink.items():
+            self._require_whole(task, key, entry)
 
-    def forms(self, beginning: InitialDownlink) -> dict[str, EntryForm]:
-        """The form of each entry that a task of this run has: held fast, or, before a first task, as a run begins."""
+    def forms(self, initial: InitialDownlink) -> dict[str, EntryForm]:
+        """The form of each entry that a task of this run has: as pinned or, before the first task, as a run begins."""
         known = self._pinned()
-        return known.forms if known and known.forms is not None else beginning.forms
+        return known.forms if known and known.forms is not None else initial.forms
 
-    def hold(self, task: Task, forms: dict[str, EntryForm]) -> None:
-        """Hold fast whose run this is, which place is this silo's and what tasks are made of, durably."""
+    def pin(self, task: Task, forms: dict[str, EntryForm]) -> None:
+        """Pin the run, this silo's place and the form of tasks' entries, durably."""
         known = self._pinned()
         if known is None or known.place is None:
-            self._pin(Pin(agreement=self.federation.agreement, run=task.run, place=task.place, forms=forms))
+            self._pin(PinnedAgreement(agreement=self.federation.agreement, run=task.run, place=task.place, forms=forms))
 
     def require_forms(self, task: Task, forms: Mapping[str, EntryForm]) -> None:
         """Raise ProtocolError unless each entry of a task, and no other, has the form that the method gives it."""
-        if missing := sorted(forms.keys() ^ task.offers.keys()):
+        if missing := sorted(forms.keys() ^ task.downlink.keys()):
             raise ProtocolError(f"{missing[0]}: only one side knows this entry; check that both run the same version")
-        for key, offer in task.offers.items():
-            if offer.form != forms[key]:
+        for key, entry in task.downlink.items():
+            if entry.form != forms[key]:
                 raise ProtocolError(
-                    f"{key}: {_worded(offer.form)} came, the model and method agreed on have {_worded(forms[key])}"
+                    f"{key}: {_worded(entry.form)} came, the model and method agreed on have {_worded(forms[key])}"
                 )
 
     def _require_own(self, task: Task, samples: int) -> None:
@@ -119,25 +122,63 @@ class Terms:
                 "the data back, or have the silo revoked and added under a new name"
             )
 
-    def _require_whole(self, task: Task, key: str, offer: Offer) -> None:
-        """An offer names rows that it brings, of others who are members."""
-        if not offer.form.many:
-            if set(offer.rows) != {0} or offer.index != (0,):
+    def _require_whole(self, task: Task, key: str, entry: DownlinkEntry) -> None:
+        """An entry names rows that it brings, of others who are members."""
+        if not entry.form.many:
+            if set(entry.rows) != {0} or entry.index != (0,):
                 raise ProtocolError(f"{key}: one row was to come; check the server's version")
             return
-        others = [j for j in offer.index if j != task.place]
-        if set(others) != set(offer.rows) or len(others) != len(set(others)):
+        others = [j for j in entry.index if j != task.place]
+        if set(others) != set(entry.rows) or len(others) != len(set(others)):
             raise ProtocolError(f"{key} speaks of rows that there are not; check the server's version")
         members = {j for j in names(self.federation, task) if task.sizes[j]}
         if strangers := sorted(set(others) - members):
-            raise ProtocolError(f"{key}: a row for place {strangers[0]}, which is nobody's; ask the server's operator")
+            raise ProtocolError(
+                f"{key}: a row for place {strangers[0]}, which has no member; ask the server's operator"
+            )
 
-    def _pinned(self) -> Pin | None:
-        return recall(Pin, self.state / PIN)
+    def _pinned(self) -> PinnedAgreement | None:
+        return read_json(PinnedAgreement, self.state / PINNED)
 
-    def _pin(self, said: Pin) -> Pin:
-        remember(self.state / PIN, said)
+    def _pin(self, said: PinnedAgreement) -> PinnedAgreement:
+        write_json(self.state / PINNED, said)
         return said
+
+
+class LastTasks(Settings):
+    """The last task of each kind in a run: its round, and its question."""
+
+    run: Token
+    training: tuple[Number, Sha256 | Literal[""]] = (0, "")
+    evaluation: tuple[Number, Sha256 | Literal[""]] = (0, "")
+
+
+@dataclass(frozen=True)
+class TaskLog:
+    """The last task of each kind, in a file of a silo's state."""
+
+    path: Path
+
+    def require_new(self, task: Task) -> None:
+        """Raise ProtocolError for a round that is behind, or for another task in one that was asked before."""
+        known = self._known(task)
+        number, question = known.training if task.trains else known.evaluation
+        if task.number < number or (task.number == number and task.question != question):
+            said = "trained with" if task.trains else "evaluated"
+            raise ProtocolError(
+                f"round {task.number} is asked again with another task, after round {number} was {said} once; if the "
+                "server went back on purpose, remove state/asked.json"
+            )
+
+    def note(self, task: Task) -> None:
+        """Write down that a task is taken on, durably, before it is done."""
+        kind = "training" if task.trains else "evaluation"
+        write_json(self.path, self._known(task).model_copy(update={kind: (task.number, task.question)}))
+
+    def _known(self, task: Task) -> LastTasks:
+        """The last tasks in the task's run."""
+        known = read_json(LastTasks, self.path)
+        return known if known and known.run == task.run else LastTasks(run=task.run)
 
 
 def _worded(form: EntryForm) -> str:

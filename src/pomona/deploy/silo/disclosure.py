@@ -1,0 +1,87 @@
+"""Disclosure by a silo: rounded scores, faults without paths or data, and the statement of what will leave it."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from pomona.core.bounds import plain
+from pomona.core.errors import PomonaError
+from pomona.deploy.agreement import Federation
+from pomona.deploy.messages import ReportedScore
+from pomona.deploy.silo.settings import SiloFile
+from pomona.federation.exchange import Reply, Score
+
+DIGITS = 3  # of a loss; a share has one more place, so that ten thousand samples can still be told apart
+
+
+def loss(value: float | None) -> float | None:
+    """A mean loss to three significant digits: enough to watch a run, too little to tell one sample's part in it."""
+    return None if value is None else float(f"{value:.{DIGITS}g}")
+
+
+def share(value: float | None) -> float | None:
+    """An accuracy to four decimals."""
+    return None if value is None else round(value, DIGITS + 1)
+
+
+def measure(value: float | None) -> float | None:
+    """The run's metric: four decimals of what is at most 1, as shares are, and three digits of larger numbers."""
+    return loss(value) if value is not None and abs(value) > 1 else share(value)
+
+
+def rounded(score: Score) -> ReportedScore:
+    """A score as others may read it."""
+    exact = {k: getattr(score, k) for k in ReportedScore.model_fields}
+    return ReportedScore(
+        **{**exact, "loss": loss(score.loss), "accuracy": share(score.accuracy), "value": measure(score.value)}
+    )
+
+
+def disclosed(reply: Reply, scores: bool) -> dict[str, Any]:
+    """The fields of an answer about a visit; ``scores``: whether those were agreed on."""
+    told = tuple(rounded(s) for s in reply.scores) if scores else ()
+    return {"loss": loss(reply.loss), "scores": told, "fault": plain(reply.fault)}
+
+
+def scrubbed(fault: BaseException) -> str:
+    """A fault as others may read it: its kind, and for one of ours the line, without paths."""
+    if not isinstance(fault, PomonaError):
+        return f"a {type(fault).__name__}; the silo's log has the rest"
+    said = str(fault).split()
+    return f"{fault.kind}: " + " ".join("(path)" if "/" in w.strip("'\"(),;:") else w for w in said)
+
+
+def departing(silo: SiloFile, federation: Federation, numbers: int, samples: int) -> dict[str, Any]:
+    """What will leave a silo, as plain values; ``numbers``: length of a model, ``samples``: for training."""
+    card = federation.config().method.method().card
+    each = numbers * (2 if federation.wire == "bf16" else 4)
+    return {
+        "to": f"the server at {federation.server}, and what the method passes on of it to the other silos",
+        "every_round": f"{card.up} of size {each} bytes each (d = the numbers of a model)",
+        "bytes_per_model": each,
+        "models_down": card.down,
+        "models_up": card.up,
+        "stays": card.private,
+        "samples": f"the number of training samples, {samples}, once",
+        "scores": "accuracy (4 decimals), loss (3 digits) and number of samples of the own test data"
+        if federation.share_scores
+        else "none",
+        "most": None if silo.max_upload_mb is None else f"{silo.max_upload_mb:g} MB a round, else the round is refused",
+    }
+
+
+def texts(leaves: dict[str, Any]) -> Iterator[str]:
+    """The lines that say what would leave."""
+    words = {
+        "to": "to",
+        "models_down": "receives, models a round",
+        "models_up": "sends, models a round",
+        "bytes_per_model": "bytes of a model",
+        "samples": "also sends",
+        "scores": "scores",
+        "most": "never more than",
+        "stays": "stays in the silo",
+        "epsilon": "privacy loss epsilon",
+    }
+    for key, word in words.items():
+        if leaves.get(key) is not None:
+            yield f"{word:<24} {leaves[key]}"

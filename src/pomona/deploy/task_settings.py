@@ -1,0 +1,61 @@
+"""Section task of ``federation.toml``: what all silos agree on about their data."""
+
+from typing import Annotated, Self
+
+from pydantic import Field, model_validator
+
+from pomona.core.settings import Settings
+from pomona.data.dataset import Kind
+from pomona.data.settings import Targets
+
+RANK: dict[Kind, int] = {"image": 3, "table": 1, "text": 1}
+
+
+class TaskSettings(Settings):
+    """The form of one sample, the label map, and the preprocessing."""
+
+    kind: Kind
+    input_shape: tuple[Annotated[int, Field(ge=1)], ...] = Field(
+        description="one sample as read: (H, W, C), (F,), (T,)"
+    )
+    classes: tuple[str, ...] = Field((), description="class names in the order of their numbers; empty: targets")
+    outputs: int = Field(
+        default_factory=lambda known: len(known["classes"]), ge=0, description="width of the network's output"
+    )
+    targets: Targets = "classes"
+    shift: tuple[float, ...] = Field((0.0,), description="the network sees (x - shift) / scale, over the last axis")
+    scale: tuple[float, ...] = (1.0,)
+    target_shift: tuple[float, ...] = Field(
+        (0.0,), description="of regression: the network learns (y - target_shift) / target_scale"
+    )
+    target_scale: tuple[float, ...] = (1.0,)
+    vocabulary: int = Field(0, ge=0, description="tokens including padding, for texts")
+    words: tuple[str, ...] = Field((), description="the words with numbers 2, 3, ...; 0 is padding, 1 any other word")
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if len(self.input_shape) != RANK[self.kind]:
+            raise ValueError(f"a sample of kind {self.kind} has {RANK[self.kind]} numbers in input_shape")
+        if (self.targets == "classes") != bool(self.classes):
+            raise ValueError("name the classes where targets = 'classes', and nowhere else")
+        if self.classes and self.outputs != len(self.classes):
+            raise ValueError(f"outputs must be {len(self.classes)}, the number of classes")
+        if not self.outputs:
+            raise ValueError("set outputs, the number of targets of a sample")
+        if len(set(self.classes)) < len(self.classes) or len(set(self.words)) < len(self.words):
+            raise ValueError("classes and words must differ from one another")
+        for values in (self.shift, self.scale):
+            if len(values) not in {1, self.input_shape[-1]}:
+                raise ValueError(f"shift and scale have 1 or {self.input_shape[-1]} numbers")
+        if 0 in self.scale:
+            raise ValueError("scale must not be 0")
+        for values in (self.target_shift, self.target_scale):
+            if len(values) not in {1, self.outputs}:
+                raise ValueError(f"target_shift and target_scale have 1 or {self.outputs} numbers")
+        if min(self.target_scale) <= 0:
+            raise ValueError("target_scale must be positive")
+        if self.targets != "regression" and (self.target_shift, self.target_scale) != ((0.0,), (1.0,)):
+            raise ValueError("target_shift and target_scale are for targets = 'regression'")
+        if (self.kind == "text") != (self.vocabulary >= 2) or len(self.words) > max(0, self.vocabulary - 2):
+            raise ValueError("texts have a vocabulary of 2 or more and at most vocabulary - 2 words, others have none")
+        return self
