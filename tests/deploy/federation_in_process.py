@@ -14,7 +14,7 @@ import pomona
 from pomona.config import resolve
 from pomona.deploy.flower_apps import client_app, server_app
 from pomona.deploy.provision.provision import provision
-from pomona.deploy.rehearsal.files import data_section, deal, federation_file, simulated
+from pomona.deploy.rehearsal.files import data_section, federation_file, simulation_of, write_rows
 from pomona.federation.transport import Inline
 from pomona.scenario import Scenario
 
@@ -48,12 +48,12 @@ class Federation:
         self.kits = folder / "kits"
         provision(self.toml, self.kits)
         self.names = [s["name"] for s in tomllib.loads(self.toml.read_text())["silo"]]
-        files = {n: deal(scenario, i, self.kits / n / "data") for i, n in enumerate(self.names)}
+        files = {n: write_rows(scenario, i, self.kits / n / "data") for i, n in enumerate(self.names)}
         for name in self.names:
             path = self.kits / name / "silo.toml"
             own = tomllib.loads(path.read_text()) | {"data": data_section(scenario, {name: files[name]})}
             path.write_text(tomli_w.dumps(own))
-        self.simulation = simulated(scenario, files)
+        self.simulation = simulation_of(scenario, files)
         self.grid = LocalGrid({10 + i: self.kits / n for i, n in enumerate(self.names)})
 
     @property

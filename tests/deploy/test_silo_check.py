@@ -262,7 +262,7 @@ def test_what_is_odd_about_the_data_is_said_as_a_run_says_it(tmp_path, capsys):
     lines, _, code = preflight.run(folder)
     said = [line.text for line in lines if line.check == "remark"]
     federation = Federation.load(folder / "federation.toml")
-    assert said == silo_scenario.scenario(SiloFile.load(folder / "silo.toml"), federation).remarks
+    assert said == silo_scenario.own_scenario(SiloFile.load(folder / "silo.toml"), federation).remarks
     assert any("all rows are of class a" in text for text in said)
     assert {line.result for line in lines if line.check == "remark"} == {"warning"}
     assert next(line for line in lines if line.check == "data").result == "ok"
@@ -288,11 +288,11 @@ def test_words_get_the_agreed_numbers():
     x = np.array([[2, 3, 0], [4, 1, 2]], np.int32)
     own = Dataset("t", "text", x, np.array([0, 1]), ("x", "y"), 2, vocabulary=5, words=("w", "new", "u"))
     # w is 4 by agreement, "new" is unknown (1), u is 2.
-    assert silo_scenario.agreed(own, task).x.tolist() == [[4, 1, 0], [2, 1, 4]]
-    assert silo_scenario.agreed(own, task).words == ("u", "v", "w")
+    assert silo_scenario.conformed(own, task).x.tolist() == [[4, 1, 0], [2, 1, 4]]
+    assert silo_scenario.conformed(own, task).words == ("u", "v", "w")
     numbered = Dataset("t", "text", x + 3, np.array([0, 1]), ("x", "y"), 2, vocabulary=9)
     with pytest.raises(DataError, match="token 7"):
-        silo_scenario.agreed(numbered, task)
+        silo_scenario.conformed(numbered, task)
 
 
 def test_an_agreement_that_was_changed_is_refused(tmp_path):
@@ -313,7 +313,7 @@ def test_privacy_is_projected_and_held_against_what_the_silo_accepts(tmp_path):
     folder, _ = kit(tmp_path, privacy=privacy)
     lines, leaves, _ = found(folder)
     assert lines["data"].result == "ok", lines["data"]
-    own = silo_scenario.scenario(SiloFile.load(folder / "silo.toml"), Federation.load(folder / "federation.toml"))
+    own = silo_scenario.own_scenario(SiloFile.load(folder / "silo.toml"), Federation.load(folder / "federation.toml"))
     assert f"{own.epsilons()[0]:.3g}" in leaves["epsilon"]
     (folder / "silo.toml").write_text("accept_epsilon = 0.001\n" + SILO)
     lines, _, _ = found(folder)
@@ -397,7 +397,7 @@ def test_training_alone_is_the_method_separate_on_the_own_data(tmp_path):
 
     folder, _ = kit(tmp_path)
     visited(folder, visit(3, 0.5))
-    own = silo_scenario.scenario(
+    own = silo_scenario.own_scenario(
         SiloFile.load(folder / "silo.toml"), Federation.load(folder / "federation.toml"), Separate()
     )
     assert own.config.rounds == 3

@@ -42,7 +42,7 @@ def federation_file(scenario: Scenario, server: str, **settings: Any) -> str:
     return tomli_w.dumps({**top, "run": run, "task": task, "silo": silos})
 
 
-def deal(scenario: Scenario, client: int, folder: Path) -> dict[str, Path]:
+def write_rows(scenario: Scenario, client: int, folder: Path) -> dict[str, Path]:
     """Write a client's rows as NPZ files with arrays x and y, one for each part of the data that has rows."""
     rows: ClientRows = scenario.partition.clients[client]
     folder.mkdir(parents=True, exist_ok=True)
@@ -66,7 +66,7 @@ def data_section(scenario: Scenario, files: Mapping[str, Mapping[str, Path]]) ->
     return {**section, "targets": scenario.targets}
 
 
-def simulated(scenario: Scenario, files: Mapping[str, Mapping[str, Path]]) -> Config:
+def simulation_of(scenario: Scenario, files: Mapping[str, Mapping[str, Path]]) -> Config:
     """Return the configuration of a simulation on all silos' files; it gives the same numbers as the scenario."""
     tree = {k: v for k, v in scenario.config.tree().items() if k not in ("data", "partition", "clients")}
     return resolve(tree, {"data": data_section(scenario, files), "partition": {"name": "natural"}})

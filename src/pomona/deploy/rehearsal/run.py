@@ -25,7 +25,7 @@ from pomona.config import Config
 from pomona.core.errors import PomonaError, QuorumError
 from pomona.deploy.processes import adopt, disown, end, environment, process_tree, reap
 from pomona.deploy.provision.provision import provision
-from pomona.deploy.rehearsal.files import data_section, deal, federation_file, simulated
+from pomona.deploy.rehearsal.files import data_section, federation_file, simulation_of, write_rows
 from pomona.record.reading import load
 from pomona.record.record import Result
 from pomona.scenario import Scenario
@@ -73,7 +73,7 @@ class Rehearsal:
 
 
 @dataclass
-class Stage:
+class LocalFederation:
     """A federation whose kits lie ready on this machine, and its processes.
 
     ``names`` are the silos; ``simulation`` is the run of the same files in one process tree.
@@ -97,8 +97,7 @@ class Stage:
     def start(self, who: str) -> None:
         """Start the server, or a silo by its name, as its administrator does."""
         role, kit = ("server", self.server) if who == "server" else ("silo", self.silo(who))
-        log = self.folder / f"{who}.log"
-        with log.open("ab") as file:
+        with (self.folder / f"{who}.log").open("ab") as file:
             self._own[who] = subprocess.Popen(
                 [sys.executable, "-m", "pomona", role, "start", "--folder", str(kit)],
                 stdout=file,
@@ -154,7 +153,7 @@ class Stage:
 
 
 @contextmanager
-def staged(config: Config, folder: Path, **options: Any) -> Iterator[Stage]:
+def local_federation(config: Config, folder: Path, **options: Any) -> Iterator[LocalFederation]:
     """Kits in a folder for the clients of a simulation, each with its own rows; on leaving, nothing runs any more."""
     adopt()
     scenario = Scenario.prepare(config)
@@ -164,17 +163,17 @@ def staged(config: Config, folder: Path, **options: Any) -> Iterator[Stage]:
     path.write_text(federation_file(scenario, f"127.0.0.1:{ports[0]}", **options), encoding="utf-8")
     provision(path, folder / "kits")
     names = tuple(s["name"] for s in tomllib.loads(path.read_text(encoding="utf-8"))["silo"])
-    files = {n: deal(scenario, i, (folder / "kits" / n / "data").absolute()) for i, n in enumerate(names)}
+    files = {n: write_rows(scenario, i, (folder / "kits" / n / "data").absolute()) for i, n in enumerate(names)}
     for name, port in zip(names, ports[1:], strict=True):
         own = folder / "kits" / name / "silo.toml"
         known = tomllib.loads(own.read_text(encoding="utf-8"))
         section = data_section(scenario, {name: files[name]})
         own.write_text(tomli_w.dumps({**known, "port": port, "data": section}), encoding="utf-8")
-    stage = Stage(folder, names, simulated(scenario, files))
+    local = LocalFederation(folder, names, simulation_of(scenario, files))
     with ExitStack() as closing:
         closing.callback(disown)
-        closing.callback(stage.close)
-        yield stage
+        closing.callback(local.close)
+        yield local
 
 
 def rehearse(config: Config, folder: Path, say: Say = lambda _: None, **options: Any) -> Rehearsal:
@@ -189,11 +188,11 @@ def rehearse(config: Config, folder: Path, say: Say = lambda _: None, **options:
     Raises:
         PomonaError: with which the federation ended, or why it could not begin.
     """
-    with staged(config, folder, **options) as stage:
+    with local_federation(config, folder, **options) as local:
         began, at = time.time(), 0
-        say(f"{len(stage.names)} silos and the server start on loopback")
-        for who in ("server", *stage.names):
-            stage.start(who)
+        say(f"{len(local.names)} silos and the server start on loopback")
+        for who in ("server", *local.names):
+            local.start(who)
 
         def ended(status: Status) -> bool:
             nonlocal at
@@ -202,16 +201,16 @@ def rehearse(config: Config, folder: Path, say: Say = lambda _: None, **options:
                 say(f"round {at} of {config.rounds} committed after {time.time() - began:.0f} s")
             return status.state != "running"
 
-        status = stage.wait(ended)
-        memory = dict(stage.memory)
+        status = local.wait(ended)
+        memory = dict(local.memory)
     if status.state != "finished":
         raise QuorumError(f"the federation ended with code {status.code}: {status.reason}; see {folder}")
     say("the simulator on the same seeds")
-    simulation = run(stage.simulation, folder / "simulation")
-    deployed = load(stage.server / "run")
+    simulation = run(local.simulation, folder / "simulation")
+    deployed = load(local.server / "run")
     return Rehearsal(
-        differences(stage, simulation),
-        _first(stage.server / "run", began),
+        differences(local, simulation),
+        _first(local.server / "run", began),
         tuple(r.seconds for r in deployed.rounds),
         tuple(r.seconds for r in simulation.rounds),
         tuple(sum(r.bytes_down) for r in deployed.rounds),
@@ -221,12 +220,12 @@ def rehearse(config: Config, folder: Path, say: Say = lambda _: None, **options:
     )
 
 
-def differences(stage: Stage, simulation: Result) -> dict[str, float]:
+def differences(local: LocalFederation, simulation: Result) -> dict[str, float]:
     """Return by silo the largest difference between its personal model and the simulator's."""
     assert simulation.folder
     found = {}
-    for i, name in enumerate(stage.names):
-        ours = load_file(stage.silo(name) / "state" / "models" / "personal.safetensors")
+    for i, name in enumerate(local.names):
+        ours = load_file(local.silo(name) / "state" / "models" / "personal.safetensors")
         theirs = load_file(simulation.folder / "models" / f"client-{i:02d}.safetensors")
         if ours.keys() != theirs.keys():
             raise PomonaError(f"{name} has a model of other tensors than the simulator's; report this")

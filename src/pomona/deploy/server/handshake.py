@@ -68,8 +68,8 @@ class Handshake:
             self.registry.require_signed(place, reply.kind, reply.statement, got.signature)
         except (ConfigError, ProtocolError):
             if isinstance(reply, Refusal):
-                fault = ProtocolError(f"{reply.fault} (not signed by {reply.silo}, whose name it gives)")
-            raise fault from None
+                raise ProtocolError(f"{reply.fault} (not signed by {reply.silo}, whose name it gives)") from None
+            raise
         if isinstance(reply, Refusal):
             return self._turned_away(reply.silo, reply.fault)
         if (reply.nonce, reply.run, reply.agreement) != (hello.nonce, hello.run, hello.agreement):

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from pomona.core.errors import ConfigError, ProtocolError
 from pomona.deploy.agreement import Address, Federation
@@ -25,28 +25,6 @@ class Node:
     name: str
     status: str  # "registered", "online", "offline", "unregistered"
     key: bytes  # PEM
-
-
-class Link(Protocol):
-    """What the server asks of its SuperLink; ``SuperLinkClient`` asks a real one."""
-
-    def nodes(self) -> list[Node]:
-        """All nodes that are registered."""
-
-    def register(self, name: str, key: bytes) -> None:
-        """Let the holder of a key (PEM) connect."""
-
-    def unregister(self, node: int) -> None:
-        """Let a node connect no more."""
-
-    def submit(self, fab: bytes, settings: Mapping[str, str]) -> int:
-        """Start a run of an app with settings of its own. Returns the run's id."""
-
-    def stop(self, run: int) -> None:
-        """Stop a run that still counts as running."""
-
-    def close(self) -> None:
-        """Close the connection."""
 
 
 class SuperLinkClient:
@@ -149,13 +127,13 @@ def changes(wanted: Mapping[str, bytes], known: list[Node]) -> tuple[dict[str, b
     return {n: k for n, k in wanted.items() if k not in keys}, [n for n in known if n.key not in set(wanted.values())]
 
 
-def agree(control: Link, wanted: Mapping[str, bytes]) -> list[tuple[str, str]]:
+def sync_keys(client: SuperLinkClient, wanted: Mapping[str, bytes]) -> list[tuple[str, str]]:
     """Make SuperLink know exactly the wanted keys, by silo. Returns what was done: (event, silo) pairs."""
-    new, gone = changes(wanted, control.nodes())
+    new, gone = changes(wanted, client.nodes())
     for name, key in new.items():
-        control.register(name, key)
+        client.register(name, key)
     for node in gone:
-        control.unregister(node.id)
+        client.unregister(node.id)
     return [*(("registered", name) for name in new), *(("unregistered", node.name) for node in gone)]
 
 

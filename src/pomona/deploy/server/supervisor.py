@@ -14,7 +14,7 @@ from typing import Literal
 
 from pomona.core.errors import PomonaError, ProtocolError, StorageError
 from pomona.deploy.audit import Audit
-from pomona.deploy.server.superlink_client import Link, agree
+from pomona.deploy.server.superlink_client import SuperLinkClient, sync_keys
 from pomona.deploy.supervisor import Restart, Supervisor, backoff
 from pomona.storage import committed_rounds as rounds
 from pomona.storage.status import Status, ended, read_status, write_status
@@ -80,12 +80,12 @@ class ServerPolicy:
     """
 
     folder: Path
-    connect: Callable[[], Link]
+    connect: Callable[[], SuperLinkClient]
     fab: Callable[[], bytes]
     members: Callable[[], Mapping[str, bytes]]
     say: Callable[[str], None]
     audit: Audit
-    _link: Link | None = None
+    _link: SuperLinkClient | None = None
     _run: int = 0
     _roster: int = -1
     _trouble: str = ""
@@ -182,7 +182,7 @@ class ServerPolicy:
         assert self._link
         self._changed()
         try:
-            for event, name in agree(self._link, self.members()):
+            for event, name in sync_keys(self._link, self.members()):
                 self.say(f"{name}: {event}")
                 self.audit.write(event, silo=name)
             self._trouble = ""
