@@ -4,7 +4,7 @@ import json
 
 import pytest
 from rich.console import Console
-from test_silo_check import command, kit, server_kit, visit
+from test_preflight import command, kit, server_kit, visit
 
 from pomona.cli.output import laid_out, shown
 from pomona.core.errors import ConfigError, StorageError

@@ -4,7 +4,7 @@ import json
 
 import pytest
 from test_hostile_server import Server, noise
-from test_silo_check import found, kit
+from test_preflight import found, kit
 
 from pomona.core.errors import ConfigError, StorageError
 from pomona.deploy.json_store import read_json
