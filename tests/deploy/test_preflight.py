@@ -381,7 +381,7 @@ def test_the_report_names_who_helped_and_the_gain_over_training_alone(tmp_path, 
         ("place 3", 0.5),
         ("north (this silo)", 0.25),
     ]
-    assert said["numbers"] == [["How much of its own model each client uses", [0.5]]]
+    assert said["numbers"] == [["“alpha”", [0.5]]]  # not among the quantities that APPLE presents
     page = (folder / "state" / "report.md").read_text()
     assert "| south | 0.75 |" in page
     assert "75.00 %" in page

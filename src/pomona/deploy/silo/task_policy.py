@@ -72,7 +72,7 @@ class TaskPolicy:
         """Raise ProtocolError unless a task is one that this silo agreed to.
 
         Args:
-            task: from the server; the introductions in it have been verified.
+            task: from the server; its newcomers have been verified.
             samples: training samples of this silo.
         """
         self.require_agreed(task.agreement, task.run)
