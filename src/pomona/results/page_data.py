@@ -20,7 +20,7 @@ from pomona.results.figures.curves import MEGABYTE, penalty, place
 from pomona.results.figures.diagnostics import ASIDE
 from pomona.results.figures.figure import slug
 from pomona.results.figures.series import Series, order, recorded
-from pomona.results.figures.style import BASELINE, INK, colour_of
+from pomona.results.figures.style import BASELINE, INK, bright_colour_of, colour_of
 from pomona.results.gain_over_run import gained
 from pomona.results.run_numbers import Run, baseline, client_names, finished, leader, views
 
@@ -85,6 +85,7 @@ def _run(run: Run, runs: list[Run]) -> Json:
         "label": run.label,
         "key": slug(run.label),
         "colour": None if colour == INK else colour,
+        "bright": None if colour == INK else bright_colour_of(result.presentation),
         "alone": result.presentation.palette == BASELINE,
         "twin": run.twin,
         "place": place(run),

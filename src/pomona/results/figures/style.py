@@ -29,6 +29,10 @@ PALETTE = (
 )
 # fmt: on
 """By a method's place: first training alone, then the most drawn ones (Okabe-Ito), then tab20."""
+PAPER_LUMINANCE = 0.98
+"""Of the light page, #fdfdfb; white has 1."""
+CONTRAST = 3.0
+"""Lines and markers that are paler to the page than this ratio are hard to see."""
 MARKERS = "oDs^vPX<>p"
 BASELINE = 0
 """The place in the palette of training alone."""
@@ -43,8 +47,25 @@ def _place(shown: Presentation) -> int:
 
 
 def colour_of(shown: Presentation) -> str:
-    """A method's colour, the same in every figure."""
+    """A method's colour on white, the same in every figure: that of the palette, darkened where it would be pale."""
+    return on_white(bright_colour_of(shown))
+
+
+def bright_colour_of(shown: Presentation) -> str:
+    """A method's colour on near black, as the palette has it."""
     return PALETTE[_place(shown)]
+
+
+def on_white(colour: str) -> str:
+    """A colour #rrggbb, darkened in its own hue until it has ``CONTRAST`` to the light page (WCAG 2.1, 1.4.11)."""
+    shares = [v / 255 for v in bytes.fromhex(colour[1:])]
+    light = [v / 12.92 if v <= 0.04045 else ((v + 0.055) / 1.055) ** 2.4 for v in shares]
+    luminance = 0.2126 * light[0] + 0.7152 * light[1] + 0.0722 * light[2]
+    kept = ((PAPER_LUMINANCE + 0.05) / CONTRAST - 0.05) / luminance
+    if kept >= 1:
+        return colour
+    dimmed = [v * kept * 12.92 if v * kept <= 0.0031308 else 1.055 * (v * kept) ** (1 / 2.4) - 0.055 for v in light]
+    return "#" + bytes(int(255 * v) for v in dimmed).hex()
 
 
 def marker_of(shown: Presentation) -> str:

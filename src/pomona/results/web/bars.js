@@ -67,7 +67,7 @@ function strips(host, { label, rows, axis, metric }) {
   for (const v of scale.at) canvas.append(svg("line", { x1: X(v), x2: X(v), y1: top, y2: down, class: "grid" }), svg("text", { x: X(v), y: down + 17, class: "tick" }, scale.text(v)));
   canvas.append(svg("text", { x: (left + width) / 2, y: down + 35, class: "label" }, axis));
   const told = rows.map((row, r) => {
-    const sorted = known(row.values).sort((p, q) => p - q), y = top + (r + 0.5) * tall, colour = row.run.colour || "currentColor";
+    const sorted = known(row.values).sort((p, q) => p - q), y = top + (r + 0.5) * tall, colour = ink(row.run).colour || "currentColor";
     const { higher } = metric, [tail, q25, q50, q75] = [higher ? 0.1 : 0.9, 0.25, 0.5, 0.75].map(q => quantile(sorted, q));
     const [least, most] = higher ? [sorted[0], sorted.at(-1)] : [sorted.at(-1), sorted[0]];
     canvas.append(svg("text", { x: left - 6, y: y + 4, class: "tick end" }, cut(row.run.label, 18)),

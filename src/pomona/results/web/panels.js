@@ -1,6 +1,6 @@
 /* Every figure of the page: where it stands, its words, and how it is drawn for the reader's choices. */
 
-const ink = run => ({ colour: run.colour, dash: run.alone ? "5 4" : DASHES[run.twin % DASHES.length] });
+const ink = run => ({ colour: dark() ? run.bright : run.colour, dash: run.alone ? "5 4" : DASHES[run.twin % DASHES.length] });
 const shownRuns = () => DATA.runs.filter((_, k) => !choice.hidden.has(k));
 const runNow = () => DATA.runs[choice.run];
 const who = () => (choice.client < 0 ? "mean over clients" : runNow().clients[choice.client] ?? `client ${choice.client}`);
@@ -163,7 +163,7 @@ function perClient(host, runs, { axis, ends: [from, to], best, bar, sign, more }
   const sequence = span(n).filter(i => all.some(v => Number.isFinite(v[i]?.value))).sort((i, j) => (worth(j) > worth(i)) - (worth(j) < worth(i)) || i - j);
   const names = runs[first].clients;
   clientBars(host, {
-    label: `${axis} by client`, axis, from, to, runs, chosen: sequence.indexOf(choice.client), pick: r => setClient(sequence[r]),
+    label: `${axis} by client`, axis, from, to, runs: runs.map(run => ({ ...run, ...ink(run) })), chosen: sequence.indexOf(choice.client), pick: r => setClient(sequence[r]),
     rows: sequence.map(i => ({ name: names[i] ?? `client ${i}`, bars: all.map((v, k) => ({ ...v[i], more: more(runs[k], i) })) })),
     text: (one, k) => (Number.isFinite(one.value) ? `${one.value > 0 ? sign : ""}${plain(runs[k].metric, one.value)}${one.more}` : NOTHING),
   });
