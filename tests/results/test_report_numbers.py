@@ -12,7 +12,8 @@ from pomona.core.rng import stream
 from pomona.record.record import Evaluation, Result
 from pomona.results import headline, table
 from pomona.results.figures.series import blocks, order, recorded
-from pomona.results.run_numbers import comparable, distinct, leader, percent, runs, views
+from pomona.results.run_numbers import comparable, leader, runs, views
+from pomona.results.summary import distinct
 
 
 def tiny(name: str, curves: dict[tuple[str, str, str], list[list[float | None]]], samples: tuple[int, ...]) -> Result:
@@ -184,11 +185,6 @@ def test_a_client_that_sits_out_keeps_its_row() -> None:
     np.testing.assert_array_equal(dr.values[1, 1], first.info["dr"][1])
     late = recorded(runs([replace(run, rounds=[halved(first)])])[0])["dr"]
     assert np.isnan(late.values[0, 1]).all()
-
-
-@pytest.mark.parametrize(("share", "text"), [(0.93314, "93.31"), (1.0, "100.00"), (None, "\N{EN DASH}")])
-def test_percent(share: float | None, text: str) -> None:
-    assert percent(share) == text
 
 
 def test_methods_are_written_as_their_papers_write_them() -> None:

@@ -17,6 +17,7 @@ from PIL import Image
 from report_results import comparison, degenerate, result, undrawn
 
 from pomona.core.errors import ConfigError, StorageError
+from pomona.metrics.metric import ACCURACY
 from pomona.record.paired_gain import gains
 from pomona.record.record import Result
 from pomona.results.figures.confusion import pooled_confusion
@@ -24,7 +25,7 @@ from pomona.results.figures.curves import curves
 from pomona.results.figures.figure import DRAWINGS, FORMS, ReportFigure
 from pomona.results.figures.style import drawing
 from pomona.results.report_page import write
-from pomona.results.run_numbers import percent, runs
+from pomona.results.run_numbers import runs
 
 VOID = {"meta", "br", "hr", "img", "input", "link", "source", "wbr", "col", "area", "base", "embed", "track"}
 FIGURES = {
@@ -253,7 +254,7 @@ def test_page_states_the_headline_numbers(report: Path, results: list[Result]) -
     text = " ".join(" ".join(check(report).text).split())
     mean = float(np.mean(results[3].curve("personal", "trained")[-1].accuracy))
     assert "Federation helps: APPLE, the best of 3 runs, is ahead of Separate, training alone, in accuracy" in text
-    assert f"{percent(mean)} % against" in text.replace("\N{NO-BREAK SPACE}", " ")
+    assert f"{ACCURACY.text(mean)} against" in text.replace("\N{NO-BREAK SPACE}", " ")
     for value in ("f" * 16, "ab" * 32, "431,080", "2.13.0", "method.schedule_share"):
         assert value in text
 

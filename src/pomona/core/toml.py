@@ -57,6 +57,14 @@ def _snake(value: Any) -> Any:
     return value
 
 
+def flat(tree: Mapping[str, Any], prefix: str = "") -> Tree:
+    """The leaves of a tree by dotted key."""
+    leaves: Tree = {}
+    for key, value in tree.items():
+        leaves |= flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value}
+    return leaves
+
+
 def named(layer: Mapping[str, Any]) -> Tree:
     """A layer in which a section given by its name alone, ``data = "mnist"``, is written out."""
     return {k: {"name": v} if k in SECTIONS and isinstance(v, str) else v for k, v in layer.items()}

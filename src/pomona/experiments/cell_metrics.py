@@ -1,6 +1,5 @@
 """What a bench takes from a run: plain numbers per client, of every named model, in the rounds that count."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -56,8 +55,8 @@ def seconds(result: Result) -> list[float]:
 def _best(result: Result, model: str, when: str) -> At | None:
     """The best client mean on validation and its round, of equally good rounds the first; more is better."""
     n, curve, metric = len(result.about["clients"]), result.curve(model, when, "validation"), result.metric
-    values = [[v if v is None else metric.goodness(v) for v in _all(e, e.value, n)] for e in curve]
-    losses = [[v if v is None else -v for v in _all(e, e.loss, n)] for e in curve]
+    values = [[v if v is None else metric.goodness(v) for v in e.by_client(e.value, range(n))] for e in curve]
+    losses = [[v if v is None else -v for v in e.by_client(e.loss, range(n))] for e in curve]
     known = any(v is not None for row in values for v in row)
     scores = values if known else losses
     return best_rounds([e.round for e in curve], scores, [1] * n, scores).best_validation
@@ -75,8 +74,8 @@ def _moments(result: Result, model: str, when: str, n: int) -> dict[str, Any] | 
 
 
 def _moment(evaluation: Evaluation, n: int) -> dict[str, Any]:
-    parts = {key: _all(evaluation, getattr(evaluation, key), n) for key in ("value", "accuracy", "loss")}
-    samples = [s or 0 for s in _all(evaluation, evaluation.samples, n)]
+    parts = {key: evaluation.by_client(getattr(evaluation, key), range(n)) for key in ("value", "accuracy", "loss")}
+    samples = [s or 0 for s in evaluation.by_client(evaluation.samples, range(n))]
     spread = summarize(parts["value"], samples, metric=evaluation.judged)
     means = {"loss": average(evaluation.loss), "accuracy": evaluation.accuracy_mean}
     return {"round": evaluation.round, **parts, "samples": samples, "summary": {**spread, **means}}
@@ -100,8 +99,3 @@ def _curve(result: Result, model: str, when: str) -> dict[str, list[Any]]:
 def _pooled(evaluation: Evaluation) -> float | None:
     """Accuracy over all samples, each counting once, whatever the metric."""
     return replace(evaluation, value=evaluation.accuracy, metric=ACCURACY.name).pooled
-
-
-def _all(evaluation: Evaluation, values: Sequence[Any], n: int) -> list[Any]:
-    known = dict(zip(evaluation.clients, values, strict=True))
-    return [known.get(i) for i in range(n)]

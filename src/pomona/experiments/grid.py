@@ -8,8 +8,9 @@ from pathlib import Path
 
 from pomona.config import Config
 from pomona.core.errors import ConfigError
+from pomona.core.toml import flat
 from pomona.experiments.job import JobState
-from pomona.experiments.suite import FREE, Point, Size, Suite, flat
+from pomona.experiments.suite import FREE, Point, Size, Suite
 from pomona.experiments.tuning import choose, points
 
 

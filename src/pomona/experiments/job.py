@@ -12,13 +12,13 @@ from pydantic import TypeAdapter, ValidationError
 from pomona.config import Config, resolve
 from pomona.core.bounds import parse, regular
 from pomona.core.errors import DataError, PomonaError, StorageError
-from pomona.core.toml import Tree
+from pomona.core.toml import Tree, flat
 from pomona.data import read
 from pomona.data.catalogue import CATALOGUE, locate, own_path
 from pomona.data.dataset import Dataset
 from pomona.data.settings import DataSettings
 from pomona.experiments.cell_metrics import Figures, figures, seconds
-from pomona.experiments.suite import FREE, flat
+from pomona.experiments.suite import FREE
 from pomona.record.reading import load
 from pomona.scenario import Scenario
 from pomona.simulation import simulate

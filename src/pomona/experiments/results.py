@@ -16,12 +16,12 @@ from pydantic import ValidationError
 from pomona.config import merge
 from pomona.core.bounds import first, parse, plain, regular
 from pomona.core.errors import StorageError
-from pomona.core.toml import Tree
+from pomona.core.toml import Tree, flat
 from pomona.experiments import table
 from pomona.experiments.grid import Cell, Group
 from pomona.experiments.job import JobState
 from pomona.experiments.results_schema import SavedResults, Timing
-from pomona.experiments.suite import FREE, Size, Suite, branch, flat
+from pomona.experiments.suite import FREE, Size, Suite, branch
 from pomona.experiments.tuning import RULE
 from pomona.methods import METHODS
 from pomona.storage.atomic_io import publish

@@ -34,7 +34,7 @@ from pydantic import BeforeValidator, Field, ValidationError, model_validator
 from pomona.config import Config, resolve
 from pomona.core.errors import ConfigError, near
 from pomona.core.settings import Settings
-from pomona.core.toml import Tree
+from pomona.core.toml import Tree, flat
 from pomona.data.catalogue import data_dir
 from pomona.methods import METHODS
 
@@ -46,14 +46,6 @@ Point = Mapping[str, Any]  # dotted key of a run -> value
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.,=+-]*$", max_length=80)]  # it becomes a folder
 Seeds = Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1)]
-
-
-def flat(tree: Mapping[str, Any], prefix: str = "") -> Tree:
-    """The leaves of a tree by dotted key."""
-    leaves: Tree = {}
-    for key, value in tree.items():
-        leaves |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
-    return leaves
 
 
 def _flat(value: object) -> object:

@@ -12,7 +12,7 @@
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -77,6 +77,11 @@ class Evaluation:
     def key(self) -> tuple[str, str, str]:
         """(model, when, split): what a curve over rounds is drawn for."""
         return (self.model, self.when, self.split)
+
+    def by_client(self, values: Sequence[Any], clients: Iterable[int]) -> list[Any]:
+        """A value for each of ``clients`` out of those of ``self.clients``; None for one that was not evaluated."""
+        known = dict(zip(self.clients, values, strict=True))
+        return [known.get(client) for client in clients]
 
     @property
     def mean(self) -> float | None:

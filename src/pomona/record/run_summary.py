@@ -43,10 +43,13 @@ def _outcome(result: Result, model: str, when: str, n: int) -> dict[str, Any] | 
     test, validation = result.curve(model, when, "test"), result.curve(model, when, "validation")
     if not test:
         return None
-    values, samples = [_all(e, e.value, n) for e in test], [s or 0 for s in _all(test[-1], test[-1].samples, n)]
+    values, samples = (
+        [e.by_client(e.value, range(n)) for e in test],
+        [s or 0 for s in test[-1].by_client(test[-1].samples, range(n))],
+    )
     paired = validation if len(validation) == len(test) else []
-    held_out = [_all(e, e.value, n) for e in paired] or None
-    losses = [_all(e, e.loss, n) for e in paired] or None
+    held_out = [e.by_client(e.value, range(n)) for e in paired] or None
+    losses = [e.by_client(e.loss, range(n)) for e in paired] or None
     metric = result.metric
     best = best_rounds([e.round for e in test], values, samples, held_out, metric, losses)
     return {
@@ -85,9 +88,3 @@ def _unseen(evaluations: Sequence[Evaluation]) -> dict[str, Any]:
         for name in sorted({f"{e.model}, {e.when}" for e in tests})
     }
     return {name: {"clients": each, "mean": average(list(each.values()))} for name, each in values.items()}
-
-
-def _all(evaluation: Evaluation, values: Sequence[Any], n: int) -> list[Any]:
-    """Values for all n clients, None for those that were not evaluated yet."""
-    known = dict(zip(evaluation.clients, values, strict=True))
-    return [known.get(i) for i in range(n)]

@@ -11,6 +11,7 @@ from typing import Any
 from markupsafe import Markup
 
 from pomona.core.errors import ConfigError
+from pomona.core.toml import flat
 from pomona.metrics.metric import METRICS, Metric
 from pomona.record.record import Result
 from pomona.results.figures.confusion import records
@@ -18,8 +19,9 @@ from pomona.results.figures.figure import FORMS, ReportFigure
 from pomona.results.figures.sections import SECTIONS, pictures
 from pomona.results.figures.style import drawing
 from pomona.results.page_data import Json, LiveProgress, payload
-from pomona.results.run_numbers import NOTHING, Run, comparable, distinct, flat, leader, spoken, table
+from pomona.results.run_numbers import NOTHING, Run, comparable, leader, spoken
 from pomona.results.run_numbers import runs as prepare
+from pomona.results.summary import distinct, table
 from pomona.results.tables.gains import gain_tables
 from pomona.results.tables.per_label import labels
 from pomona.results.tables.unseen_and_privacy import privacy, unseen
@@ -196,10 +198,8 @@ def _cell(metric: Metric, record: dict[str, Any]) -> tuple[str, str]:
 
 def settings(runs: list[Run]) -> list[tuple[str, list[str], bool]]:
     """(key, value of each run, whether they differ) for every setting and every recorded fact."""
-    chosen = [dict(flat(run.result.config)) for run in runs]
-    facts = [
-        dict(flat({f"record.{k}": v for k in FACTS if (v := run.result.about.get(k)) is not None})) for run in runs
-    ]
+    chosen = [flat(run.result.config) for run in runs]
+    facts = [flat({f"record.{k}": v for k in FACTS if (v := run.result.about.get(k)) is not None}) for run in runs]
     each = [mine | recorded for mine, recorded in zip(chosen, facts, strict=True)]
     keys = dict.fromkeys(key for mine in chosen + facts for key in mine)
     lines = [(key, [_text(mine[key]) if key in mine else NOTHING for mine in each]) for key in keys]

@@ -4,13 +4,12 @@ The page, its figures and the command line share them.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from pomona.core.toml import flat
 from pomona.metrics.metric import Metric
-from pomona.metrics.summary import best_rounds, summarize
-from pomona.record.record import Evaluation, Result, average
+from pomona.record.record import Evaluation, Result
 
 Key: TypeAlias = tuple[str, str]
 """(model, when) of an evaluation on the test split."""
@@ -45,15 +44,6 @@ def headline(result: Result) -> Key | None:
     A trained model comes before the same model as received. None if nothing was evaluated on the test split.
     """
     return next(iter(views(result)), None)
-
-
-def flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """(dotted key, leaf) pairs of a nested mapping."""
-    for key, value in tree.items():
-        if isinstance(value, Mapping):
-            yield from flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
 
 
 ALONE = "separate"
@@ -128,7 +118,7 @@ class Run:
 
     def setting(self, key: str) -> Any:
         """A setting by its dotted key, None where the run has no such key."""
-        return dict(flat(self.result.config)).get(key)
+        return flat(self.result.config).get(key)
 
     def client(self, number: int) -> str:
         """A client's name."""
@@ -176,8 +166,8 @@ def _difference(result: Result, twins: list[Result]) -> str:
 
     As many as it takes to tell all of them apart, and two where two differ.
     """
-    settings = [dict(flat(twin.config)) for twin in twins]
-    mine = dict(flat(result.config))
+    settings = [flat(twin.config) for twin in twins]
+    mine = flat(result.config)
     differing = [key for key in mine if len({repr(s.get(key)) for s in settings}) > 1]
     differing.sort(key=lambda key: (not key.startswith("method."), not key.startswith("model.")))
     chosen: list[str] = []
@@ -216,91 +206,3 @@ def comparable(prepared: list[Run]) -> bool:
 def finished(result: Result) -> bool:
     """Whether the run came to its end, rather than being cut short."""
     return bool(result.summary)
-
-
-def table(results: list[Result]) -> list[dict[str, Any]]:
-    """The named summary numbers, a row a run and named model.
-
-    ``metric`` names what the run is judged by; its values are on the test split, None where undefined. ``last``,
-    ``best_on_validation`` (at the round that is best on the validation split) and ``best_on_test`` (best over rounds;
-    with accuracy the papers' BMCTA) are means over clients; ``pooled`` (all test samples together; None for a metric
-    that is no mean over samples), ``worst``, ``percentile_10`` (a tenth of the clients fare no better) and ``loss``
-    (mean over clients, of the loss that ``loss_name`` names) belong to the last round evaluated. Bytes and seconds are
-    totals over all recorded rounds and clients.
-    """
-    rows: list[dict[str, Any]] = []
-    for run in runs(results):
-        keys = views(run.result)
-        rows += [_row(run, key, headline=position == 0) for position, key in enumerate(keys)]
-    return rows
-
-
-def _row(run: Run, key: Key, *, headline: bool) -> dict[str, Any]:
-    result, metric = run.result, run.metric
-    test = result.curve(*key)
-    last = test[-1]
-    held_out = {e.round: e for e in result.curve(*key, "validation")}
-    clients = sorted({c for e in test for c in e.clients})
-
-    def goods(evaluation: Evaluation | None) -> list[float | None]:
-        values = _by_client(evaluation, evaluation.value, clients) if evaluation else [None] * len(clients)
-        return [None if v is None else metric.goodness(v) for v in values]
-
-    def told(good: float | None) -> float | None:
-        return None if good is None else metric.goodness(good)  # it is its own inverse
-
-    tested = [goods(e) for e in test]
-    samples = [s or 0 for s in _by_client(last, last.samples, clients)]
-    best = best_rounds([e.round for e in test], tested, samples, [goods(held_out.get(e.round)) for e in test])
-    over_clients = summarize(tested[-1], samples)
-    worst = over_clients["worst"]
-    return {
-        "run": run.label,
-        "method": result.name,
-        "model": key[0],
-        "when": key[1],
-        "headline": headline,
-        "finished": finished(result),
-        "metric": metric.name,
-        "clients": len(last.clients),
-        "round": last.round,
-        "last": last.mean,
-        "best_on_validation": best.best_validation and told(best.best_validation.value),
-        "validation_round": best.best_validation and best.best_validation.round,
-        "best_on_test": best.best_test and told(best.best_test.value),
-        "test_round": best.best_test and best.best_test.round,
-        "pooled": last.pooled,
-        "worst": told(worst),
-        "worst_client": None if worst is None else run.client(clients[tested[-1].index(worst)]),
-        "percentile_10": told(over_clients["percentile_10"]),
-        "loss": average(last.loss),
-        "loss_name": run.loss,
-        "bytes_down": sum(sum(r.bytes_down) for r in result.rounds),
-        "bytes_up": sum(sum(r.bytes_up) for r in result.rounds),
-        "seconds": float(sum(r.seconds for r in result.rounds)),
-    }
-
-
-def distinct(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Without a model that stands there already: FedAvg-FT trains the same global model as FedAvg beside it."""
-
-    def figures(row: dict[str, Any]) -> tuple[Any, ...]:
-        return tuple(row[k] for k in ("model", "when", "metric", "last", "best_on_test", "worst", "loss", "loss_name"))
-
-    seen, kept = {figures(row) for row in rows if row["headline"]}, []
-    for row in rows:
-        if row["headline"] or figures(row) not in seen:
-            kept.append(row)
-            seen.add(figures(row))
-    return kept
-
-
-def _by_client(evaluation: Evaluation, values: Sequence[Any], clients: list[int]) -> list[Any]:
-    """One value for each of some clients, None for those that were not evaluated then."""
-    known = dict(zip(evaluation.clients, values, strict=True))
-    return [known.get(client) for client in clients]
-
-
-def percent(share: float | None, sign: str = "") -> str:
-    """A share as percent with two decimals, as the papers print it; a dash where there is none."""
-    return NOTHING if share is None else f"{100 * share:{sign}.2f}"

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from pomona.core.toml import flat
 from pomona.experiments import read_suite
 from pomona.experiments.grid import plan
-from pomona.experiments.suite import SIZES, flat
+from pomona.experiments.suite import SIZES
 from pomona.privacy.releases import check
 from pomona.results.paper_tables import NAMES, data_of, printed
 

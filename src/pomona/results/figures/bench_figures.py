@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from pomona.experiments.suite import flat
+from pomona.core.toml import flat
 from pomona.metrics.metric import Metric
 from pomona.results.comparison import Comparison, ComparisonRow, spread
 from pomona.results.figures.figure import ReportFigure, Rows, slug

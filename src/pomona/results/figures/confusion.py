@@ -5,11 +5,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pomona.metrics.metric import ACCURACY
 from pomona.results.figures.axes import bare, panels
 from pomona.results.figures.clients import LABELLED
 from pomona.results.figures.figure import ReportFigure
 from pomona.results.figures.style import DARK, PALE, shorten
-from pomona.results.run_numbers import Run, headline, leader, percent
+from pomona.results.run_numbers import Run, headline, leader
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -54,8 +55,8 @@ def confusion(runs: list[Run]) -> ReportFigure | None:
         caption=f"{lead.label}, {lead.model}: each client's test samples judged by the model it uses, added up over "
         f"all clients. {'Numbers are samples; the' if n <= COUNTED else 'The'} colour is their share of the true "
         "class.",
-        alt=f"Confusion matrix of {n} classes for {lead.label}: {percent(right)} % of {counts.sum():,} test samples "
-        f"lie on the diagonal.{_commonest_mistake(counts, names)}",
+        alt=f"Confusion matrix of {n} classes for {lead.label}: {ACCURACY.text(right)} of {counts.sum():,} test "
+        f"samples lie on the diagonal.{_commonest_mistake(counts, names)}",
         figure=_drawn(counts, shares, names),
         rows=[
             {"true": names[i], "predicted": names[j], "count": int(count), "share_of_true": float(shares[i, j])}

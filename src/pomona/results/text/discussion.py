@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
+from pomona.core.toml import flat
 from pomona.data.catalogue import CATALOGUE
-from pomona.experiments.suite import flat
 from pomona.metrics.summary import wilcoxon
 from pomona.results.comparison import Comparison, ComparisonRow, Spread, spread
 from pomona.results.paper_tables import NAMES, data_of, stated

@@ -1,0 +1,84 @@
+"""The summary of runs: a row of numbers for each named model, as tables, pages and notebooks show it."""
+
+from typing import Any
+
+from pomona.metrics.summary import best_rounds, summarize
+from pomona.record.record import Evaluation, Result, average
+from pomona.results.run_numbers import Key, Run, finished, runs, views
+
+
+def table(results: list[Result]) -> list[dict[str, Any]]:
+    """The named summary numbers, a row a run and named model.
+
+    ``metric`` names what the run is judged by; its values are on the test split, None where undefined. ``last``,
+    ``best_on_validation`` (at the round that is best on the validation split) and ``best_on_test`` (best over rounds;
+    with accuracy the papers' BMCTA) are means over clients; ``pooled`` (all test samples together; None for a metric
+    that is no mean over samples), ``worst``, ``percentile_10`` (a tenth of the clients fare no better) and ``loss``
+    (mean over clients, of the loss that ``loss_name`` names) belong to the last round evaluated. Bytes and seconds are
+    totals over all recorded rounds and clients.
+    """
+    rows: list[dict[str, Any]] = []
+    for run in runs(results):
+        keys = views(run.result)
+        rows += [_row(run, key, headline=position == 0) for position, key in enumerate(keys)]
+    return rows
+
+
+def _row(run: Run, key: Key, *, headline: bool) -> dict[str, Any]:
+    result, metric = run.result, run.metric
+    test = result.curve(*key)
+    last = test[-1]
+    held_out = {e.round: e for e in result.curve(*key, "validation")}
+    clients = sorted({c for e in test for c in e.clients})
+
+    def goods(evaluation: Evaluation | None) -> list[float | None]:
+        values = evaluation.by_client(evaluation.value, clients) if evaluation else [None] * len(clients)
+        return [None if v is None else metric.goodness(v) for v in values]
+
+    def told(good: float | None) -> float | None:
+        return None if good is None else metric.goodness(good)  # it is its own inverse
+
+    tested = [goods(e) for e in test]
+    samples = [s or 0 for s in last.by_client(last.samples, clients)]
+    best = best_rounds([e.round for e in test], tested, samples, [goods(held_out.get(e.round)) for e in test])
+    over_clients = summarize(tested[-1], samples)
+    worst = over_clients["worst"]
+    return {
+        "run": run.label,
+        "method": result.name,
+        "model": key[0],
+        "when": key[1],
+        "headline": headline,
+        "finished": finished(result),
+        "metric": metric.name,
+        "clients": len(last.clients),
+        "round": last.round,
+        "last": last.mean,
+        "best_on_validation": best.best_validation and told(best.best_validation.value),
+        "validation_round": best.best_validation and best.best_validation.round,
+        "best_on_test": best.best_test and told(best.best_test.value),
+        "test_round": best.best_test and best.best_test.round,
+        "pooled": last.pooled,
+        "worst": told(worst),
+        "worst_client": None if worst is None else run.client(clients[tested[-1].index(worst)]),
+        "percentile_10": told(over_clients["percentile_10"]),
+        "loss": average(last.loss),
+        "loss_name": run.loss,
+        "bytes_down": sum(sum(r.bytes_down) for r in result.rounds),
+        "bytes_up": sum(sum(r.bytes_up) for r in result.rounds),
+        "seconds": float(sum(r.seconds for r in result.rounds)),
+    }
+
+
+def distinct(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Without a model that stands there already: FedAvg-FT trains the same global model as FedAvg beside it."""
+
+    def figures(row: dict[str, Any]) -> tuple[Any, ...]:
+        return tuple(row[k] for k in ("model", "when", "metric", "last", "best_on_test", "worst", "loss", "loss_name"))
+
+    seen, kept = {figures(row) for row in rows if row["headline"]}, []
+    for row in rows:
+        if row["headline"] or figures(row) not in seen:
+            kept.append(row)
+            seen.add(figures(row))
+    return kept
