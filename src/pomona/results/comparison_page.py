@@ -48,14 +48,19 @@ def rank(made: Comparison) -> Ranking | None:
 
     Methods that have none in some finished column are left out, columns without any result too.
     """
-    columns = [{e.method: e for e in made.of(s) if e.cells} for s in made.scenarios]
-    done = [column for column in columns if column]
+    done = _with_results(made)
     full = [m for m in made.methods if all(m in column for column in done)]
     values = [[_goodness(column[m], made) for m in full] for column in done]
     known = [line for line in values if None not in line]
     if len(full) < 2 or len(known) < 2:
         return None
     return ranking([done[0][m].row for m in full], np.array(known, dtype=np.float64))
+
+
+def _with_results(made: Comparison) -> list[dict[str, ComparisonRow]]:
+    """The entries with results of each column that has some, by method."""
+    columns = [{e.method: e for e in made.of(s) if e.cells} for s in made.scenarios]
+    return [column for column in columns if column]
 
 
 def _goodness(entry: ComparisonRow, made: Comparison) -> float | None:

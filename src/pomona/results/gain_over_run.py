@@ -48,6 +48,11 @@ def gained(run: Run, base: Run) -> Gained:
     return Gained(run, base, *gains(run.result, base.result))
 
 
+def gained_over(runs: Iterable[Run], base: Run | None) -> list[Gained]:
+    """What each of the other runs on the base's scenario gains over it; nothing without a base."""
+    return [gained(run, base) for run in runs if base and run is not base and run.scenario == base.scenario]
+
+
 def signed(metric: Metric, value: float) -> str:
     """A difference with its sign, without a unit."""
     return metric.number(value, "+").replace("-", MINUS)

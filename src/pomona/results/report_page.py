@@ -184,9 +184,12 @@ def _client_table(run: Run, found: list[dict[str, Any]], shown: bool) -> ClientT
     for record in found:
         client, samples = int(record["client"]), record.get("samples")
         sizes = [train[client] if client < len(train) else None] * bool(train) + [samples]
-        cells = [(NOTHING if n is None else f"{n:,}", "") for n in sizes]
-        rows.append((run.client(client), cells + [_cell(metric, record) for metric in given]))
+        rows.append((run.client(client), [*map(_size, sizes), *(_cell(metric, record) for metric in given)]))
     return ClientTable(run, shown, headings, rows)
+
+
+def _size(samples: int | None) -> tuple[str, str]:
+    return (NOTHING if samples is None else f"{samples:,}", "")
 
 
 def _cell(metric: Metric, record: dict[str, Any]) -> tuple[str, str]:

@@ -17,7 +17,7 @@ from pomona.results.figures.style import (
     marker_of,
     shorten,
 )
-from pomona.results.gain_over_run import Gained, by_client, gained
+from pomona.results.gain_over_run import Gained, by_client, gained_over
 from pomona.results.run_numbers import Run, alike, baseline, leader
 
 if TYPE_CHECKING:
@@ -37,11 +37,10 @@ def values(runs: list[Run]) -> ReportFigure | None:
     lead = leader(shown)
     if lead is None:
         return None
-    base = baseline(shown, lead)
-    compared = [gained(run, base) for run in shown if base and run is not base and run.scenario == base.scenario]
+    compared = gained_over(shown, baseline(shown, lead))
     known = {found.run: found for found in compared}
-    gains = known[lead].differences if lead in known else {}
-    everyone = _sorted(shown, gains or {c: lead.metric.goodness(v) for c, v in lead.values.items()})
+    gains = _differences(known.get(lead))
+    everyone = _sorted(shown, gains or _goodness(lead))
     title = lead.metric.title
     courses = list(filter(None, map(by_client, compared))) or [_extremes(lead)]
     return ReportFigure(
@@ -53,6 +52,15 @@ def values(runs: list[Run]) -> ReportFigure | None:
         figure=_values_drawn(shown, lead, compared, everyone),
         rows=[row for run in shown for row in _rows(run, known.get(run))],
     )
+
+
+def _differences(found: Gained | None) -> Mapping[int, float]:
+    return found.differences if found else {}
+
+
+def _goodness(run: Run) -> Mapping[int, float]:
+    """Client -> its value, more is better."""
+    return {c: run.metric.goodness(v) for c, v in run.values.items()}
 
 
 def _sorted(runs: list[Run], ranking: Mapping[int, float]) -> list[int]:

@@ -1,6 +1,6 @@
 """The tables of results: the paper's figures beside ours, ranks, what was chosen, epsilon."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from pomona.core.table import NOTHING, Table
 from pomona.metrics.metric import ACCURACY
@@ -36,32 +36,51 @@ def state(entry: ComparisonRow, text: str) -> str:
 def grid(made: Comparison) -> Table:
     """The paper's table beside ours; the fewer of methods and columns go across, each with the paper's and ours."""
     paper = NAMES.get(made.paper, "")
-    sides = (False, True) if paper else (True,)
+    sides = {False: "paper", True: "ours"} if paper else {True: "ours"}
     columns = {s: made.of(s)[0].column for s in made.scenarios}
-    names = {e.method: e.row for e in reversed(made.entries)}
-    names = {m: names.get(m, m) for m in made.methods}
+    names = _rows_by_method(made)
     upright = len(columns) <= len(names)
     down, across = (names, columns) if upright else (columns, names)
-    best = {s: _best(made, s) for s in made.scenarios}
-    lines = [[made.at(*((other, own) if upright else (own, other))) for other in across] for own in down]
-    cells = [[_cell(entry, made, ours, best) for entry in line for ours in sides] for line in lines]
-    rows = [[name, *(text for text, _ in line)] for name, line in zip(down.values(), cells, strict=True)]
-    counting = f"{made.count}, as the {paper} paper counts" if paper else str(made.count)
-    note = (
+    entries = [[made.at(*((other, own) if upright else (own, other))) for other in across] for own in down]
+    cells = _cells(made, entries, list(sides))
+    header = [f"{name}: {side}" for name in across.values() for side in sides.values()]
+    header.insert(0, "method" if upright else "column")
+    title = "The table beside ours" if paper else "Results"
+    return Table("results", title, [_grid_note(made)], header, _named(down.values(), cells), marked=_bold(cells))
+
+
+def _rows_by_method(made: Comparison) -> dict[str, str]:
+    """What a method's row is called, in the suite's order."""
+    rows = {e.method: e.row for e in reversed(made.entries)}
+    return {m: rows.get(m, m) for m in made.methods}
+
+
+def _grid_note(made: Comparison) -> str:
+    counting = f"{made.count}, as the {NAMES[made.paper]} paper counts" if made.paper in NAMES else str(made.count)
+    return (
         f"Test {headings(made)}, {counting}; ours is mean ± standard deviation over seeds (how many). The best of each "
         "scenario is bold."
     )
-    title = "The table beside ours" if paper else "Results"
-    header = ["method" if upright else "column"]
-    header += [f"{name}: {'ours' if ours else 'paper'}" for name in across.values() for ours in sides]
-    return Table("results", title, [note], header, rows, marked=_bold(cells))
 
 
-def _cell(
-    entry: ComparisonRow | None, made: Comparison, ours: bool, best: Mapping[str, set[tuple[str, bool]]]
-) -> tuple[str, bool]:
-    """The text of an entry, and whether it is the best of its scenario; empty where the suite has no such cell."""
-    return (_text(entry, made, ours), (entry.method, ours) in best[entry.scenario]) if entry else ("", False)
+def _named(names: Iterable[str], cells: Sequence[Sequence[tuple[str, bool]]]) -> list[list[str]]:
+    """The texts of a row behind its name."""
+    return [[name, *(text for text, _ in line)] for name, line in zip(names, cells, strict=True)]
+
+
+def _cells(
+    made: Comparison, entries: Sequence[Sequence[ComparisonRow | None]], sides: Sequence[bool]
+) -> list[list[tuple[str, bool]]]:
+    """The text of each entry and side, and whether it is the best of its scenario; empty where there is no entry."""
+    best = {s: _best(made, s) for s in made.scenarios}
+    return [
+        [
+            (_text(entry, made, ours), (entry.method, ours) in best[entry.scenario]) if entry else ("", False)
+            for entry in line
+            for ours in sides
+        ]
+        for line in entries
+    ]
 
 
 def _bold(cells: Sequence[Sequence[tuple[str, bool]]]) -> frozenset[tuple[int, int]]:

@@ -5,16 +5,14 @@ from typing import get_args
 from pomona.core.table import Table
 from pomona.record.paired_gain import Verdict, verdict
 from pomona.results.figures.figure import slug
-from pomona.results.gain_over_run import Gained, by_client, gained, interval, signed
+from pomona.results.gain_over_run import Gained, by_client, gained_over, interval, signed
 from pomona.results.run_numbers import Run, baseline
 from pomona.results.text.narrative import capital
 
 
 def gain_tables(runs: list[Run]) -> list[Table]:
     """What each run gains over training alone: one table of the runs, then one of the clients for each of them."""
-    base = baseline(runs, runs[0])
-    others = [gained(run, base) for run in runs if base and run is not base and run.scenario == base.scenario]
-    known = [found for found in others if found.over]
+    known = [found for found in gained_over(runs, baseline(runs, runs[0])) if found.over]
     return [_overall(known), *map(_by_client, known)] if known else []
 
 
