@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
+from pomona.core.bounds import plain
 from pomona.core.toml import flat
 from pomona.data.catalogue import CATALOGUE
 from pomona.metrics.summary import wilcoxon
@@ -64,12 +65,16 @@ def _runs(made: Comparison, entry: ComparisonRow) -> list[str]:
     """What was smaller or other than in the paper."""
     own, theirs = flat(entry.settings), stated(made.paper, entry.setting)
     other = [
-        f"{WORDS[key]} {own[key]}, not {value}" for key, value in theirs.items() if key in own and own[key] != value
+        f"{WORDS[key]} {plain(str(own[key]))}, not {value}"
+        for key, value in theirs.items()
+        if key in own and own[key] != value
     ]
     known, name = data_of(entry.dataset), own.get("data.name")
     data = []
     if known and name != known:
-        data.append(f"{name} stands in for {entry.dataset}, so the levels have nothing to do with each other")
+        data.append(
+            f"{plain(str(name))} stands in for {entry.dataset}, so the levels have nothing to do with each other"
+        )
     limits = [f"{own[key]:,} {part} rows at most" for part in ("train", "test") if own.get(key := f"data.{part}_limit")]
     data += [" and ".join(limits) + ", not all"] if limits else []
     unsaid = "" if theirs else f" The {NAMES[made.paper]} paper does not state its settings; these are ours."
