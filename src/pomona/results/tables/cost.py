@@ -48,8 +48,8 @@ def _line(entry: ComparisonRow, timing: Mapping[str, Sequence[float]], said: boo
     seconds = [list(timing.get(c["folder"], ())) for c in entry.cells]
     ends = [converged(f["curve"]["round"], f["curve"]["test_accuracy"]) for f in figures]
     first = figures[0]
-    model = first["parameters"] * FLOAT
-    visits = len(first["clients"]) * first["rounds"]
+    model = max(1, first["parameters"]) * FLOAT
+    visits = max(1, len(first["clients"]) * first["rounds"])
     down, up = first["bytes_down"] / visits, first["bytes_up"] / visits
     after = [s[e - 1] for s, e in zip(seconds, ends, strict=True) if e is not None and len(s) >= e]
     return [
