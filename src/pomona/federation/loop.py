@@ -2,7 +2,7 @@
 
 from dataclasses import asdict, dataclass, field, replace
 from time import perf_counter
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from pomona.config import Config
 from pomona.core.errors import BudgetError, DivergedError, QuorumError
@@ -14,20 +14,12 @@ from pomona.federation.admission import Expected, History, admit
 from pomona.federation.batchnorm_statistics import accompanied
 from pomona.federation.callbacks import Callback
 from pomona.federation.checkpointing import Checkpointing
-from pomona.federation.exchange import Arrival, ClientRequest, Reply, stack
+from pomona.federation.evaluation import Scoreboard
+from pomona.federation.exchange import Arrival, ClientRequest, stack
 from pomona.federation.transport import Transport
 from pomona.methods.base import Downlink, Initial, Server
 from pomona.metrics.metric import ACCURACY, Metric
 from pomona.record.record import Evaluation, RoundRow, RunRecord
-
-
-class Known(NamedTuple):
-    """The last that a client said of a named model on a split; None where its samples do not define it."""
-
-    samples: int
-    loss: float | None
-    accuracy: float | None
-    value: float | None
 
 
 class Attendance(Protocol):
@@ -91,11 +83,12 @@ class Loop:
     commits: Checkpointing
     quorum: int = 1
     metric: Metric = ACCURACY
-    _known: dict[tuple[str, str, str], dict[int, Known]] = field(default_factory=dict)
+    _scores: Scoreboard = field(init=False)
     _history: History = field(default_factory=History)
 
     def __post_init__(self) -> None:
         self.server = accompanied(self.server, self.initial)
+        self._scores = Scoreboard(self.metric)
 
     def run(self) -> Any:
         """All rounds that are not committed yet, and the closing evaluation. Returns the server's last state."""
@@ -124,16 +117,14 @@ class Loop:
         clients = only(found.tensors, lambda path: path.partition(".")[0] != "server")
         self.transport.restore(self.attendance.begun(found.number), clients, found.meta["clients"], roster)
         self._history = History.from_json(found.meta["history"])
-        for model, when, split, client, *values in found.meta["known"]:
-            self._known.setdefault((model, when, split), {})[client] = Known(*values)
+        self._scores.restore(found.meta["known"])
         return rebuild(state, found.tensors, "server"), found.number
 
     def _commit(self, state: Any, number: int) -> None:
         """Make the round durable, with all that the next one needs."""
         if self.commits.due(number, self.config.rounds):
             clients, note = self.transport.save(self.attendance.begun(number))
-            known = [[*key, client, *values] for key, own in self._known.items() for client, values in own.items()]
-            meta = {"known": known, "history": self._history.as_json(), "clients": note}
+            meta = {"known": self._scores.as_json(), "history": self._history.as_json(), "clients": note}
             self.commits.commit(
                 number, merged(flatten(state, "server"), clients), {**meta, "events": asdict(self.record.sync())}
             )
@@ -169,7 +160,7 @@ class Loop:
         ids = tuple(r.client for r in replies)
         state = self.server.aggregate(state, stack(replies, lambda r: r.uplink), ids, roster, round_)
         self.transport.commit(ids)
-        self._note(asked, replies)
+        self._scores.note(asked, replies)
         evaluations = self._evaluate(number - 1, "received") if "received" in watched else []
         row = RoundRow(
             number,
@@ -225,7 +216,7 @@ class Loop:
             for reply in replies:
                 if reply.fault:
                     raise DivergedError(reply.fault)
-            self._note(ids, replies)
+            self._scores.note(ids, replies)
 
     def _adapt(self, state: Any, client: int) -> None:
         """Give a client that was never trained with a personal model, on a copy of the state that nobody else sees."""
@@ -245,36 +236,12 @@ class Loop:
             if self.server.separable:
                 uplink = stack([reply], lambda r: r.uplink)
                 state = self.server.aggregate(state, uplink, (client,), roster, round_)
-        for s in reply.scores:
-            if s.samples:
-                one = (s.model, s.when, s.split, (client,), (s.samples,), (s.loss,), (s.accuracy,), (s.value,))
-                self.record.unseen(Evaluation(self.config.rounds, *one, self.metric.name))
-
-    def _note(self, asked: tuple[int, ...], replies: list[Reply]) -> None:
-        """Remember what clients say of their models; what a client received counts only while it is current."""
-        absent = set(asked) - {r.client for r in replies}
-        for (_, when, _), per_client in self._known.items():
-            if when == "received":
-                for client in absent & per_client.keys():
-                    del per_client[client]
-        for reply in replies:
-            for s in reply.scores:
-                per_client = self._known.setdefault((s.model, s.when, s.split), {})
-                per_client[reply.client] = Known(s.samples, s.loss, s.accuracy, s.value)
+        for evaluation in self._scores.unseen(self.config.rounds, reply):
+            self.record.unseen(evaluation)
 
     def _evaluate(self, number: int, when: str) -> list[Evaluation]:
-        """Record what is known of each named model.
-
-        An absent client's trained model is the one it last had; a client that never took part has none yet, and one
-        that has left counts no more.
-        """
-        made, members = [], self._roster(max(number, 1)).members
-        for (model, moment, split), per_client in self._known.items():
-            clients = tuple(i for i in members if i in per_client)
-            if moment != when or not any(per_client[i].samples for i in clients):
-                continue
-            samples, loss, accuracy, value = zip(*(per_client[c] for c in clients), strict=True)
-            figures = (samples, loss, accuracy, value, self.metric.name)
-            made.append(Evaluation(number, model, when, split, clients, *figures))
-            self.record.evaluation(made[-1])
-        return made
+        """Record what is known of each named model."""
+        evaluations = self._scores.evaluations(number, when, self._roster(max(number, 1)).members)
+        for evaluation in evaluations:
+            self.record.evaluation(evaluation)
+        return evaluations
