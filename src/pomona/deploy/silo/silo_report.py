@@ -18,7 +18,6 @@ from pomona.deploy.silo import history
 from pomona.deploy.silo.history import HistoryEntry
 from pomona.deploy.silo.settings import SiloFile, importable
 from pomona.deploy.silo.silo_scenario import own_scenario
-from pomona.deploy.status import Row
 from pomona.federation.callbacks import Callback
 from pomona.methods.separate import Separate
 from pomona.metrics.metric import LOSS, METRICS, Metric
@@ -64,9 +63,9 @@ class Report:
     federation: str
     method: str
     metric: str
-    own: Row
-    alone: Row
-    peers: list[tuple[str, list[Row]]]
+    own: dict[str, Any]
+    alone: dict[str, Any]
+    peers: list[tuple[str, list[dict[str, Any]]]]
     numbers: list[tuple[str, list[float]]]
 
     @property
@@ -130,7 +129,7 @@ def report(folder: Path, watch: Callable[[Config], Callback | None] = lambda _: 
     return made
 
 
-def judged(seen: Sequence[HistoryEntry], headline: tuple[str, str]) -> Row:
+def judged(seen: Sequence[HistoryEntry], headline: tuple[str, str]) -> dict[str, Any]:
     """The last evaluation on the own test data of the model that the method is judged by, else of any."""
     scores = [
         {"round": visit.round, **vars(score)} for visit in seen for score in visit.scores if score.split == "test"
@@ -152,9 +151,9 @@ def peers(federation: Federation, told: Mapping[str, str]) -> list[str]:
 
 def helpers(
     info: Mapping[str, Any], names: Sequence[str], own: str, shown: Presentation
-) -> tuple[list[tuple[str, list[Row]]], list[tuple[str, list[float]]]]:
+) -> tuple[list[tuple[str, list[dict[str, Any]]]], list[tuple[str, list[float]]]]:
     """The tables and numbers of a visit's info; a number for each place is about the silo there."""
-    tables: list[tuple[str, list[Row]]] = []
+    tables: list[tuple[str, list[dict[str, Any]]]] = []
     others: list[tuple[str, list[float]]] = []
     for name, value in info.items():
         values = [float(v) for v in (value if isinstance(value, list) else [value])]
@@ -177,7 +176,7 @@ def _last_info(seen: Sequence[HistoryEntry]) -> Mapping[str, Any]:
 
 def _alone(
     folder: Path, one: SiloFile, federation: Federation, rounds: int, watch: Callable[[Config], Callback | None]
-) -> Row:
+) -> dict[str, Any]:
     """Scores of training alone for as many rounds, computed once."""
     key = f"{federation.agreement}-{federation.config().metric}-{rounds}"
     path = folder / "state" / "node" / ALONE
