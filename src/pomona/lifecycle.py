@@ -1,12 +1,14 @@
 """The life of a run, in the simulator and on a deployment's server alike: where it goes on, its events, its status.
 
-with locked(folder):                    one process a folder
-with status_kept(folder, rounds):   status.json says how the run ended, whatever ends it
-point = resume_point(...)       the last committed round, and how far the record counts up to it
-with RunRecord(..., point.after) as record:
-open_record(...)            the start event, unless the run goes on
-Loop(...).run()
-close_record(...)           the end event, and the views
+The order of the calls is the same for both::
+
+    with locked(folder):                       # one process a folder
+        with status_kept(folder, rounds):      # status.json says how the run ended, whatever ends it
+            point = resume_point(...)          # the last committed round, and how far the record counts up to it
+            with RunRecord(..., point.after) as record:
+                open_record(...)               # the start event, unless the run goes on
+                Loop(...).run()
+                close_record(...)              # the end event, and the views
 """
 
 import platform

@@ -11,7 +11,7 @@ from pomona.config import resolve
 from pomona.core.errors import CheckpointError, ConfigError
 from pomona.deploy.agreement import Federation
 from pomona.lifecycle import require_own_files
-from pomona.results.report_page import render
+from pomona.results.report_page import page as report_page
 from pomona.results.run_numbers import runs
 from pomona.scenario import Scenario
 from pomona.testing import conformance
@@ -97,7 +97,7 @@ def test_a_report_has_its_title_and_words_without_its_code(own, tmp_path, monkey
     pomona.run(tiny(own, {"strength": 0.5}), tmp_path / "run")
     monkeypatch.setattr(sys, "path", [p for p in sys.path if p != str(tmp_path)])
     monkeypatch.delitem(sys.modules, "elsewhere")
-    page = render(runs([pomona.load(tmp_path / "run")]), [], None)
+    page = report_page(runs([pomona.load(tmp_path / "run")]), [], None)
     assert "Thrice Tuned" in page
     assert "How far each client went" in page
     assert "elsewhere" not in sys.modules

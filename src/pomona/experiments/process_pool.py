@@ -1,9 +1,9 @@
 """Executor of a bench on one machine: worker processes with one job at a time each; a death costs its own job only.
 
-``ProcessPoolExecutor`` gives up all its jobs when one process dies. Two libraries were measured by the tests in
+``ProcessPoolExecutor`` gives up all its jobs when one process dies. Two libraries were tried with
 ``test_bench_processes.py``. The workers of ``pebble.ProcessPool`` share locks, so that a worker that is killed while it
 holds one stops the whole pool; and they live on when their parent is killed. Dask's ``LocalCluster`` fails the jobs
-that wait for a dead worker together with the one that ended it, or, with ``allowed-failures`` above 0, repeats that.
+that wait for a dead worker together with the one that ended it (``allowed-failures`` above 0 repeats that one too).
 """
 
 import os

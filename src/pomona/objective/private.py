@@ -186,7 +186,7 @@ class PrivateObjective:
         if index not in self._drawn:
             raise ConfigError(
                 "the method made a batch of its own, which privacy cannot account for: take whole batches of "
-                "cohort.steps, as they come"
+                "training.steps, as they come"
             )
         address: tuple[int, Draw] = self._drawn[index]
         return address

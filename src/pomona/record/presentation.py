@@ -5,11 +5,12 @@ A run's record holds it, so that a page needs neither the method's code nor PyTo
 
 from typing import Annotated, Literal, TypeAlias
 
-from pydantic import Field
+from pydantic import Field, WrapSerializer
 from pydantic.dataclasses import dataclass
 
 from pomona.core.bounds import Label, Line
 
+LISTED = WrapSerializer(lambda items, dumped: list(dumped(items)))  # as JSON reads it back
 QuantityKind: TypeAlias = Literal["matrix", "values", "clusters", "epochs"]
 
 
@@ -53,7 +54,7 @@ class Presentation:
 
     title: Line
     palette: Annotated[int, Field(ge=0, lt=10**6)] | None = None
-    quantities: Annotated[tuple[Quantity, ...], Field(max_length=100)] = ()
+    quantities: Annotated[tuple[Quantity, ...], Field(max_length=100), LISTED] = ()
 
     def quantity(self, name: str, columns: int, clients: int) -> Quantity:
         """The words for a name whose records hold ``columns`` numbers a client."""
