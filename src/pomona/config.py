@@ -28,8 +28,8 @@ from pomona.methods.fedavg import FedAvg
 from pomona.metrics.metric import METRICS
 from pomona.models import ModelSettings
 from pomona.models.parameter_space import Buffers
-from pomona.objective.loop import Precision
 from pomona.objective.range_test import RATES
+from pomona.objective.row_gradients import Precision
 from pomona.partition import RECIPES, PartitionSettings
 from pomona.partition.iid import Iid
 from pomona.partition.natural import Natural

@@ -27,16 +27,16 @@ from pomona.models import Targets, build, criterion
 from pomona.models.compatibility import per_sample
 from pomona.models.parameter_space import ParameterSpace
 from pomona.objective.device_dataset import DeviceDataset, learned
-from pomona.objective.loop import LoopObjective
-from pomona.objective.private import PrivateObjective
-from pomona.objective.stacked import StackedObjective
+from pomona.objective.private_gradients import PrivateObjective
+from pomona.objective.row_gradients import LoopObjective
+from pomona.objective.stacked_gradients import StackedObjective
 from pomona.partition import divide
 from pomona.partition.divergence import label_counts
 from pomona.partition.partition import Partition
+from pomona.partition.partition_warnings import remarks
 from pomona.partition.recipe import class_numbers
-from pomona.partition.remarks import remarks
 from pomona.partition.rotation import apply_turns
-from pomona.privacy.projection import projected_epsilon
+from pomona.privacy.epsilon_projection import projected_epsilon
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
@@ -98,7 +98,7 @@ class Scenario:
         )
         method = self.config.method.method().card
         if self.config.privacy:
-            from pomona.objective.private import refuse_statistics
+            from pomona.objective.private_gradients import refuse_statistics
             from pomona.privacy import releases
 
             sizes = [len(c.train) for c in self.partition.clients]

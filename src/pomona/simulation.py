@@ -24,7 +24,7 @@ from pomona.federation.cautions import cautions, require_possible
 from pomona.federation.checkpointing import Checkpointing, identity
 from pomona.federation.client_runtime import ClientRuntime, Groups, grouped
 from pomona.federation.loop import Loop, round_of
-from pomona.federation.state_placement import choose
+from pomona.federation.state_memory import choose
 from pomona.federation.state_store import Hold
 from pomona.federation.transport import Inline
 from pomona.federation.workers import Workers

@@ -254,7 +254,7 @@ def private(world):
 def spent(kit):
     (ledger,) = (kit / "state" / "private" / "dp").glob("*/ledger.jsonl")
     silo = Silo(kit)
-    from pomona.privacy.accounting import epsilon
+    from pomona.privacy.epsilon_accounting import epsilon
 
     return epsilon(silo.federation.config().privacy, Ledger.open(ledger).history())
 

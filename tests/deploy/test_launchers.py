@@ -18,7 +18,7 @@ from pomona.deploy import flower_bundle
 from pomona.deploy.agreement import Federation
 from pomona.deploy.processes import QUIET, environment
 from pomona.deploy.provision.provision import provision
-from pomona.deploy.server import grpc_gate, launcher, superlink, superlink_client
+from pomona.deploy.server import auth_proxy, launcher, superlink, superlink_client
 from pomona.deploy.server.superlink import anonymous
 from pomona.deploy.silo import supernode
 from pomona.deploy.silo.settings import SiloFile
@@ -72,7 +72,7 @@ def scope(path, client="203.0.113.9", server="198.51.100.1", kind="http", header
     ],
 )
 def test_the_gate_lets_strangers_to_the_fleet_only(asked, passes):
-    assert grpc_gate.passes(asked) is passes
+    assert auth_proxy.passes(asked) is passes
 
 
 def test_what_may_not_pass_is_answered_plainly():
@@ -84,11 +84,11 @@ def test_what_may_not_pass_is_answered_plainly():
     async def send(message):
         sent.append(message)
 
-    asyncio.run(grpc_gate.Gate(never, anonymous, lambda: 0)(scope("/v1/control/start-run"), None, send))
+    asyncio.run(auth_proxy.Gate(never, anonymous, lambda: 0)(scope("/v1/control/start-run"), None, send))
     assert [m.get("status") for m in sent] == [403, None]
     assert sent[1]["body"] == b"forbidden\n"
     sent.clear()
-    asyncio.run(grpc_gate.Gate(never, anonymous, lambda: 0)(scope("/v1/control/x", kind="websocket"), None, send))
+    asyncio.run(auth_proxy.Gate(never, anonymous, lambda: 0)(scope("/v1/control/x", kind="websocket"), None, send))
     assert sent == [{"type": "websocket.close", "code": 1008}]
 
     async def reached(*_):
@@ -97,7 +97,7 @@ def test_what_may_not_pass_is_answered_plainly():
     async def receive():
         return {"type": "http.request", "body": b""}
 
-    asyncio.run(grpc_gate.Gate(reached, anonymous, lambda: 0)(scope("/v1/fleet/x"), receive, send))
+    asyncio.run(auth_proxy.Gate(reached, anonymous, lambda: 0)(scope("/v1/fleet/x"), receive, send))
     assert sent[-1] == "reached"
 
 

@@ -19,11 +19,11 @@ from pomona.core.errors import ProtocolError, StorageError
 from pomona.deploy import processes
 from pomona.deploy.audit import Audit, read, verify
 from pomona.deploy.processes import ask_to_stop, end, holder, process_tree, start, trim
-from pomona.deploy.server import supervisor as server_supervisor
+from pomona.deploy.server import superlink_supervisor as server_supervisor
 from pomona.deploy.server.superlink_client import Node
-from pomona.deploy.server.supervisor import APP, Observation, ServerPolicy, judge
-from pomona.deploy.silo import supervisor as silo_supervisor
-from pomona.deploy.silo.supervisor import SiloPolicy
+from pomona.deploy.server.superlink_supervisor import APP, Observation, ServerPolicy, judge
+from pomona.deploy.silo import supernode_supervisor as silo_supervisor
+from pomona.deploy.silo.supernode_supervisor import SiloPolicy
 from pomona.deploy.silo.watchdog import PATIENCE, ConnectionState, connected, stuck
 from pomona.deploy.status_files import NODE
 from pomona.deploy.supervisor import Supervisor, backoff

@@ -9,7 +9,7 @@ from bench_suites import SUITE, Counting, Never, changed, here, outcome
 from pomona.core.errors import ConfigError, LockedError, StorageError, WorkerError
 from pomona.experiments import job as bench_job
 from pomona.experiments import load, run
-from pomona.experiments.table import csv, markdown, value
+from pomona.experiments.bench_table import csv, markdown, value
 from pomona.record.reading import load as load_run
 from pomona.storage.lock import locked
 from pomona.storage.status import Status, write_status

@@ -8,8 +8,8 @@ from pomona.core.errors import DivergedError
 from pomona.federation.client_runtime import grouped
 from pomona.methods import METHODS
 from pomona.objective.local_training import LocalTraining
-from pomona.objective.loop import LoopObjective
-from pomona.objective.stacked import StackedObjective
+from pomona.objective.row_gradients import LoopObjective
+from pomona.objective.stacked_gradients import StackedObjective
 from pomona.scenario import Scenario
 from problems import tiny
 

@@ -15,8 +15,8 @@ import pomona
 from pomona.core.errors import CheckpointError, ConfigError, StorageError
 from pomona.core.lazy_tensors import form, forms, merged, only
 from pomona.core.state import flatten
-from pomona.federation import state_placement
-from pomona.federation.state_placement import choose
+from pomona.federation import state_memory
+from pomona.federation.state_memory import choose
 from pomona.federation.state_store import as_is, file_bytes, in_memory, to_file
 from pomona.methods.apple import APPLEState
 from pomona.storage.checkpoint import newest, read, save
@@ -121,8 +121,8 @@ def test_lazy_tensors_are_fetched_only_when_asked_for(tmp_path):
 
 def planned(monkeypatch, memory, free, out=None, clients=100, workers=2, **over):
     """Where 100 clients of APPLE with 582,026 parameters go on a machine of this size."""
-    monkeypatch.setattr(state_placement, "machine_memory", lambda: int(memory))
-    monkeypatch.setattr(state_placement.shutil, "disk_usage", lambda _: SimpleNamespace(free=int(free)))
+    monkeypatch.setattr(state_memory, "machine_memory", lambda: int(memory))
+    monkeypatch.setattr(state_memory.shutil, "disk_usage", lambda _: SimpleNamespace(free=int(free)))
     first = torch.empty(1, clients, 582_026, device="meta")
     return choose(apple(clients=clients, **over), first, workers, out)
 
@@ -157,7 +157,7 @@ def test_files_that_have_no_room_are_refused(monkeypatch, tmp_path):
 
 
 def test_disks_of_their_own_have_room_of_their_own(monkeypatch, tmp_path):
-    monkeypatch.setattr(state_placement, "_disk", lambda wanted: str(wanted[0]))
+    monkeypatch.setattr(state_memory, "_disk", lambda wanted: str(wanted[0]))
     assert planned(monkeypatch, 24e9, 3 * NEED, tmp_path)[0] is to_file
     with pytest.raises(ConfigError, match=f"69.8 GB in {tmp_path}, where 69.8 GB are free;"):
         planned(monkeypatch, 24e9, 3 * NEED - 1, tmp_path)
@@ -177,7 +177,7 @@ def test_a_gpus_states_are_not_moved_to_files(monkeypatch):
 
 
 def test_a_run_without_room_writes_nothing(monkeypatch, tmp_path):
-    monkeypatch.setattr(state_placement.shutil, "disk_usage", lambda _: SimpleNamespace(free=0))
+    monkeypatch.setattr(state_memory.shutil, "disk_usage", lambda _: SimpleNamespace(free=0))
     for out in (None, tmp_path / "run"):
         with pytest.raises(ConfigError, match="4 clients of apple keep takes"):
             pomona.run(apple(state_memory=TINY), out)

@@ -17,8 +17,8 @@ from pomona.cli.output import config_of
 from pomona.experiments import load as load_bench
 from pomona.experiments.suite import read_suite
 from pomona.partition.partition import Partition
-from pomona.privacy.keystore import KeyStore
 from pomona.privacy.ledger import Ledger
+from pomona.privacy.noise_key import KeyStore
 from pomona.privacy.settings import Privacy
 from pomona.results.figures.folder import listed
 from pomona.results.report_page import page as report

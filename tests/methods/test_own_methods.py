@@ -21,7 +21,7 @@ MODULE = '''
 import torch
 from pydantic import Field
 from pomona.methods.base import Card, Client, Method, MethodSettings, averaging, nothing
-from pomona.privacy.projection import Gradients
+from pomona.privacy.epsilon_projection import Gradients
 from pomona.privacy.releases import RELEASES, Release
 from pomona.record.presentation import Presentation, Quantity
 

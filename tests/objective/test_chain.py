@@ -11,7 +11,7 @@ from torch.testing import assert_close
 from pomona.models import ModelSettings, build
 from pomona.models.parameter_space import ParameterSpace
 from pomona.objective.device_dataset import DeviceDataset
-from pomona.objective.loop import LoopObjective
+from pomona.objective.row_gradients import LoopObjective
 from pomona.objective.sequential_backward import Chain
 
 DRAW = torch.Generator().manual_seed(5)

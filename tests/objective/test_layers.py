@@ -17,9 +17,9 @@ from pomona.data.dataset import Dataset
 from pomona.models.losses import cross_entropy
 from pomona.models.parameter_space import ParameterSpace
 from pomona.objective.device_dataset import DeviceDataset
-from pomona.objective.loop import LoopObjective
-from pomona.objective.private import PrivateObjective
-from pomona.objective.stacked import StackedObjective
+from pomona.objective.private_gradients import PrivateObjective
+from pomona.objective.row_gradients import LoopObjective
+from pomona.objective.stacked_gradients import StackedObjective
 from pomona.partition.partition import ClientRows, Partition
 from pomona.privacy.settings import Privacy
 from problems import tiny

@@ -14,7 +14,7 @@ from pomona.models import ModelSettings, build, criterion
 from pomona.models.parameter_space import ParameterSpace
 from pomona.objective.batches import in_step, shuffled
 from pomona.objective.device_dataset import DeviceDataset
-from pomona.objective.loop import LoopObjective
+from pomona.objective.row_gradients import LoopObjective
 from pomona.partition.partition import ClientRows, Partition
 
 IMAGES = np.random.Generator(np.random.Philox(1)).integers(0, 256, (40, 16, 16, 1), dtype=np.uint8)
@@ -74,7 +74,7 @@ def test_evaluation_does_not_depend_on_its_batches(monkeypatch):
     objective, space = problem()
     row = space.pack(build(ModelSettings(name="small"), (1, 16, 16), 5, seed=8))
     whole, _ = objective.outputs(row, 0, "train")
-    monkeypatch.setattr("pomona.objective.loop.EVALUATION_BATCH", 4)
+    monkeypatch.setattr("pomona.objective.row_gradients.EVALUATION_BATCH", 4)
     assert_close(objective.outputs(row, 0, "train")[0], whole)
 
 

@@ -11,7 +11,7 @@ from pomona.core.rng import stream
 from pomona.models.parameter_space import ParameterSpace
 from pomona.objective.batches import drawn
 from pomona.objective.local_training import LocalTraining
-from pomona.objective.loop import LoopObjective
+from pomona.objective.row_gradients import LoopObjective
 from pomona.scenario import Scenario
 from problems import a_round, quadratics, tiny
 

@@ -13,11 +13,11 @@ from pomona.core.round import Roster
 from pomona.methods import METHODS
 from pomona.models import ModelSettings, build, criterion
 from pomona.models.parameter_space import ParameterSpace
-from pomona.objective import stacked
+from pomona.objective import stacked_gradients
 from pomona.objective.device_dataset import DeviceDataset
 from pomona.objective.local_training import LocalTraining
-from pomona.objective.loop import LoopObjective
-from pomona.objective.stacked import StackedObjective, padded
+from pomona.objective.row_gradients import LoopObjective
+from pomona.objective.stacked_gradients import StackedObjective, padded
 from pomona.scenario import Scenario
 from problems import a_round, tiny
 
@@ -128,7 +128,7 @@ def test_normalising_networks_are_never_padded(monkeypatch):
     module = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(256, track_running_stats=False), nn.Linear(256, CLASSES))
     loop, stack, W = engines(module, resident(16))
     shapes = []
-    monkeypatch.setattr(stacked, "padded", lambda i: shapes.append([len(x) for x in i]) or padded(i))
+    monkeypatch.setattr(stacked_gradients, "padded", lambda i: shapes.append([len(x) for x in i]) or padded(i))
     same(loop, stack, W, batches())
     assert shapes == [[7, 7], [4], [10], [5]]
 
@@ -151,7 +151,7 @@ def test_what_is_padded_counts_for_exactly_nothing(name, monkeypatch):
         index, real = padded(indices)
         return torch.where(real, index, (index + 17) % SAMPLES), real
 
-    monkeypatch.setattr(stacked, "padded", elsewhere)
+    monkeypatch.setattr(stacked_gradients, "padded", elsewhere)
     others, H = stack.gradient(W, batches())
     assert torch.equal(losses, others)
     assert torch.equal(G, H)
@@ -181,7 +181,7 @@ def test_memory_bounds_the_rows_of_a_chunk(monkeypatch):
         assert stack.rows_at_once(W, 5) > rows
         sizes = []
         with monkeypatch.context() as patch:
-            patch.setattr(stacked, "padded", lambda i, sizes=sizes: sizes.append(len(i)) or padded(i))
+            patch.setattr(stacked_gradients, "padded", lambda i, sizes=sizes: sizes.append(len(i)) or padded(i))
             assert_close(stack.gradient(W, batches()), expected)
         assert sizes == chunks
 

@@ -17,8 +17,8 @@ from pomona.models import ModelSettings, build, criterion
 from pomona.models.parameter_space import ParameterSpace
 from pomona.objective.batches import Pass
 from pomona.objective.device_dataset import DeviceDataset
-from pomona.objective.loop import LoopObjective
-from pomona.objective.private import PrivateObjective
+from pomona.objective.private_gradients import PrivateObjective
+from pomona.objective.row_gradients import LoopObjective
 from pomona.partition.partition import ClientRows, Partition
 from pomona.privacy.settings import Privacy
 from problems import a_round

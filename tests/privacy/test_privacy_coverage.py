@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from pomona.core.errors import ConfigError
 from pomona.methods import METHODS
-from pomona.privacy.projection import projected_epsilon
+from pomona.privacy.epsilon_projection import projected_epsilon
 from pomona.privacy.releases import RELEASES, check, uncovered
 from pomona.privacy.settings import Privacy
 from pomona.scenario import Scenario

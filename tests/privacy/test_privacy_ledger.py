@@ -16,9 +16,9 @@ from private_problem import privacy, problem, rounds
 
 from pomona.core.errors import ConfigError, LockedError, PrivacyError, StorageError
 from pomona.methods import METHODS
-from pomona.privacy.accounting import Event
-from pomona.privacy.keystore import KeyStore, require_sole
+from pomona.privacy.epsilon_accounting import Event
 from pomona.privacy.ledger import Draw, Head, Ledger, LedgerEntry, Position
+from pomona.privacy.noise_key import KeyStore, require_sole
 
 
 def entry(step=0, release="a", sigma=1.0, round_=1):

@@ -10,9 +10,9 @@ from scipy import stats
 from torch.testing import assert_close
 
 from pomona.core.rng import stream
-from pomona.privacy.keystore import KeyStore
 from pomona.privacy.ledger import Draw
 from pomona.privacy.mechanism import clipped, gaussian, poisson, rate, steps
+from pomona.privacy.noise_key import KeyStore
 
 
 def test_clipped_sums_equal_opacus_on_the_same_batch(tmp_path):

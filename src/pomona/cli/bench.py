@@ -16,12 +16,12 @@ from rich.text import Text
 
 from pomona.cli.output import console, emit, print_table, talk
 from pomona.experiments import Bench, read_suite, run
+from pomona.experiments.bench_results import RESULTS, TIMING
+from pomona.experiments.bench_table import grid, heading, reasons, values
 from pomona.experiments.dask_cluster import cluster
 from pomona.experiments.grid import Group
 from pomona.experiments.job import JobState
-from pomona.experiments.results import RESULTS, TIMING
 from pomona.experiments.suite import Size
-from pomona.experiments.table import grid, heading, reasons, values
 from pomona.storage.status import read_status
 
 EVERY = 5.0  # seconds between two lines where there is no terminal

@@ -17,7 +17,7 @@ HERE = Path()
 
 def start(*, folder: Folder = HERE, json: Json = False) -> None:
     """Take part: keep this silo connected until it is stopped."""
-    from pomona.deploy.silo.supervisor import run_node
+    from pomona.deploy.silo.supernode_supervisor import run_node
 
     try:
         run_node(folder, (lambda text: emit({"said": text})) if json else talk)
@@ -56,7 +56,7 @@ def stop(*, folder: Folder = HERE, json: Json = False) -> None:
 
 def check(*, folder: Folder = HERE, json: Json = False) -> None:
     """Find out what is wrong before taking part, and say what would leave the silo."""
-    from pomona.deploy.silo.disclosure import texts
+    from pomona.deploy.silo.outgoing_filter import texts
     from pomona.deploy.silo.preflight import run
 
     lines, leaves, code = run(folder)

@@ -7,7 +7,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from pomona.core.share import limited
+from pomona.core.weight_limit import limited
 
 
 @dataclass(frozen=True)

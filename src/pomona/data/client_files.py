@@ -10,7 +10,7 @@ from pomona.core.errors import ConfigError, DataError
 from pomona.data import npz, table, text
 from pomona.data.array_file import file
 from pomona.data.dataset import Dataset, Owners
-from pomona.data.problem_list import refuse
+from pomona.data.problem_report import refuse
 from pomona.data.settings import DataSettings
 
 Reader = Callable[[Sequence[Path], int, DataSettings], tuple[Dataset, tuple[int, ...]]]

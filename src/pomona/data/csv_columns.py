@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from pomona.data.problem_list import listed
+from pomona.data.problem_report import listed
 
 LARGEST = float(np.finfo(np.float32).max)
 GAPS = {"", "na", "n/a", "#n/a", "<na>", "nan", "null", "none", "missing", "unknown", "?", "-", "."}

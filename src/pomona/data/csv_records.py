@@ -13,7 +13,7 @@ from pomona.core.errors import ConfigError, DataError, near
 from pomona.data import targets
 from pomona.data.array_file import file, reading
 from pomona.data.dataset import Dataset, Owners
-from pomona.data.problem_list import refuse
+from pomona.data.problem_report import refuse
 from pomona.data.settings import DataSettings
 
 

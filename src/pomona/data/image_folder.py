@@ -15,7 +15,7 @@ from pomona.data.catalogue import locate, own_path
 from pomona.data.dataset import Dataset
 from pomona.data.image_decoding import Size, decoded, form
 from pomona.data.image_folder_survey import Labelled
-from pomona.data.problem_list import refuse
+from pomona.data.problem_report import refuse
 from pomona.data.settings import DataSettings
 from pomona.storage.mapped_array import allocate
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from pomona.core.errors import near
 from pomona.data.array_file import reading
 from pomona.data.image_decoding import SUFFIXES
-from pomona.data.problem_list import listed
+from pomona.data.problem_report import listed
 
 Labelled = list[tuple[Path, int]]  # images, each with the number of its class
 

@@ -14,7 +14,7 @@ from pomona.data import csv_columns, csv_records
 from pomona.data.catalogue import own_path
 from pomona.data.csv_columns import Strays
 from pomona.data.dataset import Dataset
-from pomona.data.problem_list import refuse
+from pomona.data.problem_report import refuse
 from pomona.data.settings import DataSettings
 from pomona.data.validation import blocks
 from pomona.storage.mapped_array import allocate

@@ -14,7 +14,7 @@ from pomona.core.errors import ConfigError
 from pomona.data import csv_records
 from pomona.data.catalogue import locate, own_path
 from pomona.data.dataset import Dataset
-from pomona.data.problem_list import refuse
+from pomona.data.problem_report import refuse
 from pomona.data.settings import DataSettings
 from pomona.data.validation import blocks
 from pomona.storage.mapped_array import allocate

@@ -84,7 +84,7 @@ def handled(folder: Path, message: Message) -> Message:
     import torch
 
     from pomona.deploy.silo.client_app import Silo, audited
-    from pomona.deploy.silo.disclosure import scrubbed
+    from pomona.deploy.silo.outgoing_filter import scrubbed
     from pomona.deploy.silo.settings import importable
 
     os.umask(0o077)

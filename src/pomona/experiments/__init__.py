@@ -5,7 +5,7 @@ bench = pomona.experiments.run(Path("suites/digits.toml"), Path("bench/digits"))
 bench.rows[0]["accuracy_last_mean"]
 """
 
-from pomona.experiments.results import Bench, load
+from pomona.experiments.bench_results import Bench, load
 from pomona.experiments.runner import run
 from pomona.experiments.suite import Suite, read_suite
 

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from pomona.core.errors import ConfigError, LockedError, WorkerError
+from pomona.experiments.bench_results import Bench, collect, save
 from pomona.experiments.grid import Cell, Group, plan
 from pomona.experiments.job import Failure, JobState, forget, look, put_on_file, tidy, work
 from pomona.experiments.process_pool import ProcessPool
-from pomona.experiments.results import Bench, collect, save
 from pomona.experiments.signals import postponed
 from pomona.experiments.suite import Size, Suite, read_suite
 from pomona.record.record import writing

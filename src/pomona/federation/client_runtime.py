@@ -24,8 +24,8 @@ from pomona.federation.state_store import Hold, as_is, file_bytes, in_file, in_m
 from pomona.methods.base import Client, Downlink, Initial, Received
 from pomona.metrics.last_model import full_metrics, score
 from pomona.metrics.metric import ACCURACY, Metric, compute
+from pomona.objective.interface import Guarded, Objective
 from pomona.objective.local_training import STATISTICS, LocalTraining
-from pomona.objective.objective import Guarded, Objective
 from pomona.privacy.ledger import Position
 
 EVALUATED = ("validation", "test")

@@ -55,7 +55,7 @@ from pomona.methods.base import (
 )
 from pomona.methods.request_bank import limit, request, stored, unasked
 from pomona.objective.local_training import LocalTraining
-from pomona.privacy.projection import Gradients
+from pomona.privacy.epsilon_projection import Gradients
 from pomona.record.presentation import Presentation, Quantity
 
 EPSILON = 1e-3

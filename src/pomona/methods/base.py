@@ -21,7 +21,7 @@ from pomona.core.round import Roster, Round
 from pomona.core.settings import Settings
 from pomona.objective.local_training import TRAINING, LocalTraining, When
 from pomona.partition.partition import Partition
-from pomona.privacy.projection import Gradients
+from pomona.privacy.epsilon_projection import Gradients
 from pomona.privacy.releases import RELEASES, Release
 from pomona.record.presentation import Presentation, Quantity
 

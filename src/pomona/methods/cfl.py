@@ -57,7 +57,7 @@ from pomona.methods.base import (
     weighted_mean,
 )
 from pomona.objective.local_training import LocalTraining
-from pomona.privacy.projection import Gradients
+from pomona.privacy.epsilon_projection import Gradients
 from pomona.record.presentation import Presentation, Quantity
 
 NOBODY = -1  # the cluster of who is no member

@@ -37,7 +37,7 @@ from pomona.methods import fedavg
 from pomona.methods.base import Card, Client, Info, Initial, Method, MethodSettings, Received, Uplink, averaging
 from pomona.methods.fedrep import upper
 from pomona.objective.local_training import LocalTraining
-from pomona.privacy.projection import Gradients
+from pomona.privacy.epsilon_projection import Gradients
 from pomona.record.presentation import Presentation, Quantity
 
 WINDOW, THRESHOLD = 10, 0.01

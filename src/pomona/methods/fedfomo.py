@@ -56,7 +56,7 @@ from pomona.methods.base import (
 from pomona.methods.request_bank import limit, request, stored, unasked
 from pomona.methods.separate import start as separately
 from pomona.objective.local_training import LocalTraining
-from pomona.privacy.projection import Gradients
+from pomona.privacy.epsilon_projection import Gradients
 from pomona.privacy.releases import RELEASES
 from pomona.record.presentation import Presentation, Quantity
 

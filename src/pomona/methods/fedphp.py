@@ -37,10 +37,10 @@ from pomona.methods.base import (
     descend,
     velocities,
 )
+from pomona.objective.interface import Objective
 from pomona.objective.local_training import LocalTraining
-from pomona.objective.loop import RowCriterion
-from pomona.objective.objective import Objective
-from pomona.privacy.projection import Gradients
+from pomona.objective.row_gradients import RowCriterion
+from pomona.privacy.epsilon_projection import Gradients
 from pomona.privacy.releases import RELEASES
 from pomona.record.presentation import Presentation, Quantity
 

@@ -41,7 +41,7 @@ from pomona.methods.base import (
     velocities,
 )
 from pomona.objective.local_training import TRAINING, LocalTraining
-from pomona.privacy.projection import Gradients
+from pomona.privacy.epsilon_projection import Gradients
 from pomona.record.presentation import Presentation
 
 Layers = tuple[slice, ...]

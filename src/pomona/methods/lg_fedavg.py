@@ -37,7 +37,7 @@ from pomona.methods.base import (
 )
 from pomona.methods.fedrep import insert, upper, without
 from pomona.objective.local_training import LocalTraining
-from pomona.privacy.projection import Gradients
+from pomona.privacy.epsilon_projection import Gradients
 from pomona.record.presentation import Presentation
 
 

@@ -50,7 +50,7 @@ from pomona.methods.base import (
 )
 from pomona.objective.batches import Batch
 from pomona.objective.local_training import LocalTraining
-from pomona.privacy.projection import Gradients
+from pomona.privacy.epsilon_projection import Gradients
 from pomona.privacy.releases import SECOND_ORDER
 from pomona.record.presentation import Presentation
 

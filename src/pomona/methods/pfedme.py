@@ -43,7 +43,7 @@ from pomona.methods.base import (
     velocities,
 )
 from pomona.objective.local_training import LocalTraining
-from pomona.privacy.projection import Gradients
+from pomona.privacy.epsilon_projection import Gradients
 from pomona.record.presentation import Presentation
 
 

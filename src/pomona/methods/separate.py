@@ -12,7 +12,7 @@ from torch import Tensor
 from pomona.core.round import Roster, Round
 from pomona.methods.base import Card, Client, Info, Initial, Method, MethodSettings, Received, Uplink, sgd, silent
 from pomona.objective.local_training import LocalTraining
-from pomona.privacy.projection import Gradients
+from pomona.privacy.epsilon_projection import Gradients
 from pomona.record.presentation import Presentation
 
 

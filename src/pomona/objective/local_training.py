@@ -11,8 +11,8 @@ from torch import Tensor
 from pomona.core.errors import DivergedError
 from pomona.core.round import Roster, Round
 from pomona.objective.batches import Batch, Pass, in_step, ordinary
-from pomona.objective.loop import Criterion, RowCriterion
-from pomona.objective.objective import Guarded, Objective
+from pomona.objective.interface import Guarded, Objective
+from pomona.objective.row_gradients import Criterion, RowCriterion
 
 When = Literal["received", "trained"]
 TRAINING = "training"

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from pomona.objective.batches import Pass, ordinary
-from pomona.objective.objective import Objective
+from pomona.objective.interface import Objective
 
 RATES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 CLIENTS = 6  # at most so many take part, evenly spaced by their number of samples

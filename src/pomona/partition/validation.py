@@ -4,7 +4,7 @@ import numpy as np
 
 from pomona.core.errors import DataError
 from pomona.data.dataset import Dataset
-from pomona.data.problem_list import listed
+from pomona.data.problem_report import listed
 from pomona.partition.partition import Partition
 
 PARTS = ("train", "validation", "test")

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from pomona.core.errors import DataError
 from pomona.data import csv_records, table, text
-from pomona.data.problem_list import listed, refuse
+from pomona.data.problem_report import listed, refuse
 from pomona.record.model_metadata import ModelMetadata
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pomona.core.errors import LockedError, PrivacyError, StorageError
-from pomona.privacy.accounting import Event, combined
+from pomona.privacy.epsilon_accounting import Event, combined
 from pomona.privacy.mechanism import rate
 from pomona.storage.atomic_io import sync
 from pomona.storage.hash_chain import START, chained, parsed

@@ -17,8 +17,8 @@ from pomona.deploy.agreement import Federation
 from pomona.deploy.audit import Audit
 from pomona.deploy.message_bus import Message, MessageBus, Undelivered, untrusted
 from pomona.deploy.messages import DownlinkEntry, Newcomer, Refusal, RowOrigin, Task
-from pomona.deploy.server.answer_reader import AnswerReader, Origins
-from pomona.deploy.server.grpc_gate import announce
+from pomona.deploy.server.answer_verification import AnswerReader, Origins
+from pomona.deploy.server.auth_proxy import announce
 from pomona.deploy.server.handshake import TIMEOUT, Handshake
 from pomona.deploy.server.member_registry import MemberRegistry
 from pomona.deploy.server.outgoing_task import OutgoingTask

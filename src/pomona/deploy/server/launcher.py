@@ -17,7 +17,7 @@ from pomona.deploy.processes import QUIET, environment
 from pomona.deploy.server import superlink
 from pomona.deploy.server.registry_admin import members
 from pomona.deploy.server.superlink_client import SuperLinkClient, connection, reachable
-from pomona.deploy.server.supervisor import APP, ServerPolicy, committed
+from pomona.deploy.server.superlink_supervisor import APP, ServerPolicy, committed
 from pomona.deploy.supervisor import Supervisor
 from pomona.storage.atomic_io import probe
 from pomona.storage.lock import locked

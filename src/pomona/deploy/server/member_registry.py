@@ -19,7 +19,7 @@ from pydantic.dataclasses import dataclass
 from pomona.core.bounds import Count, Number, plain
 from pomona.core.errors import ConfigError, ProtocolError, StorageError, near
 from pomona.core.settings import Settings
-from pomona.core.share import weights
+from pomona.core.weight_limit import weights
 from pomona.deploy.agreement import Certificate, Federation, SiloName
 from pomona.deploy.json_store import read_json, write_json
 from pomona.deploy.pki.signatures import signed

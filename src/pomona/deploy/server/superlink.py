@@ -23,7 +23,7 @@ from typing import Any
 
 from pomona.deploy.agreement import Address, Federation
 from pomona.deploy.processes import QUIET, die_with_parent
-from pomona.deploy.server.grpc_gate import Gate, Headers, RequestLimits, RequestRefused, announced
+from pomona.deploy.server.auth_proxy import Gate, Headers, RequestLimits, RequestRefused, announced
 from pomona.deploy.server.member_registry import ROSTER
 from pomona.deploy.server.registry_admin import members
 

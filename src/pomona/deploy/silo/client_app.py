@@ -20,7 +20,7 @@ from pomona.deploy.audit import Audit
 from pomona.deploy.messages import Answer, Hello, HelloReply, RowOrigin, Task, row_statement
 from pomona.deploy.pki.signatures import Signer
 from pomona.deploy.silo import history
-from pomona.deploy.silo.disclosure import disclosed
+from pomona.deploy.silo.outgoing_filter import disclosed
 from pomona.deploy.silo.provenance import Provenance, names
 from pomona.deploy.silo.round_store import RoundStore, RowCache
 from pomona.deploy.silo.settings import SiloFile

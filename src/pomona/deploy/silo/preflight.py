@@ -13,7 +13,7 @@ from pomona.deploy.flower_bundle import pinned
 from pomona.deploy.json_store import read_json
 from pomona.deploy.pki import keys
 from pomona.deploy.pki.certificates import LAST, private, valid, warning
-from pomona.deploy.silo.disclosure import departing
+from pomona.deploy.silo.outgoing_filter import departing
 from pomona.deploy.silo.settings import SiloFile, importable
 from pomona.deploy.silo.silo_scenario import own_scenario
 from pomona.deploy.silo.task_policy import PINNED, PinnedAgreement

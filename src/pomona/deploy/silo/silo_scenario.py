@@ -21,10 +21,10 @@ from pomona.deploy.tensor_bytes import Encoding, form_of
 from pomona.federation.batchnorm_statistics import accompanied
 from pomona.federation.loop import round_of
 from pomona.methods.base import Downlink, MethodSettings, Server
-from pomona.objective.private import PrivateObjective
+from pomona.objective.private_gradients import PrivateObjective
 from pomona.partition import divide
 from pomona.partition.partition import ClientRows
-from pomona.privacy.keystore import require_sole
+from pomona.privacy.noise_key import require_sole
 from pomona.scenario import Scenario
 
 

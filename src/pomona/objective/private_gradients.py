@@ -19,11 +19,11 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from pomona.core.errors import ConfigError
 from pomona.models.parameter_space import ParameterSpace
 from pomona.objective.batches import Pass
-from pomona.objective.loop import Criterion, RowCriterion
-from pomona.objective.objective import Objective
+from pomona.objective.interface import Objective
+from pomona.objective.row_gradients import Criterion, RowCriterion
 from pomona.privacy import mechanism, releases
-from pomona.privacy.keystore import KeyStore
 from pomona.privacy.ledger import Draw, Position
+from pomona.privacy.noise_key import KeyStore
 from pomona.privacy.settings import Privacy
 
 CHUNK_NUMBERS = 2**24  # of per-sample gradients held at a time

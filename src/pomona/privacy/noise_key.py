@@ -19,7 +19,7 @@ from torch import Tensor
 
 from pomona.core.errors import BudgetError, ConfigError, PrivacyError
 from pomona.core.rng import stream
-from pomona.privacy.accounting import Budget, epsilon
+from pomona.privacy.epsilon_accounting import Budget, epsilon
 from pomona.privacy.ledger import Draw, Head, Ledger, LedgerEntry, Position
 from pomona.privacy.mechanism import gaussian, poisson
 from pomona.privacy.settings import Privacy

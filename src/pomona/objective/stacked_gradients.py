@@ -13,7 +13,7 @@ from torch.nn.utils.rnn import pad_sequence
 from pomona.models import layers
 from pomona.models.parameter_space import ParameterSpace
 from pomona.objective.device_dataset import DeviceDataset
-from pomona.objective.loop import Criterion, LoopObjective, Precision, RowCriterion
+from pomona.objective.row_gradients import Criterion, LoopObjective, Precision, RowCriterion
 
 MEMORY = 2**31  # bytes
 Named = dict[str, Tensor]

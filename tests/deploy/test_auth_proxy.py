@@ -22,7 +22,7 @@ from pomona.deploy.agreement import Federation
 from pomona.deploy.processes import environment
 from pomona.deploy.provision.provision import provision
 from pomona.deploy.server import superlink
-from pomona.deploy.server.grpc_gate import (
+from pomona.deploy.server.auth_proxy import (
     ANSWERS,
     BODY,
     PIECE,

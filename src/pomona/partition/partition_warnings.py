@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pomona.data.dataset import Dataset
-from pomona.data.problem_list import listed
+from pomona.data.problem_report import listed
 from pomona.partition.partition import Partition
 
 RARE = 5  # rows of a class that cannot be in every part of a few clients

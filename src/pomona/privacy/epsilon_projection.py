@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from pomona.privacy.accounting import Event, combined, epsilon
+from pomona.privacy.epsilon_accounting import Event, combined, epsilon
 from pomona.privacy.mechanism import rate, steps
 from pomona.privacy.settings import Privacy
 

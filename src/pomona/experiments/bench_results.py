@@ -17,7 +17,7 @@ from pomona.config import merge
 from pomona.core.bounds import first, parse, plain, regular
 from pomona.core.errors import StorageError
 from pomona.core.toml import Tree, flat
-from pomona.experiments import table
+from pomona.experiments import bench_table
 from pomona.experiments.grid import Cell, Group
 from pomona.experiments.job import JobState
 from pomona.experiments.results_schema import SavedResults, Timing
@@ -48,7 +48,7 @@ class Bench:
     @property
     def rows(self) -> list[dict[str, Any]]:
         """One flat record a scenario and method, as in ``table.csv``."""
-        return table.rows(self.results)
+        return bench_table.rows(self.results)
 
     @property
     def counts(self) -> dict[str, int]:
@@ -169,8 +169,8 @@ def save(bench: Bench) -> None:
     texts = {
         RESULTS: json.dumps(bench.results, indent=1, ensure_ascii=False) + "\n",
         TIMING: json.dumps(bench.timing, indent=1) + "\n",
-        "table.md": table.markdown(bench.results),
-        "table.csv": table.csv(bench.results),
+        "table.md": bench_table.markdown(bench.results),
+        "table.csv": bench_table.csv(bench.results),
     }
     for name, text in texts.items():
         publish(bench.folder, [text.encode()], _always(name))

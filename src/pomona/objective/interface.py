@@ -7,7 +7,7 @@ from torch import Tensor
 
 from pomona.objective.batches import Pass
 from pomona.objective.device_dataset import DeviceDataset
-from pomona.objective.loop import Criterion, RowCriterion
+from pomona.objective.row_gradients import Criterion, RowCriterion
 from pomona.privacy.ledger import Position
 
 
