@@ -37,7 +37,7 @@ from pomona.storage.status import ended, write_status
 
 @dataclass(frozen=True)
 class ResumePoint:
-    """Where a run starts or goes on.
+    """Point where a run starts or resumes.
 
     Attributes:
         found: the last committed round; None before the first.

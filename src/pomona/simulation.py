@@ -176,7 +176,7 @@ def _at_rate(scenario: Scenario, lr: float) -> Scenario:
 
 
 def _kept(scenario: Scenario, out: Path | None, watcher: Callback) -> Hold:
-    """Where clients' states go, said if it is the disk. Raises ConfigError if they have room nowhere."""
+    """Place of clients' states, reported if it is the disk. Raises ConfigError if they fit nowhere."""
     config = scenario.config
     client = config.method.method().client
     first = client.start(scenario.initial, Roster((1,) * config.clients), (0,), config.seed)
@@ -241,7 +241,7 @@ def _train(scenario: Scenario, record: RunRecord, watcher: Callback, commits: Ch
 
 
 def privacy(config: Config, spent: Sequence[float] | None) -> dict[str, Any]:
-    """What the summary says of privacy: each client's epsilon, None where there is no bound."""
+    """Privacy in the summary: each client's epsilon, None if unbounded."""
     if not config.privacy or spent is None:
         return {}
     bounded = [e if isfinite(e) else None for e in spent]

@@ -133,14 +133,14 @@ class BenchLines:
 
 
 def _states(group: Group, verdicts: Mapping[Path, JobState]) -> list[JobState]:
-    """How each run of a group stands; of runs that depend on a choice to come, those of the first point."""
+    """State of each run of a group; runs that wait for a tuning choice are shown for the first point."""
     chosen = group.chosen(verdicts)
     cells = (*group.trials, *group.finals[chosen or 0])
     return [verdicts[folder] for folder in dict.fromkeys(c.folder for c in cells)]
 
 
 def _closing(made: Bench, json: bool) -> None:
-    """What came of it, and where it lies."""
+    """Outcome of the bench and its paths."""
     paths = {name: str(made.folder / name) for name in ("table.md", "table.csv", RESULTS, TIMING)}
     if json:
         emit({"folder": made.folder, "counts": made.counts, "rows": made.rows, "failures": made.failures, **paths})

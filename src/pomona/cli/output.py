@@ -1,4 +1,4 @@
-"""What the commands share: reading their words, and writing results for people or for programs."""
+"""Shared by the commands: parsing of arguments, output for people and for programs."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""How far a run is: one line that is drawn anew on a terminal, a line every few seconds where there is none."""
+"""Progress of a run: one line redrawn on a terminal, otherwise a new line every few seconds."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -20,7 +20,7 @@ BAR = 24  # most characters of the bar
 
 @dataclass
 class Standing:
-    """Where a run stands, for one line.
+    """Progress of a run, as shown in one line.
 
     Attributes:
         method: its name.

@@ -1,1 +1,1 @@
-"""What every part uses: errors, types with bounds, randomness, rosters and rounds, states as named tensors."""
+"""Used by every part: errors, bounded types, random streams, rosters and rounds, states as named tensors."""

@@ -77,7 +77,7 @@ def parse(text: str | bytes, fault: Callable[[str], E], most: int = MOST_BYTES) 
 
 
 def first(fault: ValidationError) -> str:
-    """What is wrong first with a record from outside, and where in it: half a sentence, one line."""
+    """First fault of a record from outside and its place in it, as half a line of text."""
     error = fault.errors(include_url=False, include_context=False, include_input=False)[0]
     place = plain(".".join(map(str, error["loc"])), 80)
     what = error["msg"].removeprefix("Value error, ")

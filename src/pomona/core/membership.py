@@ -1,4 +1,4 @@
-"""Who is a member when: clients that join late, that leave, and that are never trained with.
+"""Schedule of members: clients that join late, leave, or are never trained with.
 
 A client that is no member has no samples on the roster, so its share in every weight is 0. What joining and leaving
 does to a method's own numbers stands on the method's card.

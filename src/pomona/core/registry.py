@@ -8,7 +8,7 @@ from pomona.core.errors import ConfigError, near
 
 
 def load(target: str) -> Any:
-    """The object at ``module:attribute``. Raises ConfigError if there is no such thing."""
+    """Import the object at ``module:attribute``. Raises ConfigError if it does not exist."""
     module, _, attribute = target.partition(":")
     try:
         return getattr(import_module(module), attribute)

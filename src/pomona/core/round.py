@@ -1,4 +1,4 @@
-"""Who takes part and where training stands: the two frozen records that every method's functions receive."""
+"""``Roster`` (members and sample counts) and ``Round`` (number and step settings), passed to every method."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -32,7 +32,7 @@ class Roster:
 
     @cached_property
     def known(self) -> Tensor:
-        """Which clients are members now, (N,) bool."""
+        """Mask (N,) bool of the current members."""
         return torch.tensor(self.sizes) > 0
 
     def only(self, ids: tuple[int, ...]) -> "Roster":
@@ -45,11 +45,11 @@ class Roster:
 
     @cached_property
     def shares(self) -> Tensor:
-        """n_i / n for all clients, (N,) float64, nobody above ``largest``."""
+        """n_i / n for all clients, (N,) float64, each at most ``largest``."""
         return _normed(limited(self.sizes, self.largest))
 
     def weights(self, ids: tuple[int, ...]) -> Tensor:
-        """n_i over the sum of those in ``ids``: weights (len(ids),) float64 of a mean, nobody above ``largest``."""
+        """n_i over the sum of those in ``ids``: weights (len(ids),) float64 of a mean, each at most ``largest``."""
         return _normed(limited([self.sizes[i] for i in ids], self.largest))
 
 

@@ -79,7 +79,7 @@ def validated(kind: type[S], tree: Tree, choices: Choices | None = None) -> S:
 
 
 def explained(fault: ValidationError, tree: Tree, kind: type[Settings], choices: Choices) -> ConfigError:
-    """What a tree's settings have wrong, in one line that names every key."""
+    """Faults of a settings tree, in one line that names every key."""
     known = _described(tree, kind, choices)
     # A default that follows from a key that is itself bad is nothing to tell of.
     said = [_explain(dict(e), known, choices) for e in fault.errors() if e["type"] != "default_factory_not_called"]
@@ -145,7 +145,7 @@ def keys(tree: Tree, kind: type[Settings], choices: Choices) -> list[str]:
 
 
 def _described(tree: Tree, kind: type[Settings], choices: Choices) -> dict[str, str]:
-    """What each dotted key is, as users write it, in the words of its settings."""
+    """Description of each dotted key, from its settings record."""
     said: dict[str, str] = {}
     for name, field in kind.model_fields.items():
         part = tree.get(name)

@@ -1,4 +1,4 @@
-"""How much one client may weigh among others: its samples count, but not beyond a share of all.
+"""Aggregation weights by samples, with one client's share limited.
 
     n'_i = min(n_i, c),  c the largest number with  c <= s * sum_j min(n_j, c)
 
@@ -12,7 +12,7 @@ from fractions import Fraction
 
 
 def limited(sizes: Sequence[int], largest: float) -> tuple[int | float, ...]:
-    """Numbers of samples as they count: ``sizes`` themselves where nobody is cut.
+    """Effective numbers of samples; ``sizes`` unchanged if no client exceeds the limit.
 
     Args:
         sizes: samples of those that are averaged; 0 for whoever is no member, who stays at 0.
@@ -33,7 +33,7 @@ def limited(sizes: Sequence[int], largest: float) -> tuple[int | float, ...]:
 
 
 def weights(sizes: Sequence[int], largest: float) -> list[float]:
-    """What each weighs, as shares that sum to 1; all 0 without any samples."""
+    """Weights that sum to 1; all 0 without any samples."""
     counted = limited(sizes, largest)
     total = sum(counted)
     return [n / total if total else 0.0 for n in counted]

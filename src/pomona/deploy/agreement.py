@@ -1,4 +1,4 @@
-"""What everybody in a federation agreed on, and how it is run: ``federation.toml``."""
+"""The federation's agreement, identical at all members: ``federation.toml``."""
 
 import hashlib
 import ipaddress

@@ -82,7 +82,7 @@ def _turned_away(members: Sequence[RegisteredMember], live: LiveStatus) -> list[
 
 
 def _spoken(state: str | None, held: bool) -> str:
-    """What a run is doing: one that was killed still says that it runs."""
+    """State of a run; a killed run is recognised although its file says it runs."""
     if state == "running" and not held:
         return "killed; `pomona server resume` goes on"
     return state or ("starting" if held else "never started")

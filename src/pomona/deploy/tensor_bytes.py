@@ -22,7 +22,7 @@ CODES: dict[torch.dtype, Any] = {dtype: code for code, dtype in DTYPES.items()}
 
 
 class Encoding(NamedTuple):
-    """How tensors travel in a federation: in which precision, and for how many places.
+    """Encoding of tensors in a federation: precision and number of places.
 
     Model rows are narrowed to ``wire``. Numbers about clients, one a place or fewer, are sent as they are.
     """

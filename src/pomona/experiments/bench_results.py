@@ -52,7 +52,7 @@ class Bench:
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many runs there are in each state, those of the search included."""
+        """Number of runs in each state, including those of the search."""
         cells = {c["folder"]: c["state"] for r in self.results["results"] for c in (*r["search"], *r["cells"])}
         return {state: list(cells.values()).count(state) for state in sorted(set(cells.values()))}
 
@@ -96,7 +96,7 @@ def collect(suite: Suite, size: Size, groups: Sequence[Group], verdicts: Mapping
 
 
 def _presentation(method: str) -> dict[str, str]:
-    """How a row is called where the suite does not say: the method's title, if the row has a method's name."""
+    """Default label of a row: the method's title, if the row has a method's name."""
     return {"title": METHODS[method]().method().card.presentation.title if method in METHODS else method}
 
 
@@ -129,14 +129,14 @@ def _cell(cell: Cell, verdict: JobState) -> dict[str, Any]:
 
 
 def _tried(trial: Mapping[str, Any], cell: Cell) -> dict[str, Any]:
-    """What a point of the search came to."""
+    """Result of one point of the search."""
     own = trial["figures"]
     record = {k: v for k, v in trial.items() if k != "figures"}
     return {"point": dict(cell.point), **record, "validation": own["validation"] if own else None}
 
 
 def _settings(cell: Cell) -> Tree:
-    """What the cells of all seeds have in common, as it stands in a TOML file."""
+    """Settings shared by the cells of all seeds, as in a TOML file."""
     tree: Tree = {}
     for key, value in flat(cell.config.tree()).items():
         if key not in (*FREE, "seed"):

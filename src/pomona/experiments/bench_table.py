@@ -96,19 +96,19 @@ def _about(results: Results) -> str:
 
 
 def metric(result: Mapping[str, Any]) -> Metric:
-    """What the runs of a result are judged by."""
+    """Metric of the runs of a result."""
     own = (c["figures"].get("metric", ACCURACY.name) for c in result["cells"] if c["figures"])
     return METRICS[next(own, ACCURACY.name)]
 
 
 def heading(results: Results) -> str:
-    """What the values in a grid are; each says it itself where they are not all of one metric."""
+    """Heading for the values of a grid; cells name their metric if there are several."""
     known = list(dict.fromkeys(metric(r) for r in _done(results)))
     return f"Test {known[0].heading}" if len(known) == 1 else "On test data, each scenario in its own metric"
 
 
 def value(result: Mapping[str, Any], moment: str, named: bool = False) -> str:
-    """A result's metric, mean ± standard deviation over seeds (how many), or why there is none.
+    """A result's metric as mean ± standard deviation (number of seeds), or the reason for its absence.
 
     ``named``: with the metric's name.
     """

@@ -1,4 +1,4 @@
-"""What a bench takes from a run: plain numbers per client, of every named model, in the rounds that count."""
+"""Numbers that a bench takes from a run: per client, for every named model, in the chosen rounds."""
 
 from dataclasses import replace
 from typing import Any

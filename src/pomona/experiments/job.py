@@ -1,4 +1,4 @@
-"""How a cell stands, as its folder tells: the one source that everything else of a bench is made from."""
+"""State of a cell, read from its folder, the single source of a bench's results."""
 
 import json
 from dataclasses import asdict, dataclass
@@ -50,7 +50,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class JobState:
-    """How a cell stands; ``figures`` and ``seconds`` (after each round) once it is finished."""
+    """State of a cell; ``figures`` and ``seconds`` (after each round) once it is finished."""
 
     state: State = "waiting"
     failure: Failure | None = None
@@ -64,7 +64,7 @@ class JobState:
 
     @property
     def score(self) -> float | None:
-        """What a point is chosen by; None where there is nothing."""
+        """Score by which a point is chosen; None if undefined."""
         best = self.figures["validation"] if self.figures else None
         return best["value"] if best else None
 
@@ -126,7 +126,7 @@ def _require_same(folder: Path, stored: Tree, config: Config) -> None:
 
 
 def missing_data(settings: DataSettings) -> str:
-    """Where a data set that is not there is looked for and to be had; empty if it is there."""
+    """Where a missing data set is searched and can be downloaded; empty if it is present."""
     entry = CATALOGUE.get(settings.name)
     try:
         if entry and entry.markers:

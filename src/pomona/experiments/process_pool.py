@@ -51,7 +51,7 @@ class WorkerProcess:
         return answer
 
     def kill(self) -> None:
-        """End the process, whatever it does; there will be no other."""
+        """Kill the process and start no other."""
         with self._lock:
             self._closed = True
             if self._process:

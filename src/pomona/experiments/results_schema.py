@@ -1,4 +1,4 @@
-"""A bench's results as they are read back: bounded types for what tables and pages are made of, whoever wrote it.
+"""Bounded types for a bench's results as read back from ``results.json``.
 
 Keys beside these are kept as they are; nothing counts with them. Results of earlier versions lack some figures.
 """

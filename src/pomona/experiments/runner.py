@@ -90,7 +90,7 @@ def _drive(course: "_Course", executor: Executor | None, jobs: int | None) -> No
 
 @dataclass
 class _Course:
-    """Where a bench stands."""
+    """Progress of a bench."""
 
     groups: Sequence[Group]
     out: Path

@@ -1,4 +1,4 @@
-"""What a bench is: a TOML file of scenarios, methods, seeds and sizes, checked whole before anything runs.
+"""A suite: a TOML file of scenarios, methods, seeds and sizes, validated before anything runs.
 
     title = "Digits"
     seeds = [0, 1, 2]
@@ -56,7 +56,7 @@ Space = Annotated[dict[str, Annotated[tuple[Any, ...], Field(min_length=1)]], Be
 
 
 class Part(Settings):
-    """Settings of runs, and beside them whatever keys a part of a suite has for itself."""
+    """Settings of runs, with a suite part's own keys beside them."""
 
     run: Tree = Field(default={}, description="Settings of runs, as written.")
 
@@ -91,7 +91,7 @@ class MethodPart(Part):
 
 
 class SizePart(Part):
-    """What a size changes."""
+    """Settings changed by a size."""
 
     seeds: Seeds | None = Field(default=None, description="Seeds, where not the suite's.")
     points: int | None = Field(default=None, ge=1, description="Points, where not the suite's.")
@@ -134,7 +134,7 @@ class Suite(Settings):
         return self
 
     def sized(self, size: Size) -> SizePart:
-        """What a size changes, with the suite's seeds and points where it does not say."""
+        """Settings changed by a size, with the suite's seeds and points as defaults."""
         part = self.size.get(size, SizePart())
         return part.model_copy(update={"seeds": part.seeds or self.seeds, "points": part.points or self.points})
 

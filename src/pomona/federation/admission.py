@@ -1,4 +1,4 @@
-"""Who is let in: every uplink is checked before anyone uses it; a refused client counts as absent.
+"""Admission: every uplink is checked before use; a refused client counts as absent.
 
 What is checked: run and round; that the client was asked, is not in quarantine and has not answered yet; its number of
 samples, as registered; names, shapes and dtypes, exactly; that numbers are finite and integers name clients; and each
@@ -24,7 +24,7 @@ from pomona.storage.tensor_validation import mismatch, non_finite, not_plain, st
 
 @dataclass(frozen=True)
 class AdmissionLimits:
-    """How much is let in.
+    """Limits on uplinks.
 
     Attributes:
         factor: a norm may be this many times the median of those accepted before.
@@ -45,7 +45,7 @@ DEFAULT = AdmissionLimits()
 
 @dataclass(frozen=True)
 class Expected:
-    """What a round waits for.
+    """Uplinks expected in a round.
 
     Attributes:
         sizes: the clients asked, with the number of training samples each registered.
@@ -62,13 +62,13 @@ class Expected:
 
 @dataclass(frozen=True)
 class History:
-    """What is remembered from round to round: refusals in a row per client, accepted norms per tensor, oldest first."""
+    """State kept between rounds: consecutive refusals per client, accepted norms per tensor, oldest first."""
 
     strikes: Mapping[int, int] = field(default_factory=dict)
     norms: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
     def quarantined(self, limits: AdmissionLimits = DEFAULT) -> frozenset[int]:
-        """The clients that are no longer asked."""
+        """Clients that are excluded from later rounds."""
         return frozenset(client for client, count in self.strikes.items() if count >= limits.strikes)
 
     def as_json(self) -> dict[str, Any]:
@@ -98,7 +98,7 @@ class Rejection:
 
 @dataclass(frozen=True)
 class Admission:
-    """What was accepted, in the order of clients; what was refused; the history for the next round."""
+    """Accepted uplinks in the order of clients, rejections, and the history for the next round."""
 
     accepted: tuple[Arrival, ...]
     rejected: tuple[Rejection, ...]

@@ -1,4 +1,4 @@
-"""What a committed round is: everything that the rounds after it need, durable in the run's folder.
+"""Checkpoint policy: a committed round holds everything that later rounds need, durably.
 
 A round counts when its checkpoint is on disk; whatever happens then, a run goes on after it. The record's events up to
 that moment are part of it: what was appended later is cut off when the run goes on.
@@ -25,7 +25,7 @@ FREE = (*INERT, "membership.adapt_rounds")
 
 
 def identity(config: Config, fingerprint: str, partition: str) -> dict[str, Any]:
-    """What must be the same for a run to go on: its settings, its data, who holds which rows, the form of its files.
+    """Identity of a run, which must match to resume: settings, data, partition, file format.
 
     ``rounds`` stands apart: there may be more of them, where ``extends`` says that a round does not know the total.
     """

@@ -77,7 +77,7 @@ class ClientRuntime:
         return flatten(self.state(client), f"client.{client}") | kept
 
     def at_hand(self, client: int) -> dict[str, Tensor]:
-        """What is ``stored``, but of tensors in files their shapes and dtypes only (meta device)."""
+        """As ``stored``, with tensors in files as shapes and dtypes only (meta device)."""
         return {path: form(t) if in_file(t) else t for path, t in self.stored(client).items()}
 
     def tensor(self, client: int, path: str) -> Tensor:
@@ -114,7 +114,7 @@ class ClientRuntime:
         return self.objective.spent(client)
 
     def position(self, client: int) -> list[Any]:
-        """Where a client's privacy ledger stands: [entries, chain]; empty without one."""
+        """Position of a client's privacy ledger: [entries, chain]; empty without one."""
         return list(self.objective.position(client)) if isinstance(self.objective, Guarded) else []
 
     def agree(self, client: int, positions: Mapping[int, Sequence[Any]]) -> None:

@@ -53,7 +53,7 @@ class Score:
 
 @dataclass(frozen=True)
 class Reply:
-    """What one client sends; tensors without a client axis. ``fault``: why there is nothing else in it."""
+    """Message of one client; tensors without a client axis. ``fault``: the reason if nothing else is in it."""
 
     client: int
     uplink: dict[str, Tensor] = field(default_factory=dict)
@@ -95,7 +95,7 @@ def received_bytes(down: Downlink, ids: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def cut(down: Downlink, places: Sequence[int]) -> Received:
-    """What the receivers at these places of a downlink get: rows (n, d) of their own, or their part of a bank."""
+    """Part of a downlink for the receivers at these places: rows (n, d) of their own, or their part of a bank."""
     return {
         name: rows.bank[rows.index[places]] if rows.index.dim() == 1 else Rows(rows.bank, rows.index[places])
         for name, rows in down.items()
@@ -103,7 +103,7 @@ def cut(down: Downlink, places: Sequence[int]) -> Received:
 
 
 def one(received: Received, k: int) -> Received:
-    """What receiver ``k`` of a call got."""
+    """Part received by receiver ``k`` of a call."""
     return {
         name: Rows(got.bank, got.index[k : k + 1]) if isinstance(got, Rows) else got[k : k + 1].clone()
         for name, got in received.items()

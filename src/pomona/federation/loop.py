@@ -23,7 +23,7 @@ from pomona.record.record import Evaluation, RoundRow, RunRecord
 
 
 class Attendance(Protocol):
-    """Who is a member when."""
+    """Schedule of members."""
 
     def roster(self, number: int, guest: int | None = None) -> Roster:
         """The roster of round ``number``, with one client more where a guest is named. A past round's stands."""
@@ -134,7 +134,7 @@ class Loop:
         return self.attendance.roster(min(number, self.config.rounds))
 
     def _join(self, state: Any, number: int) -> Any:
-        """Let in whoever's first round this is."""
+        """Add the clients that join in this round."""
         before, now = self._roster(number - 1), self._roster(number)
         new = tuple(i for i in now.members if i not in before.members)
         if number == 1 or not new:
@@ -219,7 +219,7 @@ class Loop:
             self._scores.note(ids, replies)
 
     def _adapt(self, state: Any, client: int) -> None:
-        """Give a client that was never trained with a personal model, on a copy of the state that nobody else sees."""
+        """Personalize for a client never trained with, on a private copy of the server state."""
         rounds, last = self.config.membership.adapt_rounds, self.config.rounds
         state, row = self.server.welcome(state, (client,), self._roster(last))
         roster = self.attendance.roster(last, guest=client)

@@ -16,7 +16,7 @@ from pomona.storage.mapped_array import machine_memory
 
 
 def choose(config: Config, first: object, workers: int, out: Path | None) -> tuple[Hold, list[str]]:
-    """Where clients' states are kept: in memory up to ``state_memory`` of it, else in files.
+    """Choice between memory and disk for clients' states, by ``state_memory``.
 
     Args:
         config: of the run.
@@ -56,7 +56,7 @@ def _wanted(need: int, out: Path | None) -> Iterator[tuple[Path, int]]:
 
 
 def _short(wanted: Iterable[tuple[Path, int]]) -> Iterator[str]:
-    """What each disk lacks; folders on the same disk share its room."""
+    """Missing space per disk; folders on the same disk share its space."""
     for _, group in groupby(sorted(wanted, key=_disk), key=_disk):
         folders, sizes = zip(*group, strict=True)
         free = shutil.disk_usage(folders[0]).free

@@ -1,4 +1,4 @@
-"""Where clients' states lie: in memory, or each in a file of its own that is mapped into it.
+"""Storage of clients' states: in memory, or one memory-mapped file each.
 
 Memory that is mapped from a file can be taken back by the system at any time, which writes it to the disk first. What a
 method reads and writes is the same to the bit.

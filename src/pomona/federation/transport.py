@@ -107,7 +107,7 @@ class LocalTransport(Transport, Protocol):
 
 
 def saved(transport: LocalTransport, ids: Sequence[int]) -> tuple[Lazy, list[Any]]:
-    """What a checkpoint holds of clients that this process tree keeps; what lies in files comes when asked for."""
+    """Tensors and note of a checkpoint for clients of this process tree; tensors in files are loaded lazily."""
     known = {path: t for own in transport.collect(ClientRuntime.at_hand, ids) for path, t in own.items()}
 
     def fetch(path: str) -> Tensor:

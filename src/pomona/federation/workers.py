@@ -136,7 +136,7 @@ class Workers:
 
 
 def spread(sizes: Sequence[int], workers: int) -> list[tuple[int, ...]]:
-    """What each worker gets of pieces of these sizes: the largest first, to whoever has least; none stays empty."""
+    """Assignment of pieces to workers: largest first, to the least loaded; no worker stays empty."""
     homes: list[list[int]] = [[] for _ in range(min(workers, len(sizes)))]
     for client in sorted(range(len(sizes)), key=lambda i: (-sizes[i], i)):
         min(homes, key=lambda home: (sum(sizes[i] for i in home), len(home))).append(client)

@@ -62,7 +62,7 @@ class APFL(MethodSettings):
 
 @dataclass(frozen=True)
 class APFLState:
-    """What a client keeps: its own model v (n, d) and its mixing weight alpha (n,)."""
+    """State of clients: own model v (n, d) and its mixing weight alpha (n,)."""
 
     model: Tensor
     alpha: Tensor

@@ -142,7 +142,7 @@ def wishes(settings: APPLE, bank: Bank, client: int, roster: Roster, round_: Rou
 
 
 def initial_cores(settings: APPLE, initial: Initial, n: int) -> Tensor:
-    """All initial cores (n, d): everybody can make them from the run's seed, so nobody downloads them."""
+    """All initial cores (n, d), made from the run's seed by every client, so that none is downloaded."""
     if settings.core_init == "common":
         return initial().repeat(n, 1)
     return torch.stack([initial(j) for j in range(n)])
@@ -153,7 +153,7 @@ def initial_cores(settings: APPLE, initial: Initial, n: int) -> Tensor:
 
 @dataclass(frozen=True)
 class APPLEState:
-    """What a client keeps: its core (n, d), its DR row (n, N), and under a budget its copies of all cores.
+    """State of clients: core (n, d), its DR row (n, N), and under a budget its copies of all cores.
 
     ``copies`` (n, N, d) is empty, (n, 0, d), when every round brings all cores; ``fetched`` (n, N) marks what was ever
     downloaded.

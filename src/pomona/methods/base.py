@@ -1,4 +1,4 @@
-"""What methods share: the shape of a method, and the few update rules that many papers use. No base classes.
+"""The shape of a method, and the few update rules that many papers share. No base classes.
 
 A method is two halves of pure functions. The server half turns its state into downlinks and uplinks into its next
 state; the client half turns its state and a downlink into its next state and an uplink. Both are written for rows: a
@@ -59,7 +59,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Rows:
-    """Who gets which models, without copies: receiver k of a downlink gets ``bank[index[k]]``.
+    """Models by receiver, without copies: receiver k of a downlink gets ``bank[index[k]]``.
 
     ``bank`` (V, d); ``index`` (n,) for one model each, or (n, M) for M models each: then row j of the bank
     is client j's, and a receiver's own id marks a place left empty.
@@ -252,7 +252,7 @@ def silent() -> Server:
 
 
 def unprepared(state: Any, ids: tuple[int, ...], roster: Roster) -> tuple[Any, None]:
-    """The welcome of a server that has nothing to give: whoever joins starts from the run's initial model."""
+    """The welcome of a server without a model to give: joining clients start from the run's initial model."""
     return state, None
 
 

@@ -137,7 +137,7 @@ def server(settings: CFL) -> Server:
 
 
 def unit(settings: CFL, updates: Tensor) -> Tensor:
-    """What the thresholds are multiples of: the mean norm () of the first updates (n, d), or 1."""
+    """Unit of the thresholds: the mean norm () of the first updates (n, d), or 1."""
     return updates.norm(dim=1).mean() if settings.units == "first-round" else torch.ones((), dtype=torch.float64)
 
 
@@ -176,7 +176,7 @@ def split(settings: CFL, state: Clusters, cluster: int, updates: Tensor) -> Clus
 
 
 def bipartition(similarity: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Which clients (n,) are in another half than the first, given similarities (n, n).
+    """Mask (n,) of clients in the other half than the first, from similarities (n, n).
 
     The largest similarity across the halves is as small as it can be.
     """
@@ -188,7 +188,7 @@ def bipartition(similarity: NDArray[np.float64]) -> NDArray[np.bool_]:
 
 
 def never_split(state: Clusters) -> str | None:
-    """What is to be said at the end of a run in which this was FedAvg with a uniform mean."""
+    """Note for a run that never split and so was FedAvg with a uniform mean."""
     if len(state.models) > 1:
         return None
     mean, largest = state.norms[0] / state.unit.clamp_min(torch.finfo(torch.float64).tiny)

@@ -51,7 +51,7 @@ class Ditto(MethodSettings):
         return Method(averaging(), client(self), card, self.caution)
 
     def caution(self, round_: Round) -> str | None:
-        """Warn of a pull that is no small correction of a step any more."""
+        """Warn of a proximal pull that is not small against a step."""
         if round_.lr * self.lambda_ < 1:
             return None
         return (

@@ -73,7 +73,7 @@ class FedALA(MethodSettings, ALA):
 
 @dataclass(frozen=True)
 class FedALAState:
-    """What ALA keeps beside the inner method's state.
+    """ALA's state beside the inner method's.
 
     ``last`` (n, d) the client's own trained model; ``weights`` (n, k) W_i on the upper layers; ``started`` (n,) whether
     the initial stage is behind the client.

@@ -180,7 +180,7 @@ def closed(messages: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def server(messages: Callable[[Tensor, Round], Tensor]) -> Server:
-    """Keeps the last model of each client (N, d); mixes them anew for whoever takes part."""
+    """Server: keeps each client's last model (N, d) and mixes them for the participants."""
 
     def down(models: Tensor, ids: tuple[int, ...], roster: Roster, round_: Round) -> Downlink:
         members = torch.tensor(roster.members)

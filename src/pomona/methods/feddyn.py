@@ -94,7 +94,7 @@ def server(alpha: float) -> Server:
 
 @dataclass(frozen=True)
 class FedDynState:
-    """What a client keeps: its linear term lambda_i (n, d)."""
+    """State of clients: linear term lambda_i (n, d)."""
 
     linear: Tensor
 

@@ -62,7 +62,7 @@ from pomona.record.presentation import Presentation, Quantity
 
 
 class Fomo(MethodSettings):
-    """What both variants share; symbols of the paper in brackets."""
+    """Settings of both variants; symbols of the paper in brackets."""
 
     budget: int | None = Field(None, ge=1, description="others' models a client downloads a round (M); all if not set")
     epsilon: float = Field(0.3, ge=0, le=1, description="chance of a random model in each place (epsilon)")
@@ -152,7 +152,7 @@ def offer_models(bank: Bank, index: Tensor) -> Downlink:
 
 @dataclass(frozen=True)
 class FedFomoState:
-    """What a client keeps: its model (n, d), the one before its last local training, its affinities (n, N).
+    """State of clients: model (n, d), the one before its last local training, its affinities (n, N).
 
     ``previous`` is (n, 0) where models are judged against their mean.
     """

@@ -109,7 +109,7 @@ def client(settings: FedPHP) -> Client:
 
 @dataclass(frozen=True)
 class Teacher:
-    """What an inherited model says of a client's own training samples.
+    """Outputs of the inherited model on a client's own training samples.
 
     ``rows`` (m,) are the samples, ascending; ``says`` (m, f) its features of them, or (m, K) its soft answers.
     """

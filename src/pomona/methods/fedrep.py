@@ -63,7 +63,7 @@ class FedRep(MethodSettings):
 
 
 def head(settings: FedRep, layers: Layers) -> slice:
-    """Where the head stands in a row. Raises ConfigError if fewer layers exist than are to be shared."""
+    """Slice of the head in a row. Raises ConfigError if fewer layers exist than are to be shared."""
     return upper(layers, 1 if settings.shared is None else len(layers) - settings.shared)
 
 
@@ -113,7 +113,7 @@ def sgd_on(part: slice, training: LocalTraining, W: Tensor, round_: Round, epoch
 
 
 def upper(layers: Layers, count: int) -> slice:
-    """Where the ``count`` upper layers stand in a row. Raises ConfigError unless that many exist."""
+    """Slice of the ``count`` upper layers in a row. Raises ConfigError unless that many exist."""
     if not 0 <= count <= len(layers):
         raise ConfigError(
             f"method.shared or method.layers names more layers than the network has; set it to {len(layers)} or less"

@@ -78,7 +78,7 @@ class PartialFed(MethodSettings):
 
 
 def server() -> Server:
-    """FedAvg's server; nobody judges the mean that it hands out."""
+    """FedAvg's server; its mean is not evaluated."""
     return replace(averaging(), global_model=False)
 
 
@@ -102,7 +102,7 @@ def fixed(rule: str) -> Client:
 
 
 def global_part(rule: str, training: LocalTraining, rows: Tensor) -> Tensor:
-    """Which numbers of rows (n, d) a rule takes from the global model: bool (d,).
+    """Mask (d,) bool of the parameters that a rule takes from the global model.
 
     Raises ConfigError for local-norm in a network without normalisation layers.
     """

@@ -100,7 +100,7 @@ def server(settings: SCAFFOLD) -> Server:
 
 @dataclass(frozen=True)
 class SCAFFOLDState:
-    """What a client keeps: its control variate c_i (n, d)."""
+    """State of clients: control variate c_i (n, d)."""
 
     control: Tensor
 

@@ -1,4 +1,4 @@
-"""Which samples a step sees: every epoch one shuffled pass, drawn from the client's own stream."""
+"""Batches of samples: one shuffled pass an epoch, drawn from the client's own stream."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from pomona.core.rng import stream
 
 @dataclass(frozen=True)
 class Pass:
-    """Where and how a client goes over its samples: the address of the pass's random stream, and its settings.
+    """A pass over a client's samples: address of its random stream, and its settings.
 
     Attributes:
         seed, purpose, round, client: the address.

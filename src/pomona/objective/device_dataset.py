@@ -69,7 +69,7 @@ class DeviceDataset:
         return outputs.double().mul(scale).add(shift), y[rows]
 
     def gather(self, index: Tensor) -> tuple[Tensor, Tensor]:
-        """What the model takes for rows ``index`` (b,), and targets.
+        """Model inputs and targets of rows ``index`` (b,).
 
         Inputs are (b, C, H, W) channels-last, (b, F) or (b, T).
         """

@@ -1,4 +1,4 @@
-"""What a method may ask of private data: the interface that every backend of the objective keeps."""
+"""Interface of the objective: all that a method may ask of private data."""
 
 from collections.abc import Iterator
 from typing import Protocol, runtime_checkable
@@ -43,7 +43,7 @@ class Objective(Protocol):
         """Outputs (b, K) of one row (d,) on all of a client's split, and the targets."""
 
     def features(self, row: Tensor, client: int, split: str) -> Tensor:
-        """What the last layer receives (b, f) under one row (d,), on all of a client's split."""
+        """Inputs (b, f) of the last layer under one row (d,), on all of a client's split."""
 
     def tensors(self, row: Tensor, client: int) -> dict[str, Tensor]:
         """One row (d,) as named tensors, with the buffers it is evaluated with at a client."""
@@ -68,7 +68,7 @@ class Guarded(Protocol):
         """The batches of a pass over a client's rows (m,), each an index tensor; ``gradient`` takes no others."""
 
     def position(self, client: int) -> Position:
-        """Where a client's ledger stands, for a checkpoint."""
+        """Position of a client's ledger, for a checkpoint."""
 
     def require(self, client: int, position: Position) -> None:
         """Raise PrivacyError unless a client's ledger goes on from a checkpoint's position."""

@@ -82,7 +82,7 @@ class PrivateObjective:
         return self._vaults[client]
 
     def position(self, client: int) -> Position:
-        """Where a client's ledger stands, for a checkpoint."""
+        """Position of a client's ledger, for a checkpoint."""
         return self.vault(client).position()
 
     def require(self, client: int, position: Position) -> None:
@@ -156,7 +156,7 @@ class PrivateObjective:
         return loss, total
 
     def hessian(self, *_: Any, **__: Any) -> Tensor:
-        """Refused: such a product is no clipped gradient. Raises ConfigError."""
+        """Refuse: such a product is not a clipped gradient. Raises ConfigError."""
         raise ConfigError(f"{releases.SECOND_ORDER}; take a method or an order without them")
 
     def outputs(self, row: Tensor, client: int, split: str) -> tuple[Tensor, Tensor]:

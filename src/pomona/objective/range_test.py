@@ -35,7 +35,7 @@ class RangeTest:
 
     @property
     def chosen(self) -> float:
-        """The rate with the lowest loss, next to none that diverged; the smallest rate where there is no such one."""
+        """Rate with the lowest loss that is not next to a diverged one; the smallest rate if there is none."""
         above = (*self.losses[1:], self.losses[-1])
         safe = [
             (loss, rate) for rate, loss, next_ in zip(self.rates, self.losses, above, strict=True) if not isinf(next_)
@@ -49,7 +49,7 @@ class RangeTest:
 
 @dataclass(frozen=True)
 class Steps:
-    """How the steps of a run are made: what a rate depends on."""
+    """Settings of a run's steps, on which a good rate depends."""
 
     batch_size: int
     momentum: float = 0.0

@@ -116,7 +116,7 @@ class LoopObjective:
         return torch.cat(outputs) if outputs else torch.empty(0), self.data.y[index]
 
     def features(self, row: Tensor, client: int, split: str) -> Tensor:
-        """What the last layer receives (b, f) under one model row (d,), on all of a client's split."""
+        """Inputs (b, f) of the last layer under one model row (d,), on all of a client's split."""
         with self._seeing_features() as seen:
             outputs, _ = self.outputs(row, client, split)
         # Estimating statistics looks at the training data first; the split comes last.

@@ -88,7 +88,7 @@ class StackedObjective:
         return losses, G
 
     def rows_at_once(self, W: Tensor, length: int) -> int:
-        """How many rows like those of W, on batches of this length, are computed together."""
+        """Number of rows like those of W that are computed together on batches of this length."""
         if self._cost is None:
             two, four = (self._kept(W, length) for length in (2, 4))
             slope = (four - two) // 2

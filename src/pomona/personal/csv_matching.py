@@ -34,7 +34,7 @@ class CsvSheet:
     note: str
 
     def numbers(self, memory_share: float) -> NDArray[Any]:
-        """The model's columns (n, F) float32. Raises DataError naming all columns with cells that are no numbers."""
+        """The model's columns (n, F) float32. Raises DataError naming all columns with non-numeric cells."""
         rows = csv_records.rows(self.path, self.header, self.columns)
         x, strays = table.numbers(rows, self.count, self.wanted, self.columns, memory_share)
         problems = [column.problem(self.count) for column in strays]

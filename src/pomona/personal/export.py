@@ -72,12 +72,12 @@ def export(model: PersonalModel, path: Path, to: To) -> None:
 
 
 def told(model: PersonalModel) -> str:
-    """What a program's inputs and outputs are, as JSON."""
+    """Description of a program's inputs and outputs, as JSON."""
     return json.dumps({**model.about.model_dump(mode="json"), "inputs": inputs(model)})
 
 
 def inputs(model: PersonalModel) -> str:
-    """What one sample of the program or the ONNX file is, for people."""
+    """Description of one sample of the program or ONNX file, for people."""
     sides = ", ".join(map(str, example(model).shape[1:]))
     return f"(batch, {sides}) {str(example(model).dtype).removeprefix('torch.')}"
 

@@ -1,4 +1,4 @@
-"""What training will cost before it begins: the gradients that a method says it takes, and the epsilon that follows."""
+"""Projection of epsilon before training, from the gradients that a method declares."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable
@@ -61,5 +61,5 @@ def projected(
 def projected_epsilon(
     settings: Privacy, asked: Iterable[Gradients], n: int, size: int, epochs: int, rounds: int
 ) -> float:
-    """What a run costs at most a client with n samples that takes part in every round."""
+    """Largest epsilon of a run for a client with n samples that takes part in every round."""
     return epsilon(settings, projected(settings, n, size, asked, epochs, rounds))

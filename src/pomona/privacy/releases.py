@@ -1,4 +1,4 @@
-"""What leaves a client past the noised gradients, as data: named, and refused unless it is acknowledged by name."""
+"""Releases past the noised gradients: each has a name and is refused unless acknowledged."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Events as they are read back from a record: a bounded type for each kind, for whoever wrote the file.
+"""Bounded types for the events of a record, by kind.
 
 What readers of records compute with stands here. Keys beside these are kept as they are; nothing counts with them.
 """
@@ -87,7 +87,7 @@ class _Data(Kind):
 
 
 class StartEvent(Kind):
-    """What a run is."""
+    """Start of a run."""
 
     method: Line
     headline: Annotated[list[Line], Field(min_length=2, max_length=2)]
@@ -111,7 +111,7 @@ class StartEvent(Kind):
 
 
 class RoundEvent(Kind):
-    """What happened in one round."""
+    """One round."""
 
     round: Number
     seconds: Seconds
@@ -205,7 +205,7 @@ class _Summary(Kind):
 
 
 class EndEvent(Kind):
-    """What a run came to."""
+    """Outcome of a run."""
 
     summary: _Summary
 

@@ -34,7 +34,7 @@ def write(path: Path, tensors: Mapping[str, Tensor], about: ModelMetadata) -> No
 
 
 def seal(tree: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
-    """SHA-256 in hex over all that a file says: its metadata, whatever their order, and its tensors."""
+    """SHA-256 in hex over a file's metadata, in any order, and its tensors."""
     said = json.dumps({k: v for k, v in tree.items() if k != HASH}, sort_keys=True, allow_nan=False, ensure_ascii=False)
     return hashlib.sha256(f"{said}\n{digest(tensors)}".encode()).hexdigest()
 

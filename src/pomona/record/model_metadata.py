@@ -1,4 +1,4 @@
-"""What a model file says of its model: everything that it takes to use it, bounded, each part fitting the others."""
+"""Metadata of a model file: everything needed to use the model, bounded and consistent."""
 
 from math import prod
 from typing import Annotated, Literal

@@ -37,7 +37,7 @@ def html(result: "Result") -> str:
 
 
 def columns(result: "Result") -> dict[str, list[Any]]:
-    """What ``clients.csv`` holds, by column: a row for each client in each evaluation."""
+    """Columns of ``clients.csv``: a row for each client in each evaluation."""
     rows = list(client_rows(result))
     return {name: [row[name] for row in rows] for name in (rows[0] if rows else ())}
 

@@ -1,4 +1,4 @@
-"""What a run gains over another on the same test samples, with intervals that are paired, and the verdict they allow.
+"""Gain of a run over another on the same test samples, with paired intervals and a verdict.
 
 Both runs answer the same samples, so every resample holds the answers of both: what makes a sample hard for both
 cancels out. Clients are the members that there are, not a draw from others: an interval over clients says how certain
@@ -57,7 +57,7 @@ class _Draws:
 
 
 def verdict(gain: Gain | None) -> Verdict:
-    """What may be said of a gain: nothing that its interval leaves open."""
+    """Verdict on a gain: only what its interval supports."""
     if gain is None or gain.low <= 0 <= gain.high:
         return "no difference that this data can show"
     return "better" if gain.low > 0 else "worse"
@@ -72,7 +72,7 @@ def paired_gain(
     generator: np.random.Generator,
     resamples: int = RESAMPLES,
 ) -> Gain | None:
-    """What a gains over b on one client's samples; None where they do not define the metric.
+    """Gain of a over b on one client's samples; None if they do not define the metric.
 
     Args:
         metric: what both are judged by.
@@ -88,7 +88,7 @@ def paired_gain(
 
 
 def gains(run: Result, base: Result, resamples: int = RESAMPLES) -> tuple[list[Gain | None], Gain | None]:
-    """What a run gains over another, in its metric: a gain a client in id order, and the mean over the clients.
+    """Gains of a run over another in its metric: one a client in id order, and their mean.
 
     None for a client where it is undefined: no test samples, no predictions on record, other samples in the other run,
     or a metric that they do not define; the mean is over the clients that define it. What a network minimised cannot be
@@ -141,7 +141,7 @@ def _draws(
 
 
 def _telling(metric: Metric, kind: Targets, a: Array, b: Array, targets: NDArray[Any]) -> int:
-    """How many pairs bear on a difference: those that differ, or the samples of the rarest class or label value."""
+    """Number of informative pairs: those that differ, or the samples of the rarest class or label value."""
     if metric.pools:
         each = metric.samples[kind]
         return int((each(a, targets) != each(b, targets)).sum())

@@ -1,4 +1,4 @@
-"""How reports present a method: its title, its place in the palette, and the words for what it shows in ``info``.
+"""Presentation of a method in reports: title, place in the palette, and words for its ``info``.
 
 A run's record holds it, so that a page needs neither the method's code nor PyTorch.
 """

@@ -1,4 +1,4 @@
-"""Reading a run's folder back, whoever wrote it."""
+"""Read a run's folder back, with every value validated."""
 
 from pathlib import Path
 
@@ -57,7 +57,7 @@ class _Name(BaseModel):
 
 
 class _Told(BaseModel):
-    """What must stand in the settings of a run that is read back."""
+    """Settings required in a run that is read back."""
 
     method: _Name
     data: _Name

@@ -70,7 +70,7 @@ class Evaluation:
 
     @property
     def judged(self) -> Metric:
-        """What ``value`` is."""
+        """The metric of ``value``."""
         return METRICS[self.metric]
 
     @property
@@ -90,7 +90,7 @@ class Evaluation:
 
     @property
     def pooled(self) -> float | None:
-        """The metric of all samples taken together, each counting once; None where it is no mean over samples."""
+        """The metric over all samples, each counting once; None if it is not a mean over samples."""
         pairs = [(v, s) for v, s in zip(self.value, self.samples, strict=True) if v is not None]
         return sum(v * s for v, s in pairs) / sum(s for _, s in pairs) if pairs and self.judged.pools else None
 
@@ -113,7 +113,7 @@ def average(values: Sequence[float | None]) -> float | None:
 
 @dataclass(frozen=True)
 class RoundRow:
-    """What happened in one round. Per cohort client: mean training loss, bytes received and sent.
+    """One round. Per cohort client: mean training loss, bytes received and sent.
 
     ``refused``: a line for each client whose round was not used, and why.
     """
@@ -183,7 +183,7 @@ class Result:
         return html(self)
 
     def columns(self) -> dict[str, list[Any]]:
-        """What ``clients.csv`` holds, by column: a row for each client in each evaluation."""
+        """Columns of ``clients.csv``: a row for each client in each evaluation."""
         from pomona.record.notebook import columns
 
         return columns(self)
@@ -201,7 +201,7 @@ class Result:
 
     @property
     def presentation(self) -> Presentation:
-        """How reports present the method; by its bare name where the record does not say."""
+        """Presentation of the method in reports; its bare name if the record has none."""
         said = self.about.get("presentation")
         return Presentation(**said) if said else Presentation(self.name)
 
@@ -219,7 +219,7 @@ class Result:
         return sorted((e for e in self.evaluations if e.key == (model, when, split)), key=lambda e: e.round)
 
     def predictions(self, client: int) -> Answers | None:
-        """What the model that a client is judged by says of its test samples after the last round, and the truth.
+        """Outputs of a client's judged model on its test samples after the last round, and the targets.
 
         Returns:
             outputs (n, K) float32 as the network gives them (logits, or numbers), and targets: (n,) class numbers or
@@ -232,7 +232,7 @@ class Result:
         return read(self.folder, client) if known is None and self.folder else known
 
     def matrices(self, name: str) -> list[tuple[int, NDArray[np.float64]]]:
-        """What a method showed of itself over the rounds, for example ``matrices("dr")``: (round, (n, N)) pairs."""
+        """A quantity of the method's ``info`` over the rounds, e.g. ``matrices("dr")``: (round, (n, N)) pairs."""
         return [(r.round, r.info[name]) for r in self.rounds if name in r.info]
 
 
@@ -280,7 +280,7 @@ def require_free(folder: Path) -> None:
 
 @dataclass(frozen=True)
 class Mark:
-    """How far a record counts: the bytes of its events, and their SHA-256 in hex."""
+    """Committed end of a record: number of bytes of its events, and their SHA-256 in hex."""
 
     bytes: int = 0
     sha256: str = hashlib.sha256().hexdigest()

@@ -1,4 +1,4 @@
-"""What a run comes to: its metric over clients and rounds, traffic and time, as ``summary.json`` holds them."""
+"""Summary of a run: metric over clients and rounds, traffic and time, as in ``summary.json``."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -147,7 +147,7 @@ class Comparison:
 
     @property
     def metrics(self) -> list[Metric]:
-        """What the entries with results are compared by."""
+        """Metric by which the entries are compared."""
         return list(dict.fromkeys(e.metric for e in self.entries if e.cells)) or [ACCURACY]
 
     @property

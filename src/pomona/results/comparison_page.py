@@ -91,7 +91,7 @@ def _pictures(made: Comparison, ranked: Ranking | None) -> list[ReportFigure]:
 
 
 def opening(made: Comparison) -> list[str]:
-    """What the page shows, in sentences."""
+    """Description of the page, in sentences."""
     own = made.bench.results
     counts = made.bench.counts
     paper = (

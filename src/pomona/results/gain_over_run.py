@@ -1,4 +1,4 @@
-"""What a run gains over another on the same test samples: client by client, on average, and in words."""
+"""Gain of a run over another on the same test samples: by client, on average, and in words."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ NAMED = 4
 
 @dataclass(frozen=True)
 class Gained:
-    """What ``run`` gains over ``base``, positive where it is better, whatever the metric's direction.
+    """Gain of ``run`` over ``base``; positive is better for every metric.
 
     Attributes:
         run, base: on one scenario, judged by one metric.
@@ -49,7 +49,7 @@ def gained(run: Run, base: Run) -> Gained:
 
 
 def gained_over(runs: Iterable[Run], base: Run | None) -> list[Gained]:
-    """What each of the other runs on the base's scenario gains over it; nothing without a base."""
+    """Gains of the other runs on the base's scenario over it; empty without a base."""
     return [gained(run, base) for run in runs if base and run is not base and run.scenario == base.scenario]
 
 

@@ -1,4 +1,4 @@
-"""What the page draws from: the record's numbers as one JSON object, the large ones packed."""
+"""Data of the page: the record's numbers as one JSON object, large arrays packed."""
 
 import base64
 from collections.abc import Sequence
@@ -54,7 +54,7 @@ def _text(values: NDArray[Any]) -> str:
 
 @dataclass(frozen=True)
 class LiveProgress:
-    """How the page of a run that goes on keeps up with it.
+    """Refresh of the page of a running run.
 
     Attributes:
         seconds: after which the page reads itself again.
@@ -110,7 +110,7 @@ def _run(run: Run, runs: list[Run]) -> Json:
 
 
 def _metric(metric: Metric) -> Json:
-    """How the page writes a metric's values, and where an axis of them begins and ends, if it must."""
+    """Format of a metric's values on the page, and the bounds of its axis, if any."""
     ends = [metric.low, metric.high] if metric.higher else [metric.low]
     return {
         "name": metric.name,
@@ -124,13 +124,13 @@ def _metric(metric: Metric) -> Json:
 
 
 def _gains(run: Run, base: Run) -> list[Json]:
-    """What each client gains over training alone, with its interval and the verdict; empty where it is not known."""
+    """Gain of each client over training alone, with interval and verdict; empty if unknown."""
     found = gained(run, base)
     return [vars(g) | {"verdict": verdict(g)} if g else {} for g in found.clients]
 
 
 def clients(run: Run) -> int:
-    """How many clients a run knows of."""
+    """Number of clients of a run."""
     result = run.result
     seen = {c for e in result.evaluations for c in e.clients} | {c for row in result.rounds for c in row.cohort}
     return max(len(result.about.get("clients") or ()), 1 + max(seen, default=-1))
@@ -163,7 +163,7 @@ def _view(curve: list[Evaluation], n: int) -> Json:
 
 
 def _learned(run: Run) -> list[Json]:
-    """What the run's method showed of itself, in the order in which it did."""
+    """Quantities in the run's ``info``, in order of appearance."""
     shown = {name: series for name, series in recorded(run).items() if name not in ASIDE}
     split = any(series.quantity.kind == "clusters" for series in shown.values())
     drawn = [s for name, s in shown.items() if not (split and name in clusters.NORMS)]
@@ -225,7 +225,7 @@ def _confusion(run: Run) -> Json | None:
 
 
 def _partition(run: Run) -> str:
-    """What tells partitions apart."""
+    """Key that identifies a partition."""
     return str(run.result.about.get("partition_sha256") or place(run))[:16]
 
 

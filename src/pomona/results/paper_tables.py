@@ -1,4 +1,4 @@
-"""What the papers print: every figure of their tables, and the settings that they say they used.
+"""Tables of the papers: every printed number, and the settings they state.
 
 Sources: Luo and Wu, "Adapt to Adaptation: Learning Personalization for Cross-Silo Federated Learning" (APPLE), IJCAI
 2022, and its slides; Huang et al., "Personalized Cross-Silo Federated Learning on Non-IID Data" (FedAMP), AAAI 2021;
@@ -27,7 +27,7 @@ ROUNDS: Mapping[Moment, str] = {
 
 
 class Count(NamedTuple):
-    """How an accuracy is counted: in which round, and averaged over what."""
+    """Definition of an accuracy: its round, and what it is averaged over."""
 
     moment: Moment
     average: Literal["clients", "samples"]

@@ -77,7 +77,7 @@ class Run:
 
     @property
     def metric(self) -> Metric:
-        """What the run is judged by."""
+        """Metric of the run."""
         return self.result.metric
 
     @property
@@ -126,7 +126,7 @@ class Run:
 
     @property
     def scenario(self) -> tuple[Any, Any]:
-        """What must agree before two runs may be compared client by client: the data's and the partition's hash."""
+        """Key that two runs must share to be compared by client: hashes of data and partition."""
         data = self.result.about.get("data") or {}
         return (data.get("fingerprint"), self.result.about.get("partition_sha256"))
 

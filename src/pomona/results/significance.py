@@ -63,7 +63,7 @@ def cliques(order: Sequence[int], different: Mapping[tuple[int, int], bool]) -> 
 
 @dataclass(frozen=True)
 class Ranking:
-    """How methods stand over blocks.
+    """Ranks of methods over blocks.
 
     Attributes:
         methods: names, in the order given.

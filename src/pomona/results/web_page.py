@@ -1,4 +1,4 @@
-"""What all pages share: how a template becomes HTML, and how a page comes into its folder with what lies beside it."""
+"""Shared by all pages: rendering of templates, and writing a page with its files."""
 
 from collections.abc import Mapping
 from pathlib import Path

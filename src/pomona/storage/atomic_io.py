@@ -1,4 +1,4 @@
-"""Files that are whole or absent, whatever happens while they are written."""
+"""Atomic writes: a file is whole or absent, also after a kill."""
 
 import hashlib
 import os

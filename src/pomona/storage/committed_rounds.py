@@ -1,4 +1,4 @@
-"""Which rounds are committed, by the names of their files alone."""
+"""Numbers of the committed rounds, from the names of their files."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a finished run left, by hash: a byte that is another one later is found, whoever changed it."""
+"""Hashes of a finished run's files, by which later changes are found."""
 
 import hashlib
 from collections.abc import Iterable, Mapping

@@ -23,7 +23,7 @@ _held: set[int] = set()  # file descriptors; a forked worker must not keep its d
 
 
 class Holder(Settings):
-    """Who took a lock last, and when."""
+    """Last holder of a lock, and when it was taken."""
 
     pid: Annotated[int, Field(strict=True, ge=1, lt=2**31)]
     host: Line
@@ -31,7 +31,7 @@ class Holder(Settings):
 
 
 def said(handle: int) -> Holder:
-    """What a lock's file says of its holder. Raises OSError, and ValueError where it says something else."""
+    """Holder named in a lock's file. Raises OSError, and ValueError for other content."""
     return Holder.model_validate_json(os.pread(handle, LONGEST, 0))
 
 

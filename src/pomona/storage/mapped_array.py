@@ -1,4 +1,4 @@
-"""Where large arrays live: in memory, or on disk when they would crowd it out."""
+"""Large arrays: in memory, or memory-mapped from disk if they are too large."""
 
 import math
 import os

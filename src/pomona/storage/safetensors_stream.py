@@ -36,7 +36,7 @@ _META, _NOTE = "__metadata__", "pomona"
 
 @dataclass(frozen=True)
 class TensorEntry:
-    """What a header says of one tensor; ``begin`` and ``end`` count bytes from the header's end."""
+    """A tensor's entry in the header; ``begin`` and ``end`` count bytes from the header's end."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]

@@ -1,4 +1,4 @@
-"""Where a run stands, for whoever looks at its folder: ``status.json``, replaced as a whole at every change."""
+"""State of a run: ``status.json``, replaced atomically at every change."""
 
 import os
 import time
@@ -37,7 +37,7 @@ class Status(BaseModel):
 
 
 def exit_code(fault: BaseException | None) -> int:
-    """What a process that ends with this exception, or with none, returns to its caller."""
+    """Exit code of a process that ends with this exception, or with none."""
     match fault:
         case None:
             return 0
@@ -71,7 +71,7 @@ def write_status(folder: Path, status: Status) -> None:
 
 
 def read_status(folder: Path) -> Status | None:
-    """What a run folder's ``status.json`` says; None where there is none. Raises StorageError if it cannot be read."""
+    """Content of a run folder's ``status.json``; None if missing. Raises StorageError if it cannot be read."""
     try:
         if not (folder / STATUS).exists():
             return None

@@ -1,4 +1,4 @@
-"""What an uplink must be: bytes that hold exactly the tensors agreed on, and values that can be computed with.
+"""Validation of an uplink: exactly the agreed tensors, with usable values.
 
 The questions return None where all is well, else one half sentence that names the tensor and what is wrong with it.
 """
@@ -65,7 +65,7 @@ def clip(delta: Tensor, norm: float) -> Tensor:
 
 
 def not_plain(tensors: Mapping[str, object]) -> str | None:
-    """The first entry that is no dense tensor with values."""
+    """First entry that is not a dense tensor with values."""
     for name, tensor in tensors.items():
         if not isinstance(tensor, Tensor) or tensor.layout != torch.strided or tensor.is_meta:
             return f"tensor {shown(str(name))} is no plain tensor"

@@ -1,4 +1,4 @@
-"""The checks of ``pomona.testing.conformance``: what must hold for a method whatever its paper."""
+"""The checks of ``pomona.testing.conformance``: properties that every method must have."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping

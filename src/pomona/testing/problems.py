@@ -104,7 +104,7 @@ class Federation:
         self.replies: list[Reply] = []
 
     def only(self, *ids: int) -> None:
-        """From now on these are the members; whoever is new is let in first."""
+        """Set the members; new ones are welcomed first."""
         now = self.everybody.only(ids)
         new = tuple(i for i in now.members if i not in self.roster.members)
         if new:

@@ -96,7 +96,7 @@ class FlowerTransport:
             self._starts.pop(place, None)
 
     def save(self, ids: Sequence[int]) -> tuple[dict[str, Tensor], Any]:
-        """Which round of each silo counts, who made the rows at hand, and what newcomers start from."""
+        """State for the checkpoint: each silo's committed round, origins of rows, and newcomers' initial models."""
         origins = {digest: origin.model_dump() for digest, origin in self._origins.items()}
         starts = {f"start.{place}": row for place, row in self._starts.items()}
         return starts, {"settled": {str(i): self._settled.get(i, 0) for i in ids}, "origins": origins, "run": self.run}

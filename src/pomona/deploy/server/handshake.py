@@ -1,4 +1,4 @@
-"""Which silo is behind which node: each node is asked, and believed for its silo's signature on a fresh nonce."""
+"""Match Flower nodes to silos: each node is asked and must sign a fresh nonce with its silo's key."""
 
 import secrets
 from collections.abc import Sequence

@@ -62,7 +62,7 @@ class Silo:
 
     @property
     def policy(self) -> TaskPolicy:
-        """Which tasks this silo accepts."""
+        """Policy for the tasks this silo accepts."""
         return TaskPolicy(self.state, self.federation, self.file.name)
 
     @property
@@ -206,7 +206,7 @@ class Silo:
 
     @property
     def _encoding(self) -> Encoding:
-        """How tensors travel."""
+        """Encoding of tensors in messages."""
         return Encoding(self.federation.wire, self.federation.places)
 
     def _note(self, task: Task, clients: ClientRuntime, reply: Reply, up: int, down: int) -> None:

@@ -51,7 +51,7 @@ def scrubbed(fault: BaseException) -> str:
 
 
 def departing(silo: SiloFile, federation: Federation, numbers: int, samples: int) -> dict[str, Any]:
-    """What will leave a silo, as plain values; ``numbers``: length of a model, ``samples``: for training."""
+    """List of everything that will leave a silo; ``numbers``: length of a model, ``samples``: for training."""
     card = federation.config().method.method().card
     each = numbers * (2 if federation.wire == "bf16" else 4)
     return {

@@ -37,7 +37,7 @@ class CheckLine:
 
 
 class Remark(Exception):  # noqa: N818 - it is none
-    """A finding that is no failure, but should be looked at."""
+    """A finding that needs attention but is not a failure."""
 
 
 class Checks:

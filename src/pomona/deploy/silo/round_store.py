@@ -125,7 +125,7 @@ class RowCache:
         return tuple(sorted(path.name for path in self._folder.iterdir() if _NAME.fullmatch(path.name)))
 
     def missing(self, needed: Iterable[str], enclosed: Mapping[str, bytes]) -> tuple[str, ...]:
-        """Which rows are neither enclosed nor here, sorted. Raises ProtocolError for a name that is no hash."""
+        """Hashes of rows that are neither enclosed nor cached, sorted. Raises ProtocolError for what is not a hash."""
         return tuple(sorted(d for d in needed if d not in enclosed and not self._path(d).exists()))
 
     def rows(self, needed: Iterable[str], enclosed: Mapping[str, bytes]) -> dict[str, bytes]:

@@ -59,7 +59,7 @@ def pinned(get_fab: Callable[[str, int], Any], expected: str) -> Callable[[str, 
 
 
 def guard(expected: str) -> None:
-    """Make Flower's SuperNode refuse every app but one, and every run that is no federated one."""
+    """Make Flower's SuperNode refuse all apps but one, and all runs that are not federated."""
     from flwr.app import Error, Message
     from flwr.common.constant import ErrorCode
     from flwr.common.logger import log

@@ -92,7 +92,7 @@ def _curve(entry: ComparisonRow) -> dict[int, float]:
 
 
 def who_benefits(made: Comparison, scenario: str) -> ReportFigure | None:
-    """What each client gains over training alone, sorted, by method."""
+    """Each client's gain over training alone, sorted, by method."""
     found = gains(made, scenario)
     if not found:
         return None
@@ -168,7 +168,7 @@ def _ablation(made: Comparison, key: str, lines: Sequence[Sequence[tuple[float, 
 
 
 def _label(tree: Mapping[str, Any], trees: Sequence[Mapping[str, Any]], key: str) -> str:
-    """What sets a line apart from the others."""
+    """Label that distinguishes a line from the others."""
     own = [k for k in tree if k != key and any(t.get(k) != tree[k] for t in trees)]
     return ", ".join(f"{k}={tree[k]}" for k in own[:4])
 

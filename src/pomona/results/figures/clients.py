@@ -110,7 +110,7 @@ def _look(run: Run, small: bool) -> dict[str, Any]:
 
 
 def _gains(ax: Any, compared: list[Gained], place: Mapping[int, int], small: bool) -> None:
-    """What each client gains, with whiskers where the records hold both models' answers."""
+    """Gain of each client, with whiskers if the records hold both models' outputs."""
     step = 0 if small else 0.5 / max(len(compared), 2)
     for k, found in enumerate(compared):
         run, aside = found.run, step * (k - (len(compared) - 1) / 2)

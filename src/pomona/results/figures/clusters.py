@@ -91,7 +91,7 @@ def _sizes(final: list[int]) -> str:
 
 
 def _agreement(series: Series) -> str:
-    """How the last clusters match the true groups (Hubert and Arabie 1985)."""
+    """Adjusted Rand index of the last clusters and the true groups (Hubert and Arabie 1985)."""
     if len(set(series.groups)) < 2 or len(series.seen) < 2:
         return ""
     from sklearn.metrics import adjusted_rand_score

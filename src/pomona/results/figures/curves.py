@@ -21,7 +21,7 @@ def place(run: Run) -> str:
 
 
 def panel(run: Run) -> str:
-    """What runs must share to be drawn in one panel: where they were trained, what they minimise, what judges them."""
+    """Key that runs must share to be drawn in one panel: scenario, loss and metric."""
     return "; ".join(text for text in (place(run), run.loss and f"loss {run.loss}", run.metric.title) if text)
 
 

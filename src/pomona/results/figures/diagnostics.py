@@ -1,4 +1,4 @@
-"""Which figures show what each run's clients learned, beyond their models."""
+"""Figures of what each run's clients learned, beyond their models."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Which figures a report has, and under which names."""
+"""Sections of a report and their figures."""
 
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What a run's clients showed of themselves over the rounds, and an order that puts like clients together."""
+"""A run's ``info`` over the rounds, and an order that puts similar clients together."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -119,5 +119,5 @@ def blocks(order: Sequence[int], groups: Sequence[int]) -> list[tuple[int, int]]
 
 
 def number(value: float) -> float | None:
-    """A number for a CSV, None where there is none."""
+    """A number for a CSV; None if undefined."""
     return None if np.isnan(value) else float(value)

@@ -1,4 +1,4 @@
-"""How figures look: one colour and marker a method in every figure, readable on a light and on a dark page.
+"""Style of figures: one colour and marker a method, readable on light and dark pages.
 
 A method says its place in the palette on its card, and a record carries it.
 """

@@ -29,7 +29,7 @@ def accuracy_of(entry: ComparisonRow) -> float | None:
 
 
 def state(entry: ComparisonRow, text: str) -> str:
-    """A text, or why there is none."""
+    """A text, or the reason for its absence."""
     return text if entry.cells else entry.state
 
 
@@ -50,7 +50,7 @@ def grid(made: Comparison) -> Table:
 
 
 def _rows_by_method(made: Comparison) -> dict[str, str]:
-    """What a method's row is called, in the suite's order."""
+    """Labels of the methods' rows, in the suite's order."""
     rows = {e.method: e.row for e in reversed(made.entries)}
     return {m: rows.get(m, m) for m in made.methods}
 
@@ -89,7 +89,7 @@ def _bold(cells: Sequence[Sequence[tuple[str, bool]]]) -> frozenset[tuple[int, i
 
 
 def headings(made: Comparison) -> str:
-    """What the values of a comparison are."""
+    """Description of the values of a comparison."""
     return " or ".join(metric.heading for metric in made.metrics)
 
 

@@ -27,7 +27,7 @@ def paired(one: ComparisonRow, other: ComparisonRow) -> tuple[list[float], list[
 
 
 def gains(made: Comparison, scenario: str) -> dict[str, list[float]]:
-    """What each client gains over training alone, more is better, by method, all seeds; empty without Separate."""
+    """Each client's gain over training alone by method, all seeds; more is better; empty without Separate."""
     alone = made.at(scenario, ALONE)
     if alone is None or not alone.cells:
         return {}

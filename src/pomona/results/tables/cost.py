@@ -1,4 +1,4 @@
-"""What methods cost: bytes, seconds, and rounds and seconds until 99 % of a method's own best accuracy."""
+"""Cost of methods: bytes, seconds, and rounds and seconds to 99 % of a method's own best accuracy."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

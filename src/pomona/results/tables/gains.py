@@ -11,7 +11,7 @@ from pomona.results.text.narrative import capital
 
 
 def gain_tables(runs: list[Run]) -> list[Table]:
-    """What each run gains over training alone: one table of the runs, then one of the clients for each of them."""
+    """Gains over training alone: a table of runs, then a table of clients for each run."""
     known = [found for found in gained_over(runs, baseline(runs, runs[0])) if found.over]
     return [_overall(known), *map(_by_client, known)] if known else []
 

@@ -61,7 +61,7 @@ def _beside(run: Run, rows: list[Evaluation]) -> str:
 
 
 def privacy(runs: list[Run]) -> Table:
-    """What each client of a private run has spent."""
+    """Epsilon spent by each client of a private run."""
     private = [(run, spent) for run in runs if (spent := run.result.summary.get("privacy"))]
     several = len(private) > 1
     return Table(

@@ -1,4 +1,4 @@
-"""What a reader must know before relying on a page: one plain sentence for each thing that limits its numbers."""
+"""Cautions of a page: one plain sentence for each limitation of its numbers."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ SHORTEST = 8
 
 @dataclass(frozen=True)
 class Caution:
-    """What is said of a run, so that runs of which the same is said share one sentence.
+    """Cautions of one run; runs with equal cautions share a sentence.
 
     Attributes:
         run: the label of the run.
@@ -92,7 +92,7 @@ def _undefined(run: Run) -> Iterator[Caution]:
 
 
 def _constant(run: Run) -> Iterator[Caution]:
-    """A model that is no better than one answer for everybody."""
+    """Caution: the model is not better than a constant prediction."""
     constant = run.constant
     both = [(c, v) for c, v in run.values.items() if c in constant]
     if not both:

@@ -1,4 +1,4 @@
-"""Where ours differs from the paper's, in generated sentences: what the runs were, who leads, at what level."""
+"""Differences from the paper in generated sentences: settings, leaders and levels."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -54,7 +54,7 @@ def _missing(entries: Sequence[ComparisonRow]) -> list[str]:
 
 
 def _reason(entry: ComparisonRow) -> str:
-    """Why there is no result; for data that are missing what to fetch, and not where this machine looked."""
+    """Reason for a missing result; for missing data, what to download."""
     known = CATALOGUE.get(data_of(entry.dataset) or "")
     if entry.state == "data missing" and known:
         return f"Fetch {known.source}; `pomona data list` says where it is looked for"
@@ -62,7 +62,7 @@ def _reason(entry: ComparisonRow) -> str:
 
 
 def _runs(made: Comparison, entry: ComparisonRow) -> list[str]:
-    """What was smaller or other than in the paper."""
+    """Settings that differ from the paper."""
     own, theirs = flat(entry.settings), stated(made.paper, entry.setting)
     other = [
         f"{WORDS[key]} {plain(str(own[key]))}, not {value}"
@@ -103,7 +103,7 @@ def _order(made: Comparison, done: Sequence[ComparisonRow]) -> list[str]:
 
 
 def _lead(known: Sequence[_Both]) -> str:
-    """Who leads here, and where the paper's best comes."""
+    """The leading methods here, and the rank of the paper's best."""
     ours = sorted(known, key=lambda k: -k.own.mean)
     leader, best = ours[0], max(known, key=lambda k: k.paper)
     if leader.own.mean - best.own.mean < TIE:
@@ -117,7 +117,7 @@ def _lead(known: Sequence[_Both]) -> str:
 
 
 def _agreement(known: Sequence[_Both]) -> str:
-    """How many pairs of methods stand in the paper's order."""
+    """Number of pairs of methods in the paper's order."""
     pairs = list(combinations(known, 2))
     swapped = [(a, b) for a, b in pairs if (a.paper - b.paper) * (a.own.mean - b.own.mean) < 0]
     close = sum(abs(a.own.mean - b.own.mean) <= max(a.own.std or 0, b.own.std or 0) for a, b in swapped)

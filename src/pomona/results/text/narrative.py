@@ -1,4 +1,4 @@
-"""What a page is about, in words: its title, what was trained, how far a run has come."""
+"""Introductory text of a page: title, setup and progress."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -19,7 +19,7 @@ def capital(text: str) -> str:
 
 
 def source(run: Run) -> str:
-    """What a run's data are called: own data by the file or folder that they were read from; empty if unknown."""
+    """Name of a run's data: own data by their file or folder; empty if unknown."""
     name = str(run.setting("data.name") or "")
     entry, path = CATALOGUE.get(name), run.setting("data.path")
     return (entry and entry.own and path and PurePath(str(path)).name) or name
@@ -33,7 +33,7 @@ def title(runs: list[Run]) -> str:
 
 
 def setup(runs: list[Run]) -> str:
-    """What was trained, on what, for whom."""
+    """Setup of a run: model, data and clients."""
     first = runs[0]
     n = len(first.result.about.get("clients") or ())
     who = counted(n, "client") if n else "the clients"
@@ -77,6 +77,6 @@ def _each(runs: list[Run], key: str) -> list[int]:
 
 
 def progress(run: Run, now: datetime) -> str:
-    """How far a run is that goes on, ``now`` in UTC."""
+    """Progress of a running run, ``now`` in UTC."""
     done, planned = len(run.result.rounds), run.setting("rounds")
     return f"round {done}{f' of {planned}' if planned is not None else ''} is done, written at {now:%H:%M:%S} UTC"

@@ -113,7 +113,7 @@ def _useless(run: Run) -> list[str]:
 
 
 def _yardsticks(run: Run) -> list[str]:
-    """What no model at all would have, and for numbers the share of their variance that the model explains."""
+    """Score of a constant prediction, and for regression the explained share of variance."""
     constant = average(list(run.constant.values()))
     explained = average([r.get("r2") for r in records(run)])
     return [
@@ -131,7 +131,7 @@ def _yardsticks(run: Run) -> list[str]:
 
 
 def _among(best: Run, rivals: list[Gained]) -> list[str]:
-    """How the best run stands to the others that trained together."""
+    """The best run compared with the other federated runs."""
     ahead = [
         f"{g.base.label} ({signed(best.metric, g.over.value)}, 95 % interval {interval(best.metric, g.over)})"
         for g in rivals
