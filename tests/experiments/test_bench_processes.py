@@ -98,7 +98,7 @@ def test_a_dask_cluster_comes_to_the_same(whole, tmp_path):
         code, _, err = ended(started(command(out, "--executor", address)))
         assert code == 0, err
         pids = {p.parent.name: p.read_text() for p in out.glob("cells/*/*/*/.lock")}
-        assert len({text.split('"pid": ')[1].split(",")[0] for text in pids.values()}) == 2  # both have worked
+        assert len({json.loads(text)["pid"] for text in pids.values()}) == 2  # both have worked
     assert outcome(out) == outcome(whole.folder)
 
 

@@ -12,7 +12,7 @@ from targets import TARGETS, Target, command, file, target
 from worlds import PRIVATE, SMALL, SUITE
 
 import pomona
-from pomona import load, results
+from pomona import load
 from pomona.cli.output import config_of
 from pomona.experiments import load as load_bench
 from pomona.experiments.suite import read_suite
@@ -20,6 +20,7 @@ from pomona.partition.partition import Partition
 from pomona.privacy.ledger import Ledger
 from pomona.privacy.noise_key import KeyStore
 from pomona.privacy.settings import Privacy
+from pomona.results.comparison_page import write
 from pomona.results.figures.folder import listed
 from pomona.results.report_page import page as report
 from pomona.results.run_numbers import runs
@@ -175,7 +176,7 @@ def of_bench(path, act, world):
 
 
 def bench_page(folder):
-    results.write(load_bench(folder), folder / "page")
+    write(load_bench(folder), folder / "page")
 
 
 TARGETS += [

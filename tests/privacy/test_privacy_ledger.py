@@ -195,7 +195,7 @@ def test_a_test_seed_and_a_secret_key_do_not_mix(tmp_path, first, then):
 KILLED = """
 import os, signal, sys, torch
 from pathlib import Path
-from pomona.privacy import keystore as v
+from pomona.privacy import noise_key as v
 from pomona.privacy.ledger import Draw
 from private_problem import privacy
 vault = v.KeyStore.open(Path(sys.argv[1]), 0, privacy(seed=None))
