@@ -48,7 +48,7 @@ from pomona.storage.atomic_io import probe, publish
 from pomona.storage.lock import locked, require_own
 from pomona.storage.status import Status, read_status, write_status
 
-VAULTS = Path("private") / "dp"  # keys and ledgers
+KEY_STORES = Path("private") / "dp"  # keys and ledgers
 
 
 def run(config: Config, out: Path | str | None = None, watcher: Callback | None = None, resume: bool = False) -> Result:
@@ -202,8 +202,8 @@ def _train(scenario: Scenario, record: RunRecord, watcher: Callback, commits: Ch
         open_record(record, scenario, scenario.about())
     roster = Roster(tuple(len(c.train) for c in scenario.partition.clients), config.largest_share)
 
-    vaults = ExitStack()
-    folder = (out / VAULTS) if out else Path(vaults.enter_context(TemporaryDirectory()))
+    temporary = ExitStack()
+    folder = (out / KEY_STORES) if out else Path(temporary.enter_context(TemporaryDirectory()))
 
     def make(groups: Groups) -> ClientRuntime:
         objective = scenario.private(folder) if config.privacy else scenario.objective()
@@ -235,7 +235,7 @@ def _train(scenario: Scenario, record: RunRecord, watcher: Callback, commits: Ch
         filed = sum(transport.collect(ClientRuntime.filed, everybody))
     finally:
         transport.close()
-        vaults.close()
+        temporary.close()
     result = close_record(record, perf_counter() - began, state_files_bytes=filed, **privacy(config, spent))
     return result if out else replace(result, models=models)
 

@@ -95,7 +95,7 @@ def test_training_stops_before_the_budget_is_exceeded(tmp_path):
         rounds(METHODS["fedavg"]().method(), p, 50)
     assert told.value.code == 9
     spent = p.objective.spent(0)
-    one_more = Counter(p.objective.vault(0).ledger.history()) + Counter({Event(1.0, 1 / 3): 1})
+    one_more = Counter(p.objective.key_store(0).ledger.history()) + Counter({Event(1.0, 1 / 3): 1})
     assert spent <= 6.0 < epsilon(settings, one_more)
 
 
@@ -114,7 +114,7 @@ def test_no_method_takes_more_gradients_than_its_projection_says(tmp_path, monke
     rounds(method.method(), p, 2)
     for client, n in enumerate(p.sizes):
         said = projected(privacy(), n, 4, method.method().card.gradients, 2, 2)
-        made = p.objective.vault(client).ledger.history()
+        made = p.objective.key_store(client).ledger.history()
         assert made, "a method that takes no gradients"
         assert epsilon(privacy(), made) <= epsilon(privacy(), said) * (1 + 1e-9)
         if name in {"fedavg", "apple", "pfedme", "scaffold", "fedfomo"}:  # no evaluation that trains

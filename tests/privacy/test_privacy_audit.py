@@ -48,13 +48,13 @@ def test_an_attacker_gets_less_than_the_accountant_says(q):
 
 @pytest.mark.slow
 def test_the_released_sums_are_those_of_the_claim(tmp_path):
-    """Through the vault: 2,000 runs of one release of 50 numbers, a canary of full norm in the first of each pair."""
-    vault, C = KeyStore.open(tmp_path, 0, privacy()), 0.7
+    """Through the key store: 2,000 runs of one release of 50 numbers, a canary of full norm in the first of each pair."""
+    store, C = KeyStore.open(tmp_path, 0, privacy()), 0.7
     zero = torch.zeros(50).double()
     canary = zero.clone()
     canary[0] = C
     seen = [
-        [float(vault.release(Draw(r, "training", 0, 10, 10), torch.zeros(1), s)[0]) for r in range(2000)]
+        [float(store.release(Draw(r, "training", 0, 10, 10), torch.zeros(1), s)[0]) for r in range(2000)]
         for s in (zero, canary)
     ]
     without, with_ = (np.asarray(s) for s in seen)

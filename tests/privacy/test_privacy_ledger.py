@@ -132,7 +132,7 @@ def test_a_torn_last_line_is_a_release_that_was_never_made(tmp_path):
 
 
 def test_a_full_disk_stops_the_release_and_leaves_the_ledger_whole(tmp_path, monkeypatch):
-    vault = KeyStore.open(tmp_path, 0, privacy())
+    store = KeyStore.open(tmp_path, 0, privacy())
     file = tmp_path / "client-00" / "ledger.jsonl"
     before = file.read_bytes()
 
@@ -141,9 +141,9 @@ def test_a_full_disk_stops_the_release_and_leaves_the_ledger_whole(tmp_path, mon
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(StorageError, match="not made"):
-        vault.release(Draw(1, "training", 0, 10, 5), torch.zeros(2), torch.zeros(2).double())
+        store.release(Draw(1, "training", 0, 10, 5), torch.zeros(2), torch.zeros(2).double())
     assert file.read_bytes() == before
-    assert vault.position().entries == 0
+    assert store.position().entries == 0
 
 
 def test_one_process_at_a_time(tmp_path):
@@ -195,13 +195,13 @@ def test_a_test_seed_and_a_secret_key_do_not_mix(tmp_path, first, then):
 KILLED = """
 import os, signal, sys, torch
 from pathlib import Path
-from pomona.privacy import noise_key as v
+from pomona.privacy import noise_key
 from pomona.privacy.ledger import Draw
 from private_problem import privacy
-vault = v.KeyStore.open(Path(sys.argv[1]), 0, privacy(seed=None))
-vault.release(Draw(1, "training", 0, 10, 5), torch.zeros(3), torch.ones(4).double())
-v.gaussian = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
-vault.release(Draw(1, "training", 1, 10, 5), torch.zeros(3), torch.ones(4).double())
+store = noise_key.KeyStore.open(Path(sys.argv[1]), 0, privacy(seed=None))
+store.release(Draw(1, "training", 0, 10, 5), torch.zeros(3), torch.ones(4).double())
+noise_key.gaussian = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+store.release(Draw(1, "training", 1, 10, 5), torch.zeros(3), torch.ones(4).double())
 """
 
 
@@ -210,11 +210,11 @@ def test_a_kill_between_ledger_and_noise_costs_the_release_once(tmp_path):
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(here.parent), str(here), *sys.path])}
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(KILLED), str(tmp_path)], env=environment, check=False)
     assert done.returncode == -signal.SIGKILL
-    vault = KeyStore.open(tmp_path, 0, privacy(seed=None))
-    assert vault.position().entries == 2  # it was written down before it could be used
-    spent = vault.spent()
-    made = [vault.release(Draw(1, "training", s, 10, 5), torch.zeros(3), torch.ones(4).double()) for s in (0, 1)]
-    assert (vault.position().entries, vault.spent()) == (2, spent)
+    store = KeyStore.open(tmp_path, 0, privacy(seed=None))
+    assert store.position().entries == 2  # it was written down before it could be used
+    spent = store.spent()
+    made = [store.release(Draw(1, "training", s, 10, 5), torch.zeros(3), torch.ones(4).double()) for s in (0, 1)]
+    assert (store.position().entries, store.spent()) == (2, spent)
     assert not torch.equal(*made)
 
 
@@ -235,23 +235,23 @@ def test_a_run_that_is_stopped_and_repeated_releases_the_same_and_pays_once(tmp_
         assert parts.objective.position(client) == whole.objective.position(client)
 
 
-def test_a_vault_that_a_checkpoint_knows_is_not_made_anew(tmp_path):
+def test_a_key_store_that_a_checkpoint_knows_is_not_made_anew(tmp_path):
     """Neither key nor ledger appears where they are missing: whoever restores them overwrites nothing."""
-    first = problem(tmp_path / "vaults", privacy(seed=None))
+    first = problem(tmp_path / "key-stores", privacy(seed=None))
     rounds(METHODS["fedavg"]().method(), first, 1)
     position = first.objective.position(0)
     del first
-    home = tmp_path / "vaults" / "client-00"
+    home = tmp_path / "key-stores" / "client-00"
     kept = {file.name: file.read_bytes() for file in home.iterdir()}
     for file in home.iterdir():
         file.unlink()
     with pytest.raises(PrivacyError, match=f"a checkpoint knows {position.entries} entries; restore both"):
-        problem(tmp_path / "vaults", privacy(seed=None)).objective.require(0, position)
+        problem(tmp_path / "key-stores", privacy(seed=None)).objective.require(0, position)
     assert list(home.iterdir()) == []
     for name, content in kept.items():
         (home / name).write_bytes(content)
         (home / name).chmod(0o600)
-    problem(tmp_path / "vaults", privacy(seed=None)).objective.require(0, position)
+    problem(tmp_path / "key-stores", privacy(seed=None)).objective.require(0, position)
 
 
 def test_one_account_of_one_data_set(tmp_path):

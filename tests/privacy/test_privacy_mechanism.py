@@ -107,11 +107,11 @@ def test_poisson_sampling_is_independent_with_the_same_chance_for_everybody():
 
 
 def noise(folder, count, settings_, client=0, rounds=range(1, 11)):
-    """What a vault adds to a sum of zeros, in units of sigma C."""
-    vault = KeyStore.open(folder, client, settings_)
+    """What a key store adds to a sum of zeros, in units of sigma C."""
+    store = KeyStore.open(folder, client, settings_)
     zero = torch.zeros(count // len(rounds), dtype=torch.float64)
     scale = settings_.noise_multiplier * settings_.max_grad_norm
-    return torch.cat([vault.release(Draw(r, "training", 0, 10, 5), torch.zeros(1), zero) for r in rounds]) / scale
+    return torch.cat([store.release(Draw(r, "training", 0, 10, 5), torch.zeros(1), zero) for r in rounds]) / scale
 
 
 def test_the_noise_has_the_right_scale_shape_and_no_memory(tmp_path):
@@ -154,12 +154,12 @@ def test_noise_after_a_restart_is_new_for_new_releases_and_old_for_old_ones(tmp_
 
 def test_another_question_about_the_same_batch_gets_other_noise(tmp_path):
     """Whoever makes a client repeat a round with another model must not be able to subtract the noise."""
-    vault, draw, zero = KeyStore.open(tmp_path, 0, privacy()), Draw(1, "training", 0, 10, 5), torch.zeros(50).double()
-    one, two = (vault.release(draw, torch.full((3,), w), zero) for w in (0.0, 1.0))
-    other_data = vault.release(draw, torch.zeros(3), zero + 1e-9)
+    store, draw, zero = KeyStore.open(tmp_path, 0, privacy()), Draw(1, "training", 0, 10, 5), torch.zeros(50).double()
+    one, two = (store.release(draw, torch.full((3,), w), zero) for w in (0.0, 1.0))
+    other_data = store.release(draw, torch.zeros(3), zero + 1e-9)
     assert not set(one.tolist()) & set(two.tolist())
     assert not torch.equal((one - other_data).abs() < 1e-6, torch.ones(50, dtype=torch.bool))
-    assert vault.position().entries == 3
+    assert store.position().entries == 3
 
 
 def test_sums_of_four_draws_have_unit_variance():

@@ -198,7 +198,7 @@ def test_sampling_follows_the_secret_key_and_not_the_runs_seed(tmp_path):
     one, two = ([i.tolist() for i in p.batch(epochs=5)] for p in (a, b))
     assert one != two
     assert one == [i.tolist() for i in a.batch(epochs=5)]
-    assert a.objective.vault(0).batch(Draw(1, "training", 0, 12, 4)).tolist() == one[0]
+    assert a.objective.key_store(0).batch(Draw(1, "training", 0, 12, 4)).tolist() == one[0]
 
 
 def test_padding_tokens_stay_at_zero_under_noise(tmp_path):

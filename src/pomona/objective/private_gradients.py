@@ -41,7 +41,7 @@ class PrivateObjective:
         module: the architecture; its own values are never used.
         space: the module's parameter space.
         settings: the run's privacy.
-        folder: of the clients' vaults; each is opened when the client first trains.
+        folder: of the clients' key stores; each is opened when the client first trains.
         chunk: samples whose gradients are held at a time; by memory if not set.
 
     Raises:
@@ -64,7 +64,7 @@ class PrivateObjective:
         self.shows_losses = "training-loss" in settings.acknowledge
         self._space, self._settings, self._folder = space, settings, folder
         self._chunk = chunk or max(1, min(CHUNK_SAMPLES, CHUNK_NUMBERS // space.trained))
-        self._vaults: dict[int, KeyStore] = {}
+        self._key_stores: dict[int, KeyStore] = {}
         self._drawn = WeakTensorKeyDictionary()  # index tensor -> (client, draw)
         self._module = module.train()
 
@@ -75,33 +75,33 @@ class PrivateObjective:
         self._each = vmap(grad_and_value(loss), in_dims=(None, 0, 0), randomness="different")
         self._refuse_mixing()
 
-    def vault(self, client: int) -> KeyStore:
-        """A client's key and ledger. Raises as ``Vault.open``."""
-        if client not in self._vaults:
-            self._vaults[client] = KeyStore.open(self._folder, client, self._settings)
-        return self._vaults[client]
+    def key_store(self, client: int) -> KeyStore:
+        """A client's noise key and ledger. Raises as ``KeyStore.open``."""
+        if client not in self._key_stores:
+            self._key_stores[client] = KeyStore.open(self._folder, client, self._settings)
+        return self._key_stores[client]
 
     def position(self, client: int) -> Position:
         """Position of a client's ledger, for a checkpoint."""
-        return self.vault(client).position()
+        return self.key_store(client).position()
 
     def require(self, client: int, position: Position) -> None:
-        """Raise PrivacyError unless a client's ledger goes on from a checkpoint's position; makes no vault."""
-        if client in self._vaults:
-            self._vaults[client].ledger.require(position)
+        """Raise PrivacyError unless a client's ledger goes on from a checkpoint's position; makes no key store."""
+        if client in self._key_stores:
+            self._key_stores[client].ledger.require(position)
         else:
-            self._vaults[client] = KeyStore.open(self._folder, client, self._settings, position)
+            self._key_stores[client] = KeyStore.open(self._folder, client, self._settings, position)
 
     def spent(self, client: int) -> float:
         """A client's epsilon so far."""
-        return self.vault(client).spent()
+        return self.key_store(client).spent()
 
     def batches(self, rows: Tensor, pass_: Pass) -> Iterator[Tensor]:
         """Poisson batches of a client's rows: as many steps as ordinary passes have, any of them possibly empty."""
-        n, vault = len(rows), self.vault(pass_.client)
+        n, store = len(rows), self.key_store(pass_.client)
         for step in range(pass_.epochs * mechanism.steps(n, pass_.size, pass_.share)):
             draw = Draw(pass_.round, pass_.purpose, step, n, pass_.size)
-            index = rows[vault.batch(draw).to(rows.device)]
+            index = rows[store.batch(draw).to(rows.device)]
             self._drawn[index] = pass_.client, draw
             yield index
 
@@ -118,25 +118,25 @@ class PrivateObjective:
 
         Raises:
             ConfigError: the batch was not drawn by ``batches``; or there is a criterion, which is not acknowledged.
-            PrivacyError, StorageError: as ``Vault.release``.
+            PrivacyError, StorageError: as ``KeyStore.release``.
         """
         if criterion is not None:
             releases.require(self._settings, "output-criterion")
         losses, G = W.new_zeros(len(W)), torch.zeros_like(W)
         for k, index in enumerate(indices):
             client, draw = self._address(index)
-            vault = self.vault(client)
+            store = self.key_store(client)
             if criterion is not None:
-                vault.unprotected(draw, W[k])
+                store.unprotected(draw, W[k])
                 if len(index):
                     own = [criterion[k]] if isinstance(criterion, list) else criterion
                     loss, G[k : k + 1] = self.inner.gradient(W[k : k + 1], [index], own, above)
                     losses[k] = loss[0]
             else:
                 with torch.random.fork_rng(devices=[]):
-                    torch.default_generator.manual_seed(vault.forward_seed(draw, W[k]))
+                    torch.default_generator.manual_seed(store.forward_seed(draw, W[k]))
                     losses[k], total = self.clipped_sum(W[k], index)
-                G[k] = vault.release(draw, W[k], total) / min(draw.size, draw.n)
+                G[k] = store.release(draw, W[k], total) / min(draw.size, draw.n)
                 for part in self._space.padding:
                     G[k, part] = 0  # what has no gradient needs no noise
         return (losses if self.shows_losses else torch.zeros_like(losses)), G

@@ -44,14 +44,14 @@ class KeyStore:
         """Open a client's key store; create it if missing.
 
         Args:
-            folder: of all vaults.
+            folder: of all clients' key stores.
             client: whose.
             settings: the run's privacy.
             since: where a checkpoint saw the ledger: then there must be one, which goes on from it.
 
         Raises:
             PrivacyError: key or ledger is missing, damaged, or readable by others; they do not belong together.
-            ConfigError: the vault was made with another test seed, or without one.
+            ConfigError: the key store was made with another test seed, or without one.
             LockedError: another process has it open.
         """
         home = _home(folder, client)
@@ -144,7 +144,7 @@ def fingerprint(key: bytes) -> str:
 
 
 def require_sole(folder: Path, client: int) -> None:
-    """Raise PrivacyError unless a client's vault is the only one in a folder: one data set has one account."""
+    """Raise PrivacyError unless a client's key store is the only one in a folder: one data set has one account."""
     others = sorted(home.name for home in folder.glob("client-*") if home != _home(folder, client))
     if others:
         raise PrivacyError(
