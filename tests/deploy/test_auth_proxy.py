@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import uvicorn
+from agreement_file import agreement
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 from flwr.supercore.date import now
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes, sign_message
@@ -221,28 +222,12 @@ def test_a_connection_that_sends_no_whole_head_is_ended():
 
 # With the keys of a kit, and a real SuperLink.
 
-FEDERATION = """
-name = "gate"
-server = "127.0.0.1:{port}"
-[run]
-method = "fedavg"
-lr = 0.1
-[task]
-kind = "table"
-input_shape = [4]
-classes = ["a", "b"]
-[[silo]]
-name = "north"
-[[silo]]
-name = "south"
-"""
-
 
 @pytest.fixture
 def kits(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    (tmp_path / "federation.toml").write_text(FEDERATION.format(port=port))
+    (tmp_path / "federation.toml").write_text(agreement(port))
     provision(tmp_path / "federation.toml", tmp_path / "kits")
     return tmp_path / "kits"
 

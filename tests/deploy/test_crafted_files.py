@@ -132,8 +132,8 @@ def test_a_table_obeys_no_cell_no_heading_and_no_title():
 def test_a_name_that_no_silo_can_have_is_refused_in_one_line(tmp_path, capsys):
     folder, _ = server_kit(tmp_path)
 
-    book = MemberRegistry(folder / "run", Federation.read(folder / "federation.toml"))
+    registry = MemberRegistry(folder / "run", Federation.read(folder / "federation.toml"))
     for name in ("", "../x", "A", "x" * 41, HOSTILE):
         with pytest.raises(ConfigError, match="cannot be a silo") as caught:
-            book.add(name, "", "")
+            registry.add(name, "", "")
         assert str(caught.value).isprintable()

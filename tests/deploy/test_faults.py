@@ -115,8 +115,8 @@ def on_answer(change, number=2, node=11, times=9):
     left = [times]
 
     def fault(message, reply):
-        parcel = flower_apps.unpacked(message.content)
-        task = parsed(Task, parcel.body) if parcel.kind == "task" else None
+        sent = flower_apps.unpacked(message.content)
+        task = parsed(Task, sent.body) if sent.kind == "task" else None
         if task and task.trains and task.number == number and message.metadata.dst_node_id == node and left[0]:
             left[0] -= 1
             return change(message, reply)
@@ -126,11 +126,11 @@ def on_answer(change, number=2, node=11, times=9):
 
 
 def repacked(change):
-    """Another parcel in the same message."""
+    """Replace what a reply carries."""
 
     def apply(message, reply):
-        parcel = change(flower_apps.unpacked(reply.content))
-        return type(reply)(flower_apps.packed(parcel), reply_to=message)
+        changed = change(flower_apps.unpacked(reply.content))
+        return type(reply)(flower_apps.packed(changed), reply_to=message)
 
     return apply
 

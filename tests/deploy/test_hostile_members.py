@@ -37,16 +37,30 @@ def forged(federation, change, kind="answer", number=2, signer="silo-1"):
     key = Signer(federation.kits / signer / "keys" / "silo.key")
 
     def fault(message, reply):
-        parcel = flower_apps.unpacked(reply.content)
-        said = json.loads(parcel.body)
-        if (message.metadata.dst_node_id, parcel.kind) != (ROGUE, kind) or said.get("number", number) != number:
+        sent = flower_apps.unpacked(reply.content)
+        said = json.loads(sent.body)
+        if (message.metadata.dst_node_id, sent.kind) != (ROGUE, kind) or said.get("number", number) != number:
             return reply
         body = change(said)
         signature = "" if isinstance(body, str) else key.sign(kind, body)
         text = body if isinstance(body, str) else json.dumps(body)
-        return type(reply)(flower_apps.packed(replace(parcel, body=text, signature=signature)), reply_to=message)
+        return type(reply)(flower_apps.packed(replace(sent, body=text, signature=signature)), reply_to=message)
 
     federation.grid.faults.append(fault)
+
+
+def tickets_of_round_2(grid):
+    """A list that the message ids of round 2's tasks for silo-1 are appended to."""
+    tickets = []
+
+    def note(message, reply):
+        sent = flower_apps.unpacked(message.content)
+        if message.metadata.dst_node_id == ROGUE and json.loads(sent.body).get("number") == 2:
+            tickets.append(message.metadata.message_id)
+        return reply
+
+    grid.faults.append(note)
+    return tickets
 
 
 def figure(**changes):
@@ -105,20 +119,13 @@ def test_a_fault_that_nobody_has_foreseen_is_the_members_too(world):
 def test_a_reply_that_flower_cannot_read_costs_nobody_elses(world):
     federation = world.federation()
     grid, pull = federation.grid, federation.grid.pull_messages
-    tickets = []
-
-    def note(message, reply):
-        parcel = flower_apps.unpacked(message.content)
-        if message.metadata.dst_node_id == ROGUE and json.loads(parcel.body).get("number") == 2:
-            tickets.append(message.metadata.message_id)
-        return reply
+    tickets = tickets_of_round_2(grid)
 
     def pulled(ids):
         if set(ids) & set(tickets):
             raise KeyError("an object of a class that there is not")
         return pull(ids)
 
-    grid.faults.append(note)
     world.patch.setattr(grid, "pull_messages", pulled)
     federation.run()
     assert tickets
@@ -128,18 +135,12 @@ def test_a_reply_that_flower_cannot_read_costs_nobody_elses(world):
 def test_a_reply_that_comes_drop_by_drop_holds_nobody_up(world):
     """Its sender has begun to push it and does not go on: the round ends at its deadline, without that silo."""
     federation, never = world.federation(run={"rounds": 4}, deadline=2.0), threading.Event()
-    grid, pull, tickets = federation.grid, federation.grid.pull_messages, []
-
-    def note(message, reply):
-        parcel = flower_apps.unpacked(message.content)
-        if message.metadata.dst_node_id == ROGUE and json.loads(parcel.body).get("number") == 2:
-            tickets.append(message.metadata.message_id)
-        return reply
+    grid, pull = federation.grid, federation.grid.pull_messages
+    tickets = tickets_of_round_2(grid)
 
     def pulled(ids):
         return never.wait() if set(ids) & set(tickets) else pull(ids)
 
-    grid.faults.append(note)
     world.patch.setattr(grid, "pull_messages", pulled)
     federation.run()
     never.set()
@@ -149,7 +150,7 @@ def test_a_reply_that_comes_drop_by_drop_holds_nobody_up(world):
 
 @pytest.mark.parametrize("samples", [10**400, 10**15, -1, 1e3, "60"])
 def test_a_greeting_that_counts_out_of_all_proportion_gets_no_place(samples, world):
-    """Neither the book nor any later round meets the number; without it, the federation is that of the others."""
+    """Neither the registry nor any later round meets the number; without it, the federation is that of the others."""
     federation = world.federation(quorum=2, wait=0.5)
     forged(federation, lambda said: {**said, "samples": samples}, "hello-reply")
     federation.run()

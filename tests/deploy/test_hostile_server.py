@@ -143,12 +143,12 @@ def test_a_server_can_name_no_file(where, server):
     assert after == before
 
 
-def test_a_shelf_makes_no_path_of_what_is_no_hash(tmp_path):
+def test_the_row_cache_makes_no_path_of_what_is_no_hash(tmp_path):
     victim = tmp_path / "victim"
     victim.write_text("mine")
-    shelf = RowCache(tmp_path / "cache")
+    cache = RowCache(tmp_path / "cache")
     for digest in (str(victim), "../victim", "", "a" * 65, "A" * 64, "a" * 63 + "\n"):
-        for ask in (lambda d: shelf.missing([d], {}), lambda d: shelf.rows([d], {})):
+        for ask in (lambda d: cache.missing([d], {}), lambda d: cache.rows([d], {})):
             with pytest.raises(ProtocolError, match="not named by its SHA-256"):
                 ask(digest)
     assert victim.read_text() == "mine"

@@ -116,12 +116,12 @@ def test_rows_that_a_silo_holds_are_not_sent_again(world):
     federation.run()
     assert same(deployed(federation), world.simulated(federation))
     tasks = [(m.metadata.dst_node_id, json.loads(m.content["texts"]["body"]), m) for m in federation.grid.sent]
-    shelf = {}
+    held = {}
     for node, body, message in tasks:
         if "downlink" in body:
             needs = {d for o in body["downlink"].values() for d in o["rows"].values()}
-            assert set(message.content["rows"]) == needs - shelf.get(node, set())
-            shelf[node] = needs
+            assert set(message.content["rows"]) == needs - held.get(node, set())
+            held[node] = needs
     assert any("downlink" in b and not m.content["rows"] for _, b, m in tasks)
 
 

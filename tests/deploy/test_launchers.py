@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 import tomli_w
+from agreement_file import TASK
 
 from pomona.config import resolve  # noqa: F401  settings must be importable without Flower
 from pomona.core.errors import ConfigError, ProtocolError
@@ -22,8 +23,6 @@ from pomona.deploy.server import auth_proxy, launcher, superlink, superlink_clie
 from pomona.deploy.server.superlink import anonymous
 from pomona.deploy.silo import supernode
 from pomona.deploy.silo.settings import SiloFile
-
-TASK = {"kind": "table", "input_shape": [4], "classes": ["a", "b"]}
 
 
 def federation(**keys):

@@ -10,6 +10,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import numpy as np
 import pytest
+from agreement_file import agreement
 
 from pomona.cli import main
 from pomona.core.errors import ConfigError, DataError, ProtocolError, StorageError
@@ -23,29 +24,6 @@ from pomona.deploy.silo import preflight, silo_report, silo_scenario
 from pomona.deploy.silo.settings import SiloFile
 from pomona.deploy.silo.watchdog import ask_health
 
-FEDERATION = """
-name = "try"
-server = "127.0.0.1:{port}"
-quorum = 1
-places = 4
-{more}
-[run]
-method = "{method}"
-rounds = 3
-lr = 0.1
-[run.model]
-name = "mlp"
-hidden = [8]
-{privacy}
-[task]
-kind = "table"
-input_shape = [4]
-classes = ["a", "b"]
-[[silo]]
-name = "north"
-[[silo]]
-name = "south"
-"""
 SILO = """
 name = "north"
 [data]
@@ -65,7 +43,7 @@ def rows(n, seed):
     return "p,q,r,s,y\n" + "".join(f"{','.join(map(str, r))},{label}\n" for r, label in zip(x, y, strict=True))
 
 
-def kit(tmp_path, port=9, method="fedavg", more="", privacy=""):
+def kit(tmp_path, port=9, **run):
     folder = tmp_path / "north"
     for name in ("certs", "keys/peers"):
         (folder / name).mkdir(parents=True)
@@ -78,7 +56,7 @@ def kit(tmp_path, port=9, method="fedavg", more="", privacy=""):
         (folder / "keys" / place).write_bytes(pair.public)
     (folder / "keys" / "peers" / "south.pub").write_bytes(other.public)
     (folder / "app.sha256").write_text("a" * 64 + "\n")
-    (folder / "federation.toml").write_text(FEDERATION.format(port=port, method=method, more=more, privacy=privacy))
+    (folder / "federation.toml").write_text(agreement(port, **run))
     (folder / "silo.toml").write_text(SILO)
     (folder / "train.csv").write_text(rows(60, 1))
     (folder / "test.csv").write_text(rows(40, 2))
@@ -308,8 +286,8 @@ def test_an_agreement_that_was_changed_is_refused(tmp_path):
 
 def test_privacy_is_projected_and_held_against_what_the_silo_accepts(tmp_path):
     pytest.importorskip("opacus")
-    privacy = "[run.privacy]\nnoise_multiplier = 1.0\nmax_grad_norm = 1.0\ndelta = 1e-5\n"
-    privacy += 'acknowledge = ["sample-counts", "metrics", "feature-moments", "unlimited-epsilon"]\n'
+    acknowledged = ["sample-counts", "metrics", "feature-moments", "unlimited-epsilon"]
+    privacy = {"noise_multiplier": 1.0, "max_grad_norm": 1.0, "delta": 1e-5, "acknowledge": acknowledged}
     folder, _ = kit(tmp_path, privacy=privacy)
     lines, leaves, _ = found(folder)
     assert lines["data"].result == "ok", lines["data"]

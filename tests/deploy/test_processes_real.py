@@ -13,6 +13,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+from agreement_file import agreement
 
 from pomona.deploy.audit import read, verify
 from pomona.deploy.flower_bundle import digest
@@ -23,21 +24,6 @@ from pomona.storage.status import read_status
 
 pytestmark = pytest.mark.slow
 
-FEDERATION = """
-name = "stand-in"
-server = "127.0.0.1:{port}"
-quorum = 1
-[run]
-method = "fedavg"
-rounds = {rounds}
-lr = 0.1
-[task]
-kind = "table"
-input_shape = [4]
-classes = ["a", "b"]
-[[silo]]
-name = "north"
-"""
 SERVER_APP = """
 import time
 from pathlib import Path
@@ -79,7 +65,7 @@ def port():
 @pytest.fixture
 def kits(tmp_path):
     pytest.importorskip("flwr")
-    (tmp_path / "federation.toml").write_text(FEDERATION.format(port=port(), rounds=ROUNDS))
+    (tmp_path / "federation.toml").write_text(agreement(port(), ["north"], rounds=ROUNDS))
     out = tmp_path / "kits"
     provision(tmp_path / "federation.toml", out)
     app = out / "server" / "app" / "pomona_app"

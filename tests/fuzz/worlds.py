@@ -91,9 +91,9 @@ class World:
         made.grid.faults.append(self._note)
         visit = FlowerTransport.visit
 
-        def noted(courier, *words):
+        def noted(transport, *words):
             self._visits.append(words)
-            return visit(courier, *words)
+            return visit(transport, *words)
 
         with patch.object(FlowerTransport, "visit", noted):
             made.run()

@@ -34,31 +34,8 @@ def emd(counts: Counts) -> Measure:
 
     The earth mover's distance of Zhao et al. 2018, with unit cost; p is the distribution of all clients' rows together.
     """
-    distances: Measure = _gaps(counts).sum(axis=1)
+    distances: Measure = np.abs(distributions(counts) - distributions(counts.sum(axis=0, keepdims=True))).sum(axis=1)
     return distances
-
-
-def emd_fomo(counts: Counts) -> Measure:
-    """(n,) the distance as FedFomo's published code sums it: over the client's own labels, and again over all labels.
-
-    One class a client out of ten, all equally large, gives 0.9 + 1.8 = 2.7, the value printed in the paper's Table 2.
-    """
-    gaps = _gaps(counts)
-    own: Measure = np.where(counts > 0, gaps, 0).sum(axis=1)
-    return own + emd(counts)
-
-
-def _gaps(counts: Counts) -> Measure:
-    return np.abs(distributions(counts) - distributions(counts.sum(axis=0, keepdims=True)))
-
-
-def jensen_shannon(counts: Counts) -> Measure:
-    """(n, n) Jensen-Shannon divergence of every two clients in bits: 0 same distribution, 1 no label in common."""
-    p = distributions(counts)
-    own = _entropy(p)
-    mixed = np.stack([_entropy((p + row) / 2) for row in p])
-    bits: Measure = np.maximum(mixed - (own + own[:, None]) / 2, 0) / np.log(2)
-    return bits
 
 
 def effective_classes(counts: Counts) -> Measure:
