@@ -12,49 +12,36 @@ Named models: ``global`` is w, ``personal`` is u_i. Share 0 is FedAvg, share 1 i
 from pydantic import Field
 from torch import Tensor
 
-from pomona.methods import separate
-from pomona.methods.base import (
-    Card,
-    Client,
-    Gradients,
-    Info,
-    LocalTraining,
-    Method,
-    MethodSettings,
-    Presentation,
-    Received,
-    Round,
-    Uplink,
-    averaging,
-    sgd,
-)
+from pomona.methods import base, separate
 
 
-class Interpolated(MethodSettings):
+class Interpolated(base.MethodSettings):
     """One share for everybody."""
 
     share: float = Field(0.5, ge=0, le=1, description="part of the own model in the mixture")
 
-    def method(self) -> Method:
+    def method(self) -> base.Method:
         """The two halves."""
-        return Method(averaging(), client(self.share), CARD)
+        return base.Method(base.averaging(), client(self.share), CARD)
 
 
-def client(share: float) -> Client:
+def client(share: float) -> base.Client:
     """The client half; its state is v_i as rows (n, d)."""
 
-    def train(V: Tensor, received: Received, training: LocalTraining, round_: Round) -> tuple[Tensor, Uplink, Info]:
+    def train(
+        V: Tensor, received: base.Received, training: base.LocalTraining, round_: base.Round
+    ) -> base.Trained[Tensor]:
         U = received["model"].lerp(V, share)
         training.observe("global", received["model"], "received")
         training.observe("personal", U, "received")
-        trained = sgd(training, U, round_)
+        trained = base.sgd(training, U, round_)
         return trained, {"model": trained}, {}
 
-    return Client(separate.start, train)
+    return base.Client(separate.start, train)
 
 
-CARD = Card(
-    presentation=Presentation("Interpolated"),
+CARD = base.Card(
+    presentation=base.Presentation("Interpolated"),
     paper="after Mansour et al., arXiv 2002.10619",
     summary="each client starts from a fixed mixture of the received model and its last one",
     down="1",
@@ -63,5 +50,5 @@ CARD = Card(
     headline=("personal", "received"),
     keeps="its model",
     joining="a newcomer starts from the global model; unseen: as a newcomer, under the standing global model",
-    gradients=(Gradients(),),
+    gradients=(base.Gradients(),),
 )

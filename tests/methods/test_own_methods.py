@@ -20,13 +20,10 @@ from problems import tiny
 MODULE = '''
 import torch
 from pydantic import Field
-from pomona.methods.base import Card, Client, Method, MethodSettings, averaging, nothing
-from pomona.privacy.epsilon_projection import Gradients
-from pomona.privacy.releases import RELEASES, Release
-from pomona.record.presentation import Presentation, Quantity
+from pomona.methods import base
 
 
-class Thrice(MethodSettings):
+class Thrice(base.MethodSettings):
     """The mean of three gradients at the same place is a step."""
 
     strength: float = Field(1.0, gt=0, description="factor on the step")
@@ -40,14 +37,14 @@ class Thrice(MethodSettings):
                     w.sub_(training.gradient(w, batch)[1], alpha=self.strength * round_.lr / 3)
             return None, {"model": W}, {"way": (W - received["model"]).norm(dim=1)}
 
-        return Method(averaging(), Client(nothing, train), CARD)
+        return base.Method(base.averaging(), base.Client(base.nothing, train), CARD)
 
 
-way = Quantity("way", "values", "How far each client went", "distance", "the distance from the received model.")
-CARD = Card(
-    Presentation("Thrice Tuned", quantities=(way,)), "none", "three gradients a batch", "1", "1", "nothing",
-    ("global", "received"), "nothing", "a newcomer starts from the global model", (Gradients(per_batch=3),),
-    releases=(Release("gossip", "what the neighbours say", "set method.strength=0"),),
+way = base.Quantity("way", "values", "How far each client went", "distance", "the distance from the received model.")
+CARD = base.Card(
+    base.Presentation("Thrice Tuned", quantities=(way,)), "none", "three gradients a batch", "1", "1", "nothing",
+    ("global", "received"), "nothing", "a newcomer starts from the global model", (base.Gradients(per_batch=3),),
+    releases=(base.Release("gossip", "what the neighbours say", "set method.strength=0"),),
 )
 
 

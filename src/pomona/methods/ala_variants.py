@@ -12,7 +12,7 @@ ALA is ``fedala``.
 from types import new_class
 from typing import Any, Literal
 
-from pomona.methods.base import Method, MethodSettings
+from pomona.methods import base
 from pomona.methods.ditto import Ditto
 from pomona.methods.fedala import ALA, adaptive, adaptive_card
 from pomona.methods.fedamp import FedAMP
@@ -22,7 +22,9 @@ from pomona.methods.per_fedavg import PerFedAvg
 from pomona.methods.pfedme import PFedMe
 
 
-def with_ala(kind: type[MethodSettings], personal: bool = False, model: str = "model") -> type[MethodSettings]:
+def with_ala(
+    kind: type[base.MethodSettings], personal: bool = False, model: str = "model"
+) -> type[base.MethodSettings]:
     """The settings of a method and those of ALA in one section, and the method with ALA before its local training.
 
     Args:
@@ -32,14 +34,14 @@ def with_ala(kind: type[MethodSettings], personal: bool = False, model: str = "m
     """
     name = f"{kind.model_fields['name'].default}+ala"
 
-    def method(settings: Any) -> Method:
+    def method(settings: Any) -> base.Method:
         inner = kind.method(settings)
         half = adaptive(inner.client, settings, personal, model)
-        return Method(inner.server, half, adaptive_card(inner.card, settings, personal), inner.caution)
+        return base.Method(inner.server, half, adaptive_card(inner.card, settings, personal), inner.caution)
 
     body = {"__module__": __name__, "__annotations__": {"name": Literal[name]}, "name": name, "method": method}
     named, bases = f"{kind.__name__}ALA", (kind, ALA)
-    both: type[MethodSettings] = new_class(named, bases, exec_body=lambda space: space.update(body))
+    both: type[base.MethodSettings] = new_class(named, bases, exec_body=lambda space: space.update(body))
     return both
 
 

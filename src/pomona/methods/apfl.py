@@ -27,26 +27,10 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from pomona.core.round import Roster, Round
-from pomona.methods.base import (
-    Card,
-    Client,
-    Info,
-    Initial,
-    Method,
-    MethodSettings,
-    Received,
-    Uplink,
-    averaging,
-    descend,
-    velocities,
-)
-from pomona.objective.local_training import LocalTraining
-from pomona.privacy.epsilon_projection import Gradients
-from pomona.record.presentation import Presentation, Quantity
+from pomona.methods import base
 
 
-class APFL(MethodSettings):
+class APFL(base.MethodSettings):
     """APFL's settings; symbols of the paper in brackets."""
 
     name: Literal["apfl"] = "apfl"
@@ -55,9 +39,9 @@ class APFL(MethodSettings):
     )
     adaptive: bool = Field(False, description="learn alpha, one step a round")
 
-    def method(self) -> Method:
+    def method(self) -> base.Method:
         """The two halves."""
-        return Method(averaging(), client(self), CARD)
+        return base.Method(base.averaging(), client(self), CARD)
 
 
 @dataclass(frozen=True)
@@ -68,19 +52,19 @@ class APFLState:
     alpha: Tensor
 
 
-def client(settings: APFL) -> Client:
+def client(settings: APFL) -> base.Client:
     """Trains the copy of the global model and the own one on the same batches."""
 
-    def start(initial: Initial, roster: Roster, ids: tuple[int, ...], seed: int) -> APFLState:
+    def start(initial: base.Initial, roster: base.Roster, ids: tuple[int, ...], seed: int) -> APFLState:
         V = initial().repeat(len(ids), 1)
         return APFLState(V, V.new_full((len(ids),), settings.alpha))
 
     def train(
-        state: APFLState, received: Received, training: LocalTraining, round_: Round
-    ) -> tuple[APFLState, Uplink, Info]:
+        state: APFLState, received: base.Received, training: base.LocalTraining, round_: base.Round
+    ) -> base.Trained[APFLState]:
         training.observe("global", received["model"], "received")
         W, V, A = received["model"].clone(), state.model, state.alpha.unsqueeze(1)
-        rows = (W, V, A, velocities(W, round_), velocities(V, round_))
+        rows = (W, V, A, base.velocities(W, round_), base.velocities(V, round_))
         for batch, w, v, a, velocity_w, velocity_v in training.steps(round_.epochs, *rows):
             mixed = torch.lerp(w, v, a)
             _, at_w = training.gradient(w, batch)
@@ -89,16 +73,16 @@ def client(settings: APFL) -> Client:
             if settings.adaptive and batch.step == 0:
                 slope = ((v - w) * at_mixed).sum(1, keepdim=True)
                 a.sub_(round_.lr * slope).clamp_(0, 1)
-            descend(w, at_w, velocity_w, round_)
-            descend(v, pushed, velocity_v, round_)
+            base.descend(w, at_w, velocity_w, round_)
+            base.descend(v, pushed, velocity_v, round_)
         training.observe("personal", torch.lerp(W, V, A), "trained")
         return APFLState(V, A.squeeze(1)), {"model": W}, {"alpha": A.squeeze(1)}
 
-    return Client(start, train, private=("model", "alpha"))
+    return base.Client(start, train, private=("model", "alpha"))
 
 
 QUANTITIES = (
-    Quantity(
+    base.Quantity(
         "alpha",
         "values",
         "How much of its own model each client uses",
@@ -108,8 +92,8 @@ QUANTITIES = (
     ),
 )
 
-CARD = Card(
-    presentation=Presentation("APFL", 10, QUANTITIES),
+CARD = base.Card(
+    presentation=base.Presentation("APFL", 10, QUANTITIES),
     paper="Deng et al., arXiv 2003.13461, Algorithm 1",
     summary="each client mixes an own model with its copy of the global one",
     down="1",
@@ -121,5 +105,5 @@ CARD = Card(
         "a newcomer's own model starts from the global one, alpha from its setting; unseen: as a newcomer, "
         "under the standing global model"
     ),
-    gradients=(Gradients(per_batch=2),),
+    gradients=(base.Gradients(per_batch=2),),
 )

@@ -35,33 +35,13 @@ from pydantic import Field
 from torch import Tensor
 
 from pomona.core.rng import stream
-from pomona.core.round import Roster, Round
-from pomona.methods.base import (
-    Card,
-    Client,
-    Downlink,
-    Info,
-    Initial,
-    Method,
-    MethodSettings,
-    Received,
-    Rows,
-    Server,
-    Uplink,
-    descend,
-    mean_of,
-    placed,
-    velocities,
-)
+from pomona.methods import base
 from pomona.methods.request_bank import limit, request, stored, unasked
-from pomona.objective.local_training import LocalTraining
-from pomona.privacy.epsilon_projection import Gradients
-from pomona.record.presentation import Presentation, Quantity
 
 EPSILON = 1e-3
 
 
-class APPLE(MethodSettings):
+class APPLE(base.MethodSettings):
     """APPLE's settings; symbols of the paper in brackets."""
 
     name: Literal["apple"] = "apple"
@@ -79,13 +59,13 @@ class APPLE(MethodSettings):
         "common", description="cores start from one model, or each from its own"
     )
 
-    def method(self) -> Method:
+    def method(self) -> base.Method:
         """The two halves."""
         weighed = self.mu > 0 and self.schedule_share > 0
-        return Method(server(self), client(self), replace(CARD, needs_total=weighed))
+        return base.Method(server(self), client(self), replace(CARD, needs_total=weighed))
 
 
-def schedule(settings: APPLE, round_: Round) -> float:
+def schedule(settings: APPLE, round_: base.Round) -> float:
     """lambda(r) of appendix A.1, r counted from 0; mu times this weighs the proximal term."""
     r, length = round_.number - 1, int(settings.schedule_share * round_.total)
     if r >= length:
@@ -106,30 +86,32 @@ class Bank:
     requests: Tensor
 
 
-def server(settings: APPLE) -> Server:
+def server(settings: APPLE) -> base.Server:
     """Keeps cores, hands out what is asked for."""
 
-    def start(initial: Initial, roster: Roster, seed: int) -> Bank:
+    def start(initial: base.Initial, roster: base.Roster, seed: int) -> Bank:
         N = len(roster)
         return Bank(initial_cores(settings, initial, N), unasked(settings.budget, N))
 
-    def down(bank: Bank, ids: tuple[int, ...], roster: Roster, round_: Round) -> Downlink:
-        return {"cores": Rows(bank.cores, torch.stack([wishes(settings, bank, i, roster, round_) for i in ids]))}
+    def down(bank: Bank, ids: tuple[int, ...], roster: base.Roster, round_: base.Round) -> base.Downlink:
+        return {"cores": base.Rows(bank.cores, torch.stack([wishes(settings, bank, i, roster, round_) for i in ids]))}
 
-    def aggregate(bank: Bank, uplink: Uplink, ids: tuple[int, ...], roster: Roster, round_: Round) -> Bank:
+    def aggregate(
+        bank: Bank, uplink: base.Uplink, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
+    ) -> Bank:
         return Bank(stored(bank.cores, ids, uplink["core"]), stored(bank.requests, ids, uplink["request"]))
 
-    def welcome(bank: Bank, ids: tuple[int, ...], roster: Roster) -> tuple[Bank, Tensor]:
-        row = mean_of(bank.cores, roster)
-        return Bank(placed(bank.cores, ids, row), bank.requests), row
+    def welcome(bank: Bank, ids: tuple[int, ...], roster: base.Roster) -> tuple[Bank, Tensor]:
+        row = base.mean_of(bank.cores, roster)
+        return Bank(base.placed(bank.cores, ids, row), bank.requests), row
 
-    def expects(bank: Bank) -> Uplink:
+    def expects(bank: Bank) -> base.Uplink:
         return {"core": bank.cores[0], "request": bank.requests[0]}
 
-    return Server(start, down, aggregate, welcome, expects, separable=True, relays={"cores": "core"})
+    return base.Server(start, down, aggregate, welcome, expects, separable=True, relays={"cores": "core"})
 
 
-def wishes(settings: APPLE, bank: Bank, client: int, roster: Roster, round_: Round) -> Tensor:
+def wishes(settings: APPLE, bank: Bank, client: int, roster: base.Roster, round_: base.Round) -> Tensor:
     """The ids (M,) that a client asked for, less those that have left; its own id marks a place left empty.
 
     Before its first uplink it has asked for none; a choice among cores never downloaded needs nothing private.
@@ -141,7 +123,7 @@ def wishes(settings: APPLE, bank: Bank, client: int, roster: Roster, round_: Rou
     return torch.where(roster.known[asked], asked, client)
 
 
-def initial_cores(settings: APPLE, initial: Initial, n: int) -> Tensor:
+def initial_cores(settings: APPLE, initial: base.Initial, n: int) -> Tensor:
     """All initial cores (n, d), made from the run's seed by every client, so that none is downloaded."""
     if settings.core_init == "common":
         return initial().repeat(n, 1)
@@ -165,10 +147,10 @@ class APPLEState:
     fetched: Tensor
 
 
-def client(settings: APPLE) -> Client:
+def client(settings: APPLE) -> base.Client:
     """Learns a core and a DR row."""
 
-    def start(initial: Initial, roster: Roster, ids: tuple[int, ...], seed: int) -> APPLEState:
+    def start(initial: base.Initial, roster: base.Roster, ids: tuple[int, ...], seed: int) -> APPLEState:
         n, N = len(ids), len(roster)
         cores = initial_cores(settings, initial, N)
         kept = cores if limit(settings.budget, N) < N - 1 else cores[:0]
@@ -176,8 +158,8 @@ def client(settings: APPLE) -> Client:
         return APPLEState(cores[list(ids)], roster.shares.to(cores).repeat(n, 1), kept.repeat(n, 1, 1), fetched)
 
     def train(
-        state: APPLEState, received: Received, training: LocalTraining, round_: Round
-    ) -> tuple[APPLEState, Uplink, Info]:
+        state: APPLEState, received: base.Received, training: base.LocalTraining, round_: base.Round
+    ) -> base.Trained[APPLEState]:
         known = training.roster.known
         copies = refresh(state.copies, received["cores"], known)
         fetched = state.fetched.scatter(1, received["cores"].index, True)
@@ -188,14 +170,14 @@ def client(settings: APPLE) -> Client:
         pull = schedule(settings, round_) * settings.mu
         dr_round = replace(round_, lr=settings.dr_lr * round_.decay, weight_decay=0.0)
 
-        rows = (C, P, velocities(C, round_), velocities(P, round_), own)
+        rows = (C, P, base.velocities(C, round_), base.velocities(P, round_), own)
         scaled = torch.empty_like(C)  # memory for p_ii g, once instead of in each step
         for batch, c, p, vc, vp, mine in training.steps(round_.epochs, *rows):
             C0 = copies[: len(c)] if copies.dim() == 3 else copies
             _, G = training.gradient(personal(p, mine, C0, c), batch)
             D = (dots(G, C0, mine, c) + pull * (p - p0)) * known
-            descend(c, torch.mul(G, p[mine].unsqueeze(1), out=scaled[: len(c)]), vc, round_)
-            descend(p, D, vp, dr_round)
+            base.descend(c, torch.mul(G, p[mine].unsqueeze(1), out=scaled[: len(c)]), vc, round_)
+            base.descend(p, D, vp, dr_round)
 
         if training.watches("trained"):
             training.observe("personal", personal(P, own, copies, C), "trained")
@@ -208,11 +190,11 @@ def client(settings: APPLE) -> Client:
         return APPLEState(C, P, kept, fetched), {"core": C, "request": torch.stack(list(asks))}, info
 
     def adapt(
-        state: APPLEState, received: Received, training: LocalTraining, round_: Round
-    ) -> tuple[APPLEState, Uplink, Info]:
+        state: APPLEState, received: base.Received, training: base.LocalTraining, round_: base.Round
+    ) -> base.Trained[APPLEState]:
         return train(state, received, training, replace(round_, lr=0.0))  # the DR row alone, over standing cores
 
-    return Client(start, train, private=("dr", "fetched"), adapt=adapt)
+    return base.Client(start, train, private=("dr", "fetched"), adapt=adapt)
 
 
 def personal(p: Tensor, mine: Tensor, C0: Tensor, c: Tensor) -> Tensor:
@@ -233,7 +215,7 @@ def dots(G: Tensor, C0: Tensor, mine: Tensor, c: Tensor) -> Tensor:
     return others.masked_scatter(mine, own)
 
 
-def refresh(copies: Tensor, offer: Rows, known: Tensor) -> Tensor:
+def refresh(copies: Tensor, offer: base.Rows, known: Tensor) -> Tensor:
     """The cores a client mixes: what it just downloaded, and older copies of what it did not; none of who has left."""
     if not copies.shape[1]:
         return offer.bank
@@ -242,7 +224,9 @@ def refresh(copies: Tensor, offer: Rows, known: Tensor) -> Tensor:
     return copies
 
 
-def choose(settings: APPLE, p: Tensor, fetched: Tensor, client: int, roster: Roster, seed: int, number: int) -> Tensor:
+def choose(
+    settings: APPLE, p: Tensor, fetched: Tensor, client: int, roster: base.Roster, seed: int, number: int
+) -> Tensor:
     """The request (M,) of a client for round ``number`` (A.2; r is the number of rounds behind it)."""
     places, r = limit(settings.budget, len(p)), number - 1
     others = np.array([i for i in roster.members if i != client], dtype=np.int64)
@@ -280,7 +264,7 @@ def probabilities(p: NDArray[np.float64], r: int, M: int, N: int) -> NDArray[np.
 
 
 QUANTITIES = (
-    Quantity(
+    base.Quantity(
         "dr",
         "matrix",
         "Who listens to whom",
@@ -293,8 +277,8 @@ QUANTITIES = (
     ),
 )
 
-CARD = Card(
-    presentation=Presentation("APPLE", 2, QUANTITIES),
+CARD = base.Card(
+    presentation=base.Presentation("APPLE", 2, QUANTITIES),
     paper="Luo and Wu, IJCAI 2022, Algorithm 1, eqs. 4-9",
     summary="each client learns its own mixture of everybody's core models",
     down="M (all others without a budget)",
@@ -307,5 +291,5 @@ CARD = Card(
         "column at the others from 0; a leaver's column and copies become 0; unseen: learns its DR row alone "
         "over standing cores"
     ),
-    gradients=(Gradients(),),
+    gradients=(base.Gradients(),),
 )

@@ -1,16 +1,16 @@
-"""The shape of a method, and the few update rules that many papers share. No base classes.
+"""The shape of a method: server half, client half and card. No base classes.
 
 A method is two halves of pure functions. The server half turns its state into downlinks and uplinks into its next
 state; the client half turns its state and a downlink into its next state and an uplink. Both are written for rows: a
 leading axis of clients, of length one in a silo.
 
-All that a method of your own needs can be imported from here.
+All that a method needs stands here: ``from pomona.methods import base``.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from numpy.typing import NDArray
@@ -19,7 +19,8 @@ from torch import Tensor
 
 from pomona.core.round import Roster, Round
 from pomona.core.settings import Settings
-from pomona.objective.local_training import TRAINING, LocalTraining, When
+from pomona.methods.row_algebra import Rows, descend, mean_of, placed, sgd, velocities, weighted_mean
+from pomona.objective.local_training import LocalTraining, When
 from pomona.partition.partition import Partition
 from pomona.privacy.epsilon_projection import Gradients
 from pomona.privacy.releases import RELEASES, Release
@@ -44,6 +45,7 @@ __all__ = [
     "Round",
     "Rows",
     "Server",
+    "Trained",
     "Uplink",
     "averaging",
     "descend",
@@ -57,27 +59,12 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True)
-class Rows:
-    """Models by receiver, without copies: receiver k of a downlink gets ``bank[index[k]]``.
-
-    ``bank`` (V, d); ``index`` (n,) for one model each, or (n, M) for M models each: then row j of the bank
-    is client j's, and a receiver's own id marks a place left empty.
-    """
-
-    bank: Tensor
-    index: Tensor
-
-    @classmethod
-    def same(cls, row: Tensor, n: int) -> "Rows":
-        """One model (d,) for everybody."""
-        return cls(row.unsqueeze(0), torch.zeros(n, dtype=torch.long))
-
-
 Downlink = Mapping[str, Rows]
 Received = Mapping[str, Any]  # name -> rows (n, d) where the index was (n,), a Rows where it was (n, M)
 Uplink = dict[str, Tensor]  # name -> (n, ...)
-Info = dict[str, Tensor]  # what people look at: name -> (n, ...)
+Info = dict[str, Tensor]  # for the record: name -> (n, ...)
+State = TypeVar("State")
+Trained = tuple[State, Uplink, Info]  # what a client half's train returns
 
 
 @dataclass(frozen=True)
@@ -143,9 +130,9 @@ class Client:
     """
 
     start: Callable[[Initial, Roster, tuple[int, ...], int], Any]
-    train: Callable[[Any, Received, LocalTraining, Round], tuple[Any, Uplink, Info]]
+    train: Callable[[Any, Received, LocalTraining, Round], Trained[Any]]
     private: tuple[str, ...] = ()
-    adapt: Callable[[Any, Received, LocalTraining, Round], tuple[Any, Uplink, Info]] | None = None
+    adapt: Callable[[Any, Received, LocalTraining, Round], Trained[Any]] | None = None
 
 
 @dataclass(frozen=True)
@@ -223,16 +210,15 @@ class MethodSettings(Settings, ABC):
         """The two halves and the card."""
 
 
-def weighted_mean(W: Tensor, p: Tensor) -> Tensor:
-    """sum_i p_i w_i (d,) of rows W (n, d) with weights p (n,) that sum to 1; exactly w where all rows equal w."""
-    return W[0] + p.to(W) @ (W - W[0])
+def averaging(part: Callable[[Initial], Tensor] | None = None) -> Server:
+    """FedAvg's server (McMahan et al. 2017): one model w for everybody, w <- sum_i n_i / n w_i over the cohort.
 
-
-def averaging() -> Server:
-    """FedAvg's server (McMahan et al. 2017): one model w for everybody, w <- sum_i n_i / n w_i over the cohort."""
+    ``part`` takes from the initial model what is averaged (k,), if clients keep the rest; joining clients then start
+    from the run's initial model.
+    """
 
     def start(initial: Initial, roster: Roster, seed: int) -> Tensor:
-        return initial()
+        return part(initial) if part else initial()
 
     def down(w: Tensor, ids: tuple[int, ...], roster: Roster, round_: Round) -> Downlink:
         return {"model": Rows.same(w, len(ids))}
@@ -243,59 +229,12 @@ def averaging() -> Server:
     def expects(w: Tensor) -> Uplink:
         return {"model": w}
 
-    return Server(start, down, aggregate, welcome=lambda w, *_: (w, w), expects=expects, global_model=True)
+    def welcome(w: Tensor, ids: tuple[int, ...], roster: Roster) -> tuple[Tensor, Tensor | None]:
+        return w, None if part else w
+
+    return Server(start, down, aggregate, welcome, expects, global_model=part is None)
 
 
 def silent() -> Server:
     """The server of methods without one."""
-    return Server(nothing, lambda *_: {}, nothing, welcome=unprepared, expects=lambda _: {})
-
-
-def unprepared(state: Any, ids: tuple[int, ...], roster: Roster) -> tuple[Any, None]:
-    """The welcome of a server without a model to give: joining clients start from the run's initial model."""
-    return state, None
-
-
-def mean_of(W: Tensor, roster: Roster) -> Tensor:
-    """The mean model (d,) of the members, weighted by their samples, from the rows W (N, d) of all clients."""
-    return weighted_mean(W[roster.known], roster.shares[roster.known])
-
-
-def placed(W: Tensor, ids: tuple[int, ...], row: Tensor) -> Tensor:
-    """Rows W (N, d) with ``row`` in the places of ids."""
-    return W.index_copy(0, torch.tensor(ids, device=W.device), row.expand(len(ids), -1))
-
-
-def descend(w: Tensor, g: Tensor, velocity: Tensor, round_: Round) -> None:
-    """One SGD step on rows, in place: v <- momentum v + g + weight_decay w;  w <- w - lr v (PyTorch's convention)."""
-    if round_.weight_decay:
-        g = g + round_.weight_decay * w
-    if round_.momentum:
-        g = torch.add(g, velocity, alpha=round_.momentum, out=velocity)  # one pass over memory, not two
-    w.sub_(g, alpha=round_.lr)
-
-
-def velocities(W: Tensor, round_: Round) -> Tensor:
-    """Momentum buffers for rows W: zeros at the start of each round, and empty rows when there is no momentum."""
-    return torch.zeros_like(W) if round_.momentum else W.new_empty(len(W), 0)
-
-
-Pull = Callable[[Tensor], Tensor]  # rows w (a, d) -> an extra gradient term (a, d)
-
-
-def sgd(
-    training: LocalTraining,
-    W: Tensor,
-    round_: Round,
-    epochs: int | None = None,
-    pull: Pull | None = None,
-    purpose: str = TRAINING,
-) -> Tensor:
-    """Local SGD on rows W (n, d), in place: ``epochs`` passes (the round's if None) over the training data."""
-    passes = round_.epochs if epochs is None else epochs
-    for batch, w, velocity in training.steps(passes, W, velocities(W, round_), purpose=purpose):
-        _, g = training.gradient(w, batch)
-        if pull is not None:
-            g = g + pull(w)
-        descend(w, g, velocity, round_)
-    return W
+    return Server(nothing, lambda *_: {}, nothing, welcome=lambda *_: (None, None), expects=lambda _: {})

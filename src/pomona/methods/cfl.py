@@ -39,33 +39,14 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
 
-from pomona.core.round import Roster, Round
-from pomona.methods.base import (
-    Card,
-    Client,
-    Downlink,
-    Info,
-    Initial,
-    Method,
-    MethodSettings,
-    Received,
-    Rows,
-    Server,
-    Uplink,
-    nothing,
-    sgd,
-    weighted_mean,
-)
-from pomona.objective.local_training import LocalTraining
-from pomona.privacy.epsilon_projection import Gradients
-from pomona.record.presentation import Presentation, Quantity
+from pomona.methods import base
 
 NOBODY = -1  # the cluster of who is no member
 SMALLEST = 3
 """Members that a cluster must have to be split."""
 
 
-class CFL(MethodSettings):
+class CFL(base.MethodSettings):
     """CFL's settings; symbols of the paper in brackets."""
 
     name: Literal["cfl"] = "cfl"
@@ -79,9 +60,9 @@ class CFL(MethodSettings):
     )
     warmup_rounds: int = Field(5, ge=0, le=10**6, description="rounds before the first split")
 
-    def method(self) -> Method:
+    def method(self) -> base.Method:
         """The two halves."""
-        return Method(server(self), Client(nothing, train), CARD)
+        return base.Method(server(self), base.Client(base.nothing, train), CARD)
 
 
 @dataclass(frozen=True)
@@ -98,20 +79,26 @@ class Clusters:
     unit: Tensor
 
 
-def server(settings: CFL) -> Server:
+def server(settings: CFL) -> base.Server:
     """Keeps the clusters' models; averages within clusters, and splits them."""
 
-    def start(initial: Initial, roster: Roster, seed: int) -> Clusters:
+    def start(initial: base.Initial, roster: base.Roster, seed: int) -> Clusters:
         everybody = torch.where(roster.known, 0, NOBODY)
         norms, unit = torch.zeros(1, 2, dtype=torch.float64), torch.zeros((), dtype=torch.float64)
         return Clusters(initial().unsqueeze(0), everybody, norms, unit)
 
-    def down(state: Clusters, ids: tuple[int, ...], roster: Roster, round_: Round) -> Downlink:
+    def down(state: Clusters, ids: tuple[int, ...], roster: base.Roster, round_: base.Round) -> base.Downlink:
         mine = state.labels[list(ids)]
         names = torch.arange(len(state.models)).unsqueeze(1)
-        return {"model": Rows(state.models, mine), "cluster": Rows(names, mine), "norms": Rows(state.norms, mine)}
+        return {
+            "model": base.Rows(state.models, mine),
+            "cluster": base.Rows(names, mine),
+            "norms": base.Rows(state.norms, mine),
+        }
 
-    def aggregate(state: Clusters, uplink: Uplink, ids: tuple[int, ...], roster: Roster, round_: Round) -> Clusters:
+    def aggregate(
+        state: Clusters, uplink: base.Uplink, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
+    ) -> Clusters:
         who = torch.tensor(ids)
         state = replace(state, labels=state.labels.masked_fill(~roster.known, NOBODY))
         updates = (uplink["model"] - state.models[state.labels[who]]).double().cpu()
@@ -124,16 +111,16 @@ def server(settings: CFL) -> Server:
                 state = split(settings, state, cluster, updates[state.labels[who] == cluster])
         return averaged(state, uplink["model"], who)
 
-    def welcome(state: Clusters, ids: tuple[int, ...], roster: Roster) -> tuple[Clusters, Tensor]:
+    def welcome(state: Clusters, ids: tuple[int, ...], roster: base.Roster) -> tuple[Clusters, Tensor]:
         sizes = torch.tensor(roster.sizes)
         largest = max(range(len(state.models)), key=lambda v: int(sizes[state.labels == v].sum()))
         labels = state.labels.index_fill(0, torch.tensor(ids), largest)
         return replace(state, labels=labels), state.models[largest]
 
-    def expects(state: Clusters) -> Uplink:
+    def expects(state: Clusters) -> base.Uplink:
         return {"model": state.models[0]}
 
-    return Server(start, down, aggregate, welcome, expects, closing=never_split)
+    return base.Server(start, down, aggregate, welcome, expects, closing=never_split)
 
 
 def unit(settings: CFL, updates: Tensor) -> Tensor:
@@ -203,15 +190,15 @@ def averaged(state: Clusters, W: Tensor, who: Tensor) -> Clusters:
     models = state.models.clone()
     for cluster in state.labels[who].unique().tolist():
         own = W[state.labels[who] == cluster]
-        models[cluster] = weighted_mean(own, torch.full((len(own),), 1 / len(own), dtype=torch.float64))
+        models[cluster] = base.weighted_mean(own, torch.full((len(own),), 1 / len(own), dtype=torch.float64))
     return replace(state, models=models)
 
 
-def train(state: None, received: Received, training: LocalTraining, round_: Round) -> tuple[None, Uplink, Info]:
+def train(state: None, received: base.Received, training: base.LocalTraining, round_: base.Round) -> base.Trained[None]:
     """Local SGD from the cluster's model."""
     model = received["model"]
     training.observe("personal", model, "received")
-    W = sgd(training, model.clone(), round_)
+    W = base.sgd(training, model.clone(), round_)
     training.observe("local", W, "trained")
     info = {
         "cluster": received["cluster"].squeeze(1),
@@ -222,7 +209,7 @@ def train(state: None, received: Received, training: LocalTraining, round_: Roun
 
 
 QUANTITIES = (
-    Quantity(
+    base.Quantity(
         "cluster",
         "clusters",
         "Which cluster each client is in",
@@ -231,8 +218,8 @@ QUANTITIES = (
     ),
 )
 
-CARD = Card(
-    presentation=Presentation("CFL", 21, QUANTITIES),
+CARD = base.Card(
+    presentation=base.Presentation("CFL", 21, QUANTITIES),
     paper="Sattler et al., IEEE TNNLS 2021, Algorithm 3",
     summary="FedAvg in clusters that split where members' updates point apart",
     down="1",
@@ -244,6 +231,6 @@ CARD = Card(
         "a newcomer joins the cluster with the most samples, a leaver leaves its own; unseen: that cluster's "
         "standing model"
     ),
-    gradients=(Gradients(),),
+    gradients=(base.Gradients(),),
     needs="any cohort; to split a cluster, all its members",
 )

@@ -23,15 +23,10 @@ from typing import Literal
 from pydantic import Field
 from torch import Tensor
 
-from pomona.core.round import Round
-from pomona.methods import fedavg, separate
-from pomona.methods.base import Card, Client, Info, Method, MethodSettings, Received, Uplink, averaging, sgd
-from pomona.objective.local_training import LocalTraining
-from pomona.privacy.epsilon_projection import Gradients
-from pomona.record.presentation import Presentation
+from pomona.methods import base, fedavg, separate
 
 
-class Ditto(MethodSettings):
+class Ditto(base.MethodSettings):
     """Ditto's settings; symbols of the paper in brackets."""
 
     name: Literal["ditto"] = "ditto"
@@ -45,12 +40,12 @@ class Ditto(MethodSettings):
         None, ge=0, le=10**6, description="epochs of the personal model a round; the run's local_epochs if not set"
     )
 
-    def method(self) -> Method:
+    def method(self) -> base.Method:
         """The two halves."""
-        card = replace(CARD, gradients=(Gradients(), Gradients(epochs=self.personal_epochs)))
-        return Method(averaging(), client(self), card, self.caution)
+        card = replace(CARD, gradients=(base.Gradients(), base.Gradients(epochs=self.personal_epochs)))
+        return base.Method(base.averaging(), client(self), card, self.caution)
 
-    def caution(self, round_: Round) -> str | None:
+    def caution(self, round_: base.Round) -> str | None:
         """Warn of a proximal pull that is not small against a step."""
         if round_.lr * self.lambda_ < 1:
             return None
@@ -60,22 +55,24 @@ class Ditto(MethodSettings):
         )
 
 
-def client(settings: Ditto) -> Client:
+def client(settings: Ditto) -> base.Client:
     """FedAvg's client, and a personal model (n, d) trained beside it."""
     shared = fedavg.client(mu=0.0)
 
-    def train(V: Tensor, received: Received, training: LocalTraining, round_: Round) -> tuple[Tensor, Uplink, Info]:
+    def train(
+        V: Tensor, received: base.Received, training: base.LocalTraining, round_: base.Round
+    ) -> base.Trained[Tensor]:
         w, weight = received["model"], settings.lambda_
         _, uplink, info = shared.train(None, received, training, round_)
-        sgd(training, V, round_, settings.personal_epochs, pull=lambda v: weight * (v - w[: len(v)]))
+        base.sgd(training, V, round_, settings.personal_epochs, pull=lambda v: weight * (v - w[: len(v)]))
         training.observe("personal", V, "trained")
         return V, uplink, info
 
-    return Client(separate.start, train)
+    return base.Client(separate.start, train)
 
 
-CARD = Card(
-    presentation=Presentation("Ditto", 11),
+CARD = base.Card(
+    presentation=base.Presentation("Ditto", 11),
     paper="Li et al., ICML 2021, Algorithm 1",
     summary="FedAvg, and a personal model of each client held near the global one",
     down="1",
@@ -86,5 +83,5 @@ CARD = Card(
     joining=(
         "a newcomer's personal model starts from the global one; unseen: as a newcomer, under the standing global model"
     ),
-    gradients=(Gradients(),),
+    gradients=(base.Gradients(),),
 )

@@ -31,14 +31,9 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from pomona.core.round import Roster, Round
 from pomona.core.settings import Settings
-from pomona.methods import fedavg
-from pomona.methods.base import Card, Client, Info, Initial, Method, MethodSettings, Received, Uplink, averaging
+from pomona.methods import base, fedavg
 from pomona.methods.fedrep import upper
-from pomona.objective.local_training import LocalTraining
-from pomona.privacy.epsilon_projection import Gradients
-from pomona.record.presentation import Presentation, Quantity
 
 WINDOW, THRESHOLD = 10, 0.01
 
@@ -54,21 +49,21 @@ class ALA(Settings):
     adapt: bool = Field(True, description="go on learning the weights after the initial stage, an epoch a round")
 
 
-class FedALA(MethodSettings, ALA):
+class FedALA(base.MethodSettings, ALA):
     """FedAvg with adaptive local aggregation."""
 
     name: Literal["fedala"] = "fedala"
 
-    def method(self) -> Method:
+    def method(self) -> base.Method:
         """The two halves."""
         card = replace(
             adaptive_card(fedavg.CARD, self),
-            presentation=Presentation("FedALA", 4, QUANTITIES),
+            presentation=base.Presentation("FedALA", 4, QUANTITIES),
             paper="Zhang et al., AAAI 2023, Algorithm 1",
             summary="each client starts from its own number-wise mixture of the global model and its last one",
             private="ALA's weights and the personal model",
         )
-        return Method(averaging(), adaptive(fedavg.client(mu=0.0), self), card)
+        return base.Method(base.averaging(), adaptive(fedavg.client(mu=0.0), self), card)
 
 
 @dataclass(frozen=True)
@@ -85,22 +80,22 @@ class FedALAState:
     started: Tensor
 
 
-def adaptive(inner: Client, settings: ALA, personal: bool = True, model: str = "model") -> Client:
+def adaptive(inner: base.Client, settings: ALA, personal: bool = True, model: str = "model") -> base.Client:
     """ALA before a client half that starts from received["start"] and uplinks its trained model as "model".
 
     ``personal``: the start is the personal model; False where the inner method names its own. ``model``: the name of
     what is received.
     """
 
-    def start(initial: Initial, roster: Roster, ids: tuple[int, ...], seed: int) -> FedALAState:
+    def start(initial: base.Initial, roster: base.Roster, ids: tuple[int, ...], seed: int) -> FedALAState:
         last = initial().repeat(len(ids), 1)
         weights = torch.ones_like(last[:, upper(initial.layers, settings.layers)])
         never = torch.zeros(len(ids), dtype=torch.bool, device=last.device)
         return FedALAState(inner.start(initial, roster, ids, seed), last, weights, never)
 
     def train(
-        state: FedALAState, received: Received, training: LocalTraining, round_: Round
-    ) -> tuple[FedALAState, Uplink, Info]:
+        state: FedALAState, received: base.Received, training: base.LocalTraining, round_: base.Round
+    ) -> base.Trained[FedALAState]:
         w, part = received[model], upper(training.layers, settings.layers)
         begins = ~state.started & (w != state.last).any(1) & (round_.number >= settings.start_round)
         epochs, losses = learn(settings, state, begins, w, part, training, round_)
@@ -112,7 +107,7 @@ def adaptive(inner: Client, settings: ALA, personal: bool = True, model: str = "
         ala = {"ala_weight": means, "ala_epochs": epochs, "ala_losses": losses}
         return FedALAState(own, uplink["model"], state.weights, state.started | begins), uplink, {**info, **ala}
 
-    return Client(start, train, (*inner.private, "weights"))
+    return base.Client(start, train, (*inner.private, "weights"))
 
 
 def mixed(w: Tensor, last: Tensor, weights: Tensor, part: slice) -> Tensor:
@@ -123,7 +118,13 @@ def mixed(w: Tensor, last: Tensor, weights: Tensor, part: slice) -> Tensor:
 
 
 def learn(
-    settings: ALA, state: FedALAState, begins: Tensor, w: Tensor, part: slice, training: LocalTraining, round_: Round
+    settings: ALA,
+    state: FedALAState,
+    begins: Tensor,
+    w: Tensor,
+    part: slice,
+    training: base.LocalTraining,
+    round_: base.Round,
 ) -> tuple[Tensor, Tensor]:
     """Eq. 5, in place on the state's weights: until converged for those who begin, one epoch for the others.
 
@@ -167,7 +168,7 @@ def by_layer(weights: Tensor, layers: tuple[slice, ...], count: int) -> Tensor:
 
 
 QUANTITIES = (
-    Quantity(
+    base.Quantity(
         "ala_weight",
         "values",
         "How much of the global model local training starts from",
@@ -176,14 +177,14 @@ QUANTITIES = (
         "as received, at 0 from the client's own last one.",
         entries="upper layer",
     ),
-    Quantity(
+    base.Quantity(
         "ala_epochs",
         "values",
         "How long the starting mixture was learned",
         "epochs on ALA weights",
         "epochs that a client spent on the weights of adaptive local aggregation in that round.",
     ),
-    Quantity(
+    base.Quantity(
         "ala_losses",
         "epochs",
         "The loss while the starting mixture is learned",
@@ -195,15 +196,15 @@ QUANTITIES = (
 )
 
 
-def adaptive_card(card: Card, settings: ALA, personal: bool = True) -> Card:
+def adaptive_card(card: base.Card, settings: ALA, personal: bool = True) -> base.Card:
     """The card of a method with ALA before its local training; ``personal`` as in ``adaptive``."""
     # The stage's epochs go over one batch order: all of its gradients meet on the same batches.
-    stage = Gradients(per_batch=settings.stage_epochs, purpose="ala stage", epochs=1, once=True)
+    stage = base.Gradients(per_batch=settings.stage_epochs, purpose="ala stage", epochs=1, once=True)
     shown = card.presentation
     return replace(
         card,
-        presentation=Presentation(f"{shown.title}+ALA", quantities=(*shown.quantities, *QUANTITIES)),
-        gradients=(*card.gradients, stage, Gradients(purpose="ala", epochs=1)),
+        presentation=base.Presentation(f"{shown.title}+ALA", quantities=(*shown.quantities, *QUANTITIES)),
+        gradients=(*card.gradients, stage, base.Gradients(purpose="ala", epochs=1)),
         paper=f"{card.paper}; ALA: Zhang et al., AAAI 2023, eqs. 4, 5",
         summary=f"{card.summary}; each client starts from its own mixture of the received model and its last one",
         private=f"{card.private}; ALA's weights",

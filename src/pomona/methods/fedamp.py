@@ -42,27 +42,8 @@ from pydantic import ConfigDict, Field
 from torch import Tensor
 from torch.nn import functional
 
-from pomona.core.round import Roster, Round
-from pomona.methods.base import (
-    Card,
-    Client,
-    Downlink,
-    Info,
-    Initial,
-    Method,
-    MethodSettings,
-    Received,
-    Rows,
-    Server,
-    Uplink,
-    mean_of,
-    placed,
-    sgd,
-)
+from pomona.methods import base
 from pomona.methods.separate import start as separately
-from pomona.objective.local_training import LocalTraining
-from pomona.privacy.epsilon_projection import Gradients
-from pomona.record.presentation import Presentation, Quantity
 
 BY_ALIAS = ConfigDict(populate_by_name=True, serialize_by_alias=True)  # lambda is no name in Python
 
@@ -75,7 +56,7 @@ AlphaSchedule = Annotated[
 Start = Annotated[Literal["own", "cloud"], Field(description="where local SGD starts: own last model or cloud model")]
 
 
-class FedAMP(MethodSettings):
+class FedAMP(base.MethodSettings):
     """FedAMP's settings; symbols of the paper in brackets."""
 
     model_config = BY_ALIAS
@@ -95,17 +76,17 @@ class FedAMP(MethodSettings):
     )
     start: Start = "own"
 
-    def method(self) -> Method:
+    def method(self) -> base.Method:
         """The two halves."""
         factor = 2.0 if self.gradient == "exact" else 1.0
 
-        def messages(W: Tensor, round_: Round) -> Tensor:
+        def messages(W: Tensor, round_: base.Round) -> Tensor:
             return factor * step(self, round_) * slope(self, distances(W))
 
-        return Method(server(messages), client(self), replace(CARD, needs_total=self.alpha_schedule == "sqrt"))
+        return base.Method(server(messages), client(self), replace(CARD, needs_total=self.alpha_schedule == "sqrt"))
 
 
-class HeurFedAMP(MethodSettings):
+class HeurFedAMP(base.MethodSettings):
     """FedAMP with message weights by cosine similarity; symbols of the paper in brackets."""
 
     model_config = BY_ALIAS
@@ -120,17 +101,19 @@ class HeurFedAMP(MethodSettings):
     alpha_schedule: AlphaSchedule = "constant"
     start: Start = "own"
 
-    def method(self) -> Method:
+    def method(self) -> base.Method:
         """The two halves."""
 
-        def messages(W: Tensor, round_: Round) -> Tensor:
+        def messages(W: Tensor, round_: base.Round) -> Tensor:
             own = 1 / len(W) if self.self_weight is None else self.self_weight
             return (1 - own) * cosine_shares(W, self.sigma)
 
-        return Method(server(messages), client(self), replace(HEURISTIC, needs_total=self.alpha_schedule == "sqrt"))
+        return base.Method(
+            server(messages), client(self), replace(HEURISTIC, needs_total=self.alpha_schedule == "sqrt")
+        )
 
 
-def step(settings: FedAMP | HeurFedAMP, round_: Round) -> float:
+def step(settings: FedAMP | HeurFedAMP, round_: base.Round) -> float:
     """alpha_k; theorem 1's constant lambda / sqrt(K), or one with an infinite sum and a finite sum of squares."""
     match settings.alpha_schedule:
         case "sqrt":
@@ -179,51 +162,55 @@ def closed(messages: Tensor) -> tuple[Tensor, Tensor]:
     return xi + torch.diag_embed((1 - coupling.squeeze(1)).clamp_min(0)), coupling
 
 
-def server(messages: Callable[[Tensor, Round], Tensor]) -> Server:
+def server(messages: Callable[[Tensor, base.Round], Tensor]) -> base.Server:
     """Server: keeps each client's last model (N, d) and mixes them for the participants."""
 
-    def down(models: Tensor, ids: tuple[int, ...], roster: Roster, round_: Round) -> Downlink:
+    def down(models: Tensor, ids: tuple[int, ...], roster: base.Roster, round_: base.Round) -> base.Downlink:
         members = torch.tensor(roster.members)
         W, who = models[members], torch.searchsorted(members, torch.tensor(ids))
         xi, coupling = closed(messages(W, round_))
         cloud = W[0] + xi[who] @ (W - W[0])  # exactly w where all models equal w
         attention = xi.new_zeros(len(members), len(models)).index_copy(1, members.to(xi.device), xi)
         return {
-            "cloud": Rows(cloud, torch.arange(len(ids))),
-            "attention": Rows(attention, who),
-            "coupling": Rows(coupling, who),
+            "cloud": base.Rows(cloud, torch.arange(len(ids))),
+            "attention": base.Rows(attention, who),
+            "coupling": base.Rows(coupling, who),
         }
 
-    def aggregate(models: Tensor, uplink: Uplink, ids: tuple[int, ...], roster: Roster, round_: Round) -> Tensor:
+    def aggregate(
+        models: Tensor, uplink: base.Uplink, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
+    ) -> Tensor:
         return models.index_copy(0, torch.tensor(ids, device=models.device), uplink["model"])
 
-    def start(initial: Initial, roster: Roster, seed: int) -> Tensor:
+    def start(initial: base.Initial, roster: base.Roster, seed: int) -> Tensor:
         return separately(initial, roster, tuple(range(len(roster))), seed)
 
-    def welcome(models: Tensor, ids: tuple[int, ...], roster: Roster) -> tuple[Tensor, Tensor]:
-        row = mean_of(models, roster)
-        return placed(models, ids, row), row
+    def welcome(models: Tensor, ids: tuple[int, ...], roster: base.Roster) -> tuple[Tensor, Tensor]:
+        row = base.mean_of(models, roster)
+        return base.placed(models, ids, row), row
 
-    return Server(start, down, aggregate, welcome, expects=lambda models: {"model": models[0]}, separable=True)
+    return base.Server(start, down, aggregate, welcome, expects=lambda models: {"model": models[0]}, separable=True)
 
 
-def client(settings: FedAMP | HeurFedAMP) -> Client:
+def client(settings: FedAMP | HeurFedAMP) -> base.Client:
     """Local SGD held near the cloud model."""
 
-    def train(own: Tensor, received: Received, training: LocalTraining, round_: Round) -> tuple[Tensor, Uplink, Info]:
+    def train(
+        own: Tensor, received: base.Received, training: base.LocalTraining, round_: base.Round
+    ) -> base.Trained[Tensor]:
         cloud = received["cloud"]
         pull = settings.lambda_ / step(settings, round_) if settings.lambda_ else 0.0
         W = received.get("start", own if settings.start == "own" else cloud.clone())
-        W = sgd(training, W, round_, pull=(lambda w: pull * (w - cloud[: len(w)])) if pull else None)
+        W = base.sgd(training, W, round_, pull=(lambda w: pull * (w - cloud[: len(w)])) if pull else None)
         training.observe("personal", W, "trained")
         info = {"attention": received["attention"], "coupling": received["coupling"].squeeze(1)}
         return W, {"model": W}, info
 
-    return Client(separately, train)
+    return base.Client(separately, train)
 
 
 QUANTITIES = (
-    Quantity(
+    base.Quantity(
         "attention",
         "matrix",
         "Whose models make up each client's cloud model",
@@ -232,7 +219,7 @@ QUANTITIES = (
         "makes for client i (row).",
         history="How the attention of each client moved",
     ),
-    Quantity(
+    base.Quantity(
         "coupling",
         "values",
         "How much weight each client puts on the others",
@@ -242,8 +229,8 @@ QUANTITIES = (
     ),
 )
 
-CARD = Card(
-    presentation=Presentation("FedAMP", 5, QUANTITIES),
+CARD = base.Card(
+    presentation=base.Presentation("FedAMP", 5, QUANTITIES),
     paper="Huang et al., AAAI 2021, eqs. 1-7",
     summary="each client is held near its own mixture of the models that are close to its own",
     down="1",
@@ -255,11 +242,11 @@ CARD = Card(
         "xi runs over the members; a newcomer starts from their mean model; unseen: gets cloud models of its "
         "own, and its model goes to nobody"
     ),
-    gradients=(Gradients(),),
+    gradients=(base.Gradients(),),
 )
 HEURISTIC = replace(
     CARD,
-    presentation=Presentation("HeurFedAMP", 9, CARD.presentation.quantities),
+    presentation=base.Presentation("HeurFedAMP", 9, CARD.presentation.quantities),
     paper="Huang et al., AAAI 2021, eq. 8",
     summary="FedAMP with messages weighed by the cosine similarity of models",
 )

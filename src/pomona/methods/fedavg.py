@@ -20,40 +20,36 @@ from typing import Literal
 
 from pydantic import Field
 
-from pomona.core.round import Round
-from pomona.methods.base import Card, Client, Info, Method, MethodSettings, Received, Uplink, averaging, nothing, sgd
-from pomona.objective.local_training import LocalTraining
-from pomona.privacy.epsilon_projection import Gradients
-from pomona.record.presentation import Presentation
+from pomona.methods import base
 
 
-class FedAvg(MethodSettings):
+class FedAvg(base.MethodSettings):
     """One model for all, averaged by sample counts."""
 
     name: Literal["fedavg"] = "fedavg"
 
-    def method(self) -> Method:
+    def method(self) -> base.Method:
         """The two halves."""
-        return Method(averaging(), client(mu=0.0), CARD)
+        return base.Method(base.averaging(), client(mu=0.0), CARD)
 
 
-class FedAvgLocal(MethodSettings):
+class FedAvgLocal(base.MethodSettings):
     """FedAvg, judged by each client's copy right after local training."""
 
     name: Literal["fedavg-local"] = "fedavg-local"
 
-    def method(self) -> Method:
+    def method(self) -> base.Method:
         """FedAvg under its other name."""
         card = replace(
             CARD,
-            presentation=Presentation("FedAvg-local"),
+            presentation=base.Presentation("FedAvg-local"),
             summary="FedAvg's local copies right after training",
             headline=("local", "trained"),
         )
-        return Method(averaging(), client(mu=0.0), card)
+        return base.Method(base.averaging(), client(mu=0.0), card)
 
 
-class FedAvgFT(MethodSettings):
+class FedAvgFT(base.MethodSettings):
     """FedAvg with local fine-tuning of the received model."""
 
     name: Literal["fedavg-ft"] = "fedavg-ft"
@@ -61,46 +57,52 @@ class FedAvgFT(MethodSettings):
         None, ge=0, le=10**6, description="epochs of fine-tuning; the run's local_epochs if not set"
     )
 
-    def method(self) -> Method:
+    def method(self) -> base.Method:
         """The two halves."""
         epochs = self.finetune_epochs
-        return Method(
-            averaging(), finetuned(client(mu=0.0), epochs), finetuned_card(CARD, epochs, Presentation("FedAvg-FT", 3))
+        return base.Method(
+            base.averaging(),
+            finetuned(client(mu=0.0), epochs),
+            finetuned_card(CARD, epochs, base.Presentation("FedAvg-FT", 3)),
         )
 
 
-def client(mu: float) -> Client:
+def client(mu: float) -> base.Client:
     """Local SGD from the received model w, pulled towards it by mu (v - w): FedAvg for mu = 0, FedProx above.
 
     A method that prepares another start (fine-tuning, ALA) adds it as ``received["start"]``; the pull stays towards w.
     """
 
-    def train(state: None, received: Received, training: LocalTraining, round_: Round) -> tuple[None, Uplink, Info]:
+    def train(
+        state: None, received: base.Received, training: base.LocalTraining, round_: base.Round
+    ) -> base.Trained[None]:
         w = received["model"]
         training.observe("global", w, "received")
         pull = (lambda v: mu * (v - w[: len(v)])) if mu else None
-        local = sgd(training, received.get("start", w).clone(), round_, pull=pull)
+        local = base.sgd(training, received.get("start", w).clone(), round_, pull=pull)
         training.observe("local", local, "trained")
         return None, {"model": local}, {}
 
-    return Client(nothing, train)
+    return base.Client(base.nothing, train)
 
 
-def finetuned(inner: Client, epochs: int | None) -> Client:
+def finetuned(inner: base.Client, epochs: int | None) -> base.Client:
     """A client whose personal model is a copy of what it received, fine-tuned by plain SGD before ``inner`` trains."""
 
-    def train(state: object, received: Received, training: LocalTraining, round_: Round) -> tuple[object, Uplink, Info]:
+    def train(
+        state: object, received: base.Received, training: base.LocalTraining, round_: base.Round
+    ) -> base.Trained[object]:
         if training.watches("received"):
             passes = round_.epochs if epochs is None else epochs
-            tuned = sgd(training, received["model"].clone(), round_, passes, purpose="finetuning")
+            tuned = base.sgd(training, received["model"].clone(), round_, passes, purpose="finetuning")
             training.observe("personal", tuned, "received")
         return inner.train(state, received, training, round_)
 
-    return Client(inner.start, train, inner.private)
+    return base.Client(inner.start, train, inner.private)
 
 
-CARD = Card(
-    presentation=Presentation("FedAvg", 1),
+CARD = base.Card(
+    presentation=base.Presentation("FedAvg", 1),
     paper="McMahan et al., AISTATS 2017, Algorithm 1",
     summary="one global model, the mean of locally trained copies",
     down="1",
@@ -109,11 +111,11 @@ CARD = Card(
     headline=("global", "received"),
     keeps="nothing",
     joining="a newcomer starts from the global model; unseen: trains on from the standing global model",
-    gradients=(Gradients(),),
+    gradients=(base.Gradients(),),
 )
 
 
-def finetuned_card(card: Card, epochs: int | None, presentation: Presentation) -> Card:
+def finetuned_card(card: base.Card, epochs: int | None, presentation: base.Presentation) -> base.Card:
     """The card of a method with ``epochs`` of fine-tuning on top."""
     return replace(
         card,
@@ -122,5 +124,5 @@ def finetuned_card(card: Card, epochs: int | None, presentation: Presentation) -
         summary=f"{card.summary}; each client fine-tunes a copy",
         private="the fine-tuned model",
         headline=("personal", "received"),
-        gradients=(*card.gradients, Gradients(purpose="finetuning", epochs=epochs, evaluates=True)),
+        gradients=(*card.gradients, base.Gradients(purpose="finetuning", epochs=epochs, evaluates=True)),
     )

@@ -19,14 +19,10 @@ from typing import Literal
 
 from pydantic import Field
 
-from pomona.core.round import Round
-from pomona.methods import fedavg, fedprox
-from pomona.methods.base import Card, Client, Info, Method, MethodSettings, Received, Uplink, averaging, sgd
-from pomona.objective.local_training import LocalTraining
-from pomona.record.presentation import Presentation
+from pomona.methods import base, fedavg, fedprox
 
 
-class FedAvgC(MethodSettings):
+class FedAvgC(base.MethodSettings):
     """FedAvg whose clients train on from the fine-tuned model."""
 
     name: Literal["fedavg-c"] = "fedavg-c"
@@ -34,13 +30,13 @@ class FedAvgC(MethodSettings):
         None, ge=0, le=10**6, description="epochs of fine-tuning; the run's local_epochs if not set"
     )
 
-    def method(self) -> Method:
+    def method(self) -> base.Method:
         """The two halves."""
-        card = customised_card(fedavg.CARD, self.finetune_epochs, Presentation("FedAvg-C", 22))
-        return Method(averaging(), customised(fedavg.client(mu=0.0), self.finetune_epochs), card)
+        card = customised_card(fedavg.CARD, self.finetune_epochs, base.Presentation("FedAvg-C", 22))
+        return base.Method(base.averaging(), customised(fedavg.client(mu=0.0), self.finetune_epochs), card)
 
 
-class FedProxC(MethodSettings):
+class FedProxC(base.MethodSettings):
     """FedProx whose clients train on from the fine-tuned model."""
 
     name: Literal["fedprox-c"] = "fedprox-c"
@@ -49,24 +45,26 @@ class FedProxC(MethodSettings):
         None, ge=0, le=10**6, description="epochs of fine-tuning; the run's local_epochs if not set"
     )
 
-    def method(self) -> Method:
+    def method(self) -> base.Method:
         """The two halves."""
-        card = customised_card(fedprox.CARD, self.finetune_epochs, Presentation("FedProx-C", 23))
-        return Method(averaging(), customised(fedavg.client(self.mu), self.finetune_epochs), card)
+        card = customised_card(fedprox.CARD, self.finetune_epochs, base.Presentation("FedProx-C", 23))
+        return base.Method(base.averaging(), customised(fedavg.client(self.mu), self.finetune_epochs), card)
 
 
-def customised(inner: Client, epochs: int | None) -> Client:
+def customised(inner: base.Client, epochs: int | None) -> base.Client:
     """A client that fine-tunes what it received by plain SGD, is judged by that, and lets ``inner`` start from it."""
 
-    def train(state: object, received: Received, training: LocalTraining, round_: Round) -> tuple[object, Uplink, Info]:
-        tuned = sgd(training, received["model"].clone(), round_, epochs, purpose="finetuning")
+    def train(
+        state: object, received: base.Received, training: base.LocalTraining, round_: base.Round
+    ) -> base.Trained[object]:
+        tuned = base.sgd(training, received["model"].clone(), round_, epochs, purpose="finetuning")
         training.observe("personal", tuned, "received")
         return inner.train(state, {**received, "start": tuned}, training, round_)
 
-    return Client(inner.start, train, inner.private)
+    return base.Client(inner.start, train, inner.private)
 
 
-def customised_card(card: Card, epochs: int | None, presentation: Presentation) -> Card:
+def customised_card(card: base.Card, epochs: int | None, presentation: base.Presentation) -> base.Card:
     """The card of a method that starts from ``epochs`` of fine-tuning."""
     return replace(
         fedavg.finetuned_card(card, epochs, presentation),

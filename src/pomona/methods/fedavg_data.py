@@ -25,23 +25,20 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from pomona.core.rng import stream
-from pomona.methods import fedavg
-from pomona.methods.base import Method, MethodSettings, averaging
+from pomona.methods import base, fedavg
 from pomona.partition.partition import Partition, Rows
-from pomona.privacy.releases import RELEASES
-from pomona.record.presentation import Presentation
 
 
-class FedAvgData(MethodSettings):
+class FedAvgData(base.MethodSettings):
     """FedAvg with a shared data set."""
 
     name: Literal["fedavg-data"] = "fedavg-data"
     shared_share: float = Field(0.05, ge=0, lt=1, description="size of the shared set as a share of all data (beta)")
     shared_from: Literal["held-out", "clients"] = Field("held-out", description="where the shared samples come from")
 
-    def method(self) -> Method:
+    def method(self) -> base.Method:
         """FedAvg; what differs is the data."""
-        return Method(averaging(), fedavg.client(mu=0.0), CARD, share=self.divide)
+        return base.Method(base.averaging(), fedavg.client(mu=0.0), CARD, share=self.divide)
 
     def shared(self, partition: Partition, labels: NDArray[Any], seed: int) -> Rows:
         """The rows of G, ascending."""
@@ -72,10 +69,10 @@ def balanced(pool: Rows, labels: NDArray[Any], size: int, draw: np.random.Genera
 
 CARD = replace(
     fedavg.CARD,
-    presentation=Presentation("FedAvg+Data", 24),
+    presentation=base.Presentation("FedAvg+Data", 24),
     paper="Zhao et al., arXiv 1806.00582, section 4",
     summary="FedAvg with a small set of samples that all clients share",
-    releases=(replace(RELEASES["shared-samples"], remedy="take fedavg"),),
+    releases=(replace(base.RELEASES["shared-samples"], remedy="take fedavg"),),
     private="the data but for the shared samples",
     joining="nobody may: the shared samples are drawn from all clients before round 1",
 )

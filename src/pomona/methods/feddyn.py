@@ -25,35 +25,18 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from pomona.core.round import Roster, Round
-from pomona.methods.base import (
-    Card,
-    Client,
-    Downlink,
-    Info,
-    Initial,
-    Method,
-    MethodSettings,
-    Received,
-    Rows,
-    Server,
-    Uplink,
-    sgd,
-)
-from pomona.objective.local_training import LocalTraining
-from pomona.privacy.epsilon_projection import Gradients
-from pomona.record.presentation import Presentation
+from pomona.methods import base
 
 
-class FedDyn(MethodSettings):
+class FedDyn(base.MethodSettings):
     """FedDyn's settings; symbols of the paper in brackets."""
 
     name: Literal["feddyn"] = "feddyn"
     alpha: float = Field(0.01, gt=0, description="weight of the dynamic regulariser (alpha)")
 
-    def method(self) -> Method:
+    def method(self) -> base.Method:
         """The two halves."""
-        return Method(server(self.alpha), client(self.alpha), CARD)
+        return base.Method(server(self.alpha), client(self.alpha), CARD)
 
 
 @dataclass(frozen=True)
@@ -67,29 +50,31 @@ class Cloud:
     linear: Tensor
 
 
-def server(alpha: float) -> Server:
+def server(alpha: float) -> base.Server:
     """The mean of the clients' models, corrected by h."""
 
-    def begin(initial: Initial, roster: Roster, seed: int) -> Cloud:
+    def begin(initial: base.Initial, roster: base.Roster, seed: int) -> Cloud:
         w = initial()
         return Cloud(w, w.new_zeros(len(roster), len(w)))
 
-    def down(state: Cloud, ids: tuple[int, ...], roster: Roster, round_: Round) -> Downlink:
-        return {"model": Rows.same(state.model, len(ids))}
+    def down(state: Cloud, ids: tuple[int, ...], roster: base.Roster, round_: base.Round) -> base.Downlink:
+        return {"model": base.Rows.same(state.model, len(ids))}
 
-    def aggregate(state: Cloud, uplink: Uplink, ids: tuple[int, ...], roster: Roster, round_: Round) -> Cloud:
+    def aggregate(
+        state: Cloud, uplink: base.Uplink, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
+    ) -> Cloud:
         moved = uplink["model"] - state.model
         linear = state.linear.index_add(0, torch.tensor(ids, device=moved.device), moved, alpha=-alpha)
         h, mean = linear[roster.known].mean(0), state.model + moved.mean(0)
         return Cloud(mean - h / alpha, linear)
 
-    def welcome(state: Cloud, ids: tuple[int, ...], roster: Roster) -> tuple[Cloud, Tensor]:
+    def welcome(state: Cloud, ids: tuple[int, ...], roster: base.Roster) -> tuple[Cloud, Tensor]:
         return state, state.model
 
-    def expects(state: Cloud) -> Uplink:
+    def expects(state: Cloud) -> base.Uplink:
         return {"model": state.model}
 
-    return Server(begin, down, aggregate, welcome, expects, global_model=True)
+    return base.Server(begin, down, aggregate, welcome, expects, global_model=True)
 
 
 @dataclass(frozen=True)
@@ -99,27 +84,27 @@ class FedDynState:
     linear: Tensor
 
 
-def client(alpha: float) -> Client:
+def client(alpha: float) -> base.Client:
     """Local SGD on the regularised objective, from the received model."""
 
-    def start(initial: Initial, roster: Roster, ids: tuple[int, ...], seed: int) -> FedDynState:
+    def start(initial: base.Initial, roster: base.Roster, ids: tuple[int, ...], seed: int) -> FedDynState:
         return FedDynState(torch.zeros_like(initial()).repeat(len(ids), 1))
 
     def train(
-        state: FedDynState, received: Received, training: LocalTraining, round_: Round
-    ) -> tuple[FedDynState, Uplink, Info]:
+        state: FedDynState, received: base.Received, training: base.LocalTraining, round_: base.Round
+    ) -> base.Trained[FedDynState]:
         w = received["model"]
         training.observe("global", w, "received")
         linear = state.linear
-        local = sgd(training, w.clone(), round_, pull=lambda v: alpha * (v - w[: len(v)]) - linear[: len(v)])
+        local = base.sgd(training, w.clone(), round_, pull=lambda v: alpha * (v - w[: len(v)]) - linear[: len(v)])
         training.observe("local", local, "trained")
         return FedDynState(linear - alpha * (local - w)), {"model": local}, {}
 
-    return Client(start, train)
+    return base.Client(start, train)
 
 
-CARD = Card(
-    presentation=Presentation("FedDyn", 16),
+CARD = base.Card(
+    presentation=base.Presentation("FedDyn", 16),
     paper="Acar et al., ICLR 2021, Algorithm 1",
     summary="one global model; linear terms make the clients' optima agree with it",
     down="1",
@@ -128,5 +113,5 @@ CARD = Card(
     headline=("global", "received"),
     keeps="its linear term (1 model)",
     joining="h is the mean over the members: a leaver takes its own term along, a newcomer brings 0",
-    gradients=(Gradients(),),
+    gradients=(base.Gradients(),),
 )

@@ -36,32 +36,12 @@ from pydantic import Field
 from torch import Tensor
 
 from pomona.core.rng import stream
-from pomona.core.round import Roster, Round
-from pomona.methods.base import (
-    Card,
-    Client,
-    Downlink,
-    Info,
-    Initial,
-    Method,
-    MethodSettings,
-    Received,
-    Rows,
-    Server,
-    Uplink,
-    mean_of,
-    placed,
-    sgd,
-)
+from pomona.methods import base
 from pomona.methods.request_bank import limit, request, stored, unasked
 from pomona.methods.separate import start as separately
-from pomona.objective.local_training import LocalTraining
-from pomona.privacy.epsilon_projection import Gradients
-from pomona.privacy.releases import RELEASES
-from pomona.record.presentation import Presentation, Quantity
 
 
-class Fomo(MethodSettings):
+class Fomo(base.MethodSettings):
     """Settings of both variants; symbols of the paper in brackets."""
 
     budget: int | None = Field(None, ge=1, description="others' models a client downloads a round (M); all if not set")
@@ -75,21 +55,23 @@ class FedFomo(Fomo):
     name: Literal["fedfomo"] = "fedfomo"
     norm: Literal["l2", "l1"] = Field("l2", description="distance between models; l1 is the published code's")
 
-    def method(self) -> Method:
+    def method(self) -> base.Method:
         """The two halves."""
         order = 2 if self.norm == "l2" else 1
 
-        def start(initial: Initial, roster: Roster, ids: tuple[int, ...], seed: int) -> FedFomoState:
+        def start(initial: base.Initial, roster: base.Roster, ids: tuple[int, ...], seed: int) -> FedFomoState:
             return untouched(initial, roster, ids, seed, previous=initial())
 
-        def judge(state: FedFomoState, received: Received, training: LocalTraining) -> Judgement:
+        def judge(state: FedFomoState, received: base.Received, training: base.LocalTraining) -> Judgement:
             return judge_models(state, received, training, order)
 
         relaying = replace(server(self, offer_models), relays={"models": "model"})
-        return Method(relaying, Client(start, train(self, judge), private=("affinity",)), CARD)
+        return base.Method(relaying, base.Client(start, train(self, judge), private=("affinity",)), CARD)
 
 
-VALIDATION_LOSSES = replace(RELEASES["validation-losses"], remedy="take a method that judges no models, such as apple")
+VALIDATION_LOSSES = replace(
+    base.RELEASES["validation-losses"], remedy="take a method that judges no models, such as apple"
+)
 
 
 # The server half: models, and what each client asked for.
@@ -104,36 +86,38 @@ class Bank:
     requests: Tensor
 
 
-def server(settings: Fomo, offer: Callable[[Bank, Tensor], Downlink]) -> Server:
+def server(settings: Fomo, offer: Callable[[Bank, Tensor], base.Downlink]) -> base.Server:
     """Keeps models; answers with ``offer(bank, index)``, index (n, M) naming whose."""
 
-    def start(initial: Initial, roster: Roster, seed: int) -> Bank:
+    def start(initial: base.Initial, roster: base.Roster, seed: int) -> Bank:
         N = len(roster)
         return Bank(initial().repeat(N, 1), torch.zeros(N, dtype=torch.bool), unasked(settings.budget, N))
 
-    def down(bank: Bank, ids: tuple[int, ...], roster: Roster, round_: Round) -> Downlink:
+    def down(bank: Bank, ids: tuple[int, ...], roster: base.Roster, round_: base.Round) -> base.Downlink:
         who = torch.tensor(ids)
         bank = replace(bank, uploaded=bank.uploaded & roster.known)
         index = torch.stack([wishes(settings, bank, i, round_) for i in ids])
         widest = int((index != who.unsqueeze(1)).sum(1).max())
         available = bank.uploaded.index_fill(0, who, True)  # when this round's requests are served
-        return {**offer(bank, index[:, :widest]), "available": Rows.same(available, len(ids))}
+        return {**offer(bank, index[:, :widest]), "available": base.Rows.same(available, len(ids))}
 
-    def aggregate(bank: Bank, uplink: Uplink, ids: tuple[int, ...], roster: Roster, round_: Round) -> Bank:
+    def aggregate(
+        bank: Bank, uplink: base.Uplink, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
+    ) -> Bank:
         models, requests = stored(bank.models, ids, uplink["model"]), stored(bank.requests, ids, uplink["request"])
         return Bank(models, bank.uploaded.index_fill(0, torch.tensor(ids), True), requests)
 
-    def welcome(bank: Bank, ids: tuple[int, ...], roster: Roster) -> tuple[Bank, Tensor]:
-        row = mean_of(bank.models, roster)
-        return replace(bank, models=placed(bank.models, ids, row)), row
+    def welcome(bank: Bank, ids: tuple[int, ...], roster: base.Roster) -> tuple[Bank, Tensor]:
+        row = base.mean_of(bank.models, roster)
+        return replace(bank, models=base.placed(bank.models, ids, row)), row
 
-    def expects(bank: Bank) -> Uplink:
+    def expects(bank: Bank) -> base.Uplink:
         return {"model": bank.models[0], "request": bank.requests[0]}
 
-    return Server(start, down, aggregate, welcome, expects, separable=True)
+    return base.Server(start, down, aggregate, welcome, expects, separable=True)
 
 
-def wishes(settings: Fomo, bank: Bank, client: int, round_: Round) -> Tensor:
+def wishes(settings: Fomo, bank: Bank, client: int, round_: base.Round) -> Tensor:
     """The ids (M,) that a client asked for, or a uniform draw if it never did; its own id where there is none."""
     if not bank.uploaded[client]:
         equal = torch.zeros(len(bank.models))
@@ -142,9 +126,9 @@ def wishes(settings: Fomo, bank: Bank, client: int, round_: Round) -> Tensor:
     return request(asked[bank.uploaded[asked] & (asked != client)].tolist(), client, len(asked))
 
 
-def offer_models(bank: Bank, index: Tensor) -> Downlink:
+def offer_models(bank: Bank, index: Tensor) -> base.Downlink:
     """Single models."""
-    return {"models": Rows(bank.models, index)}
+    return {"models": base.Rows(bank.models, index)}
 
 
 # The client half: judge what came, move, train, ask.
@@ -171,7 +155,9 @@ class Judgement:
     shares: Tensor
 
 
-def untouched(initial: Initial, roster: Roster, ids: tuple[int, ...], seed: int, previous: Tensor) -> FedFomoState:
+def untouched(
+    initial: base.Initial, roster: base.Roster, ids: tuple[int, ...], seed: int, previous: Tensor
+) -> FedFomoState:
     """Everybody starts from the common model, with p_i = e_i."""
     current = separately(initial, roster, ids, seed)
     affinity = torch.eye(len(roster), dtype=current.dtype)[list(ids)]
@@ -179,13 +165,13 @@ def untouched(initial: Initial, roster: Roster, ids: tuple[int, ...], seed: int,
 
 
 def train(
-    settings: Fomo, judge: Callable[[FedFomoState, Received, LocalTraining], Judgement]
-) -> Callable[[FedFomoState, Received, LocalTraining, Round], tuple[FedFomoState, Uplink, Info]]:
+    settings: Fomo, judge: Callable[[FedFomoState, base.Received, base.LocalTraining], Judgement]
+) -> Callable[[FedFomoState, base.Received, base.LocalTraining, base.Round], base.Trained[FedFomoState]]:
     """A client's round: federated update, local SGD, and what it wants next."""
 
     def round_trip(
-        state: FedFomoState, received: Received, training: LocalTraining, round_: Round
-    ) -> tuple[FedFomoState, Uplink, Info]:
+        state: FedFomoState, received: base.Received, training: base.LocalTraining, round_: base.Round
+    ) -> base.Trained[FedFomoState]:
         verdict = judge(state, received, training)
         whose = torch.cat([received["models"].index, training.ids.unsqueeze(1)], dim=1)
         affinity = state.affinity.masked_fill(~training.roster.known, 0).scatter_add(
@@ -195,7 +181,7 @@ def train(
         training.observe("personal", verdict.personal, "received")
 
         previous = verdict.personal[:, : state.previous.shape[1]].clone()
-        W = sgd(training, verdict.personal, round_)
+        W = base.sgd(training, verdict.personal, round_)
         asks = (
             choose(settings, p, available, i, round_.seed, round_.number)
             for p, available, i in zip(affinity, received["available"], training.clients, strict=True)
@@ -206,7 +192,7 @@ def train(
     return round_trip
 
 
-def judge_models(state: FedFomoState, received: Received, training: LocalTraining, order: int) -> Judgement:
+def judge_models(state: FedFomoState, received: base.Received, training: base.LocalTraining, order: int) -> Judgement:
     """Eq. 3: models against the one before the last local training, gain in loss per distance."""
     base, offer = state.previous, received["models"]
     losses = each(offer, state.current, lambda W: training.loss(W, "validation"))
@@ -219,13 +205,13 @@ def judge_models(state: FedFomoState, received: Received, training: LocalTrainin
     return Judgement(moved(base, offer, state.current, shares), gains, shares)
 
 
-def models(offer: Rows, own: Tensor) -> Iterator[Tensor]:
+def models(offer: base.Rows, own: Tensor) -> Iterator[Tensor]:
     """The models received, one (n, d) after another, then the own one."""
     yield from (offer.bank[column] for column in offer.index.T)
     yield own
 
 
-def each(offer: Rows, own: Tensor, measure: Callable[[Tensor], Tensor]) -> Tensor:
+def each(offer: base.Rows, own: Tensor, measure: Callable[[Tensor], Tensor]) -> Tensor:
     """A number (n,) of every model received and of the own one: (n, M + 1), beside the indices on the CPU."""
     return torch.stack([measure(W).cpu() for W in models(offer, own)], dim=1)
 
@@ -237,7 +223,7 @@ def normalised(gains: Tensor) -> Tensor:
     return positive / total.masked_fill(total == 0, 1)
 
 
-def moved(base: Tensor, offer: Rows, own: Tensor, weights: Tensor) -> Tensor:
+def moved(base: Tensor, offer: base.Rows, own: Tensor, weights: Tensor) -> Tensor:
     """Rows base + sum_n weights_n (theta_n - base), (n, d); exactly the base where all weights are 0."""
     W = base.clone()
     for weight, model in zip(weights.T.to(base), models(offer, own), strict=True):
@@ -259,7 +245,7 @@ def choose(settings: Fomo, p: Tensor, available: Tensor, client: int, seed: int,
 
 
 QUANTITIES = (
-    Quantity(
+    base.Quantity(
         "weights",
         "matrix",
         "Whose models each client moved towards",
@@ -268,7 +254,7 @@ QUANTITIES = (
         "in that round; 0 for models that did not help on its validation data or did not come.",
         history="Which models helped each client, round by round",
     ),
-    Quantity(
+    base.Quantity(
         "affinity",
         "matrix",
         "Whose models have helped so far",
@@ -280,8 +266,8 @@ QUANTITIES = (
     ),
 )
 
-CARD = Card(
-    presentation=Presentation("FedFomo", 6, QUANTITIES),
+CARD = base.Card(
+    presentation=base.Presentation("FedFomo", 6, QUANTITIES),
     paper="Zhang et al., ICLR 2021, eq. 3 and section 3.2",
     summary="each client moves towards the models that lower its validation loss",
     down="M (all others without a budget)",
@@ -293,7 +279,7 @@ CARD = Card(
         "a newcomer starts from the members' mean model and p_i = e_i; a leaver's column of P becomes 0 and "
         "nobody asks for it; unseen: as a newcomer, its model goes to nobody"
     ),
-    gradients=(Gradients(),),
+    gradients=(base.Gradients(),),
     releases=(VALIDATION_LOSSES,),
     needs="any cohort, a validation split",
     validates=True,

@@ -18,9 +18,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from pomona.core.round import Roster
-from pomona.methods import fedfomo
-from pomona.methods.base import Client, Downlink, Initial, Method, Received, Rows, weighted_mean
+from pomona.methods import base, fedfomo
 from pomona.methods.fedfomo import (
     Bank,
     FedFomoState,
@@ -33,8 +31,6 @@ from pomona.methods.fedfomo import (
     train,
     untouched,
 )
-from pomona.objective.local_training import LocalTraining
-from pomona.record.presentation import Presentation
 
 
 class FedFomoMA(Fomo):
@@ -42,23 +38,25 @@ class FedFomoMA(Fomo):
 
     name: Literal["fedfomo-ma"] = "fedfomo-ma"
 
-    def method(self) -> Method:
+    def method(self) -> base.Method:
         """The two halves."""
 
-        def start(initial: Initial, roster: Roster, ids: tuple[int, ...], seed: int) -> FedFomoState:
+        def start(initial: base.Initial, roster: base.Roster, ids: tuple[int, ...], seed: int) -> FedFomoState:
             return untouched(initial, roster, ids, seed, previous=initial()[:0])
 
-        return Method(server(self, offer_means), Client(start, train(self, judge_means), private=("affinity",)), CARD)
+        return base.Method(
+            server(self, offer_means), base.Client(start, train(self, judge_means), private=("affinity",)), CARD
+        )
 
 
-def offer_means(bank: Bank, index: Tensor) -> Downlink:
+def offer_means(bank: Bank, index: Tensor) -> base.Downlink:
     """The mean of all models sent so far (the initial one before the first), and the means without one of them."""
     sent = bank.models[bank.uploaded] if bank.uploaded.any() else bank.models[:1]
-    mean = weighted_mean(sent, torch.full((len(sent),), 1 / len(sent), dtype=torch.float64))
+    mean = base.weighted_mean(sent, torch.full((len(sent),), 1 / len(sent), dtype=torch.float64))
     return {
-        "models": Rows(without(mean, bank.models, len(sent)), index),
-        "mean": Rows.same(mean, len(index)),
-        "uploaded": Rows.same(bank.uploaded, len(index)),
+        "models": base.Rows(without(mean, bank.models, len(sent)), index),
+        "mean": base.Rows.same(mean, len(index)),
+        "uploaded": base.Rows.same(bank.uploaded, len(index)),
     }
 
 
@@ -67,7 +65,7 @@ def without(mean: Tensor, model: Tensor, count: Tensor | int) -> Tensor:
     return mean + (mean - model) / (torch.as_tensor(count, device=mean.device) - 1).clamp_min(1)
 
 
-def judge_means(state: FedFomoState, received: Received, training: LocalTraining) -> Judgement:
+def judge_means(state: FedFomoState, received: base.Received, training: base.LocalTraining) -> Judgement:
     """Eq. 14: what leaving a model out costs the mean; the mean without the own model is the client's to make."""
     base, offer, uploaded = received["mean"], received["models"], received["uploaded"]
     count = uploaded.sum(1, keepdim=True)
@@ -82,7 +80,7 @@ def judge_means(state: FedFomoState, received: Received, training: LocalTraining
 
 CARD = replace(
     fedfomo.CARD,
-    presentation=Presentation("FedFomo-MA", 25, fedfomo.CARD.presentation.quantities),
+    presentation=base.Presentation("FedFomo-MA", 25, fedfomo.CARD.presentation.quantities),
     paper="Zhang et al., ICLR 2021, eq. 14 and appendix A.4",
     summary="FedFomo that is sent means without one model in place of single models",
     down="M + 1 (N without a budget)",

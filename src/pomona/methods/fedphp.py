@@ -23,32 +23,15 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from pomona.core.round import Roster, Round
-from pomona.methods.base import (
-    Card,
-    Client,
-    Info,
-    Initial,
-    Method,
-    MethodSettings,
-    Received,
-    Uplink,
-    averaging,
-    descend,
-    velocities,
-)
+from pomona.methods import base
 from pomona.objective.interface import Objective
-from pomona.objective.local_training import LocalTraining
 from pomona.objective.row_gradients import RowCriterion
-from pomona.privacy.epsilon_projection import Gradients
-from pomona.privacy.releases import RELEASES
-from pomona.record.presentation import Presentation, Quantity
 
 TEMPERATURE = 4.0
 KERNELS = (0.25, 0.5, 1.0, 2.0, 4.0)
 
 
-class FedPHP(MethodSettings):
+class FedPHP(base.MethodSettings):
     """FedPHP's settings; symbols of the paper in brackets."""
 
     name: Literal["fedphp"] = "fedphp"
@@ -58,13 +41,13 @@ class FedPHP(MethodSettings):
     )
     transfer_weight: float = Field(0.1, ge=0, le=1, description="weight of the transfer in the loss (lambda)")
 
-    def method(self) -> Method:
+    def method(self) -> base.Method:
         """The two halves."""
         card = replace(CARD, needs_total=self.mu > 0)
         if self.transfer_weight:
-            taught = replace(RELEASES["output-criterion"], remedy="set method.transfer_weight=0")
-            card = replace(card, gradients=(Gradients(noised=False),), releases=(taught,))
-        return Method(averaging(), client(self), card)
+            taught = replace(base.RELEASES["output-criterion"], remedy="set method.transfer_weight=0")
+            card = replace(card, gradients=(base.Gradients(noised=False),), releases=(taught,))
+        return base.Method(base.averaging(), client(self), card)
 
 
 @dataclass(frozen=True)
@@ -75,16 +58,16 @@ class FedPHPState:
     seen: Tensor
 
 
-def client(settings: FedPHP) -> Client:
+def client(settings: FedPHP) -> base.Client:
     """Trains under the eyes of its inherited model, and mixes it anew."""
 
-    def start(initial: Initial, roster: Roster, ids: tuple[int, ...], seed: int) -> FedPHPState:
+    def start(initial: base.Initial, roster: base.Roster, ids: tuple[int, ...], seed: int) -> FedPHPState:
         model = initial().repeat(len(ids), 1)
         return FedPHPState(model, torch.zeros(len(ids), dtype=torch.bool, device=model.device))
 
     def train(
-        state: FedPHPState, received: Received, training: LocalTraining, round_: Round
-    ) -> tuple[FedPHPState, Uplink, Info]:
+        state: FedPHPState, received: base.Received, training: base.LocalTraining, round_: base.Round
+    ) -> base.Trained[FedPHPState]:
         w = received["model"]
         training.observe("global", w, "received")
         W = received.get("start", w).clone()
@@ -93,10 +76,10 @@ def client(settings: FedPHP) -> Client:
             for h, c in zip(state.inherited, training.clients, strict=True)
             if settings.transfer_weight and training.trains
         ]
-        for batch, v, velocity in training.steps(round_.epochs, W, velocities(W, round_)):
+        for batch, v, velocity in training.steps(round_.epochs, W, base.velocities(W, round_)):
             lessons = [teacher.lesson(index) for teacher, index in zip(teachers, batch.indices, strict=False)]
             _, g = training.gradient(v, batch, lessons or None)
-            descend(v, g, velocity, round_)
+            base.descend(v, g, velocity, round_)
         training.observe("local", W, "trained")
 
         kept = state.seen.to(W) * (settings.mu * (round_.number - 1) / round_.total)
@@ -104,7 +87,7 @@ def client(settings: FedPHP) -> Client:
         training.observe("personal", inherited, "trained")
         return FedPHPState(inherited, torch.ones_like(state.seen)), {"model": W}, {"inheritance": kept}
 
-    return Client(start, train)
+    return base.Client(start, train)
 
 
 @dataclass(frozen=True)
@@ -169,7 +152,7 @@ def discrepancy(x: Tensor, y: Tensor) -> Tensor:
 
 
 QUANTITIES = (
-    Quantity(
+    base.Quantity(
         "inheritance",
         "values",
         "How much of the inherited model stays",
@@ -179,8 +162,8 @@ QUANTITIES = (
     ),
 )
 
-CARD = Card(
-    presentation=Presentation("FedPHP", 17, QUANTITIES),
+CARD = base.Card(
+    presentation=base.Presentation("FedPHP", 17, QUANTITIES),
     paper="Li et al., ECML-PKDD 2021",
     summary="one global model, and a moving average of its own local models for each client",
     down="1",
@@ -189,5 +172,5 @@ CARD = Card(
     headline=("personal", "trained"),
     keeps="its inherited model",
     joining="a newcomer inherits the global model; unseen: as a newcomer, under the standing global model",
-    gradients=(Gradients(),),
+    gradients=(base.Gradients(),),
 )

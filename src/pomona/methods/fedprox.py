@@ -18,23 +18,21 @@ from typing import Literal
 
 from pydantic import Field
 
-from pomona.methods import fedavg
-from pomona.methods.base import Method, MethodSettings, averaging
-from pomona.record.presentation import Presentation
+from pomona.methods import base, fedavg
 
 
-class FedProx(MethodSettings):
+class FedProx(base.MethodSettings):
     """FedAvg with a proximal term."""
 
     name: Literal["fedprox"] = "fedprox"
     mu: float = Field(0.01, ge=0, description="weight of the proximal term (mu); 0 is FedAvg")
 
-    def method(self) -> Method:
+    def method(self) -> base.Method:
         """The two halves."""
-        return Method(averaging(), fedavg.client(self.mu), CARD)
+        return base.Method(base.averaging(), fedavg.client(self.mu), CARD)
 
 
-class FedProxFT(MethodSettings):
+class FedProxFT(base.MethodSettings):
     """FedProx with local fine-tuning (without the proximal term) of the received model."""
 
     name: Literal["fedprox-ft"] = "fedprox-ft"
@@ -43,17 +41,19 @@ class FedProxFT(MethodSettings):
         None, ge=0, le=10**6, description="epochs of fine-tuning; the run's local_epochs if not set"
     )
 
-    def method(self) -> Method:
+    def method(self) -> base.Method:
         """The two halves."""
         client = fedavg.finetuned(fedavg.client(self.mu), self.finetune_epochs)
-        return Method(
-            averaging(), client, fedavg.finetuned_card(CARD, self.finetune_epochs, Presentation("FedProx-FT", 8))
+        return base.Method(
+            base.averaging(),
+            client,
+            fedavg.finetuned_card(CARD, self.finetune_epochs, base.Presentation("FedProx-FT", 8)),
         )
 
 
 CARD = replace(
     fedavg.CARD,
-    presentation=Presentation("FedProx", 7),
+    presentation=base.Presentation("FedProx", 7),
     paper="Li et al., MLSys 2020, eq. 2",
     summary="FedAvg with clients held near the received model",
 )

@@ -24,30 +24,13 @@ from pydantic import Field
 from torch import Tensor
 
 from pomona.core.errors import ConfigError
-from pomona.core.round import Roster, Round
-from pomona.methods.base import (
-    Card,
-    Client,
-    Info,
-    Initial,
-    Method,
-    MethodSettings,
-    Received,
-    Server,
-    Uplink,
-    averaging,
-    descend,
-    unprepared,
-    velocities,
-)
-from pomona.objective.local_training import TRAINING, LocalTraining
-from pomona.privacy.epsilon_projection import Gradients
-from pomona.record.presentation import Presentation
+from pomona.methods import base
+from pomona.objective.local_training import TRAINING
 
 Layers = tuple[slice, ...]
 
 
-class FedRep(MethodSettings):
+class FedRep(base.MethodSettings):
     """FedRep's settings."""
 
     name: Literal["fedrep"] = "fedrep"
@@ -56,24 +39,16 @@ class FedRep(MethodSettings):
         1, ge=0, le=10**6, description="epochs of the head each round, before those of the shared layers"
     )
 
-    def method(self) -> Method:
+    def method(self) -> base.Method:
         """The two halves."""
-        head_only = Gradients(purpose="head", epochs=self.head_epochs, evaluates=True)
-        return Method(server(self), client(self), replace(CARD, gradients=(Gradients(), head_only)))
+        head_only = base.Gradients(purpose="head", epochs=self.head_epochs, evaluates=True)
+        server = base.averaging(lambda initial: without(initial(), head(self, initial.layers)))
+        return base.Method(server, client(self), replace(CARD, gradients=(base.Gradients(), head_only)))
 
 
 def head(settings: FedRep, layers: Layers) -> slice:
     """Slice of the head in a row. Raises ConfigError if fewer layers exist than are to be shared."""
     return upper(layers, 1 if settings.shared is None else len(layers) - settings.shared)
-
-
-def server(settings: FedRep) -> Server:
-    """FedAvg's server, on the shared layers."""
-
-    def start(initial: Initial, roster: Roster, seed: int) -> Tensor:
-        return without(initial(), head(settings, initial.layers))
-
-    return replace(averaging(), start=start, welcome=unprepared, global_model=False)
 
 
 @dataclass(frozen=True)
@@ -83,15 +58,15 @@ class FedRepState:
     head: Tensor
 
 
-def client(settings: FedRep) -> Client:
+def client(settings: FedRep) -> base.Client:
     """Fits its head, then trains the shared layers under it."""
 
-    def start(initial: Initial, roster: Roster, ids: tuple[int, ...], seed: int) -> FedRepState:
+    def start(initial: base.Initial, roster: base.Roster, ids: tuple[int, ...], seed: int) -> FedRepState:
         return FedRepState(initial()[head(settings, initial.layers)].repeat(len(ids), 1))
 
     def train(
-        state: FedRepState, received: Received, training: LocalTraining, round_: Round
-    ) -> tuple[FedRepState, Uplink, Info]:
+        state: FedRepState, received: base.Received, training: base.LocalTraining, round_: base.Round
+    ) -> base.Trained[FedRepState]:
         part = head(settings, training.layers)
         W = insert(received["model"], state.head, part)
         sgd_on(part, training, W, round_, settings.head_epochs, "head")
@@ -100,16 +75,16 @@ def client(settings: FedRep) -> Client:
         training.observe("personal", W, "trained")
         return FedRepState(W[:, part].clone()), {"model": without(W, part)}, {}
 
-    return Client(start, train)
+    return base.Client(start, train)
 
 
-def sgd_on(part: slice, training: LocalTraining, W: Tensor, round_: Round, epochs: int, purpose: str) -> None:
+def sgd_on(part: slice, training: base.LocalTraining, W: Tensor, round_: base.Round, epochs: int, purpose: str) -> None:
     """Local SGD on a part of rows W (n, d), in place, the rest held fixed; nothing for an empty part."""
     if part.start == part.stop:
         return
-    for batch, w, velocity in training.steps(epochs, W, velocities(W[:, part], round_), purpose=purpose):
+    for batch, w, velocity in training.steps(epochs, W, base.velocities(W[:, part], round_), purpose=purpose):
         _, g = training.gradient(w, batch)
-        descend(w[:, part], g[:, part], velocity, round_)
+        base.descend(w[:, part], g[:, part], velocity, round_)
 
 
 def upper(layers: Layers, count: int) -> slice:
@@ -131,8 +106,8 @@ def insert(rest: Tensor, values: Tensor, part: slice) -> Tensor:
     return torch.cat([rest[..., : part.start], values, rest[..., part.start :]], dim=-1)
 
 
-CARD = Card(
-    presentation=Presentation("FedRep", 13),
+CARD = base.Card(
+    presentation=base.Presentation("FedRep", 13),
     paper="Collins et al., ICML 2021, Algorithm 1",
     summary="lower layers shared, a head for each client",
     down="share of the lower layers",
@@ -141,5 +116,5 @@ CARD = Card(
     headline=("personal", "received"),
     keeps="its head",
     joining=("a newcomer's head starts from the initial one; unseen: fits its head to the standing shared layers"),
-    gradients=(Gradients(),),
+    gradients=(base.Gradients(),),
 )

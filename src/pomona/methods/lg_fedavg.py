@@ -14,51 +14,26 @@ uniformly (here by samples, so that with all layers shared this is FedAvg), and 
 in an order that shares the convolutions and keeps the upper layers, against the paper.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from pydantic import Field
 from torch import Tensor
 
-from pomona.core.round import Roster, Round
-from pomona.methods.base import (
-    Card,
-    Client,
-    Info,
-    Initial,
-    Method,
-    MethodSettings,
-    Received,
-    Server,
-    Uplink,
-    averaging,
-    sgd,
-    unprepared,
-)
+from pomona.methods import base
 from pomona.methods.fedrep import insert, upper, without
-from pomona.objective.local_training import LocalTraining
-from pomona.privacy.epsilon_projection import Gradients
-from pomona.record.presentation import Presentation
 
 
-class LGFedAvg(MethodSettings):
+class LGFedAvg(base.MethodSettings):
     """LG-FedAvg's settings."""
 
     name: Literal["lg-fedavg"] = "lg-fedavg"
     shared: int = Field(1, ge=0, description="upper layers that are shared")
 
-    def method(self) -> Method:
+    def method(self) -> base.Method:
         """The two halves."""
-        return Method(server(self.shared), client(self.shared), CARD)
-
-
-def server(shared: int) -> Server:
-    """FedAvg's server, on the upper layers."""
-
-    def start(initial: Initial, roster: Roster, seed: int) -> Tensor:
-        return initial()[upper(initial.layers, shared)]
-
-    return replace(averaging(), start=start, welcome=unprepared, global_model=False)
+        server = base.averaging(lambda initial: initial()[upper(initial.layers, self.shared)])
+        return base.Method(server, client(self.shared), CARD)
 
 
 @dataclass(frozen=True)
@@ -68,27 +43,27 @@ class LGFedAvgState:
     lower: Tensor
 
 
-def client(shared: int) -> Client:
+def client(shared: int) -> base.Client:
     """Trains all layers, and sends the upper ones."""
 
-    def start(initial: Initial, roster: Roster, ids: tuple[int, ...], seed: int) -> LGFedAvgState:
+    def start(initial: base.Initial, roster: base.Roster, ids: tuple[int, ...], seed: int) -> LGFedAvgState:
         return LGFedAvgState(without(initial(), upper(initial.layers, shared)).repeat(len(ids), 1))
 
     def train(
-        state: LGFedAvgState, received: Received, training: LocalTraining, round_: Round
-    ) -> tuple[LGFedAvgState, Uplink, Info]:
+        state: LGFedAvgState, received: base.Received, training: base.LocalTraining, round_: base.Round
+    ) -> base.Trained[LGFedAvgState]:
         part = upper(training.layers, shared)
         W = insert(state.lower, received["model"], part)
         training.observe("personal", W, "received")
-        sgd(training, W, round_)
+        base.sgd(training, W, round_)
         training.observe("personal", W, "trained")
         return LGFedAvgState(without(W, part)), {"model": W[:, part].clone()}, {}
 
-    return Client(start, train)
+    return base.Client(start, train)
 
 
-CARD = Card(
-    presentation=Presentation("LG-FedAvg", 19),
+CARD = base.Card(
+    presentation=base.Presentation("LG-FedAvg", 19),
     paper="Liang et al., arXiv 2001.01523, Algorithm 1",
     summary="upper layers shared, lower layers for each client",
     down="share of the upper layers",
@@ -99,5 +74,5 @@ CARD = Card(
     joining=(
         "a newcomer's lower layers start from the initial ones; unseen: trains them under the standing shared layers"
     ),
-    gradients=(Gradients(),),
+    gradients=(base.Gradients(),),
 )

@@ -25,30 +25,11 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from pomona.core.round import Roster, Round
-from pomona.methods.base import (
-    Card,
-    Client,
-    Downlink,
-    Info,
-    Initial,
-    Method,
-    MethodSettings,
-    Received,
-    Rows,
-    Server,
-    Uplink,
-    mean_of,
-    placed,
-    sgd,
-)
+from pomona.methods import base
 from pomona.methods.separate import start
-from pomona.objective.local_training import LocalTraining
-from pomona.privacy.epsilon_projection import Gradients
-from pomona.record.presentation import Presentation, Quantity
 
 
-class MOCHA(MethodSettings):
+class MOCHA(base.MethodSettings):
     """The surrogate's settings."""
 
     name: Literal["mocha"] = "mocha"
@@ -57,9 +38,9 @@ class MOCHA(MethodSettings):
         "centring", description="coupling: towards the mean, or the constant matrix of the published code"
     )
 
-    def method(self) -> Method:
+    def method(self) -> base.Method:
         """The two halves."""
-        return Method(server(), client(self), CARD)
+        return base.Method(server(), client(self), CARD)
 
 
 def coupling(settings: MOCHA, N: int) -> tuple[float, float]:
@@ -70,24 +51,26 @@ def coupling(settings: MOCHA, N: int) -> tuple[float, float]:
     return 1 + constant, constant
 
 
-def server() -> Server:
+def server() -> base.Server:
     """A bank of last layers (N, h)."""
 
-    def begin(initial: Initial, roster: Roster, seed: int) -> Tensor:
+    def begin(initial: base.Initial, roster: base.Roster, seed: int) -> Tensor:
         return initial()[initial.layers[-1]].repeat(len(roster), 1)
 
-    def down(heads: Tensor, ids: tuple[int, ...], roster: Roster, round_: Round) -> Downlink:
+    def down(heads: Tensor, ids: tuple[int, ...], roster: base.Roster, round_: base.Round) -> base.Downlink:
         members = torch.tensor(roster.members)
         others = torch.stack([members[members != i] for i in ids])
-        return {"heads": Rows(heads, others)}
+        return {"heads": base.Rows(heads, others)}
 
-    def aggregate(heads: Tensor, uplink: Uplink, ids: tuple[int, ...], roster: Roster, round_: Round) -> Tensor:
+    def aggregate(
+        heads: Tensor, uplink: base.Uplink, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
+    ) -> Tensor:
         return heads.index_copy(0, torch.tensor(ids, device=heads.device), uplink["head"])
 
-    def welcome(heads: Tensor, ids: tuple[int, ...], roster: Roster) -> tuple[Tensor, None]:
-        return placed(heads, ids, mean_of(heads, roster)), None
+    def welcome(heads: Tensor, ids: tuple[int, ...], roster: base.Roster) -> tuple[Tensor, None]:
+        return base.placed(heads, ids, base.mean_of(heads, roster)), None
 
-    return Server(
+    return base.Server(
         begin,
         down,
         aggregate,
@@ -98,10 +81,12 @@ def server() -> Server:
     )
 
 
-def client(settings: MOCHA) -> Client:
+def client(settings: MOCHA) -> base.Client:
     """Local SGD with the pull of all heads on the own one."""
 
-    def train(W: Tensor, received: Received, training: LocalTraining, round_: Round) -> tuple[Tensor, Uplink, Info]:
+    def train(
+        W: Tensor, received: base.Received, training: base.LocalTraining, round_: base.Round
+    ) -> base.Trained[Tensor]:
         head, N = training.layers[-1], len(training.roster.members)
         own, other = coupling(settings, N)
         others = received["heads"].bank[received["heads"].index].sum(1)
@@ -111,16 +96,16 @@ def client(settings: MOCHA) -> Client:
             g[:, head] = 2 * settings.penalty * (own * w[:, head] + other * others[: len(w)])
             return g
 
-        W = sgd(training, W, round_, pull=pull if settings.penalty else None)
+        W = base.sgd(training, W, round_, pull=pull if settings.penalty else None)
         training.observe("personal", W, "trained")
         mean = (W[:, head] + others) / N
         return W, {"head": W[:, head]}, {"head_distance": (W[:, head] - mean).norm(dim=1)}
 
-    return Client(start, train)
+    return base.Client(start, train)
 
 
 QUANTITIES = (
-    Quantity(
+    base.Quantity(
         "head_distance",
         "values",
         "How far each client's last layer is from the others'",
@@ -129,8 +114,8 @@ QUANTITIES = (
     ),
 )
 
-CARD = Card(
-    presentation=Presentation("MOCHA", 20, QUANTITIES),
+CARD = base.Card(
+    presentation=base.Presentation("MOCHA", 20, QUANTITIES),
     paper="Smith et al., NeurIPS 2017; for networks as in FedFomo's comparison",
     summary="separate models whose last layers are drawn to their mean",
     down="the last layers of all others",
@@ -142,5 +127,5 @@ CARD = Card(
         "sums run over the members; a newcomer starts from the initial model, its place at the server from "
         "the mean last layer; unseen: as a newcomer, sent to nobody"
     ),
-    gradients=(Gradients(),),
+    gradients=(base.Gradients(),),
 )

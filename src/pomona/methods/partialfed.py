@@ -30,28 +30,9 @@ from torch import Tensor
 
 from pomona.core.errors import ConfigError
 from pomona.core.rng import stream
-from pomona.core.round import Roster, Round
-from pomona.methods import separate
-from pomona.methods.base import (
-    Card,
-    Client,
-    Info,
-    Initial,
-    Method,
-    MethodSettings,
-    Received,
-    Server,
-    Uplink,
-    averaging,
-    descend,
-    sgd,
-    velocities,
-)
+from pomona.methods import base, separate
 from pomona.methods.fedrep import upper
 from pomona.objective.batches import Batch
-from pomona.objective.local_training import LocalTraining
-from pomona.privacy.epsilon_projection import Gradients
-from pomona.record.presentation import Presentation, Quantity
 
 STRATEGY_SHARE = 0.2
 SPLIT_BATCHES = (
@@ -60,7 +41,7 @@ SPLIT_BATCHES = (
 )
 
 
-class PartialFed(MethodSettings):
+class PartialFed(base.MethodSettings):
     """PartialFed's settings."""
 
     name: Literal["partialfed"] = "partialfed"
@@ -69,39 +50,43 @@ class PartialFed(MethodSettings):
     )
     temperature: float = Field(1.0, gt=0, description="of the sigmoid through which adaptive gates learn")
 
-    def method(self) -> Method:
+    def method(self) -> base.Method:
         """The two halves."""
         if self.rule == "adaptive":
-            card = replace(CARD, gradients=(Gradients(), Gradients(purpose="strategy")), not_private=SPLIT_BATCHES)
-            return Method(server(), adaptive(self.temperature), card)
-        return Method(server(), fixed(self.rule), CARD)
+            card = replace(
+                CARD, gradients=(base.Gradients(), base.Gradients(purpose="strategy")), not_private=SPLIT_BATCHES
+            )
+            return base.Method(server(), adaptive(self.temperature), card)
+        return base.Method(server(), fixed(self.rule), CARD)
 
 
-def server() -> Server:
+def server() -> base.Server:
     """FedAvg's server; its mean is not evaluated."""
-    return replace(averaging(), global_model=False)
+    return replace(base.averaging(), global_model=False)
 
 
 # Fix: the gates follow from the network.
 
 
-def fixed(rule: str) -> Client:
+def fixed(rule: str) -> base.Client:
     """Partial initialisation by a rule; the state is the client's last model (n, d)."""
 
-    def train(last: Tensor, received: Received, training: LocalTraining, round_: Round) -> tuple[Tensor, Uplink, Info]:
+    def train(
+        last: Tensor, received: base.Received, training: base.LocalTraining, round_: base.Round
+    ) -> base.Trained[Tensor]:
         w = received.get("start", received["model"])
         taken = global_part(rule, training, last)
         W = torch.where(taken, w, last)
         training.observe("personal", W, "received")
-        sgd(training, W, round_)
+        base.sgd(training, W, round_)
         training.observe("personal", W, "trained")
         gates = torch.stack([taken[s].to(W).mean() for s in training.layers])
         return W, {"model": W}, {"gates": gates.repeat(len(W), 1)}
 
-    return Client(separate.start, train)
+    return base.Client(separate.start, train)
 
 
-def global_part(rule: str, training: LocalTraining, rows: Tensor) -> Tensor:
+def global_part(rule: str, training: base.LocalTraining, rows: Tensor) -> Tensor:
     """Mask (d,) bool of the parameters that a rule takes from the global model.
 
     Raises ConfigError for local-norm in a network without normalisation layers.
@@ -130,22 +115,22 @@ class PartialFedState:
     logits: Tensor
 
 
-def adaptive(temperature: float) -> Client:
+def adaptive(temperature: float) -> base.Client:
     """Learns two sources of weights, and gates between them."""
 
-    def start(initial: Initial, roster: Roster, ids: tuple[int, ...], seed: int) -> PartialFedState:
+    def start(initial: base.Initial, roster: base.Roster, ids: tuple[int, ...], seed: int) -> PartialFedState:
         last = initial().repeat(len(ids), 1)
         return PartialFedState(last, last.new_zeros(len(ids), len(initial.layers)))
 
     def train(
-        state: PartialFedState, received: Received, training: LocalTraining, round_: Round
-    ) -> tuple[PartialFedState, Uplink, Info]:
+        state: PartialFedState, received: base.Received, training: base.LocalTraining, round_: base.Round
+    ) -> base.Trained[PartialFedState]:
         A, B, pi = received.get("start", received["model"]).clone(), state.last, state.logits
         layer = layer_of(training.layers).to(A.device)
         training.observe("personal", torch.where((pi >= 0)[:, layer], A, B), "received")
 
         noise = [stream(round_.seed, "gates", round_.number, c) for c in training.clients]
-        sources = (A, B, velocities(A, round_), velocities(A, round_), pi)
+        sources = (A, B, base.velocities(A, round_), base.velocities(A, round_), pi)
         for batch, a, b, va, vb, logits in training.steps(round_.epochs, *sources):
             drawn = [torch.from_numpy(s.logistic(size=pi.shape[1])) for s in noise[: len(a)]]
             soft = logits + torch.stack(drawn).to(logits)
@@ -154,7 +139,7 @@ def adaptive(temperature: float) -> Client:
 
             W, velocity = torch.where(z, a, b), torch.where(z[:, : va.shape[1]], va, vb)
             _, g = training.gradient(W, weights)
-            descend(W, g, velocity, round_)
+            base.descend(W, g, velocity, round_)
             for source, v, chosen in ((a, va, z), (b, vb, ~z)):
                 source[chosen] = W[chosen]
                 v[chosen[:, : v.shape[1]]] = velocity[chosen[:, : v.shape[1]]]
@@ -168,7 +153,7 @@ def adaptive(temperature: float) -> Client:
         training.observe("personal", W, "trained")
         return PartialFedState(W, pi), {"model": W}, {"gates": pi.sigmoid()}
 
-    return Client(start, train, private=("logits",))
+    return base.Client(start, train, private=("logits",))
 
 
 def layer_of(layers: tuple[slice, ...]) -> Tensor:
@@ -199,7 +184,7 @@ def gate_slope(products: Tensor, layers: tuple[slice, ...], soft: Tensor) -> Ten
 
 
 QUANTITIES = (
-    Quantity(
+    base.Quantity(
         "gates",
         "values",
         "Which layers come from the global model",
@@ -210,8 +195,8 @@ QUANTITIES = (
     ),
 )
 
-CARD = Card(
-    presentation=Presentation("PartialFed", 18, QUANTITIES),
+CARD = base.Card(
+    presentation=base.Presentation("PartialFed", 18, QUANTITIES),
     paper="Sun et al., NeurIPS 2021",
     summary="each client takes over some layers of the global model, and keeps its own elsewhere",
     down="1",
@@ -222,5 +207,5 @@ CARD = Card(
     joining=(
         "a newcomer starts from the global model and even gates; unseen: as a newcomer, under the standing global model"
     ),
-    gradients=(Gradients(),),
+    gradients=(base.Gradients(),),
 )

@@ -34,30 +34,14 @@ from typing import Any, Literal
 from pydantic import Field
 from torch import Tensor
 
-from pomona.core.round import Round
-from pomona.methods.base import (
-    Card,
-    Client,
-    Info,
-    Method,
-    MethodSettings,
-    Received,
-    Uplink,
-    averaging,
-    descend,
-    nothing,
-    velocities,
-)
+from pomona.methods import base
 from pomona.objective.batches import Batch
-from pomona.objective.local_training import LocalTraining
-from pomona.privacy.epsilon_projection import Gradients
 from pomona.privacy.releases import SECOND_ORDER
-from pomona.record.presentation import Presentation
 
 RADIUS = 0.01
 
 
-class PerFedAvg(MethodSettings):
+class PerFedAvg(base.MethodSettings):
     """Per-FedAvg's settings; symbols of the paper in brackets."""
 
     name: Literal["per-fedavg"] = "per-fedavg"
@@ -69,18 +53,20 @@ class PerFedAvg(MethodSettings):
         "first", description="first-order, or with Hessian-vector products: by differences (HF-MAML), or exact"
     )
 
-    def method(self) -> Method:
+    def method(self) -> base.Method:
         """The two halves."""
-        curvature = (Gradients(per_batch=2, purpose="curvature"),) if self.order == "hf" else ()
+        curvature = (base.Gradients(per_batch=2, purpose="curvature"),) if self.order == "hf" else ()
         refused = f"{SECOND_ORDER}; set method.order to first or hf" if self.order == "exact" else None
         card = replace(CARD, gradients=(*CARD.gradients, *curvature), not_private=refused)
-        return Method(averaging(), client(self), card)
+        return base.Method(base.averaging(), client(self), card)
 
 
-def client(settings: PerFedAvg) -> Client:
+def client(settings: PerFedAvg) -> base.Client:
     """Trains for what comes out of one step."""
 
-    def train(state: None, received: Received, training: LocalTraining, round_: Round) -> tuple[None, Uplink, Info]:
+    def train(
+        state: None, received: base.Received, training: base.LocalTraining, round_: base.Round
+    ) -> base.Trained[None]:
         w, alpha = received["model"], settings.alpha * round_.decay
         outer = round_ if settings.beta is None else replace(round_, lr=settings.beta * round_.decay)
         W = received.get("start", w).clone()
@@ -89,26 +75,26 @@ def client(settings: PerFedAvg) -> Client:
             training.observe("personal", adapted(training, W.clone(), alpha), "received")
 
         inner, third = (training.steps(round_.epochs, purpose=p) for p in ("adaptation", "curvature"))
-        for batch, v, velocity in training.steps(round_.epochs, W, velocities(W, round_)):
+        for batch, v, velocity in training.steps(round_.epochs, W, base.velocities(W, round_)):
             _, g = training.gradient(v, next_batch(inner))
             _, g = training.gradient(v - alpha * g, batch)
             if settings.order != "first":
                 product = curvature if settings.order == "hf" else exact
                 g = g - alpha * product(training, v, g, next_batch(third))
-            descend(v, g, velocity, outer)
+            base.descend(v, g, velocity, outer)
         return None, {"model": W}, {}
 
-    return Client(nothing, train)
+    return base.Client(base.nothing, train)
 
 
-def adapted(training: LocalTraining, W: Tensor, alpha: float) -> Tensor:
+def adapted(training: base.LocalTraining, W: Tensor, alpha: float) -> Tensor:
     """Rows W (n, d), in place, after one step on a batch of training data; as they are for a client without any."""
     for batch, w in islice(training.steps(1, W, purpose="finetuning"), 1):
         w.sub_(training.gradient(w, batch)[1], alpha=alpha)
     return W
 
 
-def curvature(training: LocalTraining, v: Tensor, z: Tensor, batch: Batch) -> Tensor:
+def curvature(training: base.LocalTraining, v: Tensor, z: Tensor, batch: Batch) -> Tensor:
     """Hessian times z (a, d) at rows v (a, d), by central differences: exact for quadratics, 0 for z = 0."""
     delta = RADIUS / z.norm(dim=1, keepdim=True).clamp_min(1e-12)
     (_, above), (_, below) = (training.gradient(v + side * delta * z, batch) for side in (1, -1))
@@ -116,7 +102,7 @@ def curvature(training: LocalTraining, v: Tensor, z: Tensor, batch: Batch) -> Te
     return product
 
 
-def exact(training: LocalTraining, v: Tensor, z: Tensor, batch: Batch) -> Tensor:
+def exact(training: base.LocalTraining, v: Tensor, z: Tensor, batch: Batch) -> Tensor:
     """Hessian times z (a, d) at rows v (a, d)."""
     return training.hessian(v, batch, z)
 
@@ -128,8 +114,8 @@ def next_batch(steps: Iterator[tuple[Any, ...]]) -> Batch:
     return batch
 
 
-CARD = Card(
-    presentation=Presentation("Per-FedAvg", 14),
+CARD = base.Card(
+    presentation=base.Presentation("Per-FedAvg", 14),
     paper="Fallah et al., NeurIPS 2020, Algorithm 1",
     summary="one initial model, trained for what one local step makes of it",
     down="1",
@@ -139,8 +125,8 @@ CARD = Card(
     keeps="nothing",
     joining="a newcomer starts from the global model; unseen: trains on from the standing global model",
     gradients=(
-        Gradients(),
-        Gradients(purpose="adaptation"),
-        Gradients(purpose="finetuning", epochs=1, evaluates=True),
+        base.Gradients(),
+        base.Gradients(purpose="adaptation"),
+        base.Gradients(purpose="finetuning", epochs=1, evaluates=True),
     ),
 )

@@ -27,27 +27,10 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from pomona.core.round import Roster, Round
-from pomona.methods.base import (
-    Card,
-    Client,
-    Info,
-    Method,
-    MethodSettings,
-    Received,
-    Server,
-    Uplink,
-    averaging,
-    descend,
-    nothing,
-    velocities,
-)
-from pomona.objective.local_training import LocalTraining
-from pomona.privacy.epsilon_projection import Gradients
-from pomona.record.presentation import Presentation
+from pomona.methods import base
 
 
-class PFedMe(MethodSettings):
+class PFedMe(base.MethodSettings):
     """pFedMe's settings; symbols of the paper in brackets."""
 
     name: Literal["pfedme"] = "pfedme"
@@ -62,12 +45,12 @@ class PFedMe(MethodSettings):
         None, gt=0, description="rate of the personal model; if not set the run's lr, at most 1 / (2 lambda)"
     )
 
-    def method(self) -> Method:
+    def method(self) -> base.Method:
         """The two halves."""
-        card = replace(CARD, gradients=(Gradients(per_batch=self.inner_steps),))
-        return Method(server(self.beta), client(self), card, self.caution)
+        card = replace(CARD, gradients=(base.Gradients(per_batch=self.inner_steps),))
+        return base.Method(server(self.beta), client(self), card, self.caution)
 
-    def caution(self, round_: Round) -> str | None:
+    def caution(self, round_: base.Round) -> str | None:
         """Warn of steps that overshoot by the pull alone."""
         pulled = personal_rate(self, round_) * self.lambda_
         if pulled < 1:
@@ -78,44 +61,48 @@ class PFedMe(MethodSettings):
         )
 
 
-def server(beta: float) -> Server:
+def server(beta: float) -> base.Server:
     """FedAvg's server, mixed with the model it had."""
-    mean = averaging()
+    mean = base.averaging()
 
-    def aggregate(w: Tensor, uplink: Uplink, ids: tuple[int, ...], roster: Roster, round_: Round) -> Tensor:
+    def aggregate(
+        w: Tensor, uplink: base.Uplink, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
+    ) -> Tensor:
         return torch.lerp(w, mean.aggregate(w, uplink, ids, roster, round_), beta)
 
     return replace(mean, aggregate=aggregate)
 
 
-def client(settings: PFedMe) -> Client:
+def client(settings: PFedMe) -> base.Client:
     """Solves for theta on each batch, and moves w_i towards it."""
 
-    def train(state: None, received: Received, training: LocalTraining, round_: Round) -> tuple[None, Uplink, Info]:
+    def train(
+        state: None, received: base.Received, training: base.LocalTraining, round_: base.Round
+    ) -> base.Trained[None]:
         training.observe("global", received["model"], "received")
         begins = received.get("start", received["model"])
         W, theta = begins.clone(), begins.clone()
         weight, inner = settings.lambda_, replace(round_, lr=personal_rate(settings, round_))
-        for batch, w, t, velocity in training.steps(round_.epochs, W, theta, velocities(theta, round_)):
+        for batch, w, t, velocity in training.steps(round_.epochs, W, theta, base.velocities(theta, round_)):
             for _ in range(settings.inner_steps):
                 _, g = training.gradient(t, batch)
-                descend(t, g + weight * (t - w), velocity, inner)
+                base.descend(t, g + weight * (t - w), velocity, inner)
             w.sub_(w - t, alpha=round_.lr * weight)
         training.observe("personal", theta, "trained")
         return None, {"model": W}, {}
 
-    return Client(nothing, train)
+    return base.Client(base.nothing, train)
 
 
-def personal_rate(settings: PFedMe, round_: Round) -> float:
+def personal_rate(settings: PFedMe, round_: base.Round) -> float:
     """Learning rate of theta in this round."""
     if settings.personal_lr is not None:
         return settings.personal_lr * round_.decay
     return min(round_.lr, round_.decay / (2 * settings.lambda_)) if settings.lambda_ else round_.lr
 
 
-CARD = Card(
-    presentation=Presentation("pFedMe", 12),
+CARD = base.Card(
+    presentation=base.Presentation("pFedMe", 12),
     paper="T. Dinh et al., NeurIPS 2020, Algorithm 1",
     summary="one global model for all, a personal one near it for each batch of each client",
     down="1",
@@ -124,5 +111,5 @@ CARD = Card(
     headline=("personal", "trained"),
     keeps="nothing",
     joining="a newcomer starts from the global model; unseen: trains on from the standing global model",
-    gradients=(Gradients(),),
+    gradients=(base.Gradients(),),
 )

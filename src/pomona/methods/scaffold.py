@@ -30,36 +30,18 @@ from pydantic import Field
 from torch import Tensor
 
 from pomona.core.errors import ConfigError
-from pomona.core.round import Roster, Round
-from pomona.methods.base import (
-    Card,
-    Client,
-    Downlink,
-    Info,
-    Initial,
-    Method,
-    MethodSettings,
-    Received,
-    Rows,
-    Server,
-    Uplink,
-    descend,
-    velocities,
-)
-from pomona.objective.local_training import LocalTraining
-from pomona.privacy.epsilon_projection import Gradients
-from pomona.record.presentation import Presentation
+from pomona.methods import base
 
 
-class SCAFFOLD(MethodSettings):
+class SCAFFOLD(base.MethodSettings):
     """SCAFFOLD's settings; symbols of the paper in brackets."""
 
     name: Literal["scaffold"] = "scaffold"
     server_lr: float = Field(1.0, gt=0, description="step of the server along the mean update (eta_g)")
 
-    def method(self) -> Method:
+    def method(self) -> base.Method:
         """The two halves."""
-        return Method(server(self), Client(start, train), CARD)
+        return base.Method(server(self), base.Client(start, train), CARD)
 
 
 @dataclass(frozen=True)
@@ -73,29 +55,31 @@ class Center:
     controls: Tensor
 
 
-def server(settings: SCAFFOLD) -> Server:
+def server(settings: SCAFFOLD) -> base.Server:
     """Hands out w and c, takes in their changes."""
 
-    def begin(initial: Initial, roster: Roster, seed: int) -> Center:
+    def begin(initial: base.Initial, roster: base.Roster, seed: int) -> Center:
         w = initial()
         return Center(w, w.new_zeros(len(roster), len(w)))
 
-    def down(state: Center, ids: tuple[int, ...], roster: Roster, round_: Round) -> Downlink:
+    def down(state: Center, ids: tuple[int, ...], roster: base.Roster, round_: base.Round) -> base.Downlink:
         c = state.controls[roster.known].mean(0)
-        return {"model": Rows.same(state.model, len(ids)), "control": Rows.same(c, len(ids))}
+        return {"model": base.Rows.same(state.model, len(ids)), "control": base.Rows.same(c, len(ids))}
 
-    def aggregate(state: Center, uplink: Uplink, ids: tuple[int, ...], roster: Roster, round_: Round) -> Center:
+    def aggregate(
+        state: Center, uplink: base.Uplink, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
+    ) -> Center:
         w = state.model + settings.server_lr * uplink["model_delta"].mean(0)
         who = torch.tensor(ids, device=w.device)
         return Center(w, state.controls.index_add(0, who, uplink["control_delta"]))
 
-    def expects(state: Center) -> Uplink:
+    def expects(state: Center) -> base.Uplink:
         return {"model_delta": state.model, "control_delta": state.controls[0]}
 
-    def welcome(state: Center, ids: tuple[int, ...], roster: Roster) -> tuple[Center, Tensor]:
+    def welcome(state: Center, ids: tuple[int, ...], roster: base.Roster) -> tuple[Center, Tensor]:
         return state, state.model
 
-    return Server(begin, down, aggregate, welcome, expects, global_model=True)
+    return base.Server(begin, down, aggregate, welcome, expects, global_model=True)
 
 
 @dataclass(frozen=True)
@@ -105,14 +89,14 @@ class SCAFFOLDState:
     control: Tensor
 
 
-def start(initial: Initial, roster: Roster, ids: tuple[int, ...], seed: int) -> SCAFFOLDState:
+def start(initial: base.Initial, roster: base.Roster, ids: tuple[int, ...], seed: int) -> SCAFFOLDState:
     """Control variates of zero."""
     return SCAFFOLDState(torch.zeros_like(initial()).repeat(len(ids), 1))
 
 
 def train(
-    state: SCAFFOLDState, received: Received, training: LocalTraining, round_: Round
-) -> tuple[SCAFFOLDState, Uplink, Info]:
+    state: SCAFFOLDState, received: base.Received, training: base.LocalTraining, round_: base.Round
+) -> base.Trained[SCAFFOLDState]:
     """Local SGD with the drift taken out; raises ConfigError under momentum."""
     if round_.momentum:
         raise ConfigError(f"momentum = {round_.momentum}: scaffold's control variates need plain SGD; set momentum=0")
@@ -120,9 +104,9 @@ def train(
     training.observe("global", w, "received")
     local, steps = w.clone(), w.new_zeros(len(w), 1)
     drift = c - state.control
-    for batch, y, d, k, velocity in training.steps(round_.epochs, local, drift, steps, velocities(local, round_)):
+    for batch, y, d, k, velocity in training.steps(round_.epochs, local, drift, steps, base.velocities(local, round_)):
         _, g = training.gradient(y, batch)
-        descend(y, g + d, velocity, round_)
+        base.descend(y, g + d, velocity, round_)
         k.add_(1)
     training.observe("local", local, "trained")
 
@@ -132,8 +116,8 @@ def train(
     return SCAFFOLDState(state.control + delta), {"model_delta": local - w, "control_delta": delta}, {}
 
 
-CARD = Card(
-    presentation=Presentation("SCAFFOLD", 15),
+CARD = base.Card(
+    presentation=base.Presentation("SCAFFOLD", 15),
     paper="Karimireddy et al., ICML 2020, Algorithm 1, option II",
     summary="one global model; control variates correct each client's drift",
     down="2",
@@ -142,6 +126,6 @@ CARD = Card(
     headline=("global", "received"),
     keeps="its control variate (1 model)",
     joining="c is the mean over the members: a leaver takes its own term along, a newcomer brings 0",
-    gradients=(Gradients(),),
+    gradients=(base.Gradients(),),
     plain_steps=True,
 )

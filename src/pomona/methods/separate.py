@@ -9,37 +9,33 @@ from typing import Literal
 
 from torch import Tensor
 
-from pomona.core.round import Roster, Round
-from pomona.methods.base import Card, Client, Info, Initial, Method, MethodSettings, Received, Uplink, sgd, silent
-from pomona.objective.local_training import LocalTraining
-from pomona.privacy.epsilon_projection import Gradients
-from pomona.record.presentation import Presentation
+from pomona.methods import base
 
 
-class Separate(MethodSettings):
+class Separate(base.MethodSettings):
     """Local training alone."""
 
     name: Literal["separate"] = "separate"
 
-    def method(self) -> Method:
+    def method(self) -> base.Method:
         """The two halves."""
-        return Method(silent(), Client(start, train), CARD)
+        return base.Method(base.silent(), base.Client(start, train), CARD)
 
 
-def start(initial: Initial, roster: Roster, ids: tuple[int, ...], seed: int) -> Tensor:
+def start(initial: base.Initial, roster: base.Roster, ids: tuple[int, ...], seed: int) -> Tensor:
     """Everybody starts from the common model: (n, d)."""
     return initial().repeat(len(ids), 1)
 
 
-def train(W: Tensor, received: Received, training: LocalTraining, round_: Round) -> tuple[Tensor, Uplink, Info]:
+def train(W: Tensor, received: base.Received, training: base.LocalTraining, round_: base.Round) -> base.Trained[Tensor]:
     """Local SGD from the own last model."""
-    W = sgd(training, W, round_)
+    W = base.sgd(training, W, round_)
     training.observe("personal", W, "trained")
     return W, {}, {}
 
 
-CARD = Card(
-    presentation=Presentation("Separate", 0),
+CARD = base.Card(
+    presentation=base.Presentation("Separate", 0),
     paper="none (a baseline of every paper)",
     summary="each client trains alone",
     down="0",
@@ -48,5 +44,5 @@ CARD = Card(
     headline=("personal", "trained"),
     keeps="its model",
     joining="a newcomer starts from the initial model; unseen: trains it alone",
-    gradients=(Gradients(),),
+    gradients=(base.Gradients(),),
 )
