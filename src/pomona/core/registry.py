@@ -1,7 +1,11 @@
 """Names -> things, imported when asked for, so that a listing costs nothing and a typo gets near names."""
 
+import hashlib
+import inspect
+import sys
 from collections.abc import Iterator, Mapping
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from pomona.core.errors import ConfigError, near
@@ -14,6 +18,25 @@ def load(target: str) -> Any:
         return getattr(import_module(module), attribute)
     except (ImportError, AttributeError, ValueError) as fault:
         raise ConfigError(f"cannot load {target!r} ({fault}); give an importable module:attribute") from fault
+
+
+def importable(folder: Path) -> None:
+    """Let ``module:attribute`` name a module that lies in a folder; modules of the same name elsewhere come first."""
+    home = str(folder.absolute())
+    if home not in sys.path:
+        sys.path.append(home)
+
+
+def code_sha256(target: str) -> str:
+    """SHA-256 in hex of the file of the module in ``module:attribute``, without the modules that it imports.
+
+    Raises ConfigError if the object does not exist, or its module is no file.
+    """
+    load(target)
+    try:
+        return hashlib.sha256(Path(inspect.getfile(sys.modules[target.partition(":")[0]])).read_bytes()).hexdigest()
+    except (OSError, TypeError) as fault:
+        raise ConfigError(f"cannot read the code of {target!r} ({fault}); name a module that is a file") from None
 
 
 class Registry(Mapping[str, str]):

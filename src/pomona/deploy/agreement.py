@@ -12,6 +12,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from pomona.core.bounds import PLACES, ROUNDS
 from pomona.core.errors import ConfigError
+from pomona.core.registry import code_sha256
 from pomona.core.settings import Settings
 from pomona.core.toml import Tree, named, read_file, validated
 from pomona.deploy.task_settings import TaskSettings
@@ -233,12 +234,15 @@ class Federation(Settings):
     def agreement(self) -> str:
         """SHA-256 in hex of what a silo agrees to, defaults written out.
 
-        That is name, run, places, most_samples, task, wire and protocol.
+        That is name, run with the file of each module that it names, places, most_samples, task, wire and protocol.
         """
-        run = {k: v for k, v in self.config().tree().items() if k not in ELSEWHERE}
+        config = self.config()
+        run = {k: v for k, v in config.tree().items() if k not in ELSEWHERE}
         task = self.task.model_dump(mode="json")
         agreed: dict[str, Any] = {"name": self.name, "run": run, "places": self.places, "task": task}
         agreed |= {"most_samples": self.most_samples, "wire": self.wire, "protocol": PROTOCOL}
+        own = [name for name in (config.method.name, config.model.name, config.model.loss) if ":" in name]
+        agreed |= {"code": {name: code_sha256(name) for name in own}} if own else {}
         return hashlib.sha256(json.dumps(agreed, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 

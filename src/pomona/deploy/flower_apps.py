@@ -21,6 +21,7 @@ from flwr.serverapp import Grid, ServerApp
 from httpx import TransportError
 
 from pomona.core.errors import ProtocolError
+from pomona.core.registry import importable
 from pomona.deploy.message_bus import Message, Undelivered, untrusted
 from pomona.deploy.messages import Hello, Refusal, Task
 
@@ -85,7 +86,6 @@ def handled(folder: Path, message: Message) -> Message:
 
     from pomona.deploy.silo.client_app import Silo, audited
     from pomona.deploy.silo.outgoing_filter import scrubbed
-    from pomona.deploy.silo.settings import importable
 
     os.umask(0o077)
     importable(folder)

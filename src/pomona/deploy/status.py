@@ -61,9 +61,10 @@ def server(folder: Path) -> Row:
 
 
 def _method(federation: Federation) -> str:
-    """The method's name, without what understands its settings."""
-    section = federation.run.get("method", "fedavg")
-    return str(section.get("name") if isinstance(section, dict) else section)
+    """The method's name; PyTorch is loaded only where the file leaves it to the default."""
+    section = federation.run.get("method")
+    name = section.get("name") if isinstance(section, dict) else section
+    return str(name or federation.config().method.name)
 
 
 def _state(member: RegisteredMember, live: LiveStatus) -> str:

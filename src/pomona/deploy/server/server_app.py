@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from pomona.core.errors import QuorumError
+from pomona.core.registry import importable
 from pomona.core.settings import Settings
 from pomona.data.dataset import Dataset
 from pomona.deploy.agreement import Federation
@@ -47,6 +48,7 @@ def coordinate(folder: Path, bus: MessageBus, pause: float = 1.0) -> None:
     """
     os.umask(0o077)
     torch.set_num_threads(1)
+    importable(folder)
     federation, out = Federation.load(folder / "federation.toml"), folder / "run"
     with locked(out / FOLDER), writing(out), status_kept(out, federation.config().rounds):
         _coordinate(federation, out, bus, pause)

@@ -42,8 +42,8 @@ class Silo:
 
     @cached_property
     def federation(self) -> Federation:
-        """The federation's settings."""
-        return Federation.load(self.folder / "federation.toml")
+        """The federation's settings; section run is checked where it is needed, so that a refusal can be signed."""
+        return Federation.read(self.folder / "federation.toml")
 
     @cached_property
     def file(self) -> SiloFile:

@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from pomona.core.errors import ConfigError, DataError, PomonaError, PrivacyError, ProtocolError, StorageError
+from pomona.core.registry import importable
 from pomona.deploy.agreement import Federation
 from pomona.deploy.flower_bundle import pinned
 from pomona.deploy.json_store import read_json
 from pomona.deploy.pki import keys
 from pomona.deploy.pki.certificates import LAST, private, valid, warning
 from pomona.deploy.silo.outgoing_filter import departing
-from pomona.deploy.silo.settings import SiloFile, importable
+from pomona.deploy.silo.settings import SiloFile
 from pomona.deploy.silo.silo_scenario import own_scenario
 from pomona.deploy.silo.task_policy import PINNED, PinnedAgreement
 from pomona.deploy.silo.watchdog import ask_health

@@ -1,6 +1,5 @@
 """A silo's own settings, ``silo.toml``. They never leave the silo."""
 
-import sys
 from pathlib import Path
 from typing import Any, Self
 
@@ -44,13 +43,6 @@ class SiloFile(Settings):
             return validated(cls, {**tree, "data": _anchored(tree["data"], path.parent)} if "data" in tree else tree)
         except ConfigError as fault:
             raise ConfigError(f"{path}: {fault}") from None
-
-
-def importable(folder: Path) -> None:
-    """Let ``data.name = "module:function"`` name a module that lies in the kit's folder."""
-    home = str(folder.absolute())
-    if home not in sys.path:
-        sys.path.append(home)
 
 
 def _anchored(data: Any, folder: Path) -> Any:

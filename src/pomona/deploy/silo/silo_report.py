@@ -9,6 +9,7 @@ from typing import Any
 from pomona.config import Config
 from pomona.core.bounds import Count, Number
 from pomona.core.errors import DataError, StorageError
+from pomona.core.registry import importable
 from pomona.core.settings import Settings
 from pomona.core.table import markdown, of_records
 from pomona.deploy.agreement import Federation
@@ -16,7 +17,7 @@ from pomona.deploy.json_store import read_json, write_json
 from pomona.deploy.messages import Loss
 from pomona.deploy.silo import history
 from pomona.deploy.silo.history import HistoryEntry
-from pomona.deploy.silo.settings import SiloFile, importable
+from pomona.deploy.silo.settings import SiloFile
 from pomona.deploy.silo.silo_scenario import own_scenario
 from pomona.federation.callbacks import Callback
 from pomona.methods.separate import Separate

@@ -55,12 +55,13 @@ class TaskPolicy:
         pinned = self._pinned() or self._pin(PinnedAgreement(agreement=mine))
         if mine != pinned.agreement:
             raise ProtocolError(
-                "federation.toml is no longer what this silo agreed to when it first started; restore it, or, if the "
-                "change is meant, remove state/agreement.json"
+                "federation.toml, or own code that it names, is no longer what this silo agreed to when it first "
+                "started; restore it, or, if the change is meant, remove state/agreement.json"
             )
         if agreement != mine:
             raise ProtocolError(
-                "the server runs something else than this silo agreed to; compare federation.toml with the server's"
+                "the server runs something else than this silo agreed to; compare federation.toml, and own code that "
+                "it names, with the server's"
             )
         if pinned.run not in {None, run}:
             raise ProtocolError(
