@@ -86,6 +86,7 @@ def test_runs_without_training_alone_are_ranked_no_further_than_the_data_goes() 
     assert "APPLE came out ahead of FedProx (+35.50, 95 % interval +" in text
     assert f"Between APPLE and FedAvg there is {LEVEL}" in text
     assert "Training alone was not run" in warned(several)
+    assert "`" not in warned(several)  # a page shows it as it stands
 
 
 def test_where_less_is_better_the_smallest_error_leads_and_the_largest_is_worst() -> None:

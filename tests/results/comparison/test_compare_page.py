@@ -81,7 +81,7 @@ def test_differences_are_facts_of_the_runs(tiny):
     assert "network mlp, not lenet" in first
     assert "of 3 pairs" in first
     assert said["PathMNIST, practical"] == [
-        "Every method: data missing. Fetch MedMNIST v2 (Yang et al. 2023), 28 x 28; `pomona data list` says where it is "
+        "Every method: data missing. Fetch MedMNIST v2 (Yang et al. 2023), 28 x 28; “pomona data list” says where it is "
         "looked for."
     ]
 

@@ -165,8 +165,8 @@ def _alone(runs: list[Run]) -> Iterator[str]:
     first = next((run for run in runs if run.mean is not None), None)
     if first and comparable(runs) and baseline(runs, first) is None:
         yield (
-            "Training alone was not run, so whether federation helps stays open: `pomona run separate` with the same "
-            "data, partition and seed, then `pomona report` of all."
+            "Training alone was not run, so whether federation helps stays open: run “separate” with the same data, "
+            "partition and seed, and write a report of all."
         )
 
 

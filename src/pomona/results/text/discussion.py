@@ -57,7 +57,7 @@ def _reason(entry: ComparisonRow) -> str:
     """Reason for a missing result; for missing data, what to download."""
     known = CATALOGUE.get(data_of(entry.dataset) or "")
     if entry.state == "data missing" and known:
-        return f"Fetch {known.source}; `pomona data list` says where it is looked for"
+        return f"Fetch {known.source}; “pomona data list” says where it is looked for"
     return entry.reason.rstrip(".")
 
 

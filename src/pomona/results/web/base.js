@@ -3,7 +3,7 @@ const PALETTE = ["#1f83c9", "#d55e00", "#009e73", "#cc79a7", "#c98a00", "#4aa5dd
 const DASHES = ["", "9 3", "9 3 2 3", "4 2"];
 const NOTHING = "–";
 
-/* Numbers as payload.py packs them: `at(t, i, j)` reads one of shape (T, n) or (T, n, K). */
+/* Numbers as page_data.py packs them: `at(t, i, j)` reads one of shape (T, n) or (T, n, K). */
 function unpack(packed) {
   const raw = Uint8Array.from(atob(packed.bytes), c => c.charCodeAt(0));
   const step = (packed.high - packed.low) / 254;
