@@ -28,6 +28,7 @@ from pomona.core.registry import load as _load
 if TYPE_CHECKING:
     from pomona.config import Config
     from pomona.federation.callbacks import Callback
+    from pomona.record.paired_gain import Gain, gains
     from pomona.record.reading import load
     from pomona.record.record import Evaluation, Result, RoundRow
     from pomona.simulation import run
@@ -40,6 +41,7 @@ __all__ = [
     "DataError",
     "DivergedError",
     "Evaluation",
+    "Gain",
     "LockedError",
     "PomonaError",
     "PrivacyError",
@@ -47,6 +49,7 @@ __all__ = [
     "Result",
     "RoundRow",
     "StorageError",
+    "gains",
     "load",
     "run",
 ]
@@ -55,8 +58,10 @@ _LAZY = {
     "Callback": "pomona.federation.callbacks:Callback",
     "Config": "pomona.config:Config",
     "Evaluation": "pomona.record.record:Evaluation",
+    "Gain": "pomona.record.paired_gain:Gain",
     "Result": "pomona.record.record:Result",
     "RoundRow": "pomona.record.record:RoundRow",
+    "gains": "pomona.record.paired_gain:gains",
     "load": "pomona.record.reading:load",
     "run": "pomona.simulation:run",
 }

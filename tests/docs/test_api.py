@@ -12,7 +12,14 @@ import pomona
 
 TEXT = (Path(__file__).parents[2] / "docs/api.md").read_text()
 SECTIONS = dict(re.findall(r"^## `([\w.]+)`\n(.*?)(?=^## |\Z)", TEXT, re.MULTILINE | re.DOTALL))
-EXAMPLES = ("pomona", "pomona.config", "pomona.simulation", "pomona.record.reading", "pomona.record.record")
+EXAMPLES = (
+    "pomona",
+    "pomona.config",
+    "pomona.simulation",
+    "pomona.record.paired_gain",
+    "pomona.record.reading",
+    "pomona.record.record",
+)
 
 
 @pytest.mark.parametrize("module", SECTIONS)

@@ -10,7 +10,7 @@ from pomona.core.errors import ConfigError
 from pomona.core.rng import stream
 from pomona.metrics.default_metric import choose
 from pomona.metrics.metric import METRICS, array, compute, measured, natural
-from pomona.record.paired_gain import Gain, paired_gain, verdict
+from pomona.record.paired_gain import Gain, paired_gain
 
 
 def drawn(kind, n, seed=0, width=3):
@@ -182,16 +182,16 @@ def test_a_paired_interval_is_that_of_the_differences():
     assert gain.value == pytest.approx(0.075)
     assert gain.pairs == 400
     assert (gain.low, gain.high) == pytest.approx((0.075 - 1.96 * error, 0.075 + 1.96 * error), abs=0.003)
-    assert verdict(gain) == "better"
+    assert gain.verdict == "better"
     other = gain_of("accuracy", "classes", b, a, np.zeros(400, int), 20_000)
-    assert (other.value, verdict(other)) == (pytest.approx(-0.075), "worse")
+    assert (other.value, other.verdict) == (pytest.approx(-0.075), "worse")
 
 
 def test_a_gain_in_what_should_be_low_is_positive():
     y = np.linspace(0, 1, 50)[:, np.newaxis].astype(np.float32)
     gain = gain_of("mae", "regression", y + 0.1, y - 0.3, y)
     assert gain.value == pytest.approx(0.2, abs=1e-6)
-    assert verdict(gain) == "better"
+    assert gain.verdict == "better"
 
 
 @pytest.mark.parametrize("right", [1, 5, 6])
@@ -220,7 +220,7 @@ def test_gains_of_few_samples_stay_possible(case, n, seed):
         assert gain.low <= 0 <= gain.high or n > 5 or METRICS[name].pools
         assert gain.high - gain.low <= 2 * (METRICS[name].high - METRICS[name].low)
         assert np.isfinite([gain.value, gain.low, gain.high]).all()
-    assert verdict(gain) in ("better", "worse", "no difference that this data can show")
+        assert gain.verdict in ("better", "worse", "no difference that this data can show")
 
 
 def test_equal_models_gain_nothing():

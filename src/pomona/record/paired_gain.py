@@ -35,7 +35,7 @@ class Gain:
     """A difference in a metric, its sign turned where less is better: more than 0 is better.
 
     Attributes:
-        value: of all samples.
+        value: of all samples, in the unit of the metric; of accuracies, 0.01 is a percentage point.
         low, high: 95 % interval; it reaches 0 where fewer than ``LEAST`` pairs bear on the difference.
         pairs: test samples that both answered.
     """
@@ -44,6 +44,13 @@ class Gain:
     low: float
     high: float
     pairs: int
+
+    @property
+    def verdict(self) -> Verdict:
+        """Only what the interval supports."""
+        if self.low <= 0 <= self.high:
+            return "no difference that this data can show"
+        return "better" if self.low > 0 else "worse"
 
 
 @dataclass(frozen=True)
@@ -54,13 +61,6 @@ class _Draws:
     resamples: Array
     pairs: int
     telling: int
-
-
-def verdict(gain: Gain | None) -> Verdict:
-    """Verdict on a gain: only what its interval supports."""
-    if gain is None or gain.low <= 0 <= gain.high:
-        return "no difference that this data can show"
-    return "better" if gain.low > 0 else "worse"
 
 
 def paired_gain(
@@ -89,6 +89,13 @@ def paired_gain(
 
 def gains(run: Result, base: Result, resamples: int = RESAMPLES) -> tuple[list[Gain | None], Gain | None]:
     """Gains of a run over another in its metric: one a client in id order, and their mean.
+
+    >>> import pomona
+    >>> shared = {"clients": 3, "rounds": 1, "lr": 0.1}
+    >>> run, alone = (pomona.run(pomona.Config(method=method, **shared)) for method in ("fedavg-ft", "separate"))
+    >>> clients, mean = pomona.gains(run, alone)
+    >>> len(clients), mean.low <= mean.value <= mean.high, mean.verdict
+    (3, True, '...')
 
     None for a client where it is undefined: no test samples, no predictions on record, other samples in the other run,
     or a metric that they do not define; the mean is over the clients that define it. What a network minimised cannot be

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from pomona.metrics.metric import Metric
-from pomona.record.paired_gain import Gain, Verdict, gains, verdict
+from pomona.record.paired_gain import Gain, Verdict, gains
 from pomona.results.run_numbers import Run
 from pomona.results.text.narrative import listing
 
@@ -31,7 +31,7 @@ class Gained:
 
     def told(self, what: Verdict) -> list[int]:
         """The clients of which this much can be said."""
-        return [i for i, gain in enumerate(self.clients) if gain and verdict(gain) == what]
+        return [i for i, gain in enumerate(self.clients) if gain and gain.verdict == what]
 
     @property
     def differences(self) -> dict[int, float]:

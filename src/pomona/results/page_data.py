@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pomona.metrics.metric import Metric
-from pomona.record.paired_gain import verdict
 from pomona.record.record import Evaluation, Result
 from pomona.results.figures import clusters, partition, weight_learning
 from pomona.results.figures.confusion import class_names, pooled_confusion, records
@@ -126,7 +125,7 @@ def _metric(metric: Metric) -> Json:
 def _gains(run: Run, base: Run) -> list[Json]:
     """Gain of each client over training alone, with interval and verdict; empty if unknown."""
     found = gained(run, base)
-    return [vars(g) | {"verdict": verdict(g)} if g else {} for g in found.clients]
+    return [vars(g) | {"verdict": g.verdict} if g else {} for g in found.clients]
 
 
 def clients(run: Run) -> int:

@@ -3,7 +3,7 @@
 from typing import get_args
 
 from pomona.core.table import Table
-from pomona.record.paired_gain import Verdict, verdict
+from pomona.record.paired_gain import Verdict
 from pomona.results.figures.figure import slug
 from pomona.results.gain_over_run import Gained, by_client, gained_over, interval, signed
 from pomona.results.run_numbers import Run, baseline
@@ -40,7 +40,7 @@ def _overall(known: list[Gained]) -> Table:
                 found.run.label,
                 signed(metric, found.over.value),
                 interval(metric, found.over),
-                verdict(found.over),
+                found.over.verdict,
                 *(str(len(found.told(what))) for what in get_args(Verdict)),
             ]
             for found in known
@@ -73,7 +73,7 @@ def _by_client(found: Gained) -> Table:
                 metric.number(run.values.get(c)),
                 signed(metric, gain.value),
                 interval(metric, gain),
-                verdict(gain),
+                gain.verdict,
             ]
             for c, gain in enumerate(found.clients)
             if gain

@@ -5,7 +5,6 @@ excludes 0 (see ``pomona.record.paired_gain``).
 """
 
 from pomona.metrics.metric import METRICS
-from pomona.record.paired_gain import verdict
 from pomona.record.record import average
 from pomona.results.figures.confusion import records
 from pomona.results.gain_over_run import Gained, by_client, gained, interval, measured, signed
@@ -86,7 +85,7 @@ def _helps(found: Gained, tried: int) -> str:
             "the records do not hold the models' answers, so whether that is more than chance is not known."
         )
     gain = measured(metric, found.over)
-    match verdict(found.over):
+    match found.over.verdict:
         case "better":
             return (
                 f"{'' if _useless(run) else 'Federation helps: '}{best} is ahead of {base.label}, training alone, in "
@@ -135,9 +134,9 @@ def _among(best: Run, rivals: list[Gained]) -> list[str]:
     ahead = [
         f"{g.base.label} ({signed(best.metric, g.over.value)}, 95 % interval {interval(best.metric, g.over)})"
         for g in rivals
-        if g.over and verdict(g.over) == "better"
+        if g.over and g.over.verdict == "better"
     ]
-    level = [g.base.label for g in rivals if g.over and verdict(g.over) != "better"]
+    level = [g.base.label for g in rivals if g.over and g.over.verdict != "better"]
     blank = [g.base.label for g in rivals if g.over is None]
     return [
         *([f"{best.label} came out ahead of {listing(ahead)}."] if ahead else []),
