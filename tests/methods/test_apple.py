@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from pomona.core.round import Roster
-from pomona.methods.apple import APPLE, choose, dots, personal, probabilities, schedule
+from pomona.methods.apple import APPLE, choose, dots, personal, schedule
 from pomona.methods.fedavg import FedAvg
-from pomona.methods.request_bank import limit
+from pomona.methods.request_bank import limit, probabilities
 from pomona.methods.separate import Separate
 from problems import Federation, a_round, quadratics
 

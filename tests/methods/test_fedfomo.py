@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from pomona.federation.exchange import ClientRequest, received_bytes
-from pomona.methods.fedfomo import FedFomo, FedFomoState, choose, normalised
+from pomona.methods.fedfomo import FedFomo, FedFomoState, normalised
 from pomona.methods.fedfomo_ma import FedFomoMA
+from pomona.methods.fedfomo_server import choose
 from pomona.methods.request_bank import limit
 from pomona.methods.separate import Separate
 from pomona.objective.local_training import LocalTraining

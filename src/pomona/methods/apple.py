@@ -30,13 +30,12 @@ from typing import Literal
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
 
 from pomona.core.rng import stream
 from pomona.methods import base
-from pomona.methods.request_bank import limit, request, stored, unasked
+from pomona.methods.request_bank import fresh_first, limit, request, unasked
 
 EPSILON = 1e-3
 
@@ -99,7 +98,7 @@ def server(settings: APPLE) -> base.Server:
     def aggregate(
         bank: Bank, uplink: base.Uplink, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
     ) -> Bank:
-        return Bank(stored(bank.cores, ids, uplink["core"]), stored(bank.requests, ids, uplink["request"]))
+        return Bank(base.placed(bank.cores, ids, uplink["core"]), base.placed(bank.requests, ids, uplink["request"]))
 
     def welcome(bank: Bank, ids: tuple[int, ...], roster: base.Roster) -> tuple[Bank, Tensor]:
         row = base.mean_of(bank.cores, roster)
@@ -181,13 +180,13 @@ def client(settings: APPLE) -> base.Client:
 
         if training.watches("trained"):
             training.observe("personal", personal(P, own, copies, C), "trained")
-        asks = (
+        asks = [
             choose(settings, p, f, i, training.roster, round_.seed, round_.number + 1)
             for p, f, i in zip(P.cpu(), fetched, training.clients, strict=True)
-        )
+        ]
         kept = copies if copies.dim() == 3 else state.copies
         info = {"dr": P, "schedule": torch.full((len(P),), schedule(settings, round_))}
-        return APPLEState(C, P, kept, fetched), {"core": C, "request": torch.stack(list(asks))}, info
+        return APPLEState(C, P, kept, fetched), {"core": C, "request": torch.stack(asks)}, info
 
     def adapt(
         state: APPLEState, received: base.Received, training: base.LocalTraining, round_: base.Round
@@ -227,40 +226,15 @@ def refresh(copies: Tensor, offer: base.Rows, known: Tensor) -> Tensor:
 def choose(
     settings: APPLE, p: Tensor, fetched: Tensor, client: int, roster: base.Roster, seed: int, number: int
 ) -> Tensor:
-    """The request (M,) of a client for round ``number`` (A.2; r is the number of rounds behind it)."""
-    places, r = limit(settings.budget, len(p)), number - 1
+    """The request (M,) of a client for round ``number`` (A.2)."""
+    draw, places = stream(seed, "request", number, client), limit(settings.budget, len(p))
     others = np.array([i for i in roster.members if i != client], dtype=np.int64)
     M = min(places, len(others))
-    chosen = pick(settings, p, fetched, others, M, r, stream(seed, "request", number, client))
+    if settings.selection == "uniform" or len(others) == M:
+        chosen = draw.choice(others, M, replace=False)
+    else:
+        chosen = fresh_first(others, p.double().numpy()[others], fetched.numpy()[others], M, number - 1, draw)
     return request(chosen.tolist(), client, places)
-
-
-def pick(
-    settings: APPLE,
-    p: Tensor,
-    fetched: Tensor,
-    others: NDArray[np.int64],
-    M: int,
-    r: int,
-    draw: np.random.Generator,
-) -> NDArray[np.int64]:
-    """M of the ids ``others``: those never fetched first, the rest by eq. 9; or all alike under uniform selection."""
-    if len(others) == M:
-        return others
-    if settings.selection == "uniform":
-        return draw.choice(others, M, replace=False)
-    seen = fetched.numpy()[others]
-    fresh = draw.permutation(others[~seen])[:M]
-    known, weight = others[seen], probabilities(p.double().numpy()[others[seen]], r, M, len(others) + 1)
-    rest = draw.choice(known, M - len(fresh), replace=False, p=weight) if len(fresh) < M else known[:0]
-    return np.concatenate([fresh, rest])
-
-
-def probabilities(p: NDArray[np.float64], r: int, M: int, N: int) -> NDArray[np.float64]:
-    """Eq. 9: b^|p_ij| normalised over the given j, with b of eq. 8; the largest exponent is taken out first."""
-    exponent = np.abs(p) * math.log(max(1.5, r * M / N))
-    power = np.exp(exponent - exponent.max(initial=0.0))
-    return np.asarray(power / power.sum()) if len(power) else power
 
 
 QUANTITIES = (

@@ -180,7 +180,7 @@ def server(messages: Callable[[Tensor, base.Round], Tensor]) -> base.Server:
     def aggregate(
         models: Tensor, uplink: base.Uplink, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
     ) -> Tensor:
-        return models.index_copy(0, torch.tensor(ids, device=models.device), uplink["model"])
+        return base.placed(models, ids, uplink["model"])
 
     def start(initial: base.Initial, roster: base.Roster, seed: int) -> Tensor:
         return separately(initial, roster, tuple(range(len(roster))), seed)

@@ -19,18 +19,8 @@ import torch
 from torch import Tensor
 
 from pomona.methods import base, fedfomo
-from pomona.methods.fedfomo import (
-    Bank,
-    FedFomoState,
-    Fomo,
-    Judgement,
-    each,
-    moved,
-    normalised,
-    server,
-    train,
-    untouched,
-)
+from pomona.methods.fedfomo import FedFomoState, Judgement, each, moved, normalised, train, untouched
+from pomona.methods.fedfomo_server import Bank, Fomo, server
 
 
 class FedFomoMA(Fomo):

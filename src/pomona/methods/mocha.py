@@ -65,7 +65,7 @@ def server() -> base.Server:
     def aggregate(
         heads: Tensor, uplink: base.Uplink, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
     ) -> Tensor:
-        return heads.index_copy(0, torch.tensor(ids, device=heads.device), uplink["head"])
+        return base.placed(heads, ids, uplink["head"])
 
     def welcome(heads: Tensor, ids: tuple[int, ...], roster: base.Roster) -> tuple[Tensor, None]:
         return base.placed(heads, ids, base.mean_of(heads, roster)), None

@@ -1,11 +1,14 @@
-"""The server keeps the last row of each client, and each client asks for some of them a round: APPLE and FedFomo.
+"""The budget of APPLE and FedFomo: the server keeps a row of each client, and each client asks for M of them a round.
 
 A client's request has as many places as its budget; its own id stands in a place that it has no use for.
 """
 
+import math
 from collections.abc import Iterable
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 
@@ -25,6 +28,24 @@ def request(chosen: Iterable[int], client: int, places: int) -> Tensor:
     return torch.cat([ids, ids.new_full((places - len(ids),), client)])
 
 
-def stored(held: Tensor, ids: tuple[int, ...], sent: Tensor) -> Tensor:
-    """Rows or requests (N, ...) with those that the clients ids sent (n, ...) in their places."""
-    return held.index_copy(0, torch.tensor(ids, device=held.device), sent)
+def fresh_first(
+    others: NDArray[np.int64],
+    p: NDArray[np.float64],
+    fetched: NDArray[np.bool_],
+    M: int,
+    r: int,
+    draw: np.random.Generator,
+) -> NDArray[np.int64]:
+    """M of the ids ``others`` after r rounds: those never fetched, in random order, then by APPLE's eq. 9 from p."""
+    fresh = draw.permutation(others[~fetched])[:M]
+    if len(fresh) == M:
+        return fresh
+    weight = probabilities(p[fetched], r, M, len(others) + 1)
+    return np.concatenate([fresh, draw.choice(others[fetched], M - len(fresh), replace=False, p=weight)])
+
+
+def probabilities(p: NDArray[np.float64], r: int, M: int, N: int) -> NDArray[np.float64]:
+    """APPLE's eq. 9: b^|p_ij| normalised over the given j, with b of eq. 8; the largest exponent is taken out first."""
+    exponent = np.abs(p) * math.log(max(1.5, r * M / N))
+    power = np.exp(exponent - exponent.max(initial=0.0))
+    return np.asarray(power / power.sum()) if len(power) else power

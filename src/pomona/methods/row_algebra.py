@@ -37,9 +37,9 @@ def mean_of(W: Tensor, roster: Roster) -> Tensor:
     return weighted_mean(W[roster.known], roster.shares[roster.known])
 
 
-def placed(W: Tensor, ids: tuple[int, ...], row: Tensor) -> Tensor:
-    """Rows W (N, d) with ``row`` in the places of ids."""
-    return W.index_copy(0, torch.tensor(ids, device=W.device), row.expand(len(ids), -1))
+def placed(W: Tensor, ids: tuple[int, ...], rows: Tensor) -> Tensor:
+    """Rows W (N, d) with ``rows``, one for all (d,) or one each (n, d), in the places of ids."""
+    return W.index_copy(0, torch.tensor(ids, device=W.device), rows.expand(len(ids), -1))
 
 
 def descend(w: Tensor, g: Tensor, velocity: Tensor, round_: Round) -> None:
