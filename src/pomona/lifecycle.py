@@ -32,7 +32,7 @@ from pomona.scenario import Scenario
 from pomona.storage.checkpoint import Checkpoint, differing, newest
 from pomona.storage.committed_rounds import FOLDER, committed
 from pomona.storage.file_hashes import sums
-from pomona.storage.status import ended, write_status
+from pomona.storage.run_status import ended, write_status
 
 
 @dataclass(frozen=True)

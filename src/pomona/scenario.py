@@ -16,9 +16,9 @@ from pomona.core.errors import ConfigError, DataError
 from pomona.core.rng import number
 from pomona.data import read
 from pomona.data.catalogue import CATALOGUE
+from pomona.data.csv_table import moments
 from pomona.data.dataset import Dataset
 from pomona.data.settings import DataSettings
-from pomona.data.table import moments
 from pomona.methods.base import Initial
 from pomona.metrics.constant_baseline import constants
 from pomona.metrics.default_metric import Choice, choose

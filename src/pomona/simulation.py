@@ -20,10 +20,10 @@ from pomona.core.errors import ConfigError, StorageError, WorkerError
 from pomona.core.membership import Planned
 from pomona.core.round import Roster
 from pomona.federation.callbacks import Callback, NullCallback
-from pomona.federation.cautions import cautions, require_possible
 from pomona.federation.checkpointing import Checkpointing, identity
 from pomona.federation.client_runtime import ClientRuntime, Groups, grouped
 from pomona.federation.loop import Loop, round_of
+from pomona.federation.run_checks import cautions, require_possible
 from pomona.federation.state_memory import choose
 from pomona.federation.state_store import Hold
 from pomona.federation.transport import Inline
@@ -46,7 +46,7 @@ from pomona.record.record import Result, RunRecord, committed_events, require_fr
 from pomona.scenario import Scenario
 from pomona.storage.atomic_io import probe, publish
 from pomona.storage.lock import locked, require_own
-from pomona.storage.status import Status, read_status, write_status
+from pomona.storage.run_status import Status, read_status, write_status
 
 KEY_STORES = Path("private") / "dp"  # keys and ledgers
 

@@ -7,7 +7,7 @@ from sklearn.preprocessing import StandardScaler
 from pomona.core.errors import ConfigError, DataError
 from pomona.core.rng import stream
 from pomona.data import DataSettings, read
-from pomona.data.table import moments
+from pomona.data.csv_table import moments
 from pomona.data.text import first_share, tokens
 
 TABLE = "age,site,sick,weight\n20,b,no,1.5\n30,a,yes,2.5\n\n40,b,no,-3e2\n"

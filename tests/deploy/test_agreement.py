@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from pomona.core.bounds import PLACES, ROUNDS
 from pomona.core.errors import ConfigError
 from pomona.deploy.agreement import ELSEWHERE, RESERVED, Address, Federation
-from pomona.deploy.messages import Task as Message
-from pomona.deploy.messages import read
+from pomona.deploy.message_bodies import Task as Message
+from pomona.deploy.message_bodies import read
 from pomona.deploy.silo.settings import SiloFile
 from pomona.deploy.task_settings import TaskSettings
 

@@ -18,14 +18,14 @@ from federation_in_process import deployed, lost, same
 from pomona.core.errors import CheckpointError, ProtocolError, QuorumError
 from pomona.deploy import flower_apps
 from pomona.deploy.audit import read
-from pomona.deploy.messages import Task
-from pomona.deploy.messages import read as parsed
+from pomona.deploy.message_bodies import Task
+from pomona.deploy.message_bodies import read as parsed
 from pomona.deploy.server import flower_transport
 from pomona.deploy.silo import client_app
 from pomona.deploy.tensor_bytes import Encoding, PackedRows, sha256
 from pomona.federation.client_runtime import ClientRuntime
 from pomona.federation.loop import Loop
-from pomona.storage.status import read_status
+from pomona.storage.run_status import read_status
 
 BAD = {(2, 1)}  # silo-1 in round 2
 

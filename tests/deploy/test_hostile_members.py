@@ -20,7 +20,7 @@ from pomona.record.run_summary import summarise
 from pomona.results import table
 from pomona.storage import checkpoint
 from pomona.storage.committed_rounds import FOLDER, committed
-from pomona.storage.status import read_status
+from pomona.storage.run_status import read_status
 
 
 def reasons(federation):

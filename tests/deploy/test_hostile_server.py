@@ -10,8 +10,8 @@ from test_in_process import PRIVATE, edited
 
 from pomona.core.errors import PrivacyError, ProtocolError, StorageError
 from pomona.deploy.flower_apps import handled
+from pomona.deploy.message_bodies import DownlinkEntry, EntryForm, Hello, Newcomer, RowOrigin, Task, row_statement
 from pomona.deploy.message_bus import Message
-from pomona.deploy.messages import DownlinkEntry, EntryForm, Hello, Newcomer, RowOrigin, Task, row_statement
 from pomona.deploy.pki.signatures import Signer
 from pomona.deploy.provision.provision import add
 from pomona.deploy.silo.client_app import Silo

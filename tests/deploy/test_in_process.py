@@ -17,7 +17,7 @@ from pomona.deploy.server.member_registry import MemberRegistry
 from pomona.deploy.server.server_app import ServerStatusFile
 from pomona.methods import METHODS
 from pomona.record.reading import load
-from pomona.storage.status import read_status
+from pomona.storage.run_status import read_status
 
 QUICK = ["fedavg", APPLE, "fedfomo", "fedamp", "fedala", "scaffold", "fedrep", "mocha"]
 SLOW = [name for name in METHODS if name not in [*QUICK, "apple", "fedavg-data"]]

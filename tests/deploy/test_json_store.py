@@ -54,7 +54,7 @@ def test_an_answer_to_an_evaluation_that_is_damaged_is_named(text, server):
 
 
 def test_rounds_alone_are_what_was_seen_by_an_earlier_version(tmp_path):
-    from pomona.deploy.silo.provenance import PeerHistory
+    from pomona.deploy.silo.row_provenance import PeerHistory
 
     path = tmp_path / "seen.json"
     path.write_text('{"silo-0": 3}')

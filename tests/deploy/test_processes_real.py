@@ -20,7 +20,7 @@ from pomona.deploy.flower_bundle import digest
 from pomona.deploy.processes import process_tree
 from pomona.deploy.provision.provision import provision
 from pomona.deploy.server.registry_admin import dismiss
-from pomona.storage.status import read_status
+from pomona.storage.run_status import read_status
 
 pytestmark = pytest.mark.slow
 
@@ -29,7 +29,7 @@ import time
 from pathlib import Path
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import ServerApp
-from pomona.storage.status import Status, read_status, write_status
+from pomona.storage.run_status import Status, read_status, write_status
 app = ServerApp()
 @app.main()
 def main(grid, context):

@@ -28,7 +28,7 @@ from pomona.deploy.silo.watchdog import PATIENCE, ConnectionState, connected, st
 from pomona.deploy.status_files import NODE
 from pomona.deploy.supervisor import Supervisor, backoff
 from pomona.storage.lock import locked
-from pomona.storage.status import Status, read_status, write_status
+from pomona.storage.run_status import Status, read_status, write_status
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
 

@@ -15,7 +15,7 @@ from pomona.experiments import run
 from pomona.experiments.grid import plan
 from pomona.experiments.job import Failure, JobState
 from pomona.experiments.suite import read_suite
-from pomona.storage.status import Status, write_status
+from pomona.storage.run_status import Status, write_status
 
 
 @pytest.fixture

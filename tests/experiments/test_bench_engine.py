@@ -12,7 +12,7 @@ from pomona.experiments import load, run
 from pomona.experiments.bench_table import csv, markdown, value
 from pomona.record.reading import load as load_run
 from pomona.storage.lock import locked
-from pomona.storage.status import Status, write_status
+from pomona.storage.run_status import Status, write_status
 
 
 def test_each_method_runs_its_trials_and_then_the_chosen_point_on_the_other_seeds(whole):

@@ -11,8 +11,8 @@ from pomona.core.errors import CheckpointError, ConfigError, LockedError, Privac
 from pomona.federation import loop
 from pomona.federation.callbacks import NullCallback
 from pomona.methods import METHODS
+from pomona.storage.run_status import read_status
 from pomona.storage.safetensors_stream import digest
-from pomona.storage.status import read_status
 from problems import tiny
 
 PRIVATE = {"noise_multiplier": 1.0, "max_grad_norm": 1.0, "delta": 1e-3, "seed": 1}

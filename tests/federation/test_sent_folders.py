@@ -11,7 +11,7 @@ from pomona.core.errors import StorageError
 from pomona.record.reading import load, require_unchanged
 from pomona.results.report_page import write
 from pomona.storage.atomic_io import UNFINISHED, publish
-from pomona.storage.status import Status, read_status
+from pomona.storage.run_status import Status, read_status
 from problems import tiny
 
 ROUNDS = 2

@@ -12,7 +12,7 @@ import pytest
 
 from pomona.core.errors import DivergedError, LockedError, StorageError
 from pomona.storage.lock import LOCK, locked
-from pomona.storage.status import STATUS, Status, ended, exit_code, read_status, write_status
+from pomona.storage.run_status import STATUS, Status, ended, exit_code, read_status, write_status
 
 
 def test_a_status_reads_back(tmp_path):

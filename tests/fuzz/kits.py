@@ -8,7 +8,7 @@ from receiving import Mailbox
 from targets import TARGETS, Target, command, file, target
 
 from pomona.deploy.audit import Audit
-from pomona.deploy.messages import Task, read
+from pomona.deploy.message_bodies import Task, read
 from pomona.deploy.server.registry_admin import admit, dismiss, members
 from pomona.deploy.server.server_app import coordinate
 from pomona.deploy.silo.client_app import Silo

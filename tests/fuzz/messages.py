@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from targets import TARGETS, Target, target
 
 from pomona.core.errors import PomonaError
-from pomona.deploy import messages as deploy_messages
-from pomona.deploy.messages import Answer, Hello, HelloReply, Refusal, Task
+from pomona.deploy import message_bodies
+from pomona.deploy.message_bodies import Answer, Hello, HelloReply, Refusal, Task
 from pomona.deploy.silo.client_app import Silo
 from pomona.deploy.tensor_bytes import Encoding, sha256
 
@@ -28,8 +28,8 @@ def texts(world):
 
 def as_text(kind, world):
     def act(data):
-        record = deploy_messages.read(kind, text(data))
-        assert deploy_messages.read(kind, record.model_dump_json()) == record
+        record = message_bodies.read(kind, text(data))
+        assert message_bodies.read(kind, record.model_dump_json()) == record
         assert record.statement
 
     return messages(kind, texts(world)[kind]), act
@@ -69,7 +69,7 @@ def hello(world):
     back = silo(world, "greeted", None)
     return messages(
         Hello, texts(world)[Hello]
-    ), lambda data: back().greet(deploy_messages.read(Hello, text(data))) and None
+    ), lambda data: back().greet(message_bodies.read(Hello, text(data))) and None
 
 
 @target("task of a round, answered by a silo", 60)
@@ -87,8 +87,8 @@ def answered(world, which, before):
     back = silo(world, f"asked-{which}", world.said[before].state)
 
     def act(data):
-        answer, uplink = back().answer(deploy_messages.read(Task, text(data)), asked.enclosed)
-        assert deploy_messages.read(Answer, answer.model_dump_json()) == answer
+        answer, uplink = back().answer(message_bodies.read(Task, text(data)), asked.enclosed)
+        assert message_bodies.read(Answer, answer.model_dump_json()) == answer
         assert not uplink or sha256(uplink) == answer.uplink
         return "asks for rows" if answer.missing else "taken"
 
@@ -105,7 +105,7 @@ def row(world):
         sealed, changed = said[0] % 2, said[1:]
         new = sha256(changed) if sealed else name
         others = {n: d for n, d in asked.enclosed.items() if n != name}
-        back().answer(deploy_messages.read(Task, asked.body.replace(name, new)), {**others, new: changed})
+        back().answer(message_bodies.read(Task, asked.body.replace(name, new)), {**others, new: changed})
 
     return st.builds(lambda own, kept: bytes([own]) + kept, st.integers(0, 1), damaged(Valid(data))), act
 
@@ -121,7 +121,7 @@ def unseal(world):
 
 @target("row, unpacked", 200)
 def unpack(world):
-    forms = [deploy_messages.EntryForm(many=False, dtype=d, width=3) for d in ("BOOL", "F32", "F64", "I64")]
+    forms = [message_bodies.EntryForm(many=False, dtype=d, width=3) for d in ("BOOL", "F32", "F64", "I64")]
 
     def act(data):
         for form in forms:

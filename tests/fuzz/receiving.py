@@ -14,11 +14,11 @@ from targets import target
 from worlds import ROGUE
 
 from pomona.core.errors import PomonaError
-from pomona.deploy import messages as deploy_messages
+from pomona.deploy import message_bodies
 from pomona.deploy.agreement import Federation
 from pomona.deploy.audit import Audit
+from pomona.deploy.message_bodies import Answer, HelloReply, Refusal, Task
 from pomona.deploy.message_bus import Message
-from pomona.deploy.messages import Answer, HelloReply, Refusal, Task
 from pomona.deploy.pki.signatures import Signer
 from pomona.deploy.server.flower_transport import FlowerTransport
 from pomona.deploy.server.member_registry import MemberRegistry
@@ -94,7 +94,7 @@ class Counter:
     def signed(self, kind, record, data, enclosed=()):
         """A body with silo-1's signature on what of it can be read."""
         try:
-            signature = self.key.sign(kind, deploy_messages.read(record, text(data)).statement)
+            signature = self.key.sign(kind, message_bodies.read(record, text(data)).statement)
         except PomonaError:
             signature = ""
         return Message(kind, text(data), signature, dict(enclosed))
@@ -162,7 +162,7 @@ def honest(server):
     asked = []
     server.visit(lambda message: asked.append(message) or Message("refusal", "", ""))
     said = server.said["second"].answered
-    body = json.loads(said.body) | {"task": deploy_messages.read(Task, asked[0].body).digest}
+    body = json.loads(said.body) | {"task": message_bodies.read(Task, asked[0].body).digest}
     return body, said.enclosed["uplink"]
 
 

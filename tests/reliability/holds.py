@@ -12,7 +12,7 @@ from pomona.config import resolve
 from pomona.core.toml import read_file
 from pomona.scenario import Scenario
 from pomona.storage import checkpoint
-from pomona.storage.status import read_status
+from pomona.storage.run_status import read_status
 
 AWAY = inject.absent()
 ALWAYS_AWAY = inject.absent(rounds=range(1, 6))

@@ -195,7 +195,7 @@ def other_form(patch):
 def jumping_clock(patch):
     """The wall clock jumps by a day, forth and back, at every look."""
     days = iter([86400.0 * (-1) ** k for k in range(10_000)])
-    for module in ("pomona.lifecycle.time", "pomona.storage.status.time.time"):
+    for module in ("pomona.lifecycle.time", "pomona.storage.run_status.time.time"):
         patch.setattr(module, lambda: 1.7e9 + next(days))
 
 

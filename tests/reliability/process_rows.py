@@ -11,7 +11,7 @@ from pathlib import Path
 from runs import BASE, PRIVATE, Spawner, outcome
 
 from pomona.storage import checkpoint
-from pomona.storage.status import read_status
+from pomona.storage.run_status import read_status
 
 
 def wait(run):

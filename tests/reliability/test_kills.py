@@ -14,7 +14,7 @@ from runs import CASES, ROUNDS, outcome, vanished, words
 from pomona.core.rng import stream
 from pomona.storage import checkpoint
 from pomona.storage.atomic_io import UNFINISHED
-from pomona.storage.status import read_status
+from pomona.storage.run_status import read_status
 
 SEED = 5
 END = "after its end"  # too late to count

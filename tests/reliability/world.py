@@ -9,7 +9,7 @@ import pytest
 from runs import BASE, outcome
 
 from pomona.cli import main
-from pomona.storage.status import read_status
+from pomona.storage.run_status import read_status
 
 
 def nothing(_):

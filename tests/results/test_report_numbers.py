@@ -13,7 +13,7 @@ from pomona.record.record import Evaluation, Result
 from pomona.results import headline, table
 from pomona.results.figures.series import blocks, order, recorded
 from pomona.results.run_numbers import comparable, leader, runs, views
-from pomona.results.summary import distinct
+from pomona.results.summary_table import distinct
 
 
 def tiny(name: str, curves: dict[tuple[str, str, str], list[list[float | None]]], samples: tuple[int, ...]) -> Result:

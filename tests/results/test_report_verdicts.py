@@ -11,7 +11,7 @@ from pomona.record.paired_gain import gains
 from pomona.record.record import Evaluation, Result, RoundRow
 from pomona.results.figures.curves import place
 from pomona.results.figures.diagnostics import figures
-from pomona.results.gain_over_run import by_client, gained
+from pomona.results.gain_presentation import by_client, gained
 from pomona.results.page_data import payload
 from pomona.results.run_numbers import runs
 from pomona.results.tables.gains import gain_tables

@@ -22,7 +22,7 @@ from pomona.experiments.dask_cluster import cluster
 from pomona.experiments.grid import Group
 from pomona.experiments.job import JobState
 from pomona.experiments.suite import Size
-from pomona.storage.status import read_status
+from pomona.storage.run_status import read_status
 
 EVERY = 5.0  # seconds between two lines where there is no terminal
 Json = Annotated[bool, Parameter(name="--json", negative="", help="machine-readable output")]

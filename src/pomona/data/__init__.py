@@ -7,7 +7,7 @@ import numpy as np
 
 from pomona.core.errors import ConfigError, DataError
 from pomona.core.registry import Registry
-from pomona.data import image_arrays, table, targets
+from pomona.data import csv_table, image_arrays, targets
 from pomona.data.catalogue import CATALOGUE, Listing, describe
 from pomona.data.dataset import Dataset, Owners
 from pomona.data.settings import ClientFiles, DataSettings
@@ -42,7 +42,7 @@ def _standardised(dataset: Dataset) -> Dataset:
     """A table whose reader says nothing of its normalisation learns it, here from all rows that may be for training."""
     if dataset.kind != "table" or dataset.learn or (dataset.shift, dataset.scale) != ((0.0,), (1.0,)):
         return dataset
-    return table.standardised(dataset, np.arange(dataset.n_train))
+    return csv_table.standardised(dataset, np.arange(dataset.n_train))
 
 
 def _adopted(result: Any, settings: DataSettings) -> Dataset:

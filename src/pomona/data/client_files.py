@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from pomona.core.errors import ConfigError, DataError
-from pomona.data import npz, table, text
+from pomona.data import csv_table, npz, text
 from pomona.data.array_file import file
 from pomona.data.dataset import Dataset, Owners
 from pomona.data.problem_report import refuse
@@ -51,7 +51,7 @@ def _reader(paths: Sequence[Path], settings: DataSettings) -> Reader:
     if kinds == {".npz"}:
         return npz.read_parts
     if kinds == {".csv"}:
-        return text.read_parts if settings.text_columns else table.read_parts
+        return text.read_parts if settings.text_columns else csv_table.read_parts
     named = ", ".join(sorted(kind or "no suffix" for kind in kinds))
     raise ConfigError(f"the files of data.clients end in {named}; give all as .npz or all as .csv")
 

@@ -22,8 +22,8 @@ from httpx import TransportError
 
 from pomona.core.errors import ProtocolError
 from pomona.core.registry import importable
+from pomona.deploy.message_bodies import Hello, Refusal, Task
 from pomona.deploy.message_bus import Message, Undelivered, untrusted
-from pomona.deploy.messages import Hello, Refusal, Task
 
 RAW = "pomona.bytes"  # how an array's bytes are to be read: by Pomona, not by anything that unpickles
 AGAIN = {3, 5, 8}  # Flower's codes for a node or a process that is gone: message unavailable, node, silent app

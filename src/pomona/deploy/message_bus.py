@@ -9,7 +9,7 @@ from typing import Protocol, TypeVar
 
 from pomona.core.bounds import plain
 from pomona.core.errors import PomonaError, ProtocolError, StorageError
-from pomona.deploy.messages import B, Body, read
+from pomona.deploy.message_bodies import B, Body, read
 from pomona.deploy.pki.signatures import Signer
 
 A = TypeVar("A", bound=Body)

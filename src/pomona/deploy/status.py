@@ -14,7 +14,7 @@ from pomona.deploy.server.member_registry import RegisteredMember, heavy, sample
 from pomona.deploy.server.registry_admin import entries
 from pomona.deploy.silo import history
 from pomona.deploy.status_files import LIVE, NODE, LiveStatus, NodeStatus, read_status_file
-from pomona.storage.status import read_status
+from pomona.storage.run_status import read_status
 
 Row = dict[str, Any]
 WHOSE = {"certificate": ("the server's", certificates.RENEW), "authority": ("the authority's", certificates.LAST)}

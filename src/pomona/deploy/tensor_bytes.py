@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from pomona.core.errors import ProtocolError
-from pomona.deploy.messages import DownlinkEntry, EntryForm
+from pomona.deploy.message_bodies import DownlinkEntry, EntryForm
 from pomona.methods.base import Downlink, Rows
 from pomona.storage.safetensors_stream import DTYPES, memory, pieces
 from pomona.storage.tensor_validation import decode, largest

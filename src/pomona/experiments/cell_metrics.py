@@ -3,8 +3,8 @@
 from dataclasses import replace
 from typing import Any
 
+from pomona.metrics.client_statistics import At, best_rounds, summarize
 from pomona.metrics.metric import ACCURACY
-from pomona.metrics.summary import At, best_rounds, summarize
 from pomona.record.record import Evaluation, Result, average
 
 Figures = dict[str, Any]

@@ -24,7 +24,7 @@ from pomona.scenario import Scenario
 from pomona.simulation import simulate
 from pomona.storage.atomic_io import publish
 from pomona.storage.committed_rounds import FOLDER
-from pomona.storage.status import exit_code, read_status
+from pomona.storage.run_status import exit_code, read_status
 
 FAILURE = "failure.json"
 State = Literal["waiting", "finished", "failed", "data missing"]

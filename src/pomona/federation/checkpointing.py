@@ -16,7 +16,7 @@ from pomona.core.toml import Tree
 from pomona.storage import checkpoint
 from pomona.storage.checkpoint import Checkpoint
 from pomona.storage.committed_rounds import FOLDER
-from pomona.storage.status import Status, write_status
+from pomona.storage.run_status import Status, write_status
 
 INERT = ("workers", "state_memory", "checkpoint_every", "data.dir", "privacy.epsilon_budget")
 """Settings that no number of a run depends on."""

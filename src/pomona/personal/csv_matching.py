@@ -8,7 +8,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from pomona.core.errors import DataError
-from pomona.data import csv_records, table, text
+from pomona.data import csv_records, csv_table, text
 from pomona.data.problem_report import listed, refuse
 from pomona.record.model_metadata import ModelMetadata
 
@@ -36,7 +36,7 @@ class CsvSheet:
     def numbers(self, memory_share: float) -> NDArray[Any]:
         """The model's columns (n, F) float32. Raises DataError naming all columns with non-numeric cells."""
         rows = csv_records.rows(self.path, self.header, self.columns)
-        x, strays = table.numbers(rows, self.count, self.wanted, self.columns, memory_share)
+        x, strays = csv_table.numbers(rows, self.count, self.wanted, self.columns, memory_share)
         problems = [column.problem(self.count) for column in strays]
         refuse(self.path, problems, ["give finite numbers, made as those of the training"])
         return x

@@ -10,7 +10,7 @@ from pomona.core.toml import read_text
 from pomona.record import events
 from pomona.record.record import EVENTS, Result, gather
 from pomona.storage.file_hashes import changed
-from pomona.storage.status import read_status
+from pomona.storage.run_status import read_status
 
 
 def load(folder: Path | str) -> Result:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from pomona.metrics.summary import At, best_rounds, summarize
+from pomona.metrics.client_statistics import At, best_rounds, summarize
 from pomona.record.record import Evaluation, Result, average
 
 FAR = 10.0

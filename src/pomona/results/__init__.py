@@ -1,6 +1,6 @@
 """Results of runs and benches: pages, figures, tables and sentences, made from records alone."""
 
 from pomona.results.run_numbers import headline
-from pomona.results.summary import table
+from pomona.results.summary_table import table
 
 __all__ = ["headline", "table"]

@@ -11,14 +11,14 @@ import numpy as np
 from pomona.core.table import Table, csv_text, latex, markdown
 from pomona.experiments import Bench
 from pomona.results.comparison import Comparison, ComparisonRow, comparison, spread
-from pomona.results.figures import bench_figures
+from pomona.results.figures import comparison_figures
 from pomona.results.figures.figure import ReportFigure
 from pomona.results.figures.style import drawing
+from pomona.results.page_writer import FIGURES, render, write_page
 from pomona.results.paper_tables import NAMES
 from pomona.results.significance import Ranking, ranking
-from pomona.results.tables import bench_tables, client_tests, cost
+from pomona.results.tables import client_tests, comparison_tables, cost
 from pomona.results.text.discussion import sentences, shared
-from pomona.results.web_page import FIGURES, render, write_page
 
 PAGE, TEXT, LATEX, RECORDS = "comparison.html", "comparison.md", "comparison.tex", "comparison.csv"
 
@@ -37,7 +37,7 @@ def write(bench: Bench, out: Path) -> Path:
         texts = {
             TEXT: _markdown(made, tables, pictures),
             LATEX: "\n".join(map(latex, tables)),
-            RECORDS: csv_text(bench_tables.records(made)),
+            RECORDS: csv_text(comparison_tables.records(made)),
             PAGE: _html(made, tables, pictures),
         }
         return write_page(out, texts, pictures)
@@ -71,22 +71,22 @@ def _goodness(entry: ComparisonRow, made: Comparison) -> float | None:
 
 def _tables(made: Comparison, ranked: Ranking | None) -> list[Table]:
     found = [
-        bench_tables.grid(made),
-        bench_tables.moments(made),
-        bench_tables.rank_table(ranked) if ranked else None,
+        comparison_tables.grid(made),
+        comparison_tables.moments(made),
+        comparison_tables.rank_table(ranked) if ranked else None,
         client_tests.wilcoxon_table(made),
         client_tests.spread_table(made),
         cost.cost_table(made),
-        bench_tables.privacy(made),
-        bench_tables.chosen(made),
+        comparison_tables.privacy(made),
+        comparison_tables.chosen(made),
     ]
     return [table for table in found if table]
 
 
 def _pictures(made: Comparison, ranked: Ranking | None) -> list[ReportFigure]:
-    found = [bench_figures.diagram(ranked) if ranked else None, *bench_figures.ablations(made)]
-    found += [bench_figures.curves(made, s) for s in made.scenarios]
-    found += [bench_figures.who_benefits(made, s) for s in made.scenarios]
+    found = [comparison_figures.diagram(ranked) if ranked else None, *comparison_figures.ablations(made)]
+    found += [comparison_figures.curves(made, s) for s in made.scenarios]
+    found += [comparison_figures.who_benefits(made, s) for s in made.scenarios]
     return [picture for picture in found if picture]
 
 

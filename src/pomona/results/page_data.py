@@ -20,7 +20,7 @@ from pomona.results.figures.diagnostics import ASIDE
 from pomona.results.figures.figure import slug
 from pomona.results.figures.series import Series, order, recorded
 from pomona.results.figures.style import BASELINE, INK, bright_colour_of, colour_of
-from pomona.results.gain_over_run import gained
+from pomona.results.gain_presentation import gained
 from pomona.results.run_numbers import Run, baseline, client_names, finished, leader, views
 
 Json: TypeAlias = dict[str, Any]

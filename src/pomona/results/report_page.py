@@ -19,16 +19,16 @@ from pomona.results.figures.figure import FORMS, ReportFigure
 from pomona.results.figures.sections import SECTIONS, pictures
 from pomona.results.figures.style import drawing
 from pomona.results.page_data import Json, LiveProgress, payload
+from pomona.results.page_writer import render, write_page
 from pomona.results.run_numbers import NOTHING, Run, comparable, leader, spoken
 from pomona.results.run_numbers import runs as prepare
-from pomona.results.summary import distinct, table
+from pomona.results.summary_table import distinct, table
 from pomona.results.tables.gains import gain_tables
 from pomona.results.tables.per_label import labels
 from pomona.results.tables.unseen_and_privacy import privacy, unseen
 from pomona.results.text import narrative
 from pomona.results.text.cautions import cautions
 from pomona.results.text.verdicts import verdicts
-from pomona.results.web_page import render, write_page
 
 NAME = "report.html"
 SCRIPTS = ("base", "lines", "maps", "bars", "panels", "learned", "page", "tables")

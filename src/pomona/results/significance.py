@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from pomona.metrics.summary import wilcoxon
+from pomona.metrics.client_statistics import wilcoxon
 
 Matrix = NDArray[np.float64]
 LEVEL = 0.05

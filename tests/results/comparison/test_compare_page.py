@@ -14,11 +14,11 @@ from pomona.core.table import csv_text
 from pomona.experiments import load
 from pomona.results.comparison import comparison
 from pomona.results.comparison_page import rank, write
-from pomona.results.figures.bench_figures import ablations, curves, who_benefits
+from pomona.results.figures.comparison_figures import ablations, curves, who_benefits
 from pomona.results.figures.figure import FORMS
 from pomona.results.paper_tables import COUNTS
-from pomona.results.tables.bench_tables import grid, records
 from pomona.results.tables.client_tests import gains, paired, spread_table, wilcoxon_table
+from pomona.results.tables.comparison_tables import grid, records
 from pomona.results.tables.cost import cost_table
 from pomona.results.text.discussion import sentences
 

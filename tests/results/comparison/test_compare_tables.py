@@ -5,7 +5,7 @@ import pytest
 from pomona.metrics.metric import METRICS
 from pomona.results.comparison import ComparisonRow
 from pomona.results.paper_tables import COUNTED, COUNTS, data_of, printed, stated
-from pomona.results.tables.bench_tables import in_paper
+from pomona.results.tables.comparison_tables import in_paper
 from pomona.results.tables.cost import converged
 
 TABLES = {("apple", t) for t in "123"} | {("fedamp", t) for t in "123"} | {("fedala", t) for t in "1234"}

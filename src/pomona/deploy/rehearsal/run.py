@@ -30,7 +30,7 @@ from pomona.record.reading import load
 from pomona.record.record import Result
 from pomona.scenario import Scenario
 from pomona.simulation import run
-from pomona.storage.status import Status, read_status
+from pomona.storage.run_status import Status, read_status
 
 Say = Callable[[str], None]
 KINDS = {

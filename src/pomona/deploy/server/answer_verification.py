@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 
 from pomona.core.errors import ProtocolError
 from pomona.deploy.agreement import Federation
+from pomona.deploy.message_bodies import Answer, Refusal, ReportedScore, RowOrigin, row_statement
 from pomona.deploy.message_bus import Message
-from pomona.deploy.messages import Answer, Refusal, ReportedScore, RowOrigin, row_statement
 from pomona.deploy.server.member_registry import MemberRegistry
 from pomona.deploy.server.outgoing_task import OutgoingTask
 from pomona.deploy.tensor_bytes import Encoding, sha256

@@ -15,8 +15,8 @@ from pomona.core.errors import ProtocolError
 from pomona.core.round import Roster
 from pomona.deploy.agreement import Federation
 from pomona.deploy.audit import Audit
+from pomona.deploy.message_bodies import DownlinkEntry, Newcomer, Refusal, RowOrigin, Task
 from pomona.deploy.message_bus import Message, MessageBus, Undelivered, untrusted
-from pomona.deploy.messages import DownlinkEntry, Newcomer, Refusal, RowOrigin, Task
 from pomona.deploy.server.answer_verification import AnswerReader, Origins
 from pomona.deploy.server.auth_proxy import announce
 from pomona.deploy.server.handshake import TIMEOUT, Handshake

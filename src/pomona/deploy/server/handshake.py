@@ -8,8 +8,8 @@ from time import monotonic
 from pomona.core.errors import ConfigError, ProtocolError
 from pomona.deploy.agreement import Federation
 from pomona.deploy.audit import Audit
+from pomona.deploy.message_bodies import Hello, HelloReply, Refusal
 from pomona.deploy.message_bus import Message, MessageBus, Undelivered, untrusted
-from pomona.deploy.messages import Hello, HelloReply, Refusal
 from pomona.deploy.server.member_registry import MemberRegistry
 
 TIMEOUT = 120.0  # seconds that a silo may take to say who it is: a process starts, and its data is read

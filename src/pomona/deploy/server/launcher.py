@@ -21,7 +21,7 @@ from pomona.deploy.server.superlink_supervisor import APP, ServerPolicy, committ
 from pomona.deploy.supervisor import Supervisor
 from pomona.storage.atomic_io import probe
 from pomona.storage.lock import locked
-from pomona.storage.status import Status, ended, read_status
+from pomona.storage.run_status import Status, ended, read_status
 
 
 def serve(folder: Path, say: Callable[[str], None], resume: bool = False) -> Status:

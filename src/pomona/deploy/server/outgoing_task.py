@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from pomona.deploy.message_bodies import Task
 from pomona.deploy.message_bus import Message
-from pomona.deploy.messages import Task
 
 ATTEMPTS = 3  # times that one task is sent to a silo whose node was lost on the way
 

@@ -18,8 +18,8 @@ from pomona.data.dataset import Dataset
 from pomona.deploy.agreement import Federation
 from pomona.deploy.audit import Audit
 from pomona.deploy.json_store import read_json, write_json
+from pomona.deploy.message_bodies import Token
 from pomona.deploy.message_bus import MessageBus
-from pomona.deploy.messages import Token
 from pomona.deploy.server.flower_transport import FlowerTransport
 from pomona.deploy.server.member_registry import MemberRegistry, heavy, samples
 from pomona.deploy.status_files import LIVE, LiveStatus
@@ -32,7 +32,7 @@ from pomona.scenario import Scenario
 from pomona.storage import checkpoint
 from pomona.storage.committed_rounds import FOLDER
 from pomona.storage.lock import locked
-from pomona.storage.status import Status, write_status
+from pomona.storage.run_status import Status, write_status
 
 
 def coordinate(folder: Path, bus: MessageBus, pause: float = 1.0) -> None:

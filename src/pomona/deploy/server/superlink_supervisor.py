@@ -17,7 +17,7 @@ from pomona.deploy.audit import Audit
 from pomona.deploy.server.superlink_client import SuperLinkClient, sync_keys
 from pomona.deploy.supervisor import Restart, Supervisor, backoff
 from pomona.storage import committed_rounds as rounds
-from pomona.storage.status import Status, ended, read_status, write_status
+from pomona.storage.run_status import Status, ended, read_status, write_status
 
 APP = "flwr-serverapp"  # part of its command line
 TICK = 1.0  # seconds between observations

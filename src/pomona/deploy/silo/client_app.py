@@ -17,12 +17,12 @@ from pomona import personal
 from pomona.core.errors import PrivacyError, ProtocolError
 from pomona.deploy.agreement import Federation
 from pomona.deploy.audit import Audit
-from pomona.deploy.messages import Answer, Hello, HelloReply, RowOrigin, Task, row_statement
+from pomona.deploy.message_bodies import Answer, Hello, HelloReply, RowOrigin, Task, row_statement
 from pomona.deploy.pki.signatures import Signer
 from pomona.deploy.silo import history
 from pomona.deploy.silo.outgoing_filter import disclosed
-from pomona.deploy.silo.provenance import Provenance, names
 from pomona.deploy.silo.round_store import RoundStore, RowCache
+from pomona.deploy.silo.row_provenance import Provenance, names
 from pomona.deploy.silo.settings import SiloFile
 from pomona.deploy.silo.silo_scenario import InitialDownlink, at_place, own_scenario, private_objective, roster_of
 from pomona.deploy.silo.task_policy import TaskLog, TaskPolicy

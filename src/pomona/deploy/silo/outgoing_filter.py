@@ -6,7 +6,7 @@ from typing import Any
 from pomona.core.bounds import plain
 from pomona.core.errors import PomonaError
 from pomona.deploy.agreement import Federation
-from pomona.deploy.messages import ReportedScore
+from pomona.deploy.message_bodies import ReportedScore
 from pomona.deploy.silo.settings import SiloFile
 from pomona.federation.exchange import Reply, Score
 

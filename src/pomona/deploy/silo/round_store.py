@@ -18,7 +18,7 @@ from pomona.core.errors import CheckpointError, ProtocolError
 from pomona.core.round import Roster
 from pomona.core.settings import Settings
 from pomona.deploy.json_store import read_json, write_json
-from pomona.deploy.messages import Answer, Task
+from pomona.deploy.message_bodies import Answer, Task
 from pomona.deploy.tensor_bytes import sha256
 from pomona.federation.client_runtime import ClientRuntime
 from pomona.storage import checkpoint

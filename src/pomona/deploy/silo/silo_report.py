@@ -14,7 +14,7 @@ from pomona.core.settings import Settings
 from pomona.core.table import markdown, of_records
 from pomona.deploy.agreement import Federation
 from pomona.deploy.json_store import read_json, write_json
-from pomona.deploy.messages import Loss
+from pomona.deploy.message_bodies import Loss
 from pomona.deploy.silo import history
 from pomona.deploy.silo.history import HistoryEntry
 from pomona.deploy.silo.settings import SiloFile

@@ -14,7 +14,7 @@ from pomona.core.toml import named
 from pomona.data import read
 from pomona.data.dataset import Dataset
 from pomona.deploy.agreement import Federation
-from pomona.deploy.messages import EntryForm, Task
+from pomona.deploy.message_bodies import EntryForm, Task
 from pomona.deploy.silo.settings import SiloFile
 from pomona.deploy.task_settings import TaskSettings
 from pomona.deploy.tensor_bytes import Encoding, form_of

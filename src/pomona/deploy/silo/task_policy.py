@@ -18,8 +18,8 @@ from pomona.core.errors import ProtocolError
 from pomona.core.settings import Settings
 from pomona.deploy.agreement import Federation
 from pomona.deploy.json_store import read_json, write_json
-from pomona.deploy.messages import DownlinkEntry, EntryForm, Task, Token
-from pomona.deploy.silo.provenance import names
+from pomona.deploy.message_bodies import DownlinkEntry, EntryForm, Task, Token
+from pomona.deploy.silo.row_provenance import names
 from pomona.deploy.silo.silo_scenario import InitialDownlink
 
 PINNED = "agreement.json"

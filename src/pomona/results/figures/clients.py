@@ -17,7 +17,7 @@ from pomona.results.figures.style import (
     marker_of,
     shorten,
 )
-from pomona.results.gain_over_run import Gained, by_client, gained_over
+from pomona.results.gain_presentation import Gained, by_client, gained_over
 from pomona.results.run_numbers import Run, alike, baseline, leader
 
 if TYPE_CHECKING:

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from pomona.core.table import NOTHING, Table
-from pomona.metrics.summary import summarize, wilcoxon
+from pomona.metrics.client_statistics import summarize, wilcoxon
 from pomona.results.comparison import Comparison, ComparisonRow, spread, told
 from pomona.results.paper_tables import OWN
 from pomona.results.run_numbers import ALONE
 from pomona.results.significance import holm
-from pomona.results.tables.bench_tables import headings
+from pomona.results.tables.comparison_tables import headings
 
 
 def paired(one: ComparisonRow, other: ComparisonRow) -> tuple[list[float], list[float]]:

@@ -5,7 +5,7 @@ from typing import Any
 
 from pomona.core.table import NOTHING, Table
 from pomona.results.comparison import Comparison, ComparisonRow, spread
-from pomona.results.tables.bench_tables import in_paper
+from pomona.results.tables.comparison_tables import in_paper
 
 SHARE = 0.99
 FLOAT = 4  # bytes

@@ -5,7 +5,7 @@ from typing import Any
 
 from pomona.core.table import NOTHING, Table
 from pomona.metrics.metric import ACCURACY, LOSS, METRICS
-from pomona.results.summary import distinct
+from pomona.results.summary_table import distinct
 
 
 def run_table(rows: Sequence[dict[str, Any]]) -> Table:

@@ -11,7 +11,7 @@ from pomona.record.run_summary import diverging
 from pomona.results.figures.confusion import confusions
 from pomona.results.figures.relationships import unmoved
 from pomona.results.figures.series import recorded
-from pomona.results.gain_over_run import gained, named
+from pomona.results.gain_presentation import gained, named
 from pomona.results.run_numbers import ALONE, Run, baseline, comparable, finished, leader
 from pomona.results.text.narrative import capital, listing
 

@@ -11,11 +11,11 @@ from scipy import stats
 from pomona.core.bounds import plain
 from pomona.core.toml import flat
 from pomona.data.catalogue import CATALOGUE
-from pomona.metrics.summary import wilcoxon
+from pomona.metrics.client_statistics import wilcoxon
 from pomona.results.comparison import Comparison, ComparisonRow, Spread, spread
 from pomona.results.paper_tables import NAMES, data_of, stated
-from pomona.results.tables.bench_tables import accuracy_of
 from pomona.results.tables.client_tests import paired
+from pomona.results.tables.comparison_tables import accuracy_of
 
 WORDS = {
     "clients": "clients",

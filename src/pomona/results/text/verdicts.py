@@ -7,7 +7,7 @@ excludes 0 (see ``pomona.record.paired_gain``).
 from pomona.metrics.metric import METRICS
 from pomona.record.record import average
 from pomona.results.figures.confusion import records
-from pomona.results.gain_over_run import Gained, by_client, gained, interval, measured, signed
+from pomona.results.gain_presentation import Gained, by_client, gained, interval, measured, signed
 from pomona.results.run_numbers import Run, baseline, comparable, leader, spoken
 from pomona.results.text.narrative import listing
 

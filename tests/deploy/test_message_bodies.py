@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pomona.core.errors import ProtocolError
-from pomona.deploy import messages
+from pomona.deploy import message_bodies
 
 HASH, OTHER = "a" * 64, "b" * 64
 ORIGIN = {"silo": "silo-1", "round": 1, "tensor": "core", "signature": "00ff"}
@@ -53,11 +53,11 @@ HELLO = {"agreement": HASH, "run": "ab12", "nonce": "cd34"}
 HELLO_REPLY = {**HELLO, "silo": "silo-0", "samples": 5, "fault": ""}
 REFUSED = {"silo": "silo-0", "fault": "no"}
 WHOLE = {
-    messages.Task: TASK,
-    messages.Answer: ANSWER,
-    messages.Hello: HELLO,
-    messages.HelloReply: HELLO_REPLY,
-    messages.Refusal: REFUSED,
+    message_bodies.Task: TASK,
+    message_bodies.Answer: ANSWER,
+    message_bodies.Hello: HELLO,
+    message_bodies.HelloReply: HELLO_REPLY,
+    message_bodies.Refusal: REFUSED,
 }
 
 
@@ -89,30 +89,30 @@ POSITIONS = [(kind, path) for kind, body in WHOLE.items() for path in places(bod
 )
 def test_no_field_takes_what_has_no_bound(kind, path):
     """Each of the values in each field: refused in one line; free text comes out as one harmless line."""
-    assert messages.read(kind, json.dumps(WHOLE[kind]))
+    assert message_bodies.read(kind, json.dumps(WHOLE[kind]))
     for value in HOSTILE:
         if path[-1] == "loss" and isinstance(value, int) and abs(value) < 1e100:
             continue  # a number like any other
         text = json.dumps(put(WHOLE[kind], path, value))
         if path in LINES and isinstance(value, str):
-            line = getattr(messages.read(kind, text), path[0])
+            line = getattr(message_bodies.read(kind, text), path[0])
             assert len(line) <= 500
             assert line.isprintable()
         else:
             with pytest.raises(ProtocolError, match=r"cannot be read") as fault:
-                messages.read(kind, text)
+                message_bodies.read(kind, text)
             assert len(str(fault.value)) < 500
             assert str(fault.value).isprintable()
 
 
 @pytest.mark.parametrize("key", ["/etc/passwd", "[/red]", "a" * 41, "", "\n"])
 @pytest.mark.parametrize(
-    ("kind", "path"), [(messages.Task, ("downlink",)), (messages.Answer, ("rows",))], ids=["task", "answer"]
+    ("kind", "path"), [(message_bodies.Task, ("downlink",)), (message_bodies.Answer, ("rows",))], ids=["task", "answer"]
 )
 def test_keys_are_names(kind, path, key):
     (value,) = WHOLE[kind][path[0]].values()
     with pytest.raises(ProtocolError, match="cannot be read"):
-        messages.read(kind, json.dumps(put(WHOLE[kind], path, {key: value})))
+        message_bodies.read(kind, json.dumps(put(WHOLE[kind], path, {key: value})))
 
 
 BODIES = {
@@ -131,7 +131,7 @@ BODIES = {
 @pytest.mark.parametrize("kind", WHOLE)
 def test_bodies_without_end_are_one_line(kind, body):
     with pytest.raises(ProtocolError) as fault:
-        messages.read(kind, BODIES[body])
+        message_bodies.read(kind, BODIES[body])
     assert len(str(fault.value)) < 500
 
 
@@ -146,8 +146,8 @@ def test_what_is_read_can_be_written_again(position, value):
     """Any value anywhere: a ProtocolError, or a record that says the same when it is read again."""
     kind, path = position
     try:
-        record = messages.read(kind, json.dumps(put(WHOLE[kind], path, value)))
+        record = message_bodies.read(kind, json.dumps(put(WHOLE[kind], path, value)))
     except ProtocolError:
         return
-    assert messages.read(kind, record.model_dump_json()) == record
+    assert message_bodies.read(kind, record.model_dump_json()) == record
     assert record.statement

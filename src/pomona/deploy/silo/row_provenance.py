@@ -16,7 +16,7 @@ from pomona.core.errors import ProtocolError
 from pomona.core.settings import Settings
 from pomona.deploy.agreement import Federation, SiloName
 from pomona.deploy.json_store import read_json, write_json
-from pomona.deploy.messages import Newcomer, RowOrigin, Task, Token, row_statement
+from pomona.deploy.message_bodies import Newcomer, RowOrigin, Task, Token, row_statement
 from pomona.deploy.pki import certificates, keys
 from pomona.deploy.pki.signatures import signed
 

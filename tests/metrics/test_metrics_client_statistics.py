@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import ttest_1samp
 
+from pomona.metrics.client_statistics import At, BestRounds, best_rounds, summarize, wilcoxon
 from pomona.metrics.metric import METRICS
-from pomona.metrics.summary import At, BestRounds, best_rounds, summarize, wilcoxon
 
 accuracies = st.floats(0, 1, allow_subnormal=False)
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from pomona.metrics.summary import best_rounds, summarize
+from pomona.metrics.client_statistics import best_rounds, summarize
 from pomona.record.record import Evaluation, Result, average
 from pomona.results.run_numbers import Key, Run, finished, runs, views
 
