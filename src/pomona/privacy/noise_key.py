@@ -1,4 +1,4 @@
-"""A client's secret key for sampling and noise, and its ledger of releases.
+"""Key store of a client: its secret noise key, for sampling and noise, and its ledger of releases.
 
     FOLDER/client-03/key            32 bytes in hex, drawn once from the operating system's entropy; mode 0600
     FOLDER/client-03/ledger.jsonl   see ``ledger``; mode 0600

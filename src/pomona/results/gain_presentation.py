@@ -1,4 +1,4 @@
-"""Gain of a run over another on the same test samples: by client, on average, and in words."""
+"""Presentation of one run's gain over another: numbers with intervals, and the clients it helps, in words."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The page: one HTML file that needs nothing else, and the figures beside it."""
+"""The report page: one HTML file that needs nothing else, and the figures beside it."""
 
 import base64
 import hashlib

@@ -132,7 +132,7 @@ def _unmoved(run: Run) -> Iterator[Caution]:
 
 
 def _climbing(run: Run) -> Iterator[Caution]:
-    """A curve whose last third still goes up by more than its own unrest: validation where there is one."""
+    """A curve that climbs in its last third by more than twice its scatter; on validation where there is one."""
     last = run.last
     curve = run.result.curve(last.model, last.when, "validation") if last else []
     known = [(e.round, run.metric.goodness(e.mean)) for e in curve if e.mean is not None]
@@ -148,9 +148,9 @@ def _climbing(run: Run) -> Iterator[Caution]:
     steps = np.arange(len(tail))
     slope, start = np.polyfit(steps, tail, 1)
     rise = float(slope * (len(tail) - 1))
-    unrest = float(np.std(tail - (slope * steps + start)))
+    scatter = float(np.std(tail - (slope * steps + start)))
     gone = float(values.max() - values[0])
-    if rise > 2 * unrest and rise > 0.1 * gone > 0:
+    if rise > 2 * scatter and rise > 0.1 * gone > 0:
         seen = (
             f"({what}, last {len(tail)} of {len(known)} evaluated rounds): more rounds may change what this page says."
         )
