@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from pomona.federation.callbacks import Callback
     from pomona.record.paired_gain import Gain, gains
     from pomona.record.reading import load
-    from pomona.record.record import Evaluation, Result, RoundRow
+    from pomona.record.result import Result
+    from pomona.record.rows import Evaluation, RoundRow
     from pomona.simulation import run
 
 __all__ = [
@@ -57,10 +58,10 @@ __all__ = [
 _LAZY = {
     "Callback": "pomona.federation.callbacks:Callback",
     "Config": "pomona.config:Config",
-    "Evaluation": "pomona.record.record:Evaluation",
+    "Evaluation": "pomona.record.rows:Evaluation",
     "Gain": "pomona.record.paired_gain:Gain",
-    "Result": "pomona.record.record:Result",
-    "RoundRow": "pomona.record.record:RoundRow",
+    "Result": "pomona.record.result:Result",
+    "RoundRow": "pomona.record.rows:RoundRow",
     "gains": "pomona.record.paired_gain:gains",
     "load": "pomona.record.reading:load",
     "run": "pomona.simulation:run",

@@ -25,9 +25,11 @@ from pomona.config import Config, own_method, resolve
 from pomona.core.errors import CheckpointError, ConfigError, LockedError, StorageError
 from pomona.core.toml import read_file
 from pomona.federation.checkpointing import FREE, INERT, find, identity, require_same, without
+from pomona.record.events import EVENTS
 from pomona.record.reading import load, require_unchanged
-from pomona.record.record import EVENTS, Mark, Result, RunRecord, gather
+from pomona.record.result import Result, gather
 from pomona.record.run_summary import summarise
+from pomona.record.writer import Mark, RunRecord
 from pomona.scenario import Scenario
 from pomona.storage.checkpoint import Checkpoint, differing, newest
 from pomona.storage.committed_rounds import FOLDER, committed

@@ -11,7 +11,8 @@ from pomona.cli.progress import Standing
 from pomona.cli.run import closing
 from pomona.config import Config
 from pomona.federation.tensorboard import scalars
-from pomona.record.record import Evaluation, Result, RoundRow
+from pomona.record.result import Result
+from pomona.record.rows import Evaluation, RoundRow
 from pomona.record.run_summary import diverging, summarise
 from pomona.results import table as result_table
 from pomona.results.tables.runs import run_table

@@ -15,7 +15,7 @@ import pytest
 from pomona.cli import main
 from pomona.cli.progress import Lines, Standing, clock, judged, line
 from pomona.config import resolve
-from pomona.record.record import Evaluation, RoundRow
+from pomona.record.rows import Evaluation, RoundRow
 
 SMALL = ("--data", "digits", "data.train_limit=120", "data.test_limit=60", "clients=3", "lr=0.1", "model.hidden=[4]")
 RUN = [sys.executable, "-m", "pomona", "run"]

@@ -18,7 +18,8 @@ EXAMPLES = (
     "pomona.simulation",
     "pomona.record.paired_gain",
     "pomona.record.reading",
-    "pomona.record.record",
+    "pomona.record.result",
+    "pomona.record.rows",
 )
 
 

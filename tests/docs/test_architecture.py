@@ -11,13 +11,20 @@ SOURCE = ROOT / "src/pomona"
 TEXT = (ROOT / "docs/architecture.md").read_text()
 TABLE = TEXT.partition("## Folders")[2].partition("Outside `src/`")[0]
 ORDER = re.findall(r"^\| `([\w/.]+)`", TABLE, re.MULTILINE)
-MODULES = sorted(path for path in SOURCE.rglob("*.py") if path.parent != SOURCE or path.name in ORDER)
+FILES = sorted(path for path in SOURCE.rglob("*.py") if path.parent != SOURCE or path.name in ORDER)
+APART = [
+    {"deploy/server/", "deploy/silo/"},
+    {"deploy/provision/", "deploy/server/"},
+    {"deploy/provision/", "deploy/silo/"},
+]
+"""A server and a silo know nothing of each other, and neither needs what made its kit."""
 
 
 def part(module: str) -> str:
-    """The row of the table that a module such as pomona.core.rng belongs to."""
-    name = module.split(".")[1]
-    return name + ("/" if (SOURCE / name).is_dir() else ".py")
+    """The row of the table that a module such as pomona.results.figures.style belongs to: the longest that fits."""
+    path = module.split(".")[1:]
+    names = ["/".join(path[:length]) for length in range(len(path), 0, -1)]
+    return next(row for name in names for row in (f"{name}.py", f"{name}/") if row in ORDER)
 
 
 def modules(path: Path) -> set[str]:
@@ -37,40 +44,20 @@ def exists(module: str) -> bool:
     return path.is_dir() or path.with_suffix(".py").exists()
 
 
-def imported(path: Path) -> set[str]:
-    """The parts of Pomona that a file imports."""
-    return {part(name) for name in modules(path)}
+def module(path: Path) -> str:
+    """The dotted name of a file."""
+    return ".".join(("pomona", *path.relative_to(SOURCE).with_suffix("").parts)).removesuffix(".__init__")
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(SOURCE)))
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(SOURCE)))
 def test_imports_go_one_way(path):
-    below = path.relative_to(SOURCE).parts
-    own = f"{below[0]}/" if len(below) > 1 else below[0]
-    assert sorted(p for p in imported(path) if p not in ORDER or ORDER.index(p) > ORDER.index(own)) == []
+    own, parts = part(module(path)), {part(name) for name in modules(path)}
+    assert sorted(p for p in parts if ORDER.index(p) > ORDER.index(own) or {p, own} in APART) == []
 
 
-DEPLOYED = ("provision", "server", "silo", "flower_apps", "status", "rehearsal")
-"""Parts of deploy/, lowest first; all its other files, and pki/, are below them."""
-APART = {("server", "silo"), ("provision", "server"), ("provision", "silo")}
-
-
-def test_deployment_imports_go_one_way():
-    """A server and a silo know nothing of each other, and neither needs what made its kit."""
-    upward = set()
-    for path in (SOURCE / "deploy").rglob("*.py"):
-        own = path.relative_to(SOURCE / "deploy").parts[0].removesuffix(".py")
-        others = {name.split(".")[2] for name in modules(path) if name.startswith("pomona.deploy.")} - {own}
-        rank = DEPLOYED.index(own) if own in DEPLOYED else -1
-        above = {other for other in others if other in DEPLOYED and DEPLOYED.index(other) > rank}
-        apart = {other for other in others if tuple(sorted((own, other))) in APART}
-        upward |= {(str(path.relative_to(SOURCE)), other) for other in above | apart}
-    assert sorted(upward) == []
-
-
-def test_figures_tables_and_texts_know_no_page():
-    pages = {p.stem for p in (SOURCE / "results").glob("*page*.py")}
-    parts = [p for folder in ("figures", "tables", "text") for p in (SOURCE / "results" / folder).glob("*.py")]
-    assert sorted((p.stem, name) for p in parts for name in modules(p) if name.split(".")[-1] in pages) == []
+def test_no_two_modules_import_each_other():
+    imports = {module(path): modules(path) for path in FILES}
+    assert sorted((a, b) for a, names in imports.items() for b in names if a < b and a in imports.get(b, ())) == []
 
 
 PAPERS = {f"pomona.methods.{p.stem}" for p in (SOURCE / "methods").glob("*.py")} - {
@@ -88,8 +75,9 @@ def test_only_named_files_outside_methods_import_a_method():
 
 
 def test_every_folder_and_module_has_a_row():
-    there = {f"{p.parent.name}/" for p in SOURCE.glob("*/__init__.py")} | {p.name for p in SOURCE.glob("*.py")}
-    assert there - {"__init__.py", "__main__.py"} == set(ORDER)
+    folders = {f"{p.parent.relative_to(SOURCE)}/" for p in SOURCE.rglob("*/__init__.py")} - {"./"}
+    files = {p.name for p in SOURCE.glob("*.py")} - {"__init__.py", "__main__.py"}
+    assert {row for row in ORDER if not re.match(r"\w+/\w+\.py", row)} == folders | files
 
 
 def test_files_that_are_named_exist():

@@ -6,7 +6,8 @@ import pytest
 
 from pomona.experiments.cell_metrics import figures, seconds
 from pomona.record.reading import load
-from pomona.record.record import Evaluation, Result, RoundRow
+from pomona.record.result import Result
+from pomona.record.rows import Evaluation, RoundRow
 
 
 def evaluation(round_, split, accuracy, loss=(1.0, 1.0)):

@@ -143,7 +143,7 @@ def test_a_model_that_diverges_in_its_last_step_is_said(name):
 
 
 def test_a_full_disk_is_one_line():
-    from pomona.record.record import RunRecord
+    from pomona.record.writer import RunRecord
 
     record = RunRecord(None, {})
 

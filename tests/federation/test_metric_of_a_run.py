@@ -10,7 +10,7 @@ from pomona.core.rng import stream
 from pomona.data.dataset import Dataset, Owners
 from pomona.metrics.metric import compute
 from pomona.record.paired_gain import gains
-from pomona.record.record import Evaluation
+from pomona.record.rows import Evaluation
 from pomona.scenario import Scenario
 from pomona.simulation import simulate
 

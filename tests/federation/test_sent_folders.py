@@ -9,7 +9,7 @@ import pytest
 import pomona
 from pomona.core.errors import StorageError
 from pomona.record.reading import load, require_unchanged
-from pomona.results.report_page import write
+from pomona.results.web.report_page import write
 from pomona.storage.atomic_io import UNFINISHED, publish
 from pomona.storage.run_status import Status, read_status
 from problems import tiny

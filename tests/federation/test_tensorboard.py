@@ -10,7 +10,7 @@ from pomona.cli import main
 from pomona.core.errors import ConfigError
 from pomona.federation.callbacks import CallbackList
 from pomona.federation.tensorboard import TensorBoardCallback, scalars, tracking
-from pomona.record.record import Evaluation, RoundRow
+from pomona.record.rows import Evaluation, RoundRow
 
 RUN = ["data.train_limit=240", "data.test_limit=60", "clients=3", "batch_size=16", "workers=1", "model.hidden=[8]"]
 

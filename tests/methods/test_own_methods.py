@@ -11,8 +11,8 @@ from pomona.config import resolve
 from pomona.core.errors import CheckpointError, ConfigError
 from pomona.deploy.agreement import Federation
 from pomona.lifecycle import require_own_files
-from pomona.results.report_page import page as report_page
 from pomona.results.run_numbers import runs
+from pomona.results.web.report_page import page as report_page
 from pomona.scenario import Scenario
 from pomona.testing import conformance
 from problems import tiny

@@ -10,7 +10,7 @@ from pomona.core.errors import ConfigError
 from pomona.core.rng import stream
 from pomona.metrics.default_metric import choose
 from pomona.metrics.metric import METRICS, array, compute, measured, natural
-from pomona.record.paired_gain import Gain, paired_gain
+from pomona.record.paired_gain import Gain, mean_gain, paired_gain
 
 
 def drawn(kind, n, seed=0, width=3):
@@ -165,7 +165,8 @@ def test_a_metric_that_is_none_or_does_not_fit_is_refused(name, near):
 
 
 def gain_of(name, kind, a, b, y, resamples=1000):
-    return paired_gain(METRICS[name], kind, a, b, y, stream(0, "test gain"), resamples)
+    drawn = paired_gain(METRICS[name], kind, a, b, y, stream(0, "test gain"), resamples)
+    return mean_gain([drawn]) if drawn else None
 
 
 def votes(right):

@@ -13,7 +13,7 @@ from pomona.federation.admission import admit
 from pomona.federation.exchange import Reply
 from pomona.federation.transport import Inline
 from pomona.objective.local_training import LocalTraining
-from pomona.record.record import RunRecord
+from pomona.record.writer import RunRecord
 from pomona.storage import checkpoint
 from pomona.storage.tensor_validation import decode, largest
 

@@ -3,10 +3,10 @@
 from pathlib import Path
 from typing import Any
 
-from pomona.record.record import Result
-from pomona.results.page_data import LiveProgress
-from pomona.results.report_page import page as report
+from pomona.record.result import Result
 from pomona.results.run_numbers import runs
+from pomona.results.web.page_data import LiveProgress
+from pomona.results.web.report_page import page as report
 
 
 def written(results: list[Result], out: Path, live: LiveProgress | None = None) -> Path:

@@ -9,7 +9,7 @@ import pytest
 from browsing import opened, screen, written
 from report_results import comparison
 
-from pomona.record.record import Result
+from pomona.record.result import Result
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 FLAGS = (

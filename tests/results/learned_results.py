@@ -8,7 +8,8 @@ from report_results import result
 
 from pomona.core.rng import stream
 from pomona.methods import METHODS
-from pomona.record.record import Result, RoundRow
+from pomona.record.result import Result
+from pomona.record.rows import RoundRow
 
 CFL = {"name": "cfl", "eps_mean": 0.5, "eps_max": 0.6, "units": "first-round", "warmup_rounds": 1}
 

@@ -10,7 +10,8 @@ import numpy as np
 from pomona.core.rng import stream
 from pomona.methods import METHODS
 from pomona.record.predictions import Answers
-from pomona.record.record import Evaluation, Result, RoundRow
+from pomona.record.result import Result
+from pomona.record.rows import Evaluation, RoundRow
 from pomona.results.figures.figure import DRAWINGS, ReportFigure
 
 VIEWS = {

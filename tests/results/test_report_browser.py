@@ -14,8 +14,8 @@ from browsing import address, choose, colours, contrast, luminance, opened, scre
 from learned_results import clustered, each_kind, showing, weighed
 from report_results import degenerate, result
 
-from pomona.record.record import Result
-from pomona.results.page_data import LiveProgress
+from pomona.record.result import Result
+from pomona.results.web.page_data import LiveProgress
 
 
 def test_nothing_but_the_file_is_asked_for_and_the_console_is_silent(page: Any) -> None:

@@ -8,7 +8,7 @@ import pytest
 from browsing import address, choose, heat, hover, opened, press, rows, told
 
 from pomona.record.paired_gain import gains
-from pomona.record.record import Result
+from pomona.record.result import Result
 from pomona.results import table
 
 

@@ -12,13 +12,13 @@ from test_report_page import check
 
 import pomona
 from pomona.config import resolve
-from pomona.record.record import Result
+from pomona.record.result import Result
 from pomona.results import table
 from pomona.results.figures.figure import FORMS, ReportFigure
 from pomona.results.figures.folder import INDEX, listed, save
 from pomona.results.figures.sections import distinct
-from pomona.results.page_data import LiveProgress
-from pomona.results.report_page import refresh, write
+from pomona.results.web.page_data import LiveProgress
+from pomona.results.web.report_page import refresh, write
 
 TINY = {
     "data": {"name": "digits", "train_limit": 240, "test_limit": 120, "validation_share": 0.2},
@@ -152,7 +152,7 @@ def test_run_live_leaves_the_whole_report(tmp_path: Path, monkeypatch: pytest.Mo
         assert len(result.rounds) > 0
         return refresh(result, out, live)
 
-    monkeypatch.setattr("pomona.results.live_page.refresh", seen)
+    monkeypatch.setattr("pomona.results.web.live_page.refresh", seen)
     words = "data.train_limit=240 data.test_limit=120 clients=4 rounds=2 model.name=mlp workers=1"
     with pytest.raises(SystemExit, match="0"):
         main(["run", "fedavg", "--data", "digits", *words.split(), "--live", "--out", str(tmp_path / "run")])

@@ -12,16 +12,17 @@ from learned_results import CFL, clustered, each_kind, noise, showing, weighed
 from matplotlib import colors
 from PIL import Image
 
-from pomona.record.record import Result
+from pomona.record.result import Result
 from pomona.results.figures.client_values import uniform
 from pomona.results.figures.clusters import thresholds
 from pomona.results.figures.diagnostics import figures, learned
-from pomona.results.figures.figure import ReportFigure, slug
+from pomona.results.figures.figure import ReportFigure
 from pomona.results.figures.relationships import scale
 from pomona.results.figures.series import Series, recorded
 from pomona.results.figures.style import drawing
 from pomona.results.figures.weight_learning import course
 from pomona.results.run_numbers import runs
+from pomona.results.wording import slug
 
 PARTIAL: list[tuple[int, ...]] = [(0, 2), (1, 2), (0, 1, 2, 3), (0,), (3,)]
 

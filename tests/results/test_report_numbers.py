@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from report_results import comparison, degenerate, halved, presented, regression, result
 
 from pomona.core.rng import stream
-from pomona.record.record import Evaluation, Result
+from pomona.record.result import Result
+from pomona.record.rows import Evaluation
 from pomona.results import headline, table
 from pomona.results.figures.series import blocks, order, recorded
 from pomona.results.run_numbers import comparable, leader, runs, views

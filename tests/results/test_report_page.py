@@ -19,13 +19,13 @@ from report_results import comparison, degenerate, result, undrawn
 from pomona.core.errors import ConfigError, StorageError
 from pomona.metrics.metric import ACCURACY
 from pomona.record.paired_gain import gains
-from pomona.record.record import Result
+from pomona.record.result import Result
 from pomona.results.figures.confusion import pooled_confusion
 from pomona.results.figures.curves import curves
 from pomona.results.figures.figure import DRAWINGS, FORMS, ReportFigure
 from pomona.results.figures.style import drawing
-from pomona.results.report_page import write
 from pomona.results.run_numbers import runs
+from pomona.results.web.report_page import write
 
 VOID = {"meta", "br", "hr", "img", "input", "link", "source", "wbr", "col", "area", "base", "embed", "track"}
 FIGURES = {

@@ -15,14 +15,14 @@ from learned_results import CFL, clustered, each_kind, showing, weighed
 from report_results import comparison, degenerate, halved, result, undrawn
 
 from pomona.core.rng import stream
-from pomona.record.record import Result
-from pomona.results import page_data as packing
+from pomona.record.result import Result
 from pomona.results import table
 from pomona.results.figures.figure import ReportFigure
-from pomona.results.live_page import LivePageCallback, following
-from pomona.results.page_data import pack, payload
-from pomona.results.report_page import embedded, refresh, write
 from pomona.results.run_numbers import runs
+from pomona.results.web import page_data as packing
+from pomona.results.web.live_page import LivePageCallback, following
+from pomona.results.web.page_data import pack, payload
+from pomona.results.web.report_page import embedded, refresh, write
 
 
 def unpack(packed: dict[str, Any]) -> np.ndarray:
@@ -187,9 +187,9 @@ def test_a_follower_writes_when_it_is_due_and_closes(tmp_path: Path, monkeypatch
         written.append((now[0], live and live.patience))
         assert live is None or live.seconds == 3
 
-    monkeypatch.setattr("pomona.results.live_page.load", str)
-    monkeypatch.setattr("pomona.results.live_page.refresh", refreshed)
-    monkeypatch.setattr("pomona.results.live_page.monotonic", lambda: now[0])
+    monkeypatch.setattr("pomona.results.web.live_page.load", str)
+    monkeypatch.setattr("pomona.results.web.live_page.refresh", refreshed)
+    monkeypatch.setattr("pomona.results.web.live_page.monotonic", lambda: now[0])
     row = result("apple", n=2, rounds=1).rounds[0]
     with following(tmp_path) as (follower,):
         assert isinstance(follower, LivePageCallback)

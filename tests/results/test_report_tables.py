@@ -5,11 +5,11 @@ from dataclasses import replace
 import numpy as np
 from report_results import guarded, result
 
-from pomona.results.report_page import page as report
 from pomona.results.run_numbers import runs
 from pomona.results.tables.gains import gain_tables
 from pomona.results.tables.per_label import labels
 from pomona.results.tables.unseen_and_privacy import privacy, unseen
+from pomona.results.web.report_page import page as report
 
 
 def test_what_no_run_has_is_no_table() -> None:

@@ -8,16 +8,17 @@ import pytest
 from report_results import answers, comparison, degenerate, off, presented, regression, result
 
 from pomona.record.paired_gain import gains
-from pomona.record.record import Evaluation, Result, RoundRow
+from pomona.record.result import Result
+from pomona.record.rows import Evaluation, RoundRow
 from pomona.results.figures.curves import place
 from pomona.results.figures.diagnostics import figures
 from pomona.results.gain_presentation import by_client, gained
-from pomona.results.page_data import payload
 from pomona.results.run_numbers import runs
 from pomona.results.tables.gains import gain_tables
 from pomona.results.text.cautions import cautions
 from pomona.results.text.narrative import setup, title
 from pomona.results.text.verdicts import verdicts
+from pomona.results.web.page_data import payload
 
 LEVEL = "no difference that this data can show"
 

@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from pomona.cli.output import console, emit, print_table, talk
+from pomona.cli.output import Json, console, emit, print_table, talk
 from pomona.experiments import Bench, read_suite, run
 from pomona.experiments.bench_results import RESULTS, TIMING
 from pomona.experiments.bench_table import grid, heading, reasons, values
@@ -25,7 +25,6 @@ from pomona.experiments.suite import Size
 from pomona.storage.run_status import read_status
 
 EVERY = 5.0  # seconds between two lines where there is no terminal
-Json = Annotated[bool, Parameter(name="--json", negative="", help="machine-readable output")]
 
 
 def bench(

@@ -5,14 +5,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from pomona.cli.output import config_of, emit, option, out, print_table
+from pomona.cli.output import Json, config_of, emit, option, out, print_table
 from pomona.core.bounds import plain
 from pomona.core.table import of_records
 
 if TYPE_CHECKING:
     from pomona.scenario import Scenario
 
-Json = Annotated[bool, Parameter(name="--json", negative="", help="machine-readable output")]
 MOST = 100  # classes shown; --json has all
 PARTS = ("train", "validation", "test")
 WORDS = {"classes": "class", "multilabel": "label", "regression": "target"}
@@ -55,8 +54,8 @@ def show(
         TOML files and key=value settings, for example clients=20 partition.beta=0.1
     """
     from pomona.partition.divergence import effective_classes, emd, label_counts
-    from pomona.record.record import writing
     from pomona.scenario import Scenario
+    from pomona.storage.atomic_io import writing
 
     config = config_of(
         words,
@@ -120,10 +119,11 @@ def _targets(scenario: "Scenario") -> list[dict[str, Any]]:
 
 
 def _pictures(about: dict[str, Any], folder: Path) -> list[Path]:
-    from pomona.record.record import Result, writing
+    from pomona.record.result import Result
     from pomona.results.figures.partition import bubbles, holders
     from pomona.results.figures.style import drawing
     from pomona.results.run_numbers import runs
+    from pomona.storage.atomic_io import writing
 
     prepared = runs([Result({"method": {"name": "none"}}, about, [], [], [], {})])
     with drawing(), writing(folder):

@@ -6,13 +6,11 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from pomona.cli.output import emit
+from pomona.cli.output import Json, emit
 from pomona.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from pomona.deploy.provision.provision import Provisioned
-
-Json = Annotated[bool, Parameter(name="--json", negative="", help="machine-readable output")]
 
 
 def provision(

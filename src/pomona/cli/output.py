@@ -5,8 +5,9 @@ import sys
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+from cyclopts import Parameter
 from rich.console import Console
 from rich.table import Table as Grid
 from rich.text import Text
@@ -18,6 +19,8 @@ from pomona.core.toml import Tree, read_file
 if TYPE_CHECKING:
     from pomona.config import Config
 
+Json = Annotated[bool, Parameter(name="--json", negative="", help="machine-readable output")]
+"""The option ``--json`` of every command that prints."""
 console = Console(stderr=True)
 out = Console(width=None if sys.stdout.isatty() else 160)  # a file or a pipe has no width of its own
 

@@ -6,13 +6,12 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from pomona.cli.output import emit, print_table, talk
+from pomona.cli.output import Json, emit, print_table, talk
 from pomona.core.errors import ConfigError, DataError, near
 from pomona.core.table import Table, of_records
 
 MOST_COLUMNS = 20  # of outputs in a terminal's table
 
-Json = Annotated[bool, Parameter(name="--json", negative="", help="machine-readable output")]
 OwnCode = Annotated[
     bool, Parameter(negative="", help="import and run the module:function that the file names; only if you trust it")
 ]
@@ -91,7 +90,7 @@ def export(
     from pomona.personal.export import export as write
     from pomona.personal.export import inputs
     from pomona.record.reading import load
-    from pomona.record.record import writing
+    from pomona.storage.atomic_io import writing
 
     number = client_number(client, load(run).about["clients"])
     net = PersonalModel.load(run / "models" / f"client-{number:02d}.safetensors", own_code)

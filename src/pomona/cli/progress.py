@@ -12,7 +12,8 @@ from rich.text import Text
 from pomona.cli.output import console, shown, talk
 from pomona.config import Config
 from pomona.metrics.metric import ACCURACY
-from pomona.record.record import Evaluation, Result, RoundRow
+from pomona.record.result import Result
+from pomona.record.rows import Evaluation, RoundRow
 
 EVERY = 5.0  # seconds between two lines where there is no terminal
 BAR = 24  # most characters of the bar

@@ -5,12 +5,12 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from pomona.cli.output import emit, out, print_table
+from pomona.cli.output import Json, emit, out, print_table
 from pomona.core.errors import ConfigError, StorageError
 from pomona.record.reading import load
-from pomona.record.record import Result, writing
+from pomona.record.result import Result
+from pomona.storage.atomic_io import writing
 
-Json = Annotated[bool, Parameter(name="--json", negative="", help="machine-readable output")]
 Flag = Annotated[bool, Parameter(negative="")]
 
 
@@ -66,13 +66,13 @@ def _bench(runs: tuple[Path, ...]) -> bool:
 
 def _compared(bench: Path, to: Path | None) -> Path:
     from pomona.experiments import load as load_bench
-    from pomona.results.comparison_page import write
+    from pomona.results.web.comparison_page import write
 
     return write(load_bench(bench), to or bench)
 
 
 def _reported(runs: tuple[Path, ...], to: Path | None) -> Path:
-    from pomona.results.report_page import write
+    from pomona.results.web.report_page import write
 
     return write(_load(runs), to or runs[0])
 

@@ -7,23 +7,22 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from pomona.cli.output import config_of, console, emit, option, print_table, shown, size
+from pomona.cli.output import Json, config_of, console, emit, option, print_table, shown, size
 from pomona.cli.progress import watching
 from pomona.config import Config, resolve
 from pomona.core.errors import ConfigError
 from pomona.federation.callbacks import CallbackList
 from pomona.federation.tensorboard import tracking
 from pomona.metrics.metric import ACCURACY, METRICS, Metric
-from pomona.record.record import Result
+from pomona.record.result import Result
 from pomona.results import table as result_table
-from pomona.results.live_page import following
-from pomona.results.report_page import write
 from pomona.results.tables.runs import run_table
+from pomona.results.web.live_page import following
+from pomona.results.web.report_page import write
 from pomona.scenario import Scenario
 from pomona.simulation import simulate
 
 Words = Annotated[tuple[str, ...], Parameter(help="TOML files and key=value settings, e.g. rounds=10 method.mu=0.1")]
-Json = Annotated[bool, Parameter(name="--json", negative="", help="machine-readable output")]
 
 DEMO: dict[str, Any] = {
     "data": {"name": "digits"},

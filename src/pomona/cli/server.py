@@ -7,11 +7,10 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from pomona.cli.output import emit, out, print_table, say, shown, size, talk
+from pomona.cli.output import Json, emit, out, print_table, say, shown, size, talk
 from pomona.core.errors import ConfigError, StorageError
 from pomona.core.table import of_records
 
-Json = Annotated[bool, Parameter(name="--json", negative="", help="machine-readable output")]
 Folder = Annotated[Path, Parameter(help="the server's kit")]
 KIT = Path("kits/server")
 

@@ -6,12 +6,10 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from pomona.cli.output import emit, out
+from pomona.cli.output import Json, emit, out
 from pomona.cli.settings_reference import find, page
 from pomona.cli.settings_reference import settings as every
-from pomona.record.record import writing
-
-Json = Annotated[bool, Parameter(name="--json", negative="", help="machine-readable output")]
+from pomona.storage.atomic_io import writing
 
 
 def settings(

@@ -6,11 +6,10 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from pomona.cli.output import emit, out, print_table, say, size, talk
+from pomona.cli.output import Json, emit, out, print_table, say, size, talk
 from pomona.cli.server import stopping
 from pomona.core.table import of_records
 
-Json = Annotated[bool, Parameter(name="--json", negative="", help="machine-readable output")]
 Folder = Annotated[Path, Parameter(help="the silo's kit")]
 HERE = Path()
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from pydantic import ValidationError
 
 from pomona.config import merge
@@ -24,6 +23,7 @@ from pomona.experiments.results_schema import SavedResults, Timing
 from pomona.experiments.suite import FREE, Size, Suite, branch
 from pomona.experiments.tuning import RULE
 from pomona.methods import METHODS
+from pomona.metrics.client_statistics import spread
 from pomona.storage.atomic_io import publish
 
 SCHEMA = 1
@@ -156,12 +156,8 @@ def _over_seeds(cells: Sequence[Mapping[str, Any]], moment: str) -> dict[str, An
 
 
 def _spread(values: Sequence[float | None]) -> dict[str, Any]:
-    known = [v for v in values if v is not None]
-    return {
-        "n": len(known),
-        "mean": float(np.mean(known)) if known else None,
-        "std": float(np.std(known, ddof=1)) if len(known) > 1 else None,
-    }
+    mean, std, n = spread(values) or (None, None, 0)
+    return {"n": n, "mean": mean, "std": std}
 
 
 def save(bench: Bench) -> None:

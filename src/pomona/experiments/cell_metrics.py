@@ -5,7 +5,9 @@ from typing import Any
 
 from pomona.metrics.client_statistics import At, best_rounds, summarize
 from pomona.metrics.metric import ACCURACY
-from pomona.record.record import Evaluation, Result, average
+from pomona.metrics.nan_safe import mean_of_known
+from pomona.record.result import Result
+from pomona.record.rows import Evaluation
 
 Figures = dict[str, Any]
 
@@ -77,7 +79,7 @@ def _moment(evaluation: Evaluation, n: int) -> dict[str, Any]:
     parts = {key: evaluation.by_client(getattr(evaluation, key), range(n)) for key in ("value", "accuracy", "loss")}
     samples = [s or 0 for s in evaluation.by_client(evaluation.samples, range(n))]
     spread = summarize(parts["value"], samples, metric=evaluation.judged)
-    means = {"loss": average(evaluation.loss), "accuracy": evaluation.accuracy_mean}
+    means = {"loss": mean_of_known(evaluation.loss), "accuracy": evaluation.accuracy_mean}
     return {"round": evaluation.round, **parts, "samples": samples, "summary": {**spread, **means}}
 
 
@@ -90,7 +92,7 @@ def _curve(result: Result, model: str, when: str) -> dict[str, list[Any]]:
         "test_value": [e.mean for e in tests],
         "test_accuracy": [e.accuracy_mean for e in tests],
         "test_accuracy_pooled": [_pooled(e) for e in tests],
-        "test_loss": [average(e.loss) for e in tests],
+        "test_loss": [mean_of_known(e.loss) for e in tests],
         "validation_value": [e.mean if e else None for e in paired],
         "validation_accuracy": [e.accuracy_mean if e else None for e in paired],
     }

@@ -7,7 +7,7 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile
 
 from pomona.core.errors import ConfigError, StorageError
-from pomona.record.record import writing
+from pomona.storage.atomic_io import writing
 
 PATIENCE = 10.0  # seconds
 

@@ -13,8 +13,7 @@ from pomona.experiments.job import Failure, JobState, forget, look, put_on_file,
 from pomona.experiments.process_pool import ProcessPool
 from pomona.experiments.signals import postponed
 from pomona.experiments.suite import Size, Suite, read_suite
-from pomona.record.record import writing
-from pomona.storage.atomic_io import probe
+from pomona.storage.atomic_io import probe, writing
 from pomona.storage.lock import locked
 
 Verdicts = Mapping[Path, JobState]

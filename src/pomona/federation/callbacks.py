@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from pomona.record.record import Evaluation, RoundRow
+from pomona.record.rows import Evaluation, RoundRow
 
 
 class Callback(Protocol):

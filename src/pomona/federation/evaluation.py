@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from pomona.federation.exchange import Reply
 from pomona.metrics.metric import Metric
-from pomona.record.record import Evaluation
+from pomona.record.rows import Evaluation
 
 
 class Known(NamedTuple):

@@ -19,7 +19,8 @@ from pomona.federation.exchange import Arrival, ClientRequest, stack
 from pomona.federation.transport import Transport
 from pomona.methods.base import Downlink, Initial, Server
 from pomona.metrics.metric import ACCURACY, Metric
-from pomona.record.record import Evaluation, RoundRow, RunRecord
+from pomona.record.rows import Evaluation, RoundRow
+from pomona.record.writer import RunRecord
 
 
 class Attendance(Protocol):

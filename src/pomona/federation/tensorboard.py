@@ -7,7 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pomona.core.errors import ConfigError
-from pomona.record.record import Evaluation, Result, RoundRow, average, writing
+from pomona.metrics.nan_safe import mean_of_known
+from pomona.record.result import Result
+from pomona.record.rows import Evaluation, RoundRow
+from pomona.storage.atomic_io import writing
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
@@ -55,7 +58,7 @@ class TensorBoardCallback:
 def scalars(row: RoundRow, evaluations: Sequence[Evaluation]) -> dict[tuple[str, int], float]:
     """(name, round) -> value. An evaluation has the number of the round that made its model."""
     figures: dict[tuple[str, int], float | None] = {
-        ("train_loss_mean_over_clients", row.round): average(row.loss),
+        ("train_loss_mean_over_clients", row.round): mean_of_known(row.loss),
         ("bytes/down", row.round): float(sum(row.bytes_down)),
         ("bytes/up", row.round): float(sum(row.bytes_up)),
         ("seconds", row.round): row.seconds,
@@ -67,7 +70,7 @@ def scalars(row: RoundRow, evaluations: Sequence[Evaluation]) -> dict[tuple[str,
         figures[f"{e.split}_{e.metric}_mean_over_clients/{model}", e.round] = e.mean
         figures[f"{e.split}_{e.metric}_worst_client/{model}", e.round] = e.worst
         figures[f"{e.split}_accuracy_mean_over_clients/{model}", e.round] = e.accuracy_mean
-        figures[f"{e.split}_loss_mean_over_clients/{model}", e.round] = average(e.loss)
+        figures[f"{e.split}_loss_mean_over_clients/{model}", e.round] = mean_of_known(e.loss)
     return {key: value for key, value in figures.items() if value is not None}
 
 

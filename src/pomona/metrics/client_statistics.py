@@ -65,6 +65,23 @@ def _interval(values: Array, metric: Metric) -> Interval:
     return [float(ends[0]), float(ends[1])]
 
 
+class Spread(NamedTuple):
+    """Mean, standard deviation (ddof = 1; None for one value), number of values."""
+
+    mean: float
+    std: float | None
+    n: int
+
+
+def spread(values: Sequence[float | None]) -> Spread | None:
+    """Mean and standard deviation of the values that are not None; None if there are none."""
+    known = [v for v in values if v is not None]
+    if not known:
+        return None
+    std = float(np.std(known, ddof=1)) if len(known) > 1 else None
+    return Spread(float(np.mean(known)), std, len(known))
+
+
 class Signed(NamedTuple):
     """Wilcoxon's test: the smaller sum of signed ranks, the two-sided p-value, the pairs that differ."""
 

@@ -61,11 +61,15 @@ class Metric:
         """Its title with the unit, over a column of ``number``."""
         return f"{self.title} in %" if self.percent else self.title
 
+    def scaled(self, value: float) -> float:
+        """A value, or a difference of two, in the unit of ``heading``."""
+        return 100 * value if self.percent else value
+
     def number(self, value: float | None, sign: str = "") -> str:
         """A value without its unit; "-" for None. ``sign`` "+" also marks what is positive, as differences want."""
         if value is None:
             return NOTHING
-        return f"{100 * value:{sign}.2f}" if self.percent else f"{value:{sign}{self.style}}"
+        return f"{self.scaled(value):{sign}{'.2f' if self.percent else self.style}}"
 
     def text(self, value: float | None) -> str:
         """A value as people read it: "95.47 %", "0.731"; "-" for None."""

@@ -1,5 +1,7 @@
 """Arithmetic on values that may be undefined: NaN in arrays, None (JSON null) outside, no warnings."""
 
+from collections.abc import Iterable
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -20,6 +22,12 @@ def row_means(values: Array, weights: ArrayLike = 1.0) -> Array:
     """The (weighted) mean of what is defined in each row: (R, n) -> (R,), NaN where nothing is."""
     weight = np.broadcast_to(np.asarray(weights, dtype=float), values.shape) * ~np.isnan(values)
     return divide((np.nan_to_num(values) * weight).sum(axis=1), weight.sum(axis=1))
+
+
+def mean_of_known(values: Iterable[float | None]) -> float | None:
+    """The mean of the values that are not None; None if there are none."""
+    known = [v for v in values if v is not None]
+    return float(np.mean(known)) if known else None
 
 
 def defined(value: float | np.floating) -> float | None:

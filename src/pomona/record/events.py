@@ -14,6 +14,7 @@ from pydantic_core import from_json
 from pomona.core.bounds import Count, Finite, Label, Line, Number, Place, Seconds, first
 from pomona.record.presentation import Presentation
 
+EVENTS = "events.jsonl"
 MOST = 10**4  # clients, and classes
 
 

@@ -8,7 +8,7 @@ Rescaled bootstrap: in each stratum of m samples m - 1 are drawn, each counting 
 a mean unbiased however few there are (Rao and Wu, "Resampling inference with complex survey data", JASA 1988).
 """
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isnan
 from typing import Any, Literal
@@ -21,7 +21,7 @@ from pomona.metrics.bootstrap import CONFIDENCE, blocks, rescaled
 from pomona.metrics.metric import LOSS, Metric, measured, natural
 from pomona.metrics.nan_safe import Array
 from pomona.models import Targets
-from pomona.record.record import Result
+from pomona.record.result import Result
 
 RESAMPLES = 1000
 LEAST = 6
@@ -54,37 +54,20 @@ class Gain:
 
 
 @dataclass(frozen=True)
-class _Draws:
-    """A gain of some samples, its resamples (R,), how many pairs there are, and how many of them bear on it."""
+class Resampled:
+    """Gain of one client: of all its samples, and of resamples of them.
+
+    Attributes:
+        value: of all samples.
+        resamples: (R,) float64, NaN where a resample does not define the metric.
+        pairs: test samples that both answered.
+        informative: how many of the pairs bear on the difference.
+    """
 
     value: float
     resamples: Array
     pairs: int
-    telling: int
-
-
-def paired_gain(
-    metric: Metric,
-    kind: Targets,
-    outputs_a: NDArray[Any],
-    outputs_b: NDArray[Any],
-    targets: NDArray[Any],
-    generator: np.random.Generator,
-    resamples: int = RESAMPLES,
-) -> Gain | None:
-    """Gain of a over b on one client's samples; None if they do not define the metric.
-
-    Args:
-        metric: what both are judged by.
-        kind: what the targets are.
-        outputs_a: (n, K) as a network gives them.
-        outputs_b: (n, K) of the other.
-        targets: (n,) or (n, K).
-        generator: what the bootstrap draws from.
-        resamples: their number; within classes for a metric that is no mean over samples.
-    """
-    draws = _draws(metric, kind, outputs_a, outputs_b, targets, generator, resamples)
-    return _gain([draws]) if draws else None
+    informative: int
 
 
 def gains(run: Result, base: Result, resamples: int = RESAMPLES) -> tuple[list[Gain | None], Gain | None]:
@@ -110,29 +93,42 @@ def gains(run: Result, base: Result, resamples: int = RESAMPLES) -> tuple[list[G
         return [None] * n, None
     each = [_of_client(metric, kind, run, base, client, resamples) for client in range(n)]
     known = [draws for draws in each if draws]
-    return [_gain([draws]) if draws else None for draws in each], _gain(known) if known else None
+    return [mean_gain([draws]) if draws else None for draws in each], mean_gain(known) if known else None
 
 
 def _standard(run: Result) -> bool:
     return bool((run.config.get("model") or {}).get("loss", "auto") == "auto")
 
 
-def _of_client(metric: Metric, kind: Targets, run: Result, base: Result, client: int, resamples: int) -> _Draws | None:
+def _of_client(
+    metric: Metric, kind: Targets, run: Result, base: Result, client: int, resamples: int
+) -> Resampled | None:
     a, b = run.predictions(client), base.predictions(client)
     if a is None or b is None or a[0].shape != b[0].shape or not np.array_equal(a[1], b[1]):
         return None
-    return _draws(metric, kind, a[0], b[0], a[1], stream(0, "gain", client), resamples)
+    return paired_gain(metric, kind, a[0], b[0], a[1], stream(0, "gain", client), resamples)
 
 
-def _draws(
+def paired_gain(
     metric: Metric,
     kind: Targets,
     outputs_a: NDArray[Any],
     outputs_b: NDArray[Any],
     targets: NDArray[Any],
     generator: np.random.Generator,
-    resamples: int,
-) -> _Draws | None:
+    resamples: int = RESAMPLES,
+) -> Resampled | None:
+    """Gain of a over b on one client's samples; None if they do not define the metric.
+
+    Args:
+        metric: what both are judged by.
+        kind: what the targets are.
+        outputs_a: (n, K) as a network gives them.
+        outputs_b: (n, K) of the other.
+        targets: (n,) or (n, K).
+        generator: what the bootstrap draws from.
+        resamples: their number; within classes for a metric that is no mean over samples.
+    """
     a, b = natural(outputs_a, kind), natural(outputs_b, kind)
     sign = 1 if metric.higher else -1
     strata = targets if kind == "classes" and not metric.pools else np.zeros(len(targets), dtype=np.int64)
@@ -144,10 +140,10 @@ def _draws(
     if isnan(value):
         return None
     drawn = [difference(rescaled(strata, size, generator)) for size in blocks(len(targets), resamples)]
-    return _Draws(value, np.concatenate(drawn), len(targets), _telling(metric, kind, a, b, targets))
+    return Resampled(value, np.concatenate(drawn), len(targets), _informative(metric, kind, a, b, targets))
 
 
-def _telling(metric: Metric, kind: Targets, a: Array, b: Array, targets: NDArray[Any]) -> int:
+def _informative(metric: Metric, kind: Targets, a: Array, b: Array, targets: NDArray[Any]) -> int:
     """Number of informative pairs: those that differ, or the samples of the rarest class or label value."""
     if metric.pools:
         each = metric.samples[kind]
@@ -160,14 +156,13 @@ def _telling(metric: Metric, kind: Targets, a: Array, b: Array, targets: NDArray
     return int(np.minimum(ones, len(targets) - ones).sum())
 
 
-def _gain(clients: Iterable[_Draws]) -> Gain:
+def mean_gain(known: Sequence[Resampled]) -> Gain:
     """The mean of some clients' gains, each client counting once."""
-    known = list(clients)
     value = float(np.mean([draws.value for draws in known]))
     means = np.mean([draws.resamples for draws in known], axis=0)
     defined = means[~np.isnan(means)]
     tail = (1 - CONFIDENCE) / 2
     low, high = np.quantile(defined, [tail, 1 - tail]) if len(defined) else (value, value)
-    if sum(draws.telling for draws in known) < LEAST:
+    if sum(draws.informative for draws in known) < LEAST:
         low, high = min(low, 0.0), max(high, 0.0)
     return Gain(value, float(low), float(high), sum(draws.pairs for draws in known))

@@ -8,7 +8,8 @@ from pomona.core.bounds import Line, Number, first, plain, regular
 from pomona.core.errors import PomonaError, StorageError
 from pomona.core.toml import read_text
 from pomona.record import events
-from pomona.record.record import EVENTS, Result, gather
+from pomona.record.events import EVENTS
+from pomona.record.result import Result, gather
 from pomona.storage.file_hashes import changed
 from pomona.storage.run_status import read_status
 

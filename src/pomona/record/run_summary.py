@@ -4,7 +4,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from pomona.metrics.client_statistics import At, best_rounds, summarize
-from pomona.record.record import Evaluation, Result, average
+from pomona.metrics.nan_safe import mean_of_known
+from pomona.record.result import Result
+from pomona.record.rows import Evaluation
 
 FAR = 10.0
 """A loss so many times what it was, or what a constant answer has, is one that training drives up."""
@@ -55,7 +57,7 @@ def _outcome(result: Result, model: str, when: str, n: int) -> dict[str, Any] | 
     return {
         **{name: at._asdict() if isinstance(at, At) else at for name, at in vars(best).items()},
         "clients": summarize(values[-1], samples, metric=metric),
-        "loss": average(test[-1].loss),
+        "loss": mean_of_known(test[-1].loss),
         "accuracy": test[-1].accuracy_mean,
     }
 
@@ -66,9 +68,9 @@ def diverging(result: Result) -> str:
     Compared are the mean training loss of the last round with that of the first, and the headline model's test loss
     with what it was when first evaluated and with that of a constant answer, all clients' most frequent class or mean.
     """
-    trained = [loss for row in result.rounds if (loss := average(row.loss)) is not None]
+    trained = [loss for row in result.rounds if (loss := mean_of_known(row.loss)) is not None]
     model, when = result.about.get("headline") or ("", "")
-    tested = [loss for e in result.curve(model, when, "test") if (loss := average(e.loss)) is not None]
+    tested = [loss for e in result.curve(model, when, "test") if (loss := mean_of_known(e.loss)) is not None]
     constant = ((result.about.get("constant") or {}).get("all", {}).get("loss") or {}).get("mean")
     for what, losses, first in (
         ("training loss", trained, "in the first round"),
@@ -87,4 +89,4 @@ def _unseen(evaluations: Sequence[Evaluation]) -> dict[str, Any]:
         name: {str(e.clients[0]): e.value[0] for e in tests if f"{e.model}, {e.when}" == name}
         for name in sorted({f"{e.model}, {e.when}" for e in tests})
     }
-    return {name: {"clients": each, "mean": average(list(each.values()))} for name, each in values.items()}
+    return {name: {"clients": each, "mean": mean_of_known(list(each.values()))} for name, each in values.items()}

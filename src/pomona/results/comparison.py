@@ -1,26 +1,17 @@
 """A bench's results beside the paper's: one record a scenario and method, with everything the tables are made of."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from statistics import fmean, stdev
 from typing import Any
 
 import numpy as np
 
 from pomona.core.table import NOTHING
 from pomona.experiments import Bench
+from pomona.metrics.client_statistics import Spread, spread
 from pomona.metrics.metric import ACCURACY, METRICS, Metric
 from pomona.metrics.nan_safe import defined, row_means
 from pomona.results.paper_tables import COUNTED, Count, Printed, printed
-
-
-@dataclass(frozen=True)
-class Spread:
-    """Mean over seeds, standard deviation (ddof = 1; None for one), how many seeds."""
-
-    mean: float
-    std: float | None
-    n: int
 
 
 def told(value: Spread | None, metric: Metric) -> str:
@@ -29,12 +20,6 @@ def told(value: Spread | None, metric: Metric) -> str:
         return NOTHING
     std = "" if value.std is None else f" ± {metric.number(value.std)}"
     return f"{metric.number(value.mean)}{std} ({value.n})"
-
-
-def spread(values: Sequence[float | None]) -> Spread | None:
-    """Mean and standard deviation of what is known; None if nothing is."""
-    known = [v for v in values if v is not None]
-    return Spread(fmean(known), stdev(known) if len(known) > 1 else None, len(known)) if known else None
 
 
 @dataclass(frozen=True)
@@ -158,6 +143,10 @@ class Comparison:
     def of(self, scenario: str) -> list[ComparisonRow]:
         """The entries of a column."""
         return [e for e in self.entries if e.scenario == scenario]
+
+    def ours(self, entry: ComparisonRow) -> Spread | None:
+        """An entry's metric over seeds, counted as the paper counts; None where there is no result."""
+        return spread(entry.values(self.count))
 
     def at(self, scenario: str, method: str) -> ComparisonRow | None:
         """One entry; None where the suite has no such cell."""

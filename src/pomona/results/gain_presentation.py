@@ -7,7 +7,7 @@ from functools import lru_cache
 from pomona.metrics.metric import Metric
 from pomona.record.paired_gain import Gain, Verdict, gains
 from pomona.results.run_numbers import Run
-from pomona.results.text.narrative import listing
+from pomona.results.wording import listing
 
 MINUS = "\N{MINUS SIGN}"
 NAMED = 4

@@ -5,11 +5,14 @@ The page, its figures and the command line share them.
 
 from collections import Counter
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Any, TypeAlias
 
 from pomona.core.toml import flat
+from pomona.data.catalogue import CATALOGUE
 from pomona.metrics.metric import Metric
-from pomona.record.record import Evaluation, Result
+from pomona.record.result import Result
+from pomona.record.rows import Evaluation
 
 Key: TypeAlias = tuple[str, str]
 """(model, when) of an evaluation on the test split."""
@@ -92,10 +95,6 @@ class Run:
         """The mean of ``values``."""
         return self.last.mean if self.last else None
 
-    def scaled(self, value: float) -> float:
-        """A value of the metric, or a difference of two, in the unit that people read."""
-        return 100 * value if self.metric.percent else value
-
     @property
     def loss(self) -> str:
         """The name of the loss that training minimises; empty where the record does not say."""
@@ -119,6 +118,13 @@ class Run:
     def setting(self, key: str) -> Any:
         """A setting by its dotted key, None where the run has no such key."""
         return flat(self.result.config).get(key)
+
+    @property
+    def source(self) -> str:
+        """Name of the run's data: own data by their file or folder; empty if unknown."""
+        name = str(self.setting("data.name") or "")
+        entry, path = CATALOGUE.get(name), self.setting("data.path")
+        return (entry and entry.own and path and PurePath(str(path)).name) or name
 
     def client(self, number: int) -> str:
         """A client's name."""

@@ -3,7 +3,9 @@
 from typing import Any
 
 from pomona.metrics.client_statistics import best_rounds, summarize
-from pomona.record.record import Evaluation, Result, average
+from pomona.metrics.nan_safe import mean_of_known
+from pomona.record.result import Result
+from pomona.record.rows import Evaluation
 from pomona.results.run_numbers import Key, Run, finished, runs, views
 
 
@@ -31,17 +33,14 @@ def _row(run: Run, key: Key, *, headline: bool) -> dict[str, Any]:
     held_out = {e.round: e for e in result.curve(*key, "validation")}
     clients = sorted({c for e in test for c in e.clients})
 
-    def goods(evaluation: Evaluation | None) -> list[float | None]:
-        values = evaluation.by_client(evaluation.value, clients) if evaluation else [None] * len(clients)
-        return [None if v is None else metric.goodness(v) for v in values]
+    def values(evaluation: Evaluation | None) -> list[float | None]:
+        return evaluation.by_client(evaluation.value, clients) if evaluation else [None] * len(clients)
 
-    def told(good: float | None) -> float | None:
-        return None if good is None else metric.goodness(good)  # it is its own inverse
-
-    tested = [goods(e) for e in test]
+    tested = [values(e) for e in test]
     samples = [s or 0 for s in last.by_client(last.samples, clients)]
-    best = best_rounds([e.round for e in test], tested, samples, [goods(held_out.get(e.round)) for e in test])
-    over_clients = summarize(tested[-1], samples)
+    rounds = [e.round for e in test]
+    best = best_rounds(rounds, tested, samples, [values(held_out.get(number)) for number in rounds], metric)
+    over_clients = summarize(tested[-1], samples, metric=metric)
     worst = over_clients["worst"]
     return {
         "run": run.label,
@@ -54,15 +53,15 @@ def _row(run: Run, key: Key, *, headline: bool) -> dict[str, Any]:
         "clients": len(last.clients),
         "round": last.round,
         "last": last.mean,
-        "best_on_validation": best.best_validation and told(best.best_validation.value),
+        "best_on_validation": best.best_validation and best.best_validation.value,
         "validation_round": best.best_validation and best.best_validation.round,
-        "best_on_test": best.best_test and told(best.best_test.value),
+        "best_on_test": best.best_test and best.best_test.value,
         "test_round": best.best_test and best.best_test.round,
         "pooled": last.pooled,
-        "worst": told(worst),
+        "worst": worst,
         "worst_client": None if worst is None else run.client(clients[tested[-1].index(worst)]),
-        "percentile_10": told(over_clients["percentile_10"]),
-        "loss": average(last.loss),
+        "percentile_10": over_clients["percentile_10"],
+        "loss": mean_of_known(last.loss),
         "loss_name": run.loss,
         "bytes_down": sum(sum(r.bytes_down) for r in result.rounds),
         "bytes_up": sum(sum(r.bytes_up) for r in result.rounds),

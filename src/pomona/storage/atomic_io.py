@@ -1,11 +1,15 @@
-"""Atomic writes: a file is whole or absent, also after a kill."""
+"""Atomic writes: a file is whole or absent, also after a kill. A disk's refusal becomes a StorageError."""
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
+
+from safetensors import SafetensorError
+
+from pomona.core.errors import StorageError
 
 UNFINISHED = ".unfinished"  # one name a folder: what a kill left behind is overwritten by the next file
 
@@ -78,3 +82,13 @@ def probe(folder: Path) -> None:
         OSError: they cannot.
     """
     publish(folder, [b"\0" * 4096], lambda _: ".probe").unlink()
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turn an error of the disk into a StorageError that names the path."""
+    try:
+        yield
+    except (OSError, SafetensorError) as fault:
+        reason = getattr(fault, "strerror", None) or str(fault)
+        raise StorageError(f"cannot write {path} ({reason}); free some space, or give another folder") from fault

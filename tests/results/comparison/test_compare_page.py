@@ -13,7 +13,6 @@ from pomona.cli import main
 from pomona.core.table import csv_text
 from pomona.experiments import load
 from pomona.results.comparison import comparison
-from pomona.results.comparison_page import rank, write
 from pomona.results.figures.comparison_figures import ablations, curves, who_benefits
 from pomona.results.figures.figure import FORMS
 from pomona.results.paper_tables import COUNTS
@@ -21,6 +20,7 @@ from pomona.results.tables.client_tests import gains, paired, spread_table, wilc
 from pomona.results.tables.comparison_tables import grid, records
 from pomona.results.tables.cost import cost_table
 from pomona.results.text.discussion import sentences
+from pomona.results.web.comparison_page import rank, write
 
 
 def test_the_table_has_the_papers_figures_beside_ours(tiny):

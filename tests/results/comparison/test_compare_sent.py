@@ -10,7 +10,7 @@ import pytest
 
 from pomona.core.errors import StorageError
 from pomona.experiments import load
-from pomona.results.comparison_page import write
+from pomona.results.web.comparison_page import write
 
 WRONG = [None, True, -1, 10**400, 1e308, "x", "[/red]\x1b]0;x\x07", [], {}, [[1]], [None], {"a": [1]}]
 DAMAGES = 200
@@ -54,7 +54,7 @@ def test_what_a_bench_wrote_is_read_as_it_was(tiny, sent):
 
 def test_damaged_results_are_a_page_or_one_line(tiny, sent, monkeypatch):
     """Tables only: what is drawn is made of the same numbers."""
-    monkeypatch.setattr("pomona.results.comparison_page._pictures", lambda *_: [])
+    monkeypatch.setattr("pomona.results.web.comparison_page._pictures", lambda *_: [])
     draw, refused = random.Random(0), 0
     paths = list(places(tiny.results))
     for _ in range(DAMAGES):

@@ -27,7 +27,7 @@ from pomona.deploy.processes import adopt, disown, end, environment, process_tre
 from pomona.deploy.provision.provision import provision
 from pomona.deploy.rehearsal.files import data_section, federation_file, simulation_of, write_rows
 from pomona.record.reading import load
-from pomona.record.record import Result
+from pomona.record.result import Result
 from pomona.scenario import Scenario
 from pomona.simulation import run
 from pomona.storage.run_status import Status, read_status

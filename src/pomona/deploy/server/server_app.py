@@ -27,9 +27,11 @@ from pomona.federation.checkpointing import Checkpointing
 from pomona.federation.loop import Loop
 from pomona.lifecycle import close_record, open_record, resume_point, status_kept
 from pomona.partition.partition import ClientRows, Partition
-from pomona.record.record import Evaluation, RoundRow, RunRecord, writing
+from pomona.record.rows import Evaluation, RoundRow
+from pomona.record.writer import RunRecord
 from pomona.scenario import Scenario
 from pomona.storage import checkpoint
+from pomona.storage.atomic_io import writing
 from pomona.storage.committed_rounds import FOLDER
 from pomona.storage.lock import locked
 from pomona.storage.run_status import Status, write_status

@@ -23,9 +23,8 @@ from pomona.federation.callbacks import Callback
 from pomona.methods.separate import Separate
 from pomona.metrics.metric import LOSS, METRICS, Metric
 from pomona.record.presentation import Presentation
-from pomona.record.record import writing
 from pomona.simulation import simulate
-from pomona.storage.atomic_io import publish
+from pomona.storage.atomic_io import publish, writing
 
 ALONE = "alone.json"
 

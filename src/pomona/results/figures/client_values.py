@@ -5,9 +5,10 @@ from typing import Any
 import numpy as np
 
 from pomona.results.figures.axes import bare, bundle, grid, legend_below, over_rounds, panels
-from pomona.results.figures.figure import ReportFigure, slug
+from pomona.results.figures.figure import ReportFigure
 from pomona.results.figures.series import Series, Values, number
 from pomona.results.figures.style import FRAME, INK, MISSING, client_colours, colour_of
+from pomona.results.wording import slug
 
 NAMED = 25
 """Clients or layers that still carry a name each."""

@@ -76,7 +76,7 @@ def _values_drawn(shown: list[Run], lead: Run, compared: list[Gained], everyone:
     figure, axes = panels(9.5 if compared else 5.4, height, columns=2 if compared else 1, sharey=True)
     dots = axes[0, 0]
     for run in shown:
-        points = [run.scaled(v) for v in run.values.values()], [place[c] for c in run.values]
+        points = [run.metric.scaled(v) for v in run.values.values()], [place[c] for c in run.values]
         dots.plot(*points, label=run.label, zorder=3 if run is lead else 2, **_look(run, small))
     dots.hlines(range(len(everyone)), *_ends(shown, everyone), color=FRAME, linewidth=0.8, alpha=0.6, zorder=0)
     dots.set(xlabel=f"test {lead.metric.heading}", ylim=(-0.7, len(everyone) - 0.3))
@@ -93,7 +93,7 @@ def _values_drawn(shown: list[Run], lead: Run, compared: list[Gained], everyone:
 
 def _ends(runs: list[Run], everyone: list[int]) -> tuple[list[float], list[float]]:
     """The least and the greatest value of each client, as people read them."""
-    every = [[run.scaled(run.values[c]) for run in runs if c in run.values] for c in everyone]
+    every = [[run.metric.scaled(run.values[c]) for run in runs if c in run.values] for c in everyone]
     return list(map(min, every)), list(map(max, every))
 
 
@@ -113,13 +113,13 @@ def _gains(ax: Any, compared: list[Gained], place: Mapping[int, int], small: boo
     """Gain of each client, with whiskers if the records hold both models' outputs."""
     step = 0 if small else 0.5 / max(len(compared), 2)
     for k, found in enumerate(compared):
-        run, aside = found.run, step * (k - (len(compared) - 1) / 2)
+        scaled, aside = found.run.metric.scaled, step * (k - (len(compared) - 1) / 2)
         known = [(c, d, found.clients[c] if c < len(found.clients) else None) for c, d in found.differences.items()]
-        x = np.array([run.scaled(d) for _, d, _ in known])
-        ends = np.array([[run.scaled(g.low), run.scaled(g.high)] if g else [run.scaled(d)] * 2 for _, d, g in known])
+        x = np.array([scaled(d) for _, d, _ in known])
+        ends = np.array([[scaled(g.low), scaled(g.high)] if g else [scaled(d)] * 2 for _, d, g in known])
         whiskers = np.abs(ends.reshape(-1, 2).T - x)
         rows = [place[c] + aside for c, _, _ in known]
-        ax.errorbar(x, rows, xerr=whiskers, elinewidth=0.6 if small else 1.1, zorder=2, **_look(run, small))
+        ax.errorbar(x, rows, xerr=whiskers, elinewidth=0.6 if small else 1.1, zorder=2, **_look(found.run, small))
     unit = "percentage points" if compared[0].run.metric.percent else compared[0].run.metric.title
     ax.axvline(0, color=PALETTE[BASELINE], linestyle=BASELINE_DASH)
     ax.set(xlabel=f"gain over {compared[0].base.label} ({unit})")
@@ -162,7 +162,7 @@ def spread(runs: list[Run]) -> ReportFigure | None:
     rows: Rows = []
     for y, run in enumerate(reversed(shown)):
         known = np.sort(list(run.values.values()))
-        scaled = np.array([run.scaled(v) for v in known])
+        scaled = np.array([run.metric.scaled(v) for v in known])
         colour = colour_of(run.result.presentation)
         ax.boxplot(
             scaled, positions=[y], widths=0.5, orientation="horizontal", whis=(0, 100),
@@ -174,9 +174,9 @@ def spread(runs: list[Run]) -> ReportFigure | None:
         ax.plot(scaled, y + jitter, "o", color=colour, markersize=3.5, alpha=0.55, markeredgewidth=0)
         least, tail = metric.worst(known.tolist()), float(np.percentile(known, 10 if metric.higher else 90))
         assert least is not None
-        ax.plot(run.scaled(least), y, "X", color=colour, markersize=8, markeredgewidth=0)
+        ax.plot(run.metric.scaled(least), y, "X", color=colour, markersize=8, markeredgewidth=0)
         look: dict[str, Any] = {"markersize": 7.5, "markerfacecolor": "none", "markeredgewidth": 1.6}
-        ax.plot(run.scaled(tail), y, "D", color=colour, **look)
+        ax.plot(run.metric.scaled(tail), y, "D", color=colour, **look)
         marks = map(float, np.percentile(known, [25, 50, 75]))
         rows.insert(0, {
             "run": run.label, "model": run.model, "metric": metric.name, "clients": len(known),

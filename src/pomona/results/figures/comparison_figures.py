@@ -2,20 +2,17 @@
 
 from collections.abc import Mapping, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pomona.core.toml import flat
-from pomona.metrics.metric import Metric
-from pomona.results.comparison import Comparison, ComparisonRow, spread
-from pomona.results.figures.figure import ReportFigure, Rows, slug
+from pomona.metrics.client_statistics import spread
+from pomona.results.comparison import Comparison, ComparisonRow
+from pomona.results.figures.axes import panels
+from pomona.results.figures.figure import ReportFigure, Rows
 from pomona.results.figures.style import DASHES, FRAME, INK
 from pomona.results.significance import Ranking
 from pomona.results.tables.client_tests import gains
-from pomona.results.text.narrative import capital
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+from pomona.results.wording import capital, slug
 
 FEWEST = 3
 """Values that make a curve."""
@@ -25,7 +22,7 @@ def diagram(ranking: Ranking) -> ReportFigure:
     """Mean ranks on a line; bars join methods that do not differ (Demsar 2006, figure 1)."""
     k = len(ranking.methods)
     half = (k + 1) // 2
-    figure, axes = _figure(8.6, 1.3 + 0.27 * half)
+    figure, [[axes]] = panels(8.6, 1.3 + 0.27 * half)
     axes.axis("off")
     axes.set_xlim(-0.55 * k, 1.55 * k + 1)
     depth = 0.45 * half + 0.35 * len(ranking.cliques) + 0.4
@@ -66,10 +63,10 @@ def curves(made: Comparison, scenario: str) -> ReportFigure | None:
     lines = [(e, curve) for e, curve in lines if len(curve) > 1]
     if not lines:
         return None
-    figure, axes = _figure(7.6, 4.2)
+    figure, [[axes]] = panels(7.6, 4.2)
     looks = _looks(made)
     for entry, curve in lines:
-        axes.plot(list(curve), [_scaled(entry.metric, v) for v in curve.values()], label=entry.row, **looks[entry.row])
+        axes.plot(list(curve), [entry.metric.scaled(v) for v in curve.values()], label=entry.row, **looks[entry.row])
     metric = lines[0][0].metric
     axes.set_xlabel("round")
     axes.set_ylabel(f"test {metric.heading}")
@@ -97,13 +94,11 @@ def who_benefits(made: Comparison, scenario: str) -> ReportFigure | None:
     if not found:
         return None
     metric = next(e.metric for e in made.of(scenario) if e.cells)
-    figure, axes = _figure(7.6, 4.0)
+    figure, [[axes]] = panels(7.6, 4.0)
     looks = _looks(made)
     for row, values in found.items():
         n = len(values)
-        axes.plot(
-            [(i + 0.5) / n for i in range(n)], sorted(_scaled(metric, v) for v in values), label=row, **looks[row]
-        )
+        axes.plot([(i + 0.5) / n for i in range(n)], sorted(metric.scaled(v) for v in values), label=row, **looks[row])
     axes.axhline(0, color=FRAME, linewidth=1)
     axes.set_xlabel("share of the clients, sorted by gain")
     axes.set_ylabel(f"gain over Separate ({'percentage points' if metric.percent else metric.title})")
@@ -141,17 +136,17 @@ def _lines(
 
 
 def _ablation(made: Comparison, key: str, lines: Sequence[Sequence[tuple[float, ComparisonRow]]]) -> ReportFigure:
-    figure, axes = _figure(7.6, 4.0)
+    figure, [[axes]] = panels(7.6, 4.0)
     rows: Rows = []
     metric = lines[0][0][1].metric
     trees = [flat(line[0][1].settings) for line in lines]
     for number, line in enumerate(lines):
-        known = [(x, s) for x, e in line if (s := spread(e.values(made.count)))]
+        known = [(x, s) for x, e in line if (s := made.ours(e))]
         label = _label(trees[number], trees, key) or line[0][1].row
         axes.errorbar(
             [x for x, _ in known],
-            [_scaled(metric, s.mean) for _, s in known],
-            [_scaled(metric, s.std or 0) for _, s in known],
+            [metric.scaled(s.mean) for _, s in known],
+            [metric.scaled(s.std or 0) for _, s in known],
             label=label,
             marker="o",
             capsize=3,
@@ -171,18 +166,6 @@ def _label(tree: Mapping[str, Any], trees: Sequence[Mapping[str, Any]], key: str
     """Label that distinguishes a line from the others."""
     own = [k for k in tree if k != key and any(t.get(k) != tree[k] for t in trees)]
     return ", ".join(f"{k}={tree[k]}" for k in own[:4])
-
-
-def _scaled(metric: Metric, value: float) -> float:
-    """In the unit that people read."""
-    return 100 * value if metric.percent else value
-
-
-def _figure(width: float, height: float) -> tuple["Figure", "Axes"]:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width, height), layout="constrained")
-    return figure, figure.add_subplot()
 
 
 def _looks(made: Comparison) -> dict[str, dict[str, Any]]:

@@ -4,19 +4,19 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
 
-from pomona.record.record import average
+from pomona.metrics.nan_safe import mean_of_known
 from pomona.results.figures.axes import grid, legend_below, over_rounds, panels
 from pomona.results.figures.figure import ReportFigure, Rows
 from pomona.results.figures.style import FRAME, colour_of, dash_of, marker_of
 from pomona.results.run_numbers import Run, alike, views
-from pomona.results.text.narrative import capital, source
+from pomona.results.wording import capital
 
 MEGABYTE = 1e6
 
 
 def place(run: Run) -> str:
     """The data set and the partition that a run was trained on, in words; empty where the record does not say."""
-    names = [source(run), run.setting("partition.name")]
+    names = [run.source, run.setting("partition.name")]
     return ", ".join(str(name) for name in names if name)
 
 
@@ -62,13 +62,13 @@ def curves(runs: list[Run]) -> ReportFigure | None:
 
 def _run(left: Any, right: Any, run: Run) -> Rows:
     """Draw the curves of a run; return their numbers."""
-    losses = [(r.round, average(r.loss)) for r in run.result.rounds]
+    losses = [(r.round, mean_of_known(r.loss)) for r in run.result.rounds]
     training = [(x, y) for x, y in losses if y is not None]
     _draw(left, training, run, main=True, label=None if run.test else run.label)
     rows: Rows = [_row(run, "train loss", "", "", x, y) for x, y in training]
     for position, (model, when) in enumerate(views(run.result)):
         pairs = [(e.round, e.mean) for e in run.result.curve(model, when) if e.mean is not None]
-        scaled = [(x, run.scaled(y)) for x, y in pairs]
+        scaled = [(x, run.metric.scaled(y)) for x, y in pairs]
         _draw(right, scaled, run, main=position == 0, label=f"{run.label}: {model}, {when}")
         rows += [_row(run, f"test {run.metric.name}", model, when, x, y) for x, y in pairs]
     return rows
@@ -125,7 +125,7 @@ def traffic(runs: list[Run]) -> ReportFigure | None:
             {"run": run.label, "model": e.model, "when": e.when, "round": e.round, "megabytes": x, metric.name: y}
             for x, y, e in points
         ]
-        moving = [(x, run.scaled(y)) for x, y, _ in points if x > 0]
+        moving = [(x, run.metric.scaled(y)) for x, y, _ in points if x > 0]
         if moving:
             _draw(ax, moving, run, main=True, label=run.label)
             look = run.result.presentation
@@ -133,7 +133,7 @@ def traffic(runs: list[Run]) -> ReportFigure | None:
         elif points:
             silent.append(run)
             ax.axhline(
-                run.scaled(points[-1][1]),
+                run.metric.scaled(points[-1][1]),
                 color=colour_of(run.result.presentation),
                 linestyle=dash_of(run.result.presentation, run.twin),
                 label=f"{run.label} (sends nothing)",

@@ -3,9 +3,10 @@
 from dataclasses import replace
 
 from pomona.results.figures import client_values, clusters, relationships, weight_learning
-from pomona.results.figures.figure import ReportFigure, slug
+from pomona.results.figures.figure import ReportFigure
 from pomona.results.figures.series import Series, recorded
 from pomona.results.run_numbers import Run
+from pomona.results.wording import slug
 
 ASIDE = ("schedule",)
 """What has a figure of its own in another section."""

@@ -1,6 +1,5 @@
 """A figure with its words and numbers, and the files it is saved as: PNG, SVG and PDF, and its numbers as CSV."""
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,11 +16,6 @@ Rows: TypeAlias = list[Mapping[str, Any]]
 DRAWINGS = {"png": "Creation Time", "svg": "Date", "pdf": "CreationDate"}
 """The forms of the drawing, and the metadata that would give each the date: no two files of a figure differ."""
 FORMS = (*DRAWINGS, "csv")
-
-
-def slug(name: str) -> str:
-    """A name as it may stand in a file name, an address or an id."""
-    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "unnamed"
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 
 from pomona.results.figures.axes import bare, bundle, grid, over_rounds, panels
-from pomona.results.figures.figure import ReportFigure, Rows, slug
+from pomona.results.figures.figure import ReportFigure, Rows
 from pomona.results.figures.series import Series, Values, blocks, number, order
 from pomona.results.figures.style import DARK, FRAME, INK, KIN, MISSING, client_colours, colour_of
+from pomona.results.wording import slug
 
 PANELS = 12
 HARDLY = 0.05

@@ -27,7 +27,7 @@ from pomona.federation.transport import Inline
 from pomona.methods.base import Info, Received, Uplink
 from pomona.objective.local_training import LocalTraining
 from pomona.record.presentation import Presentation
-from pomona.record.record import RunRecord
+from pomona.record.writer import RunRecord
 from pomona.results.figures.axes import legend_below, panels
 from pomona.results.figures.figure import ReportFigure, Rows
 from pomona.results.figures.style import FRAME, colour_of, drawing

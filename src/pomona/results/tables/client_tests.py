@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from pomona.core.table import NOTHING, Table
-from pomona.metrics.client_statistics import summarize, wilcoxon
-from pomona.results.comparison import Comparison, ComparisonRow, spread, told
+from pomona.metrics.client_statistics import spread, summarize, wilcoxon
+from pomona.results.comparison import Comparison, ComparisonRow, told
 from pomona.results.paper_tables import OWN
 from pomona.results.run_numbers import ALONE
 from pomona.results.significance import holm

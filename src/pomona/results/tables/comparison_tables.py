@@ -3,8 +3,9 @@
 from collections.abc import Iterable, Sequence
 
 from pomona.core.table import NOTHING, Table
+from pomona.metrics.client_statistics import spread
 from pomona.metrics.metric import ACCURACY
-from pomona.results.comparison import Comparison, ComparisonRow, spread, told
+from pomona.results.comparison import Comparison, ComparisonRow, told
 from pomona.results.paper_tables import COUNTS, NAMES, ROUNDS, Printed
 from pomona.results.significance import LEVEL, Ranking
 
@@ -95,7 +96,7 @@ def headings(made: Comparison) -> str:
 
 def _text(entry: ComparisonRow, made: Comparison, ours: bool) -> str:
     if ours:
-        return state(entry, told(spread(entry.values(made.count)), entry.metric))
+        return state(entry, told(made.ours(entry), entry.metric))
     figure = entry.printed.get("")
     return in_paper(figure) + ("*" if figure and figure.note else "")
 
@@ -112,7 +113,7 @@ def _best(made: Comparison, scenario: str) -> set[tuple[str, bool]]:
 def _mean(entry: ComparisonRow, made: Comparison, ours: bool) -> float | None:
     if not ours:
         return accuracy_of(entry)
-    own = spread(entry.values(made.count))
+    own = made.ours(entry)
     return own.mean if own else None
 
 
@@ -126,7 +127,7 @@ def records(made: Comparison) -> list[dict[str, str]]:
 
 def _record(made: Comparison, e: ComparisonRow) -> dict[str, str]:
     spreads = {name: spread(e.values(count)) for name, count in COUNTS.items()}
-    own, figure, cell = spread(e.values(made.count)), accuracy_of(e), e.printed.get("")
+    own, figure, cell = made.ours(e), accuracy_of(e), e.printed.get("")
     keys = ("scenario", "setting", "dataset", "method", "row", "state")
     numbers = {f"{name}_{what}": getattr(s, what, None) for name, s in spreads.items() for what in ("mean", "std")}
     numbers["paper"] = figure

@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pomona.core.table import NOTHING, Table
-from pomona.results.comparison import Comparison, ComparisonRow, spread
+from pomona.metrics.client_statistics import spread
+from pomona.results.comparison import Comparison, ComparisonRow
 from pomona.results.tables.comparison_tables import in_paper
 
 SHARE = 0.99

@@ -4,10 +4,9 @@ from typing import get_args
 
 from pomona.core.table import Table
 from pomona.record.paired_gain import Verdict
-from pomona.results.figures.figure import slug
 from pomona.results.gain_presentation import Gained, by_client, gained_over, interval, signed
 from pomona.results.run_numbers import Run, baseline
-from pomona.results.text.narrative import capital
+from pomona.results.wording import capital, slug
 
 
 def gain_tables(runs: list[Run]) -> list[Table]:

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 from pomona.core.table import Table
 from pomona.metrics.metric import METRICS, compute
-from pomona.record.record import average
+from pomona.metrics.nan_safe import mean_of_known
 from pomona.results.run_numbers import Run
-from pomona.results.text.narrative import capital
+from pomona.results.wording import capital
 
 OF_LABELS = ("auroc", "auprc", "balanced_accuracy")
 
@@ -52,5 +52,5 @@ def _labels(run: Run) -> Iterator[tuple[str, int, int, int, list[str]]]:
         figures = {metric: [compute(metric, *cut, "multilabel") for cut in cuts] for metric in OF_LABELS}
         ones = sum(int((truth > 0.5).sum()) for _, truth in cuts)
         defined = sum(value is not None for value in figures[OF_LABELS[0]])
-        texts = [METRICS[metric].number(average(values)) for metric, values in figures.items()]
+        texts = [METRICS[metric].number(mean_of_known(values)) for metric, values in figures.items()]
         yield name, ones, sum(len(truth) for _, truth in cuts), defined, texts

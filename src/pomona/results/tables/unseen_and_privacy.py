@@ -1,9 +1,10 @@
 """Tables of what only some runs have: clients that were never trained with, and what privacy was spent."""
 
 from pomona.core.table import Table
-from pomona.record.record import Evaluation, average
+from pomona.metrics.nan_safe import mean_of_known
+from pomona.record.rows import Evaluation
 from pomona.results.run_numbers import NOTHING, Run, headline, spoken
-from pomona.results.text.narrative import capital, listing
+from pomona.results.wording import capital, listing
 
 
 def unseen(runs: list[Run]) -> Table:
@@ -51,7 +52,7 @@ def _tested(run: Run) -> list[Evaluation]:
 def _beside(run: Run, rows: list[Evaluation]) -> str:
     """The mean over unseen clients of the model that the run is judged by, beside that over the members."""
     own = [e.mean for e in rows if (e.model, e.when) == headline(run.result)]
-    mean = average(own)
+    mean = mean_of_known(own)
     if mean is None or run.mean is None:
         return ""
     return (

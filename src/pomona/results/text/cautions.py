@@ -6,14 +6,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from pomona.metrics.metric import ACCURACY
-from pomona.record.record import average
+from pomona.metrics.nan_safe import mean_of_known
 from pomona.record.run_summary import diverging
 from pomona.results.figures.confusion import confusions
 from pomona.results.figures.relationships import unmoved
 from pomona.results.figures.series import recorded
 from pomona.results.gain_presentation import gained, named
 from pomona.results.run_numbers import ALONE, Run, baseline, comparable, finished, leader
-from pomona.results.text.narrative import capital, listing
+from pomona.results.wording import capital, listing
 
 FEW_EVENTS = 10
 """Test samples of the rarer answer below which a client's own numbers say little."""
@@ -98,7 +98,7 @@ def _constant(run: Run) -> Iterator[Caution]:
     if not both:
         return
     metric = run.metric
-    floor, mean = average([constant[c] for c, _ in both]), average([v for _, v in both])
+    floor, mean = mean_of_known([constant[c] for c, _ in both]), mean_of_known([v for _, v in both])
     if not metric.better(mean, floor):
         worth = f" no better than always giving one answer, which has {metric.text(floor)} on average over clients."
         yield Caution(run.label, f" is{worth}", f" are{worth}", figure=f"{metric.title} {metric.text(mean)}")
@@ -137,7 +137,7 @@ def _climbing(run: Run) -> Iterator[Caution]:
     curve = run.result.curve(last.model, last.when, "validation") if last else []
     known = [(e.round, run.metric.goodness(e.mean)) for e in curve if e.mean is not None]
     if len(known) < SHORTEST:
-        known = [(r.round, -v) for r in run.result.rounds if (v := average(r.loss)) is not None]
+        known = [(r.round, -v) for r in run.result.rounds if (v := mean_of_known(r.loss)) is not None]
         what = "training loss"
     else:
         what = f"{run.metric.title} on validation"

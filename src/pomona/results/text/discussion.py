@@ -11,8 +11,8 @@ from scipy import stats
 from pomona.core.bounds import plain
 from pomona.core.toml import flat
 from pomona.data.catalogue import CATALOGUE
-from pomona.metrics.client_statistics import wilcoxon
-from pomona.results.comparison import Comparison, ComparisonRow, Spread, spread
+from pomona.metrics.client_statistics import Spread, wilcoxon
+from pomona.results.comparison import Comparison, ComparisonRow
 from pomona.results.paper_tables import NAMES, data_of, stated
 from pomona.results.tables.client_tests import paired
 from pomona.results.tables.comparison_tables import accuracy_of
@@ -97,7 +97,7 @@ def _order(made: Comparison, done: Sequence[ComparisonRow]) -> list[str]:
     known = [
         _Both(e, paper, own)
         for e in done
-        if (paper := accuracy_of(e)) is not None and (own := spread(e.values(made.count))) is not None
+        if (paper := accuracy_of(e)) is not None and (own := made.ours(e)) is not None
     ]
     return [f"{_lead(known)} {_agreement(known)}"] if len(known) > 1 else []
 
@@ -146,7 +146,7 @@ def _level(made: Comparison, done: Sequence[ComparisonRow]) -> list[str]:
     gaps = [
         (e, 100 * own.mean - figure)
         for e in done
-        if (own := spread(e.values(made.count))) is not None and (figure := accuracy_of(e)) is not None
+        if (own := made.ours(e)) is not None and (figure := accuracy_of(e)) is not None
     ]
     if not gaps:
         return []

@@ -1,34 +1,15 @@
 """Introductory text of a page: title, setup and progress."""
 
-from collections.abc import Sequence
 from datetime import datetime
-from pathlib import PurePath
 
-from pomona.data.catalogue import CATALOGUE
 from pomona.results.run_numbers import Run
-
-
-def listing(words: Sequence[str]) -> str:
-    """``a, b and c``."""
-    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
-
-
-def capital(text: str) -> str:
-    """As at the beginning of a sentence."""
-    return text[:1].upper() + text[1:]
-
-
-def source(run: Run) -> str:
-    """Name of a run's data: own data by their file or folder; empty if unknown."""
-    name = str(run.setting("data.name") or "")
-    entry, path = CATALOGUE.get(name), run.setting("data.path")
-    return (entry and entry.own and path and PurePath(str(path)).name) or name
+from pomona.results.wording import counted, listing
 
 
 def title(runs: list[Run]) -> str:
     """The name of the page."""
     names = listing([run.label for run in runs]) if len(runs) <= 6 else f"{len(runs)} runs"
-    places = sorted({place for run in runs if (place := source(run))})
+    places = sorted({place for run in runs if (place := run.source)})
     return names + (f" on {listing(places)}" if places else "")
 
 
@@ -41,13 +22,8 @@ def setup(runs: list[Run]) -> str:
     details = ", ".join(filter(None, [f"{partition} partition" if partition else "", _seeds(runs)]))
     return (
         f"{listing([run.label for run in runs])} trained {_models(first)}{_length(runs)} for {who} that "
-        f"hold{'s' if n == 1 else ''} parts of {source(first) or 'the same data'}{f' ({details})' if details else ''}."
+        f"hold{'s' if n == 1 else ''} parts of {first.source or 'the same data'}{f' ({details})' if details else ''}."
     )
-
-
-def counted(n: int, thing: str) -> str:
-    """``1 client``, ``2 clients``."""
-    return f"{n} {thing}{'s' if n != 1 else ''}"
 
 
 def _models(run: Run) -> str:

@@ -5,11 +5,11 @@ excludes 0 (see ``pomona.record.paired_gain``).
 """
 
 from pomona.metrics.metric import METRICS
-from pomona.record.record import average
+from pomona.metrics.nan_safe import mean_of_known
 from pomona.results.figures.confusion import records
 from pomona.results.gain_presentation import Gained, by_client, gained, interval, measured, signed
 from pomona.results.run_numbers import Run, baseline, comparable, leader, spoken
-from pomona.results.text.narrative import listing
+from pomona.results.wording import listing
 
 LEVEL = "no difference that this data can show"
 
@@ -105,7 +105,7 @@ def _helps(found: Gained, tried: int) -> str:
 
 def _useless(run: Run) -> list[str]:
     """Where even the best run is no better than no model at all, this comes first."""
-    constant = average([v for c, v in run.constant.items() if c in run.values])
+    constant = mean_of_known([v for c, v in run.constant.items() if c in run.values])
     if constant is None or run.metric.better(run.mean, constant):
         return []
     return ["None of these runs has learned anything of use yet: always giving one answer does no worse."]
@@ -113,8 +113,8 @@ def _useless(run: Run) -> list[str]:
 
 def _yardsticks(run: Run) -> list[str]:
     """Score of a constant prediction, and for regression the explained share of variance."""
-    constant = average(list(run.constant.values()))
-    explained = average([r.get("r2") for r in records(run)])
+    constant = mean_of_known(list(run.constant.values()))
+    explained = mean_of_known([r.get("r2") for r in records(run)])
     return [
         *(
             [f"A model that gives always the same answer has {run.metric.text(constant)}."]

@@ -10,15 +10,15 @@ import numpy as np
 
 from pomona.core.table import Table, csv_text, latex, markdown
 from pomona.experiments import Bench
-from pomona.results.comparison import Comparison, ComparisonRow, comparison, spread
+from pomona.results.comparison import Comparison, ComparisonRow, comparison
 from pomona.results.figures import comparison_figures
 from pomona.results.figures.figure import ReportFigure
 from pomona.results.figures.style import drawing
-from pomona.results.page_writer import FIGURES, render, write_page
 from pomona.results.paper_tables import NAMES
 from pomona.results.significance import Ranking, ranking
 from pomona.results.tables import client_tests, comparison_tables, cost
 from pomona.results.text.discussion import sentences, shared
+from pomona.results.web.page_writer import FIGURES, render, write_page
 
 PAGE, TEXT, LATEX, RECORDS = "comparison.html", "comparison.md", "comparison.tex", "comparison.csv"
 
@@ -65,7 +65,7 @@ def _with_results(made: Comparison) -> list[dict[str, ComparisonRow]]:
 
 def _goodness(entry: ComparisonRow, made: Comparison) -> float | None:
     """The mean over seeds of what a method is judged by; more is better."""
-    own = spread(entry.values(made.count))
+    own = made.ours(entry)
     return entry.metric.goodness(own.mean) if own else None
 
 

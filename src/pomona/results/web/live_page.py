@@ -8,9 +8,9 @@ from time import monotonic
 
 from pomona.federation.callbacks import Callback
 from pomona.record.reading import load
-from pomona.record.record import Evaluation, RoundRow
-from pomona.results.page_data import LiveProgress
-from pomona.results.report_page import refresh
+from pomona.record.rows import Evaluation, RoundRow
+from pomona.results.web.page_data import LiveProgress
+from pomona.results.web.report_page import refresh
 
 SECONDS = 3
 """The page is written, and reads itself again, at most this often."""

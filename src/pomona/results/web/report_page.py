@@ -13,13 +13,11 @@ from markupsafe import Markup
 from pomona.core.errors import ConfigError
 from pomona.core.toml import flat
 from pomona.metrics.metric import METRICS, Metric
-from pomona.record.record import Result
+from pomona.record.result import Result
 from pomona.results.figures.confusion import records
 from pomona.results.figures.figure import FORMS, ReportFigure
 from pomona.results.figures.sections import SECTIONS, pictures
 from pomona.results.figures.style import drawing
-from pomona.results.page_data import Json, LiveProgress, payload
-from pomona.results.page_writer import render, write_page
 from pomona.results.run_numbers import NOTHING, Run, comparable, leader, spoken
 from pomona.results.run_numbers import runs as prepare
 from pomona.results.summary_table import distinct, table
@@ -29,6 +27,9 @@ from pomona.results.tables.unseen_and_privacy import privacy, unseen
 from pomona.results.text import narrative
 from pomona.results.text.cautions import cautions
 from pomona.results.text.verdicts import verdicts
+from pomona.results.web.page_data import Json, LiveProgress, payload
+from pomona.results.web.page_writer import render, write_page
+from pomona.results.wording import capital
 
 NAME = "report.html"
 SCRIPTS = ("base", "lines", "maps", "bars", "panels", "learned", "page", "tables")
@@ -179,7 +180,7 @@ def _client_table(run: Run, found: list[dict[str, Any]], shown: bool) -> ClientT
     columns = {run.metric.name: run.metric, **METRICS, **OTHERS}
     given = [metric for name, metric in columns.items() if any(r.get(name) is not None for r in found)]
     train = (run.result.about.get("sizes") or {}).get("train") or []
-    headings = ["Train samples"] * bool(train) + ["Test samples", *(narrative.capital(m.heading) for m in given)]
+    headings = ["Train samples"] * bool(train) + ["Test samples", *(capital(m.heading) for m in given)]
     rows = []
     for record in found:
         client, samples = int(record["client"]), record.get("samples")

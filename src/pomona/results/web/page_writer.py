@@ -6,10 +6,9 @@ from typing import Any
 
 from markupsafe import Markup
 
-from pomona.record.record import writing
 from pomona.results.figures.figure import ReportFigure
 from pomona.results.figures.folder import save
-from pomona.storage.atomic_io import publish
+from pomona.storage.atomic_io import publish, writing
 
 FIGURES = "figures"
 """The folder of figures beside a page."""

@@ -1,0 +1,152 @@
+"""A run as it is read back: its settings, rounds, evaluations, predictions and models."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pomona.core.bounds import plain
+from pomona.metrics.metric import ACCURACY, LOSS, METRICS, Metric
+from pomona.record import notebook
+from pomona.record.model_folder import ModelFolder
+from pomona.record.predictions import Answers, read
+from pomona.record.presentation import Presentation
+from pomona.record.rows import Evaluation, RoundRow
+from pomona.record.views import client_rows
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, repr=False)
+class Result:
+    """A run, in plain lists and NumPy arrays; its ``repr`` is three lines, in a notebook it is a table.
+
+    Attributes:
+        config: the resolved settings.
+        about: the start event: versions, seed, fingerprint of the data, names of clients and classes, sizes,
+            label counts (n, C) of the training part, hidden groups where known, parameter count, the ``metric``, and
+            what ``constant`` answers reach in it.
+        rounds, evaluations: in the order in which they happened.
+        final: full metrics of the last models, one record a (model, split, client).
+        summary: the figures of ``summary.json``.
+        unseen: evaluations of clients that were never trained with, one a client, model and split.
+        folder: where the record lies, None when it was not kept.
+        answers: what ``predictions`` says, by client, while the record is in memory.
+        models: by client, the tensors by name of the model that it is judged by; read from the folder when asked for,
+            where there is one. A client that never took part has none.
+
+    >>> import pomona
+    >>> result = pomona.run(pomona.Config(method="apple", clients=3, rounds=2, lr=0.1))
+    >>> [row.cohort for row in result.rounds]
+    [(0, 1, 2), (0, 1, 2)]
+    >>> [evaluation.round for evaluation in result.curve("personal", "trained")]
+    [1, 2]
+    >>> [(number, dr.shape) for number, dr in result.matrices("dr")]
+    [(1, (3, 3)), (2, (3, 3))]
+    >>> outputs, targets = result.predictions(client=0)
+    >>> outputs.shape == (len(targets), 10)
+    True
+    >>> sorted(result.models[0])
+    ['fc1.bias', 'fc1.weight', 'fc2.bias', 'fc2.weight']
+    """
+
+    config: dict[str, Any]
+    about: dict[str, Any]
+    rounds: list[RoundRow]
+    evaluations: list[Evaluation]
+    final: list[dict[str, Any]]
+    summary: dict[str, Any]
+    folder: Path | None = None
+    unseen: list[Evaluation] = field(default_factory=list)
+    answers: Mapping[int, Answers] = field(default_factory=dict, compare=False)
+    models: Mapping[int, Mapping[str, "Tensor"]] = field(default_factory=dict, compare=False)
+
+    def __repr__(self) -> str:
+        return notebook.text(self._title, len(self.rounds), self.metric, self.summary, self.folder)
+
+    def _repr_html_(self) -> str:
+        return notebook.html(self._title, self.metric, self.summary)
+
+    @property
+    def _title(self) -> str:
+        parts = (self.config.get(section, {}).get("name", "?") for section in ("data", "partition"))
+        clients = len(self.about.get("clients", ()))
+        return plain(f"{self.name} on {', '.join(map(str, parts))}, {clients} clients, {len(self.rounds)} rounds")
+
+    def columns(self) -> dict[str, list[Any]]:
+        """Columns of ``clients.csv``: a row for each client in each evaluation."""
+        rows = list(client_rows(self.about["clients"], self.rounds, self.evaluations, self.unseen))
+        return {name: [row[name] for row in rows] for name in (rows[0] if rows else ())}
+
+    def to_frame(self) -> Any:
+        """``columns`` as a pandas DataFrame. Raises PomonaError where pandas is not installed."""
+        return notebook.frame(self.columns())
+
+    @property
+    def name(self) -> str:
+        """The method's name."""
+        return str(self.config["method"]["name"])
+
+    @property
+    def presentation(self) -> Presentation:
+        """Presentation of the method in reports; its bare name if the record has none."""
+        said = self.about.get("presentation")
+        return Presentation(**said) if said else Presentation(self.name)
+
+    @property
+    def metric(self) -> Metric:
+        """The metric the run is judged by; accuracy in older records, or loss where those have no accuracy."""
+        named = METRICS.get(str(self.about.get("metric")))
+        if named:
+            return named
+        known = any(a is not None for e in self.evaluations for a in e.accuracy)
+        return ACCURACY if known or not self.evaluations else LOSS
+
+    def curve(self, model: str, when: str, split: str = "test") -> list[Evaluation]:
+        """All evaluations of one kind, by round."""
+        return sorted((e for e in self.evaluations if e.key == (model, when, split)), key=lambda e: e.round)
+
+    def predictions(self, client: int) -> Answers | None:
+        """Outputs of a client's judged model on its test samples after the last round, and the targets.
+
+        Returns:
+            outputs (n, K) float32 as the network gives them (logits, or numbers), and targets: (n,) class numbers or
+            (n, K); None for a client without test samples, and in records that were made before or are not finished.
+
+        Raises:
+            DataError: the file is damaged.
+        """
+        known = self.answers.get(client)
+        return read(self.folder, client) if known is None and self.folder else known
+
+    def matrices(self, name: str) -> list[tuple[int, NDArray[np.float64]]]:
+        """A quantity of the method's ``info`` over the rounds, e.g. ``matrices("dr")``: (round, (n, N)) pairs."""
+        return [(r.round, r.info[name]) for r in self.rounds if name in r.info]
+
+
+def gather(events: Iterable[dict[str, Any]], config: dict[str, Any], folder: Path | None) -> Result:
+    """The Result of a list of events."""
+    models = ModelFolder(folder / "models") if folder else {}
+    result = Result(config, {}, [], [], [], {}, folder, models=models)
+    for event in events:
+        body = {k: v for k, v in event.items() if k not in ("event", "time")}
+        row: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in body.items()}
+        match event["event"]:
+            case "start":
+                result.about.update(body)
+            case "round":
+                row["info"] = {k: np.asarray(v, dtype=np.float64) for k, v in event["info"].items()}
+                result.rounds.append(RoundRow(**row))
+            case "evaluation":
+                result.evaluations.append(Evaluation(**row))
+            case "unseen":
+                result.unseen.append(Evaluation(**row))
+            case "final":
+                result.final.append(body)
+            case "end":
+                result.summary.update(event["summary"])
+    return result

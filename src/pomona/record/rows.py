@@ -1,0 +1,98 @@
+"""The rows of a record: what a round took, and what an evaluation found."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pomona.metrics.metric import METRICS, Metric
+from pomona.metrics.nan_safe import mean_of_known
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """One named evaluation: which model, when, on which split, after which round; values per client.
+
+    ``model`` is "personal", "global" or "local"; ``when`` is "received" (as initialised from the download, before local
+    training) or "trained"; ``split`` is "validation" or "test". A received model carries the number of the round whose
+    uploads it was made from; round 0 is the initial model. ``loss`` is the mean per sample, None where a client has no
+    samples. ``accuracy`` is the share of right classes, or of right flags; None for regression. ``value`` is the run's
+    ``metric``, None where a client's samples do not define it; in records of before it is the accuracy, else the loss.
+
+    >>> two = {"clients": (0, 1), "samples": (10, 30), "loss": (0.9, 0.1), "accuracy": (0.5, 1.0)}
+    >>> evaluation = Evaluation(round=3, model="personal", when="trained", split="test", **two)
+    >>> evaluation.mean, evaluation.pooled, evaluation.worst
+    (0.75, 0.875, 0.5)
+    """
+
+    round: int
+    model: str
+    when: str
+    split: str
+    clients: tuple[int, ...]
+    samples: tuple[int, ...]
+    loss: tuple[float | None, ...]
+    accuracy: tuple[float | None, ...]
+    value: tuple[float | None, ...] = ()
+    metric: str = ""
+
+    def __post_init__(self) -> None:
+        if self.metric not in METRICS:
+            known = any(a is not None for a in self.accuracy)
+            object.__setattr__(self, "metric", "accuracy" if known else "loss")
+            object.__setattr__(self, "value", self.accuracy if known else self.loss)
+
+    @property
+    def judged(self) -> Metric:
+        """The metric of ``value``."""
+        return METRICS[self.metric]
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """(model, when, split): what a curve over rounds is drawn for."""
+        return (self.model, self.when, self.split)
+
+    def by_client(self, values: Sequence[Any], clients: Iterable[int]) -> list[Any]:
+        """A value for each of ``clients`` out of those of ``self.clients``; None for one that was not evaluated."""
+        known = dict(zip(self.clients, values, strict=True))
+        return [known.get(client) for client in clients]
+
+    @property
+    def mean(self) -> float | None:
+        """The metric averaged over clients, each counting once."""
+        return mean_of_known(self.value)
+
+    @property
+    def pooled(self) -> float | None:
+        """The metric over all samples, each counting once; None if it is not a mean over samples."""
+        pairs = [(v, s) for v, s in zip(self.value, self.samples, strict=True) if v is not None]
+        return sum(v * s for v, s in pairs) / sum(s for _, s in pairs) if pairs and self.judged.pools else None
+
+    @property
+    def worst(self) -> float | None:
+        """The metric of the client that fares worst."""
+        return self.judged.worst(self.value)
+
+    @property
+    def accuracy_mean(self) -> float | None:
+        """Accuracy averaged over clients, as most papers print it, whatever the metric."""
+        return mean_of_known(self.accuracy)
+
+
+@dataclass(frozen=True)
+class RoundRow:
+    """One round. Per cohort client: mean training loss, bytes received and sent.
+
+    ``refused``: a line for each client whose round was not used, and why.
+    """
+
+    round: int
+    seconds: float
+    cohort: tuple[int, ...]
+    loss: tuple[float | None, ...]
+    bytes_down: tuple[int, ...]
+    bytes_up: tuple[int, ...]
+    info: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
+    refused: tuple[str, ...] = ()

@@ -1,0 +1,157 @@
+"""Writing a record: events as they happen, on disk when a call returns; the views of them at the end."""
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from pomona.core.errors import CheckpointError, DivergedError, LockedError
+from pomona.core.table import csv_text
+from pomona.record.events import EVENTS
+from pomona.record.predictions import Answers, save
+from pomona.record.result import Result, gather
+from pomona.record.rows import Evaluation, RoundRow
+from pomona.record.views import client_rows, round_rows
+from pomona.storage.atomic_io import writing
+
+
+def require_free(folder: Path) -> None:
+    """Raise LockedError if the folder already holds a run."""
+    if any((folder / name).exists() for name in (EVENTS, "config.toml", "models", "private")):
+        raise LockedError(f"{folder} already holds a run; give another --out, or go on with --resume")
+
+
+@dataclass(frozen=True)
+class Mark:
+    """Committed end of a record: number of bytes of its events, and their SHA-256 in hex."""
+
+    bytes: int = 0
+    sha256: str = hashlib.sha256().hexdigest()
+
+
+def committed_events(folder: Path, after: Mark) -> bytes:
+    """A run's events up to a mark. Raises CheckpointError if they are not those that were marked."""
+    path = folder / EVENTS
+    try:
+        counted = path.read_bytes()[: after.bytes]
+        found = hashlib.sha256(counted).hexdigest()
+    except OSError as fault:
+        raise CheckpointError(f"{path} cannot be read ({fault.strerror}); restore it from a backup") from None
+    if found != after.sha256:
+        raise CheckpointError(
+            f"{path} is not what its last committed round was recorded with; restore it from a backup, or start anew "
+            "in another folder"
+        )
+    return counted
+
+
+class RunRecord:
+    """Writes events as they happen; keeps them for the Result.
+
+    Args:
+        folder: made, and claimed for this run alone; None keeps the record in memory only.
+        config: the resolved settings.
+        after: for a run that goes on, how far its events count; what follows is cut off.
+
+    Raises:
+        CheckpointError: the events up to ``after`` are not those that were committed; nothing is changed.
+        LockedError: the folder already holds a run.
+        StorageError: it cannot be written.
+    """
+
+    def __init__(self, folder: Path | None, config: dict[str, Any], after: Mark | None = None) -> None:
+        self.folder = folder
+        self.config = config
+        self.events: list[dict[str, Any]] = []
+        self._answers: dict[int, Answers] = {}
+        self._file: BinaryIO | None = None
+        self._written = hashlib.sha256()
+        if folder:
+            with writing(folder):
+                folder.mkdir(parents=True, exist_ok=True)
+                if after is None:
+                    require_free(folder)
+                    self._file = (folder / EVENTS).open("xb")
+                else:
+                    self._rewind(after)
+
+    def __enter__(self) -> "RunRecord":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._file:
+            self._file.close()
+
+    def _rewind(self, after: Mark) -> None:
+        """Go back to the events of the last committed round."""
+        assert self.folder
+        counted = committed_events(self.folder, after)
+        self._written.update(counted)
+        self._file = (self.folder / EVENTS).open("r+b")
+        self.events = [json.loads(line) for line in counted.splitlines()]
+        self._file.truncate(after.bytes)
+        self._file.seek(after.bytes)
+
+    def sync(self) -> Mark:
+        """Make all events durable. Returns how far they go; the beginning for a record in memory."""
+        if not self._file or not self.folder:
+            return Mark()
+        with writing(self.folder / EVENTS):
+            os.fsync(self._file.fileno())
+        return Mark(self._file.tell(), self._written.hexdigest())
+
+    def event(self, kind: str, **body: Any) -> None:
+        """Append one event, safe against a kill of this process when the call returns."""
+        line = json.dumps({"event": kind, **body}, allow_nan=False)
+        self.events.append(json.loads(line))
+        if self._file and self.folder:
+            data = line.encode() + b"\n"
+            with writing(self.folder / EVENTS):
+                self._file.write(data)
+                self._file.flush()
+                self._written.update(data)
+
+    def evaluation(self, evaluation: Evaluation) -> None:
+        """Append a named evaluation."""
+        self.event("evaluation", **asdict(evaluation))
+
+    def unseen(self, evaluation: Evaluation) -> None:
+        """Append the evaluation of a client that was never trained with."""
+        self.event("unseen", **asdict(evaluation))
+
+    def round(self, row: RoundRow) -> None:
+        """Append a round."""
+        for name, values in row.info.items():
+            if not np.isfinite(values).all():
+                raise DivergedError(f"round {row.round}: the method's {name} are not finite; lower its rates or lr")
+        body = {k: getattr(row, k) for k in row.__dataclass_fields__}
+        self.event("round", **{**body, "info": {k: v.tolist() for k, v in row.info.items()}})
+
+    def answers(self, answers: Mapping[int, Answers]) -> None:
+        """Keep what the judged models say of the test samples, by client."""
+        self._answers = dict(answers)
+        if self.folder:
+            with writing(self.folder):
+                save(self.folder, answers)
+
+    def close(self) -> Result:
+        """Write the views and return the Result."""
+        result = replace(gather(self.events, self.config, self.folder), answers=self._answers)
+        if self._file and self.folder:
+            with writing(self.folder):
+                self._file.close()
+                _write_views(result, self.folder)
+        return result
+
+
+def _write_views(result: Result, folder: Path) -> None:
+    rounds = round_rows(result.rounds, result.evaluations)
+    clients = client_rows(result.about["clients"], result.rounds, result.evaluations, result.unseen)
+    (folder / "rounds.csv").write_text(csv_text([*rounds]), encoding="utf-8")
+    (folder / "clients.csv").write_text(csv_text([*clients]), encoding="utf-8")
+    (folder / "summary.json").write_text(json.dumps(result.summary, indent=2) + "\n", encoding="utf-8")

@@ -1,0 +1,1 @@
+"""The pages: HTML from templates, scripts and the records' numbers."""
