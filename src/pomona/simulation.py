@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from pomona.config import Config
-from pomona.core.errors import ConfigError, StorageError, WorkerError
+from pomona.core.errors import StorageError, WorkerError
 from pomona.core.membership import Planned
 from pomona.core.round import Roster
 from pomona.federation.callbacks import Callback, NullCallback
@@ -28,18 +28,18 @@ from pomona.federation.state_memory import choose
 from pomona.federation.state_store import Hold
 from pomona.federation.transport import Inline
 from pomona.federation.workers import Workers
+from pomona.learning_rate import settled
 from pomona.lifecycle import (
     ResumePoint,
     close_record,
     complete,
     moved,
     open_record,
-    rate,
     require_own_files,
     resume_point,
     status_kept,
 )
-from pomona.objective.range_test import Steps, range_test
+from pomona.objective.local_training import When
 from pomona.personal.collect import held_models, save_models
 from pomona.record.reading import load
 from pomona.record.result import Result
@@ -142,40 +142,6 @@ def _attempt(scenario: Scenario, out: Path, watcher: Callback, resume: bool, hol
         return _train(scenario, record, watcher, Checkpointing(out, config.checkpoint_every, stamp, point.found), hold)
 
 
-def settled(scenario: Scenario, watcher: Callback, before: Path | None = None) -> Scenario:
-    """The scenario with its learning rate as a number: that of the run to go on with, else one that is searched for.
-
-    Args:
-        scenario: any.
-        watcher: told of the rate, and where it comes from.
-        before: folder of the run to go on with, if there is one.
-
-    Raises:
-        CheckpointError: all checkpoints of that run are damaged.
-        ConfigError: under privacy, where nothing may be tried.
-    """
-    config = scenario.config
-    if config.lr != "auto":
-        return scenario
-    if config.privacy:
-        raise ConfigError("lr = 'auto' looks at training losses, which privacy does not cover; set lr, e.g. lr=0.1")
-    known = rate(before) if before else None
-    if known is not None:
-        watcher.note(f"lr = {known:g}, as {before} was begun with")
-        return _at_rate(scenario, known)
-    steps = Steps(config.batch_size, config.momentum, config.weight_decay, config.seed)
-    sizes = [len(c.train) for c in scenario.partition.clients]
-    watcher.note("lr = auto: trying learning rates")
-    test = range_test(scenario.objective(), scenario.initial(), sizes, steps)
-    watcher.note(str(test))
-    return _at_rate(scenario, test.chosen)
-
-
-def _at_rate(scenario: Scenario, lr: float) -> Scenario:
-    """The scenario with this learning rate."""
-    return replace(scenario, config=scenario.config.model_copy(update={"lr": lr}))
-
-
 def _kept(scenario: Scenario, out: Path | None, watcher: Callback) -> Hold:
     """Place of clients' states, reported if it is the disk. Raises ConfigError if they fit nowhere."""
     config = scenario.config
@@ -202,43 +168,52 @@ def _train(scenario: Scenario, record: RunRecord, watcher: Callback, commits: Ch
             write_status(out, Status(state="running", round=0))
         open_record(record, scenario, scenario.about())
     roster = Roster(tuple(len(c.train) for c in scenario.partition.clients), config.largest_share)
-
-    temporary = ExitStack()
-    folder = (out / KEY_STORES) if out else Path(temporary.enter_context(TemporaryDirectory()))
-
-    def make(groups: Groups) -> ClientRuntime:
-        objective = scenario.private(folder) if config.privacy else scenario.objective()
-        return ClientRuntime(method.client, objective, scenario.initial, groups, config.seed, hold, metric)
-
-    metric = scenario.choice.metric
+    models: dict[int, Mapping[str, Tensor]] = {}
     began = perf_counter()
-    everybody = tuple(range(config.clients))
-    workers = _workers(config)
-    inline = workers == 1 or config.device != "cpu" or "fork" not in get_all_start_methods()
-    groups = grouped(roster.sizes, config.rows)
-    transport = Inline(make, groups) if inline else Workers(make, groups, roster.sizes, workers)
-    try:
+    with ExitStack() as until:
+        folder = (out / KEY_STORES) if out else Path(until.enter_context(TemporaryDirectory()))
+        transport = _transport(scenario, roster, folder, hold)
+        until.callback(transport.close)
         attendance = Planned(config.membership, roster)
         parts = (config, method.server, attendance, scenario.initial, transport, record, watcher, commits)
-        Loop(*parts, metric=metric).run()
-        models: dict[int, Mapping[str, Tensor]] = {}
+        Loop(*parts, metric=scenario.choice.metric).run()
         if out:
             with writing(out):
                 save_models(out, transport, scenario, method.card.headline)
         else:
             models = held_models(transport, config.clients, method.card.headline)
-        answers = transport.collect(partial(ClientRuntime.answers, of=method.card.headline), everybody)
-        record.answers({i: own for i, own in enumerate(answers) if own is not None})
-        for metrics in transport.collect(ClientRuntime.metrics, everybody):
-            for each in metrics:
-                record.event("final", **each)
-        spent = transport.collect(ClientRuntime.spent, everybody) if config.privacy else None
-        filed = sum(transport.collect(ClientRuntime.filed, everybody))
-    finally:
-        transport.close()
-        temporary.close()
-    result = close_record(record, perf_counter() - began, state_files_bytes=filed, **privacy(config, spent))
+        totals = _collected(config, transport, record, method.card.headline)
+    result = close_record(record, perf_counter() - began, **totals)
     return result if out else replace(result, models=models)
+
+
+def _transport(scenario: Scenario, roster: Roster, key_stores: Path, hold: Hold) -> Inline | Workers:
+    """All clients in this process, or in worker processes where there are several on a CPU."""
+    config, half = scenario.config, scenario.config.method.method().client
+
+    def make(groups: Groups) -> ClientRuntime:
+        objective = scenario.private(key_stores) if config.privacy else scenario.objective()
+        return ClientRuntime(half, objective, scenario.initial, groups, config.seed, hold, scenario.choice.metric)
+
+    workers, groups = _workers(config), grouped(roster.sizes, config.rows)
+    if workers == 1 or config.device != "cpu" or "fork" not in get_all_start_methods():
+        return Inline(make, groups)
+    return Workers(make, groups, roster.sizes, workers)
+
+
+def _collected(
+    config: Config, transport: Inline | Workers, record: RunRecord, headline: tuple[str, When]
+) -> dict[str, Any]:
+    """Put the clients' answers and final metrics on record; return what the summary says beside them."""
+    everybody = tuple(range(config.clients))
+    answers = transport.collect(partial(ClientRuntime.answers, of=headline), everybody)
+    record.answers({i: own for i, own in enumerate(answers) if own is not None})
+    for metrics in transport.collect(ClientRuntime.metrics, everybody):
+        for each in metrics:
+            record.event("final", **each)
+    spent = transport.collect(ClientRuntime.spent, everybody) if config.privacy else None
+    filed = sum(transport.collect(ClientRuntime.filed, everybody))
+    return {"state_files_bytes": filed, **privacy(config, spent)}
 
 
 def privacy(config: Config, spent: Sequence[float] | None) -> dict[str, Any]:
