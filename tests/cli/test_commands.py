@@ -6,14 +6,17 @@ import shutil
 import subprocess
 import sys
 import time
+import tomllib
 from pathlib import Path
 
 import numpy as np
 import pytest
+import tomli_w
 
 import pomona
 from pomona.cli import main
 from pomona.cli.run import DEMO, unused
+from pomona.core.errors import ConfigError, StorageError
 
 SMALL = [
     "data.train_limit=240",
@@ -129,6 +132,23 @@ def test_a_trajectory_is_drawn_of_recorded_runs(capsys, recorded, tmp_path):
     assert code == 2
     assert "apple is not judged by the model that local training starts from" in err
     assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize("key", ["method", "method.name", "data.name", "model", "model.name", "model.loss"])
+def test_no_setting_of_a_record_imports_code_unless_asked(capsys, recorded, tmp_path, monkeypatch, key):
+    """Wherever settings name own code: a record from someone else is looked at, or made again, without it."""
+    (tmp_path / "own_trap.py").write_text("raise RuntimeError('own code ran')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    folder = shutil.copytree(recorded / "separate", tmp_path / "run")
+    (folder / "status.json").unlink()  # its hashes are those of the honest settings
+    tree = tomllib.loads((folder / "config.toml").read_text())
+    section, _, last = key.rpartition(".")
+    (tree[section] if section else tree)[last] = "own_trap:f"
+    (folder / "config.toml").write_text(tomli_w.dumps(tree))
+    for words in (["report", folder], ["compare", folder], ["trajectory", folder]):
+        code, _, err = call(capsys, *words)
+        assert code in (0, ConfigError.code, StorageError.code)
+    assert "--own-code" in err or "holds no readable run" in err
 
 
 def test_a_personal_model_answers_for_arrays_and_images(capsys, recorded, tmp_path):

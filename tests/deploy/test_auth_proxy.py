@@ -17,7 +17,6 @@ from agreement_file import agreement
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 from flwr.supercore.date import now
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes, sign_message
-from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from pomona.deploy.agreement import Federation
 from pomona.deploy.processes import environment
@@ -35,7 +34,7 @@ from pomona.deploy.server.auth_proxy import (
     announced,
 )
 from pomona.deploy.server.registry_admin import dismiss
-from pomona.deploy.server.superlink import RequestAuth, with_head_timeout
+from pomona.deploy.server.superlink import RequestAuth, http_protocol
 
 MB = 10**6
 OTHER = "/v1/fleet/pull-messages"
@@ -187,7 +186,7 @@ def test_a_connection_that_sends_no_whole_head_is_ended():
             await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
             await send({"type": "http.response.body", "body": b"ok"})
 
-        kind = with_head_timeout(AutoHTTPProtocol, 1e6)  # the test says when the time is over
+        kind = http_protocol(1e6)  # the test says when the time is over
         served = uvicorn.Server(uvicorn.Config(app, http=kind, ws="none", lifespan="off", log_level="critical"))
         with socket.create_server(("127.0.0.1", 0)) as listening:
             task = asyncio.ensure_future(served.serve([listening]))
@@ -218,6 +217,47 @@ def test_a_connection_that_sends_no_whole_head_is_ended():
     assert (silent, slow, rest) == (b"", b"", [b"", b""])
     assert one.endswith(b"ok")
     assert two.endswith(b"ok")
+
+
+@pytest.mark.parametrize(
+    ("begin", "more"),
+    [
+        (b"GET / HTTP/1.1\r\nHost: a\r\n", b"a:\r\n" * 2**14),
+        (b"GET / HTTP/1.1\r\nHost: a\r\na: ", b"b" * 2**16),
+        (b"GET /", b"b" * 2**16),
+        (b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n", b"a:\r\n" * 2**14),
+    ],
+    ids=["headers", "one header", "target", "trailers"],
+)
+def test_a_head_without_end_takes_no_memory(begin, more):
+    """Headers, or trailers behind a body, come until the server gives up: long before 64 MiB."""
+
+    async def app(scope, receive, send):
+        while (await receive()).get("more_body"):
+            pass
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
+        await send({"type": "http.response.body", "body": b""})
+
+    async def main():
+        served = uvicorn.Server(
+            uvicorn.Config(app, http=http_protocol(1e6), ws="none", lifespan="off", log_level="critical")
+        )
+        with socket.create_server(("127.0.0.1", 0)) as listening:
+            task = asyncio.ensure_future(served.serve([listening]))
+            _, writer = await asyncio.open_connection("127.0.0.1", listening.getsockname()[1])
+            writer.write(begin)
+            taken = 0
+            with suppress(ConnectionError):
+                while taken < 2**26:
+                    writer.write(more)
+                    await writer.drain()
+                    taken += len(more)
+            writer.close()
+            served.should_exit = True
+            await task
+        return taken
+
+    assert asyncio.run(main()) < 2**26
 
 
 # With the keys of a kit, and a real SuperLink.

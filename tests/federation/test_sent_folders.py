@@ -11,6 +11,7 @@ from pomona.core.errors import StorageError
 from pomona.record.reading import load, require_unchanged
 from pomona.results.web.report_page import write
 from pomona.storage.atomic_io import UNFINISHED, publish
+from pomona.storage.lock import require_own
 from pomona.storage.run_status import Status, read_status
 from problems import tiny
 
@@ -80,6 +81,14 @@ def test_no_reader_waits_for_a_device_or_a_pipe(name, made, tmp_path):
             continue
         with pytest.raises(StorageError, match="not a file"):
             load(folder)
+
+
+def test_a_run_goes_on_beside_no_pipe(tmp_path):
+    (tmp_path / "models").mkdir()
+    require_own(tmp_path)
+    os.mkfifo(tmp_path / "models" / "client-00.safetensors")
+    with pytest.raises(StorageError, match="is a pipe"):
+        require_own(tmp_path)
 
 
 def test_a_list_of_figures_that_is_nested_deep_counts_for_nothing(made, tmp_path):

@@ -1,6 +1,7 @@
 """What methods show of themselves: series, scales, clusters, and the numbers and files behind the figures."""
 
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from learned_results import CFL, clustered, each_kind, noise, showing, weighed
 from matplotlib import colors
 from PIL import Image
 
+from pomona.record.presentation import Presentation, Quantity
 from pomona.record.result import Result
 from pomona.results.figures.client_values import uniform
 from pomona.results.figures.clusters import thresholds
@@ -230,6 +232,15 @@ def test_where_nothing_was_learned_or_losses_are_private_there_is_no_curve() -> 
     for losses, counts in ((np.zeros((3, 4)), np.zeros(3)), (np.zeros((3, 4)), np.full(3, 2))):
         assert "ala-losses" not in drawn(showing([{"ala_losses": losses, "ala_epochs": counts}], n=3))
     assert "ala-losses" not in drawn(showing([{"ala_losses": np.ones((3, 4))}], n=3))  # how many count is not known
+
+
+@pytest.mark.parametrize("shape", [(3,), (3, 2, 2)])
+def test_a_quantity_that_a_record_calls_epochs_without_having_them_is_left_out(shape: tuple[int, ...]) -> None:
+    """A record's own words say how a quantity is drawn: whoever wrote it may be wrong."""
+    shown = showing([{"told": np.ones(shape), "ala_epochs": np.ones(3)}], n=3)
+    told = Quantity("told", "epochs", "title", "symbol", "meaning")
+    shown.about["presentation"] = asdict(Presentation("M", quantities=(told,)))
+    assert "ala-losses" not in drawn(shown)
 
 
 def test_figures_of_several_runs_are_named_after_their_methods() -> None:

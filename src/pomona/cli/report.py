@@ -7,6 +7,7 @@ from cyclopts import Parameter
 
 from pomona.cli.output import Json, emit, out, print_table
 from pomona.core.errors import ConfigError, StorageError
+from pomona.core.registry import own_code_barred
 from pomona.record.reading import load
 from pomona.record.result import Result
 from pomona.storage.atomic_io import writing
@@ -99,12 +100,7 @@ def trajectory(
 
     found = _load(runs)
     folder = to or runs[0]
-    named = [
-        str((result.config.get(part) or {}).get("name")) for result in found for part in ("method", "data", "model")
-    ]
-    if not own_code and (own := [name for name in named if ":" in name]):
-        raise ConfigError(f"the runs name own code, {own[0]}, which runs only if you say so: give --own-code")
-    with watching(stays=False) as watcher:
+    with watching(stays=False) as watcher, own_code_barred(not own_code):
         configs = [resolve(result.config) for result in found]
         surface.trajectory(configs, client, since, folder, watch=watcher)
     made = [folder / f"trajectory.{form}" for form in FORMS]

@@ -4,11 +4,36 @@ import hashlib
 import inspect
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from pomona.core.bounds import plain
 from pomona.core.errors import ConfigError, near
+
+_barred = ContextVar("_barred", default=False)
+
+
+@contextmanager
+def own_code_barred(barred: bool = True) -> Iterator[None]:
+    """Within this, ``own`` refuses: for settings that somebody else may have written."""
+    token = _barred.set(barred)
+    try:
+        yield
+    finally:
+        _barred.reset(token)
+
+
+def own(target: str) -> Any:
+    """Import a user's own object, the ``module:attribute`` that a setting names.
+
+    Raises ConfigError if it does not exist, or within ``own_code_barred``.
+    """
+    if _barred.get():
+        raise ConfigError(f"{plain(target, 80)} is own code, which runs only if you say so: give --own-code")
+    return load(target)
 
 
 def load(target: str) -> Any:
@@ -63,4 +88,4 @@ class Registry(Mapping[str, str]):
 
     def resolve(self, name: str) -> Any:
         """The object behind a registered name or a ``module:attribute``. Raises ConfigError for anything else."""
-        return load(name) if ":" in name and name not in self._targets else self.registered(name)
+        return own(name) if ":" in name and name not in self._targets else self.registered(name)

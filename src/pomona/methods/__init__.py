@@ -3,7 +3,7 @@
 from inspect import isabstract
 
 from pomona.core.errors import ConfigError, near
-from pomona.core.registry import load
+from pomona.core.registry import own
 from pomona.methods.ala_variants import DittoALA, FedAMPALA, FedPHPALA, FedProxALA, PerFedAvgALA, PFedMeALA
 from pomona.methods.apfl import APFL
 from pomona.methods.apple import APPLE
@@ -77,7 +77,7 @@ def resolve(name: str) -> type[MethodSettings]:
         return METHODS[name]
     if ":" not in name:
         raise ConfigError(f"unknown method {name!r}; {near(name, METHODS)}")
-    kind = load(name)
+    kind = own(name)
     if not (isinstance(kind, type) and issubclass(kind, MethodSettings) and not isabstract(kind)):
         raise ConfigError(
             f"{name} is no method; give a subclass of pomona.methods.base.MethodSettings that defines method()"

@@ -63,15 +63,18 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def require_own(folder: Path) -> None:
-    """Raise StorageError if something in a folder is a symbolic link: what is written there must not land elsewhere.
+    """Raise StorageError unless all in a folder are files and folders of its own.
 
-    The folder itself may be one.
+    Through a symbolic link a file elsewhere would be overwritten; on a pipe a run would wait for ever. The folder
+    itself may be a link.
     """
     for place, folders, names in os.walk(folder):
         for name in (*folders, *names):
             path = Path(place, name)
             if path.is_symlink():
                 raise StorageError(f"{path} is a symbolic link, which a run does not follow; put the file itself there")
+            if not (path.is_file() or path.is_dir()):
+                raise StorageError(f"{path} is a pipe, a socket or a device; remove it")
 
 
 def _take(handle: int, folder: Path, patience: float = 2.0) -> None:

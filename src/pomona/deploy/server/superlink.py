@@ -83,16 +83,18 @@ class RequestAuth:
         return self._keys
 
 
-def with_head_timeout(protocol: type[Any], seconds: float = HEAD) -> type[Any]:
-    """One of uvicorn's HTTP protocols that ends a connection on which no whole request's head comes in time.
+def http_protocol(seconds: float = HEAD) -> type[Any]:
+    """Uvicorn's HTTP protocol for servers that strangers reach; ends a connection without a whole head in time.
 
-    Uvicorn has no such limit: connections that say nothing, or a byte now and then, would be held for ever.
+    Uvicorn itself has no such limit: connections that say nothing, or a byte now and then, would be held for ever. Its
+    protocol on h11 holds at most 64 KiB of a head or of trailers; that on httptools, which it prefers, any number.
     """
+    from uvicorn.protocols.http.h11_impl import H11Protocol
 
-    class HeadTimeout(protocol):  # type: ignore[misc]
+    class HeadTimeout(H11Protocol):
         timer: asyncio.TimerHandle | None = None
 
-        def connection_made(self, transport: asyncio.Transport) -> None:
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
             self.wait()
 
@@ -138,14 +140,13 @@ def main() -> None:
     from flwr.superlink import extensions
     from flwr.superlink.cli import flower_superlink
     from starlette.middleware import Middleware
-    from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
     known = anonymous if federation.insecure else RequestAuth(folder)
     limits = RequestLimits(at_once=RequestLimits.at_once * (federation.places if federation.insecure else 1))
     gate = Middleware(Gate, known=known, uplink=partial(announced, folder / "run"), limits=limits)
     others = extensions.get_middleware
     extensions.get_middleware = lambda: (gate, *others())
-    uvicorn.run = partial(uvicorn.run, http=with_head_timeout(AutoHTTPProtocol))
+    uvicorn.run = partial(uvicorn.run, http=http_protocol())
     flower_superlink()
 
 

@@ -37,6 +37,8 @@ def course(run: Run, name: str) -> Course | None:
     for row in run.result.rounds:
         if name not in row.info or row.info.get(COUNT, np.empty(0)).shape != (len(row.cohort),):
             continue
+        if row.info[name].ndim != 2:  # a record may call any quantity so
+            continue
         for client, losses, count in zip(row.cohort, row.info[name], row.info[COUNT], strict=True):
             known.setdefault(client, []).extend((row.round, float(loss)) for loss in losses[: int(count)])
     if not any(loss for epochs in known.values() for _, loss in epochs):
