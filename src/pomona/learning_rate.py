@@ -1,6 +1,5 @@
 """``lr = "auto"``: the learning rate of a run is searched for, or that which its record says."""
 
-from dataclasses import replace
 from pathlib import Path
 
 from pomona.core.errors import ConfigError
@@ -30,10 +29,10 @@ def settled(scenario: Scenario, watcher: Callback, before: Path | None = None) -
     known = rate(before) if before else None
     if known is not None:
         watcher.note(f"lr = {known:g}, as {before} was begun with")
-        return replace(scenario, config=config.model_copy(update={"lr": known}))
+        return scenario.at_rate(known)
     steps = Steps(config.batch_size, config.momentum, config.weight_decay, config.seed)
     sizes = [len(c.train) for c in scenario.partition.clients]
     watcher.note("lr = auto: trying learning rates")
     test = range_test(scenario.objective(), scenario.initial(), sizes, steps)
     watcher.note(str(test))
-    return replace(scenario, config=config.model_copy(update={"lr": test.chosen}))
+    return scenario.at_rate(test.chosen)

@@ -1,5 +1,6 @@
 """A scenario: a data set together with its partition, and the network that fits it. Ready before any training."""
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, reduce
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
 from pomona.config import Config
 from pomona.core.errors import ConfigError, DataError
@@ -25,7 +26,11 @@ from pomona.metrics.default_metric import Choice, choose
 from pomona.metrics.metric import ACCURACY, compute
 from pomona.models import Targets, build, criterion
 from pomona.models.compatibility import per_sample
+from pomona.models.frozen_prefix import Cut, cut
 from pomona.models.parameter_space import ParameterSpace
+from pomona.models.trained_part import active, frozen, share
+from pomona.models.weights import initial as initial_weights
+from pomona.objective.cached_features import cached
 from pomona.objective.device_dataset import DeviceDataset, learned
 from pomona.objective.private_gradients import PrivateObjective
 from pomona.objective.row_gradients import LoopObjective
@@ -59,6 +64,9 @@ class Scenario:
         dataset = reader(config.data)
         if "clients" not in config.model_fields_set:
             config = config.model_copy(update={"clients": _members(config, dataset)})
+        if given := initial_weights(config.model):
+            pinned = config.model.model_copy(update={"init_sha256": given.sha256})
+            config = config.model_copy(update={"model": pinned})
         partition = divide(dataset, config.data, config.partition, config.clients, config.seed)
         if dataset.learn:  # the reader did not know yet which rows the partition would put aside for testing
             dataset = dataset.learn(dataset, np.concatenate([c.train for c in partition.clients]))
@@ -73,6 +81,12 @@ class Scenario:
         scenario = cls(config, dataset, partition)._in_deviations()
         scenario.check()
         return scenario
+
+    def at_rate(self, lr: float) -> "Scenario":
+        """The scenario with this learning rate, and with what has been computed of it so far."""
+        changed = replace(self, config=self.config.model_copy(update={"lr": lr}))
+        vars(changed).update({k: v for k, v in vars(self).items() if k in {"frozen", "resident"}})
+        return changed
 
     def _in_deviations(self) -> "Scenario":
         """Numbers are learned with mean 0 and deviation 1 over all training rows, so that lr means the same everywhere.
@@ -115,16 +129,17 @@ class Scenario:
                 f"{', '.join(blind)}: no validation samples, by which {self.config.method.name} weighs models; "
                 "raise data.validation_share, or give them validation rows"
             )
-        normed = next((name for name, b in module.named_buffers() if b.is_floating_point()), None)
+        normed = next(
+            (path for path, p in active(module) if any(b.is_floating_point() for b in p.buffers(recurse=False))), None
+        )
         lone = [name for name, c in zip(self.names, self.partition.clients, strict=True) if len(c.train) == 1]
         if normed and self.config.batch_size == 1:
             raise ConfigError(
                 f"batch_size = 1, but {self.config.model.name} has BatchNorm; set batch_size to 2 or more"
             )
         if normed and lone:
-            layer = normed.rpartition(".")[0]
             raise DataError(
-                f"{', '.join(lone)}: one training sample, but {self.config.model.name}'s {layer} normalises over "
+                f"{', '.join(lone)}: one training sample, but {self.config.model.name}'s {normed} normalises over "
                 "a batch; give at least 2 samples a client, or take a model without BatchNorm"
             )
 
@@ -165,17 +180,31 @@ class Scenario:
         return (shape[2], shape[0], shape[1]) if self.dataset.kind == "image" else tuple(shape)
 
     def module(self, client: int | None = None) -> nn.Module:
-        """The network with the run's initial values, or with a client's own when one is named."""
+        """The network with the run's initial values, or with a client's own when one is named.
+
+        What is frozen is the run's in either case, and the same memory in all of its networks.
+        """
+        module = self._built(client)
+        share(module, self.frozen)
+        return module
+
+    def _built(self, client: int | None = None) -> nn.Module:
         address = () if client is None else (client,)
         seed = number(self.config.seed, "model", *address)
         return build(self.config.model, self.input_shape, self.dataset.n_outputs, self.dataset.vocabulary, seed)
+
+    @cached_property
+    def frozen(self) -> dict[str, Tensor]:
+        """The tensors that nobody trains, by name; empty for a network that is trained whole."""
+        return frozen(self._built())
 
     def private(self, folder: Path) -> PrivateObjective:
         """The objective whose gradients are private; each client's key and ledger lie in the folder."""
         assert self.config.privacy
         module = self.module().to(self.config.device)
         space = ParameterSpace(module, self.config.buffers)
-        return PrivateObjective(self.objective(), module, space, self.config.privacy, folder)
+        part = self._cut(module)
+        return PrivateObjective(self.objective(), part.rest if part else module, space, self.config.privacy, folder)
 
     def epsilons(self) -> list[float]:
         """Upper bound of each client's epsilon for the whole run. Raises ConfigError without the accountants."""
@@ -188,14 +217,29 @@ class Scenario:
         return [cost(n, c.membership.adapt_rounds if i in unseen else c.rounds) for i, n in enumerate(sizes)]
 
     def objective(self) -> LoopObjective | StackedObjective:
-        """The objective over this scenario's data."""
+        """The objective over this scenario's data, or over the features that a frozen part makes of it."""
         module = self.module().to(self.config.device)
-        data = DeviceDataset.of(self.dataset, self.partition, self.targets, self.config.device)
         loss, space = criterion(self.config.model, self.targets), ParameterSpace(module, self.config.buffers)
         # On a CPU convolutions are quicker a client at a time, and what is shared is the method's own algebra.
         flat = not any(isinstance(part, CONVOLUTIONS) for part in module.modules())
         engine = StackedObjective if self.config.rows > 1 and (flat or self.config.device != "cpu") else LoopObjective
-        return engine(module, space, data, loss, self.config.precision)
+        part = self._cut(module)
+        return engine(part.rest if part else module, space, self.resident, loss, self.config.precision)
+
+    def _cut(self, module: nn.Module) -> Cut | None:
+        """The network in two, where what its frozen part computes is kept."""
+        if self.config.model.cache_features == "off" or not self.frozen:
+            return None
+        dtype = torch.int64 if self.dataset.vocabulary else torch.float32
+        return cut(module, torch.zeros((1, *self.input_shape), dtype=dtype, device=self.config.device))
+
+    @cached_property
+    def resident(self) -> DeviceDataset:
+        """What the objective sees of the data: samples, or their features, which are computed on first use."""
+        data = DeviceDataset.of(self.dataset, self.partition, self.targets, self.config.device)
+        part = self._cut(self.module().to(self.config.device))
+        workers = min(self.config.workers or len(os.sched_getaffinity(0)), self.config.clients)
+        return cached(part, data, self.config.precision, workers) if part else data
 
     @cached_property
     def initial(self) -> Initial:

@@ -198,6 +198,7 @@ def _transport(scenario: Scenario, roster: Roster, key_stores: Path, hold: Hold)
     workers, groups = _workers(config), grouped(roster.sizes, config.rows)
     if workers == 1 or config.device != "cpu" or "fork" not in get_all_start_methods():
         return Inline(make, groups)
+    _ = scenario.resident  # made here once, and shared by all that are forked
     return Workers(make, groups, roster.sizes, workers)
 
 

@@ -9,7 +9,8 @@ from pydantic import ValidationError
 from torch import nn
 
 from pomona.core.errors import ConfigError
-from pomona.models import ModelSettings, build, criterion, layers
+from pomona.models import ModelSettings, build, criterion
+from pomona.models.layers import layers
 
 HERE = __name__
 

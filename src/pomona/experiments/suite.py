@@ -40,7 +40,7 @@ from pomona.methods import METHODS
 
 Size = Literal["smoke", "cpu", "full"]
 SIZES: tuple[Size, ...] = get_args(Size)
-FREE = ("workers", "checkpoint_every", "state_memory", "data.dir")
+FREE = ("workers", "checkpoint_every", "state_memory", "data.dir", "model.init")
 """Settings that no result depends on."""
 Point = Mapping[str, Any]  # dotted key of a run -> value
 

@@ -34,7 +34,7 @@ def to_file(state: S) -> S:
     if not sum(sizes):
         return state
     _give_back()
-    with room(sum(sizes), "clients' states", "state_memory") as file:
+    with room(sum(sizes), "clients' states", "raise state_memory") as file:
         # Not by numpy, whose maps hold a file descriptor each, of which a process has about a thousand.
         whole = torch.from_file(f"/dev/fd/{file.fileno()}", shared=True, size=sum(sizes), dtype=torch.uint8)
     parts = iter(whole.split(sizes))

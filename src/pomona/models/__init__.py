@@ -1,23 +1,22 @@
 """The networks, by name: plain ``nn.Module``s, imported and built only when asked for.
 
 A family is a function ``(settings, input_shape, n_outputs, vocabulary) -> nn.Module`` and a line in ``MODELS``; a
-user's own is named as ``module:function``. PyTorch is imported by the families, not here: settings and listings stay
-light.
+user's own is named as ``module:function``, or ``module:Class`` for a class of networks. PyTorch is imported by the
+families, not here: settings and listings stay light.
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Literal
-
-from pydantic import Field
+from typing import TYPE_CHECKING
 
 from pomona.core.registry import Registry
-from pomona.core.settings import Settings
+from pomona.models.settings import LoraTraining, ModelSettings, Targets
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-Targets = Literal["classes", "regression", "multilabel"]
-Width = Annotated[int, Field(ge=1, le=10**6)]
+    from pomona.models.weights import Weights
+
+__all__ = ["MODELS", "ModelSettings", "Targets", "build", "criterion", "outline"]
 
 MODELS = Registry(
     "model",
@@ -42,22 +41,12 @@ _LOSSES: dict[Targets, str] = {
 }
 
 
-class ModelSettings(Settings):
-    """Settings of the network and its loss."""
-
-    name: str = Field("mlp", description="a model of `pomona data list`, or module:function of your own")
-    hidden: tuple[Width, ...] = Field((64,), max_length=1000, description="widths of the hidden layers of mlp")
-    width: Width = Field(32, description="width of the embedding and of the hidden layer of fasttext")
-    loss: str = Field(
-        "auto",
-        description="auto: by the kind of targets; or module:function of (outputs (B, K), targets) -> losses (B,)",
-    )
-
-
 def build(
     settings: ModelSettings, input_shape: tuple[int, ...], n_outputs: int, vocabulary: int = 0, seed: int = 0
 ) -> "nn.Module":
-    """Build a network, its weights drawn from ``seed``; PyTorch's global generator is left as it was.
+    """Build a network, its weights from ``model.init`` or drawn from ``seed``, with what is not trained frozen.
+
+    PyTorch's global generator is left as it was.
 
     Args:
         settings: which network.
@@ -67,32 +56,69 @@ def build(
         seed: of the initial weights.
 
     Raises:
-        ConfigError: an unknown model, or one that does not fit the samples, the outputs or the machine's memory.
+        ConfigError: an unknown model, or one that does not fit the samples, the outputs, the weights in ``model.init``
+            or the machine's memory; or nothing of it is trained.
     """
     import torch
 
-    from pomona.models.compatibility import called, require_room, verified
+    from pomona.models import weights
+    from pomona.models.compatibility import require_room, verified
 
-    family = MODELS.resolve(settings.name)
     if settings.name in MODELS:
         require_room(outline(settings, input_shape, n_outputs, vocabulary), settings.name)
+    given = weights.initial(settings)
     with torch.random.fork_rng(devices=[]):
         # Not torch.manual_seed, which would also reseed every accelerator.
         torch.default_generator.manual_seed(seed)
-        module = called(family, settings.name, settings, input_shape, n_outputs, vocabulary)
+        module = _made(settings, given, input_shape, n_outputs, vocabulary)
         return verified(module, settings.name, input_shape, n_outputs, vocabulary)
 
 
 def outline(settings: ModelSettings, input_shape: tuple[int, ...], n_outputs: int, vocabulary: int = 0) -> "nn.Module":
-    """A registered network's tensors by name and shape, on the meta device: neither memory is taken nor own code run.
+    """The tensors of a network that runs no own code, by name and shape, on the meta device: no memory is taken.
 
-    Arguments as for ``build``. Raises ConfigError for a name that is not registered, or what does not fit the samples.
+    Arguments as for ``build``; the weights in ``model.init`` are not read. Raises ConfigError for a name that is
+    neither registered nor a package's, or what does not fit the samples.
     """
     import torch
 
-    family = MODELS.registered(settings.name)
+    from pomona.models.packages import package
+
+    if not package(settings.name):
+        MODELS.registered(settings.name)
     with torch.device("meta"):
-        module: nn.Module = family(settings, input_shape, n_outputs, vocabulary)
+        return _made(settings, None, input_shape, n_outputs, vocabulary)
+
+
+def _made(
+    settings: ModelSettings, given: "Weights | None", input_shape: tuple[int, ...], n_outputs: int, vocabulary: int
+) -> "nn.Module":
+    """The network, with its weights where they are given, and what is not trained frozen."""
+    from torch import nn
+
+    from pomona.models import lora, packages, trained_part, weights
+    from pomona.models.compatibility import called, constructed
+
+    if packages.package(settings.name):
+        module: object = packages.build(settings.name, settings.args, input_shape, n_outputs)
+    else:
+        family = MODELS.resolve(settings.name)
+        if isinstance(family, type) and issubclass(family, nn.Module):
+            module = constructed(family, settings.name, settings.args)
+        else:
+            module = called(family, settings.name, settings, input_shape, n_outputs, vocabulary)
+    if not isinstance(module, nn.Module):
+        return module  # type: ignore[return-value]  # ``verified`` refuses it
+    if given:
+        weights.load(module, given, settings.init_skip)
+    if isinstance(settings.train, LoraTraining):
+        change = settings.train.lora
+        lora.insert(module, change.rank, change.scale, change.on)
+        trained_part.unfreeze(module, change.beside, "model.train.lora.beside")
+    elif settings.train != "all":
+        module.requires_grad_(False)
+        globs = (settings.train,) if isinstance(settings.train, str) else settings.train
+        trained_part.unfreeze(module, globs, "model.train")
     return module
 
 
@@ -103,19 +129,3 @@ def criterion(settings: ModelSettings, targets: Targets) -> "Callable[[Tensor, T
     """
     loss: Callable[[Tensor, Tensor], Tensor] = Registry("loss", {"auto": _LOSSES[targets]}).resolve(settings.loss)
     return loss
-
-
-def layers(module: "nn.Module") -> list[tuple[str, list[str]]]:
-    """The layers of a network from input to output: (path, names of its parameters); each parameter is in one layer.
-
-    Layers and names stand in order of registration, so that each layer is a slice of the parameters in a row. A layer
-    is a submodule that owns parameters directly; a module with the attribute ``parameter_blocks``, a tuple of paths,
-    has everything below one of these paths counted as one layer instead.
-    """
-    blocks: tuple[str, ...] = getattr(module, "parameter_blocks", ())
-    owned: dict[str, list[str]] = {}
-    for name, _ in module.named_parameters():
-        path = name.rpartition(".")[0]
-        layer = next((block for block in blocks if f"{path}.".startswith(f"{block}.")), path)
-        owned.setdefault(layer, []).append(name)
-    return list(owned.items())

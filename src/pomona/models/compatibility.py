@@ -1,7 +1,7 @@
 """Compatibility of a network with the data, checked before training with one-line errors."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from math import prod
 
 import torch
@@ -52,6 +52,14 @@ def called(family: Callable[..., object], name: str, *arguments: object) -> obje
     return family(*arguments)
 
 
+def constructed(kind: type[nn.Module], name: str, args: Mapping[str, object]) -> nn.Module:
+    """A network of a user's own class. Raises ConfigError if the class does not take the arguments."""
+    try:
+        return kind(**args)
+    except (TypeError, ValueError, RuntimeError) as fault:
+        raise ConfigError(f"model.name={name} cannot be built ({fault}); see model.args") from fault
+
+
 def per_sample(loss: Callable[[Tensor, Tensor], Tensor], name: str, n_outputs: int, targets: str) -> None:
     """Raise ConfigError unless a loss returns one number for each of two samples."""
     outputs = torch.zeros(2, n_outputs)
@@ -70,25 +78,30 @@ def per_sample(loss: Callable[[Tensor, Tensor], Tensor], name: str, n_outputs: i
 def verified(module: object, name: str, input_shape: tuple[int, ...], n_outputs: int, vocabulary: int) -> nn.Module:
     """The module, once one sample of zeros has passed through it in evaluation mode.
 
-    Raises ConfigError if it is no ``nn.Module``, has frozen parameters, rejects the sample, or its outputs are not
-    (1, n_outputs).
+    Raises ConfigError if it is no ``nn.Module``, has no trained parameters, rejects the sample, or its outputs are not
+    one tensor (1, n_outputs).
     """
     if not isinstance(module, nn.Module):
         raise ConfigError(f"model.name={name} made a {type(module).__name__}; the function must return an nn.Module")
-    frozen = [path for path, parameter in module.named_parameters() if not parameter.requires_grad]
-    if frozen:
-        some = ", ".join(frozen[:1] + ["..."] * (len(frozen) > 1))
+    if not any(parameter.requires_grad for parameter in module.parameters()):
         raise ConfigError(
-            f"model.name={name}: {len(frozen)} parameters are frozen ({some}), "
-            "which is not supported yet; set requires_grad = True, or register them as buffers"
+            f"model.name={name}: nothing is trained, all parameters are frozen or there are none; name some in "
+            "model.train"
         )
     training = module.training
     sample = torch.zeros((1, *input_shape), dtype=torch.int64 if vocabulary else torch.float32)
     try:
         with torch.no_grad():
-            shape = tuple(module.eval()(sample).shape)
-    except (RuntimeError, ValueError, TypeError, IndexError) as fault:
-        raise ConfigError(f"model.name={name} fails on a sample of shape {input_shape}: {fault}") from fault
+            outputs = module.eval()(sample)
+    except (RuntimeError, ValueError, TypeError, IndexError, AssertionError) as fault:
+        why = str(fault).partition("\n")[0]
+        raise ConfigError(f"model.name={name} fails on a sample of shape {input_shape}: {why}") from fault
+    if not isinstance(outputs, Tensor):
+        raise ConfigError(
+            f"model.name={name} returns a {type(outputs).__name__}; a network takes one tensor of samples and returns "
+            "one of outputs: wrap it in a module that does"
+        )
+    shape = tuple(outputs.shape)
     if shape != (1, n_outputs):
         raise ConfigError(
             f"model.name={name} turns a batch of 1 into outputs of shape {shape}; the data needs (1, {n_outputs})"

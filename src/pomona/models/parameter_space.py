@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from pomona.core.errors import ConfigError
-from pomona.models import layers
+from pomona.models.layers import layers
+from pomona.models.trained_part import frozen
 
 Buffers = Literal["local", "average"]
 
@@ -38,7 +39,7 @@ class ParameterSlice:
 
 
 class ParameterSpace:
-    """R^d for one architecture.
+    """R^d for one architecture: its trained parameters, see ``trained_part``.
 
     ``trained`` is the length of a row of parameters, which is all that a method handles. ``size`` is that of a whole
     row: with ``buffers="average"`` the floating-point buffers (BatchNorm statistics) stand behind the parameters of a
@@ -48,8 +49,9 @@ class ParameterSpace:
     """
 
     def __init__(self, module: nn.Module, buffers: Buffers = "local") -> None:
-        moving = [(k, b) for k, b in module.named_buffers() if b.is_floating_point()]
-        self.parameters = self._entries(list(module.named_parameters()), 0)
+        fixed = frozen(module)
+        moving = [(k, b) for k, b in module.named_buffers() if b.is_floating_point() and k not in fixed]
+        self.parameters = self._entries([(k, p) for k, p in module.named_parameters() if p.requires_grad], 0)
         self.trained = self.parameters[-1].stop if self.parameters else 0
         self.buffers = self._entries(moving, self.trained) if buffers == "average" else ()
         self.size = self.buffers[-1].stop if self.buffers else self.trained
@@ -57,7 +59,7 @@ class ParameterSpace:
         self.padding = self._padding(module)
         self.has_statistics = bool(moving)
         if not self.trained:
-            raise ConfigError("the model has no parameters to train; choose another model.name")
+            raise ConfigError("the model has no parameters to train; choose another model.name or model.train")
 
     @staticmethod
     def _entries(named: list[tuple[str, Tensor]], start: int) -> tuple[ParameterSlice, ...]:

@@ -74,10 +74,9 @@ class DeviceDataset:
         Inputs are (b, C, H, W) channels-last, (b, F) or (b, T).
         """
         x, y = self.x.index_select(0, index), self.y.index_select(0, index)  # on a CPU, a fraction of x[index]'s time
-        if self.shift is None or self.scale is None:
-            return x, y
-        x = torch.sub(x, self.shift).div_(self.scale)  # from uint8 to float32 in the same pass
-        return (x.movedim(-1, 1) if x.dim() == 4 else x), y
+        if self.shift is not None and self.scale is not None:
+            x = torch.sub(x, self.shift).div_(self.scale)  # from uint8 to float32 in the same pass
+        return (x.movedim(-1, 1) if x.dim() > 3 else x), y
 
     def sizes(self, split: str) -> list[int]:
         """Number of samples per client."""

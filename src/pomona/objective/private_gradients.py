@@ -18,6 +18,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from pomona.core.errors import ConfigError
 from pomona.models.parameter_space import ParameterSpace
+from pomona.models.trained_part import active, training_mode
 from pomona.objective.batches import Pass
 from pomona.objective.interface import Objective
 from pomona.objective.row_gradients import Criterion, RowCriterion
@@ -38,7 +39,7 @@ class PrivateObjective:
 
     Args:
         inner: the objective over the same data.
-        module: the architecture; its own values are never used.
+        module: the architecture; of its own values only the frozen ones are used.
         space: the module's parameter space.
         settings: the run's privacy.
         folder: of the clients' key stores; each is opened when the client first trains.
@@ -66,7 +67,7 @@ class PrivateObjective:
         self._chunk = chunk or max(1, min(CHUNK_SAMPLES, CHUNK_NUMBERS // space.trained))
         self._key_stores: dict[int, KeyStore] = {}
         self._drawn = WeakTensorKeyDictionary()  # index tensor -> (client, draw)
-        self._module = module.train()
+        training_mode(module)()
 
         def loss(parameters: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
             outputs = functional_call(module, parameters, (x.unsqueeze(0),))
@@ -213,7 +214,7 @@ class PrivateObjective:
 
 def refuse_statistics(module: nn.Module) -> None:
     """Raise ConfigError naming the first layer that normalises over a batch or keeps statistics of samples."""
-    for name, layer in module.named_modules():
+    for name, layer in active(module):
         keeps = any(b.is_floating_point() for b in layer.buffers(recurse=False))
         if keeps or isinstance(layer, nn.modules.batchnorm._BatchNorm):
             raise ConfigError(

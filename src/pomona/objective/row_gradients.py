@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from pomona.models import layers
+from pomona.models.layers import layers
 from pomona.models.parameter_space import ParameterSpace
+from pomona.models.trained_part import active, frozen, training_mode
 from pomona.objective.device_dataset import DeviceDataset
 from pomona.objective.sequential_backward import Chain
 
@@ -25,7 +26,7 @@ class LoopObjective:
     """Losses and gradients of rows W (n, d), where row k is evaluated on the k-th list of sample indices.
 
     Args:
-        module: the architecture; its own values are never used.
+        module: the architecture; of its own values only the frozen ones are used.
         space: the module's parameter space.
         data: the resident data.
         criterion: (outputs (b, K), targets) -> per-sample losses (b,).
@@ -44,7 +45,7 @@ class LoopObjective:
         self.data = data
         self.layers, self.norms = space.layers, _norms(module, space)
         self.least_batch = 2 if space.has_statistics else 1  # the variance of one sample is no statistic
-        self._module = module
+        self._module, self._enter_training = module, training_mode(module)
         self._criterion = criterion
         self._precision = precision
         named = dict(module.named_parameters())
@@ -73,7 +74,7 @@ class LoopObjective:
         """
         losses, G = torch.empty(len(W), device=W.device), torch.empty_like(W)
         G[:, :above] = 0
-        self._module.train()
+        self._enter_training()
         for k, (row, index, g) in enumerate(zip(W, indices, G, strict=True)):
             x, y = self.data.gather(index)
             if self._chain is None:
@@ -89,7 +90,7 @@ class LoopObjective:
         Exact, by a second backward pass through the first (Pearlmutter, Neural Computation 1994).
         """
         H = torch.zeros_like(W)
-        self._module.train()
+        self._enter_training()
         for row, index, z, h in zip(W, indices, Z, H, strict=True):
             x, y = self.data.gather(index)
             self._point_at(row)
@@ -135,10 +136,11 @@ class LoopObjective:
 
     @torch.no_grad()
     def tensors(self, row: Tensor, client: int) -> dict[str, Tensor]:
-        """A model row (d,) as named tensors, with the buffers it is evaluated with at a client."""
+        """A model row (d,) as named tensors, with the buffers it is evaluated with at a client; no frozen ones."""
         self._evaluable(row, client)
+        fixed = frozen(self._module)
         tensors = [*self._module.named_parameters(), *self._module.named_buffers()]
-        return {k: t.detach().contiguous().clone() for k, t in tensors if t.is_floating_point()}
+        return {k: t.detach().contiguous().clone() for k, t in tensors if t.is_floating_point() and k not in fixed}
 
     def losses(self, row: Tensor, client: int, split: str) -> Tensor:
         """Per-sample losses (b,) of one model row on all of a client's split."""
@@ -210,12 +212,12 @@ class LoopObjective:
 
     def _estimate_statistics(self, client: int) -> None:
         """BatchNorm statistics of the model pointed at, as plain averages over the client's training batches."""
-        norms = [m for m in self._module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+        norms = [part for _, part in active(self._module) if isinstance(part, nn.modules.batchnorm._BatchNorm)]
         kept = [m.momentum for m in norms]
         for norm in norms:
             norm.reset_running_stats()
             norm.momentum = None  # cumulative average
-        self._module.train()
+        self._enter_training()
         for part in self.data.rows["train"][client].split(EVALUATION_BATCH):
             if len(part) > 1:
                 self._forward(part)

@@ -10,8 +10,9 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.nn.utils.rnn import pad_sequence
 
-from pomona.models import layers
+from pomona.models.layers import layers
 from pomona.models.parameter_space import ParameterSpace
+from pomona.models.trained_part import active, frozen, training_mode
 from pomona.objective.device_dataset import DeviceDataset
 from pomona.objective.row_gradients import Criterion, LoopObjective, Precision, RowCriterion
 
@@ -31,7 +32,7 @@ class StackedObjective:
     network must be one that ``torch.func.vmap`` takes: no branches on values, no ``.item()``.
 
     Args:
-        module: the architecture; its own values are never used.
+        module: the architecture; of its own values only the frozen ones are used.
         space: the module's parameter space.
         data: the resident data; everything is computed on its device.
         criterion: (outputs (b, K), targets) -> per-sample losses (b,).
@@ -56,9 +57,12 @@ class StackedObjective:
         self.least_batch = single.least_batch
         self.space, self.data = space, data
         self._module, self._precision, self._memory = module, precision, memory
+        self._enter_training = training_mode(module)
+        fixed = frozen(module)
+        self._moving = [(k, b) for k, b in module.named_buffers() if b.is_floating_point() and k not in fixed]
         self._last = module.get_submodule(layers(module)[-1][0])
         kinds = nn.modules.batchnorm._BatchNorm
-        self._mixes_samples = space.has_statistics or any(isinstance(m, kinds) for m in module.modules())
+        self._mixes_samples = space.has_statistics or any(isinstance(m, kinds) for _, m in active(module))
         self._cost: tuple[int, int] | None = None
         for part in module.modules():
             if isinstance(part, nn.Embedding) and part.padding_idx is not None:
@@ -81,7 +85,7 @@ class StackedObjective:
         """
         losses, G = torch.empty(len(W), device=W.device), torch.empty_like(W)
         G[:, :above] = G[:, self.space.trained :] = 0
-        self._module.train()
+        self._enter_training()
         for part in self._chunks(W, [len(i) for i in indices]):
             own = criterion[part] if isinstance(criterion, list) else criterion or self.criterion
             losses[part] = self._differentiate(W[part], indices[part], own, G[part], above)
@@ -133,9 +137,10 @@ class StackedObjective:
         """Stacked parameters, views of W and leaves of the graph; and stacked buffers, contiguous copies to write on.
 
         Buffers that are no part of W are the module's own: in training nothing depends on what BatchNorm writes there.
+        Frozen ones are not stacked.
         """
         parameters = {e.name: e.view(W).detach().requires_grad_() for e in self.space.parameters}
-        loose = {k: b.expand(len(W), *b.shape) for k, b in self._module.named_buffers() if b.is_floating_point()}
+        loose = {k: b.expand(len(W), *b.shape) for k, b in self._moving}
         buffers = loose | {e.name: e.view(W) for e in self.space.statistics_in(W)}
         return parameters, {k: b.detach().clone(memory_format=torch.contiguous_format) for k, b in buffers.items()}
 

@@ -29,16 +29,27 @@ def allocate(shape: tuple[int, ...], dtype: DTypeLike, memory_share: float) -> N
     size = math.prod(shape) * np.dtype(dtype).itemsize
     if size <= memory_share * machine_memory():
         return np.empty(shape, dtype)
-    with room(size, "data", "data.memory_share") as file:
+    return mapped(shape, dtype, "data", "raise data.memory_share")
+
+
+def mapped(shape: tuple[int, ...], dtype: DTypeLike, what: str, remedy: str) -> NDArray[np.generic]:
+    """An uninitialised array in a file of the temporary folder; processes that are forked share it.
+
+    Raises StorageError as ``room``.
+    """
+    size = math.prod(shape) * np.dtype(dtype).itemsize
+    if not size:
+        return np.empty(shape, dtype)
+    with room(size, what, remedy) as file:
         return np.memmap(file, dtype, mode="r+", shape=shape)
 
 
 @contextmanager
-def room(size: int, what: str, key: str) -> Iterator[IO[bytes]]:
+def room(size: int, what: str, remedy: str) -> Iterator[IO[bytes]]:
     """A file of ``size`` bytes in the temporary folder, without a name; it goes with the last that is mapped of it.
 
     Raises:
-        StorageError: there is no room for ``what``; raise the setting ``key``, says the message.
+        StorageError: there is no room for ``what``; the message ends in the remedy.
     """
     try:
         with tempfile.TemporaryFile() as file:
@@ -50,5 +61,5 @@ def room(size: int, what: str, key: str) -> Iterator[IO[bytes]]:
     except OSError as fault:
         raise StorageError(
             f"no room for {size} bytes of {what} in {tempfile.gettempdir()} ({fault}); "
-            f"free space, point TMPDIR elsewhere, or raise {key}"
+            f"free space, point TMPDIR elsewhere, or {remedy}"
         ) from fault

@@ -1,0 +1,81 @@
+"""Low-rank adaptation (LoRA; Hu et al., ICLR 2022): a frozen layer and a trained change of low rank beside it.
+
+    h = W x + b + s B A x,   A (r, in), B (out, r), s = alpha / r        (equation 3)
+
+A is drawn as PyTorch draws a layer's weight, and B starts at 0: the network starts as it was. Of a convolution, A is a
+convolution of the same geometry to r channels, and B one of kernel size 1.
+
+The ``peft`` package has the same layers. It is not used: it comes with ``transformers``, and what is needed here is
+the class below.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from pomona.core.errors import ConfigError
+from pomona.models.trained_part import matching
+
+Convolution = nn.Conv1d | nn.Conv2d | nn.Conv3d
+
+
+class Lora(nn.Module):
+    """A frozen layer, and the trained change A, B beside it."""
+
+    def __init__(self, frozen: nn.Linear | Convolution, rank: int, scale: float) -> None:
+        super().__init__()
+        self.frozen, self.scale = frozen, scale
+        self.a: nn.Linear | Convolution
+        self.b: nn.Linear | Convolution
+        if isinstance(frozen, nn.Linear):
+            self.a = nn.Linear(frozen.in_features, rank, bias=False)
+            self.b = nn.Linear(rank, frozen.out_features, bias=False)
+        else:
+            geometry = (frozen.kernel_size, frozen.stride, frozen.padding, frozen.dilation, 1, False)
+            self.a = type(frozen)(frozen.in_channels, rank, *geometry, frozen.padding_mode)  # type: ignore[arg-type]
+            self.b = type(frozen)(rank, frozen.out_channels, 1, bias=False)
+        nn.init.zeros_(self.b.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """As the frozen layer's, and the change's."""
+        y: Tensor = self.frozen(x) + self.scale * self.b(self.a(x))
+        return y
+
+    @torch.no_grad()
+    def merged(self) -> nn.Linear | Convolution:
+        """The frozen layer with the change added to its weight, in place."""
+        change = self.b.weight.flatten(1) @ self.a.weight.flatten(1)
+        self.frozen.weight += self.scale * change.view_as(self.frozen.weight)
+        return self.frozen
+
+
+def insert(module: nn.Module, rank: int, scale: float, on: tuple[str, ...]) -> None:
+    """Put LoRA on the layers whose paths match a glob of ``on``. Raises ConfigError for a layer that has no such form.
+
+    Every other parameter is frozen.
+    """
+    parts = dict(module.named_modules())
+    module.requires_grad_(False)
+    paths = matching(list(parts), on, "model.train.lora.on", "layer")
+    for path in sorted(paths):
+        part = parts[path]
+        if not isinstance(part, nn.Linear | Convolution) or getattr(part, "groups", 1) != 1:
+            raise ConfigError(
+                f"model.train.lora.on: {path} is a {type(part).__name__}; LoRA goes on linear layers and convolutions "
+                "of one group"
+            )
+        if rank > min(part.weight.flatten(1).shape):
+            raise ConfigError(
+                f"model.train.lora.rank = {rank}, but {path} has a weight of rank {min(part.weight.flatten(1).shape)} "
+                "at most; lower it, or take the layer out of model.train.lora.on"
+            )
+        module.set_submodule(path, Lora(part, rank, scale))
+    declared: tuple[str, ...] = getattr(module, "parameter_blocks", ())
+    module.parameter_blocks = (*declared, *sorted(paths))  # type: ignore[assignment]
+
+
+def merge(module: nn.Module) -> nn.Module:
+    """The network with every change added to its layer: the architecture as it was before ``insert``."""
+    for path, part in list(module.named_modules()):
+        if isinstance(part, Lora):
+            module.set_submodule(path, part.merged())
+    return module

@@ -1,0 +1,100 @@
+"""Weights from a file, for the network that training starts from."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from pomona.core import bounds
+from pomona.core.errors import ConfigError
+from pomona.models.settings import ModelSettings
+from pomona.models.trained_part import matching
+from pomona.storage.safetensors_stream import digest, fill, layout, shown
+from pomona.storage.tensor_validation import non_finite
+
+
+@dataclass(frozen=True)
+class Weights:
+    """A file's tensors by name, and the SHA-256 over names and values: equal tensors, equal hash."""
+
+    path: Path
+    tensors: Mapping[str, Tensor]
+    sha256: str
+
+
+def initial(settings: ModelSettings) -> Weights | None:
+    """The weights that ``model.init`` names; None without.
+
+    Raises ConfigError for no such file, a damaged one, or one that has not ``model.init_sha256``.
+    """
+    if settings.init is None:
+        if settings.init_sha256:
+            raise ConfigError(f"model.init names no file; set it to that of the weights {settings.init_sha256[:12]}")
+        return None
+    found = read(settings.init)
+    if settings.init_sha256 not in {None, found.sha256}:
+        raise ConfigError(
+            f"model.init={settings.init} holds other weights: their hash is {found.sha256}, expected "
+            f"{settings.init_sha256}; take the file that all take"
+        )
+    return found
+
+
+@lru_cache(maxsize=1)
+def read(path: Path) -> Weights:
+    """Read a safetensors file; the last one is kept. Raises ConfigError for no such file, or a damaged one."""
+
+    def refused(why: str) -> ConfigError:
+        return ConfigError(f"model.init={path}: {bounds.plain(why)}; give a safetensors file of the network's weights")
+
+    try:
+        with bounds.regular(path, lambda why: ConfigError(f"model.init: {why}")).open("rb") as file:
+            entries, _ = layout(file, path.stat().st_size, bounds.MOST_BYTES)
+            tensors = fill(file, entries)
+    except (OSError, ValueError, RecursionError, MemoryError) as fault:
+        raise refused(str(fault)) from None
+    if wrong := non_finite(tensors):
+        raise refused(wrong)
+    return Weights(path, tensors, digest(tensors))
+
+
+@torch.no_grad()
+def load(module: nn.Module, weights: Weights, skip: Sequence[str]) -> None:
+    """Give a network its values; what a glob of ``skip`` matches keeps its random start.
+
+    Counters of batches, which no number depends on, may be missing.
+
+    Raises:
+        ConfigError: one line for each tensor that is missing, unknown, or of another shape.
+    """
+    own = module.state_dict()
+    skipped = matching(list(own), skip, "model.init_skip", "tensor")
+    wanted = {name: tensor for name, tensor in own.items() if name not in skipped}
+    there = {name: t for name, t in weights.tensors.items() if not any(fnmatchcase(name, glob) for glob in skip)}
+    faults = [*_faults(wanted, there)]
+    if faults:
+        raise ConfigError(
+            f"model.init={weights.path} does not fit the network; take the network of these weights, or name what is "
+            "to start at random in model.init_skip",
+            *faults,
+        )
+    for name, tensor in wanted.items():
+        if name in there:
+            tensor.copy_(there[name])
+
+
+def _faults(wanted: Mapping[str, Tensor], there: Mapping[str, Tensor]) -> list[str]:
+    missing = [n for n in wanted if n not in there and not n.endswith("num_batches_tracked")]
+    return [
+        *(f"{name} is missing" for name in missing),
+        *(f"{shown(name)} is unknown" for name in there if name not in wanted),
+        *(
+            f"{name} has shape {tuple(there[name].shape)}, the network's {tuple(tensor.shape)}"
+            for name, tensor in wanted.items()
+            if name in there and there[name].shape != tensor.shape
+        ),
+    ]
