@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from pomona.core import bounds
-from pomona.core.errors import ConfigError
+from pomona.core.errors import ConfigError, StorageError
 from pomona.models.settings import ModelSettings
 from pomona.models.trained_part import matching
 from pomona.storage.safetensors_stream import digest, fill, layout, shown
@@ -35,7 +35,10 @@ def initial(settings: ModelSettings) -> Weights | None:
         if settings.init_sha256:
             raise ConfigError(f"model.init names no file; set it to that of the weights {settings.init_sha256[:12]}")
         return None
-    found = read(settings.init)
+    try:
+        found = read(settings.init)
+    except StorageError as fault:
+        raise ConfigError(f"model.init: {fault}; give a safetensors file of the network's weights") from None
     if settings.init_sha256 not in {None, found.sha256}:
         raise ConfigError(
             f"model.init={settings.init} holds other weights: their hash is {found.sha256}, expected "
@@ -46,13 +49,13 @@ def initial(settings: ModelSettings) -> Weights | None:
 
 @lru_cache(maxsize=1)
 def read(path: Path) -> Weights:
-    """Read a safetensors file; the last one is kept. Raises ConfigError for no such file, or a damaged one."""
+    """Read a safetensors file; the last one is kept. Raises StorageError for no such file, or a damaged one."""
 
-    def refused(why: str) -> ConfigError:
-        return ConfigError(f"model.init={path}: {bounds.plain(why)}; give a safetensors file of the network's weights")
+    def refused(why: str) -> StorageError:
+        return StorageError(f"{path} holds no weights ({bounds.plain(why)})")
 
     try:
-        with bounds.regular(path, lambda why: ConfigError(f"model.init: {why}")).open("rb") as file:
+        with bounds.regular(path, refused).open("rb") as file:
             entries, _ = layout(file, path.stat().st_size, bounds.MOST_BYTES)
             tensors = fill(file, entries)
     except (OSError, ValueError, RecursionError, MemoryError) as fault:

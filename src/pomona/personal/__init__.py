@@ -4,6 +4,6 @@
 of its model, ``modelfile`` its bytes, ``inputs`` what it answers for.
 """
 
-from pomona.personal.model import PersonalModel, save
+from pomona.personal.model import PersonalModel, save, save_frozen
 
-__all__ = ["PersonalModel", "save"]
+__all__ = ["PersonalModel", "save", "save_frozen"]

@@ -24,6 +24,7 @@ def save_models(folder: Path, transport: LocalTransport, scenario: Scenario, hea
     One client at a time: a federation's models together need not fit into memory.
     """
     (folder / "models").mkdir(exist_ok=True)
+    personal.save_frozen(folder / "models", scenario.frozen)
     for i in range(scenario.config.clients):
         (models,) = transport.collect(ClientRuntime.models, [i])
         (private,) = transport.collect(ClientRuntime.private, [i])

@@ -11,6 +11,7 @@ import logging
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from copy import deepcopy
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal, get_args
@@ -20,6 +21,7 @@ from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
 from pomona.core.errors import ConfigError
+from pomona.models.lora import merge
 from pomona.personal import PersonalModel
 from pomona.record import model_file
 
@@ -104,7 +106,9 @@ def traced(model: PersonalModel) -> ExportedProgram:
 
 
 def _tensors(model: PersonalModel, path: Path) -> None:
-    model_file.write(path, model.module.state_dict(), model.about)
+    network = model.about.network.model_copy(update={"train": "all"})
+    whole = model.about.model_copy(update={"network": network, "frozen_sha256": None})
+    model_file.write(path, merge(deepcopy(model.module)).state_dict(), whole)
 
 
 def _program(model: PersonalModel, path: Path) -> None:

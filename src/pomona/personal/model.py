@@ -1,5 +1,6 @@
 """A client's personal model, ready to answer."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -13,8 +14,11 @@ from torch import Tensor, nn
 from pomona.core.errors import DataError
 from pomona.data import validation
 from pomona.record import model_file
+from pomona.record.model_file import frozen_file
 from pomona.record.model_metadata import ModelMetadata
 from pomona.scenario import Scenario
+from pomona.storage.atomic_io import publish
+from pomona.storage.safetensors_stream import digest, pieces
 
 AT_ONCE = 2**24  # values of the samples that pass the network together
 
@@ -25,7 +29,7 @@ def save(path: Path, model: dict[str, Tensor], scenario: Scenario, client: int, 
     about = ModelMetadata(
         client=scenario.names[client],
         model=", ".join(named),
-        network=scenario.config.model,
+        network=scenario.config.model.model_copy(update={"init": None, "init_sha256": None}),
         kind=data.kind,
         input_shape=scenario.input_shape,
         outputs=data.n_outputs,
@@ -36,12 +40,19 @@ def save(path: Path, model: dict[str, Tensor], scenario: Scenario, client: int, 
         labels=data.labels,
         columns=data.columns,
         others=data.others,
+        frozen_sha256=digest(scenario.frozen) if scenario.frozen else None,
         shift=data.shift,
         scale=data.scale,
         target_shift=data.target_shift,
         target_scale=data.target_scale,
     )
     model_file.write(path, model, about)
+
+
+def save_frozen(folder: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Write what training left as it was, once for all models of a folder. Raises OSError."""
+    if tensors and not (path := frozen_file(folder, digest(tensors))).exists():
+        publish(folder, pieces(tensors), lambda _: path.name)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ against the network that it names.
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,13 @@ from torch import Tensor, nn
 
 from pomona.core import bounds
 from pomona.core.errors import ConfigError, StorageError
-from pomona.models import MODELS, build, outline
+from pomona.models import MODELS, build, outline, weights
+from pomona.models.packages import package
 from pomona.models.parameter_space import ParameterSpace
+from pomona.models.trained_part import frozen
 from pomona.record.model_metadata import FORMAT, ModelMetadata
 from pomona.storage.safetensors_stream import digest, fill, layout, pieces
-from pomona.storage.tensor_validation import TensorForm, mismatch, non_finite
+from pomona.storage.tensor_validation import mismatch, non_finite
 
 HASH = "sha256"
 
@@ -59,14 +61,15 @@ def read(path: Path, own_code: bool = False) -> tuple[nn.Module, ModelMetadata]:
             tree = bounds.parse(note, no_model)
             about = _about(tree, path)
             module = _network(about, path, own_code)
-            if wrong := mismatch(entries, _tensors(module, entries)):
+            still = frozen(module) if about.frozen_sha256 else {}
+            if wrong := mismatch(entries, _tensors(module, entries.keys() - still.keys(), still.keys())):
                 raise ValueError(wrong)
             tensors = fill(file, entries)
         if seal(tree, tensors) != tree[HASH]:
             raise StorageError(f"{path} is damaged: its SHA-256 is not that of its content; take it from a copy")
         if wrong := non_finite(tensors):
             raise ValueError(wrong)
-        return _filled(module, tensors), about
+        return _filled(module, tensors | _frozen(path, about, still)), about
     except (OSError, ValueError, RecursionError, MemoryError, RuntimeError, ConfigError) as fault:
         raise no_model(str(fault)) from None
 
@@ -108,7 +111,7 @@ def _about(tree: Any, path: Path) -> ModelMetadata:
 def _network(about: ModelMetadata, path: Path, own_code: bool) -> nn.Module:
     """The network that a file names: a registered one without memory behind it, or by own code. Raises StorageError."""
     name, sizes = about.network.name, (about.input_shape, about.outputs, about.vocabulary)
-    if name in MODELS or ":" not in name:
+    if name in MODELS or package(name) or ":" not in name:
         return outline(about.network, *sizes)
     file = f"{name.partition(':')[0].partition('.')[0]}.py"
     where = bounds.plain(f"the folder that holds {file}, or have that on PYTHONPATH")
@@ -121,11 +124,33 @@ def _network(about: ModelMetadata, path: Path, own_code: bool) -> nn.Module:
         raise StorageError(f"{told}, which fails here ({bounds.plain(str(fault))}); work in {where}") from None
 
 
-def _tensors(module: nn.Module, there: Mapping[str, TensorForm]) -> dict[str, Tensor]:
+def _tensors(module: nn.Module, there: Set[str], elsewhere: Set[str]) -> dict[str, Tensor]:
     """The form of a network's file: parameters and moving statistics, and of the other buffers those that are there."""
     known = dict(module.named_parameters(remove_duplicate=False)) | dict(module.named_buffers())
     needed = {entry.name for entry in ParameterSpace(module, "average").entries}
+    needed = (needed | {name for name, _ in module.named_parameters()}) - elsewhere
     return {k: v.float() if v.is_floating_point() else v for k, v in known.items() if k in needed or k in there}
+
+
+def frozen_file(folder: Path, sha256: str) -> Path:
+    """The file beside models that holds what none of them has changed."""
+    return folder / f"frozen-{sha256[:16]}.safetensors"
+
+
+def _frozen(path: Path, about: ModelMetadata, still: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors that training left as they were, from the file beside. Raises StorageError."""
+    if about.frozen_sha256 is None:
+        return {}
+    beside = frozen_file(path.parent, about.frozen_sha256)
+    if not beside.exists():
+        raise StorageError(
+            f"{path} holds what was trained; the frozen part is missing: put {beside.name} beside it, from models/ of "
+            "the run, or export the model there"
+        )
+    found = weights.read(beside)
+    if found.sha256 != about.frozen_sha256 or mismatch(found.tensors, still):
+        raise StorageError(f"{beside} is not the frozen part of {path.name}: another hash; take it from a copy")
+    return dict(found.tensors)
 
 
 def _filled(module: nn.Module, tensors: Mapping[str, Tensor]) -> nn.Module:

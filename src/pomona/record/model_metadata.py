@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from pomona.core.bounds import Finite, Line
+from pomona.core.bounds import Finite, Line, Sha256
 from pomona.core.settings import Settings
 from pomona.data.dataset import Kind
 from pomona.models import ModelSettings, Targets
@@ -37,6 +37,7 @@ class ModelMetadata(Settings):
         columns: names of the F columns of a table in order, or of those whose texts were joined, where known.
         others: names of the other columns that the training file had: label, client, whatever was left out.
         target_shift, target_scale: a number is the network's output times target_scale plus target_shift, by target.
+        frozen_sha256: hash of the tensors that training left as they were, where they lie in a file of their own.
         shift, scale: the network takes ``(x - shift) / scale``, broadcast over the last axis of x (not for text).
     """
 
@@ -56,6 +57,7 @@ class ModelMetadata(Settings):
     others: tuple[str, ...]
     shift: tuple[Finite, ...]
     scale: tuple[Finite, ...]
+    frozen_sha256: Sha256 | None = None
     target_shift: tuple[Finite, ...]
     target_scale: tuple[Finite, ...]
 

@@ -227,6 +227,7 @@ class Silo:
         headline, models = self.method.card.headline, clients.models(task.place)
         if headline in models:
             (self.state / "models").mkdir(exist_ok=True)
+            personal.save_frozen(self.state / "models", self._scenario(task).frozen)
             path = self.state / "models" / "personal.safetensors"
             fresh = path.with_suffix(".new")
             personal.save(fresh, models[headline], self._scenario(task), task.place, headline)
