@@ -21,6 +21,8 @@ from pathlib import Path
 from time import time
 from typing import Any
 
+from torch import Tensor
+
 from pomona.config import Config, own_method, resolve
 from pomona.core.errors import CheckpointError, ConfigError, LockedError, StorageError
 from pomona.core.toml import read_file
@@ -35,6 +37,7 @@ from pomona.storage.checkpoint import Checkpoint, differing, newest
 from pomona.storage.committed_rounds import FOLDER, committed
 from pomona.storage.file_hashes import sums
 from pomona.storage.run_status import ended, write_status
+from pomona.storage.safetensors_stream import digest
 
 
 @dataclass(frozen=True)
@@ -101,12 +104,18 @@ def open_record(record: RunRecord, scenario: Scenario, about: Mapping[str, Any])
         headline=list(card.headline),
         presentation=asdict(card.presentation),
         parameters=len(scenario.initial()),
+        frozen=_frozen(scenario.frozen),
         model=config.model.name,
         seed=config.seed,
         versions=versions(),
         privacy=config.privacy.void or "private" if config.privacy else None,
         **about,
     )
+
+
+def _frozen(tensors: Mapping[str, Tensor]) -> dict[str, Any] | None:
+    """The part of the network that is not trained: number of parameters and statistics, and hash."""
+    return {"parameters": sum(t.numel() for t in tensors.values()), "sha256": digest(tensors)} if tensors else None
 
 
 def close_record(record: RunRecord, seconds: float, **more: Any) -> Result:

@@ -47,21 +47,22 @@ def initial(settings: ModelSettings) -> Weights | None:
     return found
 
 
-@lru_cache(maxsize=1)
 def read(path: Path) -> Weights:
-    """Read a safetensors file; the last one is kept. Raises StorageError for no such file, or a damaged one."""
+    """Read a safetensors file, or give the last one again. Raises StorageError for no such file, or a damaged one."""
+    there = bounds.regular(path, lambda why: StorageError(f"{why}, and no weights")).stat()
+    return _read(path, there.st_size, there.st_mtime_ns)
 
-    def refused(why: str) -> StorageError:
-        return StorageError(f"{path} holds no weights ({bounds.plain(why)})")
 
+@lru_cache(maxsize=1)
+def _read(path: Path, size: int, _: int) -> Weights:
     try:
-        with bounds.regular(path, refused).open("rb") as file:
-            entries, _ = layout(file, path.stat().st_size, bounds.MOST_BYTES)
+        with path.open("rb") as file:
+            entries, _note = layout(file, size, bounds.MOST_BYTES)
             tensors = fill(file, entries)
+        if wrong := non_finite(tensors):
+            raise ValueError(wrong)
     except (OSError, ValueError, RecursionError, MemoryError) as fault:
-        raise refused(str(fault)) from None
-    if wrong := non_finite(tensors):
-        raise refused(wrong)
+        raise StorageError(f"{path} holds no weights ({bounds.plain(str(fault))})") from None
     return Weights(path, tensors, digest(tensors))
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import from_json
 
-from pomona.core.bounds import Count, Finite, Label, Line, Number, Place, Seconds, first
+from pomona.core.bounds import Count, Finite, Label, Line, Number, Place, Seconds, Sha256, first
 from pomona.record.presentation import Presentation
 
 EVENTS = "events.jsonl"
@@ -82,6 +82,11 @@ class _Means(Kind):
     pooled: Figure = None
 
 
+class _Frozen(Kind):
+    parameters: Count
+    sha256: Sha256
+
+
 class _Data(Kind):
     name: Line = ""
     fingerprint: Line = ""
@@ -101,6 +106,7 @@ class StartEvent(Kind):
     data: _Data = _Data()
     partition_sha256: Line = ""
     parameters: Count = 0
+    frozen: _Frozen | None = None
     model: Line | None = None
     metric: Line = ""
     targets: Literal["classes", "multilabel", "regression"] = "classes"

@@ -1,0 +1,155 @@
+"""A network of which only a part is trained: the same gradients, in a shorter row, whichever way they are computed."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from pomona.data.dataset import Dataset
+from pomona.models import ModelSettings, build, criterion
+from pomona.models.frozen_prefix import cut
+from pomona.models.parameter_space import ParameterSpace
+from pomona.objective.cached_features import batches, cached
+from pomona.objective.device_dataset import DeviceDataset
+from pomona.objective.private_gradients import PrivateObjective
+from pomona.objective.row_gradients import LoopObjective
+from pomona.objective.stacked_gradients import StackedObjective
+from pomona.partition.partition import ClientRows, Partition
+from pomona.privacy.settings import Privacy
+
+SHAPE = (1, 16, 16)
+TRAINED = [
+    {"train": "head"},
+    {"train": ["conv2.*", "fc2.bias"]},
+    {"train": {"lora": {"rank": 2, "on": ["conv2", "fc1"]}}},
+]
+LOSS = criterion(ModelSettings(), "classes")
+
+
+def resident(clients=2, n=40):
+    images = np.random.Generator(np.random.Philox(1)).integers(0, 256, (n, 16, 16, 1), dtype=np.uint8)
+    dataset = Dataset("noise", "image", images, np.arange(n) % 5, tuple("abcde"), n, (127.5,), (127.5,))
+    own = [ClientRows(part[:-4], part[-4:-2], part[-2:]) for part in np.array_split(np.arange(n), clients)]
+    return DeviceDataset.of(dataset, Partition(tuple(own), {}), "classes")
+
+
+def network(name="small", **settings):
+    return build(ModelSettings(name=name, **settings), SHAPE, 5, seed=3)
+
+
+def autograd(module, data, index):
+    """The gradient of the mean loss at the module's own values, by plain PyTorch: name -> tensor."""
+    x, y = data.gather(index)
+    module.train()
+    LOSS(module(x), y).mean().backward()
+    return {name: p.grad for name, p in module.named_parameters() if p.requires_grad}
+
+
+@pytest.mark.parametrize("settings", TRAINED)
+@pytest.mark.parametrize("engine", [LoopObjective, StackedObjective])
+@pytest.mark.parametrize("keep", [False, True])
+def test_the_gradient_is_that_of_the_trained_part(settings, engine, keep):
+    data, module = resident(), network(**settings)
+    space, index = ParameterSpace(module), torch.arange(7)
+    expected = autograd(network(**settings), data, index)
+    row = space.pack(module)
+    if keep:
+        found = cut(module, torch.zeros(1, *SHAPE))
+        module, data = found.rest, cached(found, data, "fp32")
+    objective = engine(module, space, data, LOSS)
+    _, G = objective.gradient(row.repeat(2, 1), [index, index])
+    for entry in space.parameters:
+        for g in G:
+            torch.testing.assert_close(entry.view(g), expected[entry.name], rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("settings", TRAINED)
+def test_what_is_kept_changes_no_output(settings):
+    data, module = resident(), network(**settings)
+    space, found = ParameterSpace(module), cut(module, torch.zeros(1, *SHAPE))
+    row = space.pack(module)
+    objective = LoopObjective(found.rest, space, cached(found, data, "fp32"), LOSS)
+    for split in ("train", "test"):
+        outputs, targets = objective.outputs(row, 1, split)
+        expected, y = LoopObjective(network(**settings), space, data, LOSS).outputs(row, 1, split)
+        torch.testing.assert_close(outputs, expected)
+        assert torch.equal(targets, y)
+
+
+@pytest.mark.parametrize("clients", [1, 3])
+def test_features_are_the_same_for_any_number_of_workers(clients):
+    data, found = resident(clients), cut(network(train="head"), torch.zeros(1, *SHAPE))
+    one, two = (cached(found, data, "fp32", workers).x for workers in (1, 2))
+    assert torch.equal(one, two)
+
+
+def test_a_clients_features_do_not_depend_on_the_others():
+    """The client of rows 20 to 39 alone, as a silo has it, and among others."""
+    among, found = resident(2), cut(network(train="head"), torch.zeros(1, *SHAPE))
+    alone = DeviceDataset(
+        among.x[20:], among.y[20:], among.shift, among.scale,
+        {split: [held[1] - 20] for split, held in among.rows.items()}, "classes",
+    )  # fmt: skip
+    assert torch.equal(cached(found, among, "fp32").x[20:], cached(found, alone, "fp32").x)
+
+
+def test_a_sample_of_two_clients_is_computed_once():
+    data = resident(2)
+    data.rows["train"][1] = torch.cat([data.rows["train"][1], data.rows["train"][0][:3]])
+    assert sorted(torch.cat(list(batches(data))).tolist()) == list(range(40))
+
+
+@pytest.mark.parametrize("settings", TRAINED)
+@pytest.mark.parametrize("keep", [False, True])
+def test_private_gradients_clip_the_trained_part_only(tmp_path, settings, keep):
+    """sum_i g_i min(1, C / |g_i|) over the trained numbers of each sample's own gradient."""
+    data, module = resident(), network(**settings)
+    space, index, bound = ParameterSpace(module), torch.arange(5), 0.05
+    each = []
+    for i in index:
+        parts = autograd(network(**settings), data, i[None])
+        row = torch.zeros(space.trained)
+        for entry in space.parameters:
+            entry.view(row).copy_(parts[entry.name])
+        each.append(row.double())
+    expected = sum(g * min(1, bound / float(g.norm())) for g in each)
+    assert any(float(g.norm()) > bound for g in each)
+    row, seen = space.pack(module), module
+    if keep:
+        found = cut(module, torch.zeros(1, *SHAPE))
+        seen, data = found.rest, cached(found, data, "fp32")
+    inner = LoopObjective(seen, space, data, LOSS)
+    privacy = Privacy(noise_multiplier=1.0, max_grad_norm=bound, delta=1e-5)
+    objective = PrivateObjective(inner, seen, space, privacy, tmp_path)
+    _, total = objective.clipped_sum(row, index)
+    torch.testing.assert_close(total, expected, rtol=1e-4, atol=1e-7)
+
+
+def test_frozen_batch_normalisation_is_private(tmp_path):
+    """Its statistics are those it came with: a sample's gradient does not depend on the others."""
+    body = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Flatten()).requires_grad_(False)
+    module, data = nn.Sequential(body, nn.Linear(2 * 14 * 14, 5)), resident()
+    space = ParameterSpace(module)
+    private = partial(PrivateObjective, LoopObjective(module, space, data, LOSS), module, space)
+    private(Privacy(noise_multiplier=1.0, max_grad_norm=1.0, delta=1e-5), tmp_path)
+    assert float(body[1].running_mean.abs().sum()) == 0  # nothing has moved them
+
+
+def test_frozen_statistics_are_used_as_they_came():
+    """Outputs of a head on frozen BatchNorm are those of the module in evaluation mode; none are estimated."""
+    body = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Flatten()).requires_grad_(False)
+    body[1].running_mean += 0.3
+    body[1].running_var *= 2
+    module, data = nn.Sequential(body, nn.Linear(2 * 14 * 14, 5)), resident()
+    space = ParameterSpace(module, "average")
+    row = space.pack(module)
+    assert space.size == space.trained == 5 * (2 * 14 * 14 + 1)
+    objective = LoopObjective(module, space, data, LOSS)
+    objective.gradient(row[None], [torch.arange(6)])
+    outputs, _ = objective.outputs(row, 0, "test")
+    with torch.no_grad():
+        expected = module.eval()(data.gather(data.rows["test"][0])[0])
+    assert torch.equal(outputs, expected)
+    assert torch.equal(body[1].running_mean, torch.full((2,), 0.3))
