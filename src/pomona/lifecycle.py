@@ -3,7 +3,7 @@
 The order of the calls is the same for both::
 
     with locked(folder):                       # one process a folder
-        with status_kept(folder, rounds):      # status.json says how the run ended, whatever ends it
+        with status_kept(folder):              # status.json says how the run ended, whatever ends it
             point = resume_point(...)          # the last committed round, and how far the record counts up to it
             with RunRecord(..., point.after) as record:
                 open_record(...)               # the start event, unless the run goes on
@@ -34,7 +34,7 @@ from pomona.record.run_summary import summarise
 from pomona.record.writer import Mark, RunRecord
 from pomona.scenario import Scenario
 from pomona.storage.checkpoint import Checkpoint, differing, newest
-from pomona.storage.committed_rounds import FOLDER, committed
+from pomona.storage.committed_rounds import FOLDER, last_round
 from pomona.storage.file_hashes import sums
 from pomona.storage.run_status import ended, write_status
 from pomona.storage.safetensors_stream import digest
@@ -77,8 +77,8 @@ def resume_point(out: Path, stamp: Mapping[str, Any]) -> ResumePoint:
 
 
 @contextmanager
-def status_kept(out: Path, rounds: int) -> Iterator[None]:
-    """Write to ``status.json`` how a run ends: finished after so many rounds, or why not.
+def status_kept(out: Path) -> Iterator[None]:
+    """Write to ``status.json`` how a run ends: finished after its last committed round, or why not.
 
     A process that is told to stop is interrupted, whatever exit code it is given for that.
     """
@@ -86,12 +86,11 @@ def status_kept(out: Path, rounds: int) -> Iterator[None]:
         yield
     except BaseException as fault:
         if not isinstance(fault, LockedError):
-            rounds_kept = committed(out / FOLDER)
             cause = SystemExit(143) if isinstance(fault, SystemExit) else fault
             with suppress(StorageError):
-                write_status(out, ended(cause, rounds_kept[-1][0] if rounds_kept else 0))
+                write_status(out, ended(cause, last_round(out)))
         raise
-    write_status(out, ended(None, rounds, sums(out)))
+    write_status(out, ended(None, last_round(out), sums(out)))
 
 
 def open_record(record: RunRecord, scenario: Scenario, about: Mapping[str, Any]) -> None:

@@ -114,7 +114,7 @@ def _what(scenario: Scenario) -> tuple[str, str]:
 
 def _recorded(scenario: Scenario, out: Path, watcher: Callback, resume: bool, hold: Hold) -> Result:
     """Run in a folder that is held for it, with its status kept; a lost worker process is made up for once."""
-    with status_kept(out, scenario.config.rounds):
+    with status_kept(out):
         try:
             return _attempt(scenario, out, watcher, resume, hold)
         except WorkerError as fault:

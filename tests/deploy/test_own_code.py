@@ -7,10 +7,11 @@ import pytest
 import tomli_w
 from federation_in_process import deployed, same
 
-from pomona.core.errors import QuorumError
+from pomona.core.errors import ConfigError, QuorumError
 from pomona.deploy.agreement import Federation
 from pomona.deploy.audit import read
 from pomona.deploy.status import server as server_status
+from pomona.storage.run_status import read_status
 
 MODULE = """
 from pomona.methods.base import MethodSettings
@@ -92,3 +93,14 @@ def test_a_module_that_only_the_server_names_is_not_imported_by_a_silo(world, mo
     assert imported == [False] * 3
     assert all("the server runs something else than this silo agreed to" in r for r in reasons(federation).values())
     assert reasons(federation).keys() == set(federation.names)
+
+
+def test_a_server_without_the_code_ends_with_the_reason(world, module):
+    """A status with code 2 ends the server, where a ServerApp that only dies is started again."""
+    federation = world.federation({"name": "mine:Mine"})
+    names_another_method(federation.server, "not_here:Mine")
+    with pytest.raises(ConfigError):
+        federation.run()
+    status = read_status(federation.server / "run")
+    assert (status.state, status.code, status.round) == ("failed", 2, 0)
+    assert "cannot load 'not_here:Mine'" in status.reason

@@ -1,4 +1,8 @@
-"""Numbers of the committed rounds, from the names of their files."""
+"""Numbers of the committed rounds, from the names of their files.
+
+Apart from ``storage.checkpoint``, which reads the files and needs PyTorch for it: supervisors and status commands do
+not load that.
+"""
 
 import re
 from pathlib import Path
@@ -15,3 +19,8 @@ def committed(folder: Path) -> list[tuple[int, Path]]:
     except OSError:
         return []
     return sorted((int(name[1]), path) for name, path in names if name)
+
+
+def last_round(out: Path) -> int:
+    """Number of the last committed round in a run's folder; 0 before the first."""
+    return max((number for number, _ in committed(out / FOLDER)), default=0)

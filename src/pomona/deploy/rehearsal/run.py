@@ -5,6 +5,7 @@ difference between the personal models of the two, and the cost of a round.
 """
 
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -98,12 +99,10 @@ class LocalFederation:
         """Start the server, or a silo by its name, as its administrator does."""
         role, kit = ("server", self.server) if who == "server" else ("silo", self.silo(who))
         with (self.folder / f"{who}.log").open("ab") as file:
+            command = [sys.executable, "-m", "pomona", role, "start", "--folder", str(kit)]
+            env = environment(self.folder) | {"PYTHONPATH": os.pathsep.join(sys.path)}  # own code too
             self._own[who] = subprocess.Popen(
-                [sys.executable, "-m", "pomona", role, "start", "--folder", str(kit)],
-                stdout=file,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                env=environment(self.folder),
+                command, stdout=file, stderr=subprocess.STDOUT, start_new_session=True, env=env
             )
 
     def process(self, who: str) -> subprocess.Popen[bytes]:

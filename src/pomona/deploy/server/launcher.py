@@ -17,9 +17,10 @@ from pomona.deploy.processes import QUIET, environment
 from pomona.deploy.server import superlink
 from pomona.deploy.server.registry_admin import members
 from pomona.deploy.server.superlink_client import SuperLinkClient, connection, reachable
-from pomona.deploy.server.superlink_supervisor import APP, ServerPolicy, committed
+from pomona.deploy.server.superlink_supervisor import APP, ServerPolicy
 from pomona.deploy.supervisor import Supervisor
 from pomona.storage.atomic_io import probe
+from pomona.storage.committed_rounds import last_round
 from pomona.storage.lock import locked
 from pomona.storage.run_status import Status, ended, read_status
 
@@ -43,7 +44,7 @@ def serve(folder: Path, say: Callable[[str], None], resume: bool = False) -> Sta
     if before and before.state == "finished":
         say(f"the run in {state} is finished after round {before.round}; nothing to do")
         return before
-    done = committed(state)
+    done = last_round(state)
     if resume and not (before or done):
         raise CheckpointError(f"{state} holds no run to resume; use `pomona server start`")
     try:
@@ -82,7 +83,7 @@ def _served(folder: Path, federation: Federation, env: Mapping[str, str], say: C
 
         if not federation.insecure and (said := warning(expires(folder / "certs" / "server.crt"))):
             tell(f"the server's certificate {said}; {RENEW}")
-        audit.write("started", federation=federation.name, round=committed(state))
+        audit.write("started", federation=federation.name, round=last_round(state))
         supervisor = Supervisor(superlink.command(folder, federation), env, state / "logs" / "superlink.log", first=APP)
         policy = ServerPolicy(
             folder,
@@ -96,7 +97,7 @@ def _served(folder: Path, federation: Federation, env: Mapping[str, str], say: C
             status = supervisor.run(policy)
         except BaseException as fault:
             code = ended(fault, 0).code
-            audit.write("stopped", code=code, round=committed(state))
+            audit.write("stopped", code=code, round=last_round(state))
             raise
         audit.write("stopped", code=status.code, round=status.round)
         return status

@@ -51,9 +51,9 @@ def coordinate(folder: Path, bus: MessageBus, pause: float = 1.0) -> None:
     os.umask(0o077)
     torch.set_num_threads(1)
     importable(folder)
-    federation, out = Federation.load(folder / "federation.toml"), folder / "run"
-    with locked(out / FOLDER), writing(out), status_kept(out, federation.config().rounds):
-        _coordinate(federation, out, bus, pause)
+    out = folder / "run"
+    with locked(out / FOLDER), writing(out), status_kept(out):
+        _coordinate(Federation.load(folder / "federation.toml"), out, bus, pause)
 
 
 def _coordinate(federation: Federation, out: Path, bus: MessageBus, pause: float) -> None:

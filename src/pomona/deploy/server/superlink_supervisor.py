@@ -16,7 +16,7 @@ from pomona.core.errors import PomonaError, ProtocolError, StorageError
 from pomona.deploy.audit import Audit
 from pomona.deploy.server.superlink_client import SuperLinkClient, sync_keys
 from pomona.deploy.supervisor import Restart, Supervisor, backoff
-from pomona.storage import committed_rounds as rounds
+from pomona.storage.committed_rounds import last_round
 from pomona.storage.run_status import Status, ended, read_status, write_status
 
 APP = "flwr-serverapp"  # part of its command line
@@ -105,7 +105,7 @@ class ServerPolicy:
         except ConnectionError as fault:
             self.say(str(fault))
             verdict = "restart"
-        round_, status = committed(self.state), read_status(self.state)
+        round_, status = last_round(self.state), read_status(self.state)
         failed = status is not None and (status.state, status.code) == ("failed", 1)
         self._alike = self._alike * (round_ == self._reached) + failed
         self._failures = 0 if round_ > self._reached else self._failures + 1
@@ -132,7 +132,7 @@ class ServerPolicy:
             with suppress(StorageError):
                 status = read_status(self.state)
                 if not (status and status.state == "finished"):  # it may have just finished
-                    write_status(self.state, ended(fault, committed(self.state)))
+                    write_status(self.state, ended(fault, last_round(self.state)))
 
     def _attempt(self, supervisor: Supervisor) -> Verdict:
         """Start what does not run, submit the run, and watch until something has to be done."""
@@ -140,12 +140,12 @@ class ServerPolicy:
             self._launch(supervisor)
         self._admit()
         assert self._link
-        write_status(self.state, Status(state="running", round=committed(self.state)))
+        write_status(self.state, Status(state="running", round=last_round(self.state)))
         try:
             self._run = self._link.submit(self.fab(), {"folder": str(self.folder)})
         except ProtocolError as fault:
             raise ConnectionError(str(fault)) from None
-        self.audit.write("submitted", run=str(self._run), round=committed(self.state))
+        self.audit.write("submitted", run=str(self._run), round=last_round(self.state))
         began, appeared = time.monotonic(), False
         while True:
             time.sleep(TICK)
@@ -214,12 +214,3 @@ class ServerPolicy:
         if self._link:
             self._link.close()
         self._link = None
-
-
-def committed(state: Path) -> int:
-    """Return the last committed round of a run; 0 before the first."""
-    try:
-        found = rounds.committed(state / rounds.FOLDER)
-    except OSError:
-        return 0
-    return found[-1][0] if found else 0
