@@ -5,12 +5,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from tokenize import TokenError
 from typing import IO, Any
 
 import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
+from pomona.core.bounds import plain
 from pomona.core.errors import DataError
 from pomona.data import image_arrays, targets, validation
 from pomona.data.array_file import MOST_PACKED, StoredArray, file, joined, paired, promised, reading
@@ -54,8 +56,10 @@ def stored(path: Path, name: str) -> StoredArray:
 def _header(stream: IO[bytes], where: str) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     try:
         shape, fortran, dtype = _HEADERS[npy.read_magic(stream)](stream)
-    except (ValueError, KeyError) as fault:
-        raise DataError(f"{where} is no plain NumPy array ({fault}); write it with numpy.savez") from fault
+    except (ValueError, KeyError, SyntaxError, TokenError, RecursionError, MemoryError) as fault:
+        # NumPy parses the header as a Python literal, and not every fault of it becomes a ValueError there.
+        line = plain(str(fault), 200)
+        raise DataError(f"{where} is no plain NumPy array ({line}); write it with numpy.savez") from fault
     if dtype.hasobject or dtype.names or dtype.subdtype:
         raise DataError(f"{where} holds Python objects or records ({dtype}); store plain numbers, pickle is never read")
     if not shape or min(shape) < 0:
