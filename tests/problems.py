@@ -4,8 +4,9 @@ from pomona.config import Config
 from pomona.core.round import Round
 from pomona.methods import METHODS
 from pomona.testing import Federation, Quadratics, a_round, quadratics
-from pomona.testing.conformance import passes as of_settings
-from pomona.testing.conformance import same, small, states, uneven
+from pomona.testing.conformance import small
+from pomona.testing.problems import passes as of_settings
+from pomona.testing.problems import same, states, uneven
 
 __all__ = ["Federation", "Quadratics", "a_round", "passes", "quadratics", "same", "states", "tiny", "uneven"]
 

@@ -175,8 +175,7 @@ class MyCNN(nn.Module):
 
 def frozen(settings, input_shape, n_outputs, vocabulary):
     net = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, n_outputs))
-    net[1].weight.requires_grad = False
-    return net
+    return net.requires_grad_(False)
 """
 
 

@@ -128,7 +128,7 @@ def _nearest(key: str, known: Mapping[str, str]) -> str:
     if here:
         return f"did you mean {' or '.join(sorted(here))}?"
     own = {k.removeprefix(f"{section}.") for k in known if k.startswith(f"{section}.")} if dot else _tops(known)
-    close = get_close_matches(last, sorted(own), n=3, cutoff=0.6)
+    close = get_close_matches(last, sorted(own), n=3, cutoff=0.7)  # pretrained is not train
     if close:
         return f"did you mean {' or '.join(section + dot + name for name in close)}?"
     return f"{section or 'the top level'} has {', '.join(sorted(own))}"

@@ -1,16 +1,22 @@
 """Problems with known answers: quadratics of each client, and a federation of them, a round at a time."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from pomona.core.round import Roster, Round
+from pomona.core.state import flatten
 from pomona.federation.client_runtime import ClientRuntime
 from pomona.federation.exchange import ClientRequest, Reply, stack
-from pomona.methods.base import Initial, Method
+from pomona.methods.base import Initial, Method, MethodSettings
 from pomona.objective.device_dataset import DeviceDataset
+
+OBSERVED = frozenset({"received", "trained"})
+"""Moments at which models are evaluated."""
 
 
 @dataclass
@@ -116,7 +122,7 @@ class Federation:
         """Train and aggregate one round of the clients ``ids``, of all members if None."""
         ids = self.ids if ids is None else ids
         down = self.method.server.down(self.server, ids, self.roster, round_)
-        visit = ClientRequest(round_, self.roster, ids, True, frozenset({"received", "trained"}), True)
+        visit = ClientRequest(round_, self.roster, ids, True, OBSERVED, True)
         self.replies = self.clients.visit(visit, down)
         uplink = stack(self.replies, lambda r: r.uplink)
         self.server = self.method.server.aggregate(self.server, uplink, ids, self.roster, round_)
@@ -133,3 +139,37 @@ class Federation:
     def set_state(self, client: int, state: object) -> None:
         """Put a client's state in place of the one it has."""
         self.clients._states[client] = state
+
+
+def passes(settings: MethodSettings, number: int = 1, **over: Any) -> Round:
+    """A round of three shuffled passes in batches of one, with momentum where the method allows it."""
+    momentum = 0.0 if settings.method().card.plain_steps else 0.9
+    return a_round(number, **{"epochs": 3, "batch_size": 1, "momentum": momentum, "lr": 0.02, **over})
+
+
+def after(settings: MethodSettings, problem: Quadratics, rounds: int) -> Federation:
+    """A federation that has trained for some rounds."""
+    run = Federation(settings.method(), problem)
+    for number in range(1, rounds + 1):
+        run.round(passes(settings, number))
+    return run
+
+
+def states(run: Federation) -> dict[str, Tensor]:
+    """Every tensor that the clients and the server hold, by name."""
+    held = flatten(run.server, "server")
+    for i in run.ids:
+        held |= flatten(run.state(i), str(i))
+    return {k: v.clone() for k, v in held.items()}
+
+
+def same(one: Mapping[str, Tensor], two: Mapping[str, Tensor]) -> bool:
+    """Whether two sets of named tensors are equal to the bit."""
+    return one.keys() == two.keys() and all(torch.equal(one[k], two[k]) for k in one)
+
+
+def uneven(*sizes: int, d: int = 5) -> Quadratics:
+    """Quadratics of clients with these numbers of samples."""
+    targets = torch.randn(sum(sizes), d, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
+    ends = np.cumsum(sizes)
+    return Quadratics(targets, [list(range(e - s, e)) for e, s in zip(ends, sizes, strict=True)])

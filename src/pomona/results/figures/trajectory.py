@@ -126,7 +126,7 @@ def trajectory(
         raise ConfigError("a trajectory needs at least one run")
     # The start of local training is observed where a round is evaluated.
     scenarios = [Scenario.prepare(c.model_copy(update={"eval_every": 1})) for c in configs]
-    if len({(s.partition.sha256, s.config.model) for s in scenarios}) > 1:
+    if len({(s.partition.sha256, s.config.model.model_dump_json()) for s in scenarios}) > 1:
         raise ConfigError("the runs differ in data, partition or model; their models share no surface")
     traces = [trace(scenario, client, since, watch(scenario.config)) for scenario in scenarios]
     picture = _drawn(traces, scenarios[0], client, points)
