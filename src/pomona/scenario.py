@@ -13,10 +13,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from pomona.config import Config
-from pomona.core.errors import ConfigError, DataError
+from pomona.core.errors import ConfigError
 from pomona.core.rng import number
 from pomona.data import read
-from pomona.data.catalogue import CATALOGUE
 from pomona.data.csv_table import moments
 from pomona.data.dataset import Dataset
 from pomona.data.settings import DataSettings
@@ -28,7 +27,7 @@ from pomona.models import Targets, build, criterion
 from pomona.models.compatibility import per_sample
 from pomona.models.frozen_prefix import Cut, cut
 from pomona.models.parameter_space import ParameterSpace
-from pomona.models.trained_part import active, frozen, share
+from pomona.models.trained_part import frozen, share
 from pomona.models.weights import initial as initial_weights
 from pomona.objective.cached_features import cached
 from pomona.objective.device_dataset import DeviceDataset, learned
@@ -42,6 +41,7 @@ from pomona.partition.partition_warnings import remarks
 from pomona.partition.recipe import class_numbers
 from pomona.partition.rotation import apply_turns
 from pomona.privacy.epsilon_projection import projected_epsilon
+from pomona.scenario_checks import require_private, require_samples
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
@@ -106,42 +106,12 @@ class Scenario:
         ``agreed``: the clients have settled beforehand what their classes are called.
         """
         _ = self.choice
+        loss = criterion(self.config.model, self.targets)
+        per_sample(loss, self.config.model.loss, self.dataset.n_outputs, self.targets)
         module = self.module()
-        per_sample(
-            criterion(self.config.model, self.targets), self.config.model.loss, self.dataset.n_outputs, self.targets
-        )
-        method = self.config.method.method().card
         if self.config.privacy:
-            from pomona.objective.private_gradients import refuse_statistics
-            from pomona.privacy import releases
-
-            sizes = [len(c.train) for c in self.partition.clients]
-            entry = CATALOGUE.get(self.config.data.name)
-            named = agreed or self.config.data.classes or (entry and not entry.own)
-            found = bool(self.dataset.classes) and not named
-            if method.not_private:
-                raise ConfigError(method.not_private)
-            releases.check(self.config.privacy, sizes, method.releases, self.dataset.kind, found)
-            refuse_statistics(module)
-        blind = [n for n, c in zip(self.names, self.partition.clients, strict=True) if not len(c.validation)]
-        if method.validates and blind:
-            raise DataError(
-                f"{', '.join(blind)}: no validation samples, by which {self.config.method.name} weighs models; "
-                "raise data.validation_share, or give them validation rows"
-            )
-        normed = next(
-            (path for path, p in active(module) if any(b.is_floating_point() for b in p.buffers(recurse=False))), None
-        )
-        lone = [name for name, c in zip(self.names, self.partition.clients, strict=True) if len(c.train) == 1]
-        if normed and self.config.batch_size == 1:
-            raise ConfigError(
-                f"batch_size = 1, but {self.config.model.name} has BatchNorm; set batch_size to 2 or more"
-            )
-        if normed and lone:
-            raise DataError(
-                f"{', '.join(lone)}: one training sample, but {self.config.model.name}'s {normed} normalises over "
-                "a batch; give at least 2 samples a client, or take a model without BatchNorm"
-            )
+            require_private(self.config, self.dataset, self.partition, module, agreed)
+        require_samples(self.config, self.partition, self.names, module)
 
     @property
     def remarks(self) -> list[str]:

@@ -1,0 +1,52 @@
+"""Checks before round 1 of what a method or a network needs of the data and of the other settings."""
+
+from collections.abc import Sequence
+
+from torch import nn
+
+from pomona.config import Config
+from pomona.core.errors import ConfigError, DataError
+from pomona.data.catalogue import CATALOGUE
+from pomona.data.dataset import Dataset
+from pomona.models.trained_part import active
+from pomona.partition.partition import Partition
+
+
+def require_private(config: Config, dataset: Dataset, partition: Partition, module: nn.Module, agreed: bool) -> None:
+    """Raise ConfigError for a run that cannot train privately, or whose releases are not acknowledged.
+
+    ``agreed``: the clients have settled beforehand what their classes are called.
+    """
+    from pomona.objective.private_gradients import refuse_statistics
+    from pomona.privacy import releases
+
+    assert config.privacy
+    card = config.method.method().card
+    if card.not_private:
+        raise ConfigError(card.not_private)
+    entry = CATALOGUE.get(config.data.name)
+    named = agreed or config.data.classes or (entry and not entry.own)
+    sizes = [len(c.train) for c in partition.clients]
+    releases.check(config.privacy, sizes, card.releases, dataset.kind, bool(dataset.classes) and not named)
+    refuse_statistics(module)
+
+
+def require_samples(config: Config, partition: Partition, names: Sequence[str], module: nn.Module) -> None:
+    """Raise DataError or ConfigError where a client, or a batch, has fewer samples than the run needs."""
+    held = list(zip(names, partition.clients, strict=True))
+    blind = [name for name, c in held if not len(c.validation)]
+    if config.method.method().card.validates and blind:
+        raise DataError(
+            f"{', '.join(blind)}: no validation samples, by which {config.method.name} weighs models; "
+            "raise data.validation_share, or give them validation rows"
+        )
+    buffers = ((path, buffer) for path, part in active(module) for buffer in part.buffers(recurse=False))
+    normed = next((path for path, buffer in buffers if buffer.is_floating_point()), None)
+    lone = [name for name, c in held if len(c.train) == 1]
+    if normed and config.batch_size == 1:
+        raise ConfigError(f"batch_size = 1, but {config.model.name} has BatchNorm; set batch_size to 2 or more")
+    if normed and lone:
+        raise DataError(
+            f"{', '.join(lone)}: one training sample, but {config.model.name}'s {normed} normalises over "
+            "a batch; give at least 2 samples a client, or take a model without BatchNorm"
+        )
