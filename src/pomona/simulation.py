@@ -160,8 +160,8 @@ def _workers(config: Config) -> int:
 def _train(scenario: Scenario, record: RunRecord, watcher: Callback, commits: Checkpointing, hold: Hold) -> Result:
     """The rounds, the record's views, and the models."""
     config, method, out = scenario.config, scenario.config.method.method(), record.folder
-    if said := method.caution(round_of(config, 1)):
-        watcher.note(said)
+    if caution := method.caution(round_of(config, 1)):
+        watcher.note(caution)
     if not commits.found:
         if out:
             _settings(scenario, out)

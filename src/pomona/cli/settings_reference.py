@@ -151,8 +151,8 @@ def _range(what: Mapping[str, Any]) -> str:
         ("maximum", "at most"),
         ("exclusiveMaximum", "below"),
     )
-    said = [f"{word} {what[key]:g}" for key, word in words if key in what]
-    return f", {', '.join(said)}" if said else ""
+    bounds = [f"{word} {what[key]:g}" for key, word in words if key in what]
+    return f", {', '.join(bounds)}" if bounds else ""
 
 
 def _shown(default: Any) -> str:

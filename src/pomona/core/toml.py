@@ -82,8 +82,8 @@ def explained(fault: ValidationError, tree: Tree, kind: type[Settings], choices:
     """Faults of a settings tree, in one line that names every key."""
     known = _described(tree, kind, choices)
     # A default that follows from a key that is itself bad is nothing to tell of.
-    said = [_explain(dict(e), known, choices) for e in fault.errors() if e["type"] != "default_factory_not_called"]
-    return ConfigError("; ".join(said))
+    lines = [_explain(dict(e), known, choices) for e in fault.errors() if e["type"] != "default_factory_not_called"]
+    return ConfigError("; ".join(lines))
 
 
 def _explain(error: Tree, known: Mapping[str, str], choices: Choices) -> str:
@@ -103,8 +103,8 @@ def _explain(error: Tree, known: Mapping[str, str], choices: Choices) -> str:
         case "model_type" | "model_attributes_type":
             return f"{key} = {shown(error['input'])}: give a table of settings{' or a name' * (key in SECTIONS)}"
         case _:
-            said = error["msg"].removeprefix("Value error, ")
-            return f"{key} = {shown(error['input'])}: {said[0].lower()}{said[1:]}" if key else said
+            why = error["msg"].removeprefix("Value error, ")
+            return f"{key} = {shown(error['input'])}: {why[0].lower()}{why[1:]}" if key else why
 
 
 def shown(value: object) -> str:
@@ -146,7 +146,7 @@ def keys(tree: Tree, kind: type[Settings], choices: Choices) -> list[str]:
 
 def _described(tree: Tree, kind: type[Settings], choices: Choices) -> dict[str, str]:
     """Description of each dotted key, from its settings record."""
-    said: dict[str, str] = {}
+    described: dict[str, str] = {}
     for name, field in kind.model_fields.items():
         part = tree.get(name)
         if name in choices:
@@ -155,8 +155,8 @@ def _described(tree: Tree, kind: type[Settings], choices: Choices) -> dict[str, 
         else:
             kinds = [t for t in (field.annotation, *get_args(field.annotation)) if _is_section(t)]
         inner = {f"{name}.{f.alias or k}": f.description or "" for s in kinds for k, f in s.model_fields.items()}
-        said |= inner or {name: field.description or ""}
-    return said
+        described |= inner or {name: field.description or ""}
+    return described
 
 
 def _is_section(kind: object) -> bool:

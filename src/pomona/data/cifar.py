@@ -127,8 +127,8 @@ def _inexact(path: Path) -> str:
 
 def _dataset(name: str, x: NDArray[np.generic], labels: Sequence[tuple[str, NDArray[Any]]], n_train: int) -> Dataset:
     y, classes = targets.from_arrays(labels, "classes", CLASSES[name])
-    said = name if n_train == TRAINING else f"{name} (subset: {n_train} of {TRAINING} training rows)"
-    return Dataset(said, "image", x, y, classes, n_train, image_arrays.SHIFT, image_arrays.SCALE)
+    title = name if n_train == TRAINING else f"{name} (subset: {n_train} of {TRAINING} training rows)"
+    return Dataset(title, "image", x, y, classes, n_train, image_arrays.SHIFT, image_arrays.SCALE)
 
 
 def restore(images: NDArray[np.uint8]) -> None:

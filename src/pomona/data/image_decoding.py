@@ -70,8 +70,8 @@ def _opened(path: Path, look: Callable[[Image.Image], T]) -> T:
         what = "it is empty" if not path.stat().st_size else f"it is no {', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
         raise DataError(f"cannot read the image {path} ({what}); replace or remove it") from None
     except Exception as fault:  # decoders meet damaged files with errors of every kind
-        said = bounds.plain(str(fault), 120) or type(fault).__name__
-        raise DataError(f"cannot read the image {path} ({said}); replace or remove it") from fault
+        reason = bounds.plain(str(fault), 120) or type(fault).__name__
+        raise DataError(f"cannot read the image {path} ({reason}); replace or remove it") from fault
 
 
 def _colours(image: Image.Image) -> str:

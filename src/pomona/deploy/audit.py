@@ -96,12 +96,12 @@ def verify(path: Path) -> int | None:
                 return torn[0]
             torn = number, len(text)
             continue
-        said = line.pop("chain")
+        written = line.pop("chain")
         if torn and (line.get("event"), line.get("bytes")) != (TORN, torn[1]):
             return torn[0]
-        if chained(chain, line) != (text + b"\n", said):
+        if chained(chain, line) != (text + b"\n", written):
             return number
-        chain, torn = said, None
+        chain, torn = written, None
     return torn[0] if torn else None
 
 

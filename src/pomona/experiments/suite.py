@@ -126,9 +126,9 @@ class Suite(Settings):
         scenarios = [n for size in sizes for n in (*size.at, *size.scenarios)] + [n for row in rows for n in row.at]
         methods = [n for size in sizes for n in (*size.methods, *size.search_of)]
         methods += [n for column in columns for n in column.methods]
-        said = [("scenario", n, list(self.scenario)) for n in scenarios]
-        said += [("method", n, list(self.method)) for n in methods]
-        for kind, name, known in said:
+        axes = [("scenario", n, list(self.scenario)) for n in scenarios]
+        axes += [("method", n, list(self.method)) for n in methods]
+        for kind, name, known in axes:
             if name not in known:
                 raise ValueError(f"no {kind} {name!r} in this suite; {near(name, known)}")
         return self

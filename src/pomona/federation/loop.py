@@ -97,8 +97,8 @@ class Loop:
         state, done = self._begin()
         for number in range(done + 1, self.config.rounds + 1):
             state = self._round(self._join(state, number), number)
-        if said := self.server.closing(state):
-            self.watcher.note(said)
+        if remark := self.server.closing(state):
+            self.watcher.note(remark)
         self._look(state, self.config.rounds + 1, self._roster(self.config.rounds).members, keep=True)
         self._evaluate(self.config.rounds, "received")
         for client in self.config.membership.unseen:

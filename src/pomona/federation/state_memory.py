@@ -34,15 +34,19 @@ def choose(config: Config, first: object, workers: int, out: Path | None) -> tup
     need, share = config.clients * one, config.state_memory if config.device == "cpu" else 1.0
     if need <= share * have:
         return as_is, []
-    said = f"what {config.clients} clients of {config.method.name} keep takes {_gb(need)}, this machine has {_gb(have)}"
+    need_and_have = (
+        f"what {config.clients} clients of {config.method.name} keep takes {_gb(need)}, this machine has {_gb(have)}"
+    )
     remedy = "take fewer clients or a smaller model, for apple leave method.budget out"
     if config.device != "cpu":
-        raise ConfigError(f"{said}; {remedy}")
+        raise ConfigError(f"{need_and_have}; {remedy}")
     if (used := min(config.clients, workers * config.rows) * one) > have:
-        raise ConfigError(f"{said}, and training takes {_gb(used)} at a time; lower workers, {remedy}")
+        raise ConfigError(f"{need_and_have}, and training takes {_gb(used)} at a time; lower workers, {remedy}")
     if short := "; ".join(_short(_wanted(need, out))):
         fits = "raise state_memory, " if need <= have else ""
-        raise ConfigError(f"{said}, and files need {short}; free space, point TMPDIR elsewhere, {fits}{remedy}")
+        raise ConfigError(
+            f"{need_and_have}, and files need {short}; free space, point TMPDIR elsewhere, {fits}{remedy}"
+        )
     limit, where = f"{config.state_memory:g} of this machine's {_gb(have)}", tempfile.gettempdir()
     return to_file, [f"the clients' states take {_gb(need)}, more than {limit}: they lie in files in {where}"]
 

@@ -75,8 +75,8 @@ class Partition:
             raise fault(str(wrong)) from wrong
         except ValidationError as wrong:
             first = wrong.errors()[0]
-            said = f"{'.'.join(map(str, first['loc']))} = {reprlib.repr(first['input'])}: {first['msg']}"
-            raise fault(bounds.plain(said, 200)) from None
+            reason = f"{'.'.join(map(str, first['loc']))} = {reprlib.repr(first['input'])}: {first['msg']}"
+            raise fault(bounds.plain(reason, 200)) from None
         clients = tuple(
             ClientRows(*(np.array(part, np.int64) for part in (c.train, c.validation, c.test))) for c in saved.clients
         )

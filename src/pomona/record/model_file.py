@@ -37,8 +37,8 @@ def write(path: Path, tensors: Mapping[str, Tensor], about: ModelMetadata) -> No
 
 def seal(tree: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
     """SHA-256 in hex over a file's metadata, in any order, and its tensors."""
-    said = json.dumps({k: v for k, v in tree.items() if k != HASH}, sort_keys=True, allow_nan=False, ensure_ascii=False)
-    return hashlib.sha256(f"{said}\n{digest(tensors)}".encode()).hexdigest()
+    text = json.dumps({k: v for k, v in tree.items() if k != HASH}, sort_keys=True, allow_nan=False, ensure_ascii=False)
+    return hashlib.sha256(f"{text}\n{digest(tensors)}".encode()).hexdigest()
 
 
 def read(path: Path, own_code: bool = False) -> tuple[nn.Module, ModelMetadata]:
@@ -115,13 +115,13 @@ def _network(about: ModelMetadata, path: Path, own_code: bool) -> nn.Module:
         return outline(about.network, *sizes)
     file = f"{name.partition(':')[0].partition('.')[0]}.py"
     where = bounds.plain(f"the folder that holds {file}, or have that on PYTHONPATH")
-    told = f"{path} is a model of own code, {bounds.plain(name, 80)}"
+    what = f"{path} is a model of own code, {bounds.plain(name, 80)}"
     if not own_code:
-        raise StorageError(f"{told}, which runs only if you say so: give --own-code (own_code=True), in {where}")
+        raise StorageError(f"{what}, which runs only if you say so: give --own-code (own_code=True), in {where}")
     try:
         return build(about.network, *sizes)
     except ConfigError as fault:
-        raise StorageError(f"{told}, which fails here ({bounds.plain(str(fault))}); work in {where}") from None
+        raise StorageError(f"{what}, which fails here ({bounds.plain(str(fault))}); work in {where}") from None
 
 
 def _tensors(module: nn.Module, there: Set[str], elsewhere: Set[str]) -> dict[str, Tensor]:

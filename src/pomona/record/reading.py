@@ -46,9 +46,9 @@ def load(folder: Path | str) -> Result:
         result = gather(found, config, folder)
         _require_known(result)
     except (OSError, ValueError, PomonaError) as fault:
-        said = first(fault) if isinstance(fault, ValidationError) else plain(str(fault), 200)
+        reason = first(fault) if isinstance(fault, ValidationError) else plain(str(fault), 200)
         raise StorageError(
-            f"{folder} holds no readable run ({where}: {said}); give a folder that `pomona run` wrote"
+            f"{folder} holds no readable run ({where}: {reason}); give a folder that `pomona run` wrote"
         ) from None
     return result
 

@@ -94,8 +94,8 @@ class Result:
     @property
     def presentation(self) -> Presentation:
         """Presentation of the method in reports; its bare name if the record has none."""
-        said = self.about.get("presentation")
-        return Presentation(**said) if said else Presentation(self.name)
+        presentation = self.about.get("presentation")
+        return Presentation(**presentation) if presentation else Presentation(self.name)
 
     @property
     def metric(self) -> Metric:

@@ -124,11 +124,11 @@ def printed(paper: str, table: str) -> Mapping[tuple[str, str, str], Printed]:
 
 def stated(paper: str, setting: str) -> dict[str, Any]:
     """The settings that a paper states for a column: its general ones, and numbers of clients and rounds it names."""
-    said = dict(SETTINGS.get(paper, {}))
+    settings = dict(SETTINGS.get(paper, {}))
     for key in ("clients", "rounds"):
         if match := re.search(rf"(\d+) {key}", setting):
-            said[key] = int(match[1])
-    return said
+            settings[key] = int(match[1])
+    return settings
 
 
 def data_of(dataset: str) -> str | None:

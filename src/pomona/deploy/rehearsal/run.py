@@ -130,8 +130,10 @@ class LocalFederation:
             if self._own["server"].poll() is not None and not (self.status and until(self.status)):
                 break
             time.sleep(0.2)
-        said = (self.folder / "server.log").read_text(errors="replace").strip().splitlines()[-1:]
-        raise QuorumError(f"the rehearsal did not get on within {seconds:.0f} s ({' '.join(said)}); see {self.folder}")
+        last_lines = (self.folder / "server.log").read_text(errors="replace").strip().splitlines()[-1:]
+        raise QuorumError(
+            f"the rehearsal did not get on within {seconds:.0f} s ({' '.join(last_lines)}); see {self.folder}"
+        )
 
     def _weigh(self) -> None:
         """Note the most memory that each kind of process was seen with."""

@@ -65,8 +65,8 @@ class AnswerReader:
         signature, digest = answer.rows.get(tensor, ""), sha256(row)
         origin = RowOrigin(silo=answer.silo, round=sent.task.number, tensor=tensor, signature=signature)
         try:
-            said = row_statement(sent.task.agreement, self.run, origin, digest)
-            self.registry.require_signed(place, "row", said, signature)
+            statement = row_statement(sent.task.agreement, self.run, origin, digest)
+            self.registry.require_signed(place, "row", statement, signature)
         except ProtocolError as fault:
             raise ProtocolError(f"its row {tensor!r}, which others would get: {fault}") from None
         return digest, origin

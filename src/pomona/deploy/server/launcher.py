@@ -81,8 +81,8 @@ def _served(folder: Path, federation: Federation, env: Mapping[str, str], say: C
         def tell(text: str) -> None:
             say(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S}Z {text}")
 
-        if not federation.insecure and (said := warning(expires(folder / "certs" / "server.crt"))):
-            tell(f"the server's certificate {said}; {RENEW}")
+        if not federation.insecure and (line := warning(expires(folder / "certs" / "server.crt"))):
+            tell(f"the server's certificate {line}; {RENEW}")
         audit.write("started", federation=federation.name, round=last_round(state))
         supervisor = Supervisor(superlink.command(folder, federation), env, state / "logs" / "superlink.log", first=APP)
         policy = ServerPolicy(

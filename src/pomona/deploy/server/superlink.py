@@ -58,11 +58,11 @@ class RequestAuth:
         from flwr.supercore.date import now
         from flwr.supercore.primitives.asymmetric import bytes_to_public_key, verify_signature
 
-        said = {name.decode("latin-1").lower(): value for name, value in headers}
+        by_name = {name.decode("latin-1").lower(): value for name, value in headers}
         try:
-            key = b64decode(said[FLEET_HTTP_PUBLIC_KEY_HEADER], validate=True)
-            signature = b64decode(said[FLEET_HTTP_SIGNATURE_HEADER], validate=True)
-            when = said[TIMESTAMP_HEADER]
+            key = b64decode(by_name[FLEET_HTTP_PUBLIC_KEY_HEADER], validate=True)
+            signature = b64decode(by_name[FLEET_HTTP_SIGNATURE_HEADER], validate=True)
+            when = by_name[TIMESTAMP_HEADER]
             age = (now() - datetime.fromisoformat(when.decode("ascii"))).total_seconds()
             name = self._members()[key]
             timely = -SYSTEM_TIME_TOLERANCE < age < TIMESTAMP_TOLERANCE + SYSTEM_TIME_TOLERANCE

@@ -38,16 +38,16 @@ def rounded(score: Score) -> ReportedScore:
 
 def disclosed(reply: Reply, scores: bool) -> dict[str, Any]:
     """The fields of an answer about a visit; ``scores``: whether those were agreed on."""
-    told = tuple(rounded(s) for s in reply.scores) if scores else ()
-    return {"loss": loss(reply.loss), "scores": told, "fault": plain(reply.fault)}
+    scores_sent = tuple(rounded(s) for s in reply.scores) if scores else ()
+    return {"loss": loss(reply.loss), "scores": scores_sent, "fault": plain(reply.fault)}
 
 
 def scrubbed(fault: BaseException) -> str:
     """A fault as others may read it: its kind, and for one of ours the line, without paths."""
     if not isinstance(fault, PomonaError):
         return f"a {type(fault).__name__}; the silo's log has the rest"
-    said = str(fault).split()
-    return f"{fault.kind}: " + " ".join("(path)" if "/" in w.strip("'\"(),;:") else w for w in said)
+    words = str(fault).split()
+    return f"{fault.kind}: " + " ".join("(path)" if "/" in w.strip("'\"(),;:") else w for w in words)
 
 
 def departing(silo: SiloFile, federation: Federation, numbers: int, samples: int) -> dict[str, Any]:

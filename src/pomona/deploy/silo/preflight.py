@@ -131,16 +131,16 @@ def _key(folder: Path, name: str) -> tuple[None, str]:
 
 def _authority(folder: Path) -> tuple[None, str]:
     until = valid(folder / "certs" / "ca.crt")
-    if said := warning(until):
-        raise Remark(f"the authority's certificate {said}; {LAST}")
+    if line := warning(until):
+        raise Remark(f"the authority's certificate {line}; {LAST}")
     return None, f"the authority's is valid until {until:%Y-%m-%d}"
 
 
 def _server(folder: Path, silo: SiloFile, federation: Federation) -> tuple[None, str]:
     answer = ask_health(federation, folder / "certs" / "ca.crt", silo.proxy)
     how = "without TLS" if federation.insecure else "its certificate is the federation's"
-    if answer.certificate_until and (said := warning(answer.certificate_until)):
-        raise Remark(f"{federation.server} answers, but its certificate {said}; ask its administrator to renew it")
+    if answer.certificate_until and (line := warning(answer.certificate_until)):
+        raise Remark(f"{federation.server} answers, but its certificate {line}; ask its administrator to renew it")
     if answer.clock is None:
         return None, f"{federation.server} answers, {how}; it does not say its time"
     off = (datetime.now(UTC) - answer.clock).total_seconds()

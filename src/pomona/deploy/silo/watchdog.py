@@ -121,8 +121,8 @@ def ask_health(federation: Federation, ca: Path, proxy: str = "", timeout: float
         ) from None
     if answer.status != 200:
         raise ProtocolError(f"{federation.server} answers {answer.status}; is it a Pomona server?")
-    said = answer.headers.get("Date")
-    return HealthAnswer(parsedate_to_datetime(said).astimezone(UTC) if said else None, until)
+    date = answer.headers.get("Date")
+    return HealthAnswer(parsedate_to_datetime(date).astimezone(UTC) if date else None, until)
 
 
 def _until(socket: Any) -> datetime | None:

@@ -97,6 +97,6 @@ def _drawn(counts: NDArray[np.int64], shares: NDArray[np.float64], names: list[s
 def _commonest_mistake(counts: NDArray[np.int64], names: list[str]) -> str:
     """A sentence on the largest count off the diagonal; empty where all are right."""
     wrong = np.where(np.eye(len(counts), dtype=bool), -1, counts)
-    true, said = np.unravel_index(int(wrong.argmax()), wrong.shape)
+    true, predicted = np.unravel_index(int(wrong.argmax()), wrong.shape)
     most = int(wrong.max())
-    return f" The commonest mistake: {names[true]} taken for {names[said]}, {most} times." if most > 0 else ""
+    return f" The commonest mistake: {names[true]} taken for {names[predicted]}, {most} times." if most > 0 else ""

@@ -160,18 +160,18 @@ def chosen(made: Comparison) -> Table | None:
     found = [e for e in made.entries if e.tried and e.cells]
     if not found:
         return None
-    said = any(f.unit == "hyperparameter" for e in found for f in e.printed.values())
+    printed = any(f.unit == "hyperparameter" for e in found for f in e.printed.values())
     rows = [
         [
             e.column,
             e.row,
             str(e.tried),
             " ".join(f"{k}={v}" for k, v in e.chosen.items()) or NOTHING,
-            *([", ".join(f"{k} {in_paper(f)}" for k, f in e.printed.items())] if said else []),
+            *([", ".join(f"{k} {in_paper(f)}" for k, f in e.printed.items())] if printed else []),
         ]
         for e in found
     ]
-    header = ["column", "method", "points tried", "chosen", *(["the paper's"] if said else [])]
+    header = ["column", "method", "points tried", "chosen", *(["the paper's"] if printed else [])]
     tuning = made.bench.results["tuning"]
     note = f"Tried on seed {tuning['seed']}; chosen was {tuning['rule']}. Test data chose nothing."
     return Table("chosen", "Settings searched", [note], header, rows, range(2))

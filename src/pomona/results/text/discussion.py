@@ -35,10 +35,10 @@ def sentences(made: Comparison) -> list[tuple[str, list[str]]]:
 
 def _column(made: Comparison, entries: Sequence[ComparisonRow]) -> list[str]:
     done = [e for e in entries if e.cells]
-    said = _missing(entries)
+    sentences = _missing(entries)
     if done and made.paper:
-        said += [*_runs(made, done[0]), *_order(made, done), *_level(made, done), *_notes(done)]
-    return said
+        sentences += [*_runs(made, done[0]), *_order(made, done), *_level(made, done), *_notes(done)]
+    return sentences
 
 
 def _missing(entries: Sequence[ComparisonRow]) -> list[str]:
