@@ -169,7 +169,7 @@ def test_frozen_parameters_are_in_no_model_on_every_path(rows, private):
     assert all(not any(name.startswith("1.") for name in model) for model in run.models.values())
 
 
-@pytest.mark.parametrize("name", ["os:getcwd", "tests_layers:Net", "tests_layers:instance", "os:sep"])
+@pytest.mark.parametrize("name", ["os:getcwd", "tests_layers:Net", "tests_layers:instance", "os:sep", "..above:Net"])
 def test_what_is_no_family_is_refused_in_one_line(name):
     assert os.sep
     with pytest.raises(ConfigError) as told:

@@ -41,7 +41,7 @@ def load(target: str) -> Any:
     module, _, attribute = target.partition(":")
     try:
         return getattr(import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as fault:
+    except (ImportError, AttributeError, TypeError, ValueError) as fault:  # TypeError: a relative name
         raise ConfigError(f"cannot load {target!r} ({fault}); give an importable module:attribute") from fault
 
 
