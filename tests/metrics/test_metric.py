@@ -224,6 +224,16 @@ def test_gains_of_few_samples_stay_possible(case, n, seed):
         assert gain.verdict in ("better", "worse", "no difference that this data can show")
 
 
+@pytest.mark.parametrize("labels", [1, 4, 20])
+def test_labels_of_one_sample_are_one_pair(labels):
+    """Five samples decide nothing, however many labels they have: a is right on each, b wrong on each."""
+    y = np.array([[1.0] * labels, [1.0] * labels, [0.0] * labels, [0.0] * labels, [0.0] * labels])
+    for name in ("auroc", "macro_f1"):
+        gain = gain_of(name, "multilabel", 2 * y - 1, 1 - 2 * y, y)
+        assert gain.value > 0
+        assert gain.low <= 0
+
+
 def test_equal_models_gain_nothing():
     outputs, y = drawn("classes", 60)
     for name, metric in METRICS.items():

@@ -144,7 +144,10 @@ def paired_gain(
 
 
 def _informative(metric: Metric, kind: Targets, a: Array, b: Array, targets: NDArray[Any]) -> int:
-    """Number of informative pairs: those that differ, or the samples of the rarest class or label value."""
+    """Number of informative pairs: those that differ, or the samples of the rarest class.
+
+    Of flags, those that have the rarer value of some label: a sample is one pair, however many labels it has.
+    """
     if metric.pools:
         each = metric.samples[kind]
         return int((each(a, targets) != each(b, targets)).sum())
@@ -152,8 +155,9 @@ def _informative(metric: Metric, kind: Targets, a: Array, b: Array, targets: NDA
         return int((a != b).any(axis=1).sum())
     if kind == "classes":
         return int(np.unique(targets, return_counts=True)[1].min())
-    ones = (targets > 0.5).sum(axis=0)
-    return int(np.minimum(ones, len(targets) - ones).sum())
+    flags = targets > 0.5
+    rarer = flags == (2 * flags.sum(axis=0) <= len(targets))
+    return int(rarer.any(axis=1).sum())
 
 
 def mean_gain(known: Sequence[Resampled]) -> Gain:
