@@ -63,8 +63,9 @@ def build(
 
     from pomona.models import weights
     from pomona.models.compatibility import require_room, verified
+    from pomona.models.packages import package
 
-    if settings.name in MODELS:
+    if settings.name in MODELS or package(settings.name):
         require_room(outline(settings, input_shape, n_outputs, vocabulary), settings.name)
     given = weights.initial(settings)
     with torch.random.fork_rng(devices=[]):

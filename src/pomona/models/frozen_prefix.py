@@ -75,10 +75,15 @@ def _cut(module: nn.Module, graph: fx.Graph, two: "_Early", three: "_Early") -> 
 
 
 class _Tracer(fx.Tracer):
-    """Follows a network down to PyTorch's own layers, and those that are adapted."""
+    """Follows a network down to PyTorch's own layers, those that are adapted, and parts that are frozen as a whole.
+
+    The code of a frozen part need not be followed; it may branch on the sizes of its input, as padding does.
+    """
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return isinstance(m, Lora) or super().is_leaf_module(m, module_qualified_name)
+        trained = [parameter.requires_grad for parameter in m.parameters()]
+        still = bool(trained) and not any(trained)
+        return still or isinstance(m, Lora) or super().is_leaf_module(m, module_qualified_name)
 
 
 class _Early(fx.Interpreter):

@@ -1,17 +1,28 @@
-"""Networks of other packages by name: torchvision, timm and MONAI. Their weights come from ``model.init``."""
+"""Networks of other packages by name: torchvision, timm and MONAI. Their weights come from ``model.init``.
+
+A name and arguments may stand in another party's file. Nothing is fetched or unpickled for them, and what they make is
+bounded: the numbers among the arguments, and the modules of the network.
+"""
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from difflib import get_close_matches
 from importlib import import_module
 from importlib.util import find_spec
+from itertools import count
 from typing import Any
 
 from torch import nn
+from torch.nn.modules.module import register_module_module_registration_hook
 
-from pomona.core.errors import ConfigError, near
+from pomona.core.errors import ConfigError
 
-# Arguments that would fetch weights, or unpickle a file of them.
-FETCHING = ("pretrained", "weights", "checkpoint", "cache_dir", "features_only")
+# Beginnings of arguments that would fetch weights, or unpickle a file of them.
+FETCHING = ("pretrained", "weights", "checkpoint", "bin_checkpoint", "cache_dir")
+ELSEWHERE = "monai.networks.nets.transchex"  # networks on a language model that their constructor fetches
+LARGEST = 10**6  # number among the arguments
+MODULES = 20_000  # of one network
 
 
 def package(name: str) -> str | None:
@@ -30,10 +41,21 @@ def build(name: str, args: Mapping[str, Any], input_shape: tuple[int, ...], n_ou
     first, _, rest = name.partition(":")
     if find_spec(first) is None:
         raise ConfigError(f"model.name={name} needs {first}; pip install 'pomona[{first}]'")
+    try:
+        import_module(first)
+    except Exception as fault:  # binaries for another PyTorch raise what they like
+        line = f"{type(fault).__name__}: {fault}".partition("\n")[0]
+        raise ConfigError(
+            f"model.name={name} needs {first}, which cannot be imported ({line}); install torch, torchvision and "
+            f"{first} of one source: all for this machine's CPU, or all for its CUDA"
+        ) from fault
     if odd := [key for key in args if key.startswith(FETCHING)]:
         raise ConfigError(f"model.args.{odd[0]}: weights are not fetched; name a file of them in model.init")
+    if large := [key for key, value in args.items() if _largest(value) > LARGEST]:
+        raise ConfigError(f"model.args.{large[0]} holds a number above {LARGEST}; lower it")
     try:
-        return PACKAGES[first](rest, dict(args), input_shape, n_outputs)
+        with _bounded():
+            return PACKAGES[first](rest, dict(args), input_shape, n_outputs)
     except ConfigError:
         raise
     except Exception as fault:  # the package's own checks, of any kind
@@ -44,7 +66,8 @@ def build(name: str, args: Mapping[str, Any], input_shape: tuple[int, ...], n_ou
 def _torchvision(name: str, args: dict[str, Any], input_shape: tuple[int, ...], n_outputs: int) -> nn.Module:
     models = import_module("torchvision.models")
     _require_known("torchvision", name, models.list_models())
-    module: nn.Module = models.get_model(name, weights=None, **{"num_classes": n_outputs, **args})
+    builder = models.get_model_builder(name)
+    module: nn.Module = builder(**{"num_classes": n_outputs, **args, **_unfetched(builder)})
     return module
 
 
@@ -59,6 +82,7 @@ def _timm(name: str, args: dict[str, Any], input_shape: tuple[int, ...], n_outpu
 def _monai(name: str, args: dict[str, Any], input_shape: tuple[int, ...], n_outputs: int) -> nn.Module:
     nets = import_module("monai.networks.nets")
     known = {k: v for k, v in vars(nets).items() if isinstance(v, type) and issubclass(v, nn.Module)}
+    known = {k: v for k, v in known.items() if v.__module__ != ELSEWHERE}
     _require_known("monai", name, known)
     sizes = {
         "spatial_dims": len(input_shape) - 1,
@@ -68,13 +92,45 @@ def _monai(name: str, args: dict[str, Any], input_shape: tuple[int, ...], n_outp
         "num_classes": n_outputs,
     }
     takes = inspect.signature(known[name]).parameters
-    module: nn.Module = known[name](**{**{k: v for k, v in sizes.items() if k in takes}, **args})
+    own = {k: v for k, v in sizes.items() if k in takes}
+    module: nn.Module = known[name](**{**own, **args, **_unfetched(known[name])})
     return module
+
+
+def _unfetched(builder: Callable[..., nn.Module]) -> dict[str, Any]:
+    """The arguments with which a builder fetches no weights; some fetch them unless told not to."""
+    takes = inspect.signature(builder).parameters.values()
+    return {p.name: False if isinstance(p.default, bool) else None for p in takes if p.name.startswith(FETCHING)}
+
+
+def _largest(value: Any) -> float:
+    """The largest absolute number in a JSON value; 0 without any."""
+    if isinstance(value, dict | list | tuple):
+        return max(map(_largest, value.values() if isinstance(value, dict) else value), default=0)
+    return abs(value) if isinstance(value, int | float) else 0
+
+
+@contextmanager
+def _bounded() -> Iterator[None]:
+    """Raise ConfigError once more than ``MODULES`` modules have been made."""
+    made = count(1)
+
+    def another(*_: object) -> None:
+        if next(made) > MODULES:
+            raise ConfigError(f"the network has more than {MODULES} modules; lower the sizes in model.args")
+
+    handle = register_module_module_registration_hook(another)
+    try:
+        yield
+    finally:
+        handle.remove()
 
 
 def _require_known(first: str, name: str, known: Any) -> None:
     if name not in known:
-        raise ConfigError(f"unknown model.name={first}:{name}; {near(name, known)}")
+        close = get_close_matches(name, known, n=3)  # of a thousand, so that no message shows them all
+        said = f"did you mean {' or '.join(close)}?" if close else f"see the list in the documentation of {first}"
+        raise ConfigError(f"unknown model.name={first}:{name}; {said}")
 
 
 PACKAGES: dict[str, Callable[[str, dict[str, Any], tuple[int, ...], int], nn.Module]] = {

@@ -69,6 +69,8 @@ def read(path: Path, own_code: bool = False) -> tuple[nn.Module, ModelMetadata]:
             raise StorageError(f"{path} is damaged: its SHA-256 is not that of its content; take it from a copy")
         if wrong := non_finite(tensors):
             raise ValueError(wrong)
+        if package(about.network.name):  # it may compute buffers that are in no file
+            module = build(about.network, about.input_shape, about.outputs, about.vocabulary)
         return _filled(module, tensors | _frozen(path, about, still)), about
     except (OSError, ValueError, RecursionError, MemoryError, RuntimeError, ConfigError) as fault:
         raise no_model(str(fault)) from None
