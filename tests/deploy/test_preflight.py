@@ -384,6 +384,14 @@ def test_training_alone_is_the_method_separate_on_the_own_data(tmp_path):
     assert (alone["loss"], alone["accuracy"]) == (last.loss[0], last.accuracy[0])
 
 
+def test_the_closing_visit_is_no_further_round(tmp_path):
+    """Of 3 rounds; the visit that evaluates after the last of them has the number 4."""
+    folder, _ = kit(tmp_path)
+    visited(folder, visit(3, 0.5), visit(4, 0.75))
+    made = silo_report.report(folder)
+    assert (made.own["value"], made.own["round"], made.alone["round"]) == (0.75, 3, 3)
+
+
 def test_the_report_speaks_of_the_metric_that_was_agreed_on(tmp_path, capsys):
     """A Brier score of 0.25 federated: less is better, so a gain is what training alone has more."""
     folder, _ = kit(tmp_path)

@@ -117,6 +117,7 @@ def report(folder: Path, watch: Callable[[Config], Callback | None] = lambda _: 
     seen, _ = history.read(folder / "state")
     method = federation.config().method.method()
     own = judged(seen, method.card.headline)
+    own["round"] = min(own["round"], federation.config().rounds)  # the closing visit comes after the last round
     alone = _alone(folder, one, federation, own["round"], watch)
     names = peers(federation, seen[-1].names)
     tables, numbers = helpers(_last_info(seen), names, one.name, method.card.presentation)

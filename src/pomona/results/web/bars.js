@@ -56,7 +56,7 @@ function quantile(sorted, q) {
 function strips(host, { label, rows, axis, metric }) {
   const width = widthOf(host);
   if (!width) return;
-  const tall = 46, top = 4, left = Math.max(...rows.map(row => cut(row.run.label, 18).length)) * 6.9 + 10, down = top + tall * rows.length;
+  const tall = 46, top = 4, left = Math.max(...rows.map(row => cut(row.run.label, 18).length)) * 7.8 + 10, down = top + tall * rows.length;
   const canvas = stage(host, down + 40, label, width);
   const every = known(rows.flatMap(row => row.values));
   let a = Math.min(...every), b = Math.max(...every);
