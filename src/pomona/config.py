@@ -16,8 +16,10 @@ from pydantic import (
 from pydantic_core import PydanticKnownError
 
 from pomona import methods
+from pomona.core.bounds import Number
 from pomona.core.errors import ConfigError, near
 from pomona.core.membership import Membership
+from pomona.core.optimizer import Optimizer
 from pomona.core.settings import Settings
 from pomona.core.toml import Choices, Tree, explained, named, read_text, require_shallow
 from pomona.core.toml import keys as known_keys
@@ -109,8 +111,21 @@ class Config(Settings):
         + ", ".join(f"{rate:g}" for rate in RATES),
     )
     momentum: float = Field(0.0, ge=0, lt=1, description="momentum of local SGD, zero at the start of each round")
-    weight_decay: float = Field(0.0, ge=0, le=1e6, description="L2 weight decay of local SGD")
+    weight_decay: float = Field(0.0, ge=0, le=1e6, description="L2 weight decay; decoupled from the gradient for adamw")
+    optimizer: Optimizer = Field(Optimizer(), description="rule of local steps")
     lr_decay: float = Field(1.0, gt=0, le=1, description="factor on all learning rates after each round")
+    lr_schedule: Literal["constant", "cosine", "steps"] = Field(
+        "constant",
+        description="factor on all learning rates, beside lr_decay: 1; half a cosine from 1 to 0 over the rounds after "
+        "warm-up; or lr_factor at each of lr_milestones",
+    )
+    lr_warmup_rounds: int = Field(
+        0, ge=0, le=10**6, description="rounds k in which all learning rates rise: r / (k + 1) of them in round r"
+    )
+    lr_milestones: tuple[Number, ...] = Field(
+        (), max_length=1000, description="rounds after which lr_schedule = steps lowers the rates"
+    )
+    lr_factor: float = Field(0.1, gt=0, le=1, description="what lr_schedule = steps multiplies the rates by")
     seed: int = Field(0, ge=0, lt=2**63, description="root of every random stream")
     clients: int = Field(12, ge=1, le=10**4, description="members; those of the data where it names them")
     participation: float = Field(1.0, gt=0, le=1, description="share of the clients in a round, drawn uniformly")
@@ -143,6 +158,12 @@ class Config(Settings):
         if name is not None and name not in METRICS:
             raise ValueError(near(name, METRICS))
         return name
+
+    @model_validator(mode="after")
+    def _scheduled(self) -> Self:
+        if (self.lr_schedule == "steps") != bool(self.lr_milestones):
+            raise ValueError("lr_schedule = 'steps' and lr_milestones go together; set both, or neither")
+        return self
 
     @model_validator(mode="wrap")
     @classmethod

@@ -22,8 +22,9 @@ from pomona.core.round import Roster
 from pomona.federation.callbacks import Callback, NullCallback
 from pomona.federation.checkpointing import Checkpointing, identity
 from pomona.federation.client_runtime import ClientRuntime, Groups, grouped
-from pomona.federation.loop import Loop, round_of
+from pomona.federation.loop import Loop
 from pomona.federation.run_checks import cautions, require_possible
+from pomona.federation.schedule import round_of
 from pomona.federation.state_memory import choose
 from pomona.federation.state_store import Hold
 from pomona.federation.transport import Inline

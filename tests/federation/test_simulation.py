@@ -12,7 +12,8 @@ import pomona
 from pomona.core.errors import ConfigError, DataError, DivergedError, LockedError, PomonaError, StorageError
 from pomona.federation.callbacks import NullCallback
 from pomona.federation.client_runtime import ClientRuntime
-from pomona.federation.loop import due, round_of, select
+from pomona.federation.loop import due, select
+from pomona.federation.schedule import round_of
 from pomona.federation.workers import spread
 from pomona.record.reading import load
 from problems import tiny

@@ -13,7 +13,7 @@ from pomona.core.round import Roster
 from pomona.federation.batchnorm_statistics import WithStatistics, accompanied
 from pomona.federation.client_runtime import ClientRuntime
 from pomona.federation.exchange import ClientRequest, stack
-from pomona.federation.loop import round_of
+from pomona.federation.schedule import round_of
 from pomona.methods import METHODS
 from pomona.objective.local_training import STATISTICS
 from pomona.scenario import Scenario

@@ -7,6 +7,7 @@ from typing import Any
 from pomona.config import Config
 from pomona.core.errors import ConfigError, near
 from pomona.core.membership import Membership
+from pomona.core.optimizer import Optimizer
 from pomona.core.settings import Settings
 from pomona.data.settings import ClientFiles, DataSettings
 from pomona.methods import METHODS
@@ -19,6 +20,7 @@ SECTIONS: Mapping[str, type[Settings]] = {
     "data": DataSettings,
     "data.clients": ClientFiles,
     "model": ModelSettings,
+    "optimizer": Optimizer,
     "privacy": Privacy,
     "membership": Membership,
     **{f"partition {name}": kind for name, kind in RECIPES.items()},

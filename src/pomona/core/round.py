@@ -7,6 +7,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from pomona.core.optimizer import Optimizer
 from pomona.core.weight_limit import limited
 
 
@@ -74,3 +75,4 @@ class Round:
     momentum: float
     weight_decay: float
     seed: int
+    optimizer: Optimizer

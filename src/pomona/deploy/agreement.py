@@ -12,6 +12,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from pomona.core.bounds import PLACES, ROUNDS
 from pomona.core.errors import ConfigError
+from pomona.core.optimizer import require_steps
 from pomona.core.registry import code_sha256
 from pomona.core.settings import Settings
 from pomona.core.toml import Tree, named, read_file, validated
@@ -217,6 +218,8 @@ class Federation(Settings):
             # No party sees all labels, so the default metric follows from the targets alone.
             metric = require(config.metric or USUAL[self.task.targets], self.task.targets)
             config = config.model_copy(update={"metric": metric.name})
+            steps = config.method.method().card.steps
+            require_steps(config.method.name, steps, config.momentum, config.optimizer)
         except ConfigError as fault:
             raise ConfigError(f"section run: {fault}") from None
         if config.method.method().share:

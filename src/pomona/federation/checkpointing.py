@@ -30,7 +30,8 @@ def identity(config: Config, fingerprint: str, partition: str) -> dict[str, Any]
     ``rounds`` stands apart: there may be more of them, where ``extends`` says that a round does not know the total.
     """
     tree = without(config.tree(), FREE)
-    rounds, extends = tree.pop("rounds"), not config.method.method().card.needs_total
+    lays_out = config.method.method().card.needs_total or config.lr_schedule == "cosine"
+    rounds, extends = tree.pop("rounds"), not lays_out
     same = {"schema": checkpoint.SCHEMA, "config": tree, "data": fingerprint, "partition": partition}
     return {**same, "rounds": rounds, "extends": extends}
 
@@ -63,7 +64,9 @@ def require_same(place: Path, stored: Mapping[str, Any], now: Mapping[str, Any])
     if then is None or asked is None or asked < then:
         reason = "a run can be given more rounds, not fewer"
     elif not now["extends"]:
-        reason = f"{now['config']['method']['name']} with these settings lays its schedule out over all rounds"
+        method, schedule = now["config"]["method"]["name"], now["config"]["lr_schedule"]
+        who = "lr_schedule = cosine" if schedule == "cosine" else f"{method} with these settings"
+        reason = f"{who} lays its schedule out over all rounds"
     else:
         return
     raise CheckpointError(

@@ -8,7 +8,7 @@ from pomona.config import Config
 from pomona.core.errors import BudgetError, DivergedError, QuorumError
 from pomona.core.lazy_tensors import merged, only
 from pomona.core.rng import stream
-from pomona.core.round import Roster, Round
+from pomona.core.round import Roster
 from pomona.core.state import flatten, rebuild
 from pomona.federation.admission import Expected, History, admit
 from pomona.federation.batchnorm_statistics import accompanied
@@ -16,6 +16,7 @@ from pomona.federation.callbacks import Callback
 from pomona.federation.checkpointing import Checkpointing
 from pomona.federation.evaluation import Scoreboard
 from pomona.federation.exchange import Arrival, ClientRequest, stack
+from pomona.federation.schedule import round_of
 from pomona.federation.transport import Transport
 from pomona.methods.base import Downlink, Initial, Server
 from pomona.metrics.metric import ACCURACY, Metric
@@ -34,22 +35,6 @@ class Attendance(Protocol):
 
     def parting(self, number: int) -> bool:
         """Whether round ``number`` is somebody's last."""
-
-
-def round_of(config: Config, number: int) -> Round:
-    """The settings of round ``number`` (1 to rounds; rounds + 1 is the closing visit)."""
-    decay = config.lr_decay ** (number - 1)
-    return Round(
-        number=number,
-        total=config.rounds,
-        lr=config.rate * decay,
-        decay=decay,
-        epochs=config.local_epochs,
-        batch_size=config.batch_size,
-        momentum=config.momentum,
-        weight_decay=config.weight_decay,
-        seed=config.seed,
-    )
 
 
 def select(config: Config, members: tuple[int, ...], number: int) -> tuple[int, ...]:

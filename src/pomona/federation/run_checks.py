@@ -4,6 +4,7 @@ import torch
 
 from pomona.config import Config
 from pomona.core.errors import ConfigError
+from pomona.core.optimizer import require_steps
 from pomona.scenario import Scenario
 
 BF16 = ("amx_bf16", "avx512_bf16", "bf16")  # the last is ARM's
@@ -14,8 +15,9 @@ def require_possible(scenario: Scenario) -> None:
     config, method = scenario.config, scenario.config.method.method()
     if config.device == "cuda" and not torch.cuda.is_available():
         raise ConfigError("device = 'cuda', but PyTorch sees no GPU; set device=cpu")
-    if config.momentum and method.card.plain_steps:
-        raise ConfigError(f"momentum = {config.momentum}, but {config.method.name} assumes plain SGD; set momentum=0")
+    require_steps(config.method.name, method.card.steps, config.momentum, config.optimizer)
+    if config.lr == "auto" and not config.optimizer.plain:
+        raise ConfigError("lr = 'auto' tries rates for sgd without clipping; set lr, e.g. lr=0.001 with adam or adamw")
 
 
 def cautions(scenario: Scenario) -> list[str]:

@@ -22,6 +22,8 @@ paper's code neither).
 Differs from published code: the penalty has the paper's factor 1/2 (mu here is twice the code's); the record of what
 was ever downloaded is kept, where the published one stays empty and the choice therefore uniform
 (``selection="uniform"``); cores start from one model unless ``core_init="independent"``, which is what the code does.
+
+The steps of p_i are SGD whatever the optimizer of the cores.
 """
 
 import math
@@ -167,7 +169,8 @@ def client(settings: APPLE) -> base.Client:
         p0 = training.roster.shares.to(P)
         own = torch.nn.functional.one_hot(training.ids, P.shape[1]).bool().to(P.device)
         pull = schedule(settings, round_) * settings.mu
-        dr_round = replace(round_, lr=settings.dr_lr * round_.decay, weight_decay=0.0)
+        plain = base.Optimizer()
+        dr_round = replace(round_, lr=settings.dr_lr * round_.decay, weight_decay=0.0, optimizer=plain)
 
         rows = (C, P, base.velocities(C, round_), base.velocities(P, round_), own)
         scaled = torch.empty_like(C)  # memory for p_ii g, once instead of in each step

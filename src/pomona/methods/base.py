@@ -17,9 +17,19 @@ from numpy.typing import NDArray
 from pydantic import field_validator
 from torch import Tensor
 
+from pomona.core.optimizer import Optimizer, Steps
 from pomona.core.round import Roster, Round
 from pomona.core.settings import Settings
-from pomona.methods.row_algebra import Rows, descend, mean_of, placed, sgd, velocities, weighted_mean
+from pomona.methods.row_algebra import (
+    Rows,
+    descend,
+    mean_of,
+    over_moments,
+    placed,
+    sgd,
+    velocities,
+    weighted_mean,
+)
 from pomona.objective.local_training import LocalTraining, When
 from pomona.partition.partition import Partition
 from pomona.privacy.epsilon_projection import Gradients
@@ -37,6 +47,7 @@ __all__ = [
     "LocalTraining",
     "Method",
     "MethodSettings",
+    "Optimizer",
     "Presentation",
     "Quantity",
     "Received",
@@ -51,6 +62,7 @@ __all__ = [
     "descend",
     "mean_of",
     "nothing",
+    "over_moments",
     "placed",
     "sgd",
     "silent",
@@ -154,7 +166,7 @@ class Card:
         needs: what a round needs beyond any cohort's training data.
         validates: every client needs validation samples.
         needs_total: a round depends on the number of rounds, so that a run cannot be given more.
-        plain_steps: the update rule assumes SGD without momentum.
+        steps: the local steps that the update rule holds for.
     """
 
     presentation: Presentation
@@ -172,7 +184,7 @@ class Card:
     needs: str = "any cohort"
     validates: bool = False
     needs_total: bool = False
-    plain_steps: bool = False
+    steps: Steps = "any"
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,8 @@ Gumbel variables is logistic, the softmax of two a sigmoid. pi starts at 0 and s
 
 Not known from the paper, chosen here: the disjoint shares (4/5 and 1/5 of each batch; a batch too small for that trains
 weights only), the logits' rate (the run's lr), a fixed temperature T, and what becomes of the source that a batch does
-not use (it rests).
+not use (it rests). Adam's bias correction counts a client's steps, whichever source a layer was drawn from.
+The logits' steps are plain whatever the optimizer.
 """
 
 from dataclasses import dataclass, replace
@@ -137,12 +138,13 @@ def adaptive(temperature: float) -> base.Client:
             z = (soft > 0)[:, layer]
             weights, strategy, learns = halves(batch, training.objective.least_batch)
 
-            W, velocity = torch.where(z, a, b), torch.where(z[:, : va.shape[1]], va, vb)
+            W, moments = torch.where(z, a, b), torch.where(base.over_moments(z, va), va, vb)
             _, g = training.gradient(W, weights)
-            base.descend(W, g, velocity, round_)
+            base.descend(W, g, moments, round_)
             for source, v, chosen in ((a, va, z), (b, vb, ~z)):
                 source[chosen] = W[chosen]
-                v[chosen[:, : v.shape[1]]] = velocity[chosen[:, : v.shape[1]]]
+                known = base.over_moments(chosen, v)
+                v[known] = moments[known]
 
             if any(learns):
                 _, g = training.gradient(W, strategy)

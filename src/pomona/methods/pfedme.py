@@ -11,7 +11,8 @@ Algorithm 1.
 
 Named models: ``global`` is w as received, ``personal`` is theta after training. theta starts at w in every round, so
 that a client keeps nothing between rounds; within a round it goes on from the batch before, as in published code.
-Momentum and weight decay belong to F_i and act on theta's steps alone. lambda = 0 leaves w as it is for ever.
+Momentum and weight decay belong to F_i and act on theta's steps alone. lambda = 0 leaves w as it is for ever. Both
+steps are SGD: adam and adamw are refused.
 
 theta's steps contract only while personal_lr (lambda + L) < 2, L the curvature of F_i. The default is the run's lr, and
 at most 1 / (2 lambda), so that the pull alone takes no more than half a step. The authors' 0.09 at lambda = 15 leaves
@@ -112,4 +113,5 @@ CARD = base.Card(
     keeps="nothing",
     joining="a newcomer starts from the global model; unseen: trains on from the standing global model",
     gradients=(base.Gradients(),),
+    steps="sgd",
 )

@@ -42,18 +42,55 @@ def placed(W: Tensor, ids: tuple[int, ...], rows: Tensor) -> Tensor:
     return W.index_copy(0, torch.tensor(ids, device=W.device), rows.expand(len(ids), -1))
 
 
-def descend(w: Tensor, g: Tensor, velocity: Tensor, round_: Round) -> None:
-    """One SGD step on rows, in place: v <- momentum v + g + weight_decay w;  w <- w - lr v (PyTorch's convention)."""
-    if round_.weight_decay:
+def descend(w: Tensor, g: Tensor, moments: Tensor, round_: Round) -> None:
+    """One step of the round's optimizer on rows w (a, d), in place, with gradients g (a, d) and their moments.
+
+    PyTorch's conventions: sgd with v <- momentum v + g + weight_decay w;  w <- w - lr v. Decay is added to the gradient
+    for sgd and adam, and shrinks the row for adamw. Each row of g is clipped first, as far as ``max_grad_norm`` says.
+    """
+    optimizer = round_.optimizer
+    if optimizer.max_grad_norm is not None:
+        g = g * (optimizer.max_grad_norm / (g.norm(dim=1, keepdim=True) + 1e-6)).clamp_max(1)
+    if round_.weight_decay and optimizer.name == "adamw":
+        w.mul_(1 - round_.lr * round_.weight_decay)
+    elif round_.weight_decay:
         g = g + round_.weight_decay * w
+    if optimizer.name != "sgd":
+        _adam(w, g, moments, round_)
+        return
     if round_.momentum:
-        g = torch.add(g, velocity, alpha=round_.momentum, out=velocity)  # one pass over memory, not two
+        g = torch.add(g, moments, alpha=round_.momentum, out=moments)  # one pass over memory, not two
     w.sub_(g, alpha=round_.lr)
 
 
+def _adam(w: Tensor, g: Tensor, moments: Tensor, round_: Round) -> None:
+    """Kingma and Ba (2015), Algorithm 1: m <- mean of g, v <- mean of g^2, w <- w - lr m^ / (sqrt(v^) + eps)."""
+    optimizer, d = round_.optimizer, w.shape[1]
+    m, v, count = moments[:, :d], moments[:, d : 2 * d], moments[:, 2 * d :].add_(1)
+    m.lerp_(g, 1 - optimizer.beta1)
+    v.mul_(optimizer.beta2).addcmul_(g, g, value=1 - optimizer.beta2)
+    t = count.double()  # 1 - beta2^t loses four digits in single precision
+    rate = round_.lr / (1 - optimizer.beta1**t)
+    root = v.sqrt().div_((1 - optimizer.beta2**t).sqrt().to(w)).add_(optimizer.eps)
+    w.sub_(torch.div(m, root, out=root).mul_(rate.to(w)))
+
+
 def velocities(W: Tensor, round_: Round) -> Tensor:
-    """Momentum buffers for rows W: zeros at the start of each round, and empty rows when there is no momentum."""
-    return torch.zeros_like(W) if round_.momentum else W.new_empty(len(W), 0)
+    """What the round's optimizer remembers of rows W (n, d) from step to step: zeros at the start of each round.
+
+    Rows too, so that their prefixes are views: (n, d) for momentum, (n, 0) without any; for adam and adamw m, v and
+    the number of steps (n, 2 d + 1).
+    """
+    n, d = W.shape
+    if round_.optimizer.name != "sgd":
+        return W.new_zeros(n, 2 * d + 1)
+    return torch.zeros_like(W) if round_.momentum else W.new_empty(n, 0)
+
+
+def over_moments(mask: Tensor, moments: Tensor) -> Tensor:
+    """A mask over rows (n, d) as one over their moments (n, k); the number of steps is part of every choice."""
+    times, count = divmod(moments.shape[1], mask.shape[1])
+    return torch.cat([mask.repeat(1, times), mask.new_ones(len(mask), count)], 1)
 
 
 Pull = Callable[[Tensor], Tensor]  # rows w (a, d) -> an extra gradient term (a, d)
@@ -67,11 +104,11 @@ def sgd(
     pull: Pull | None = None,
     purpose: str = TRAINING,
 ) -> Tensor:
-    """Local SGD on rows W (n, d), in place: ``epochs`` passes (the round's if None) over the training data."""
+    """Local steps on rows W (n, d), in place: ``epochs`` passes (the round's if None) over the training data."""
     passes = round_.epochs if epochs is None else epochs
-    for batch, w, velocity in training.steps(passes, W, velocities(W, round_), purpose=purpose):
+    for batch, w, moments in training.steps(passes, W, velocities(W, round_), purpose=purpose):
         _, g = training.gradient(w, batch)
         if pull is not None:
             g = g + pull(w)
-        descend(w, g, velocity, round_)
+        descend(w, g, moments, round_)
     return W

@@ -13,7 +13,7 @@ All control variates start at 0, so that the mean of the c_i is c after every ro
 uniform, not n_i / n. Named models: ``global`` is w as received, ``local`` is y after training.
 
 Option II reads the mean gradient off the distance that plain SGD went; momentum goes 1 / (1 - momentum) times as far,
-and the variates overshoot round by round: a run with momentum is refused.
+and the variates overshoot round by round: a run with momentum is refused, and so are clipping, adam and adamw.
 
 Differs from published code: K is the number of steps taken, short last batches included. A client without a step keeps
 its c_i.
@@ -29,7 +29,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from pomona.core.errors import ConfigError
+from pomona.core.optimizer import require_steps
 from pomona.methods import base
 
 
@@ -97,9 +97,8 @@ def start(initial: base.Initial, roster: base.Roster, ids: tuple[int, ...], seed
 def train(
     state: SCAFFOLDState, received: base.Received, training: base.LocalTraining, round_: base.Round
 ) -> base.Trained[SCAFFOLDState]:
-    """Local SGD with the drift taken out; raises ConfigError under momentum."""
-    if round_.momentum:
-        raise ConfigError(f"momentum = {round_.momentum}: scaffold's control variates need plain SGD; set momentum=0")
+    """Local SGD with the drift taken out; raises ConfigError for steps that are not plain."""
+    require_steps("scaffold", CARD.steps, round_.momentum, round_.optimizer)
     w, c = received["model"], received["control"]
     training.observe("global", w, "received")
     local, steps = w.clone(), w.new_zeros(len(w), 1)
@@ -127,5 +126,5 @@ CARD = base.Card(
     keeps="its control variate (1 model)",
     joining="c is the mean over the members: a leaver takes its own term along, a newcomer brings 0",
     gradients=(base.Gradients(),),
-    plain_steps=True,
+    steps="plain",
 )

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pomona.core.optimizer import Optimizer
 from pomona.core.round import Roster, Round
 from pomona.core.state import flatten
 from pomona.federation.client_runtime import ClientRuntime
@@ -86,7 +87,9 @@ def quadratics(clients: int, samples: int = 2, d: int = 5, seed: int = 0) -> Qua
 def a_round(number: int = 1, **over: Any) -> Round:
     """A round of full-batch gradient descent, one step; ``over``: other fields of Round."""
     settings: dict[str, Any] = {"total": 10, "lr": 0.1, "decay": 1.0, "epochs": 1, "batch_size": 10**6}
-    return Round(number=number, **{**settings, "momentum": 0.0, "weight_decay": 0.0, "seed": 0, **over})
+    return Round(
+        number=number, **{**settings, "momentum": 0.0, "weight_decay": 0.0, "seed": 0, "optimizer": Optimizer(), **over}
+    )
 
 
 class Federation:
@@ -143,15 +146,15 @@ class Federation:
 
 def passes(settings: MethodSettings, number: int = 1, **over: Any) -> Round:
     """A round of three shuffled passes in batches of one, with momentum where the method allows it."""
-    momentum = 0.0 if settings.method().card.plain_steps else 0.9
+    momentum = 0.0 if settings.method().card.steps == "plain" else 0.9
     return a_round(number, **{"epochs": 3, "batch_size": 1, "momentum": momentum, "lr": 0.02, **over})
 
 
-def after(settings: MethodSettings, problem: Quadratics, rounds: int) -> Federation:
-    """A federation that has trained for some rounds."""
+def after(settings: MethodSettings, problem: Quadratics, rounds: int, **over: Any) -> Federation:
+    """A federation that has trained for some rounds; ``over``: other fields of Round."""
     run = Federation(settings.method(), problem)
     for number in range(1, rounds + 1):
-        run.round(passes(settings, number))
+        run.round(passes(settings, number, **over))
     return run
 
 

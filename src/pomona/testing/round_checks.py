@@ -1,10 +1,12 @@
 """Checks of a method's rounds on small quadratics: form, repetition, absence, privacy, order, the optimum."""
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch.testing import assert_close
 
+from pomona.core.optimizer import Optimizer
 from pomona.core.state import joined
 from pomona.federation.exchange import ClientRequest
 from pomona.methods.base import MethodSettings, Rows
@@ -81,11 +83,11 @@ def private_tensors_never_go_up(settings: MethodSettings) -> None:
                     assert not torch.equal(sent.flatten(), secret.flatten())
 
 
-def rows_of_one_call_train_as_they_do_alone(settings: MethodSettings) -> None:
+def rows_of_one_call_train_as_they_do_alone(settings: MethodSettings, **over: Any) -> None:
     """Rows stacked longest first, with 4, 2 and 1 samples, give what one row at a time gives, up to rounding."""
     problem, ids = uneven(1, 4, 2), (1, 2, 0)
-    run = after(settings, problem, 1)
-    round_ = passes(settings, 2)
+    run = after(settings, problem, 1, **over)
+    round_ = passes(settings, 2, **over)
     down = run.method.server.down(run.server, ids, run.roster, round_)
     received = {k: r.bank[r.index] if r.index.dim() == 1 else Rows(r.bank, r.index) for k, r in down.items()}
     stacked = joined([run.state(i) for i in ids])
@@ -117,7 +119,7 @@ def one_client_alone_works(settings: MethodSettings) -> None:
     assert torch.isfinite(run.clients.models(0)[run.method.card.headline]["w"]).all()
 
 
-def the_loss_falls_towards_the_known_optimum(settings: MethodSettings) -> None:
+def the_loss_falls_towards_the_known_optimum(settings: MethodSettings, **over: Any) -> None:
     """The judged models lower the mean distance to each client's own optimum, on clients that resemble each other."""
     centre = torch.full((1, 5), 3.0, dtype=torch.float64)
     problem = quadratics(3, samples=4)
@@ -126,10 +128,18 @@ def the_loss_falls_towards_the_known_optimum(settings: MethodSettings) -> None:
     run = after(settings, problem, 0)
     losses = []
     for number in range(1, 31):
-        run.round(passes(settings, number, total=30))
+        run.round(passes(settings, number, total=30, **over))
         models = [run.clients.models(i)[run.method.card.headline]["w"] for i in run.ids]
         losses.append(float(sum(problem.losses(w, i, "train").mean() for i, w in enumerate(models))))
     assert min(losses[-5:]) < 0.2 * losses[0]
+
+
+def adamw_trains_rows_as_alone_and_towards_the_optimum(settings: MethodSettings) -> None:
+    """The checks of rows and of the loss hold with AdamW, unless the card says that the rule is one for SGD."""
+    if settings.method().card.steps == "any":
+        adamw = {"optimizer": Optimizer(name="adamw"), "momentum": 0.0}
+        rows_of_one_call_train_as_they_do_alone(settings, **adamw)
+        the_loss_falls_towards_the_known_optimum(settings, **adamw)
 
 
 ROUND_CHECKS: tuple[Callable[[MethodSettings], None], ...] = (
@@ -143,4 +153,5 @@ ROUND_CHECKS: tuple[Callable[[MethodSettings], None], ...] = (
     the_order_of_clients_does_not_matter,
     one_client_alone_works,
     the_loss_falls_towards_the_known_optimum,
+    adamw_trains_rows_as_alone_and_towards_the_optimum,
 )

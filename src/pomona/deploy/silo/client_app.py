@@ -29,7 +29,7 @@ from pomona.deploy.silo.task_policy import TaskLog, TaskPolicy
 from pomona.deploy.tensor_bytes import Encoding, sha256
 from pomona.federation.client_runtime import ClientRuntime
 from pomona.federation.exchange import ClientRequest, Reply
-from pomona.federation.loop import round_of
+from pomona.federation.schedule import round_of
 from pomona.methods.base import Downlink, Method
 from pomona.scenario import Scenario
 

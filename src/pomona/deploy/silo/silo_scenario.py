@@ -19,7 +19,7 @@ from pomona.deploy.silo.settings import SiloFile
 from pomona.deploy.task_settings import TaskSettings
 from pomona.deploy.tensor_bytes import Encoding, form_of
 from pomona.federation.batchnorm_statistics import accompanied
-from pomona.federation.loop import round_of
+from pomona.federation.schedule import round_of
 from pomona.methods.base import Downlink, MethodSettings, Server
 from pomona.objective.private_gradients import PrivateObjective
 from pomona.partition import divide

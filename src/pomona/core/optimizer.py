@@ -1,0 +1,45 @@
+"""Section ``optimizer``: how a local step follows from a gradient; ``methods.row_algebra.descend`` takes it."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from pomona.core.errors import ConfigError
+from pomona.core.settings import Settings
+
+
+class Optimizer(Settings):
+    """Settings of a local step, beside lr, momentum and weight_decay; symbols as in Kingma and Ba (2015)."""
+
+    name: Literal["sgd", "adam", "adamw"] = Field(
+        "sgd", description="rule of local steps; moments are zero at the start of each round"
+    )
+    beta1: float = Field(0.9, ge=0, lt=1, description="adam, adamw: decay of the mean gradient")
+    beta2: float = Field(0.999, ge=0, lt=1, description="adam, adamw: decay of the mean squared gradient")
+    eps: float = Field(1e-8, ge=1e-30, le=1, description="adam, adamw: added to the root of the mean square")
+    max_grad_norm: float | None = Field(
+        None, ge=1e-30, le=1e6, description="L2 norm to which a client's gradient is clipped in each step; off if unset"
+    )
+
+    @property
+    def plain(self) -> bool:
+        """Whether a step is lr times the gradient, momentum and weight decay apart."""
+        return self.name == "sgd" and self.max_grad_norm is None
+
+
+Steps = Literal["any", "sgd", "plain"]
+"""Local steps that a method's rule holds for: any optimizer's; SGD's; SGD's without momentum and clipping."""
+
+
+def require_steps(method: str, allowed: Steps, momentum: float, optimizer: Optimizer) -> None:
+    """Raise ConfigError for steps that a method's rule does not hold for, or that no optimizer makes."""
+    name = optimizer.name
+    if name != "sgd" and allowed != "any":
+        raise ConfigError(f"optimizer.name = {name!r}: the rule of {method} holds for sgd; set optimizer.name=sgd")
+    if name != "sgd" and momentum:
+        raise ConfigError(f"momentum = {momentum}: {name} has optimizer.beta1 in its place; set momentum=0")
+    if allowed == "plain" and momentum:
+        raise ConfigError(f"momentum = {momentum}: the rule of {method} holds for plain SGD; set momentum=0")
+    if allowed == "plain" and not optimizer.plain:
+        norm = optimizer.max_grad_norm
+        raise ConfigError(f"optimizer.max_grad_norm = {norm}: the rule of {method} holds for plain SGD; take it out")
