@@ -6,8 +6,10 @@ families, not here: settings and listings stay light.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
+from pomona.core.errors import ConfigError
 from pomona.core.registry import Registry
 from pomona.models.settings import LoraTraining, ModelSettings, Targets
 
@@ -126,7 +128,16 @@ def _made(
 def criterion(settings: ModelSettings, targets: Targets) -> "Callable[[Tensor, Tensor], Tensor]":
     """The loss per sample: (outputs (B, K), targets (B,) int64 or (B, K) float) -> (B,).
 
-    Raises ConfigError for a name that is neither ``auto`` nor an importable ``module:function``.
+    Raises ConfigError for a name that is neither ``auto`` nor an importable ``module:function``, and for smoothed
+    labels with another loss than cross-entropy.
     """
+    if smoothing := settings.label_smoothing:
+        if targets != "classes" or settings.loss != "auto":
+            raise ConfigError(
+                f"model.label_smoothing = {smoothing} is for classes and model.loss = auto; take it out here"
+            )
+        from pomona.models.losses import cross_entropy
+
+        return partial(cross_entropy, smoothing=smoothing)
     loss: Callable[[Tensor, Tensor], Tensor] = Registry("loss", {"auto": _LOSSES[targets]}).resolve(settings.loss)
     return loss

@@ -3,9 +3,12 @@
 from torch import Tensor, nn
 
 
-def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
-    """-log softmax(outputs)[target]: (B, K) logits, (B,) int64 classes -> (B,)."""
-    return nn.functional.cross_entropy(outputs, targets, reduction="none")
+def cross_entropy(outputs: Tensor, targets: Tensor, smoothing: float = 0.0) -> Tensor:
+    """-log softmax(outputs)[target]: (B, K) logits, (B,) int64 classes -> (B,).
+
+    With ``smoothing`` that share of the target is spread over all classes (Szegedy et al., CVPR 2016, section 7).
+    """
+    return nn.functional.cross_entropy(outputs, targets, reduction="none", label_smoothing=smoothing)
 
 
 def binary_cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:

@@ -53,6 +53,9 @@ class ModelSettings(Settings):
         "auto",
         description="auto: by the kind of targets; or module:function of (outputs (B, K), targets) -> losses (B,)",
     )
+    label_smoothing: float = Field(
+        0.0, ge=0, lt=1, description="classes: share of each target that is spread over all classes, in all losses told"
+    )
     init: Path | None = Field(None, description="safetensors file of the weights that training starts from")
     init_sha256: Sha256 | None = Field(
         None, description="hash of the tensors in that file, so that no others are taken; a run writes it down"
