@@ -171,12 +171,19 @@ class Federation(Settings):
     def read(cls, path: Path) -> "Federation":
         """A ``federation.toml`` without a look at section run, which takes PyTorch to understand.
 
+        The path in ``run.model.init`` is relative to the file.
+
         Raises ConfigError naming the file and every bad key or value.
         """
         try:
-            return validated(cls, read_file(path))
+            federation = validated(cls, read_file(path))
         except ConfigError as fault:
             raise ConfigError(f"{path}: {fault}") from None
+        model = federation.run.get("model")
+        if isinstance(model, dict) and isinstance(model.get("init"), str):
+            placed = {**model, "init": str(path.parent / model["init"])}
+            return federation.model_copy(update={"run": {**federation.run, "model": placed}})
+        return federation
 
     @classmethod
     def load(cls, path: Path) -> "Federation":
@@ -207,6 +214,7 @@ class Federation(Settings):
     def _config(self) -> "Config":
         from pomona.config import resolve
         from pomona.metrics.default_metric import USUAL, require
+        from pomona.models.weights import initial
 
         misplaced = sorted(set(self.run) & set(ELSEWHERE))
         if misplaced:
@@ -220,6 +228,9 @@ class Federation(Settings):
             config = config.model_copy(update={"metric": metric.name})
             steps = config.method.method().card.steps
             require_steps(config.method.name, steps, config.momentum, config.optimizer)
+            if given := initial(config.model):
+                pinned = config.model.model_copy(update={"init_sha256": given.sha256})
+                config = config.model_copy(update={"model": pinned})
         except ConfigError as fault:
             raise ConfigError(f"section run: {fault}") from None
         if config.method.method().share:
@@ -238,9 +249,11 @@ class Federation(Settings):
         """SHA-256 in hex of what a silo agrees to, defaults written out.
 
         That is name, run with the file of each module that it names, places, most_samples, task, wire and protocol.
+        Of first weights it is their hash, not where they lie.
         """
         config = self.config()
         run = {k: v for k, v in config.tree().items() if k not in ELSEWHERE}
+        run["model"] = {k: v for k, v in run["model"].items() if k != "init"}
         task = self.task.model_dump(mode="json")
         agreed: dict[str, Any] = {"name": self.name, "run": run, "places": self.places, "task": task}
         agreed |= {"most_samples": self.most_samples, "wire": self.wire, "protocol": PROTOCOL}

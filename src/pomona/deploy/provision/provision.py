@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
+import tomli_w
+
 from pomona.core.errors import ConfigError, StorageError
-from pomona.core.toml import validated
+from pomona.core.toml import read_file, validated
 from pomona.deploy import flower_bundle
 from pomona.deploy.agreement import Address, Federation, FoundingMember
 from pomona.deploy.pki import certificates, keys
@@ -22,6 +24,8 @@ from pomona.storage.atomic_io import sync
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 EXECUTABLE = "start.sh"
+AGREED = "federation.toml"
+WEIGHTS = "weights.safetensors"  # what training starts from, in every kit
 
 
 @dataclass(frozen=True)
@@ -59,7 +63,7 @@ def provision(path: Path, out: Path) -> Provisioned:
         StorageError: the folder exists already, or cannot be written.
     """
     federation = Federation.load(path)
-    text, names = path.read_bytes(), tuple(silo.name for silo in federation.silo)
+    agreed, names = _agreed(path, federation), tuple(silo.name for silo in federation.silo)
     brought = {silo.name: keys.public(path.parent / silo.key) for silo in federation.silo if silo.key}
     if federation.insecure and brought:
         raise ConfigError(f"{path}: insecure = true has no use for keys; take key out of silo {min(brought)!r}")
@@ -71,7 +75,7 @@ def provision(path: Path, out: Path) -> Provisioned:
         _distinct(members)
         if authority:
             _write(made / "authority", {"ca.key": authority.private, "ca.crt": authority.public})
-        _write(made / "server", _server(federation, authority, members) | {"federation.toml": text})
+        _write(made / "server", _server(federation, authority, members) | agreed)
         digest = flower_bundle.digest(made / "server" / "app")
         _write(made / "server", {flower_bundle.PIN: f"{digest}\n".encode()})
         _folders(made / "server" / kit_files.STATE["server"])
@@ -145,6 +149,16 @@ def _provisioned(out: Path) -> Federation:
     return Federation.load(path)
 
 
+def _agreed(path: Path, federation: Federation) -> kit_files.Files:
+    """The files that all kits share: the agreement as it was written, or with the weights it names and their hash."""
+    model = federation.config().model
+    if model.init is None:
+        return {AGREED: path.read_bytes()}
+    tree = read_file(path)
+    tree["run"]["model"] |= {"init": WEIGHTS, "init_sha256": model.init_sha256}
+    return {AGREED: tomli_w.dumps(tree).encode(), WEIGHTS: model.init.read_bytes()}
+
+
 def _server(federation: Federation, authority: keys.Pair | None, members: Sequence[Member]) -> kit_files.Files:
     if not authority:
         return kit_files.server(federation, None)
@@ -162,7 +176,7 @@ def _silo(folder: Path, server: Path, name: str, members: Sequence[Member]) -> N
     digest = flower_bundle.pinned(server)
     own = next((member for member in members if member.name == name), None)
     files = kit_files.silo(federation, name, digest, own_key=own is not None and own.private is None)
-    files |= {"federation.toml": (server / "federation.toml").read_bytes()}
+    files |= {name: (server / name).read_bytes() for name in (AGREED, WEIGHTS) if (server / name).exists()}
     if own:
         files |= {"certs/ca.crt": (server / "certs" / "ca.crt").read_bytes(), "keys/silo.pub": own.public}
         files |= {"keys/silo.key": own.private} if own.private else {}
