@@ -91,6 +91,10 @@ def test_the_run_has_a_client_for_each_place(tmp_path):
         ({"silo__1__nme": "x"}, ["silo.1.nme", "silo.name"]),
         ({"run__rouns": 1}, ["section run", "rouns", "rounds"]),
         ({"run__method": {"name": "aple"}}, ["section run", "aple", "apple"]),
+        (
+            {"run__method": {"name": "scaffold"}, "run__momentum": 0.9},
+            ["section run", "momentum = 0.9", "scaffold", "momentum=0"],
+        ),
         ({"run__method__drlr": 1}, ["method.drlr", "method.dr_lr"]),
         ({"run__method": {"name": "fedavg-data"}}, ["fedavg-data", "silos keep theirs"]),
         ({"silo__0__name": "south"}, ["south", "twice"]),
