@@ -44,6 +44,7 @@ def at(told, kind):
     return next(event for event in told if event["event"] == kind)
 
 
+CRAFTED_OUTCOME = {"outcome": 1, "samples": 2, "positives": 1, "threshold": 0.5, "youden": False}
 CRAFTED = [
     ("evaluation", "clients", ["a", "b", "c", "d"]),
     ("evaluation", "clients", [0, 1, 2, 10**9]),
@@ -81,6 +82,11 @@ CRAFTED = [
     ("final", "confusion", [[1, 2], [3]]),
     ("final", "intervals", {"accuracy": [0.5]}),
     ("final", "samples", 10**400),
+    ("final", "outcomes", [{"outcome": 1}]),
+    ("final", "outcomes", [CRAFTED_OUTCOME | {"outcome": 10**9}]),
+    ("final", "outcomes", [CRAFTED_OUTCOME | {"ppv": "high"}]),
+    ("final", "outcomes", [CRAFTED_OUTCOME | {"calibration": [[0.5, 1]]}]),
+    ("final", "outcomes", [CRAFTED_OUTCOME] * 20_000),
     ("end", "summary", []),
     ("end", "summary", {"seconds": "long"}),
     ("end", "summary", {"models": {"personal, trained": {"last": {"value": "a", "round": 1}}}}),

@@ -73,6 +73,17 @@ def test_final_metrics_agree_with_the_last_evaluation():
         assert low <= accuracy <= high
 
 
+def test_figures_of_outcomes_are_recorded_of_test_samples_at_a_threshold_from_validation():
+    result = pomona.run(tiny("separate"))
+    for final in result.final:
+        assert ("outcomes" in final) == (final["split"] == "test")
+        for k, found in enumerate(final.get("outcomes", ())):
+            assert (found["outcome"], found["samples"]) == (k, final["samples"])
+            assert found["positives"] == sum(final["confusion"][k])
+            assert found["youden"] or found["threshold"] == 0.5
+    assert any(found["youden"] for final in result.final for found in final.get("outcomes", ()))
+
+
 def test_part_of_the_clients_takes_part_and_everybody_is_evaluated():
     config = tiny("fedavg", participation=0.5, rounds=4)
     result = pomona.run(config)

@@ -22,7 +22,7 @@ from pomona.core.state import apply, flatten, rebuild, row
 from pomona.federation.exchange import ClientRequest, Reply, Score, cut, one
 from pomona.federation.state_store import Hold, as_is, file_bytes, in_file, in_memory, working
 from pomona.methods.base import Client, Downlink, Initial, Received
-from pomona.metrics.last_model import full_metrics, score
+from pomona.metrics.last_model import full_metrics, outcome_metrics, score
 from pomona.metrics.metric import ACCURACY, Metric, compute
 from pomona.objective.interface import Guarded, Objective
 from pomona.objective.local_training import STATISTICS, LocalTraining
@@ -124,13 +124,11 @@ class ClientRuntime:
 
     def metrics(self, client: int) -> list[dict[str, Any]]:
         """Full metrics of the kept models on each split, one record a model and split."""
-        data, seed = self.objective.data, self.seed
         return [
-            {"model": model, "when": when, "split": split, "client": client}
-            | full_metrics(*self._answers(w, client, split), data.targets, seed=seed, client=client)
+            {"model": model, "when": when, "split": split, "client": client} | self._figures(w, client, split)
             for (model, when), w in sorted(self._models.get(client, {}).items(), key=lambda kept: kept[0])
             for split in EVALUATED
-            if len(data.rows[split][client])
+            if len(self.objective.data.rows[split][client])
         ]
 
     def answers(self, client: int, of: Model) -> tuple[NDArray[np.float32], NDArray[Any]] | None:
@@ -185,6 +183,15 @@ class ClientRuntime:
             seen = {n: v[k].clone() for n, v in info.items()}
             replies.append(Reply(client, sent, seen, losses[k], scores, (perf_counter() - began) / len(ids)))
         return replies
+
+    def _figures(self, w: Tensor, client: int, split: str) -> dict[str, Any]:
+        """Full metrics of a model on a client's split; on test also of each outcome, at a threshold from validation."""
+        data, answers = self.objective.data, self._answers(w, client, split)
+        found = full_metrics(*answers, data.targets, seed=self.seed, client=client)
+        if split != "test":
+            return found
+        held_out = self._answers(w, client, "validation") if len(data.rows["validation"][client]) else None
+        return found | outcome_metrics(answers, held_out, data.targets, seed=self.seed, client=client)
 
     def _answers(self, w: Tensor, client: int, split: str) -> tuple[Tensor, Tensor]:
         """Outputs (n, K) of a model on a client's split, in the units of the data, and the targets."""

@@ -57,6 +57,7 @@ Figures = Annotated[Any, AfterValidator(_figures)]
 Array = Annotated[Any, AfterValidator(_array)]
 Counts = Annotated[list[list[Count]], AfterValidator(_even)]
 Ends = Annotated[list[Figure], Field(min_length=2, max_length=2)]
+Group = Annotated[list[Finite], Field(min_length=3, max_length=3)]
 Names = Annotated[list[Line], Field(max_length=MOST)]
 
 
@@ -153,6 +154,28 @@ class EvaluationEvent(Kind):
         return _equal(self, self.clients, self.samples, self.loss, self.accuracy, self.value or self.loss)
 
 
+class _AtThreshold(Kind):
+    """Figures of one class or label by itself."""
+
+    __pydantic_extra__: dict[str, Figures]
+
+    outcome: Place
+    samples: Count
+    positives: Count
+    threshold: Finite
+    youden: bool
+    sensitivity: Figure = None
+    specificity: Figure = None
+    ppv: Figure = None
+    npv: Figure = None
+    auprc: Figure = None
+    brier: Figure = None
+    calibration_intercept: Figure = None
+    calibration_slope: Figure = None
+    calibration: list[Group] = []
+    intervals: dict[Label, Ends | None] = {}
+
+
 class FinalEvent(Kind):
     """All metrics of one model; those that have no name here are figures too."""
 
@@ -165,6 +188,7 @@ class FinalEvent(Kind):
     samples: Count
     confusion: Counts | None = None
     intervals: dict[Label, Ends | None] | None = None
+    outcomes: Annotated[list[_AtThreshold], Field(max_length=MOST)] = []
 
 
 class _At(Kind):

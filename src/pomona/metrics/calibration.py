@@ -1,0 +1,61 @@
+"""How far probabilities of an outcome agree with how often it happens."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pomona.metrics.bootstrap import CONFIDENCE, Interval
+from pomona.metrics.nan_safe import Array
+
+BINS = 10
+SURE = np.finfo(float).eps  # nearer to 0 or 1 a probability has no logit that rounding leaves
+
+
+def curve(p: Array, positive: NDArray[np.bool_]) -> list[tuple[float, int, int]]:
+    """(mean probability, samples with the outcome, samples) of up to ten groups of equal size, by rising probability.
+
+    Samples of equal probability are in one group; a group without samples is left out. ``p`` and ``positive``: (n,).
+    """
+    if not len(p):
+        return []
+    group = np.searchsorted(np.quantile(p, np.arange(1, BINS) / BINS), p)
+    samples, hits, mass = (np.bincount(group, weights, BINS) for weights in (None, positive, p))
+    return [(float(mass[k] / samples[k]), int(hits[k]), int(samples[k])) for k in np.flatnonzero(samples)]
+
+
+def recalibration(p: Array, positive: NDArray[np.bool_]) -> dict[str, tuple[float, Interval]] | None:
+    """Intercept a and slope b of logit P(outcome) = a + b logit(p), fitted without penalty, with 95 % Wald intervals.
+
+    Probabilities that are right have a = 0 and b = 1; b < 1: they are too extreme; a < 0: too high on the whole, if
+    b = 1. Cox, "Two further applications of a model for binary regression", Biometrika 1958.
+
+    The likelihood has no maximum unless the probabilities of both outcomes overlap (Albert and Anderson, "On the
+    existence of maximum likelihood estimates in logistic regression models", Biometrika 1984): None there, and so where
+    one outcome is missing or all probabilities are equal.
+
+    Args:
+        p: (n,) probabilities of the outcome.
+        positive: (n,) whether it happened.
+    """
+    share = np.clip(p, SURE, 1 - SURE)
+    x = np.log(share) - np.log1p(-share)
+    having, lacking = x[positive], x[~positive]
+    if not (len(having) and len(lacking) and having.min() < lacking.max() and lacking.min() < having.max()):
+        return None
+    from scipy.special import expit  # late, as scikit-learn: a second, in each process of a silo
+    from scipy.stats import norm
+    from sklearn.linear_model import LogisticRegression
+
+    centre, scale = x.mean(), x.std()
+    fit = LogisticRegression(C=np.inf, solver="newton-cholesky", tol=1e-10)
+    fit.fit(((x - centre) / scale)[:, np.newaxis], positive)
+    slope = float(fit.coef_[0, 0]) / scale
+    intercept = float(fit.intercept_[0]) - slope * centre
+    chance = expit(intercept + slope * x)
+    design = np.stack([np.ones_like(x), x])
+    covariance = np.linalg.pinv((design * chance * (1 - chance)) @ design.T)
+    half = norm.ppf((1 + CONFIDENCE) / 2) * np.sqrt(np.maximum(np.diag(covariance), 0.0))
+    values = {"intercept": float(intercept), "slope": float(slope)}
+    return {
+        name: (value, [value - float(reach), value + float(reach)])
+        for (name, value), reach in zip(values.items(), half, strict=True)
+    }

@@ -1,0 +1,196 @@
+"""Figures of each class or label at a threshold and of its calibration, against scikit-learn and closed forms."""
+
+import json
+from functools import partial
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import binomtest
+from sklearn import metrics
+from sklearn.calibration import calibration_curve
+
+from pomona.core.rng import stream
+from pomona.metrics.calibration import curve, recalibration
+from pomona.metrics.classification import evaluate
+from pomona.metrics.outcomes import MOST, evaluate_outcomes, youden
+
+DRAWS = partial(stream, 3, "bootstrap", 0)
+SHARES = ("sensitivity", "specificity", "ppv", "npv")
+LINE = ("calibration_intercept", "calibration_slope")
+
+
+def case(seed, n, levels=20):
+    """(n,) probabilities with ties, and outcomes of which both occur if n > 1."""
+    draw = stream(seed, "case")
+    p = draw.integers(1, levels, n) / levels
+    truth = draw.random(n) < p
+    truth[:2] = np.array([True, False])[: min(n, 2)]
+    return p, truth
+
+
+def two(p):
+    return np.stack([1 - p, p], axis=1)
+
+
+@given(st.integers(0, 99), st.integers(2, 60))
+@settings(max_examples=30, deadline=None)
+def test_figures_at_a_threshold_agree_with_scikit_learn(seed, n):
+    p, truth = case(seed, n)
+    [found] = evaluate_outcomes((two(p), truth.astype(int)), None, DRAWS, resamples=20)
+    said = p >= 0.5
+    tn, fp, fn, tp = metrics.confusion_matrix(truth, said, labels=[False, True]).ravel()
+    counts = {"sensitivity": (tp, tp + fn), "specificity": (tn, tn + fp), "ppv": (tp, tp + fp), "npv": (tn, tn + fn)}
+    for name, (hits, of) in counts.items():
+        assert found[name] == (pytest.approx(hits / of) if of else None)
+        wilson = binomtest(int(hits), int(of)).proportion_ci(method="wilson") if of else None
+        assert found["intervals"][name] == (pytest.approx([wilson.low, wilson.high]) if wilson else None)
+    assert (found["outcome"], found["samples"], found["positives"]) == (1, n, truth.sum())
+    assert (found["threshold"], found["youden"]) == (0.5, False)
+    assert found["auprc"] == pytest.approx(metrics.average_precision_score(truth, p))
+    assert found["brier"] == pytest.approx(metrics.brier_score_loss(truth, p))
+
+
+@given(st.integers(0, 99), st.integers(2, 60))
+@settings(max_examples=30, deadline=None)
+def test_the_threshold_is_the_best_of_all_on_validation(seed, n):
+    """No probability as a threshold has a larger J, and of those with the same J none is higher."""
+    p, truth = case(seed, n)
+    by = {float(t): metrics.balanced_accuracy_score(truth, p >= t) * 2 - 1 for t in np.unique(p)}
+    top = max(by.values())
+    best = max(t for t, j in by.items() if j > top - 1e-12)
+    assert youden(p, truth) == (best if top > 1e-12 else None)
+
+
+def test_the_threshold_comes_from_validation_and_is_used_on_test():
+    held_out = (two(np.array([0.1, 0.2, 0.3, 0.4])), np.array([0, 0, 1, 1]))
+    tested = (two(np.array([0.25, 0.35, 0.3, 0.9])), np.array([0, 0, 1, 1]))
+    [found] = evaluate_outcomes(tested, held_out, DRAWS)
+    assert (found["threshold"], found["youden"]) == (0.3, True)
+    assert [found[name] for name in SHARES] == pytest.approx([1, 1 / 2, 2 / 3, 1])
+
+
+@pytest.mark.parametrize(
+    ("p", "truth"),
+    [
+        ([], []),
+        ([0.7], [1]),
+        ([0.2, 0.4], [1, 1]),
+        ([0.2, 0.4], [0, 0]),
+        ([0.4, 0.4], [0, 1]),  # no threshold tells them apart
+        ([0.2, 0.4], [1, 0]),  # every threshold is worse than none
+    ],
+)
+def test_without_a_threshold_that_helps_it_is_one_half(p, truth):
+    assert youden(np.array(p), np.array(truth, dtype=bool)) is None
+    held_out = (two(np.array(p)), np.array(truth, dtype=int))
+    [found] = evaluate_outcomes((two(np.array([0.4, 0.5])), np.array([0, 1])), held_out, DRAWS)
+    assert (found["threshold"], found["youden"]) == (0.5, False)
+    assert [found[name] for name in SHARES] == [1, 1, 1, 1]
+
+
+@given(st.integers(0, 99), st.integers(0, 80))
+@settings(max_examples=30, deadline=None)
+def test_the_curve_is_that_of_scikit_learn(seed, n):
+    p, truth = case(seed, n)
+    found = curve(p, truth)
+    assert sum(samples for *_, samples in found) == n
+    if n:
+        share, mean = calibration_curve(truth, p, n_bins=10, strategy="quantile")
+        assert [a for a, _, _ in found] == pytest.approx(list(mean))
+        assert [hits / samples for _, hits, samples in found] == pytest.approx(list(share))
+
+
+def test_recalibration_of_two_probabilities_is_closed_form():
+    """With two distinct logits the line goes through the observed log odds; its variance follows from counts alone."""
+    counts = {0.2: (10, 30), 0.8: (45, 15)}  # probability: (with the outcome, without)
+    p = np.concatenate([np.full(sum(c), v) for v, c in counts.items()])
+    truth = np.concatenate([np.repeat([True, False], c) for c in counts.values()])
+    odds = [np.log(yes / no) for yes, no in counts.values()]
+    x = np.log(0.8 / 0.2)
+    slope, intercept = (odds[1] - odds[0]) / (2 * x), (odds[0] + odds[1]) / 2
+    variance = sum(1 / yes + 1 / no for yes, no in counts.values())
+    found = recalibration(p, truth)
+    for name, value, error in (("intercept", intercept, variance**0.5 / 2), ("slope", slope, variance**0.5 / (2 * x))):
+        assert found[name][0] == pytest.approx(value)
+        assert found[name][1] == pytest.approx([value - 1.959964 * error, value + 1.959964 * error], rel=1e-5)
+
+
+@given(st.integers(0, 30), st.floats(0.3, 3), st.floats(-1, 1))
+@settings(max_examples=20, deadline=None)
+def test_recalibration_undoes_a_distortion(seed, slope, intercept):
+    """Distorting the probabilities by a line of logits changes the fitted line by its inverse."""
+    p, truth = case(seed, 200)
+    x = np.log(p / (1 - p))
+    plain = recalibration(p, truth)
+    distorted = recalibration(1 / (1 + np.exp(-(intercept + slope * x))), truth)
+    assert distorted["slope"][0] == pytest.approx(plain["slope"][0] / slope, rel=1e-5, abs=1e-6)
+    shifted = plain["intercept"][0] - plain["slope"][0] * intercept / slope
+    assert distorted["intercept"][0] == pytest.approx(shifted, rel=1e-5, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("p", "truth"),
+    [
+        ([], []),
+        ([0.3], [1]),
+        ([0.3, 0.6], [1, 1]),
+        ([0.5, 0.5, 0.5], [0, 1, 1]),
+        ([0.1, 0.2, 0.8], [0, 0, 1]),
+        ([0.1, 0.2, 0.8], [1, 1, 0]),
+        ([0.1, 0.4, 0.4, 0.8], [0, 0, 1, 1]),  # apart but for one probability
+        ([0.0, 1.0], [0, 1]),
+    ],
+)
+def test_recalibration_is_undefined_without_overlap(p, truth):
+    assert recalibration(np.array(p), np.array(truth, dtype=bool)) is None
+
+
+def test_certain_probabilities_that_are_wrong_have_a_finite_line():
+    p, truth = np.array([0.0, 1.0, 0.0, 1.0, 1.0]), np.array([0, 1, 1, 0, 1], dtype=bool)
+    found = recalibration(p, truth)
+    assert all(np.isfinite([value, *interval]).all() for value, interval in found.values())
+
+
+@given(st.integers(0, 60), st.integers(0, 3), st.sampled_from(["two", "many", "flags"]), st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_anything_down_to_nothing_is_ready_for_json(seed, n, kind, validated):
+    """Empty, one sample, one class: what is undefined is None, and every value lies within its interval."""
+    draw = stream(seed, "case")
+    columns = 2 if kind == "two" else 3
+
+    def judged(size):
+        p = draw.dirichlet(np.ones(columns), size)
+        return p, draw.integers(0, 2, (size, 3)) if kind == "flags" else draw.integers(0, columns, size)
+
+    tested = judged(n)
+    found = evaluate_outcomes(tested, judged(int(draw.integers(0, 4))) if validated else None, DRAWS, resamples=10)
+    assert [each["outcome"] for each in found] == ([1] if kind == "two" else [0, 1, 2])
+    for each in found:
+        json.dumps(each, allow_nan=False)
+        has, lacks = each["positives"], n - each["positives"]
+        assert (each["sensitivity"] is None) == (has == 0)
+        assert (each["specificity"] is None) == (lacks == 0)
+        assert (each["auprc"] is None) == (not (has and lacks))
+        assert (each["brier"] is None) == (n == 0)
+        for name in (*SHARES, *LINE):
+            value, interval = each[name], each["intervals"][name]
+            assert (value is None) == (interval is None)
+            assert value is None or interval[0] - 1e-12 <= value <= interval[1] + 1e-12
+
+
+def test_two_classes_have_the_intervals_of_the_whole():
+    """The same draws: AUPRC and Brier score stand once in each table of a report, and never differ."""
+    p, truth = case(5, 40)
+    [found] = evaluate_outcomes((two(p), truth.astype(int)), None, DRAWS)
+    whole = evaluate(two(p), truth.astype(int), DRAWS())
+    for name in ("auprc", "brier"):
+        assert found[name] == pytest.approx(whole[name])
+        assert found["intervals"][name] == pytest.approx(whole["intervals"][name])
+
+
+def test_with_more_outcomes_than_are_read_there_are_none():
+    p = np.full((2, MOST + 1), 1 / (MOST + 1))
+    assert evaluate_outcomes((p, np.array([0, 1])), None, DRAWS) == []
+    assert len(evaluate_outcomes((p[:, :MOST], np.array([0, 1])), None, DRAWS, resamples=2)) == MOST
