@@ -5,8 +5,10 @@ from dataclasses import replace
 import numpy as np
 from report_results import guarded, result
 
+from pomona.metrics.classification import wilson
 from pomona.results.run_numbers import runs
 from pomona.results.tables.gains import gain_tables
+from pomona.results.tables.outcomes import MOST_ROWS, outcome_tables
 from pomona.results.tables.per_label import labels
 from pomona.results.tables.unseen_and_privacy import privacy, unseen
 from pomona.results.web.report_page import page as report
@@ -14,7 +16,14 @@ from pomona.results.web.report_page import page as report
 
 def test_what_no_run_has_is_no_table() -> None:
     plain = runs([result("apple", n=3, rounds=2)])
-    assert unseen(plain).rows == privacy(plain).rows == labels(plain).rows == gain_tables(plain) == []
+    assert (
+        unseen(plain).rows
+        == privacy(plain).rows
+        == labels(plain).rows
+        == gain_tables(plain)
+        == outcome_tables(plain)
+        == []
+    )
     page = report(plain, [], None)
     assert 'id="unseen"' not in page
     assert 'id="privacy"' not in page
@@ -71,3 +80,35 @@ def test_labels_stand_by_their_names_with_their_own_figures() -> None:
     assert "Edema" in report(runs([run]), [], None)
     unnamed = replace(run, about={**about, "labels": []})
     assert [row[0] for row in labels(runs([unnamed])).rows] == ["label 0", "label 1"]
+
+
+def judged(n, youden):
+    """A run of two classes whose clients all found 3 of 4, with groups of 2 and 6 samples."""
+    base = result("apple", n=n, rounds=2, classes=2)
+    found = {
+        "outcome": 1, "samples": 8, "positives": 4, "threshold": 0.25 if youden else 0.5, "youden": youden,
+        "sensitivity": 0.75, "ppv": None, "calibration": [[0.1, 0, 2], [0.6, 4, 6]],
+        "intervals": {"sensitivity": wilson(3, 4), "ppv": None},
+    }  # fmt: skip
+    return runs([replace(base, final=[record | {"outcomes": [found]} for record in base.final])])
+
+
+def test_outcomes_stand_with_their_threshold_and_intervals():
+    for youden, shown in ((True, "0.250"), (False, "0.5 (fixed)")):
+        at, calibration = outcome_tables(judged(2, youden))
+        low, high = wilson(3, 4)
+        assert at.rows[0][:5] == ["clinic 1", "digit 1", "4", "8", shown]
+        assert dict(zip(at.header, at.rows[1], strict=True))["Sensitivity"] == f"0.750 ({low:.3f} to {high:.3f})"
+        assert dict(zip(at.header, at.rows[1], strict=True))["PPV"] == "-"
+        low, high = wilson(4, 6)
+        assert calibration.rows[1] == ["clinic 1", "digit 1", "6", "0.600", f"{4 / 6:.3f} ({low:.3f} to {high:.3f})"]
+        page = report(judged(2, youden), [], None)
+        assert 'id="outcomes"' in page
+        assert 'id="calibration"' in page
+
+
+def test_tables_of_outcomes_that_nobody_would_read_are_left_out():
+    """Two groups a client: the curve's table goes first."""
+    assert len(outcome_tables(judged(MOST_ROWS // 2, True))) == 2
+    assert len(outcome_tables(judged(MOST_ROWS // 2 + 1, True))) == 1
+    assert outcome_tables(judged(MOST_ROWS + 1, True)) == []

@@ -137,6 +137,13 @@ class Run:
         return (data.get("fingerprint"), self.result.about.get("partition_sha256"))
 
 
+def records(run: Run) -> list[dict[str, Any]]:
+    """The final test records of the headline model, by client."""
+    key = headline(run.result)
+    mine = [r for r in run.result.final if (r.get("model"), r.get("when")) == key and r.get("split") == "test"]
+    return sorted(mine, key=lambda record: int(record["client"]))
+
+
 def spoken(when: str) -> str:
     """The moment of an evaluation, in words."""
     return SPOKEN.get(when, when)

@@ -10,20 +10,13 @@ from pomona.results.figures.axes import bare, panels
 from pomona.results.figures.clients import LABELLED
 from pomona.results.figures.figure import ReportFigure
 from pomona.results.figures.style import DARK, PALE, shorten
-from pomona.results.run_numbers import Run, headline, leader
+from pomona.results.run_numbers import Run, leader, records
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 COUNTED = 12
 """At most so many classes have their counts written into the matrix."""
-
-
-def records(run: Run) -> list[dict[str, Any]]:
-    """The final test records of the headline model, by client."""
-    key = headline(run.result)
-    mine = [r for r in run.result.final if (r.get("model"), r.get("when")) == key and r.get("split") == "test"]
-    return sorted(mine, key=lambda record: int(record["client"]))
 
 
 def confusions(run: Run) -> list[tuple[int, NDArray[np.int64]]]:

@@ -6,9 +6,8 @@ excludes 0 (see ``pomona.record.paired_gain``).
 
 from pomona.metrics.metric import METRICS
 from pomona.metrics.nan_safe import mean_of_known
-from pomona.results.figures.confusion import records
 from pomona.results.gain_presentation import Gained, by_client, gained, interval, measured, signed
-from pomona.results.run_numbers import Run, baseline, comparable, leader, spoken
+from pomona.results.run_numbers import Run, baseline, comparable, leader, records, spoken
 from pomona.results.wording import listing
 
 LEVEL = "no difference that this data can show"

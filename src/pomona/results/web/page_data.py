@@ -15,13 +15,13 @@ from pomona.metrics.metric import Metric
 from pomona.record.result import Result
 from pomona.record.rows import Evaluation
 from pomona.results.figures import clusters, partition, weight_learning
-from pomona.results.figures.confusion import class_names, pooled_confusion, records
+from pomona.results.figures.confusion import class_names, pooled_confusion
 from pomona.results.figures.curves import MEGABYTE, penalty, place
 from pomona.results.figures.diagnostics import ASIDE
 from pomona.results.figures.series import Series, order, recorded
 from pomona.results.figures.style import BASELINE, INK, bright_colour_of, colour_of
 from pomona.results.gain_presentation import gained
-from pomona.results.run_numbers import Run, baseline, client_names, finished, leader, views
+from pomona.results.run_numbers import Run, baseline, client_names, finished, leader, records, views
 from pomona.results.wording import slug
 
 Json: TypeAlias = dict[str, Any]

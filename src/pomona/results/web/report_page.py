@@ -14,14 +14,14 @@ from pomona.core.errors import ConfigError
 from pomona.core.toml import flat
 from pomona.metrics.metric import METRICS, Metric
 from pomona.record.result import Result
-from pomona.results.figures.confusion import records
 from pomona.results.figures.figure import FORMS, ReportFigure
 from pomona.results.figures.sections import SECTIONS, pictures
 from pomona.results.figures.style import drawing
-from pomona.results.run_numbers import NOTHING, Run, comparable, leader, spoken
+from pomona.results.run_numbers import NOTHING, Run, comparable, leader, records, spoken
 from pomona.results.run_numbers import runs as prepare
 from pomona.results.summary_table import distinct, table
 from pomona.results.tables.gains import gain_tables
+from pomona.results.tables.outcomes import outcome_tables
 from pomona.results.tables.per_label import labels
 from pomona.results.tables.unseen_and_privacy import privacy, unseen
 from pomona.results.text import narrative
@@ -77,7 +77,7 @@ def page(runs: list[Run], drawn: list[ReportFigure], live: LiveProgress | None) 
     data, code = payload(runs, live), script()
     rows = distinct(table([run.result for run in runs]))
     gains, tables, parts = gain_tables(runs), client_tables(runs), sections(data)
-    asides = [table for table in (labels(runs), unseen(runs), privacy(runs)) if table.rows]
+    asides = [table for table in (*outcome_tables(runs), labels(runs), unseen(runs), privacy(runs)) if table.rows]
     links = [
         *((one.name, one.title) for one in gains[:1]),
         ("summary", "Results"),
