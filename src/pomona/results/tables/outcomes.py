@@ -37,7 +37,7 @@ def outcome_tables(runs: list[Run]) -> list[Table]:
             "samples; it is 0.5 (fixed) where they are missing or lack one answer, or where no threshold helps. Right "
             "probabilities have a calibration intercept of 0 and a slope of 1; below 1 they are too extreme.",
         ],
-        ["Client", "Outcome", "With it", "Test samples", "Threshold", *FIGURES.values()],
+        ["Client", "Outcome", "Cases", "Test samples", "Threshold", *FIGURES.values()],
         [
             [
                 client,
@@ -61,7 +61,7 @@ def outcome_tables(runs: list[Run]) -> list[Table]:
         "calibration",
         "Calibration",
         [of, "Samples in up to ten groups of equal size, by rising probability: the two last columns should agree."],
-        ["Client", "Outcome", "Test samples", "Mean probability", "Share with it"],
+        ["Client", "Outcome", "Test samples", "Mean probability", "Share of cases"],
         groups,
         range(2),
     )

@@ -24,7 +24,7 @@ def labels(runs: list[Run]) -> Table:
         [
             "Label",
             *(["Run"] if several else []),
-            "With it",
+            "Cases",
             "Test samples",
             "Clients",
             *(capital(METRICS[name].heading) for name in OF_LABELS),
