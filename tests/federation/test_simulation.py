@@ -74,12 +74,12 @@ def test_final_metrics_agree_with_the_last_evaluation():
 
 
 def test_figures_of_outcomes_are_recorded_of_test_samples_at_a_threshold_from_validation():
-    result = pomona.run(tiny("separate"))
+    result = pomona.run(tiny("separate", data={"name": "breast-cancer", "validation_share": 0.2}))
     for final in result.final:
         assert ("outcomes" in final) == (final["split"] == "test")
-        for k, found in enumerate(final.get("outcomes", ())):
-            assert (found["outcome"], found["samples"]) == (k, final["samples"])
-            assert found["positives"] == sum(final["confusion"][k])
+        for found in final.get("outcomes", ()):  # of two classes, the second
+            assert (found["outcome"], found["samples"]) == (1, final["samples"])
+            assert found["positives"] == sum(final["confusion"][1])
             assert found["youden"] or found["threshold"] == 0.5
     assert any(found["youden"] for final in result.final for found in final.get("outcomes", ()))
 

@@ -16,7 +16,7 @@ from pomona.metrics.calibration import curve, recalibration
 from pomona.metrics.classification import wilson
 from pomona.metrics.nan_safe import Array, defined, divide
 
-MOST = 20  # outcomes: with more classes or labels nobody reads them one by one
+MOST = 5  # outcomes: with more, nobody reads them one by one, and a bootstrap of each costs time
 HALF = 0.5
 Judged = tuple[Array, NDArray[Any]]  # probabilities (n, K), and targets: (n,) class numbers or (n, K) zeros and ones
 
@@ -26,7 +26,7 @@ def evaluate_outcomes(
 ) -> list[dict[str, Any]]:
     """Evaluate each outcome on test samples; ready for JSON, with None for what the samples do not define.
 
-    Empty for more than 20 classes or labels. The keys:
+    Empty for more than 5 classes or labels. The keys:
 
     - ``outcome``: the number of the class or label; ``samples``, ``positives``: test samples, and those with it.
     - ``threshold``: an outcome is predicted where its probability is at least this; ``youden``: whether it is chosen on
