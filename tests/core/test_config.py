@@ -256,7 +256,7 @@ def test_near_names_fall_back_to_all():
     [
         ("data.augment", "data has classes, "),
         ("model.pretrained", "model has "),
-        ("optimizer", "the top level has batch_size, "),
+        ("callbacks", "the top level has batch_size, "),
         ("model.hiden", "did you mean model.hidden?"),
         ("data.drop_column", "did you mean data.drop_columns"),
         ("rouns", "did you mean rounds?"),

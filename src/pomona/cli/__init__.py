@@ -106,6 +106,7 @@ def _main(words: Sequence[str] | None) -> None:
         app["run"].help_epilogue = of_a_run()
     try:
         app(given, exit_on_error=False, print_error=False)
+        sys.stdout.flush()  # here, and not at the interpreter's end, a reader that has left is no fault
     except PomonaError as fault:
         from pomona.cli.output import shown  # late: most commands end well, and do not need rich before they begin
 

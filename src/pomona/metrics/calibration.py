@@ -1,5 +1,7 @@
 """How far probabilities of an outcome agree with how often it happens."""
 
+import warnings
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -7,6 +9,7 @@ from pomona.metrics.bootstrap import CONFIDENCE, Interval
 from pomona.metrics.nan_safe import Array
 
 BINS = 10
+UNSETTLED = 1e-4  # of what the score's sum can be: at the maximum of the likelihood it is 0
 SURE = np.finfo(float).eps  # nearer to 0 or 1 a probability has no logit that rounding leaves
 
 
@@ -30,7 +33,7 @@ def recalibration(p: Array, positive: NDArray[np.bool_]) -> dict[str, tuple[floa
 
     The likelihood has no maximum unless the probabilities of both outcomes overlap (Albert and Anderson, "On the
     existence of maximum likelihood estimates in logistic regression models", Biometrika 1984): None there, and so where
-    one outcome is missing or all probabilities are equal.
+    one outcome is missing, all probabilities are equal, or the fit does not settle.
 
     Args:
         p: (n,) probabilities of the outcome.
@@ -43,15 +46,20 @@ def recalibration(p: Array, positive: NDArray[np.bool_]) -> dict[str, tuple[floa
         return None
     from scipy.special import expit  # late, as scikit-learn: a second, in each process of a silo
     from scipy.stats import norm
+    from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression
 
     centre, scale = x.mean(), x.std()
     fit = LogisticRegression(C=np.inf, solver="newton-cholesky", tol=1e-10)
-    fit.fit(((x - centre) / scale)[:, np.newaxis], positive)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # whether it has settled is looked at below
+        fit.fit(((x - centre) / scale)[:, np.newaxis], positive)
     slope = float(fit.coef_[0, 0]) / scale
     intercept = float(fit.intercept_[0]) - slope * centre
     chance = expit(intercept + slope * x)
     design = np.stack([np.ones_like(x), x])
+    if np.abs(design @ (chance - positive)).max() > UNSETTLED * np.abs(design).sum():
+        return None
     covariance = np.linalg.pinv((design * chance * (1 - chance)) @ design.T)
     half = norm.ppf((1 + CONFIDENCE) / 2) * np.sqrt(np.maximum(np.diag(covariance), 0.0))
     values = {"intercept": float(intercept), "slope": float(slope)}

@@ -77,13 +77,17 @@ def youden(p: Array, positive: NDArray[np.bool_]) -> float | None:
     None where no threshold has more than 0, or one outcome is missing. Youden, "Index for rating diagnostic tests",
     Cancer 1950. ``p`` and ``positive``: (n,).
     """
-    if not 0 < positive.sum() < len(positive):
+    having = int(positive.sum())
+    lacking = len(positive) - having
+    if not (having and lacking):
         return None
     from sklearn.metrics import roc_curve  # late: a second, in each process of a silo
 
     fallout, recall, thresholds = roc_curve(positive, p, drop_intermediate=False)
-    best = int((recall - fallout).argmax())
-    return float(thresholds[best]) if recall[best] > fallout[best] else None
+    # In whole samples, where equal is equal: sensitivity + specificity - 1, times both counts.
+    index = np.rint(recall * having) * lacking - np.rint(fallout * lacking) * having
+    best = int(index.argmax())
+    return float(thresholds[best]) if index[best] > 0 else None
 
 
 def _outcome(judged: Judged, k: int) -> tuple[Array, NDArray[np.bool_]]:
