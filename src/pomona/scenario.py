@@ -171,10 +171,8 @@ class Scenario:
     def private(self, folder: Path) -> PrivateObjective:
         """The objective whose gradients are private; each client's key and ledger lie in the folder."""
         assert self.config.privacy
-        module = self.module().to(self.config.device)
-        space = ParameterSpace(module, self.config.buffers)
-        part = self._cut(module)
-        return PrivateObjective(self.objective(), part.rest if part else module, space, self.config.privacy, folder)
+        module, space = self._seen_network()
+        return PrivateObjective(self.objective(), module, space, self.config.privacy, folder)
 
     def epsilons(self) -> list[float]:
         """Upper bound of each client's epsilon for the whole run. Raises ConfigError without the accountants."""
@@ -188,13 +186,23 @@ class Scenario:
 
     def objective(self) -> LoopObjective | StackedObjective:
         """The objective over this scenario's data, or over the features that a frozen part makes of it."""
-        module = self.module().to(self.config.device)
-        loss, space = criterion(self.config.model, self.targets), ParameterSpace(module, self.config.buffers)
+        module, space = self._seen_network()
         # On a CPU convolutions are quicker a client at a time, and what is shared is the method's own algebra.
         flat = not any(isinstance(part, CONVOLUTIONS) for part in module.modules())
         engine = StackedObjective if self.config.rows > 1 and (flat or self.config.device != "cpu") else LoopObjective
+        loss = criterion(self.config.model, self.targets)
+        return engine(module, space, self.resident, loss, self.config.precision)
+
+    def _seen_network(self) -> tuple[nn.Module, ParameterSpace]:
+        """The network that an objective runs, without the frozen part whose features are kept; and the row's space."""
+        module = self.module().to(self.config.device)
         part = self._cut(module)
-        return engine(part.rest if part else module, space, self.resident, loss, self.config.precision)
+        return part.rest if part else module, ParameterSpace(module, self.config.buffers)
+
+    @property
+    def keeps_features(self) -> bool:
+        """Whether what the frozen part makes of a sample is computed once and kept."""
+        return self._cut(self.module().to(self.config.device)) is not None
 
     def _cut(self, module: nn.Module) -> Cut | None:
         """The network in two, where what its frozen part computes is kept."""

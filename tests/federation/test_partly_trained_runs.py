@@ -10,6 +10,7 @@ from safetensors.torch import load_file, save_file
 import pomona
 from pomona import Config
 from pomona.core.errors import CheckpointError, StorageError
+from pomona.federation.run_checks import cautions
 from pomona.methods import METHODS
 from pomona.models import ModelSettings, build
 from pomona.personal import PersonalModel
@@ -138,3 +139,15 @@ def test_head_of_fedavg_is_logistic_regression_on_features():
     torch.testing.assert_close(outputs, expected)
     assert replace(scenario).resident is not features
     assert scenario.at_rate(0.2).resident is features
+
+
+@pytest.mark.parametrize(
+    ("model", "line"),
+    [
+        ({}, f"{HEAD} parameters are trained; the frozen part is computed once for each sample; it has random values"),
+        ({"cache_features": "off"}, f"{HEAD} parameters are trained; the frozen part is computed in every step"),
+    ],
+)
+def test_what_becomes_of_the_frozen_part_is_said(model, line):
+    assert any(said.startswith(line) for said in cautions(Scenario.prepare(config(model=model))))
+    assert not any("frozen" in said for said in cautions(Scenario.prepare(config(model={"train": "all"}))))

@@ -62,7 +62,7 @@ def test_each_row_takes_the_steps_of_pytorch(name, momentum, decay, betas, eps, 
             theirs.step()
         expected.append(parameter.detach())
 
-    moments, given_ = base.velocities(W, round_), gradients.clone()
+    moments, given_ = base.moments_of(W, round_), gradients.clone()
     for step, G in enumerate(gradients):
         a = sum(count > step for count in steps)
         base.descend(W[:a], G[:a], moments[:a], round_)

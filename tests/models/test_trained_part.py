@@ -166,3 +166,11 @@ def test_weights_that_are_not_numbers_are_refused(tmp_path):
     save_file(tensors, tmp_path / "w")
     with pytest.raises(ConfigError, match="not finite"):
         network(init=tmp_path / "w")
+
+
+def test_whole_numbers_are_no_weights(tmp_path):
+    tensors = network().state_dict()
+    tensors["fc1.bias"] = tensors["fc1.bias"].to(torch.int8)
+    save_file(tensors, tmp_path / "w")
+    with pytest.raises(ConfigError, match=r"fc1\.bias holds torch\.int8, the network's numbers are torch\.float32"):
+        network(init=tmp_path / "w")

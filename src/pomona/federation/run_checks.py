@@ -5,6 +5,8 @@ import torch
 from pomona.config import Config
 from pomona.core.errors import ConfigError
 from pomona.core.optimizer import require_steps
+from pomona.models import MODELS
+from pomona.models.packages import package
 from pomona.scenario import Scenario
 
 BF16 = ("amx_bf16", "avx512_bf16", "bf16")  # the last is ARM's
@@ -22,7 +24,7 @@ def require_possible(scenario: Scenario) -> None:
 
 def cautions(scenario: Scenario) -> list[str]:
     """Return a line for each thing that a user should know before the run starts."""
-    lines = [_slow(scenario.config), *scenario.remarks, scenario.choice.reason, _unused(scenario)]
+    lines = [_slow(scenario.config), *scenario.remarks, scenario.choice.reason, _unused(scenario), _frozen(scenario)]
     return [line for line in lines if line]
 
 
@@ -49,3 +51,14 @@ def _unused(scenario: Scenario) -> str:
             "BatchNorm statistics of its own data"
         )
     return ""
+
+
+def _frozen(scenario: Scenario) -> str:
+    """A part of the network is trained: what becomes of the other."""
+    if not scenario.frozen:
+        return ""
+    model, trained = scenario.config.model, scenario.initial().numel()
+    how = "once for each sample" if scenario.keeps_features else "in every step"
+    drawn = model.init is None and (model.name in MODELS or package(model.name))
+    random = "; it has random values, since model.init names no weights" if drawn else ""
+    return f"{trained:,} parameters are trained; the frozen part is computed {how}{random}"

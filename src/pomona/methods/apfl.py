@@ -64,7 +64,7 @@ def client(settings: APFL) -> base.Client:
     ) -> base.Trained[APFLState]:
         training.observe("global", received["model"], "received")
         W, V, A = received["model"].clone(), state.model, state.alpha.unsqueeze(1)
-        rows = (W, V, A, base.velocities(W, round_), base.velocities(V, round_))
+        rows = (W, V, A, base.moments_of(W, round_), base.moments_of(V, round_))
         for batch, w, v, a, velocity_w, velocity_v in training.steps(round_.epochs, *rows):
             mixed = torch.lerp(w, v, a)
             _, at_w = training.gradient(w, batch)

@@ -172,7 +172,7 @@ def client(settings: APPLE) -> base.Client:
         plain = base.Optimizer()
         dr_round = replace(round_, lr=settings.dr_lr * round_.decay, weight_decay=0.0, optimizer=plain)
 
-        rows = (C, P, base.velocities(C, round_), base.velocities(P, round_), own)
+        rows = (C, P, base.moments_of(C, round_), base.moments_of(P, round_), own)
         scaled = torch.empty_like(C)  # memory for p_ii g, once instead of in each step
         for batch, c, p, vc, vp, mine in training.steps(round_.epochs, *rows):
             C0 = copies[: len(c)] if copies.dim() == 3 else copies

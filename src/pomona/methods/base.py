@@ -24,10 +24,10 @@ from pomona.methods.row_algebra import (
     Rows,
     descend,
     mean_of,
+    moments_of,
     over_moments,
     placed,
     sgd,
-    velocities,
     weighted_mean,
 )
 from pomona.objective.local_training import LocalTraining, When
@@ -61,12 +61,12 @@ __all__ = [
     "averaging",
     "descend",
     "mean_of",
+    "moments_of",
     "nothing",
     "over_moments",
     "placed",
     "sgd",
     "silent",
-    "velocities",
     "weighted_mean",
 ]
 

@@ -76,7 +76,7 @@ def client(settings: FedPHP) -> base.Client:
             for h, c in zip(state.inherited, training.clients, strict=True)
             if settings.transfer_weight and training.trains
         ]
-        for batch, v, velocity in training.steps(round_.epochs, W, base.velocities(W, round_)):
+        for batch, v, velocity in training.steps(round_.epochs, W, base.moments_of(W, round_)):
             lessons = [teacher.lesson(index) for teacher, index in zip(teachers, batch.indices, strict=False)]
             _, g = training.gradient(v, batch, lessons or None)
             base.descend(v, g, velocity, round_)

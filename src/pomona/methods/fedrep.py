@@ -82,7 +82,7 @@ def sgd_on(part: slice, training: base.LocalTraining, W: Tensor, round_: base.Ro
     """Local SGD on a part of rows W (n, d), in place, the rest held fixed; nothing for an empty part."""
     if part.start == part.stop:
         return
-    for batch, w, velocity in training.steps(epochs, W, base.velocities(W[:, part], round_), purpose=purpose):
+    for batch, w, velocity in training.steps(epochs, W, base.moments_of(W[:, part], round_), purpose=purpose):
         _, g = training.gradient(w, batch)
         base.descend(w[:, part], g[:, part], velocity, round_)
 

@@ -131,7 +131,7 @@ def adaptive(temperature: float) -> base.Client:
         training.observe("personal", torch.where((pi >= 0)[:, layer], A, B), "received")
 
         noise = [stream(round_.seed, "gates", round_.number, c) for c in training.clients]
-        sources = (A, B, base.velocities(A, round_), base.velocities(A, round_), pi)
+        sources = (A, B, base.moments_of(A, round_), base.moments_of(A, round_), pi)
         for batch, a, b, va, vb, logits in training.steps(round_.epochs, *sources):
             drawn = [torch.from_numpy(s.logistic(size=pi.shape[1])) for s in noise[: len(a)]]
             soft = logits + torch.stack(drawn).to(logits)

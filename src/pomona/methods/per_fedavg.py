@@ -75,7 +75,7 @@ def client(settings: PerFedAvg) -> base.Client:
             training.observe("personal", adapted(training, W.clone(), alpha), "received")
 
         inner, third = (training.steps(round_.epochs, purpose=p) for p in ("adaptation", "curvature"))
-        for batch, v, velocity in training.steps(round_.epochs, W, base.velocities(W, round_)):
+        for batch, v, velocity in training.steps(round_.epochs, W, base.moments_of(W, round_)):
             _, g = training.gradient(v, next_batch(inner))
             _, g = training.gradient(v - alpha * g, batch)
             if settings.order != "first":

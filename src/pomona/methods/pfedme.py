@@ -84,7 +84,7 @@ def client(settings: PFedMe) -> base.Client:
         begins = received.get("start", received["model"])
         W, theta = begins.clone(), begins.clone()
         weight, inner = settings.lambda_, replace(round_, lr=personal_rate(settings, round_))
-        for batch, w, t, velocity in training.steps(round_.epochs, W, theta, base.velocities(theta, round_)):
+        for batch, w, t, velocity in training.steps(round_.epochs, W, theta, base.moments_of(theta, round_)):
             for _ in range(settings.inner_steps):
                 _, g = training.gradient(t, batch)
                 base.descend(t, g + weight * (t - w), velocity, inner)

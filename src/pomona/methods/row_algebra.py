@@ -75,7 +75,7 @@ def _adam(w: Tensor, g: Tensor, moments: Tensor, round_: Round) -> None:
     w.sub_(torch.div(m, root, out=root).mul_(rate.to(w)))
 
 
-def velocities(W: Tensor, round_: Round) -> Tensor:
+def moments_of(W: Tensor, round_: Round) -> Tensor:
     """What the round's optimizer remembers of rows W (n, d) from step to step: zeros at the start of each round.
 
     Rows too, so that their prefixes are views: (n, d) for momentum, (n, 0) without any; for adam and adamw m, v and
@@ -106,7 +106,7 @@ def sgd(
 ) -> Tensor:
     """Local steps on rows W (n, d), in place: ``epochs`` passes (the round's if None) over the training data."""
     passes = round_.epochs if epochs is None else epochs
-    for batch, w, moments in training.steps(passes, W, velocities(W, round_), purpose=purpose):
+    for batch, w, moments in training.steps(passes, W, moments_of(W, round_), purpose=purpose):
         _, g = training.gradient(w, batch)
         if pull is not None:
             g = g + pull(w)

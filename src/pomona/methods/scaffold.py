@@ -103,7 +103,7 @@ def train(
     training.observe("global", w, "received")
     local, steps = w.clone(), w.new_zeros(len(w), 1)
     drift = c - state.control
-    for batch, y, d, k, velocity in training.steps(round_.epochs, local, drift, steps, base.velocities(local, round_)):
+    for batch, y, d, k, velocity in training.steps(round_.epochs, local, drift, steps, base.moments_of(local, round_)):
         _, g = training.gradient(y, batch)
         base.descend(y, g + d, velocity, round_)
         k.add_(1)

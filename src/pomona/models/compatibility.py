@@ -115,5 +115,5 @@ def require_room(outline: nn.Module, name: str) -> None:
     if need > machine_memory():
         raise ConfigError(
             f"{name} has {need / 1e9:.1f} GB of weights, the machine {machine_memory() / 1e9:.1f} GB of memory; "
-            "take narrower layers (model.hidden, model.width)"
+            "take narrower layers (model.hidden, model.width, model.args) or another network"
         )

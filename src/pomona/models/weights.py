@@ -101,4 +101,9 @@ def _faults(wanted: Mapping[str, Tensor], there: Mapping[str, Tensor]) -> list[s
             for name, tensor in wanted.items()
             if name in there and there[name].shape != tensor.shape
         ),
+        *(
+            f"{name} holds {there[name].dtype}, the network's numbers are {tensor.dtype}"
+            for name, tensor in wanted.items()
+            if name in there and there[name].is_floating_point() != tensor.is_floating_point()
+        ),
     ]

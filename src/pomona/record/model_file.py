@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from pomona.core import bounds
 from pomona.core.errors import ConfigError, StorageError
-from pomona.models import MODELS, build, outline, weights
+from pomona.models import MODELS, build, outline
 from pomona.models.packages import package
 from pomona.models.parameter_space import ParameterSpace
 from pomona.models.trained_part import frozen
@@ -149,10 +149,18 @@ def _frozen(path: Path, about: ModelMetadata, still: Mapping[str, Tensor]) -> di
             f"{path} holds what was trained; the frozen part is missing: put {beside.name} beside it, from models/ of "
             "the run, or export the model there"
         )
-    found = weights.read(beside)
-    if found.sha256 != about.frozen_sha256 or mismatch(found.tensors, still):
-        raise StorageError(f"{beside} is not the frozen part of {path.name}: another hash; take it from a copy")
-    return dict(found.tensors)
+    try:
+        with bounds.regular(beside, StorageError).open("rb") as file:
+            entries, _ = layout(file, beside.stat().st_size, bounds.MOST_BYTES)
+            if wrong := mismatch(entries, still):
+                raise ValueError(wrong)
+            found = fill(file, entries)
+        if digest(found) != about.frozen_sha256:
+            raise ValueError("another hash")
+    except (OSError, ValueError, RecursionError, MemoryError) as fault:
+        why = bounds.plain(str(fault))
+        raise StorageError(f"{beside} is not the frozen part of {path.name} ({why}); take it from a copy") from None
+    return found
 
 
 def _filled(module: nn.Module, tensors: Mapping[str, Tensor]) -> nn.Module:
