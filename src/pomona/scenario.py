@@ -29,6 +29,7 @@ from pomona.models.frozen_prefix import Cut, cut
 from pomona.models.parameter_space import ParameterSpace
 from pomona.models.trained_part import frozen, share
 from pomona.models.weights import initial as initial_weights
+from pomona.objective import class_weights
 from pomona.objective.cached_features import cached
 from pomona.objective.device_dataset import DeviceDataset, learned
 from pomona.objective.private_gradients import PrivateObjective
@@ -108,6 +109,7 @@ class Scenario:
         _ = self.choice
         loss = criterion(self.config.model, self.targets)
         per_sample(loss, self.config.model.loss, self.dataset.n_outputs, self.targets)
+        class_weights.require(self.config.model, self.targets, self.dataset.n_outputs, self.config.privacy is not None)
         module = self.module()
         if self.config.privacy:
             require_private(self.config, self.dataset, self.partition, module, agreed)
@@ -215,6 +217,8 @@ class Scenario:
     def resident(self) -> DeviceDataset:
         """What the objective sees of the data: samples, or their features, which are computed on first use."""
         data = DeviceDataset.of(self.dataset, self.partition, self.targets, self.config.device)
+        weights = class_weights.weights_of(self.config.model, data.y, data.rows["train"], self.dataset.n_outputs)
+        data = replace(data, weights=weights)
         part = self._cut(self.module().to(self.config.device))
         workers = min(self.config.workers or len(os.sched_getaffinity(0)), self.config.clients)
         return cached(part, data, self.config.precision, workers) if part else data

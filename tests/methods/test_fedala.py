@@ -213,7 +213,7 @@ def test_the_weights_learn_on_their_share_of_the_samples():
     seen = []
 
     class Watched(Quadratics):
-        def gradient(self, W, indices, criterion=None, above=0):
+        def gradient(self, W, indices, criterion=None, above=0, views=None):
             seen.append(indices[0])
             return super().gradient(W, indices, criterion)
 

@@ -53,7 +53,7 @@ def test_an_inner_step_changes_the_outcome_and_its_batches_are_its_own():
     seen = []
 
     class Watched(Quadratics):
-        def gradient(self, W, indices, criterion=None, above=0):
+        def gradient(self, W, indices, criterion=None, above=0, views=None):
             seen.append(indices[0].tolist())
             return super().gradient(W, indices, criterion)
 

@@ -45,7 +45,7 @@ def test_a_rate_beyond_stability_is_infinite_and_none_above_it_is_tried():
     problem = quadratics(3)  # a quadratic with curvature 1 is stable below 2
     calls = []
     inner = problem.gradient
-    problem.gradient = lambda W, indices, *rest: (calls.append(1), inner(W, indices, *rest))[1]
+    problem.gradient = lambda W, indices, **_: (calls.append(1), inner(W, indices))[1]
     found = range_test(problem, torch.zeros(5, dtype=torch.float64), [2, 2, 2], FULL, (0.1, 4.0, 5.0))
     assert found.losses[1:] == (inf, inf)
     assert len(calls) == 2 * 3 * ROUNDS * STEPS
@@ -65,7 +65,7 @@ def test_clients_without_samples_take_no_part_and_their_number_is_bounded():
     problem.rows[0] = []
     asked = set()
     inner = problem.gradient
-    problem.gradient = lambda W, indices, *rest: (asked.update(indices[0].tolist()), inner(W, indices, *rest))[1]
+    problem.gradient = lambda W, indices, **_: (asked.update(indices[0].tolist()), inner(W, indices))[1]
     range_test(problem, torch.zeros(5, dtype=torch.float64), [0] + [2] * 39, FULL, (0.1,))
     assert {k // 2 for k in asked} <= set(range(1, 40))
     assert len({k // 2 for k in asked}) == 6

@@ -89,8 +89,8 @@ def test_all_that_leaves_is_a_function_of_the_noised_gradients(tmp_path, monkeyp
     method, released = METHODS[name](**over).method(), []
     real = PrivateObjective.gradient
 
-    def recording(self, W, indices, criterion=None, above=0):
-        released.append(real(self, W, indices, criterion, above))
+    def recording(self, W, indices, criterion=None, above=0, views=None):
+        released.append(real(self, W, indices, criterion, above, views))
         return released[-1]
 
     monkeypatch.setattr(PrivateObjective, "gradient", recording)
@@ -98,7 +98,7 @@ def test_all_that_leaves_is_a_function_of_the_noised_gradients(tmp_path, monkeyp
     clients, server, replies = rounds(method, first, 3)
 
     replay = iter(released)
-    monkeypatch.setattr(PrivateObjective, "gradient", lambda self, W, indices, criterion=None, above=0: next(replay))
+    monkeypatch.setattr(PrivateObjective, "gradient", lambda *_, **__: next(replay))
     second = problem(tmp_path / "b", privacy(acknowledge=("metrics",)), data_seed=2)
     assert not torch.equal(first.objective.data.x, second.objective.data.x)
     others, other_server, other_replies = rounds(method, second, 3)

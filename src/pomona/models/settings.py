@@ -10,6 +10,7 @@ from pomona.core.settings import Settings
 
 Targets = Literal["classes", "regression", "multilabel"]
 Width = Annotated[int, Field(ge=1, le=10**6)]
+Weight = Annotated[float, Field(gt=0, le=1e6)]
 Glob = Annotated[str, Field(min_length=1, max_length=200)]
 Globs = Annotated[tuple[Glob, ...], Field(min_length=1, max_length=1000)]
 
@@ -55,6 +56,12 @@ class ModelSettings(Settings):
     )
     label_smoothing: float = Field(
         0.0, ge=0, lt=1, description="classes: share of each target that is spread over all classes, in all losses told"
+    )
+    class_weights: Literal["none", "balanced"] | Annotated[tuple[Weight, ...], Field(max_length=10**6)] = Field(
+        "none",
+        description="what a sample's class, or a label's yes, weighs in the training loss: a list in the order of "
+        "classes or labels; balanced: n / (k n_c), or no / yes, by the counts of each client's own training samples; "
+        "evaluated losses have no weights",
     )
     init: Path | None = Field(None, description="safetensors file of the weights that training starts from")
     init_sha256: Sha256 | None = Field(

@@ -9,6 +9,8 @@ from torch import Tensor
 
 from pomona.data.dataset import Dataset
 from pomona.models import Targets
+from pomona.objective.class_weights import masses
+from pomona.objective.training_view import View
 from pomona.partition.partition import Partition
 
 SPLITS = ("train", "validation", "test")
@@ -34,6 +36,7 @@ class DeviceDataset:
         targets: what y is.
         numbers: y in the units of the data, and what it was shifted and scaled by, (1 or K,) float64; None for what is
             learned as it is.
+        weights: (N, K) how much each client's training counts its classes or labels; None where all count the same.
     """
 
     x: Tensor
@@ -43,6 +46,7 @@ class DeviceDataset:
     rows: dict[str, list[Tensor]]
     targets: Targets
     numbers: tuple[Tensor, Tensor, Tensor] | None = None
+    weights: Tensor | None = None
 
     @classmethod
     def of(cls, dataset: Dataset, partition: Partition, targets: Targets, device: str = "cpu") -> "DeviceDataset":
@@ -77,6 +81,18 @@ class DeviceDataset:
         if self.shift is not None and self.scale is not None:
             x = torch.sub(x, self.shift).div_(self.scale)  # from uint8 to float32 in the same pass
         return (x.movedim(-1, 1) if x.dim() > 3 else x), y
+
+    @property
+    def plain(self) -> bool:
+        """Whether training sees samples as they are."""
+        return self.weights is None
+
+    def seen(self, index: Tensor, view: View | None) -> tuple[Tensor, Tensor]:
+        """As ``gather``, but as training sees these rows of a client; the targets of weighted classes are masses."""
+        x, y = self.gather(index)
+        if view is not None and self.weights is not None:
+            y = masses(y, self.weights[view.client])
+        return x, y
 
     def sizes(self, split: str) -> list[int]:
         """Number of samples per client."""

@@ -8,6 +8,7 @@ from torch import Tensor
 from pomona.objective.batches import Pass
 from pomona.objective.device_dataset import DeviceDataset
 from pomona.objective.row_gradients import Criterion, RowCriterion
+from pomona.objective.training_view import Views
 from pomona.privacy.ledger import Position
 
 
@@ -30,13 +31,15 @@ class Objective(Protocol):
         indices: list[Tensor],
         criterion: Criterion | list[RowCriterion] | None = None,
         above: int = 0,
+        views: Views = None,
     ) -> tuple[Tensor, Tensor]:
         """Mean losses (n,) of rows W (n, d), row k on the samples ``indices[k]``, and their gradients G (n, d).
 
-        Nobody asks for G before coordinate ``above``: it may be 0 there.
+        Nobody asks for G before coordinate ``above``: it may be 0 there. ``views``: how training sees the batches, one
+        a row; without them the samples are taken as they are.
         """
 
-    def hessian(self, W: Tensor, indices: list[Tensor], Z: Tensor) -> Tensor:
+    def hessian(self, W: Tensor, indices: list[Tensor], Z: Tensor, views: Views = None) -> Tensor:
         """Products (n, d) of the mean losses' Hessians at rows W (n, d), on the samples, with vectors Z (n, d)."""
 
     def outputs(self, row: Tensor, client: int, split: str) -> tuple[Tensor, Tensor]:

@@ -13,6 +13,7 @@ from pomona.core.round import Roster, Round
 from pomona.objective.batches import Batch, Pass, in_step, ordinary
 from pomona.objective.interface import Guarded, Objective
 from pomona.objective.row_gradients import Criterion, RowCriterion
+from pomona.objective.training_view import View
 
 When = Literal["received", "trained"]
 TRAINING = "training"
@@ -102,7 +103,7 @@ class LocalTraining:
         if self.measured is not None and (batch.purpose, batch.step) == (TRAINING, self._unmeasured):
             losses, G = self._measuring(self.measured[: len(W)], W, batch, criterion, above)
         else:
-            losses, G = self.objective.gradient(W, batch.indices, criterion, above)
+            losses, G = self.objective.gradient(W, batch.indices, criterion, above, self._views(batch))
         for k, (loss, index) in enumerate(zip(losses.tolist(), batch.indices, strict=True)):
             if not isfinite(loss):
                 raise DivergedError(
@@ -116,7 +117,12 @@ class LocalTraining:
 
     def hessian(self, W: Tensor, batch: Batch, Z: Tensor) -> Tensor:
         """Products (n, d) of the Hessians of the mean losses at rows W (n, d) on the batch, with vectors Z (n, d)."""
-        return self.objective.hessian(W, batch.indices, Z)
+        return self.objective.hessian(W, batch.indices, Z, self._views(batch))
+
+    def _views(self, batch: Batch) -> list[View]:
+        """How training sees a batch, one view a row."""
+        r, active = self.round, self.clients[: len(batch.indices)]
+        return [View(c, r.seed, r.number, batch.purpose, batch.step) for c in active]
 
     def _measuring(
         self,
@@ -132,7 +138,7 @@ class LocalTraining:
         copy of what was received, or close to it.
         """
         rows = torch.cat([W, statistics], 1)
-        losses, G = self.objective.gradient(rows, batch.indices, criterion, above)
+        losses, G = self.objective.gradient(rows, batch.indices, criterion, above, self._views(batch))
         statistics.copy_(rows[:, W.shape[1] :])
         self._unmeasured = None
         return losses, G[:, : W.shape[1]]

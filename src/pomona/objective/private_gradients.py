@@ -8,6 +8,7 @@ min(batch_size, n), never the drawn one.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from pomona.models.trained_part import active, training_mode
 from pomona.objective.batches import Pass
 from pomona.objective.interface import Objective
 from pomona.objective.row_gradients import Criterion, RowCriterion
+from pomona.objective.training_view import View, Views
 from pomona.privacy import mechanism, releases
 from pomona.privacy.ledger import Draw, Position
 from pomona.privacy.noise_key import KeyStore
@@ -112,9 +114,11 @@ class PrivateObjective:
         indices: list[Tensor],
         criterion: Criterion | list[RowCriterion] | None = None,
         above: int = 0,
+        views: Views = None,
     ) -> tuple[Tensor, Tensor]:
         """Private gradients G (n, d) at rows W (n, d), and losses (n,): zeros unless "training-loss" is acknowledged.
 
+        ``views``: of the batches; what they draw follows a client's secret key, not the run's seed.
         Without a criterion all of G is released, whatever is asked for: what is clipped is a whole gradient's norm.
 
         Raises:
@@ -127,27 +131,28 @@ class PrivateObjective:
         for k, index in enumerate(indices):
             client, draw = self._address(index)
             store = self.key_store(client)
+            view = self._own(views[k], draw) if views else None
             if criterion is not None:
                 store.unprotected(draw, W[k])
                 if len(index):
                     own = [criterion[k]] if isinstance(criterion, list) else criterion
-                    loss, G[k : k + 1] = self.inner.gradient(W[k : k + 1], [index], own, above)
+                    loss, G[k : k + 1] = self.inner.gradient(W[k : k + 1], [index], own, above, [view])
                     losses[k] = loss[0]
             else:
                 with torch.random.fork_rng(devices=[]):
                     torch.default_generator.manual_seed(store.forward_seed(draw, W[k]))
-                    losses[k], total = self.clipped_sum(W[k], index)
+                    losses[k], total = self.clipped_sum(W[k], index, view)
                 G[k] = store.release(draw, W[k], total) / min(draw.size, draw.n)
                 for part in self._space.padding:
                     G[k, part] = 0  # what has no gradient needs no noise
         return (losses if self.shows_losses else torch.zeros_like(losses)), G
 
-    def clipped_sum(self, row: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
+    def clipped_sum(self, row: Tensor, index: Tensor, view: View | None = None) -> tuple[Tensor, Tensor]:
         """Mean loss () and sum (d,) float64 of the clipped gradients of samples ``index``; private, without noise."""
         loss, total = row.new_zeros(()), torch.zeros_like(row, dtype=torch.float64)
         parameters = {e.name: e.view(row) for e in self._space.parameters}
         for part in index.split(self._chunk) if len(index) else ():
-            parts, values = self._each(parameters, *self.data.gather(padded(part, self._chunk)))
+            parts, values = self._each(parameters, *self.data.seen(padded(part, self._chunk), view))
             P = row.new_zeros(self._chunk, len(row))
             for entry in self._space.parameters:
                 entry.view(P).copy_(parts[entry.name])
@@ -182,6 +187,10 @@ class PrivateObjective:
     def criterion(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """The run's own per-sample losses (b,)."""
         return self.inner.criterion(outputs, targets)
+
+    def _own(self, view: View | None, draw: Draw) -> View | None:
+        """A view whose random numbers are a client's secret."""
+        return view and replace(view, seed=self.key_store(view.client).view_seed(draw))
 
     def _address(self, index: Tensor) -> tuple[int, Draw]:
         if index not in self._drawn:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from pomona.objective.batches import Pass, ordinary
 from pomona.objective.interface import Objective
+from pomona.objective.training_view import View
 
 RATES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 CLIENTS = 6  # at most so many take part, evenly spaced by their number of samples
@@ -105,8 +106,8 @@ def _local(
     row = w.clone().unsqueeze(0)
     velocity, losses = torch.zeros_like(row), []
     address = Pass(steps.seed, PURPOSE, number, client, STEPS, steps.batch_size, least=objective.least_batch)
-    for index in islice(ordinary(objective.data.rows["train"][client], address), STEPS):
-        loss, g = objective.gradient(row, [index])
+    for step, index in enumerate(islice(ordinary(objective.data.rows["train"][client], address), STEPS)):
+        loss, g = objective.gradient(row, [index], views=[View(client, steps.seed, number, PURPOSE, step)])
         velocity.mul_(steps.momentum).add_(g).add_(row, alpha=steps.weight_decay)
         row -= rate * velocity
         losses.append(loss[0])

@@ -14,6 +14,7 @@ from pomona.models.parameter_space import ParameterSpace
 from pomona.models.trained_part import active, frozen, training_mode
 from pomona.objective.device_dataset import DeviceDataset
 from pomona.objective.sequential_backward import Chain
+from pomona.objective.training_view import Views
 
 Criterion = Callable[[Tensor, Tensor], Tensor]  # (outputs (b, K), targets) -> losses (b,)
 RowCriterion = Callable[[Tensor, Tensor, Tensor], Tensor]  # (outputs, targets, features (b, f)) -> loss ()
@@ -64,19 +65,20 @@ class LoopObjective:
         indices: list[Tensor],
         criterion: Criterion | list[RowCriterion] | None = None,
         above: int = 0,
+        views: Views = None,
     ) -> tuple[Tensor, Tensor]:
         """Mean losses (n,) on the given samples and their gradients G (n, d); buffers inside W are updated in place.
 
         ``criterion`` replaces the run's own loss: one function of (outputs, targets) that returns per-sample losses; or
         a list of one function a row, for what depends on the row or on a batch as a whole, of (outputs, targets,
         features), the last being what the last layer receives. Backpropagation stops ``above`` the parameters that
-        nobody asks for: G may be 0 before this coordinate.
+        nobody asks for: G may be 0 before this coordinate. ``views``: of the batches, one a row.
         """
         losses, G = torch.empty(len(W), device=W.device), torch.empty_like(W)
         G[:, :above] = 0
         self._enter_training()
-        for k, (row, index, g) in enumerate(zip(W, indices, G, strict=True)):
-            x, y = self.data.gather(index)
+        for k, (row, index, view, g) in enumerate(zip(W, indices, views or [None] * len(W), G, strict=True)):
+            x, y = self.data.seen(index, view)
             if self._chain is None:
                 losses[k] = self._autograd(x, y, row, g, criterion, k, above)
             else:
@@ -84,15 +86,15 @@ class LoopObjective:
         G[:, self.space.trained :] = 0
         return losses, G
 
-    def hessian(self, W: Tensor, indices: list[Tensor], Z: Tensor) -> Tensor:
+    def hessian(self, W: Tensor, indices: list[Tensor], Z: Tensor, views: Views = None) -> Tensor:
         """Products (n, d) of the mean losses' Hessians at rows W (n, d), on the samples, with vectors Z (n, d).
 
         Exact, by a second backward pass through the first (Pearlmutter, Neural Computation 1994).
         """
         H = torch.zeros_like(W)
         self._enter_training()
-        for row, index, z, h in zip(W, indices, Z, H, strict=True):
-            x, y = self.data.gather(index)
+        for row, index, view, z, h in zip(W, indices, views or [None] * len(W), Z, H, strict=True):
+            x, y = self.data.seen(index, view)
             self._point_at(row)
             leaves = {e.name: e.view(row).detach().requires_grad_() for e in self.space.parameters}
             with self._autocast():

@@ -15,6 +15,7 @@ from pomona.models.parameter_space import ParameterSpace
 from pomona.models.trained_part import active, frozen, training_mode
 from pomona.objective.device_dataset import DeviceDataset
 from pomona.objective.row_gradients import Criterion, LoopObjective, Precision, RowCriterion
+from pomona.objective.training_view import Views
 
 MEMORY = 2**31  # bytes
 Named = dict[str, Tensor]
@@ -76,19 +77,22 @@ class StackedObjective:
         indices: list[Tensor],
         criterion: Criterion | list[RowCriterion] | None = None,
         above: int = 0,
+        views: Views = None,
     ) -> tuple[Tensor, Tensor]:
         """Mean losses (n,) on the given samples and their gradients G (n, d); buffers inside W are updated in place.
 
         ``criterion`` replaces the run's own loss: one function of (outputs, targets) that returns per-sample losses; or
         a list of one function a row, of (outputs, targets, features), the last being what the last layer receives.
         Backpropagation stops ``above`` the parameters that nobody asks for: G may be 0 before this coordinate.
+        ``views``: of the batches, one a row.
         """
         losses, G = torch.empty(len(W), device=W.device), torch.empty_like(W)
         G[:, :above] = G[:, self.space.trained :] = 0
         self._enter_training()
         for part in self._chunks(W, [len(i) for i in indices]):
             own = criterion[part] if isinstance(criterion, list) else criterion or self.criterion
-            losses[part] = self._differentiate(W[part], indices[part], own, G[part], above)
+            seen = views[part] if views else None
+            losses[part] = self._differentiate(W[part], indices[part], own, G[part], above, seen)
         return losses, G
 
     def rows_at_once(self, W: Tensor, length: int) -> int:
@@ -111,12 +115,18 @@ class StackedObjective:
             start = stop
 
     def _differentiate(
-        self, W: Tensor, indices: list[Tensor], criterion: Criterion | list[RowCriterion], G: Tensor, above: int
+        self,
+        W: Tensor,
+        indices: list[Tensor],
+        criterion: Criterion | list[RowCriterion],
+        G: Tensor,
+        above: int,
+        views: Views,
     ) -> Tensor:
         """Mean losses (m,) of a chunk's rows; their gradients go into G (m, d)."""
         parameters, buffers = self._named(W)
         index, real = padded(indices)
-        outputs, features, y = self._forward(parameters, buffers, index, isinstance(criterion, list))
+        outputs, features, y = self._forward(parameters, buffers, index, isinstance(criterion, list), views)
         if isinstance(criterion, list):
             counts = [len(i) for i in indices]
             rows = zip(criterion, counts, outputs, y, features, strict=True)
@@ -145,7 +155,7 @@ class StackedObjective:
         return parameters, {k: b.detach().clone(memory_format=torch.contiguous_format) for k, b in buffers.items()}
 
     def _forward(
-        self, parameters: Named, buffers: Named, index: Tensor, features: bool
+        self, parameters: Named, buffers: Named, index: Tensor, features: bool, views: Views = None
     ) -> tuple[Tensor, Tensor | tuple[()], Tensor]:
         """Outputs (m, b, K), features (m, b, f) if wanted, and targets, of m models on samples ``index`` (m, b)."""
 
@@ -156,7 +166,11 @@ class StackedObjective:
                 outputs: Tensor = functional_call(self._module, parameters | buffers, (x,))
             return outputs.float(), seen[-1:]
 
-        x, y = self.data.gather(index.flatten())
+        if views is None or self.data.plain:
+            x, y = self.data.gather(index.flatten())
+        else:
+            rows = [self.data.seen(own, view) for own, view in zip(index, views, strict=True)]
+            x, y = (torch.cat(parts) for parts in zip(*rows, strict=True))
         with torch.autocast(x.device.type, torch.bfloat16, enabled=self._precision == "bf16"):
             outputs, seen = vmap(one, randomness="different")(parameters, buffers, x.unflatten(0, index.shape))
         return outputs, seen[0] if seen else (), y.unflatten(0, index.shape)

@@ -110,6 +110,10 @@ class KeyStore:
         """A 63-bit seed of dropout masks: secret, and the same when a release is made again."""
         return int(self._name(draw, question, question)[:15], 16)
 
+    def view_seed(self, draw: Draw) -> int:
+        """A 63-bit seed of what augmentation draws for a batch: secret, and the same for all that is asked of it."""
+        return int(self._name(draw)[:15], 16)
+
     def spent(self) -> float:
         """Epsilon so far."""
         return epsilon(self.settings, self.ledger.history())

@@ -47,12 +47,13 @@ class Quadratics:
         indices: list[Tensor],
         criterion: object = None,  # noqa: ARG002
         above: int = 0,  # noqa: ARG002
+        views: object = None,  # noqa: ARG002
     ) -> tuple[Tensor, Tensor]:
         """Losses (n,) and gradients (n, d) at rows W; without a criterion of the method's own."""
         losses = torch.stack([((w - self.targets[i]) ** 2).sum(1).mean() / 2 for w, i in zip(W, indices, strict=True)])
         return losses, torch.stack([w - self.targets[i].mean(0) for w, i in zip(W, indices, strict=True)])
 
-    def hessian(self, W: Tensor, indices: list[Tensor], Z: Tensor) -> Tensor:  # noqa: ARG002
+    def hessian(self, W: Tensor, indices: list[Tensor], Z: Tensor, views: object = None) -> Tensor:  # noqa: ARG002
         """The product with Z (n, d): Z, as the Hessian is the identity."""
         return Z
 
