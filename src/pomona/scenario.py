@@ -147,9 +147,9 @@ class Scenario:
 
     @cached_property
     def input_shape(self) -> tuple[int, ...]:
-        """One sample's shape as the network takes it: (C, H, W), (F,) or (T,)."""
-        shape = self.dataset.x.shape[1:]
-        return (shape[2], shape[0], shape[1]) if self.dataset.kind == "image" else tuple(shape)
+        """One sample's shape as the network takes it: (C, H, W), (C, D, H, W), (F,) or (T,)."""
+        shape = tuple(self.dataset.x.shape[1:])
+        return (shape[-1], *shape[:-1]) if self.dataset.kind == "image" else shape
 
     def module(self, client: int | None = None) -> nn.Module:
         """The network with the run's initial values, or with a client's own when one is named.

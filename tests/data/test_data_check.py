@@ -29,7 +29,11 @@ BAD = {
     "counts": (IMAGE, {"y": np.array([0, 1])}, "3 inputs but 2 labels"),
     "no training row": (IMAGE, {"n_train": 0}, "0 training rows of 3"),
     "too many training rows": (IMAGE, {"n_train": 4}, "4 training rows of 3"),
-    "float image": (IMAGE, {"x": IMAGE.x / 255}, "image data is uint8 (N, H, W, C)"),
+    "float image": (
+        IMAGE,
+        {"x": IMAGE.x / 255},
+        "image data is uint8, uint16, int16 or float32 (N, H, W, C) or (N, D, H, W, C)",
+    ),
     "flat image": (IMAGE, {"x": IMAGE.x[..., 0]}, "(N, H, W, C)"),
     "no pixel": (IMAGE, {"x": IMAGE.x[:, :0]}, "no empty axis"),
     "double table": (TABLE, {"x": TABLE.x.astype(float)}, "table data is float32 (N, F)"),

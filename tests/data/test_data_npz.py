@@ -94,8 +94,13 @@ BAD = {
     "objects": ({"x": X.astype(object), "y": Y}, {}, "Python objects"),
     "complex": ({"x": X.astype(complex), "y": Y}, {}, "a table holds numbers"),
     "scalar": ({"x": np.array(1.0), "y": Y}, {}, "one entry per row"),
-    "vector": ({"x": X[:, 0], "y": Y}, {}, "images are uint8"),
-    "float images": ({"x": IMAGES / 255, "y": Y}, {}, "images are uint8"),
+    "vector": ({"x": X[:, 0], "y": Y}, {}, "x is float64 (4,); images are (N, H, W) or (N, H, W, C)"),
+    "images of 32 bits": ({"x": IMAGES.astype(np.int32), "y": Y}, {}, "float32, not int32; store one of these"),
+    "images of flags": ({"x": IMAGES > 7, "y": Y}, {}, "float32, not bool"),
+    "a pixel that is no number": ({"x": _nan(IMAGES / 255, 2), "y": Y}, {}, "x: 1 rows hold NaN"),
+    "a pixel beyond float32": ({"x": IMAGES * 1e300, "y": Y}, {}, "x: 4 rows hold NaN, infinite or too large"),
+    "volumes without channels": ({"x": np.zeros((4, 6, 6, 6)), "y": Y}, {}, "a gray volume has 1"),
+    "images without rows": ({"x": np.zeros((4, 0, 6)), "y": Y}, {}, "no empty axis"),
     "channels first": ({"x": np.zeros((4, 3, 6, 6), np.uint8), "y": Y}, {}, "channels last"),
     "infinite target": ({"x": X, "y": X[:, 0] + np.inf}, {"targets": "regression"}, "array y: 4 rows hold NaN"),
     "text targets": ({"x": X, "y": Y.astype(str)}, {"targets": "regression"}, "regression needs numbers"),
@@ -216,7 +221,7 @@ def test_chestmnist_has_flags(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"test_images": np.zeros((3, 28, 28, 28), np.uint8)}, "images are uint8"),
+        ({"test_images": np.zeros((3, 28, 28, 28), np.uint8)}, "a gray volume has 1"),
         (
             {"val_labels": np.full((2, 1), 11, np.uint8)},
             "2 labels are not class numbers from 0 to 10, first 11 in row 0",

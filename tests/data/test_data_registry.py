@@ -88,8 +88,8 @@ def own_targets(settings):
     return np.ones((2, 1)), np.array([0.5, 1.5])
 
 
-def own_floats(settings):
-    return np.zeros((2, 5, 5)), [0, 1]
+def own_integers(settings):
+    return np.zeros((2, 5, 5), np.int64), [0, 1]
 
 
 def own_nan(settings):
@@ -120,7 +120,7 @@ def test_own_functions():
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("own_floats", "image data is uint8"),
+        ("own_integers", "float32, not int64"),
         ("own_nan", "first row 1"),
         ("own_uneven", "2 inputs but 3 labels"),
         ("own_objects", "arrays of numbers"),

@@ -18,8 +18,8 @@ ABOUT = ModelMetadata(
 
 
 def tree(**changes):
-    """The metadata of a good file, with changes."""
-    return {**ABOUT.model_dump(mode="json"), **changes}
+    """The metadata of a good file, with changes; without a dtype samples have the first of their kind."""
+    return {**ABOUT.model_dump(mode="json", exclude={"dtype"}), **changes}
 
 
 def craft(path, said, tensors=WEIGHTS):

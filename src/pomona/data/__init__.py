@@ -61,6 +61,5 @@ def _adopted(result: Any, settings: DataSettings) -> Dataset:
             x = x.astype(np.float32)
         finite(x, f"{name}: x")
         return Dataset(name, "table", x, y, classes, len(y))
-    return Dataset(
-        name, "image", x[..., None] if x.ndim == 3 else x, y, classes, len(y), image_arrays.SHIFT, image_arrays.SCALE
-    )
+    x = image_arrays.adopted(x, f"{name}: x")
+    return Dataset(name, "image", x, y, classes, len(y), *image_arrays.usual(x))

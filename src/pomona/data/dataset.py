@@ -4,12 +4,28 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 Kind = Literal["image", "table", "text"]
+SampleType = Literal["uint8", "uint16", "int16", "float32", "int32"]
+
+
+class Form(NamedTuple):
+    """What the inputs x of one kind may be: dtypes, the first by default, numbers of axes of a sample, and these."""
+
+    dtypes: tuple[SampleType, ...]
+    ranks: tuple[int, ...]
+    axes: str
+
+
+FORMS: dict[Kind, Form] = {
+    "image": Form(("uint8", "uint16", "int16", "float32"), (3, 4), "(N, H, W, C) or (N, D, H, W, C)"),
+    "table": Form(("float32",), (1,), "(N, F)"),
+    "text": Form(("int32",), (1,), "(N, T)"),
+}
 
 
 @dataclass(frozen=True)
@@ -30,7 +46,8 @@ class Dataset:
 
     Attributes:
         name: as registered, or the path it was read from.
-        kind: ``image`` x (N, H, W, C) uint8; ``table`` x (N, F) float32; ``text`` x (N, T) int32 tokens, 0 = padding.
+        kind: ``image`` x (N, H, W, C), or volumes (N, D, H, W, C), of uint8, uint16, int16 or finite float32; ``table``
+            x (N, F) float32; ``text`` x (N, T) int32 tokens, 0 = padding.
         x: the inputs.
         y: (N,) int64 class numbers, or (N, K) float32 targets when ``classes`` is empty.
         classes: class names in the order of their numbers; empty for multi-label and regression targets.

@@ -124,4 +124,4 @@ def _dataset(
     numbers = [(y.where, y.load() - np.int64(shift)) for _, y in parts]
     y, classes = targets.from_arrays(numbers, "classes", classes)
     x = image_arrays.gathered([x for x, _ in parts], settings.memory_share)
-    return Dataset(name, "image", x, y, classes, len(parts[0][0]), image_arrays.SHIFT, image_arrays.SCALE)
+    return Dataset(name, "image", x, y, classes, len(parts[0][0]), *image_arrays.usual(x))

@@ -1,6 +1,6 @@
-"""Images as (N, H, W, C) uint8: gathered from stored arrays, and resized."""
+"""Images as (N, H, W, C) and volumes as (N, D, H, W, C): gathered from arrays, brought to one dtype, and resized."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -9,44 +9,106 @@ from numpy.typing import NDArray
 
 from pomona.core.errors import ConfigError, DataError
 from pomona.data.array_file import StoredArray, joined
-from pomona.data.dataset import Dataset
+from pomona.data.dataset import FORMS, Dataset
+from pomona.data.validation import blocks
 from pomona.storage.mapped_array import allocate
+
+Values = tuple[float, ...]
 
 # (x / 255 - 0.5) / 0.5, as in the published code of APPLE and of FedALA.
 SHIFT = SCALE = (127.5,)
+DTYPES = tuple(map(np.dtype, FORMS["image"].dtypes))
 WINDOW = (
     "convert all images of all clients by one window, in which values from low to high become 0 to 255 "
     "(docs/guides/own-data.md)"
 )
 
 
+def usual(x: NDArray[Any]) -> tuple[Values, Values]:
+    """The shift and scale that 8 bits have; of other images nothing is known before their training rows."""
+    return (SHIFT, SCALE) if x.dtype == np.uint8 else ((0.0,), (1.0,))
+
+
+def sample_type(dtypes: Iterable[np.dtype[Any]]) -> np.dtype[Any]:
+    """The first dtype of images that holds all values of these; float64 counts as float32. Raises DataError."""
+    kinds = {np.dtype(np.float32) if dtype.kind == "f" else dtype for dtype in dtypes}
+    for held in DTYPES:
+        if all(dtype.kind in "iuf" and np.can_cast(dtype, held) for dtype in kinds):
+            return held
+    known = ", ".join(FORMS["image"].dtypes)
+    raise DataError(f"images are {known}, not {' and '.join(map(str, kinds))}; store one of these")
+
+
+def require(shape: tuple[int, ...], dtype: np.dtype[Any], where: str) -> None:
+    """Raise DataError unless arrays (n, H, W), (n, H, W, C) or (n, D, H, W, C) are meant by a shape, and of a dtype.
+
+    More than four channels are taken for such only where they are fewer than rows and columns: volumes without their
+    axis of channels, and channels that stand first, are no images.
+    """
+    row = shape[1:]
+    channels = (*row, 1)[2] if len(row) in {2, 3} else 1
+    if len(row) not in {2, 3, 4} or not (channels in range(1, 5) or channels < min(row[:2])):
+        raise DataError(
+            f"{where} is {dtype} {shape}; images are (N, H, W) or (N, H, W, C), volumes (N, D, H, W, C) with their "
+            "channels last, of which a gray volume has 1"
+        )
+    try:
+        sample_type([dtype])
+    except DataError as fault:
+        raise DataError(f"{where}: {fault}") from None
+
+
 def gathered(parts: Sequence[StoredArray], memory_share: float) -> NDArray[np.generic]:
-    """The images of all parts, stored as (n, H, W) or (n, H, W, C) uint8, in one array (N, H, W, C).
+    """The images or volumes of all parts in one array, with their axis of channels, of the first dtype that holds all.
 
     Raises:
         DataError: another dtype or shape, or a damaged file.
     """
     for part in parts:
-        row = part.shape[1:]
-        if part.dtype != np.uint8 or len(row) not in {2, 3} or (*row, 1)[2] not in range(1, 5):
+        require(part.shape, part.dtype, part.where)
+    row = parts[0].shape[1:]
+    dtype = sample_type(part.dtype for part in parts)
+    return joined(parts, row if len(row) > 2 else (*row, 1), dtype, memory_share)
+
+
+def adopted(x: NDArray[Any], where: str) -> NDArray[Any]:
+    """An array in memory as ``gathered`` would give it. Raises DataError likewise."""
+    require(x.shape, x.dtype, where)
+    with np.errstate(over="ignore"):  # the check that follows names the row
+        return (x if x.ndim > 3 else x[..., None]).astype(sample_type([x.dtype]), copy=False)
+
+
+def as_type(x: NDArray[Any], dtype: str, where: str) -> NDArray[Any]:
+    """The same numbers in another dtype: a copy (on disk if they are), or themselves if nothing changes.
+
+    Raises:
+        DataError: numbers that this dtype cannot hold, with the count and the first row.
+    """
+    if x.dtype == dtype:
+        return x
+    out = allocate(x.shape, dtype, memory_share=float(not isinstance(x, np.memmap)))
+    for start, block in blocks(x):
+        with np.errstate(invalid="ignore"):
+            out[start : start + len(block)] = block.astype(dtype)
+        wrong = np.flatnonzero((out[start : start + len(block)] != block).reshape(len(block), -1).any(axis=1))
+        if wrong.size:
             raise DataError(
-                f"{part.where} is {part.dtype} {part.shape}; images are uint8 (N, H, W) or (N, H, W, C), "
-                f"0 to 255, with 1 to 4 channels last; {WINDOW}"
+                f"{where}: row {start + wrong[0]} is {x.dtype} and does not fit into {dtype}; store {dtype}"
             )
-    height, width, channels = (*parts[0].shape[1:], 1)[:3]
-    return joined(parts, (height, width, channels), np.uint8, memory_share)
+    return out
 
 
 def resized(dataset: Dataset, side: int | None, memory_share: float) -> Dataset:
     """The same images at ``side`` x ``side`` pixels (bilinear, antialiased); the same record if there is nothing to do.
 
     Raises:
-        ConfigError: the data are no images.
+        ConfigError: the data are no images, or volumes.
     """
-    if side is None or dataset.x.shape[1:3] == (side, side):
+    if side is None or dataset.x.shape[1:-1] == (side, side):
         return dataset
-    if dataset.kind != "image":
-        raise ConfigError(f"data.resize is for images, and {dataset.name} is a {dataset.kind}; drop it")
+    if dataset.kind != "image" or dataset.x.ndim != 4:
+        what = "volumes" if dataset.kind == "image" else f"a {dataset.kind}"
+        raise ConfigError(f"data.resize is for images, and {dataset.name} is {what}; drop it")
     return replace(dataset, x=_resize(dataset.x, side, memory_share))
 
 
@@ -54,9 +116,11 @@ def _resize(x: NDArray[Any], side: int, memory_share: float) -> NDArray[np.gener
     from PIL import Image
 
     # Pillow's integer arithmetic gives the same bytes on every machine, hence the same fingerprint.
-    out = allocate((len(x), side, side, x.shape[3]), np.uint8, memory_share)
+    held = np.dtype(np.uint8 if x.dtype == np.uint8 else np.float32)
+    out = allocate((len(x), side, side, x.shape[3]), x.dtype, memory_share)
     for image, small in zip(x, out, strict=True):
         for channel in range(x.shape[3]):
-            plane = Image.fromarray(np.ascontiguousarray(image[..., channel]))
-            small[..., channel] = plane.resize((side, side), Image.Resampling.BILINEAR)
+            plane = Image.fromarray(np.ascontiguousarray(image[..., channel], held))
+            resized = np.asarray(plane.resize((side, side), Image.Resampling.BILINEAR))
+            small[..., channel] = resized if x.dtype == held else np.rint(resized)
     return out

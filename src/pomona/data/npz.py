@@ -84,7 +84,7 @@ def pair(path: Path, *candidates: tuple[str, str]) -> Pair:
 def read(settings: DataSettings) -> Dataset:
     """Own data: x and y (or x_train, y_train), perhaps x_test, y_test and names ``classes``, in one archive.
 
-    x is (N, H, W) or (N, H, W, C) uint8 for images, (N, F) numbers for a table.
+    x is (N, H, W) or (N, H, W, C) for images, (N, D, H, W, C) for volumes, (N, F) numbers for a table.
     """
     path = own_path(settings)
     parts = [pair(path, *_TRAINING)]
@@ -116,7 +116,7 @@ def _dataset(
         x = rows(inputs, settings.memory_share)
         return Dataset(name, "table", x, targeted, classes, n_train), counts
     x = image_arrays.gathered(inputs, settings.memory_share)
-    return Dataset(name, "image", x, targeted, classes, n_train, image_arrays.SHIFT, image_arrays.SCALE), counts
+    return Dataset(name, "image", x, targeted, classes, n_train, *image_arrays.usual(x)), counts
 
 
 def rows(parts: Sequence[StoredArray], memory_share: float) -> NDArray[np.generic]:

@@ -1,20 +1,23 @@
 """Validation of everything that readers return; messages name file, row and remedy."""
 
 from collections.abc import Iterator
+from math import prod
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pomona.core.errors import DataError
-from pomona.data.dataset import Dataset, Kind, Owners
+from pomona.data.dataset import FORMS, Dataset, Kind, Owners
 
 MOST_CLASSES = 100_000
-BLOCK = 1 << 16
+BLOCK = 1 << 16  # rows
+BLOCK_VALUES = 1 << 24  # fewer rows where they are images or volumes
 
 
-def blocks(array: NDArray[Any], rows: int = BLOCK) -> Iterator[tuple[int, NDArray[Any]]]:
+def blocks(array: NDArray[Any], rows: int | None = None) -> Iterator[tuple[int, NDArray[Any]]]:
     """Pairs (first row, view of the next rows), so that nothing as large as the array is made."""
+    rows = rows or min(BLOCK, max(1, BLOCK_VALUES // max(1, prod(array.shape[1:]))))
     for start in range(0, len(array), rows):
         yield start, array[start : start + rows]
 
@@ -98,15 +101,13 @@ def checked(dataset: Dataset) -> Dataset:
     return dataset
 
 
-_FORMS = {"image": ("uint8", 4, "(N, H, W, C)"), "table": ("float32", 2, "(N, F)"), "text": ("int32", 2, "(N, T)")}
-
-
 def inputs(x: NDArray[Any], kind: Kind, vocabulary: int, name: str) -> None:
     """Raise DataError unless ``x`` is as ``Dataset`` says for its kind: dtype, axes, finite numbers, known tokens."""
-    dtype, ndim, axes = _FORMS[kind]
-    if x.dtype != dtype or x.ndim != ndim or 0 in x.shape[1:]:
-        raise DataError(f"{name}: x is {x.dtype} {x.shape}; {kind} data is {dtype} {axes} with no empty axis")
-    if kind == "table":
+    form = FORMS[kind]
+    if x.dtype not in form.dtypes or x.ndim - 1 not in form.ranks or 0 in x.shape[1:]:
+        dtypes = " or ".join(filter(None, (", ".join(form.dtypes[:-1]), form.dtypes[-1])))
+        raise DataError(f"{name}: x is {x.dtype} {x.shape}; {kind} data is {dtypes} {form.axes} with no empty axis")
+    if x.dtype.kind == "f":
         finite(x, f"{name}: x")
     if kind == "text":
         what = f"hold token numbers outside 0 to {vocabulary - 1}"

@@ -5,10 +5,8 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 
 from pomona.core.settings import Settings
-from pomona.data.dataset import Kind
+from pomona.data.dataset import FORMS, Kind, SampleType
 from pomona.data.settings import Targets
-
-RANK: dict[Kind, int] = {"image": 3, "table": 1, "text": 1}
 
 
 class TaskSettings(Settings):
@@ -16,7 +14,11 @@ class TaskSettings(Settings):
 
     kind: Kind
     input_shape: tuple[Annotated[int, Field(ge=1)], ...] = Field(
-        description="one sample as read: (H, W, C), (F,), (T,)"
+        description="one sample as read: (H, W, C), (D, H, W, C), (F,), (T,)"
+    )
+    dtype: SampleType = Field(
+        default_factory=lambda known: FORMS[known["kind"]].dtypes[0],
+        description="of a sample as read: of images uint8, uint16, int16 or float32, of tables float32, of texts int32",
     )
     classes: tuple[str, ...] = Field((), description="class names in the order of their numbers; empty: targets")
     outputs: int = Field(
@@ -34,8 +36,12 @@ class TaskSettings(Settings):
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
-        if len(self.input_shape) != RANK[self.kind]:
-            raise ValueError(f"a sample of kind {self.kind} has {RANK[self.kind]} numbers in input_shape")
+        form = FORMS[self.kind]
+        if len(self.input_shape) not in form.ranks:
+            ranks = " or ".join(map(str, form.ranks))
+            raise ValueError(f"a sample of kind {self.kind} has {ranks} numbers in input_shape")
+        if self.dtype not in form.dtypes:
+            raise ValueError(f"a sample of kind {self.kind} has dtype {' or '.join(form.dtypes)}")
         if (self.targets == "classes") != bool(self.classes):
             raise ValueError("name the classes where targets = 'classes', and nowhere else")
         if self.classes and self.outputs != len(self.classes):

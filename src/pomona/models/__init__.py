@@ -52,7 +52,8 @@ def build(
 
     Args:
         settings: which network.
-        input_shape: of one sample: (C, H, W) of an image, (F,) of a table row, (T,) of a text.
+        input_shape: of one sample: (C, H, W) of an image, (C, D, H, W) of a volume, (F,) of a table's row, (T,) of a
+            text.
         n_outputs: K, the width of the output.
         vocabulary: number of tokens including padding; 0 unless the samples are texts.
         seed: of the initial weights.

@@ -15,6 +15,8 @@ def image(name: str, input_shape: tuple[int, ...], vocabulary: int) -> tuple[int
     """(C, H, W) of the samples. Raises ConfigError unless they are images."""
     if vocabulary or len(input_shape) != 3:
         other = "fasttext" if vocabulary else "mlp or logistic"
+        if len(input_shape) == 4:
+            other = "a network for volumes, of your own or of MONAI (monai:NAME), or mlp"
         raise ConfigError(f"model.name={name} takes images, but a sample has shape {input_shape}; take {other}")
     channels, height, width = input_shape
     return channels, height, width

@@ -29,7 +29,7 @@ class DeviceDataset:
     """Inputs and targets of all clients, and who holds which rows.
 
     Attributes:
-        x: as in ``Dataset``: (N, H, W, C) uint8, (N, F) float32 or (N, T) int32.
+        x: as in ``Dataset``: (N, H, W, C) or (N, D, H, W, C), (N, F) or (N, T).
         y: what a network learns: (N,) int64 or (N, K) float32, numbers shifted and scaled.
         shift, scale: float32, broadcast over the last axis; None for text.
         rows: split -> one int64 index tensor a client, in id order.
@@ -75,9 +75,9 @@ class DeviceDataset:
     def gather(self, index: Tensor) -> tuple[Tensor, Tensor]:
         """Model inputs and targets of rows ``index`` (b,).
 
-        Inputs are (b, C, H, W) channels-last, (b, F) or (b, T).
+        Inputs are (b, C, H, W) or (b, C, D, H, W) channels-last, (b, F) or (b, T).
         """
-        x, y = self.x.index_select(0, index), self.y.index_select(0, index)  # on a CPU, a fraction of x[index]'s time
+        x, y = _selected(self.x, index), self.y.index_select(0, index)
         if self.shift is not None and self.scale is not None:
             x = torch.sub(x, self.shift).div_(self.scale)  # from uint8 to float32 in the same pass
         return (x.movedim(-1, 1) if x.dim() > 3 else x), y
@@ -97,3 +97,10 @@ class DeviceDataset:
     def sizes(self, split: str) -> list[int]:
         """Number of samples per client."""
         return [len(r) for r in self.rows[split]]
+
+
+def _selected(x: Tensor, index: Tensor) -> Tensor:
+    """Rows of x; of uint16, which few kernels know, as float32."""
+    if x.dtype == torch.uint16:
+        return x.view(torch.int16).index_select(0, index).view(torch.uint16).float()
+    return x.index_select(0, index)  # on a CPU, a fraction of x[index]'s time

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from pomona.core.errors import ConfigError
 from pomona.data.dataset import Dataset
 from pomona.partition.partition import Rows
 from pomona.partition.recipe import PartitionTask
@@ -37,6 +38,9 @@ def network(task: PartitionTask, rows: Rows, epochs: int) -> Vectors:
 
     Returns:
         (len(rows), 128) float32.
+
+    Raises:
+        ConfigError: the data are volumes.
     """
     import torch
     from torch.nn.functional import cross_entropy, relu
@@ -74,6 +78,10 @@ def _hidden(
     if dataset.kind == "table":
         weight = _weight(rng, dataset.x.shape[1], WIDTH)
         return lambda x: torch.from_numpy(x) @ weight, [weight]
+    if dataset.x.ndim != 4:
+        raise ConfigError(
+            f"{dataset.name} holds volumes, which partition.embedding = 'network' cannot read; take 'pca'"
+        )
     height, width, channels = dataset.x.shape[1:]
     first = _weight(rng, 16, channels, 3, 3, fan_in=9 * channels)
     second = _weight(rng, 32, 16, 3, 3, fan_in=9 * 16)

@@ -11,8 +11,8 @@ from pomona.storage.mapped_array import allocate
 
 
 def check_turnable(dataset: Dataset) -> None:
-    """Raise ConfigError unless the data are square images."""
-    if dataset.kind != "image" or dataset.x.shape[1] != dataset.x.shape[2]:
+    """Raise ConfigError unless the data are square images, and no volumes."""
+    if dataset.kind != "image" or dataset.x.ndim != 4 or dataset.x.shape[1] != dataset.x.shape[2]:
         raise ConfigError(f"only square images can be turned, {dataset.name} has none; set partition.turn_groups = 0")
 
 

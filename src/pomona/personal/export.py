@@ -1,9 +1,10 @@
 """A client's personal model for other programs: plain tensors, a PyTorch program, or ONNX.
 
-The program and the ONNX file take samples as their owner holds them, a batch of any size: images (B, H, W, C) uint8,
-rows of a table (B, F) float32 without normalisation, texts (B, T) int32 tokens. The normalisation of the training is
-part of them. They give the network's outputs (B, K): logits of classes or flags, or the values themselves. What inputs
-and outputs mean goes along as JSON under the name ``pomona``; no path of this machine does.
+The program and the ONNX file take samples as their owner holds them, a batch of any size: images (B, H, W, C) and
+volumes (B, D, H, W, C) of the dtype of the training, rows of a table (B, F) float32 without normalisation, texts (B, T)
+int32 tokens. The normalisation of the training is part of them. They give the network's outputs (B, K): logits of
+classes or flags, or the values themselves. What inputs and outputs mean goes along as JSON under the name ``pomona``;
+no path of this machine does.
 """
 
 import json
@@ -39,6 +40,7 @@ class Raw(nn.Module):
         self.shift = nn.Buffer(torch.tensor(model.about.shift))
         self.scale = nn.Buffer(torch.tensor(model.about.scale))
         self.tokens = model.about.kind == "text"
+        self.images = model.about.kind == "image"
         self.numbers = model.about.targets == "regression"
         self.target_shift = nn.Buffer(torch.tensor(model.about.target_shift))
         self.target_scale = nn.Buffer(torch.tensor(model.about.target_scale))
@@ -47,7 +49,7 @@ class Raw(nn.Module):
         """Samples as a data set holds them -> outputs (B, K)."""
         if not self.tokens:
             x = (x.float() - self.shift) / self.scale
-            x = x.movedim(-1, 1) if x.dim() == 4 else x
+            x = x.movedim(-1, 1) if self.images else x
         outputs: Tensor = self.network(x)
         return outputs * self.target_scale + self.target_shift if self.numbers else outputs
 
@@ -86,8 +88,7 @@ def inputs(model: PersonalModel) -> str:
 
 def example(model: PersonalModel) -> Tensor:
     """A batch of two empty samples as a data set holds them."""
-    dtype = {"text": torch.int32, "image": torch.uint8, "table": torch.float32}[model.about.kind]
-    return torch.zeros(2, *model.about.sample_shape, dtype=dtype)
+    return torch.zeros(2, *model.about.sample_shape, dtype=getattr(torch, model.about.dtype))
 
 
 def traced(model: PersonalModel) -> ExportedProgram:

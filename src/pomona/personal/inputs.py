@@ -17,7 +17,7 @@ MEMORY_SHARE = 0.25  # of the machine's, above which arrays are kept on disk; th
 
 
 class Samples(NamedTuple):
-    """Samples as a data set holds them: x (n, H, W, C) uint8, (n, F) float32 or (n, T) int32.
+    """Samples as a data set holds them: x (n, H, W, C), (n, D, H, W, C), (n, F) or (n, T) of the training's dtype.
 
     ``note`` says, for people, what was taken for granted in reading them; empty if nothing was.
     """
@@ -66,7 +66,7 @@ def _array(path: Path, about: ModelMetadata) -> NDArray[Any]:
     if row != about.sample_shape:
         raise DataError(f"{stored.where}: samples have shape {row}, the model takes {about.sample_shape}")
     if about.kind == "image":
-        return image_arrays.gathered([stored], MEMORY_SHARE)
+        return image_arrays.as_type(image_arrays.gathered([stored], MEMORY_SHARE), about.dtype, stored.where)
     if about.kind == "table":
         return npz.rows([stored], MEMORY_SHARE)
     if stored.dtype.kind not in "iu":

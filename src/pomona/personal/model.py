@@ -31,6 +31,7 @@ def save(path: Path, model: dict[str, Tensor], scenario: Scenario, client: int, 
         model=", ".join(named),
         network=scenario.config.model.model_copy(update={"init": None, "init_sha256": None}),
         kind=data.kind,
+        dtype=data.x.dtype.name,
         input_shape=scenario.input_shape,
         outputs=data.n_outputs,
         vocabulary=data.vocabulary,
@@ -79,15 +80,16 @@ class PersonalModel:
     def outputs(self, x: NDArray[np.generic]) -> Tensor:
         """Outputs (n, K) float32, logits or numbers in the units of the training data.
 
-        Samples are as a data set holds them: (n, H, W, C), (n, F) or (n, T).
+        Samples are as a data set holds them: (n, H, W, C), (n, D, H, W, C), (n, F) or (n, T).
 
         Raises:
-            DataError: samples of another kind or shape than the training's, or outputs that are not finite.
+            DataError: samples of another kind, shape or dtype than the training's, or outputs that are not finite.
         """
         about = self.about
         validation.inputs(x, about.kind, about.vocabulary, "samples")
-        if x.shape[1:] != about.sample_shape:
-            raise DataError(f"samples have shape {x.shape[1:]}, the model takes {about.sample_shape}")
+        if x.shape[1:] != about.sample_shape or x.dtype != about.dtype:
+            takes = f"the model takes {about.dtype} {about.sample_shape}"
+            raise DataError(f"samples are {x.dtype} {x.shape[1:]}, {takes}; bring them into that form")
         step = max(1, AT_ONCE // prod(about.sample_shape))
         parts = [self._pass(torch.from_numpy(np.array(x[i : i + step]))) for i in range(0, len(x), step)]
         outputs = torch.cat(parts) if parts else torch.empty(0, about.outputs)
@@ -99,7 +101,7 @@ class PersonalModel:
         about = self.about
         if about.kind != "text":
             values = (values.float() - torch.tensor(about.shift)) / torch.tensor(about.scale)
-            values = values.movedim(-1, 1) if values.dim() == 4 else values
+            values = values.movedim(-1, 1) if about.kind == "image" else values
         outputs: Tensor = self.module(values)
         if about.targets != "regression":
             return outputs

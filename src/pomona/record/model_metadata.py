@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 
 from pomona.core.bounds import Finite, Line, Sha256
 from pomona.core.settings import Settings
-from pomona.data.dataset import Kind
+from pomona.data.dataset import FORMS, Kind, SampleType
 from pomona.models import ModelSettings, Targets
 
 FORMAT: Literal["pomona-model-2"] = "pomona-model-2"
@@ -26,8 +26,9 @@ class ModelMetadata(Settings):
         client: whose model it is.
         model: which of its models, and when in a round, as reports name it.
         network: as in the run's settings.
-        kind: ``image`` samples (H, W, C) uint8, ``table`` (F,) float32, ``text`` (T,) int32, as in a data set.
-        input_shape: of one sample as the network takes it: (C, H, W), (F,) or (T,).
+        kind: ``image`` samples (H, W, C) or (D, H, W, C), ``table`` (F,), ``text`` (T,), as in a data set.
+        dtype: of samples as their owner holds them.
+        input_shape: of one sample as the network takes it: (C, H, W), (C, D, H, W), (F,) or (T,).
         outputs: K, the width of the network's output.
         vocabulary: number of tokens including padding; 0 unless the samples are texts.
         words: those with numbers 2, 3, ..., where known.
@@ -46,7 +47,8 @@ class ModelMetadata(Settings):
     model: Line
     network: ModelSettings
     kind: Kind
-    input_shape: tuple[Side, ...] = Field(min_length=1, max_length=3)
+    dtype: SampleType = Field(default_factory=lambda known: FORMS[known["kind"]].dtypes[0])
+    input_shape: tuple[Side, ...] = Field(min_length=1, max_length=4)
     outputs: Outputs
     vocabulary: Tokens
     words: tuple[str, ...]
@@ -63,7 +65,7 @@ class ModelMetadata(Settings):
 
     @property
     def sample_shape(self) -> tuple[int, ...]:
-        """One sample's shape as its owner holds it: (H, W, C), (F,) or (T,)."""
+        """One sample's shape as its owner holds it: (H, W, C), (D, H, W, C), (F,) or (T,)."""
         return (*self.input_shape[1:], self.input_shape[0]) if self.kind == "image" else self.input_shape
 
     @property
@@ -78,7 +80,8 @@ class ModelMetadata(Settings):
         text, table = self.kind == "text", self.kind == "table"
         last = self.sample_shape[-1]
         for holds, what in (
-            (len(self.input_shape) == (3 if self.kind == "image" else 1), "input_shape is not that of its kind"),
+            (len(self.input_shape) in FORMS[self.kind].ranks, "input_shape is not that of its kind"),
+            (self.dtype in FORMS[self.kind].dtypes, "dtype is not that of its kind"),
             (prod(self.input_shape) <= MOST_VALUES, f"a sample has more than {MOST_VALUES} values"),
             (bool(self.vocabulary) == text, "a vocabulary is what texts have"),
             (len(self.words) <= max(0, self.vocabulary - 2), "words are not those of the vocabulary"),

@@ -29,6 +29,7 @@ def federation_file(scenario: Scenario, server: str, **settings: Any) -> str:
     task: Tree = {
         "kind": data.kind,
         "input_shape": list(data.x.shape[1:]),
+        "dtype": data.x.dtype.name,
         "classes": list(data.classes),
         "outputs": data.n_outputs,
         "targets": scenario.targets,

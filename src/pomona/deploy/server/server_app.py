@@ -163,8 +163,7 @@ def blank(federation: Federation) -> Scenario:
     task, config = federation.task, federation.config()
     # No labels tell here what they are.
     config = config.model_copy(update={"data": config.data.model_copy(update={"targets": task.targets})})
-    dtype = {"image": np.uint8, "table": np.float32, "text": np.int32}[task.kind]
-    x = np.zeros((0, *task.input_shape), dtype)
+    x = np.zeros((0, *task.input_shape), task.dtype)
     y = np.zeros(0, np.int64) if task.classes else np.zeros((0, task.outputs), np.float32)
     fields: dict[str, Any] = {"shift": task.shift, "scale": task.scale, "vocabulary": task.vocabulary}
     fields |= {"target_shift": task.target_shift, "target_scale": task.target_scale}

@@ -11,7 +11,7 @@ from pomona.config import Config, resolve
 from pomona.core.errors import DataError
 from pomona.core.round import Roster
 from pomona.core.toml import named
-from pomona.data import read
+from pomona.data import image_arrays, read
 from pomona.data.dataset import Dataset
 from pomona.deploy.agreement import Federation
 from pomona.deploy.message_bodies import EntryForm, Task
@@ -35,6 +35,7 @@ def conformed(found: Dataset, task: TaskSettings) -> Dataset:
         raise DataError(f"the data is of kind {dataset.kind}, agreed is {task.kind}; look at section data of silo.toml")
     if (shape := tuple(dataset.x.shape[1:])) != task.input_shape:
         raise DataError(f"a sample has shape {shape}, agreed is {task.input_shape}; bring the data into that shape")
+    dataset = replace(dataset, x=image_arrays.as_type(dataset.x, task.dtype, "the data"))
     if dataset.classes != task.classes:
         raise DataError(
             f"the classes are {', '.join(dataset.classes) or 'none'}, agreed are, in this order, "

@@ -1,0 +1,185 @@
+"""Images and volumes of 8 and 16 bits and of real numbers, from own arrays to a personal model and its exports."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import pomona
+from pomona.config import resolve
+from pomona.core.errors import ConfigError, DataError
+from pomona.core.rng import stream
+from pomona.data import Dataset, DataSettings, image_arrays, read
+from pomona.data.validation import checked
+from pomona.deploy.silo.silo_scenario import conformed
+from pomona.deploy.task_settings import TaskSettings
+from pomona.objective.device_dataset import DeviceDataset
+from pomona.partition.partition import ClientRows, Partition
+from pomona.personal import PersonalModel
+from pomona.personal.export import export
+from pomona.personal.inputs import read as read_inputs
+from pomona.scenario import Scenario
+
+RANGES = {"uint8": (0, 2**8), "uint16": (0, 2**16), "int16": (-(2**15), 2**15), "float32": (-1000, 1000)}
+SIZES = {"image": (5, 4, 3), "gray": (6, 4, 1), "volume": (3, 5, 4, 1), "volume of two channels": (2, 3, 4, 2)}
+
+
+def samples(n, size, dtype):
+    """Values over the whole range of a dtype, its ends among them."""
+    low, high = RANGES[dtype]
+    x = stream(1, "samples").integers(low, high, (n, *size)).astype(dtype)
+    x.flat[:2] = low, high - 1
+    return x
+
+
+@pytest.mark.parametrize("size", SIZES.values(), ids=SIZES)
+@pytest.mark.parametrize("dtype", RANGES)
+def test_what_a_network_sees_is_the_formula(dtype, size):
+    """``(x - shift) / scale``, channels first, as NumPy computes it in float32."""
+    x, y = samples(7, size, dtype), np.arange(7) % 2
+    shift, scale = (tuple(k + s for k in range(size[-1])) for s in (0.5, 3.0))
+    dataset = checked(Dataset("it", "image", x, y, ("a", "b"), 7, shift, scale))
+    rows = ClientRows(np.arange(7), np.arange(0), np.arange(0))
+    data = DeviceDataset.of(dataset, Partition((rows,), {}), "classes")
+    index = [6, 0, 6, 3]
+    seen, truth = data.gather(torch.tensor(index))
+    expected = (x[index].astype(np.float32) - np.float32(shift)) / np.float32(scale)
+    assert seen.dtype == torch.float32
+    np.testing.assert_array_equal(seen.numpy(), np.moveaxis(expected, -1, 1))
+    assert truth.tolist() == y[index].tolist()
+
+
+@pytest.mark.parametrize(
+    ("stored", "held"),
+    [
+        (["u1"], "uint8"), (["i1"], "int16"), (["u1", "i1"], "int16"), ([">u2"], "uint16"), (["<i2", "u1"], "int16"),
+        (["u2", "i2"], "float32"), (["f2"], "float32"), (["f8", "u1"], "float32"),
+    ],
+)  # fmt: skip
+def test_the_first_dtype_that_holds_all_values(stored, held):
+    assert image_arrays.sample_type(map(np.dtype, stored)) == held
+
+
+@pytest.mark.parametrize(
+    ("shape", "meant"),
+    [
+        ((3, 8, 8), True), ((3, 8, 8, 1), True), ((3, 8, 8, 4), True), ((3, 8, 9, 7), True), ((3, 4, 8, 8, 1), True),
+        ((3, 8, 8, 8), False), ((3, 3, 8, 8), False), ((3, 8), False), ((3,), False), ((3, 2, 2, 2, 2, 1), False),
+    ],
+)  # fmt: skip
+def test_volumes_without_channels_are_not_taken_for_images(shape, meant):
+    if meant:
+        assert len(image_arrays.adopted(np.zeros(shape, np.uint8), "x")) == shape[0]
+    else:
+        with pytest.raises(DataError, match=r"volumes .* with their channels last"):
+            image_arrays.adopted(np.zeros(shape, np.uint8), "x")
+
+
+@pytest.mark.parametrize("dtype", RANGES)
+def test_another_dtype_without_loss_or_not_at_all(dtype):
+    x = samples(5, (3, 2, 1), dtype)
+    assert image_arrays.as_type(x, dtype, "x") is x
+    wide = image_arrays.as_type(x, "float32", "x")
+    np.testing.assert_array_equal(image_arrays.as_type(wide, dtype, "x"), x)
+    if dtype != "float32":
+        with pytest.raises(DataError, match=f"x: row 3 is float32 and does not fit into {dtype}"):
+            image_arrays.as_type(np.concatenate([wide[:3], wide[3:] + np.float32(0.5)]), dtype, "x")
+    assert image_arrays.as_type(x[:0], "int16", "x").shape == (0, 3, 2, 1)
+
+
+@pytest.mark.parametrize("dtype", RANGES)
+def test_resizing_an_even_image_leaves_its_values(tmp_path, dtype):
+    """Bilinear weights add up to one: where all pixels are equal they stay so, at the ends of the range too."""
+    ends = np.array([RANGES[dtype][0], RANGES[dtype][1] - 1]).astype(dtype)
+    np.savez(tmp_path / "own.npz", x=np.broadcast_to(ends[:, None, None], (2, 9, 6)), y=[0, 1])
+    data = read(DataSettings(name="npz", path=tmp_path / "own.npz", resize=4))
+    assert (data.x.shape, data.x.dtype) == ((2, 4, 4, 1), dtype)
+    assert np.unique(data.x[0]).tolist() == [ends[0]]
+    assert np.unique(data.x[1]).tolist() == [ends[1]]
+
+
+def test_volumes_are_not_resized(tmp_path):
+    np.savez(tmp_path / "own.npz", x=np.zeros((4, 4, 4, 4, 1), np.int16), y=[0, 1, 0, 1])
+    with pytest.raises(ConfigError, match=r"data.resize is for images, and .* is volumes; drop it"):
+        read(DataSettings(name="npz", path=tmp_path / "own.npz", resize=4))
+
+
+def convolved(settings, input_shape, n_outputs, vocabulary):
+    """A small network for volumes."""
+    return nn.Sequential(
+        nn.Conv3d(input_shape[0], 2, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool3d(2), nn.Flatten(),
+        nn.Linear(16, n_outputs),
+    )  # fmt: skip
+
+
+def volumes(settings):
+    """Volumes of 16 bits with a bright or a dark middle."""
+    x = stream(3, "volumes").integers(0, 2**16, (48, 4, 6, 5, 1)).astype(np.uint16) // 2
+    y = np.arange(48) % 2
+    x[y == 1, 1:3, 2:4, 1:4] += 2**15
+    return Dataset("volumes", "image", x, y, ("dark", "bright"), 48, (32768.0,), (16384.0,))
+
+
+@pytest.mark.parametrize("network", [f"{__name__}:convolved", "mlp"])
+def test_a_run_on_volumes_and_its_models(tmp_path, network):
+    tree = {"data": {"name": f"{__name__}:volumes"}, "method": {"name": "fedavg-ft"}, "model": {"name": network}}
+    config = resolve({**tree, "clients": 3, "rounds": 2, "lr": 0.05, "workers": 1, "batch_size": 4})
+    pomona.run(config, tmp_path / "run")
+    path = next((tmp_path / "run" / "models").glob("client-00*"))
+    model = PersonalModel.load(path, own_code=True)
+    about, x = model.about, volumes(None).x
+    assert (about.dtype, about.input_shape, about.sample_shape) == ("uint16", (1, 4, 6, 5), (4, 6, 5, 1))
+    expected = model.module((torch.from_numpy(x.astype(np.float32)).movedim(-1, 1) - 32768) / 16384)
+    torch.testing.assert_close(model.outputs(x), expected.detach())
+    with pytest.raises(DataError, match=r"samples are float32 .*, the model takes uint16 \(4, 6, 5, 1\)"):
+        model.outputs(x.astype(np.float32))
+    export(model, tmp_path / "m.pt2", "pt2")
+    program = torch.export.load(tmp_path / "m.pt2").module()
+    torch.testing.assert_close(program(torch.from_numpy(x[:7])), expected[:7].detach())
+    for stored in (x, x.astype(np.float64)):  # whole numbers are these, however they are stored
+        np.savez(tmp_path / "asked.npz", x=stored)
+        np.testing.assert_array_equal(read_inputs(tmp_path / "asked.npz", about).x, x)
+    np.savez(tmp_path / "asked.npz", x=x[..., 0])
+    with pytest.raises(DataError, match=r"samples have shape \(4, 6, 5\)"):
+        read_inputs(tmp_path / "asked.npz", about)
+
+
+@pytest.mark.parametrize("name", ["cnn", "resnet18", "small"])
+def test_networks_for_images_refuse_volumes(name):
+    tree = {"data": {"name": f"{__name__}:volumes"}, "method": {"name": "fedavg"}, "model": {"name": name}}
+    with pytest.raises(ConfigError, match=r"takes images, but a sample has shape \(1, 4, 6, 5\); take .*monai:NAME"):
+        Scenario.prepare(resolve({**tree, "clients": 3, "rounds": 1, "lr": 0.1}))
+
+
+def test_a_network_of_monai_takes_volumes():
+    pytest.importorskip("monai")
+    model = {"name": "monai:DenseNet", "args": {"init_features": 4, "growth_rate": 2, "block_config": [1]}}
+    tree = {"data": {"name": f"{__name__}:volumes"}, "method": {"name": "fedavg"}, "model": model}
+    scenario = Scenario.prepare(resolve({**tree, "clients": 3, "rounds": 1, "lr": 0.1}))
+    assert any(isinstance(part, nn.Conv3d) for part in scenario.module().modules())
+
+
+@pytest.mark.parametrize(
+    ("partition", "told"),
+    [
+        ({"name": "iid", "turn_groups": 3}, "only square images can be turned"),
+        ({"name": "latent", "distributions": 2, "embedding": "network"}, "holds volumes.*take 'pca'"),
+    ],
+)
+def test_partitions_that_need_images(partition, told):
+    tree = {"data": {"name": f"{__name__}:volumes"}, "method": {"name": "fedavg"}, "partition": partition}
+    with pytest.raises(ConfigError, match=told):
+        Scenario.prepare(resolve({**tree, "model": {"name": "mlp"}, "clients": 3, "rounds": 1, "lr": 0.1}))
+
+
+def test_silos_agree_on_a_dtype():
+    """A silo whose files have another dtype brings its numbers into the one agreed on, or is told that it cannot."""
+    task = TaskSettings(kind="image", input_shape=(4, 6, 5, 1), dtype="float32", classes=("dark", "bright"))
+    found = volumes(None)
+    agreed = conformed(found, task)
+    np.testing.assert_array_equal(agreed.x, found.x.astype(np.float32))
+    assert (agreed.x.dtype, agreed.shift, agreed.scale) == (np.float32, (0.0,), (1.0,))
+    with pytest.raises(DataError, match="the data: row 1 is uint16 and does not fit into int16; store int16"):
+        conformed(found, task.model_copy(update={"dtype": "int16"}))
+    with pytest.raises(DataError, match=r"a sample has shape \(4, 6, 5, 1\), agreed is \(6, 5, 1\)"):
+        conformed(found, task.model_copy(update={"input_shape": (6, 5, 1)}))
