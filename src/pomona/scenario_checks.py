@@ -27,7 +27,9 @@ def require_private(config: Config, dataset: Dataset, partition: Partition, modu
     entry = CATALOGUE.get(config.data.name)
     named = agreed or config.data.classes or (entry and not entry.own)
     sizes = [len(c.train) for c in partition.clients]
-    releases.check(config.privacy, sizes, card.releases, dataset.kind, bool(dataset.classes) and not named)
+    found = bool(dataset.classes) and not named
+    learnt = dataset.kind == "image" and dataset.learn is not None
+    releases.check(config.privacy, sizes, card.releases, dataset.kind, found, learnt)
     refuse_statistics(module)
 
 

@@ -10,7 +10,7 @@ from pomona.core.registry import Registry
 from pomona.data import csv_table, image_arrays, targets
 from pomona.data.catalogue import CATALOGUE, Listing, describe
 from pomona.data.dataset import Dataset, Owners
-from pomona.data.settings import ClientFiles, DataSettings
+from pomona.data.settings import ClientFiles, DataSettings, Normalisation
 from pomona.data.validation import checked, finite
 
 __all__ = ["DATASETS", "ClientFiles", "DataSettings", "Dataset", "Listing", "Owners", "checked", "describe", "read"]
@@ -35,14 +35,29 @@ def read(settings: DataSettings) -> Dataset:
         raise ConfigError(f"{dataset.name} has classes; drop data.targets = {settings.targets}")
     if settings.targets != "classes" and settings.classes:
         dataset = replace(dataset, labels=settings.classes)
-    return image_arrays.resized(_standardised(checked(dataset)), settings.resize, settings.memory_share)
+    resized = image_arrays.resized(checked(dataset), settings.resize, settings.memory_share)
+    return _normalised(resized, settings.normalise)
 
 
-def _standardised(dataset: Dataset) -> Dataset:
-    """A table whose reader says nothing of its normalisation learns it, here from all rows that may be for training."""
-    if dataset.kind != "table" or dataset.learn or (dataset.shift, dataset.scale) != ((0.0,), (1.0,)):
-        return dataset
-    return csv_table.standardised(dataset, np.arange(dataset.n_train))
+def _normalised(dataset: Dataset, asked: str | Normalisation) -> Dataset:
+    """The data as the settings say that a network sees them; else as their reader does.
+
+    Tables, and images of more than 8 bits, of whose normalisation a reader says nothing learn it, here from all rows
+    that may be for training.
+
+    Raises:
+        ConfigError: a normalisation is asked for what are no images.
+        DataError: it has another number of channels.
+    """
+    if asked != "default" and dataset.kind != "image":
+        raise ConfigError(f"data.normalise is for images, and {dataset.name} is a {dataset.kind}; drop it")
+    if isinstance(asked, Normalisation):
+        return checked(replace(dataset, shift=asked.shift, scale=asked.scale, learn=None))
+    said = dataset.learn or (dataset.shift, dataset.scale) != ((0.0,), (1.0,))
+    learns = dataset.kind == "table" or (dataset.kind == "image" and dataset.x.dtype != np.uint8)
+    if asked == "training" or (learns and not said):
+        return csv_table.standardised(dataset, np.arange(dataset.n_train))
+    return dataset
 
 
 def _adopted(result: Any, settings: DataSettings) -> Dataset:

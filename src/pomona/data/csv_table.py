@@ -1,8 +1,9 @@
 """Tables of numbers from CSV, and the standardisation of tables."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -19,24 +20,36 @@ from pomona.data.settings import DataSettings
 from pomona.data.validation import blocks
 from pomona.storage.mapped_array import allocate
 
+PIECE = 1 << 20  # values of images at once, in double precision
 Moments = tuple[tuple[float, ...], tuple[float, ...]]
 
 
 def moments(x: NDArray[Any], rows: NDArray[np.int64]) -> Moments:
     """Mean and standard deviation of each column of a table (N, F) over the given rows (n,), in double precision.
 
-    A column that does not vary beyond its rounding gets 1, so that it becomes 0 and not noise.
+    Of images (N, ..., C): of each channel. A column that does not vary beyond its rounding gets 1, so that it becomes 0
+    and not noise.
     """
-    n = max(1, len(rows))
-    mean = sum((x[part].sum(axis=0, dtype=np.float64) for _, part in blocks(rows)), np.zeros(x.shape[1])) / n
-    square = sum((((x[part] - mean) ** 2).sum(axis=0) for _, part in blocks(rows)), np.zeros(x.shape[1]))
+    n, zero = max(1, len(rows) * prod(x.shape[1:-1])), np.zeros(x.shape[-1])
+    mean = sum((part.sum(axis=0, dtype=np.float64) for part in _pieces(x, rows)), zero) / n
+    square = sum((((part - mean) ** 2).sum(axis=0) for part in _pieces(x, rows)), zero)
     deviation = np.sqrt(square / n)
     scale = np.where(deviation > np.finfo(np.float32).eps * np.abs(mean), deviation, 1.0)
     return tuple(mean.tolist()), tuple(scale.tolist())
 
 
+def _pieces(x: NDArray[Any], rows: NDArray[np.int64]) -> Iterator[NDArray[Any]]:
+    """The rows as (m, F), at once as many as leave memory small; of volumes not even one at once."""
+    if x.ndim == 2:
+        yield from (x[part] for _, part in blocks(rows))
+        return
+    for _, part in blocks(rows, max(1, PIECE // prod(x.shape[1:]))):
+        flat = (x[part[0]] if len(part) == 1 else x[part]).reshape(-1, x.shape[-1])
+        yield from (values for _, values in blocks(flat, PIECE // x.shape[-1] + 1))
+
+
 def standardised(dataset: Dataset, rows: NDArray[np.int64]) -> Dataset:
-    """The same table, seen with mean 0 and deviation 1 over these rows: what a table learns from its training rows."""
+    """The same data, seen with mean 0 and deviation 1 over these rows, by column or by channel."""
     shift, scale = moments(dataset.x, rows)
     return replace(dataset, shift=shift, scale=scale, learn=standardised)
 

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
+from pomona.core.bounds import Finite
 from pomona.core.settings import Settings
 
 
@@ -15,6 +16,15 @@ def _number(value: object) -> object:
 
 Column = Annotated[str | Annotated[int, Field(ge=-(10**6), le=10**6)], BeforeValidator(_number)]
 Targets = Literal["classes", "regression", "multilabel"]
+
+
+class Normalisation(Settings):
+    """Numbers for each channel of images, or one for all: a network sees ``(x - shift) / scale``."""
+
+    shift: tuple[Finite, ...] = Field(min_length=1, max_length=10**4, description="Numbers that are subtracted.")
+    scale: tuple[Annotated[Finite, Field(gt=0)], ...] = Field(
+        min_length=1, max_length=10**4, description="Numbers that are divided by."
+    )
 
 
 class ClientFiles(Settings):
@@ -60,6 +70,12 @@ class DataSettings(Settings):
 
     resize: int | None = Field(
         default=None, ge=1, le=10**4, description="Side in pixels to which images are resized (bilinear, antialiased)."
+    )
+    normalise: Literal["default", "training"] | Normalisation = Field(
+        default="default",
+        description="What a network sees of images: (x - shift) / scale. 'training': each channel with mean 0 and "
+        "deviation 1 over the training rows; 'default': so for 16 bits and real numbers, and -1 to 1 for 8 bits, or as "
+        "a reader of your own says; or {shift = [...], scale = [...]}. In a federation the agreement says it.",
     )
     targets: Targets = Field(
         default="classes", description="What own data's labels are: class numbers, real targets or 0/1 flags."

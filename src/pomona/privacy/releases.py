@@ -35,7 +35,11 @@ SECOND_ORDER = "products with a Hessian are not clipped, so privacy does not cov
 
 
 def uncovered(
-    settings: Privacy, own: Sequence[Release] = (), kind: str = "image", classes_found: bool = False
+    settings: Privacy,
+    own: Sequence[Release] = (),
+    kind: str = "image",
+    classes_found: bool = False,
+    moments_found: bool = False,
 ) -> tuple[Release, ...]:
     """The releases that a run makes past the mechanism.
 
@@ -44,11 +48,12 @@ def uncovered(
         own: those of the method.
         kind: of the data, as in ``Dataset``: "image", "table" or "text".
         classes_found: whether the class names come from the data, and neither from the settings nor an agreement.
+        moments_found: whether images are normalised by numbers that come from the data.
     """
     general = {
         "sample-counts": True,
         "metrics": True,
-        "feature-moments": kind == "table",
+        "feature-moments": kind == "table" or moments_found,
         "vocabulary": kind == "text",
         "class-names": classes_found,
         "unlimited-epsilon": settings.epsilon_budget is None,
@@ -63,6 +68,7 @@ def check(
     own: Sequence[Release] = (),
     kind: str = "image",
     classes_found: bool = False,
+    moments_found: bool = False,
 ) -> None:
     """Refuse what is neither covered nor acknowledged.
 
@@ -72,6 +78,7 @@ def check(
         own: the method's releases.
         kind: of the data, as in ``uncovered``.
         classes_found: as in ``uncovered``.
+        moments_found: as in ``uncovered``.
 
     Raises:
         ConfigError: names every release and its remedy; or delta is too large for a client, or a name is unknown.
@@ -86,7 +93,9 @@ def check(
             f"privacy.delta = {settings.delta} is not below 1 / {largest}, one over the samples of the largest client; "
             f"set at most {0.1 / largest:.1g}"
         )
-    missing = [r for r in uncovered(settings, own, kind, classes_found) if r.name not in settings.acknowledge]
+    missing = [
+        r for r in uncovered(settings, own, kind, classes_found, moments_found) if r.name not in settings.acknowledge
+    ]
     if missing:
         accepted = [*settings.acknowledge, *(release.name for release in missing)]
         raise ConfigError(

@@ -52,7 +52,7 @@ def conformed(found: Dataset, task: TaskSettings) -> Dataset:
         if x.size and int(x.max()) >= task.vocabulary:
             raise DataError(f"the data has token {int(x.max())}, agreed are {task.vocabulary} tokens; encode it again")
         return replace(dataset, x=x, vocabulary=task.vocabulary, words=task.words)
-    return replace(dataset, shift=task.shift, scale=task.scale)
+    return replace(dataset, shift=task.shift, scale=task.scale, learn=None)
 
 
 def _config(silo: SiloFile, federation: Federation, method: MethodSettings | None = None) -> Config:
