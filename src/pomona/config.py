@@ -30,6 +30,7 @@ from pomona.methods.fedavg import FedAvg
 from pomona.metrics.metric import METRICS
 from pomona.models import ModelSettings
 from pomona.models.parameter_space import Buffers
+from pomona.objective.augmentation import KINDS, Augmentation
 from pomona.objective.range_test import RATES
 from pomona.objective.row_gradients import Precision
 from pomona.partition import RECIPES, PartitionSettings
@@ -126,6 +127,12 @@ class Config(Settings):
         (), max_length=1000, description="rounds after which lr_schedule = steps lowers the rates"
     )
     lr_factor: float = Field(0.1, gt=0, le=1, description="what lr_schedule = steps multiplies the rates by")
+    augment: tuple[Augmentation, ...] = Field(
+        (),
+        max_length=100,
+        description="random changes of images in training, in this order: name or name:strength, of "
+        + ", ".join(f"{name}:{kind.strength:g}" for name, kind in KINDS.items()),
+    )
     seed: int = Field(0, ge=0, lt=2**63, description="root of every random stream")
     clients: int = Field(12, ge=1, le=10**4, description="members; those of the data where it names them")
     participation: float = Field(1.0, gt=0, le=1, description="share of the clients in a round, drawn uniformly")

@@ -29,7 +29,7 @@ from pomona.models.frozen_prefix import Cut, cut
 from pomona.models.parameter_space import ParameterSpace
 from pomona.models.trained_part import frozen, share
 from pomona.models.weights import initial as initial_weights
-from pomona.objective import class_weights
+from pomona.objective import augmentation, class_weights
 from pomona.objective.cached_features import cached
 from pomona.objective.device_dataset import DeviceDataset, learned
 from pomona.objective.private_gradients import PrivateObjective
@@ -110,6 +110,7 @@ class Scenario:
         loss = criterion(self.config.model, self.targets)
         per_sample(loss, self.config.model.loss, self.dataset.n_outputs, self.targets)
         class_weights.require(self.config.model, self.targets, self.dataset.n_outputs, self.config.privacy is not None)
+        augmentation.require(self.config.augment, self.dataset.kind, len(self.input_shape))
         module = self.module()
         if self.config.privacy:
             require_private(self.config, self.dataset, self.partition, module, agreed)
@@ -208,7 +209,7 @@ class Scenario:
 
     def _cut(self, module: nn.Module) -> Cut | None:
         """The network in two, where what its frozen part computes is kept."""
-        if self.config.model.cache_features == "off" or not self.frozen:
+        if self.config.model.cache_features == "off" or self.config.augment or not self.frozen:
             return None
         dtype = torch.int64 if self.dataset.vocabulary else torch.float32
         return cut(module, torch.zeros((1, *self.input_shape), dtype=dtype, device=self.config.device))
@@ -218,7 +219,7 @@ class Scenario:
         """What the objective sees of the data: samples, or their features, which are computed on first use."""
         data = DeviceDataset.of(self.dataset, self.partition, self.targets, self.config.device)
         weights = class_weights.weights_of(self.config.model, data.y, data.rows["train"], self.dataset.n_outputs)
-        data = replace(data, weights=weights)
+        data = replace(data, weights=weights, augment=self.config.augment)
         part = self._cut(self.module().to(self.config.device))
         workers = min(self.config.workers or len(os.sched_getaffinity(0)), self.config.clients)
         return cached(part, data, self.config.precision, workers) if part else data

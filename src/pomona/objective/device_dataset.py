@@ -1,6 +1,7 @@
 """A scenario's data, resident as tensors and gathered by index: no loader, no collating, no copies per client."""
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor
 
 from pomona.data.dataset import Dataset
 from pomona.models import Targets
+from pomona.objective.augmentation import augmented
 from pomona.objective.class_weights import masses
 from pomona.objective.training_view import View
 from pomona.partition.partition import Partition
@@ -37,6 +39,7 @@ class DeviceDataset:
         numbers: y in the units of the data, and what it was shifted and scaled by, (1 or K,) float64; None for what is
             learned as it is.
         weights: (N, K) how much each client's training counts its classes or labels; None where all count the same.
+        augment: changes of images in training, as ``augmentation.parsed`` reads them.
     """
 
     x: Tensor
@@ -47,6 +50,7 @@ class DeviceDataset:
     targets: Targets
     numbers: tuple[Tensor, Tensor, Tensor] | None = None
     weights: Tensor | None = None
+    augment: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, dataset: Dataset, partition: Partition, targets: Targets, device: str = "cpu") -> "DeviceDataset":
@@ -85,14 +89,28 @@ class DeviceDataset:
     @property
     def plain(self) -> bool:
         """Whether training sees samples as they are."""
-        return self.weights is None
+        return self.weights is None and not self.augment
 
     def seen(self, index: Tensor, view: View | None) -> tuple[Tensor, Tensor]:
         """As ``gather``, but as training sees these rows of a client; the targets of weighted classes are masses."""
         x, y = self.gather(index)
-        if view is not None and self.weights is not None:
+        if view is None:
+            return x, y
+        if self.augment:
+            x, y = augmented(self.augment, x, y, [view.generator(p) for p in self._places(index, view.client)])
+        if self.weights is not None:
             y = masses(y, self.weights[view.client])
         return x, y
+
+    def _places(self, index: Tensor, client: int) -> list[int]:
+        """Places of rows among a client's training rows."""
+        rows, order = self._sorted[client]
+        places: list[int] = order[torch.searchsorted(rows, index)].tolist()
+        return places
+
+    @cached_property
+    def _sorted(self) -> list[tuple[Tensor, Tensor]]:
+        return [(rows[order], order) for rows in self.rows["train"] for order in [rows.argsort()]]
 
     def sizes(self, split: str) -> list[int]:
         """Number of samples per client."""
