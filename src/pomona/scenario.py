@@ -15,16 +15,14 @@ from torch import Tensor, nn
 from pomona.config import Config
 from pomona.core.errors import ConfigError
 from pomona.core.rng import number
+from pomona.core.targets import Targets
 from pomona.data import read
 from pomona.data.csv_table import moments
-from pomona.data.dataset import Dataset
+from pomona.data.dataset import Dataset, network_shape
 from pomona.data.settings import DataSettings
 from pomona.methods.base import Initial
-from pomona.metrics.constant_baseline import constants
-from pomona.metrics.default_metric import Choice, choose
-from pomona.metrics.metric import ACCURACY, compute
-from pomona.models import Targets, build, criterion
-from pomona.models.compatibility import per_sample
+from pomona.metrics.metric import ACCURACY
+from pomona.models import build
 from pomona.models.frozen_prefix import Cut, cut
 from pomona.models.parameter_space import ParameterSpace
 from pomona.models.trained_part import frozen, share
@@ -43,6 +41,11 @@ from pomona.partition.recipe import class_numbers
 from pomona.partition.rotation import apply_turns
 from pomona.privacy.epsilon_projection import projected_epsilon
 from pomona.scenario_checks import require_private, require_samples
+from pomona.tasks import TASKS, Task
+from pomona.tasks.constant_baseline import constants
+from pomona.tasks.criterion import criterion, require_per_sample
+from pomona.tasks.default_metric import Choice, choose
+from pomona.tasks.scores import compute
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
@@ -95,7 +98,7 @@ class Scenario:
         With privacy they stay as they are: moments are a release that no noise covers; and with a loss of the user's
         own, which may want them positive, or whole.
         """
-        if self.targets != "regression" or self.config.privacy or self.config.model.loss != "auto":
+        if not self.task.standardised or self.config.privacy or self.config.model.loss != "auto":
             return self
         rows = np.concatenate([c.train for c in self.partition.clients])
         shift, scale = moments(self.dataset.y, rows)
@@ -107,8 +110,8 @@ class Scenario:
         ``agreed``: the clients have settled beforehand what their classes are called.
         """
         _ = self.choice
-        loss = criterion(self.config.model, self.targets)
-        per_sample(loss, self.config.model.loss, self.dataset.n_outputs, self.targets)
+        loss = criterion(self.config.model, self.task)
+        require_per_sample(loss, self.config.model.loss, self.task, self.dataset.n_outputs, self.input_shape)
         class_weights.require(self.config.model, self.targets, self.dataset.n_outputs, self.config.privacy is not None)
         augmentation.require(self.config.augment, self.dataset.kind, len(self.input_shape))
         module = self.module()
@@ -133,24 +136,25 @@ class Scenario:
 
     @property
     def targets(self) -> Targets:
-        """Kind of targets: "classes", "multilabel" or "regression"."""
-        if self.dataset.classes:
-            return "classes"
-        binary = self.config.data.targets != "regression" and bool(np.isin(self.dataset.y, (0, 1)).all())
-        return "multilabel" if binary else "regression"
+        """What the targets are."""
+        return self.dataset.targets
+
+    @property
+    def task(self) -> Task:
+        """What the targets' kind decides."""
+        return TASKS[self.targets]
 
     @cached_property
     def choice(self) -> Choice:
         """The run's metric and why it was chosen. Raises ConfigError if the targets do not define it."""
         held = [c.train for c in self.partition.clients]
         labels = self.dataset.y[np.concatenate(held)] if held else self.dataset.y[:0]
-        return choose(self.config.metric, self.targets, labels, self.dataset.classes)
+        return choose(self.config.metric, self.task, labels, self.dataset.classes)
 
     @cached_property
     def input_shape(self) -> tuple[int, ...]:
         """One sample's shape as the network takes it: (C, H, W), (C, D, H, W), (F,) or (T,)."""
-        shape = tuple(self.dataset.x.shape[1:])
-        return (shape[-1], *shape[:-1]) if self.dataset.kind == "image" else shape
+        return network_shape(self.dataset.kind, self.dataset.x.shape[1:])
 
     def module(self, client: int | None = None) -> nn.Module:
         """The network with the run's initial values, or with a client's own when one is named.
@@ -164,7 +168,9 @@ class Scenario:
     def _built(self, client: int | None = None) -> nn.Module:
         address = () if client is None else (client,)
         seed = number(self.config.seed, "model", *address)
-        return build(self.config.model, self.input_shape, self.dataset.n_outputs, self.dataset.vocabulary, seed)
+        data, width = self.dataset, self.dataset.n_outputs
+        shape = self.task.output_shape(width, self.input_shape)
+        return build(self.config.model, self.input_shape, width, data.vocabulary, seed, shape)
 
     @cached_property
     def frozen(self) -> dict[str, Tensor]:
@@ -193,7 +199,7 @@ class Scenario:
         # On a CPU convolutions are quicker a client at a time, and what is shared is the method's own algebra.
         flat = not any(isinstance(part, CONVOLUTIONS) for part in module.modules())
         engine = StackedObjective if self.config.rows > 1 and (flat or self.config.device != "cpu") else LoopObjective
-        loss = criterion(self.config.model, self.targets)
+        loss = criterion(self.config.model, self.task)
         return engine(module, space, self.resident, loss, self.config.precision)
 
     def _seen_network(self) -> tuple[nn.Module, ParameterSpace]:
@@ -234,18 +240,18 @@ class Scenario:
 
     def constant(self) -> dict[str, Any]:
         """Metric, accuracy and loss of constant predictions."""
-        loss, kind, y = criterion(self.config.model, self.targets), self.targets, self.dataset.y
-        numbers = kind == "regression"
-        names = {self.choice.metric.name, *([ACCURACY.name] if kind in ACCURACY.fits else []), "loss"}
+        loss, task, y = criterion(self.config.model, self.task), self.task, self.dataset.y
+        names = {self.choice.metric.name, *({ACCURACY.name} & {*task.measures}), "loss"}
         train, test = ([y[getattr(c, part)] for c in self.partition.clients] for part in ("train", "test"))
 
         def judge(name: str, outputs: NDArray[np.float32], targets: NDArray[Any]) -> float | None:
             if name != "loss":
-                return compute(name, outputs, targets, kind)
-            seen = (learned(outputs, self.dataset), learned(targets, self.dataset)) if numbers else (outputs, targets)
+                return compute(name, outputs, targets, task)
+            pair = [outputs, targets]
+            seen = [learned(values, self.dataset) for values in pair] if task.standardised else pair
             return float(loss(*(torch.from_numpy(np.asarray(values)) for values in seen)).double().mean())
 
-        return constants(sorted(names), kind, self.dataset.n_outputs, train, test, judge)
+        return constants(sorted(names), task, self.dataset.n_outputs, train, test, judge)
 
     def about(self) -> dict[str, Any]:
         """Description for the record: sizes, label counts, hidden groups, hashes."""
@@ -255,7 +261,7 @@ class Scenario:
             "classes": list(self.dataset.classes),
             "labels": list(self.dataset.labels),
             "sizes": {part: [len(getattr(c, part)) for c in rows] for part in ("train", "validation", "test")},
-            "label_counts": label_counts(self.partition, self.dataset).tolist() if self.dataset.classes else None,
+            "label_counts": label_counts(self.partition, self.dataset).tolist() if self.targets == "classes" else None,
             "groups": list(self.partition.groups),
             "data": {"name": self.dataset.name, "fingerprint": self.partition.recipe["fingerprint"]},
             "partition_sha256": self.partition.sha256,

@@ -8,11 +8,12 @@ from pomona.config import resolve
 from pomona.core.errors import ConfigError
 from pomona.core.rng import stream
 from pomona.data.dataset import Dataset, Owners
-from pomona.metrics.metric import compute
 from pomona.record.paired_gain import gains
 from pomona.record.rows import Evaluation
 from pomona.scenario import Scenario
 from pomona.simulation import simulate
+from pomona.tasks import TASKS
+from pomona.tasks.scores import compute
 
 HOSPITALS = ("Nord", "Rural", "Kids", "Urban", "West")
 
@@ -93,7 +94,7 @@ def test_predictions_are_kept_and_read_back(pair):
             assert outputs.dtype == np.float32
             assert len(outputs) == result.about["sizes"]["test"][client]
             assert np.array_equal(outputs, result.predictions(client)[0])
-            assert compute("auroc", outputs, targets, "classes") == pytest.approx(last.value[client])
+            assert compute("auroc", outputs, targets, TASKS["classes"]) == pytest.approx(last.value[client])
         assert again.predictions(5) is None
 
 

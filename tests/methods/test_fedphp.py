@@ -9,9 +9,10 @@ from torch import nn
 from torch.testing import assert_close
 
 from pomona.methods.fedavg import FedAvg, FedAvgLocal
-from pomona.methods.fedphp import FedPHP, FedPHPState, Teacher, client, discrepancy, softened
+from pomona.methods.fedphp import TEMPERATURE, FedPHP, FedPHPState, Teacher, client, discrepancy
 from pomona.objective.local_training import LocalTraining
 from pomona.scenario import Scenario
+from pomona.tasks import TASKS
 from problems import Federation, Quadratics, a_round, quadratics, tiny
 
 PASSES = {"epochs": 2, "batch_size": 2, "momentum": 0.9, "lr": 0.05}
@@ -161,9 +162,9 @@ def test_discrepancy_is_zero_for_equal_samples_and_symmetric():
 
 def test_soft_answers_by_kind_of_targets():
     outputs = torch.tensor([[4.0 * math.log(3.0), 0.0]])
-    assert softened(outputs, "classes")[0].tolist() == pytest.approx([0.75, 0.25])
-    assert softened(outputs, "multilabel")[0].tolist() == pytest.approx([0.75, 0.5])
-    assert torch.equal(softened(outputs, "regression"), outputs)
+    assert TASKS["classes"].soften(outputs, TEMPERATURE)[0].tolist() == pytest.approx([0.75, 0.25])
+    assert TASKS["multilabel"].soften(outputs, TEMPERATURE)[0].tolist() == pytest.approx([0.75, 0.5])
+    assert torch.equal(TASKS["regression"].soften(outputs, TEMPERATURE), outputs)
 
 
 def test_a_visit_that_only_looks_asks_no_teacher():

@@ -9,8 +9,10 @@ from pydantic import ValidationError
 from torch import nn
 
 from pomona.core.errors import ConfigError
-from pomona.models import ModelSettings, build, criterion
+from pomona.models import ModelSettings, build
 from pomona.models.layers import layers
+from pomona.tasks import TASKS
+from pomona.tasks.criterion import criterion
 
 HERE = __name__
 
@@ -95,14 +97,14 @@ def test_losses_are_per_sample_and_follow_their_formulas():
         "regression": ((z - t) ** 2).mean(1),
     }
     for kind, values in expected.items():
-        losses = criterion(ModelSettings(), kind)(outputs, classes if kind == "classes" else flags)
+        losses = criterion(ModelSettings(), TASKS[kind])(outputs, classes if kind == "classes" else flags)
         np.testing.assert_allclose(losses.numpy(), values, rtol=1e-12)
 
 
 def test_a_loss_of_the_users_own_and_an_unknown_one():
-    assert criterion(ModelSettings(loss=f"{HERE}:absolute"), "regression") is absolute
+    assert criterion(ModelSettings(loss=f"{HERE}:absolute"), TASKS["regression"]) is absolute
     with pytest.raises(ConfigError, match="unknown loss 'hinge'"):
-        criterion(ModelSettings(loss="hinge"), "classes")
+        criterion(ModelSettings(loss="hinge"), TASKS["classes"])
 
 
 @pytest.mark.parametrize(

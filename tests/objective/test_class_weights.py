@@ -9,7 +9,7 @@ from torch.testing import assert_close
 
 import pomona
 from pomona.core.errors import ConfigError
-from pomona.models import ModelSettings, criterion
+from pomona.models import ModelSettings
 from pomona.models.parameter_space import ParameterSpace
 from pomona.objective import class_weights
 from pomona.objective.class_weights import masses, weights_of
@@ -19,6 +19,8 @@ from pomona.objective.row_gradients import LoopObjective
 from pomona.objective.stacked_gradients import StackedObjective
 from pomona.objective.training_view import View
 from pomona.privacy.settings import Privacy
+from pomona.tasks import TASKS
+from pomona.tasks.criterion import criterion
 from problems import tiny
 
 K, ROWS = 4, ([0, 1, 2, 3, 4, 5, 6], [7, 8, 9, 10, 11])
@@ -36,14 +38,14 @@ def view(client):
 @pytest.mark.parametrize("smoothing", [0.0, 0.2])
 def test_the_mass_of_a_target_multiplies_the_loss_of_its_sample(smoothing):
     y, w, z = torch.tensor([0, 1, 2, 3, 3]), torch.tensor([0.5, 1.0, 2.0, 4.0]), outputs(5)
-    loss = criterion(ModelSettings(label_smoothing=smoothing), "classes")
+    loss = criterion(ModelSettings(label_smoothing=smoothing), TASKS["classes"])
     assert_close(loss(z, masses(y, w)), loss(z, y) * w[y])
 
 
 def test_masses_of_labels_are_positive_weights_of_pytorchs_loss():
     y, w, z = (outputs(6, 1) > 0).float(), torch.tensor([0.5, 1.0, 2.0, 4.0]), outputs(6)
     expected = nn.functional.binary_cross_entropy_with_logits(z, y, pos_weight=w, reduction="none").mean(1)
-    assert_close(criterion(ModelSettings(), "multilabel")(z, masses(y, w)), expected)
+    assert_close(criterion(ModelSettings(), TASKS["multilabel"])(z, masses(y, w)), expected)
 
 
 def test_balanced_weights_are_those_of_scikit_learn_on_the_clients_own_classes():
@@ -76,7 +78,7 @@ def engines(tmp_path):
     data = DeviceDataset(x, y, None, None, splits, "classes", weights=weights)
     module = nn.Sequential(nn.Linear(5, 6), nn.ReLU(), nn.Linear(6, K))
     space = ParameterSpace(module)
-    loss = criterion(ModelSettings(), "classes")
+    loss = criterion(ModelSettings(), TASKS["classes"])
     loop = LoopObjective(module, space, data, loss)
     unclipped = Privacy(delta=1e-5, noise_multiplier=0, max_grad_norm=1e6, seed=1, acknowledge=("metrics",))
     private = PrivateObjective(loop, module, space, unclipped, tmp_path)

@@ -10,12 +10,14 @@ from torch.testing import assert_close
 
 from pomona.core.rng import stream
 from pomona.data.dataset import Dataset
-from pomona.models import ModelSettings, build, criterion
+from pomona.models import ModelSettings, build
 from pomona.models.parameter_space import ParameterSpace
 from pomona.objective.batches import in_step, shuffled
 from pomona.objective.device_dataset import DeviceDataset
 from pomona.objective.row_gradients import LoopObjective
 from pomona.partition.partition import ClientRows, Partition
+from pomona.tasks import TASKS
+from pomona.tasks.criterion import criterion
 
 IMAGES = np.random.Generator(np.random.Philox(1)).integers(0, 256, (40, 16, 16, 1), dtype=np.uint8)
 LABELS = np.arange(40) % 5
@@ -34,7 +36,7 @@ def problem(model="small", buffers="local", precision="fp32"):
     module = build(ModelSettings(name=model), (1, 16, 16), 5, seed=3)
     space = ParameterSpace(module, buffers)
     data = DeviceDataset.of(dataset, Partition(clients, {}), "classes")
-    return LoopObjective(module, space, data, criterion(ModelSettings(), "classes"), precision), space
+    return LoopObjective(module, space, data, criterion(ModelSettings(), TASKS["classes"]), precision), space
 
 
 def reference(model, indices):

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from pomona.data.dataset import Dataset
-from pomona.models import ModelSettings, build, criterion
+from pomona.models import ModelSettings, build
 from pomona.models.frozen_prefix import cut
 from pomona.models.parameter_space import ParameterSpace
 from pomona.objective.cached_features import batches, cached
@@ -18,6 +18,8 @@ from pomona.objective.row_gradients import LoopObjective
 from pomona.objective.stacked_gradients import StackedObjective
 from pomona.partition.partition import ClientRows, Partition
 from pomona.privacy.settings import Privacy
+from pomona.tasks import TASKS
+from pomona.tasks.criterion import criterion
 
 SHAPE = (1, 16, 16)
 TRAINED = [
@@ -25,7 +27,7 @@ TRAINED = [
     {"train": ["conv2.*", "fc2.bias"]},
     {"train": {"lora": {"rank": 2, "on": ["conv2", "fc1"]}}},
 ]
-LOSS = criterion(ModelSettings(), "classes")
+LOSS = criterion(ModelSettings(), TASKS["classes"])
 
 
 def resident(clients=2, n=40):

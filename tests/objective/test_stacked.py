@@ -11,7 +11,7 @@ from torch.testing import assert_close
 
 from pomona.core.round import Roster
 from pomona.methods import METHODS
-from pomona.models import ModelSettings, build, criterion
+from pomona.models import ModelSettings, build
 from pomona.models.parameter_space import ParameterSpace
 from pomona.objective import stacked_gradients
 from pomona.objective.device_dataset import DeviceDataset
@@ -19,6 +19,8 @@ from pomona.objective.local_training import LocalTraining
 from pomona.objective.row_gradients import LoopObjective
 from pomona.objective.stacked_gradients import StackedObjective, padded
 from pomona.scenario import Scenario
+from pomona.tasks import TASKS
+from pomona.tasks.criterion import criterion
 from problems import a_round, tiny
 
 SAMPLES, CLASSES, TOKENS = 40, 5, 30
@@ -53,7 +55,7 @@ def engines(module, data, buffers="local", dtype=torch.float64, rows=5, **settin
     noise = torch.randn(rows, space.trained, generator=torch.Generator().manual_seed(7)) * 0.05
     W = space.pack(module).repeat(rows, 1)
     W[:, : space.trained] += noise
-    loss = criterion(ModelSettings(), "classes")
+    loss = criterion(ModelSettings(), TASKS["classes"])
     module = module.to(dtype)
     loop = LoopObjective(module, space, data, loss, settings.get("precision", "fp32"))
     return loop, StackedObjective(module, space, data, loss, **settings), W.to(dtype)
@@ -201,7 +203,7 @@ def test_another_loss_a_sample_or_a_row():
     def of_row(k):
         def loss(outputs, targets, features):
             assert len(outputs) == len(targets) == len(features) == RAGGED[k]
-            return k * loop.criterion(outputs, targets).mean() + features.std(0).sum()
+            return k * loop.criterion(outputs, TASKS[targets]).mean() + features.std(0).sum()
 
         return loss
 

@@ -13,7 +13,7 @@ from pomona.data.dataset import Dataset
 from pomona.federation.client_runtime import ClientRuntime
 from pomona.federation.exchange import ClientRequest, stack
 from pomona.methods.base import Initial, Method
-from pomona.models import ModelSettings, build, criterion
+from pomona.models import ModelSettings, build
 from pomona.models.parameter_space import ParameterSpace
 from pomona.objective.batches import Pass
 from pomona.objective.device_dataset import DeviceDataset
@@ -21,6 +21,8 @@ from pomona.objective.private_gradients import PrivateObjective
 from pomona.objective.row_gradients import LoopObjective
 from pomona.partition.partition import ClientRows, Partition
 from pomona.privacy.settings import Privacy
+from pomona.tasks import TASKS
+from pomona.tasks.criterion import criterion
 from problems import a_round
 
 FEATURES, CLASSES = 6, 3
@@ -63,7 +65,7 @@ def problem(folder: Path, settings: Privacy, sizes=(12, 9), data_seed=1, model="
     module = build(choice, (FEATURES,), CLASSES, seed=3)
     space = ParameterSpace(module)
     data = DeviceDataset.of(dataset, Partition(clients, {}), "classes")
-    inner = LoopObjective(module, space, data, criterion(choice, "classes"))
+    inner = LoopObjective(module, space, data, criterion(choice, TASKS["classes"]))
     apart = build(choice, (FEATURES,), CLASSES, seed=3)
     objective = PrivateObjective(inner, apart, space, settings, folder, chunk)
     return Problem(objective, inner, space, apart, space.pack(module), tuple(sizes))

@@ -11,7 +11,7 @@ from pomona.core.errors import ConfigError
 from pomona.core.rng import stream
 from pomona.data.dataset import Dataset
 from pomona.methods import METHODS
-from pomona.models import ModelSettings, build, criterion
+from pomona.models import ModelSettings, build
 from pomona.models.parameter_space import ParameterSpace
 from pomona.objective.batches import Pass
 from pomona.objective.device_dataset import DeviceDataset
@@ -19,6 +19,8 @@ from pomona.objective.private_gradients import PrivateObjective, refuse_statisti
 from pomona.objective.row_gradients import LoopObjective
 from pomona.partition.partition import ClientRows, Partition
 from pomona.privacy.ledger import Draw
+from pomona.tasks import TASKS
+from pomona.tasks.criterion import criterion
 
 
 def test_without_noise_and_clipping_it_is_the_ordinary_gradient_over_the_public_batch_size(tmp_path):
@@ -208,7 +210,7 @@ def test_padding_tokens_stay_at_zero_under_noise(tmp_path):
     clients = (ClientRows(np.arange(6), np.arange(0), np.arange(0)),)
     module = build(ModelSettings(name="fasttext", width=4), (5,), 2, 7, seed=3)
     space, data = ParameterSpace(module), DeviceDataset.of(dataset, Partition(clients, {}), "classes")
-    inner = LoopObjective(module, space, data, criterion(ModelSettings(), "classes"))
+    inner = LoopObjective(module, space, data, criterion(ModelSettings(), TASKS["classes"]))
     objective = PrivateObjective(inner, module, space, privacy(), tmp_path)
     (index,) = objective.batches(data.rows["train"][0], Pass(0, "training", 1, 0, 1, 6))
     _, G = objective.gradient(space.pack(module).unsqueeze(0), [index])

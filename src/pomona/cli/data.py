@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
 MOST = 100  # classes shown; --json has all
 PARTS = ("train", "validation", "test")
-WORDS = {"classes": "class", "multilabel": "label", "regression": "target"}
 
 
 def list_(
@@ -56,6 +55,7 @@ def show(
     from pomona.partition.divergence import effective_classes, emd, label_counts
     from pomona.scenario import Scenario
     from pomona.storage.atomic_io import writing
+    from pomona.tasks import TASKS
 
     config = config_of(
         words,
@@ -65,7 +65,7 @@ def show(
     )
     scenario = Scenario.prepare(config)
     about = scenario.about()
-    classes = bool(scenario.dataset.classes)
+    classes = scenario.targets == "classes"
     counts = label_counts(scenario.partition, scenario.dataset) if classes else None
     distance = emd(counts).tolist() if counts is not None else [None] * len(about["clients"])
     spread = effective_classes(counts).tolist() if counts is not None else distance
@@ -92,7 +92,7 @@ def show(
     print_table(of_records(rows, f"{scenario.dataset.name}, {config.partition.name}, seed {config.seed}"))
     out.print()
     more = f", the first {MOST} of {len(targets)}" if len(targets) > MOST else ""
-    what = "Targets" if about["targets"] == "regression" else f"Rows of each {WORDS[about['targets']]}"
+    what = "Targets" if about["targets"] == "regression" else f"Rows of each {TASKS[scenario.targets].output}"
     print_table(of_records(targets[:MOST], what + more))
     for remark in scenario.remarks:
         out.print(f"note: {plain(remark)}", highlight=False, markup=False)
@@ -105,7 +105,9 @@ def _targets(scenario: "Scenario") -> list[dict[str, Any]]:
     """The names of classes, labels or targets; of classes and labels also the rows that have them, in each part."""
     import numpy as np
 
-    data, word = scenario.dataset, WORDS[scenario.targets]
+    from pomona.tasks import TASKS
+
+    data, word = scenario.dataset, TASKS[scenario.targets].output
     names = data.classes or data.labels or tuple(f"{word} {k}" for k in range(data.n_outputs))
     named = [{"number": k, word: name} for k, name in enumerate(names)]
     if scenario.targets == "regression":

@@ -33,8 +33,8 @@ def read(settings: DataSettings) -> Dataset:
     dataset = _adopted(reader(settings), settings)
     if settings.targets != "classes" and dataset.classes:
         raise ConfigError(f"{dataset.name} has classes; drop data.targets = {settings.targets}")
-    if settings.targets != "classes" and settings.classes:
-        dataset = replace(dataset, labels=settings.classes)
+    if settings.targets != "classes":
+        dataset = replace(dataset, labels=settings.classes or dataset.labels, target_kind=settings.targets)
     resized = image_arrays.resized(checked(dataset), settings.resize, settings.memory_share)
     return _normalised(resized, settings.normalise)
 

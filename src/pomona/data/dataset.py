@@ -1,13 +1,15 @@
 """A checked data set: inputs and targets, training rows first."""
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from pomona.core.targets import Targets
 
 Kind = Literal["image", "table", "text"]
 SampleType = Literal["uint8", "uint16", "int16", "float32", "int32"]
@@ -26,6 +28,11 @@ FORMS: dict[Kind, Form] = {
     "table": Form(("float32",), (1,), "(N, F)"),
     "text": Form(("int32",), (1,), "(N, T)"),
 }
+
+
+def network_shape(kind: Kind, sample: Sequence[int]) -> tuple[int, ...]:
+    """The shape of a sample as a network takes it: channels first, of an image."""
+    return (sample[-1], *sample[:-1]) if kind == "image" else tuple(sample)
 
 
 @dataclass(frozen=True)
@@ -61,6 +68,8 @@ class Dataset:
         target_shift, target_scale: a network learns ``(y - target_shift) / target_scale`` of regression targets (K,),
             and its outputs are turned back into the units of y for everybody else.
         labels: names of the K targets of y; empty where they have none, and for class numbers.
+        target_kind: what the targets are; where it is not said, classes if there are names of classes, else several
+            labels if all targets are 0 or 1, else numbers.
         notes: what the reader passed over or found odd, a line each, for people.
         learn: gives the same data with what is learnt from training rows (column moments, a vocabulary) learnt from the
             rows of the given numbers alone, once a partition has said which these are; None where nothing is learnt.
@@ -84,9 +93,17 @@ class Dataset:
     learn: "Callable[[Dataset, NDArray[np.int64]], Dataset] | None" = field(default=None, repr=False)
     target_shift: tuple[float, ...] = (0.0,)
     target_scale: tuple[float, ...] = (1.0,)
+    target_kind: Targets | None = None
 
     def __len__(self) -> int:
         return len(self.y)
+
+    @cached_property
+    def targets(self) -> Targets:
+        """What the targets are."""
+        if self.target_kind or self.classes:
+            return self.target_kind or "classes"
+        return "multilabel" if bool(np.isin(self.y, (0, 1)).all()) else "regression"
 
     @property
     def n_outputs(self) -> int:

@@ -1,9 +1,10 @@
 """MedMNIST v2 (Yang et al. 2023): one .npz a data set; its validation part counts as training rows."""
 
+from pomona.core.targets import Targets
 from pomona.data import image_arrays, npz, targets
 from pomona.data.catalogue import locate
 from pomona.data.dataset import Dataset
-from pomona.data.settings import DataSettings, Targets
+from pomona.data.settings import DataSettings
 
 _ORGANS = (
     *("bladder", "femur-left", "femur-right", "heart", "kidney-left", "kidney-right"),

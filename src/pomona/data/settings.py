@@ -7,6 +7,7 @@ from pydantic import BeforeValidator, Field
 
 from pomona.core.bounds import Finite
 from pomona.core.settings import Settings
+from pomona.core.targets import Targets
 
 
 def _number(value: object) -> object:
@@ -15,7 +16,6 @@ def _number(value: object) -> object:
 
 
 Column = Annotated[str | Annotated[int, Field(ge=-(10**6), le=10**6)], BeforeValidator(_number)]
-Targets = Literal["classes", "regression", "multilabel"]
 
 
 class Normalisation(Settings):

@@ -8,9 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pomona.core.errors import DataError, near
+from pomona.core.targets import Targets
 from pomona.data import validation
 from pomona.data.csv_columns import Strays, is_gap, number, short
-from pomona.data.settings import DataSettings, Targets
+from pomona.data.settings import DataSettings
 
 MOST_DIGITS = 18  # of a class name that counts as a number
 Answer = tuple[NDArray[np.generic], tuple[str, ...]]

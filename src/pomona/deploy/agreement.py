@@ -213,8 +213,9 @@ class Federation(Settings):
     @cached_property
     def _config(self) -> "Config":
         from pomona.config import resolve
-        from pomona.metrics.default_metric import USUAL, require
         from pomona.models.weights import initial
+        from pomona.tasks import TASKS
+        from pomona.tasks.default_metric import require
 
         misplaced = sorted(set(self.run) & set(ELSEWHERE))
         if misplaced:
@@ -223,8 +224,9 @@ class Federation(Settings):
         try:
             fixed = {"clients": self.places, "workers": 1, "checkpoint_every": 1}
             config = resolve({"largest_share": SHARE}, named(self.run), fixed)
+            task = TASKS[self.task.targets]
             # No party sees all labels, so the default metric follows from the targets alone.
-            metric = require(config.metric or USUAL[self.task.targets], self.task.targets)
+            metric = require(config.metric or task.usual, task)
             config = config.model_copy(update={"metric": metric.name})
             steps = config.method.method().card.steps
             require_steps(config.method.name, steps, config.momentum, config.optimizer)

@@ -5,8 +5,8 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 
 from pomona.core.settings import Settings
+from pomona.core.targets import Targets
 from pomona.data.dataset import FORMS, Kind, SampleType
-from pomona.data.settings import Targets
 
 
 class TaskSettings(Settings):

@@ -22,11 +22,11 @@ from pomona.core.state import apply, flatten, rebuild, row
 from pomona.federation.exchange import ClientRequest, Reply, Score, cut, one
 from pomona.federation.state_store import Hold, as_is, file_bytes, in_file, in_memory, working
 from pomona.methods.base import Client, Downlink, Initial, Received
-from pomona.metrics.last_model import full_metrics, outcome_metrics, score
-from pomona.metrics.metric import ACCURACY, Metric, compute
+from pomona.metrics.metric import ACCURACY, Metric
 from pomona.objective.interface import Guarded, Objective
 from pomona.objective.local_training import STATISTICS, LocalTraining
 from pomona.privacy.ledger import Position
+from pomona.tasks.scores import compute, full_metrics, outcome_metrics
 
 EVALUATED = ("validation", "test")
 Model = tuple[str, str]  # (model, when)
@@ -187,11 +187,11 @@ class ClientRuntime:
     def _figures(self, w: Tensor, client: int, split: str) -> dict[str, Any]:
         """Full metrics of a model on a client's split; on test also of each outcome, at a threshold from validation."""
         data, answers = self.objective.data, self._answers(w, client, split)
-        found = full_metrics(*answers, data.targets, seed=self.seed, client=client)
+        found = full_metrics(answers, data.task, seed=self.seed, client=client)
         if split != "test":
             return found
         held_out = self._answers(w, client, "validation") if len(data.rows["validation"][client]) else None
-        return found | outcome_metrics(answers, held_out, data.targets, seed=self.seed, client=client)
+        return found | outcome_metrics(answers, held_out, data.task, seed=self.seed, client=client)
 
     def _answers(self, w: Tensor, client: int, split: str) -> tuple[Tensor, Tensor]:
         """Outputs (n, K) of a model on a client's split, in the units of the data, and the targets."""
@@ -204,15 +204,15 @@ class ClientRuntime:
         loss = float(self.objective.criterion(outputs, targets).double().mean())
         if not isfinite(loss):
             raise DivergedError(f"client {client}: the {model} model's loss on {split} is {loss}; lower lr")
-        data, kind = self.objective.data, self.objective.data.targets
-        accuracy = score(outputs, targets, kind)
+        data, task = self.objective.data, self.objective.data.task
+        accuracy = task.accuracy(outputs, targets) if task.accuracy else None
         match self.metric.name:
             case "accuracy":
                 value = accuracy
             case "loss":
                 value = loss
             case name:
-                value = compute(name, *data.answers(outputs, client, split), kind)
+                value = compute(name, *data.answers(outputs, client, split), task)
         return Score(model, when, split, len(targets), loss, accuracy, value)
 
 

@@ -109,7 +109,7 @@ class Teacher:
         if settings.transfer == "mmd":
             says = objective.features(h, client, "train")
         else:
-            says = softened(objective.outputs(h, client, "train")[0], objective.data.targets)
+            says = objective.data.task.soften(objective.outputs(h, client, "train")[0], TEMPERATURE)
         return cls(settings, objective, rows, says[order])
 
     def lesson(self, index: Tensor) -> RowCriterion:
@@ -125,16 +125,6 @@ class Teacher:
             return (1 - weight) * task + weight * transfer
 
         return loss
-
-
-def softened(outputs: Tensor, targets: str) -> Tensor:
-    """A model's answers (m, K) as targets of the run's own loss: probabilities at temperature 4, or plain values."""
-    match targets:
-        case "classes":
-            return (outputs / TEMPERATURE).softmax(1)
-        case "multilabel":
-            return (outputs / TEMPERATURE).sigmoid()
-    return outputs
 
 
 def discrepancy(x: Tensor, y: Tensor) -> Tensor:

@@ -1,17 +1,12 @@
 """The metric of a run: the one figure by which its models are judged, chosen by the task, used everywhere."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING, Any, Union
 
 import numpy as np
 from numpy.typing import NDArray
-
-from pomona.metrics import measures as m
-from pomona.metrics.measures import Samples, Weighted
-from pomona.metrics.nan_safe import Array, defined, divide
-from pomona.models import Targets
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -23,7 +18,7 @@ NOTHING = "-"
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric: name, direction, range, unit and how to compute it.
+    """A metric: name, direction, range and unit. How it is computed, a task says (``tasks/``).
 
     Attributes:
         name: in settings and records.
@@ -32,8 +27,8 @@ class Metric:
         percent: whether people read it in percent.
         style: how people read it, where not in percent.
         low, high: the values between which it must lie.
-        samples: by kind of targets, what each sample contributes, where it is a mean over samples.
-        weighted: by kind of targets, the figure as a function of sample weights, where it is none.
+        pools: whether it is a mean over samples, so that a mean of clients' values over their samples is the value of
+            all samples taken together.
     """
 
     name: str
@@ -43,18 +38,7 @@ class Metric:
     style: str = ".3f"
     low: float = -inf
     high: float = inf
-    samples: Mapping[Targets, Samples] = field(default_factory=dict, repr=False, compare=False)
-    weighted: Mapping[Targets, Weighted] = field(default_factory=dict, repr=False, compare=False)
-
-    @property
-    def pools(self) -> bool:
-        """Whether a mean of clients' values over their samples is the value of all samples taken together."""
-        return bool(self.samples)
-
-    @property
-    def fits(self) -> frozenset[Targets]:
-        """The kinds of targets that it is defined for."""
-        return frozenset(self.samples) | frozenset(self.weighted)
+    pools: bool = False
 
     @property
     def heading(self) -> str:
@@ -99,120 +83,19 @@ class Metric:
 
 
 _TABLE = (
-    Metric(
-        "accuracy",
-        "accuracy",
-        True,
-        percent=True,
-        low=0.0,
-        high=1.0,
-        samples={"classes": m.right_class, "multilabel": m.right_flags},
-    ),
-    Metric(
-        "balanced_accuracy",
-        "balanced accuracy",
-        True,
-        percent=True,
-        low=0.0,
-        high=1.0,
-        weighted={"classes": m.balanced_accuracy, "multilabel": m.balanced_flags},
-    ),
-    Metric(
-        "macro_f1",
-        "macro F1",
-        True,
-        percent=True,
-        low=0.0,
-        high=1.0,
-        weighted={"classes": m.macro_f1, "multilabel": m.flags_f1},
-    ),
-    Metric(
-        "auroc",
-        "AUROC",
-        True,
-        low=0.0,
-        high=1.0,
-        weighted={"classes": m.AUROC_CLASSES, "multilabel": m.AUROC_LABELS},
-    ),
-    Metric(
-        "auprc",
-        "AUPRC",
-        True,
-        low=0.0,
-        high=1.0,
-        weighted={"classes": m.AUPRC_CLASSES, "multilabel": m.AUPRC_LABELS},
-    ),
-    Metric(
-        "brier",
-        "Brier score",
-        False,
-        style=".4g",
-        low=0.0,
-        high=2.0,
-        samples={"classes": m.class_brier, "multilabel": m.flag_brier},
-    ),
-    Metric(
-        "loss",
-        "loss",
-        False,
-        style=".4g",
-        samples={"classes": m.class_surprise, "multilabel": m.flag_surprise, "regression": m.squared_error},
-    ),
-    Metric(
-        "mae",
-        "mean absolute error",
-        False,
-        style=".4g",
-        low=0.0,
-        samples={"regression": m.absolute_error},
-    ),
-    Metric(
-        "mse",
-        "mean squared error",
-        False,
-        style=".4g",
-        low=0.0,
-        samples={"regression": m.squared_error},
-    ),
-    Metric("r2", "R\N{SUPERSCRIPT TWO}", True, high=1.0, weighted={"regression": m.r2}),
+    Metric("accuracy", "accuracy", True, percent=True, low=0.0, high=1.0, pools=True),
+    Metric("balanced_accuracy", "balanced accuracy", True, percent=True, low=0.0, high=1.0),
+    Metric("macro_f1", "macro F1", True, percent=True, low=0.0, high=1.0),
+    Metric("auroc", "AUROC", True, low=0.0, high=1.0),
+    Metric("auprc", "AUPRC", True, low=0.0, high=1.0),
+    Metric("brier", "Brier score", False, style=".4g", low=0.0, high=2.0, pools=True),
+    Metric("loss", "loss", False, style=".4g", pools=True),
+    Metric("mae", "mean absolute error", False, style=".4g", low=0.0, pools=True),
+    Metric("mse", "mean squared error", False, style=".4g", low=0.0, pools=True),
+    Metric("r2", "R\N{SUPERSCRIPT TWO}", True, high=1.0),
 )
 METRICS: Mapping[str, Metric] = {metric.name: metric for metric in _TABLE}
 ACCURACY, LOSS = METRICS["accuracy"], METRICS["loss"]
-
-
-def compute(name: str, outputs: Arrays, targets: Arrays, kind: Targets) -> float | None:
-    """A metric of a model's outputs on some samples; None where they do not define it.
-
-    Args:
-        name: of the metric; "loss" is that of the kind of targets, whatever a run minimised.
-        outputs: (n, K) as a network gives them: logits, or numbers.
-        targets: (n,) class numbers, (n, K) zeros and ones, or (n, K) numbers.
-        kind: what the targets are. Raises KeyError where the metric is not defined for it.
-    """
-    truth = array(targets)
-    return defined(measured(METRICS[name], kind, natural(array(outputs), kind), truth, np.ones((1, len(truth))))[0])
-
-
-def measured(metric: Metric, kind: Targets, predictions: Array, targets: NDArray[Any], weights: Array) -> Array:
-    """A metric of predictions (n, K), on their natural scale, for sample weights (R, n): (R,), NaN where undefined."""
-    if not len(targets):
-        return np.full(len(weights), np.nan)
-    truth = targets if kind == "classes" else targets.astype(float)
-    if kind in metric.samples:
-        return divide(weights @ metric.samples[kind](predictions, truth), weights.sum(axis=1))
-    return metric.weighted[kind](predictions, truth, weights)
-
-
-def natural(outputs: NDArray[Any], kind: Targets) -> Array:
-    """Outputs (n, K) of a network as probabilities, or as the numbers they are; float64."""
-    values = np.asarray(outputs, dtype=float)
-    if kind == "classes":
-        shares = np.exp(values - values.max(axis=1, keepdims=True)) if values.size else values
-        return np.asarray(shares / shares.sum(axis=1, keepdims=True)) if values.size else values
-    if kind == "multilabel":
-        # Half a hyperbolic tangent is the logistic function, and overflows nowhere.
-        return np.asarray(0.5 + 0.5 * np.tanh(values / 2))
-    return values
 
 
 def array(values: Arrays) -> NDArray[Any]:

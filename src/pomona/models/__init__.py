@@ -5,20 +5,17 @@ user's own is named as ``module:function``, or ``module:Class`` for a class of n
 families, not here: settings and listings stay light.
 """
 
-from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING
 
-from pomona.core.errors import ConfigError
 from pomona.core.registry import Registry
-from pomona.models.settings import LoraTraining, ModelSettings, Targets
+from pomona.models.settings import LoraTraining, ModelSettings
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import nn
 
     from pomona.models.weights import Weights
 
-__all__ = ["MODELS", "ModelSettings", "Targets", "build", "criterion", "outline"]
+__all__ = ["MODELS", "ModelSettings", "build", "outline"]
 
 MODELS = Registry(
     "model",
@@ -36,15 +33,14 @@ MODELS = Registry(
     },
 )
 
-_LOSSES: dict[Targets, str] = {
-    "classes": "pomona.models.losses:cross_entropy",
-    "regression": "pomona.models.losses:squared_error",
-    "multilabel": "pomona.models.losses:binary_cross_entropy",
-}
-
 
 def build(
-    settings: ModelSettings, input_shape: tuple[int, ...], n_outputs: int, vocabulary: int = 0, seed: int = 0
+    settings: ModelSettings,
+    input_shape: tuple[int, ...],
+    n_outputs: int,
+    vocabulary: int = 0,
+    seed: int = 0,
+    output_shape: tuple[int, ...] | None = None,
 ) -> "nn.Module":
     """Build a network, its weights from ``model.init`` or drawn from ``seed``, with what is not trained frozen.
 
@@ -57,6 +53,7 @@ def build(
         n_outputs: K, the width of the output.
         vocabulary: number of tokens including padding; 0 unless the samples are texts.
         seed: of the initial weights.
+        output_shape: of a sample's outputs, K first; (K,) if not given.
 
     Raises:
         ConfigError: an unknown model, or one that does not fit the samples, the outputs, the weights in ``model.init``
@@ -75,7 +72,7 @@ def build(
         # Not torch.manual_seed, which would also reseed every accelerator.
         torch.default_generator.manual_seed(seed)
         module = _made(settings, given, input_shape, n_outputs, vocabulary)
-        return verified(module, settings.name, input_shape, n_outputs, vocabulary)
+        return verified(module, settings.name, input_shape, output_shape or (n_outputs,), vocabulary)
 
 
 def outline(settings: ModelSettings, input_shape: tuple[int, ...], n_outputs: int, vocabulary: int = 0) -> "nn.Module":
@@ -124,21 +121,3 @@ def _made(
         globs = (settings.train,) if isinstance(settings.train, str) else settings.train
         trained_part.unfreeze(module, globs, "model.train")
     return module
-
-
-def criterion(settings: ModelSettings, targets: Targets) -> "Callable[[Tensor, Tensor], Tensor]":
-    """The loss per sample: (outputs (B, K), targets (B,) int64 or (B, K) float) -> (B,).
-
-    Raises ConfigError for a name that is neither ``auto`` nor an importable ``module:function``, and for smoothed
-    labels with another loss than cross-entropy.
-    """
-    if smoothing := settings.label_smoothing:
-        if targets != "classes" or settings.loss != "auto":
-            raise ConfigError(
-                f"model.label_smoothing = {smoothing} is for classes and model.loss = auto; take it out here"
-            )
-        from pomona.models.losses import cross_entropy
-
-        return partial(cross_entropy, smoothing=smoothing)
-    loss: Callable[[Tensor, Tensor], Tensor] = Registry("loss", {"auto": _LOSSES[targets]}).resolve(settings.loss)
-    return loss

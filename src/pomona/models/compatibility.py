@@ -62,26 +62,13 @@ def constructed(kind: type[nn.Module], name: str, args: Mapping[str, object]) ->
         raise ConfigError(f"model.name={name} cannot be built ({fault}); see model.args") from fault
 
 
-def per_sample(loss: Callable[[Tensor, Tensor], Tensor], name: str, n_outputs: int, targets: str) -> None:
-    """Raise ConfigError unless a loss returns one number for each of two samples."""
-    outputs = torch.zeros(2, n_outputs)
-    truth = torch.zeros(2, dtype=torch.int64) if targets == "classes" else torch.zeros(2, n_outputs)
-    try:
-        got = loss(outputs, truth)
-    except (RuntimeError, ValueError, TypeError, IndexError) as fault:
-        raise ConfigError(f"model.loss={name} fails on outputs of shape (2, {n_outputs}): {fault}") from fault
-    if not isinstance(got, Tensor) or tuple(got.shape) != (2,):
-        shape = f"shape {tuple(got.shape)}" if isinstance(got, Tensor) else type(got).__name__
-        raise ConfigError(
-            f"model.loss={name} returned {shape} for 2 samples; return one loss a sample, (2,): reduction='none'"
-        )
-
-
-def verified(module: object, name: str, input_shape: tuple[int, ...], n_outputs: int, vocabulary: int) -> nn.Module:
+def verified(
+    module: object, name: str, input_shape: tuple[int, ...], output_shape: tuple[int, ...], vocabulary: int
+) -> nn.Module:
     """The module, once one sample of zeros has passed through it in evaluation mode.
 
     Raises ConfigError if it is no ``nn.Module``, has no trained parameters, rejects the sample, or its outputs are not
-    one tensor (1, n_outputs).
+    one tensor (1, *output_shape).
     """
     if not isinstance(module, nn.Module):
         raise ConfigError(f"model.name={name} made a {type(module).__name__}; the function must return an nn.Module")
@@ -104,9 +91,9 @@ def verified(module: object, name: str, input_shape: tuple[int, ...], n_outputs:
             "one of outputs: wrap it in a module that does"
         )
     shape = tuple(outputs.shape)
-    if shape != (1, n_outputs):
+    if shape != (1, *output_shape):
         raise ConfigError(
-            f"model.name={name} turns a batch of 1 into outputs of shape {shape}; the data needs (1, {n_outputs})"
+            f"model.name={name} turns a batch of 1 into outputs of shape {shape}; the data needs {(1, *output_shape)}"
         )
     return module.train(training)
 

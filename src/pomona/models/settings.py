@@ -8,7 +8,6 @@ from pydantic import Field, JsonValue
 from pomona.core.bounds import Sha256
 from pomona.core.settings import Settings
 
-Targets = Literal["classes", "regression", "multilabel"]
 Width = Annotated[int, Field(ge=1, le=10**6)]
 Weight = Annotated[float, Field(gt=0, le=1e6)]
 Glob = Annotated[str, Field(min_length=1, max_length=200)]

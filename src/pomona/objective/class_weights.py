@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from pomona.core.errors import ConfigError
-from pomona.models.settings import ModelSettings, Targets
+from pomona.core.targets import Targets
+from pomona.models.settings import ModelSettings
 
 Kinds = Literal["none", "balanced"]
 

@@ -8,12 +8,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from pomona.core.targets import Targets
 from pomona.data.dataset import Dataset
-from pomona.models import Targets
 from pomona.objective.augmentation import augmented
 from pomona.objective.class_weights import masses
 from pomona.objective.training_view import View
 from pomona.partition.partition import Partition
+from pomona.tasks import TASKS, Task
 
 SPLITS = ("train", "validation", "test")
 
@@ -62,11 +63,16 @@ class DeviceDataset:
         rows = {s: [torch.from_numpy(getattr(c, s)) for c in partition.clients] for s in SPLITS}
         x, y = (torch.from_numpy(np.asarray(a)).to(device) for a in (dataset.x, dataset.y))
         held = {s: [r.to(device) for r in per_client] for s, per_client in rows.items()}
-        if targets != "regression":
+        if not TASKS[targets].standardised:
             return cls(x, y, shift, scale, held, targets)
         moved, scaled = (torch.tensor(v).double().to(device) for v in (dataset.target_shift, dataset.target_scale))
         z = torch.from_numpy(learned(dataset.y, dataset)).to(device)
         return cls(x, z, shift, scale, held, targets, (y, moved, scaled))
+
+    @property
+    def task(self) -> Task:
+        """What the targets' kind decides."""
+        return TASKS[self.targets]
 
     def answers(self, outputs: Tensor, client: int, split: str) -> tuple[Tensor, Tensor]:
         """A network's outputs (n, K) on all of a client's split, in the units of the data, and the true targets."""

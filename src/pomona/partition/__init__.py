@@ -59,7 +59,7 @@ def divide(dataset: Dataset, data: DataSettings, partition: PartitionSettings, c
         raise ConfigError(f"clients = {clients}; set at least 1")
     if isinstance(partition, FromFile):
         return partition.read(dataset, clients)
-    if partition.by_class and not dataset.classes:
+    if partition.by_class and dataset.targets != "classes":
         fit = ", ".join(sorted(name for name, kind in RECIPES.items() if not getattr(kind, "by_class", False)))
         raise ConfigError(f"partition {partition.name!r} needs classes, {dataset.name} has none; use one of: {fit}")
     turns = turn_groups(dataset, clients, partition.turn_groups)

@@ -18,7 +18,7 @@ def label_counts(
     partition: Partition, dataset: Dataset, part: Literal["train", "validation", "test"] = "train"
 ) -> Counts:
     """(n, C) rows of each class that each client holds; C is 1 where the targets are not classes."""
-    labels, width = class_numbers(dataset), max(1, len(dataset.classes))
+    labels, width = class_numbers(dataset), len(dataset.classes) if dataset.targets == "classes" else 1
     return np.stack([np.bincount(labels[getattr(c, part)], minlength=width) for c in partition.clients])
 
 

@@ -30,7 +30,7 @@ def remarks(dataset: Dataset, partition: Partition, names: Sequence[str]) -> lis
 
 def _classes(dataset: Dataset) -> list[str]:
     classes = dataset.classes
-    if not classes:
+    if dataset.targets != "classes":
         return []
     counts = np.bincount(dataset.y.astype(np.int64), minlength=len(classes))
     found = [name for name, n in zip(classes, counts, strict=True) if n]
@@ -53,7 +53,7 @@ def _classes(dataset: Dataset) -> list[str]:
 
 def _flags(dataset: Dataset) -> list[str]:
     """A line if some of several flags is the same in all rows."""
-    if dataset.classes or not np.isin(dataset.y, (0, 1)).all():
+    if dataset.targets != "multilabel":
         return []
     names = dataset.labels or tuple(f"label {k}" for k in range(dataset.n_outputs))
     same = [name for name, column in zip(names, dataset.y.T, strict=True) if column.min() == column.max()]

@@ -15,7 +15,7 @@ from pomona.partition.partition import Rows
 
 def class_numbers(dataset: Dataset) -> Labels:
     """(N,) the class of every row; one class for all where the targets are not classes."""
-    return dataset.y.astype(np.int64) if dataset.classes else np.zeros(len(dataset), dtype=np.int64)
+    return dataset.y.astype(np.int64) if dataset.targets == "classes" else np.zeros(len(dataset), dtype=np.int64)
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class PartitionTask:
     @property
     def n_classes(self) -> int:
         """Number of classes, 1 where the targets are not classes."""
-        return max(1, len(self.dataset.classes))
+        return len(self.dataset.classes) if self.dataset.targets == "classes" else 1
 
     def counts(self, rows: Rows) -> Labels:
         """(n_classes,) number of the given rows in each class."""

@@ -25,6 +25,7 @@ from pomona.core.errors import ConfigError
 from pomona.models.lora import merge
 from pomona.personal import PersonalModel
 from pomona.record import model_file
+from pomona.tasks import TASKS
 
 To = Literal["safetensors", "pt2", "onnx"]
 FORMATS: tuple[To, ...] = get_args(To)
@@ -41,7 +42,7 @@ class Raw(nn.Module):
         self.scale = nn.Buffer(torch.tensor(model.about.scale))
         self.tokens = model.about.kind == "text"
         self.images = model.about.kind == "image"
-        self.numbers = model.about.targets == "regression"
+        self.numbers = TASKS[model.about.targets].standardised
         self.target_shift = nn.Buffer(torch.tensor(model.about.target_shift))
         self.target_scale = nn.Buffer(torch.tensor(model.about.target_scale))
 

@@ -19,6 +19,7 @@ from pomona.record.model_metadata import ModelMetadata
 from pomona.scenario import Scenario
 from pomona.storage.atomic_io import publish
 from pomona.storage.safetensors_stream import digest, pieces
+from pomona.tasks import TASKS
 
 AT_ONCE = 2**24  # values of the samples that pass the network together
 
@@ -103,7 +104,7 @@ class PersonalModel:
             values = (values.float() - torch.tensor(about.shift)) / torch.tensor(about.scale)
             values = values.movedim(-1, 1) if about.kind == "image" else values
         outputs: Tensor = self.module(values)
-        if about.targets != "regression":
+        if not TASKS[about.targets].standardised:
             return outputs
         return (outputs.double() * torch.tensor(about.target_scale) + torch.tensor(about.target_shift)).float()
 
@@ -117,16 +118,4 @@ class PersonalModel:
         Raises:
             DataError: as ``outputs``.
         """
-        outputs, names = self.outputs(x).double(), self.about.names
-        match self.about.targets:
-            case "classes":
-                return [_likeliest(dict(zip(names, row, strict=True))) for row in outputs.softmax(1).tolist()]
-            case "multilabel":
-                return [{"probabilities": dict(zip(names, row, strict=True))} for row in outputs.sigmoid().tolist()]
-            case "regression":
-                return [{"values": dict(zip(names, row, strict=True))} for row in outputs.tolist()]
-
-
-def _likeliest(probabilities: dict[str, float]) -> dict[str, Any]:
-    best = max(probabilities, key=probabilities.__getitem__)
-    return {"class": best, "probability": probabilities[best], "probabilities": probabilities}
+        return TASKS[self.about.targets].predict(self.outputs(x), self.about.names)

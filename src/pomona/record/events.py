@@ -4,7 +4,7 @@ What readers of records compute with stands here. Keys beside these are kept as 
 """
 
 from collections.abc import Iterator, Sized
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Annotated, Any, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from pydantic_core import from_json
 
 from pomona.core.bounds import Count, Finite, Label, Line, Number, Place, Seconds, Sha256, first
+from pomona.core.targets import Targets
 from pomona.record.presentation import Presentation
 
 EVENTS = "events.jsonl"
@@ -110,7 +111,7 @@ class StartEvent(Kind):
     frozen: _Frozen | None = None
     model: Line | None = None
     metric: Line = ""
-    targets: Literal["classes", "multilabel", "regression"] = "classes"
+    targets: Targets = "classes"
     constant: dict[Label, dict[Label, _Means]] | None = None
     versions: dict[Label, Line] = {}
     privacy: Line | None = None

@@ -7,8 +7,10 @@ from pydantic import Field, model_validator
 
 from pomona.core.bounds import Finite, Line, Sha256
 from pomona.core.settings import Settings
+from pomona.core.targets import Targets
 from pomona.data.dataset import FORMS, Kind, SampleType
-from pomona.models import ModelSettings, Targets
+from pomona.models import ModelSettings
+from pomona.tasks import TASKS
 
 FORMAT: Literal["pomona-model-2"] = "pomona-model-2"
 MOST_VALUES = 2**26  # of one sample: an image of 8192 x 8192
@@ -71,7 +73,7 @@ class ModelMetadata(Settings):
     @property
     def names(self) -> tuple[str, ...]:
         """A name for each output: the classes, else the labels, else numbers."""
-        what = "label" if self.targets == "multilabel" else "target"
+        what = TASKS[self.targets].output
         return self.classes or self.labels or tuple(f"{what} {k}" for k in range(self.outputs))
 
     @model_validator(mode="after")

@@ -18,10 +18,11 @@ from numpy.typing import NDArray
 
 from pomona.core.rng import stream
 from pomona.metrics.bootstrap import CONFIDENCE, blocks, rescaled
-from pomona.metrics.metric import LOSS, Metric, measured, natural
+from pomona.metrics.metric import LOSS, Metric
 from pomona.metrics.nan_safe import Array
-from pomona.models import Targets
 from pomona.record.result import Result
+from pomona.tasks import TASKS, Task
+from pomona.tasks.scores import measured
 
 RESAMPLES = 1000
 LEAST = 6
@@ -87,11 +88,11 @@ def gains(run: Result, base: Result, resamples: int = RESAMPLES) -> tuple[list[G
     Raises:
         DataError: a file of predictions is damaged.
     """
-    metric, kind, n = run.metric, run.about.get("targets", "classes"), len(run.about.get("clients") or ())
-    minimised = _standard(run) and _standard(base) and kind != "regression"
-    if kind not in metric.fits or (metric == LOSS and not minimised):
+    metric, task, n = run.metric, TASKS[run.about.get("targets", "classes")], len(run.about.get("clients") or ())
+    minimised = _standard(run) and _standard(base) and not task.standardised
+    if metric.name not in task.measures or (metric == LOSS and not minimised):
         return [None] * n, None
-    each = [_of_client(metric, kind, run, base, client, resamples) for client in range(n)]
+    each = [_of_client(metric, task, run, base, client, resamples) for client in range(n)]
     known = [draws for draws in each if draws]
     return [mean_gain([draws]) if draws else None for draws in each], mean_gain(known) if known else None
 
@@ -100,18 +101,16 @@ def _standard(run: Result) -> bool:
     return bool((run.config.get("model") or {}).get("loss", "auto") == "auto")
 
 
-def _of_client(
-    metric: Metric, kind: Targets, run: Result, base: Result, client: int, resamples: int
-) -> Resampled | None:
+def _of_client(metric: Metric, task: Task, run: Result, base: Result, client: int, resamples: int) -> Resampled | None:
     a, b = run.predictions(client), base.predictions(client)
     if a is None or b is None or a[0].shape != b[0].shape or not np.array_equal(a[1], b[1]):
         return None
-    return paired_gain(metric, kind, a[0], b[0], a[1], stream(0, "gain", client), resamples)
+    return paired_gain(metric, task, a[0], b[0], a[1], stream(0, "gain", client), resamples)
 
 
 def paired_gain(
     metric: Metric,
-    kind: Targets,
+    task: Task,
     outputs_a: NDArray[Any],
     outputs_b: NDArray[Any],
     targets: NDArray[Any],
@@ -122,42 +121,35 @@ def paired_gain(
 
     Args:
         metric: what both are judged by.
-        kind: what the targets are.
+        task: what the targets are.
         outputs_a: (n, K) as a network gives them.
         outputs_b: (n, K) of the other.
         targets: (n,) or (n, K).
         generator: what the bootstrap draws from.
         resamples: their number; within classes for a metric that is no mean over samples.
     """
-    a, b = natural(outputs_a, kind), natural(outputs_b, kind)
+    a, b = task.natural(outputs_a), task.natural(outputs_b)
     sign = 1 if metric.higher else -1
-    strata = targets if kind == "classes" and not metric.pools else np.zeros(len(targets), dtype=np.int64)
+    strata = np.zeros(len(targets), np.int64) if metric.pools else task.strata(targets)
 
     def difference(weights: Array) -> Array:
-        return sign * (measured(metric, kind, a, targets, weights) - measured(metric, kind, b, targets, weights))
+        return sign * (measured(metric, task, a, targets, weights) - measured(metric, task, b, targets, weights))
 
     value = float(difference(np.ones((1, len(targets))))[0])
     if isnan(value):
         return None
     drawn = [difference(rescaled(strata, size, generator)) for size in blocks(len(targets), resamples)]
-    return Resampled(value, np.concatenate(drawn), len(targets), _informative(metric, kind, a, b, targets))
+    return Resampled(value, np.concatenate(drawn), len(targets), _informative(metric, task, a, b, targets))
 
 
-def _informative(metric: Metric, kind: Targets, a: Array, b: Array, targets: NDArray[Any]) -> int:
-    """Number of informative pairs: those that differ, or the samples of the rarest class.
-
-    Of flags, those that have the rarer value of some label: a sample is one pair, however many labels it has.
-    """
+def _informative(metric: Metric, task: Task, a: Array, b: Array, targets: NDArray[Any]) -> int:
+    """Number of informative pairs: those that differ in a mean over samples, else what the task says."""
     if metric.pools:
-        each = metric.samples[kind]
+        each: Any = task.measures[metric.name]
         return int((each(a, targets) != each(b, targets)).sum())
-    if kind == "regression" or np.array_equal(a, b):
-        return int((a != b).any(axis=1).sum())
-    if kind == "classes":
-        return int(np.unique(targets, return_counts=True)[1].min())
-    flags = targets > 0.5
-    rarer = flags == (2 * flags.sum(axis=0) <= len(targets))
-    return int(rarer.any(axis=1).sum())
+    if task.informative is None or np.array_equal(a, b):
+        return int((a != b).reshape(len(a), -1).any(axis=1).sum())
+    return task.informative(targets)
 
 
 def mean_gain(known: Sequence[Resampled]) -> Gain:

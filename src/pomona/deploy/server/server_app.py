@@ -14,7 +14,7 @@ import torch
 from pomona.core.errors import QuorumError
 from pomona.core.registry import importable
 from pomona.core.settings import Settings
-from pomona.data.dataset import Dataset
+from pomona.data.dataset import Dataset, network_shape
 from pomona.deploy.agreement import Federation
 from pomona.deploy.audit import Audit
 from pomona.deploy.json_store import read_json, write_json
@@ -35,6 +35,7 @@ from pomona.storage.atomic_io import writing
 from pomona.storage.committed_rounds import FOLDER
 from pomona.storage.lock import locked
 from pomona.storage.run_status import Status, write_status
+from pomona.tasks import TASKS
 
 
 def coordinate(folder: Path, bus: MessageBus, pause: float = 1.0) -> None:
@@ -161,12 +162,17 @@ class ServerStatusFile:
 def blank(federation: Federation) -> Scenario:
     """The scenario of the agreed task without any data, which is all that the server knows."""
     task, config = federation.task, federation.config()
-    # No labels tell here what they are.
-    config = config.model_copy(update={"data": config.data.model_copy(update={"targets": task.targets})})
     x = np.zeros((0, *task.input_shape), task.dtype)
-    y = np.zeros(0, np.int64) if task.classes else np.zeros((0, task.outputs), np.float32)
-    fields: dict[str, Any] = {"shift": task.shift, "scale": task.scale, "vocabulary": task.vocabulary}
-    fields |= {"target_shift": task.target_shift, "target_scale": task.target_scale}
+    fields: dict[str, Any] = {
+        "shift": task.shift,
+        "scale": task.scale,
+        "vocabulary": task.vocabulary,
+        "target_kind": task.targets,
+        "target_shift": task.target_shift,
+        "target_scale": task.target_scale,
+    }
+    nothing = TASKS[task.targets].no_target(task.outputs, network_shape(task.kind, task.input_shape))
+    y = nothing[np.newaxis][:0]
     dataset = Dataset(federation.name, task.kind, x, y, task.classes, 0, words=task.words, **fields)
     nobody = ClientRows(*(np.empty(0, np.int64) for _ in range(3)))
     partition = Partition((nobody,) * federation.places, {"fingerprint": ""})

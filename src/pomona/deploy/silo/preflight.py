@@ -177,7 +177,7 @@ def _data(silo: SiloFile, federation: Federation, leaves: dict[str, Any]) -> tup
     if own.config.privacy:
         leaves["epsilon"] = _epsilon(own.epsilons()[0], silo, own.config.privacy.delta)
     sizes = f"{len(rows.train)} training, {len(rows.validation)} validation, {len(rows.test)} test samples"
-    if own.dataset.classes:
+    if own.targets == "classes":
         counts = label_counts(own.partition, own.dataset)[0].tolist()
         sizes += "; training: " + ", ".join(f"{n} {c}" for c, n in zip(own.dataset.classes, counts, strict=True))
     return own.remarks, f"{sizes}; the model takes it ({model.shape[1]} numbers, loss {float(loss[0]):.3g} untrained)"

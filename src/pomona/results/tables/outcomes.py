@@ -7,6 +7,7 @@ from pomona.core.table import NOTHING, Table
 from pomona.metrics.classification import wilson
 from pomona.metrics.metric import METRICS
 from pomona.results.run_numbers import Run, leader, records
+from pomona.tasks import TASKS
 
 FIGURES = {
     "sensitivity": "Sensitivity",
@@ -70,7 +71,7 @@ def outcome_tables(runs: list[Run]) -> list[Table]:
 
 def _rows(run: Run) -> Iterator[tuple[str, str, dict[str, Any]]]:
     """(client, outcome, its figures) of the headline model."""
-    kind = "label" if run.result.about.get("targets") == "multilabel" else "class"
+    kind = TASKS[run.result.about.get("targets", "classes")].output
     given = [str(name) for name in run.result.about.get({"label": "labels", "class": "classes"}[kind]) or ()]
     for record in records(run):
         for found in record.get("outcomes") or ():

@@ -3,10 +3,12 @@
 from collections.abc import Iterator
 
 from pomona.core.table import Table
-from pomona.metrics.metric import METRICS, compute
+from pomona.metrics.metric import METRICS
 from pomona.metrics.nan_safe import mean_of_known
 from pomona.results.run_numbers import Run
 from pomona.results.wording import capital
+from pomona.tasks import TASKS
+from pomona.tasks.scores import compute
 
 OF_LABELS = ("auroc", "auprc", "balanced_accuracy")
 
@@ -49,7 +51,7 @@ def _labels(run: Run) -> Iterator[tuple[str, int, int, int, list[str]]]:
     given = [str(name) for name in run.result.about.get("labels") or ()]
     for k, name in enumerate(given if len(given) == count else [f"label {k}" for k in range(count)]):
         cuts = [(outputs[:, [k]], truth[:, [k]]) for outputs, truth in answers]
-        figures = {metric: [compute(metric, *cut, "multilabel") for cut in cuts] for metric in OF_LABELS}
+        figures = {metric: [compute(metric, *cut, TASKS["multilabel"]) for cut in cuts] for metric in OF_LABELS}
         ones = sum(int((truth > 0.5).sum()) for _, truth in cuts)
         defined = sum(value is not None for value in figures[OF_LABELS[0]])
         texts = [METRICS[metric].number(mean_of_known(values)) for metric, values in figures.items()]

@@ -8,9 +8,11 @@ from sklearn import metrics as sk
 
 from pomona.core.errors import ConfigError
 from pomona.core.rng import stream
-from pomona.metrics.default_metric import choose
-from pomona.metrics.metric import METRICS, array, compute, measured, natural
+from pomona.metrics.metric import METRICS, array
 from pomona.record.paired_gain import Gain, mean_gain, paired_gain
+from pomona.tasks import TASKS
+from pomona.tasks.default_metric import choose
+from pomona.tasks.scores import compute, measured
 
 
 def drawn(kind, n, seed=0, width=3):
@@ -27,7 +29,7 @@ def drawn(kind, n, seed=0, width=3):
 
 def second_opinion(name, kind, outputs, y):
     """The same by scikit-learn."""
-    p = natural(outputs, kind)
+    p = TASKS[kind].natural(outputs)
     if kind == "regression":
         score = {"mae": sk.mean_absolute_error, "mse": sk.mean_squared_error, "loss": sk.mean_squared_error}
         return score.get(name, sk.r2_score)(y, p)
@@ -56,14 +58,14 @@ def second_opinion(name, kind, outputs, y):
     }[name]()
 
 
-CASES = [(name, kind) for name, metric in METRICS.items() for kind in sorted(metric.fits)]
+CASES = [(name, kind) for name in METRICS for kind, task in TASKS.items() if name in task.measures]
 
 
 @pytest.mark.parametrize(("name", "kind"), CASES)
 @pytest.mark.parametrize("n", [40, 300])
 def test_every_metric_agrees_with_scikit_learn(name, kind, n):
     outputs, y = drawn(kind, n)
-    assert compute(name, outputs, y, kind) == pytest.approx(second_opinion(name, kind, outputs, y), abs=1e-12)
+    assert compute(name, outputs, y, TASKS[kind]) == pytest.approx(second_opinion(name, kind, outputs, y), abs=1e-12)
 
 
 @pytest.mark.parametrize(("name", "kind"), CASES)
@@ -71,8 +73,10 @@ def test_a_sample_of_weight_two_is_a_sample_twice(name, kind):
     outputs, y = drawn(kind, 30)
     counts = stream(1, "counts").integers(1, 4, 30)
     repeated = np.repeat(np.arange(30), counts)
-    weighted = measured(METRICS[name], kind, natural(outputs, kind), y, counts[np.newaxis].astype(float))[0]
-    assert weighted == pytest.approx(compute(name, outputs[repeated], y[repeated], kind), abs=1e-9)
+    weighted = measured(METRICS[name], TASKS[kind], TASKS[kind].natural(outputs), y, counts[np.newaxis].astype(float))[
+        0
+    ]
+    assert weighted == pytest.approx(compute(name, outputs[repeated], y[repeated], TASKS[kind]), abs=1e-9)
 
 
 @given(
@@ -83,7 +87,7 @@ def test_few_samples_give_a_possible_value_or_none(case, n, seed, width, far):
     """Down to no sample and to one, with ties, one class only, or outputs that saturate."""
     (name, kind), metric = case, METRICS[case[0]]
     outputs, y = drawn(kind, n, seed, width)
-    value = compute(name, outputs * np.float32(far or 1), y, kind)
+    value = compute(name, outputs * np.float32(far or 1), y, TASKS[kind])
     assert value is None or metric.low <= value <= metric.high
     if n == 0:
         assert value is None
@@ -96,16 +100,16 @@ def test_few_samples_give_a_possible_value_or_none(case, n, seed, width, far):
 def test_the_area_counts_pairs_in_order_and_half_of_ties():
     # Positives score 3 and 1, negatives 2, 1 and 0: 3 > all three, 1 > 0 and ties with 1: (3 + 1.5) / 6.
     logits = np.array([[0, 3], [0, 1], [0, 2], [0, 1], [0, 0]], np.float32)
-    assert compute("auroc", logits, np.array([1, 1, 0, 0, 0]), "classes") == pytest.approx(4.5 / 6)
+    assert compute("auroc", logits, np.array([1, 1, 0, 0, 0]), TASKS["classes"]) == pytest.approx(4.5 / 6)
     # By score: 3 (a hit), 2 (none), then 1 (a hit and a miss together): 1/2 * 1/1 + 1/2 * 2/4.
-    assert compute("auprc", logits, np.array([1, 1, 0, 0, 0]), "classes") == pytest.approx(0.75)
+    assert compute("auprc", logits, np.array([1, 1, 0, 0, 0]), TASKS["classes"]) == pytest.approx(0.75)
 
 
 def test_tensors_and_arrays_are_the_same():
     torch = pytest.importorskip("torch")
     outputs, y = drawn("classes", 20)
-    assert compute("auroc", torch.tensor(outputs), torch.tensor(y), "classes") == compute(
-        "auroc", outputs, y, "classes"
+    assert compute("auroc", torch.tensor(outputs), torch.tensor(y), TASKS["classes"]) == compute(
+        "auroc", outputs, y, TASKS["classes"]
     )
     assert array(torch.ones(2, requires_grad=True)).tolist() == [1, 1]
 
@@ -152,7 +156,7 @@ def test_better_and_worst_follow_the_direction():
     ],
 )
 def test_the_metric_follows_from_the_task_and_the_labels(kind, labels, chosen, said):
-    choice = choose(None, kind, np.array(labels, int if kind == "classes" else float), ("no", "yes", "maybe"))
+    choice = choose(None, TASKS[kind], np.array(labels, int if kind == "classes" else float), ("no", "yes", "maybe"))
     assert choice.metric.name == chosen
     assert said in choice.reason
     assert bool(said) == bool(choice.reason)
@@ -161,11 +165,11 @@ def test_the_metric_follows_from_the_task_and_the_labels(kind, labels, chosen, s
 @pytest.mark.parametrize(("name", "near"), [("aurocc", "auroc"), ("mae", "accuracy")])
 def test_a_metric_that_is_none_or_does_not_fit_is_refused(name, near):
     with pytest.raises(ConfigError, match=near):
-        choose(name, "classes", np.array([0, 1]))
+        choose(name, TASKS["classes"], np.array([0, 1]))
 
 
 def gain_of(name, kind, a, b, y, resamples=1000):
-    drawn = paired_gain(METRICS[name], kind, a, b, y, stream(0, "test gain"), resamples)
+    drawn = paired_gain(METRICS[name], TASKS[kind], a, b, y, stream(0, "test gain"), resamples)
     return mean_gain([drawn]) if drawn else None
 
 
@@ -237,5 +241,5 @@ def test_labels_of_one_sample_are_one_pair(labels):
 def test_equal_models_gain_nothing():
     outputs, y = drawn("classes", 60)
     for name, metric in METRICS.items():
-        if "classes" in metric.fits:
+        if metric.name in TASKS["classes"].measures:
             assert gain_of(name, "classes", outputs, outputs, y) == Gain(0, 0, 0, 60)

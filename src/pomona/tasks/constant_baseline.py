@@ -8,28 +8,14 @@ from numpy.typing import NDArray
 
 from pomona.metrics.metric import METRICS
 from pomona.metrics.nan_safe import Array, defined, row_means
-from pomona.models import Targets
+from pomona.tasks.task import Task
 
 Judge = Callable[[str, NDArray[np.float32], NDArray[Any]], float | None]  # (metric, outputs (n, K), targets)
 
 
-def answer(labels: NDArray[Any], kind: Targets, width: int) -> Array:
-    """The outputs (K,) that fit some training labels best if nothing else is known.
-
-    Logits of the classes' or the flags' frequencies, each seen once more than it was (Laplace's rule), so that none is
-    impossible; or the targets' means.
-    """
-    if kind == "regression":
-        return np.asarray(labels.mean(axis=0) if len(labels) else np.zeros(width), dtype=float)
-    if kind == "multilabel":
-        ones = labels.sum(axis=0) + 1.0
-        return np.asarray(np.log(ones) - np.log(len(labels) + 2.0 - ones), dtype=float)
-    return np.asarray(np.log((np.bincount(labels, minlength=width) + 1.0) / (len(labels) + width)), dtype=float)
-
-
 def constants(
     names: Sequence[str],
-    kind: Targets,
+    task: Task,
     width: int,
     train: Sequence[NDArray[Any]],
     test: Sequence[NDArray[Any]],
@@ -43,14 +29,14 @@ def constants(
 
     Args:
         names: of the metrics.
-        kind: what the targets are.
+        task: what the targets are.
         width: K, of the outputs.
         train: training targets of each client.
         test: test targets of each client.
         judge: computes a metric.
     """
-    common = answer(np.concatenate(list(train)), kind, width) if train else np.zeros(width)
-    given = {"own": [answer(labels, kind, width) for labels in train], "all": [common] * len(train)}
+    common = task.constant(np.concatenate(list(train)), width) if train else np.zeros(width)
+    given = {"own": [task.constant(labels, width) for labels in train], "all": [common] * len(train)}
     samples = [len(labels) for labels in test]
 
     def figures(name: str, answers: Sequence[Array]) -> dict[str, Any]:

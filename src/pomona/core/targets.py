@@ -1,0 +1,5 @@
+"""What a data set's targets are: each kind is a task, with a file in ``tasks/``."""
+
+from typing import Literal
+
+Targets = Literal["classes", "multilabel", "regression"]

@@ -1,0 +1,74 @@
+"""Classes: a sample is of one of K; outputs are K logits, targets (n,) class numbers."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pomona.metrics import measures as m
+from pomona.metrics.classification import evaluate
+from pomona.metrics.nan_safe import Array
+from pomona.tasks.task import Task
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def probabilities(outputs: NDArray[Any]) -> Array:
+    """Logits (n, K) -> probabilities (n, K), float64."""
+    values = np.asarray(outputs, dtype=float)
+    if not values.size:
+        return values
+    shares = np.exp(values - values.max(axis=1, keepdims=True))
+    return np.asarray(shares / shares.sum(axis=1, keepdims=True))
+
+
+def frequencies(labels: NDArray[Any], width: int) -> Array:
+    """Logits of the classes' frequencies, each seen once more than it was (Laplace's rule): none is impossible."""
+    return np.asarray(np.log((np.bincount(labels, minlength=width) + 1.0) / (len(labels) + width)), dtype=float)
+
+
+def commonest(labels: NDArray[Any], classes: Sequence[str]) -> tuple[float, str]:
+    """The share of the most frequent class, and what it is."""
+    counts = np.bincount(labels)
+    most = int(counts.argmax())
+    name = classes[most] if most < len(classes) else str(most)
+    return float(counts[most] / counts.sum()), f"samples are of class {name!r}"
+
+
+def _predict(outputs: "Tensor", names: Sequence[str]) -> list[dict[str, Any]]:
+    """``class``, its ``probability``, and ``probabilities`` by class."""
+    rows = [dict(zip(names, row, strict=True)) for row in outputs.double().softmax(1).tolist()]
+    best = [max(row, key=row.__getitem__) for row in rows]
+    return [{"class": c, "probability": row[c], "probabilities": row} for c, row in zip(best, rows, strict=True)]
+
+
+TASK = Task(
+    targets="classes",
+    title="classes",
+    output="class",
+    loss="pomona.models.losses:cross_entropy",
+    no_target=lambda _width, _shape: np.zeros((), np.int64),
+    natural=probabilities,
+    measures={
+        "accuracy": m.right_class,
+        "balanced_accuracy": m.balanced_accuracy,
+        "macro_f1": m.macro_f1,
+        "auroc": m.AUROC_CLASSES,
+        "auprc": m.AUPRC_CLASSES,
+        "brier": m.class_brier,
+        "loss": m.class_surprise,
+    },
+    usual="accuracy",
+    constant=frequencies,
+    evaluate=evaluate,
+    predict=_predict,
+    accuracy=lambda outputs, targets: float((outputs.argmax(1) == targets).double().mean()),
+    soften=lambda outputs, temperature: (outputs / temperature).softmax(1),
+    smooths=True,
+    commonest=commonest,
+    outcomes=True,
+    strata=lambda targets: targets,
+    informative=lambda targets: int(np.unique(targets, return_counts=True)[1].min()),
+)

@@ -1,0 +1,75 @@
+"""Several labels a sample, each there or not: outputs are K logits, targets (n, K) zeros and ones."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pomona.metrics import measures as m
+from pomona.metrics.nan_safe import Array
+from pomona.metrics.regression import evaluate_multilabel
+from pomona.tasks.task import Task
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def probabilities(outputs: NDArray[Any]) -> Array:
+    """Logits (n, K) -> probabilities (n, K), float64."""
+    # Half a hyperbolic tangent is the logistic function, and overflows nowhere.
+    return np.asarray(0.5 + 0.5 * np.tanh(np.asarray(outputs, dtype=float) / 2))
+
+
+def frequencies(labels: NDArray[Any], width: int) -> Array:
+    """Logits of the labels' frequencies, with one sample more of either value (Laplace's rule): none is impossible."""
+    ones = labels.sum(axis=0) + 1.0
+    return np.asarray(np.log(ones) - np.log(len(labels) + 2.0 - ones), dtype=float)
+
+
+def commonest(labels: NDArray[Any], classes: Sequence[str]) -> tuple[float, str]:
+    """The share of flags that are what their label most often is."""
+    # Label by label: one that nearly everybody has and one that nearly nobody has are both answered without a look.
+    ones = (labels > 0.5).mean(axis=0)
+    return float(np.maximum(ones, 1 - ones).mean()), "flags are what their label most often is"
+
+
+def informative(targets: NDArray[Any]) -> int:
+    """Samples that have the rarer value of some label: a sample is one, however many labels it has."""
+    flags = targets > 0.5
+    rarer = flags == (2 * flags.sum(axis=0) <= len(targets))
+    return int(rarer.any(axis=1).sum())
+
+
+def _predict(outputs: "Tensor", names: Sequence[str]) -> list[dict[str, Any]]:
+    """``probabilities`` by label."""
+    rows = outputs.double().sigmoid().tolist()
+    return [{"probabilities": dict(zip(names, row, strict=True))} for row in rows]
+
+
+TASK = Task(
+    targets="multilabel",
+    title="several labels a sample",
+    output="label",
+    loss="pomona.models.losses:binary_cross_entropy",
+    no_target=lambda width, _shape: np.zeros(width, np.float32),
+    natural=probabilities,
+    measures={
+        "accuracy": m.right_flags,
+        "balanced_accuracy": m.balanced_flags,
+        "macro_f1": m.flags_f1,
+        "auroc": m.AUROC_LABELS,
+        "auprc": m.AUPRC_LABELS,
+        "brier": m.flag_brier,
+        "loss": m.flag_surprise,
+    },
+    usual="accuracy",
+    constant=frequencies,
+    evaluate=lambda predictions, targets, _: evaluate_multilabel(predictions, targets),
+    predict=_predict,
+    accuracy=lambda outputs, targets: float(((outputs > 0) == (targets > 0.5)).double().mean()),
+    soften=lambda outputs, temperature: (outputs / temperature).sigmoid(),
+    commonest=commonest,
+    outcomes=True,
+    informative=informative,
+)

@@ -1,0 +1,41 @@
+"""Numbers: outputs are K numbers, targets (n, K); networks learn them with mean 0 and deviation 1."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pomona.metrics import measures as m
+from pomona.metrics.nan_safe import Array
+from pomona.metrics.regression import evaluate_regression
+from pomona.tasks.task import Task
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def means(numbers: NDArray[Any], width: int) -> Array:
+    """The means of the targets; zeros without any."""
+    return np.asarray(numbers.mean(axis=0) if len(numbers) else np.zeros(width), dtype=float)
+
+
+def _predict(outputs: "Tensor", names: Sequence[str]) -> list[dict[str, Any]]:
+    """``values`` by target."""
+    return [{"values": dict(zip(names, row, strict=True))} for row in outputs.double().tolist()]
+
+
+TASK = Task(
+    targets="regression",
+    title="numbers",
+    output="target",
+    loss="pomona.models.losses:squared_error",
+    no_target=lambda width, _shape: np.zeros(width, np.float32),
+    natural=lambda outputs: np.asarray(outputs, dtype=float),
+    measures={"loss": m.squared_error, "mae": m.absolute_error, "mse": m.squared_error, "r2": m.r2},
+    usual="mae",
+    constant=means,
+    evaluate=lambda predictions, targets, _: evaluate_regression(predictions, targets),
+    predict=_predict,
+    standardised=True,
+)
