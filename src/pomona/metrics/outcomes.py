@@ -3,7 +3,7 @@
 An outcome happens or does not: the second of two classes, each of more classes against the rest, each label.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -49,9 +49,9 @@ def evaluate_outcomes(
     if count > MOST:
         return []
     found = []
-    for k in [1] if tested[1].ndim == 1 and count == 2 else range(count):
-        p, positive = _outcome(tested, k)
-        chosen = youden(*_outcome(held_out, k)) if held_out else None
+    for k in outcome_numbers(tested):
+        p, positive = outcome(tested, k)
+        chosen = youden(*outcome(held_out, k)) if held_out else None
         threshold = HALF if chosen is None else chosen
         figures = (
             _at(threshold, p, positive) | _over_all(p, positive, generator(), resamples) | _calibrated(p, positive)
@@ -90,7 +90,14 @@ def youden(p: Array, positive: NDArray[np.bool_]) -> float | None:
     return float(thresholds[best]) if index[best] > 0 else None
 
 
-def _outcome(judged: Judged, k: int) -> tuple[Array, NDArray[np.bool_]]:
+def outcome_numbers(judged: Judged) -> Sequence[int]:
+    """The classes or labels that are an outcome each: of two classes, the second alone."""
+    p, targets = judged
+    return [1] if targets.ndim == 1 and p.shape[1] == 2 else range(p.shape[1])
+
+
+def outcome(judged: Judged, k: int) -> tuple[Array, NDArray[np.bool_]]:
+    """Probabilities (n,) of a class or label, and whether it is that of each sample (n,)."""
     p, targets = judged
     return p[:, k], targets == k if targets.ndim == 1 else targets[:, k] > HALF
 

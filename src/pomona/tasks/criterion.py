@@ -20,14 +20,11 @@ def criterion(settings: ModelSettings, task: Task) -> Loss:
     Raises ConfigError for a name that is neither ``auto`` nor an importable ``module:function``, and for smoothed
     labels where they are not defined.
     """
+    share = settings.label_smoothing
+    if share and (not task.smooths or settings.loss != "auto"):
+        raise ConfigError(f"model.label_smoothing = {share} is for classes and model.loss = auto; take it out here")
     loss: Callable[..., Tensor] = Registry("loss", {"auto": task.loss}).resolve(settings.loss)
-    if not settings.label_smoothing:
-        return loss
-    if not task.smooths or settings.loss != "auto":
-        raise ConfigError(
-            f"model.label_smoothing = {settings.label_smoothing} is for classes and model.loss = auto; take it out here"
-        )
-    return partial(loss, smoothing=settings.label_smoothing)
+    return partial(loss, smoothing=share) if share else loss
 
 
 def require_per_sample(loss: Loss, name: str, task: Task, n_outputs: int, input_shape: tuple[int, ...]) -> None:

@@ -1,11 +1,17 @@
 """The tables of each class or label by itself: figures at a threshold, and the calibration of its probabilities."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from pomona.core.table import NOTHING, Table
+from pomona.metrics.calibration import curve
 from pomona.metrics.classification import wilson
 from pomona.metrics.metric import METRICS
+from pomona.metrics.outcomes import MOST, outcome, outcome_numbers
 from pomona.results.run_numbers import Run, leader, records
 from pomona.tasks import TASKS
 
@@ -69,14 +75,47 @@ def outcome_tables(runs: list[Run]) -> list[Table]:
     return [at, *([calibration] if len(groups) <= MOST_ROWS else [])]
 
 
-def _rows(run: Run) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """(client, outcome, its figures) of the headline model."""
+@dataclass(frozen=True)
+class Judged:
+    """An outcome of a run's headline model: probabilities p (n,) on all clients' test samples, whether it happened
+    (n,), and each client's calibration curve.
+    """
+
+    name: str
+    p: NDArray[np.float64]
+    positive: NDArray[np.bool_]
+    clients: list[list[tuple[float, int, int]]]
+
+
+def judged_outcomes(run: Run) -> list[Judged]:
+    """The outcomes of a run that has kept its predictions; none with more than 5 classes or labels."""
+    task = TASKS[run.result.about.get("targets", "classes")]
+    given = [run.result.predictions(i) for i in range(len(run.result.about.get("clients") or ()))]
+    answers = [(task.natural(outputs), truth) for outputs, truth in filter(None, given) if len(truth)]
+    if not task.outcomes or not answers or answers[0][0].shape[1] > MOST:
+        return []
+    names = outcome_names(run, answers[0][0].shape[1])
+    found = []
+    for k in outcome_numbers(answers[0]):
+        each = [outcome(judged, k) for judged in answers]
+        p, positive = (np.concatenate(parts) for parts in zip(*each, strict=True))
+        found.append(Judged(names[k], p, positive, [curve(*own) for own in each]))
+    return found
+
+
+def outcome_names(run: Run, count: int) -> list[str]:
+    """The names of a run's classes or labels, up to their number."""
     kind = TASKS[run.result.about.get("targets", "classes")].output
     given = [str(name) for name in run.result.about.get({"label": "labels", "class": "classes"}[kind]) or ()]
+    return given + [f"{kind} {k}" for k in range(len(given), count)]
+
+
+def _rows(run: Run) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """(client, outcome, its figures) of the headline model."""
     for record in records(run):
         for found in record.get("outcomes") or ():
             k = found["outcome"]
-            yield run.client(int(record["client"])), given[k] if k < len(given) else f"{kind} {k}", found
+            yield run.client(int(record["client"])), outcome_names(run, k + 1)[k], found
 
 
 def _threshold(found: dict[str, Any]) -> str:

@@ -1,0 +1,84 @@
+"""How often an outcome happens where a model says that it does: calibration curves of classes and labels."""
+
+from typing import Any
+
+from pomona.metrics.calibration import curve
+from pomona.metrics.classification import wilson
+from pomona.results.figures.axes import grid, panels
+from pomona.results.figures.figure import ReportFigure, Rows
+from pomona.results.figures.style import FRAME, colour_of, shorten
+from pomona.results.run_numbers import Run, leader
+from pomona.results.tables.outcomes import Judged, judged_outcomes
+
+COLUMNS = 3
+EVERYBODY = "all clients"
+
+
+def calibration(runs: list[Run]) -> ReportFigure | None:
+    """A panel an outcome: the share of cases over the mean probability, of all clients' test samples and of each."""
+    run = leader([run for run in runs if judged_outcomes(run)])
+    outcomes = judged_outcomes(run) if run else []
+    if run is None or not outcomes:
+        return None
+    columns = min(COLUMNS, len(outcomes))
+    height = -(-len(outcomes) // columns)
+    figure, axes = panels(3.3 * columns + 0.6, 3.3 * height, height, columns, sharex=True, sharey=True)
+    rows: Rows = []
+    for ax, outcome in zip(axes.flat, outcomes, strict=False):
+        rows += _panel(ax, run, outcome)
+    for ax in axes.flat[len(outcomes) :]:
+        ax.set_visible(False)
+    figure.supxlabel("mean probability of a group", fontsize="medium")
+    figure.supylabel("share of cases", fontsize="medium")
+    return ReportFigure(
+        name="calibration",
+        title="How far probabilities can be believed",
+        caption=f"{run.label}, {run.model}: test samples in up to ten groups of equal size, by rising probability. "
+        "Thick: all clients' samples, each judged by the model that its client uses, with 95 % intervals; thin: single "
+        "clients. Probabilities that are right lie on the dashed line; below it they are too high.",
+        alt=f"Calibration curves of {run.label}, mean probability against share of cases. {_far(rows)}",
+        figure=figure,
+        rows=rows,
+    )
+
+
+def _panel(ax: Any, run: Run, outcome: Judged) -> Rows:
+    """Draw one outcome; return its numbers."""
+    ax.plot([0, 1], [0, 1], color=FRAME, linestyle=(0, (4, 2)), linewidth=1)
+    for client in outcome.clients:
+        points = [(mean, hits / n) for mean, hits, n in client]
+        ax.plot(*zip(*points, strict=True), color=FRAME, linewidth=0.7, alpha=0.7)
+    groups = curve(outcome.p, outcome.positive)
+    means, shares = [mean for mean, _, _ in groups], [hits / n for _, hits, n in groups]
+    bounds = [wilson(hits, n) or [share, share] for share, (_, hits, n) in zip(shares, groups, strict=True)]
+    reach = [
+        [max(0.0, share - low) for share, (low, _) in zip(shares, bounds, strict=True)],
+        [max(0.0, high - share) for share, (_, high) in zip(shares, bounds, strict=True)],
+    ]
+    ax.errorbar(
+        means, shares, yerr=reach, color=colour_of(run.result.presentation), marker="o", markersize=4, elinewidth=1
+    )
+    ax.set(title=shorten(outcome.name, 30), xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), aspect="equal")
+    grid(ax)
+    return [
+        {
+            "outcome": outcome.name,
+            "clients": EVERYBODY,
+            "samples": n,
+            "cases": hits,
+            "mean_probability": mean,
+            "share": share,
+            "low": low,
+            "high": high,
+        }
+        for (mean, hits, n), share, (low, high) in zip(groups, shares, bounds, strict=True)
+    ]
+
+
+def _far(rows: Rows) -> str:
+    """A sentence on the group that lies farthest from the diagonal."""
+    far = max(rows, key=lambda row: abs(row["share"] - row["mean_probability"]))
+    return (
+        f"Farthest from right for {far['outcome']}: {far['mean_probability']:.2f} is said where "
+        f"{far['share']:.2f} of {far['samples']} samples are cases."
+    )
