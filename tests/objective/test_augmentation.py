@@ -12,7 +12,7 @@ from torch.testing import assert_close
 
 import pomona
 from pomona.core.errors import ConfigError
-from pomona.models import ModelSettings, criterion
+from pomona.models import ModelSettings
 from pomona.models.parameter_space import ParameterSpace
 from pomona.objective import augmentation
 from pomona.objective.augmentation import KINDS, augmented, parsed
@@ -24,6 +24,8 @@ from pomona.objective.stacked_gradients import StackedObjective
 from pomona.objective.training_view import View
 from pomona.privacy.settings import Privacy
 from pomona.scenario import Scenario
+from pomona.tasks import TASKS
+from pomona.tasks.criterion import criterion
 from problems import a_round, tiny
 
 ALL = ("flip", "flip-vertical", "crop:2", "rotate", "brightness", "contrast", "noise")
@@ -185,7 +187,7 @@ def network():
 def built(engine=LoopObjective, data=None):
     module = network()
     space = ParameterSpace(module)
-    objective = engine(module, space, data or resident(), criterion(ModelSettings(), "classes"))
+    objective = engine(module, space, data or resident(), criterion(ModelSettings(), TASKS["classes"]))
     return objective, space.pack(module)
 
 
