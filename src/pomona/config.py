@@ -31,7 +31,7 @@ from pomona.metrics.metric import METRICS
 from pomona.models import ModelSettings
 from pomona.models.parameter_space import Buffers
 from pomona.objective.augmentation import KINDS, Augmentation
-from pomona.objective.range_test import RATES
+from pomona.objective.range_test import ADAPTIVE_RATES, RATES
 from pomona.objective.row_gradients import Precision
 from pomona.partition import RECIPES, PartitionSettings
 from pomona.partition.iid import Iid
@@ -108,8 +108,10 @@ class Config(Settings):
     batch_size: int = Field(32, ge=1, le=10**9, description="samples per step")
     lr: Rate = Field(
         "auto",
-        description="learning rate of local SGD; auto: chosen by a range test on training loss when a run starts, from "
-        + ", ".join(f"{rate:g}" for rate in RATES),
+        description="learning rate; auto: chosen by a range test on training loss when a run starts, from "
+        + ", ".join(f"{rate:g}" for rate in RATES)
+        + "; with adam and adamw from "
+        + ", ".join(f"{rate:g}" for rate in ADAPTIVE_RATES),
     )
     momentum: float = Field(0.0, ge=0, lt=1, description="momentum of local SGD, zero at the start of each round")
     weight_decay: float = Field(0.0, ge=0, le=1e6, description="L2 weight decay; decoupled from the gradient for adamw")

@@ -1,11 +1,17 @@
 """``lr = "auto"``: the learning rate of a run is searched for, or that which its record says."""
 
+from dataclasses import replace
 from pathlib import Path
 
+from torch import Tensor
+
+from pomona.config import Config
 from pomona.core.errors import ConfigError
 from pomona.federation.callbacks import Callback
+from pomona.federation.schedule import round_of
 from pomona.lifecycle import rate
-from pomona.objective.range_test import Steps, range_test
+from pomona.methods.row_algebra import descend, moments_of
+from pomona.objective.range_test import ADAPTIVE_RATES, RATES, Steps, range_test
 from pomona.scenario import Scenario
 
 
@@ -30,9 +36,19 @@ def settled(scenario: Scenario, watcher: Callback, before: Path | None = None) -
     if known is not None:
         watcher.note(f"lr = {known:g}, as {before} was begun with")
         return scenario.at_rate(known)
-    steps = Steps(config.batch_size, config.momentum, config.weight_decay, config.seed)
     sizes = [len(c.train) for c in scenario.partition.clients]
+    rates = RATES if config.optimizer.name == "sgd" else ADAPTIVE_RATES
     watcher.note("lr = auto: trying learning rates")
-    test = range_test(scenario.objective(), scenario.initial(), sizes, steps)
+    test = range_test(scenario.objective(), scenario.initial(), sizes, steps_of(config), rates)
     watcher.note(str(test))
     return scenario.at_rate(test.chosen)
+
+
+def steps_of(config: Config) -> Steps:
+    """The local steps of a run, at any rate."""
+    round_ = round_of(config.model_copy(update={"lr": 1.0}), 1)
+
+    def step(w: Tensor, g: Tensor, moments: Tensor, lr: float) -> None:
+        descend(w, g, moments, replace(round_, lr=lr))
+
+    return Steps(config.batch_size, lambda w: moments_of(w, round_), step, config.seed)

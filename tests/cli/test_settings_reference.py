@@ -10,7 +10,7 @@ from pomona.cli.settings_reference import find, page, settings
 from pomona.config import Config, keys
 from pomona.core.errors import ConfigError
 from pomona.methods import METHODS
-from pomona.objective.range_test import RATES
+from pomona.objective.range_test import ADAPTIVE_RATES, RATES
 from pomona.partition import RECIPES
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -35,7 +35,8 @@ def test_defaults_and_limits_are_those_of_the_settings_records():
     assert rounds.kind.startswith("whole number, at least 1")
     (lr,) = find("lr")
     assert (lr.default, lr.kind) == ("auto", "number or auto")
-    assert [float(rate) for rate in lr.meaning.rpartition("from ")[2].split(", ")] == list(RATES)
+    for told, rates in zip(lr.meaning.split("; with adam"), (RATES, ADAPTIVE_RATES), strict=True):
+        assert [float(rate) for rate in told.rpartition("from ")[2].split(", ")] == list(rates)
 
 
 @pytest.mark.parametrize(
@@ -58,4 +59,4 @@ def test_the_page_in_the_docs_is_the_one_that_the_code_makes():
 def test_help_of_run_and_the_command_show_settings(capsys, words):
     with suppress(SystemExit):
         main(words)
-    assert "learning rate of local SGD" in " ".join(capsys.readouterr().out.split())
+    assert "learning rate; auto: chosen by a range test" in " ".join(capsys.readouterr().out.split())

@@ -127,8 +127,6 @@ def tiny(method, **over):
         ("scaffold", {"optimizer": {"name": "adam"}}, "optimizer.name = 'adam': .*scaffold.*optimizer.name=sgd"),
         ("scaffold", {"optimizer": {"max_grad_norm": 1}}, "max_grad_norm = 1.0: .*scaffold.*take it out"),
         ("pfedme", {"optimizer": {"name": "adamw"}}, "optimizer.name = 'adamw': .*pfedme.*optimizer.name=sgd"),
-        ("fedavg", {"optimizer": {"name": "adamw"}, "lr": "auto"}, "lr = 'auto' .*set lr, e.g. lr=0.001"),
-        ("fedavg", {"optimizer": {"max_grad_norm": 1}, "lr": "auto"}, "lr = 'auto' .*set lr, e.g. lr=0.001"),
     ],
 )
 def test_steps_that_do_not_go_together_are_refused_in_one_line(method, over, said, tmp_path):

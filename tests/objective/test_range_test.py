@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 
 import pomona
 from pomona.core.errors import ConfigError
-from pomona.objective.range_test import ROUNDS, STEPS, RangeTest, Steps, range_test
+from pomona.learning_rate import steps_of
+from pomona.objective.range_test import ADAPTIVE_RATES, ROUNDS, STEPS, RangeTest, range_test
 from problems import Quadratics, quadratics
 
-FULL = Steps(batch_size=10**6)
+FULL = steps_of(pomona.Config(batch_size=10**6))
 
 
 def test_on_one_quadratic_each_rate_ends_with_the_loss_of_gradient_descent():
@@ -37,8 +38,38 @@ def test_momentum_and_weight_decay_are_those_of_the_run():
             v = m * v + (w - a) + wd * w
             w -= rate * v
     problem = Quadratics(torch.tensor([[a]], dtype=torch.float64), [[0]])
-    found = range_test(problem, torch.zeros(1, dtype=torch.float64), [1], Steps(10, m, wd), (rate,))
+    found = range_test(
+        problem, torch.zeros(1, dtype=torch.float64), [1], steps_of(pomona.Config(momentum=m, weight_decay=wd)), (rate,)
+    )
     assert found.losses[0] == pytest.approx(sum(losses) / STEPS, rel=1e-12)
+
+
+def test_adams_steps_are_pytorchs_and_start_anew_in_each_round():
+    a, rate = torch.tensor([3.0, -4.0], dtype=torch.float64), 0.01
+    w, losses = torch.zeros(2, dtype=torch.float64, requires_grad=True), []
+    for _ in range(ROUNDS):
+        optimizer, losses = torch.optim.AdamW([w], lr=rate, weight_decay=0.1), []
+        for _ in range(STEPS):
+            optimizer.zero_grad()
+            loss = ((w - a) ** 2).sum() / 2
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+    steps = steps_of(pomona.Config(optimizer={"name": "adamw"}, weight_decay=0.1, batch_size=10**6))
+    found = range_test(Quadratics(a[None], [[0]]), torch.zeros(2, dtype=torch.float64), [1], steps, (rate,))
+    assert found.losses[0] == pytest.approx(sum(losses) / STEPS, rel=1e-9)
+
+
+@pytest.mark.parametrize("optimizer", [{"name": "adamw"}, {"name": "sgd", "max_grad_norm": 1.0}])
+def test_a_run_with_another_optimizer_settles_a_rate_of_its_own(optimizer):
+    config = pomona.Config(
+        method={"name": "fedavg"}, rounds=4, clients=3, data={"name": "digits", "train_limit": 300}, optimizer=optimizer
+    )
+    result = pomona.run(config)
+    assert result.config["lr"] in ((0.003, 0.01, 0.03) if optimizer["name"] == "adamw" else (0.1, 0.3, 1.0, 3.0))
+    losses = [row.loss for row in result.rounds]
+    assert sum(losses[-1]) < 0.9 * sum(losses[0])
+    assert set(ADAPTIVE_RATES) & {0.0003, 0.001, 0.003} == {0.0003, 0.001, 0.003}
 
 
 def test_a_rate_beyond_stability_is_infinite_and_none_above_it_is_tried():

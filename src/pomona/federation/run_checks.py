@@ -18,8 +18,6 @@ def require_possible(scenario: Scenario) -> None:
     if config.device == "cuda" and not torch.cuda.is_available():
         raise ConfigError("device = 'cuda', but PyTorch sees no GPU; set device=cpu")
     require_steps(config.method.name, method.card.steps, config.momentum, config.optimizer)
-    if config.lr == "auto" and not config.optimizer.plain:
-        raise ConfigError("lr = 'auto' tries rates for sgd without clipping; set lr, e.g. lr=0.001 with adam or adamw")
 
 
 def cautions(scenario: Scenario) -> list[str]:

@@ -7,7 +7,7 @@ training samples are used. A rate that is best over a few steps can diverge late
 that diverged is not taken.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from math import inf, isfinite, isinf
@@ -19,7 +19,8 @@ from pomona.objective.batches import Pass, ordinary
 from pomona.objective.interface import Objective
 from pomona.objective.training_view import View
 
-RATES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
+RATES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)  # of SGD
+ADAPTIVE_RATES = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1)  # of Adam, whose steps are as long as the rate
 CLIENTS = 6  # at most so many take part, evenly spaced by their number of samples
 ROUNDS = 6
 STEPS = 6  # local steps a client and round
@@ -50,24 +51,31 @@ class RangeTest:
 
 @dataclass(frozen=True)
 class Steps:
-    """Settings of a run's steps, on which a good rate depends."""
+    """A run's local steps, on which a good rate depends.
+
+    Attributes:
+        batch_size: samples a step.
+        moments: of rows (n, d), what their optimizer remembers from step to step.
+        descend: a step on rows (n, d), in place, with gradients (n, d), moments and a rate.
+        seed: root of the batches' streams.
+    """
 
     batch_size: int
-    momentum: float = 0.0
-    weight_decay: float = 0.0
+    moments: Callable[[Tensor], Tensor]
+    descend: Callable[[Tensor, Tensor, Tensor, float], None]
     seed: int = 0
 
 
 def range_test(
     objective: Objective, w0: Tensor, sizes: Sequence[int], steps: Steps, rates: Sequence[float] = RATES
 ) -> RangeTest:
-    """Try learning rates for local SGD; rates above one that diverged are not tried.
+    """Try learning rates for local steps; rates above one that diverged are not tried.
 
     Args:
         objective: over the clients' data.
         w0: (d,) the model that training starts from.
         sizes: (n,) training samples of each client; those without any do not take part.
-        steps: batch size, momentum, weight decay, and the root of the batches' streams. All rates see the same batches.
+        steps: those of the run. All rates see the same batches.
         rates: ascending.
     """
     having = sorted((i for i, n in enumerate(sizes) if n), key=lambda i: (sizes[i], i))
@@ -104,11 +112,10 @@ def _local(
 ) -> tuple[Tensor, Tensor]:
     """A client's few steps from w (d,): its row (d,) and the mean loss ()."""
     row = w.clone().unsqueeze(0)
-    velocity, losses = torch.zeros_like(row), []
+    moments, losses = steps.moments(row), []
     address = Pass(steps.seed, PURPOSE, number, client, STEPS, steps.batch_size, least=objective.least_batch)
     for step, index in enumerate(islice(ordinary(objective.data.rows["train"][client], address), STEPS)):
         loss, g = objective.gradient(row, [index], views=[View(client, steps.seed, number, PURPOSE, step)])
-        velocity.mul_(steps.momentum).add_(g).add_(row, alpha=steps.weight_decay)
-        row -= rate * velocity
+        steps.descend(row, g, moments, rate)
         losses.append(loss[0])
     return row[0], torch.stack(losses).mean()
