@@ -41,7 +41,7 @@ from pomona.lifecycle import (
     status_kept,
 )
 from pomona.objective.local_training import When
-from pomona.personal.collect import held_models, save_models
+from pomona.personal.collect import held_models, save_cards, save_models
 from pomona.record.reading import load
 from pomona.record.result import Result
 from pomona.record.writer import RunRecord, committed_events, require_free
@@ -185,7 +185,11 @@ def _train(scenario: Scenario, record: RunRecord, watcher: Callback, commits: Ch
             models = held_models(transport, config.clients, method.card.headline)
         totals = _collected(config, transport, record, method.card.headline)
     result = close_record(record, perf_counter() - began, **totals)
-    return result if out else replace(result, models=models)
+    if not out:
+        return replace(result, models=models)
+    with writing(out):
+        save_cards(out, scenario, result)
+    return result
 
 
 def _transport(scenario: Scenario, roster: Roster, key_stores: Path, hold: Hold) -> Inline | Workers:

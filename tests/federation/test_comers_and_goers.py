@@ -27,7 +27,7 @@ def test_a_run_with_comers_and_goers(name, tmp_path):
     assert list(unseen["clients"]) == ["1"]
     assert unseen["mean"] == unseen["clients"]["1"]
     saved = sorted(p.name for p in (tmp_path / "run/models").iterdir())
-    assert saved == [f"client-0{i}.safetensors" for i in range(5)]
+    assert saved == [f"client-0{i}.{kind}" for i in range(5) for kind in ("card.md", "safetensors")]
     assert pomona.load(tmp_path / "run").unseen == result.unseen
 
 

@@ -35,7 +35,7 @@ class Heard(NullCallback):
 
 def models(folder):
     """The hash of every tensor that a finished run holds, and of what was seen on the way."""
-    files = sorted([*folder.glob("models/*"), *folder.glob("private/*.safetensors")])
+    files = sorted([*folder.glob("models/*.safetensors"), *folder.glob("private/*.safetensors")])
     tensors = {f"{path.parent.name}/{path.name}/{k}": t for path in files for k, t in load_file(path).items()}
     return digest(tensors)
 
@@ -274,7 +274,9 @@ def test_what_an_unfinished_run_has_on_file_is_not_taken_on_trust(name, old, new
     assert {p: c for p, c in files(tmp_path / "run").items() if p.name not in ("status.json", ".lock")} == before
 
 
-@pytest.mark.parametrize("name", ["events.jsonl", "config.toml", "partition.json", "predictions.npz", "models/*-00.*"])
+@pytest.mark.parametrize(
+    "name", ["events.jsonl", "config.toml", "partition.json", "predictions.npz", "models/*-00.safetensors"]
+)
 def test_what_a_finished_run_left_is_compared_with_what_is_there(name, tmp_path):
     run("fedavg", tmp_path / "run")
     path = next((tmp_path / "run").glob(name))

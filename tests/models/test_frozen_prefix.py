@@ -51,6 +51,8 @@ class BranchesOnValues(DropsBefore):
         ("resnet18", "head", (512,)),
         ("resnet18", ["layer4.1.*", "head"], (512, 1, 1)),
         ("vgg11", {"lora": {"rank": 2, "on": ["fc2"]}}, (512,)),
+        ("efficientnet-lite0", "head", (1280,)),
+        ("efficientnet-lite0", {"lora": {"rank": 2, "on": ["_conv_head"]}}, (320, 1, 1)),
     ],
 )
 def test_the_halves_are_the_network(name, train, shape):

@@ -48,6 +48,7 @@ def absolute(outputs, targets):
         ("lenet", (30,), 0, ["images", "(30,)", "mlp"]),
         ("resnet18", (200,), 50, ["images", "fasttext"]),
         ("vgg11", (7,), 0, ["images", "mlp"]),
+        ("efficientnet-lite0", (7,), 0, ["images", "mlp"]),
         ("mlp", (200,), 50, ["texts", "fasttext"]),
         ("logistic", (200,), 50, ["texts", "fasttext"]),
         ("fasttext", (1, 28, 28), 0, ["texts", "cnn"]),

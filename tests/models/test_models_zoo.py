@@ -11,7 +11,18 @@ from torch.nn import functional
 
 from pomona.models import MODELS, ModelSettings, build
 
-IMAGES = ("cnn", "fomo-cnn", "lenet", "logistic", "mcmahan-cnn", "mlp", "resnet18", "small", "vgg11")
+IMAGES = (
+    "cnn",
+    "efficientnet-lite0",
+    "fomo-cnn",
+    "lenet",
+    "logistic",
+    "mcmahan-cnn",
+    "mlp",
+    "resnet18",
+    "small",
+    "vgg11",
+)
 
 
 def conv(before, after, kernel, bias=True):
@@ -44,6 +55,25 @@ def resnet(classes):
     return stem + sum(block(a, b) + block(b, b) for a, b in stages) + fc(512, classes)
 
 
+def lite(channels, classes):
+    """Each convolution is followed by a normalisation of two numbers a channel; a depthwise one has one input channel."""
+
+    def norm(*convolution):
+        return conv(*convolution, bias=False) + 2 * convolution[1]
+
+    def block(before, after, kernel, factor):
+        inside = factor * before
+        widen = norm(before, inside, 1) if factor > 1 else 0
+        return widen + norm(1, inside, kernel) + norm(inside, after, 1)
+
+    rows = [(1, 3, 1, 16), (2, 3, 6, 24), (2, 5, 6, 40), (3, 3, 6, 80), (3, 5, 6, 112), (4, 5, 6, 192), (1, 3, 6, 320)]
+    total, before = norm(channels, 32, 3), 32
+    for repeats, kernel, factor, after in rows:
+        for _ in range(repeats):
+            total, before = total + block(before, after, kernel, factor), after
+    return total + norm(320, 1280, 1) + fc(1280, classes)
+
+
 def vgg(classes):
     widths = [3, 64, 128, 256, 256, 512, 512, 512, 512]
     convolutions = sum(conv(a, b, 3) for a, b in pairwise(widths))
@@ -64,6 +94,8 @@ SIZES = [
     ("fomo-cnn", (3, 28, 28), 10, fomo(10, 3), None),
     ("resnet18", (3, 64, 64), 10, resnet(10), 11_181_642),
     ("resnet18", (3, 64, 64), 200, resnet(200), 11_279_112),
+    ("efficientnet-lite0", (3, 224, 224), 1000, lite(3, 1000), 4_652_008),
+    ("efficientnet-lite0", (1, 28, 28), 5, lite(1, 5), None),
     ("vgg11", (3, 32, 32), 10, vgg(10), None),
     ("small", (1, 8, 8), 10, conv(1, 8, 3) + conv(8, 16, 3) + fc(2 * 2 * 16, 32) + fc(32, 10), None),
     ("mlp", (30,), 2, fc(30, 64) + fc(64, 2), None),
@@ -103,7 +135,7 @@ def test_outputs_have_one_row_a_sample(name, shape):
             assert outputs.isfinite().all()
 
 
-@pytest.mark.parametrize("name", ["resnet18", "vgg11", "mlp", "logistic"])
+@pytest.mark.parametrize("name", ["efficientnet-lite0", "resnet18", "vgg11", "mlp", "logistic"])
 def test_networks_for_any_size_take_a_single_pixel(name):
     assert build(ModelSettings(name=name), (1, 1, 1), 3).eval()(torch.ones(2, 1, 1, 1)).shape == (2, 3)
 

@@ -51,7 +51,7 @@ def words(case, folder):
 
 def outcome(folder):
     """All that a finished run holds, but for the time that it took: a hash of its tensors, and its events."""
-    files = sorted([*folder.glob("models/*"), *folder.glob("private/*.safetensors")])
+    files = sorted([*folder.glob("models/*.safetensors"), *folder.glob("private/*.safetensors")])
     tensors = {f"{path.parent.name}/{path.name}/{k}": t for path in files for k, t in load_file(path).items()}
     return digest(tensors), [timeless(json.loads(line)) for line in (folder / "events.jsonl").read_text().splitlines()]
 

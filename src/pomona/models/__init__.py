@@ -21,6 +21,7 @@ MODELS = Registry(
     "model",
     {
         "cnn": "pomona.models.convolutional:cnn",
+        "efficientnet-lite0": "pomona.models.efficientnet_lite:efficientnet_lite0",
         "fasttext": "pomona.models.fasttext:fasttext",
         "fomo-cnn": "pomona.models.convolutional:fomo_cnn",
         "lenet": "pomona.models.convolutional:lenet",

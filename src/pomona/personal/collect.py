@@ -1,4 +1,4 @@
-"""Personal models collected from the clients at the end of a run: in files, or in memory."""
+"""Personal models collected from the clients at the end of a run: in files with a card each, or in memory."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,6 +9,9 @@ from torch import Tensor
 from pomona import personal
 from pomona.federation.client_runtime import ClientRuntime
 from pomona.federation.transport import LocalTransport
+from pomona.personal import model_card
+from pomona.personal.model_card import Sources
+from pomona.record.result import Result
 from pomona.scenario import Scenario
 
 
@@ -29,8 +32,49 @@ def save_models(folder: Path, transport: LocalTransport, scenario: Scenario, hea
         (models,) = transport.collect(ClientRuntime.models, [i])
         (private,) = transport.collect(ClientRuntime.private, [i])
         if headline in models:
-            personal.save(folder / "models" / f"client-{i:02d}.safetensors", models[headline], scenario, i, headline)
+            personal.save(_file(folder, i), models[headline], scenario, i, headline)
         if private:
             (folder / "private").mkdir(exist_ok=True)
             own = {k: v.cpu().contiguous() for k, v in private.items()}
             save_file(own, folder / "private" / f"client-{i:02d}.safetensors")
+
+
+def save_cards(folder: Path, scenario: Scenario, result: Result) -> None:
+    """Write a card beside the model of each client that has one. Raises OSError."""
+    headline = (*scenario.config.method.method().card.headline, "test")
+    spent = result.summary.get("privacy", {}).get("clients", {})
+    evaluations = [*result.curve(*headline), *(e for e in result.unseen if e.key == headline)]
+    for i in range(scenario.config.clients):
+        if not (path := _file(folder, i)).exists():
+            continue
+        final = (f for f in result.final if (f["model"], f["when"], f["split"], f["client"]) == (*headline, i))
+        number = next((e.round for e in reversed(evaluations) if i in e.clients), None)
+        card = model_card.card_of(
+            scenario,
+            i,
+            path,
+            next(final, {}),
+            number,
+            _sources(result, i),
+            spent[i] if spent else None,
+            {"who holds which rows": scenario.partition.sha256},
+        )
+        model_card.write(card, path)
+
+
+def _sources(result: Result, client: int) -> Sources:
+    """Whom a client's model learnt from, as the record tells."""
+    names: list[str] = result.about["clients"]
+    trained = sorted({i for row in result.rounds for i in row.cohort})
+    own = next((r for r in reversed(result.rounds) if client in r.cohort and r.info), None)
+    place = own.cohort.index(client) if own else 0
+    info = {name: values[place].ravel() for name, values in own.info.items()} if own else {}
+    return Sources(
+        received=any(any(row.bytes_down) for row in result.rounds),
+        members=[names[i] for i in trained],
+        weights=model_card.relationships(info, names, result.presentation),
+    )
+
+
+def _file(folder: Path, client: int) -> Path:
+    return folder / "models" / f"client-{client:02d}.safetensors"

@@ -7,12 +7,12 @@ from pathlib import Path
 from pomona.core.bounds import regular
 from pomona.core.errors import StorageError
 
-LEFT = (  # what is a view of these is made again by whoever misses it
+LEFT = (  # what is a view of these is made again by whoever misses it; in models' cards people write
     "config.toml",
     "events.jsonl",
     "partition.json",
     "predictions.npz",
-    "models/*",
+    "models/*.safetensors",
     "private/*.safetensors",
 )
 

@@ -19,7 +19,7 @@ from pomona.deploy.agreement import Federation
 from pomona.deploy.audit import Audit
 from pomona.deploy.message_bodies import Answer, Hello, HelloReply, RowOrigin, Task, row_statement
 from pomona.deploy.pki.signatures import Signer
-from pomona.deploy.silo import history
+from pomona.deploy.silo import history, own_card
 from pomona.deploy.silo.outgoing_filter import disclosed
 from pomona.deploy.silo.round_store import RoundStore, RowCache
 from pomona.deploy.silo.row_provenance import Provenance, names
@@ -232,6 +232,7 @@ class Silo:
             fresh = path.with_suffix(".new")
             personal.save(fresh, models[headline], self._scenario(task), task.place, headline)
             fresh.replace(path)
+            own_card.write(path, self._scenario(task), self.federation, task, clients, reply)
 
 
 def audited(silo: Silo, event: str, **fields: Any) -> None:

@@ -1,0 +1,225 @@
+"""A card beside each personal model: its data, its metrics, whom it learnt from, and hashes; uses and limits by people.
+
+Names in it come from others: each is one bounded line, in which no Markdown counts. A card holds no time, so that a run
+that was cut short ends with the same bytes.
+"""
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib.metadata import version
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+from pomona.core import bounds
+from pomona.core.errors import StorageError
+from pomona.record.presentation import Presentation
+from pomona.scenario import Scenario
+from pomona.storage.atomic_io import publish
+from pomona.storage.safetensors_stream import digest
+
+SUFFIX = ".card.md"
+MOST = 20  # names in a row
+MOST_BYTES = 2**20  # of a card that people have written in
+SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~!&])")
+USES = "## Intended use"  # from here on a card belongs to people
+PEOPLE = f"""{USES}
+
+To be filled in: for whom, for which decision, beside what. What stands from this heading on is kept when the card is
+written anew.
+
+## Limits
+
+To be filled in: patients, devices and sites that the data do not have; known errors; who looks after the model.
+"""
+
+Rows = list[tuple[str, str]]
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Whom a model learnt from.
+
+    Attributes:
+        received: whether any client ever received anything.
+        members: names of the clients that took part in training.
+        weights: by title, (name of a client, weight) of all clients, as the method reports them of this one.
+    """
+
+    received: bool
+    members: Sequence[str]
+    weights: Mapping[str, Sequence[tuple[str, float]]]
+
+
+@dataclass(frozen=True)
+class Card:
+    """All that a card says, as the template takes it."""
+
+    client: str
+    about: Rows
+    samples: Rows
+    measured: str
+    figures: list[tuple[str, str, str]]
+    privacy: str
+    learnt: str
+    weights: list[tuple[str, Rows]]
+    hashes: Rows
+
+
+def card_of(
+    scenario: Scenario,
+    client: int,
+    path: Path,
+    metrics: Mapping[str, Any],
+    number: int | None,
+    sources: Sources,
+    epsilon: float | None = None,
+    hashes: Mapping[str, str] | None = None,
+) -> Card:
+    """The card of the model that a client is judged by.
+
+    Args:
+        scenario: of the run, or of a silo.
+        client: whose model it is.
+        path: its file.
+        metrics: what it reached on the client's test samples, as a ``final`` event holds it; empty without samples.
+        number: the round after which it was evaluated; None where it was not.
+        sources: whom it learnt from.
+        epsilon: what the client has spent, None or infinite for no bound; of no meaning in a run without privacy.
+        hashes: further ones, by what they are of.
+    """
+    config, data = scenario.config, scenario.dataset
+    card = config.method.method().card
+    model, when = card.headline
+    rows = scenario.partition.clients[client]
+    steps = f"{config.local_epochs} epoch{'s' * (config.local_epochs > 1)} a round, batch size {config.batch_size}"
+    frozen = sum(t.numel() for t in scenario.frozen.values())
+    moment = "as received, before local training" if when == "received" else "after local training"
+    named = {
+        "this model's file": hashlib.sha256(path.read_bytes()).hexdigest(),
+        **({"its frozen part, in a file of its own": digest(scenario.frozen)} if frozen else {}),
+        **({"the weights that training started from": config.model.init_sha256} if config.model.init_sha256 else {}),
+        "the data": scenario.partition.recipe["fingerprint"],
+        **(hashes or {}),
+    }
+    return Card(
+        scenario.names[client],
+        [
+            ("model", f"{model}, {when}"),
+            ("file", path.name),
+            ("method", f"{card.presentation.title} ({config.method.name})"),
+            ("task", f"{scenario.targets}: {_listed(data.classes or data.labels) or f'{data.n_outputs} outputs'}"),
+            ("network", f"{config.model.name}, {len(scenario.initial()):,} numbers trained, {frozen:,} frozen"),
+            ("training", f"{config.rounds} rounds, {steps}, {config.optimizer.name}, lr {config.lr}"),
+            ("seed", str(config.seed)),
+            ("made with", f"Pomona {version('pomona')}"),
+        ],
+        [(part, f"{len(getattr(rows, part)):,}") for part in ("train", "validation", "test")],
+        f"Of this model ({model}, {moment}) on the client's own test samples, after round {number}."
+        if metrics
+        else "Not measured: this client has no test samples.",
+        [*_figures(metrics)],
+        _privacy(scenario, epsilon),
+        _learnt(card.presentation.title, sources),
+        [(title, _largest(weights)) for title, weights in sources.weights.items()],
+        list(named.items()),
+    )
+
+
+def relationships(
+    info: Mapping[str, Sequence[float]], names: Sequence[str], shown: Presentation
+) -> dict[str, list[tuple[str, float]]]:
+    """By title the weights of all clients, of those quantities of a client's ``info`` that have one for each."""
+    of_each = {name: values for name, values in info.items() if len(values) == len(names)}
+    words = {name: shown.quantity(name, len(names), len(names)) for name in of_each}
+    return {
+        words[name].title: list(zip(names, map(float, values), strict=True))
+        for name, values in of_each.items()
+        if words[name].kind == "matrix"
+    }
+
+
+def write(card: Card, path: Path) -> Path:
+    """Write a card beside its model's file; what people wrote into an older one stays. Raises OSError."""
+    beside = path.with_name(path.stem + SUFFIX)
+    publish(beside.parent, [_text(card, _people(beside)).encode()], lambda _: beside.name)
+    return beside
+
+
+def _text(card: Card, people: str) -> str:
+    from jinja2 import Environment, PackageLoader, StrictUndefined  # late: it takes long to import
+
+    environment = Environment(  # noqa: S701 - Markdown, whose own characters ``harmless`` escapes
+        loader=PackageLoader("pomona", "personal"), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters["harmless"] = harmless
+    return environment.get_template("card.md.jinja").render(card=card, people=people)
+
+
+def harmless(text: str) -> str:
+    """Text of others as one bounded line of Markdown that stands for itself."""
+    return SPECIAL.sub(r"\\\1", bounds.plain(text))
+
+
+def _people(path: Path) -> str:
+    """What people have written into a card that is there, else what they are asked for."""
+    with suppress(StorageError, OSError, UnicodeDecodeError):
+        if bounds.regular(path, StorageError).stat().st_size <= MOST_BYTES:
+            _, heading, rest = path.read_text(encoding="utf-8").partition(f"\n{USES}\n")
+            if heading:
+                return f"{USES}\n{rest}"
+    return PEOPLE
+
+
+def _figures(metrics: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """Name, value and interval of each figure that is one number."""
+    intervals = metrics.get("intervals") or {}
+    left_out = {"client", "samples"}
+    return [
+        (name.replace("_", " "), _number(value), _interval(intervals.get(name)))
+        for name, value in metrics.items()
+        if name not in left_out and (value is None or isinstance(value, int | float))
+    ]
+
+
+def _number(value: float | None) -> str:
+    return "not defined" if value is None else f"{value:.4g}"
+
+
+def _interval(ends: Sequence[float | None] | None) -> str:
+    if not ends:
+        return ""
+    low, high = map(_number, ends)
+    return f"{low} to {high}"
+
+
+def _privacy(scenario: Scenario, epsilon: float | None) -> str:
+    privacy = scenario.config.privacy
+    if not privacy:
+        return "None: what this client sent had no noise."
+    if privacy.void:
+        return f"Void: {privacy.void}."
+    if epsilon is None or not isfinite(epsilon):
+        return "No bound: noise was added, but epsilon is not finite."
+    return f"epsilon {epsilon:.4g} at delta {privacy.delta:g}, for one sample of this client."
+
+
+def _learnt(method: str, sources: Sources) -> str:
+    if not sources.received:
+        return "Nobody: no model was sent to any client."
+    if sources.weights:
+        return f"{method} reports a weight for each client; the {MOST} largest are shown."
+    return f"{method} reports no weight of a single client. Models of these took part: {_listed(sources.members)}."
+
+
+def _largest(weights: Sequence[tuple[str, float]]) -> Rows:
+    ordered = sorted(weights, key=lambda pair: -abs(pair[1]))  # equal ones in the order of clients
+    return [(name, f"{value:.4g}") for name, value in ordered[:MOST]]
+
+
+def _listed(names: Sequence[str]) -> str:
+    few = [bounds.plain(name, 40) for name in names[:MOST]]
+    return ", ".join([*few, *([f"and {len(names) - MOST} more"] if len(names) > MOST else [])])

@@ -1,0 +1,196 @@
+"""The card beside each personal model: it says what the record says, its bytes are the run's, and people may write in it."""
+
+import hashlib
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import pomona
+from pomona import Config
+from pomona.federation import loop
+from pomona.federation.callbacks import NullCallback
+from pomona.personal.model_card import MOST, MOST_BYTES, PEOPLE, harmless, relationships
+from pomona.record.presentation import Presentation, Quantity
+from pomona.scenario import Scenario
+
+
+def config(**keys):
+    return Config(**{"method": "apple", "clients": 3, "rounds": 2, "lr": 0.1, "workers": 1, **keys})
+
+
+def card(folder, client=0):
+    return (folder / "models" / f"client-{client:02d}.card.md").read_text()
+
+
+def cards(folder):
+    return {path.name: path.read_bytes() for path in folder.glob("models/*.card.md")}
+
+
+def section(text, heading):
+    return re.search(rf"^## {heading}\n(.*?)(?=^## |\Z)", text, re.DOTALL | re.MULTILINE)[1]
+
+
+def table(text):
+    """Cells after the first of each row, by the first."""
+    rows = [
+        line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ") and " --- " not in line
+    ]
+    return {row[0]: row[1:] for row in rows if len(row) > 1}
+
+
+def test_a_card_says_what_the_record_says(tmp_path):
+    result = pomona.run(config(model={"name": "small", "train": "head"}), tmp_path / "run")
+    for i in range(3):
+        text = card(tmp_path / "run", i)
+        samples = {part: int(cells[0]) for part, cells in table(section(text, "Data")).items()}
+        assert samples == {part: sizes[i] for part, sizes in result.about["sizes"].items()}
+        (final,) = (
+            f
+            for f in result.final
+            if (f["model"], f["when"], f["split"], f["client"]) == ("personal", "trained", "test", i)
+        )
+        figures = table(section(text, "Metrics on test"))
+        assert figures["accuracy"][0] == f"{final['accuracy']:.4g}"
+        assert figures["macro f1"][1] == " to ".join(f"{end:.4g}" for end in final["intervals"]["macro_f1"])
+        assert "(personal, after local training) on the client's own test samples, after round 2." in text
+        weights = table(section(text, "Whom it learnt from"))
+        _, matrix = result.matrices("dr")[-1]
+        assert {f"client {j}": [f"{w:.4g}"] for j, w in enumerate(matrix[i])}.items() <= weights.items()
+        hashes = {what: cells[0].strip("`") for what, cells in table(section(text, "Hashes")).items()}
+        path = tmp_path / "run" / "models" / f"client-{i:02d}.safetensors"
+        assert hashes["this model's file"] == hashlib.sha256(path.read_bytes()).hexdigest()
+        assert hashes["its frozen part, in a file of its own"] == result.about["frozen"]["sha256"]
+        assert hashes["the data"] == result.about["data"]["fingerprint"]
+        assert hashes["who holds which rows"] == result.about["partition_sha256"]
+
+
+def test_the_round_is_that_of_the_evaluation(tmp_path):
+    """FedAvg is judged by what was received, whose last round is the run's."""
+    result = pomona.run(config(method="fedavg", eval_every=2, rounds=3), tmp_path / "run")
+    assert result.about["headline"] == ["global", "received"]
+    assert "(global, as received, before local training) on the client's own test samples, after round 3." in card(
+        tmp_path / "run"
+    )
+
+
+def test_whom_it_learnt_from_in_words(tmp_path):
+    pomona.run(config(method="fedavg", rounds=1), tmp_path / "averaged")
+    pomona.run(config(method="separate", rounds=1), tmp_path / "alone")
+    averaged, alone = (section(card(tmp_path / name), "Whom it learnt from") for name in ("averaged", "alone"))
+    assert "Models of these took part: client 0, client 1, client 2." in averaged
+    assert alone.strip() == "Nobody: no model was sent to any client."
+
+
+def test_a_client_without_test_samples_has_no_figures(tmp_path):
+    np.savez(tmp_path / "own.npz", x=np.random.default_rng(0).random((40, 3), np.float32), y=np.arange(40) % 2)
+    given = {"data": {"name": "npz", "path": tmp_path / "own.npz"}, "lr": 0.1, "workers": 1, "rounds": 1}
+    cut = Scenario.prepare(Config(clients=2, **given)).partition
+    lacking = replace(cut.clients[0], test=cut.clients[0].test[:0])
+    (tmp_path / "cut.json").write_text(replace(cut, clients=(lacking, cut.clients[1])).text())
+    pomona.run(
+        Config(method="ditto", partition={"name": "file", "path": tmp_path / "cut.json"}, **given), tmp_path / "run"
+    )
+    said = section(card(tmp_path / "run"), "Metrics on test")
+    assert said.strip() == "Not measured: this client has no test samples."
+    assert "accuracy" in table(section(card(tmp_path / "run", 1), "Metrics on test"))
+
+
+def test_a_resumed_run_and_workers_write_the_same_bytes(tmp_path, monkeypatch):
+    class Stop(Exception):
+        pass
+
+    def stops(self, state, at):
+        if at == 2:
+            raise Stop
+        commit(self, state, at)
+
+    commit = loop.Loop._commit
+    pomona.run(config(), tmp_path / "whole")
+    with monkeypatch.context() as patch:
+        patch.setattr(loop.Loop, "_commit", stops)
+        with pytest.raises(Stop):
+            pomona.run(config(), tmp_path / "parts")
+    pomona.run(config(), tmp_path / "parts", resume=True)
+    pomona.run(config(workers=2), tmp_path / "workers")
+    assert len(cards(tmp_path / "whole")) == 3
+    assert cards(tmp_path / "parts") == cards(tmp_path / "whole") == cards(tmp_path / "workers")
+
+
+def test_what_people_write_stays_and_is_no_change_of_the_run(tmp_path):
+    class Heard(NullCallback):
+        notes = ()
+
+        def note(self, text):
+            self.notes = (*self.notes, text)
+
+    folder = tmp_path / "run"
+    pomona.run(config(), folder)
+    path = folder / "models" / "client-00.card.md"
+    before = path.read_text()
+    path.write_text(before.partition("## Intended use")[0] + "## Intended use\n\nTriage, beside a doctor.\n")
+    pomona.run(config(), folder, watcher=(heard := Heard()), resume=True)
+    assert any("is finished; nothing to do" in note for note in heard.notes)
+    pomona.run(config(rounds=3), folder, resume=True)
+    assert "after round 3" in card(folder)
+    assert card(folder).endswith("## Intended use\n\nTriage, beside a doctor.\n")
+    assert card(folder, 1).endswith(PEOPLE)
+
+
+@pytest.mark.parametrize(
+    "content", [b"\xff\xfe## Intended use\n", b"no heading", b"\n## Intended use\n" + b"x" * MOST_BYTES]
+)
+def test_a_card_that_cannot_be_read_is_written_anew(content, tmp_path):
+    folder = tmp_path / "run"
+    pomona.run(config(rounds=1), folder)
+    (folder / "models" / "client-00.card.md").write_bytes(content)
+    pomona.run(config(), folder, resume=True)
+    assert card(folder).endswith(PEOPLE)
+
+
+def test_epsilon_is_that_of_the_summary(tmp_path):
+    pytest.importorskip("opacus")
+    privacy = {
+        "noise_multiplier": 1.0,
+        "max_grad_norm": 1.0,
+        "delta": 1e-3,
+        "acknowledge": ["metrics", "sample-counts", "training-loss", "feature-moments", "unlimited-epsilon"],
+    }
+    result = pomona.run(config(method="fedavg", rounds=1, privacy=privacy), tmp_path / "private")
+    pomona.run(config(method="fedavg", rounds=1), tmp_path / "open")
+    for i, epsilon in enumerate(result.summary["privacy"]["clients"]):
+        said = section(card(tmp_path / "private", i), "Privacy").strip()
+        assert said == f"epsilon {epsilon:.4g} at delta 0.001, for one sample of this client."
+    assert section(card(tmp_path / "open"), "Privacy").strip() == "None: what this client sent had no noise."
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("Bergen", "Bergen"),
+        ("a | b", r"a \| b"),
+        ("x\n## Limits\nnone", r"x \#\# Limits none"),
+        ("<script>", r"\<script\>"),
+        ("[here](http://x)", r"\[here\](http://x)"),
+        ("\x1b[31m`rm`", r"\[31m\`rm\`"),
+        ("é" * 900, "é" * 497 + "..."),
+    ],
+)
+def test_names_of_others_are_one_line_in_which_no_markdown_counts(name, shown):
+    assert harmless(name) == shown
+
+
+def test_only_quantities_with_a_weight_for_each_client_are_relationships():
+    words = (Quantity("dr", "matrix", "Who listens", "p", "m"), Quantity("epochs", "epochs", "Learning", "e", "m"))
+    shown = Presentation("M", quantities=words)
+    names = ["a", "b", "c"]
+    info = {"dr": [0.5, 0.2, 0.3], "epochs": [1.0, 2.0, 3.0], "norm": [4.0]}
+    assert relationships(info, names, shown) == {"Who listens": [("a", 0.5), ("b", 0.2), ("c", 0.3)]}
+
+
+def test_the_largest_weights_are_shown_of_many_clients(tmp_path):
+    pomona.run(config(clients=MOST + 2, rounds=1), tmp_path / "run")
+    names = [name for name in table(section(card(tmp_path / "run", 21), "Whom it learnt from")) if "client" in name]
+    assert len(names) == MOST
+    assert "client 21" in names  # its own weight is the largest: half, and the others share the rest
