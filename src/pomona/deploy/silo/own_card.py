@@ -12,10 +12,10 @@ from pomona.deploy.silo import history
 from pomona.deploy.silo.row_provenance import names
 from pomona.federation.client_runtime import ClientRuntime
 from pomona.federation.exchange import Reply
-from pomona.metrics.last_model import full_metrics
 from pomona.personal import model_card
 from pomona.personal.model_card import Sources
 from pomona.scenario import Scenario
+from pomona.tasks.scores import full_metrics
 
 
 def write(
@@ -61,7 +61,7 @@ def _metrics(scenario: Scenario, clients: ClientRuntime, reply: Reply, task: Tas
     answers = clients.answers(task.place, headline)
     assert answers is not None
     outputs, targets = map(torch.from_numpy, answers)
-    return full_metrics(outputs, targets, scenario.targets, seed=config.seed, client=task.place)
+    return full_metrics((outputs, targets), scenario.task, seed=config.seed, client=task.place)
 
 
 def _sources(state: Path, scenario: Scenario, federation: Federation, task: Task) -> Sources:
