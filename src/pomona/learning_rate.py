@@ -10,7 +10,7 @@ from pomona.core.errors import ConfigError
 from pomona.federation.callbacks import Callback
 from pomona.federation.schedule import round_of
 from pomona.lifecycle import rate
-from pomona.methods.row_algebra import descend, moments_of
+from pomona.methods.base import descend, moments_of
 from pomona.objective.range_test import ADAPTIVE_RATES, RATES, Steps, range_test
 from pomona.scenario import Scenario
 
