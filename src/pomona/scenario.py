@@ -115,6 +115,8 @@ class Scenario:
         class_weights.require(self.config.model, self.targets, self.dataset.n_outputs, self.config.privacy is not None)
         augmentation.require(self.config.augment, self.dataset.kind, len(self.input_shape))
         module = self.module()
+        if len(self.dataset.preprocessing) > 1 and self.config.partition.name != "natural":
+            raise ConfigError("data.fit=client is for clients that are the data's own: set partition.name = natural")
         if self.config.privacy:
             require_private(self.config, self.dataset, self.partition, module, agreed)
         require_samples(self.config, self.partition, self.names, module)
@@ -269,6 +271,7 @@ class Scenario:
             "metric": self.choice.metric.name,
             "constant": self.constant(),
             "input_shape": list(self.input_shape),
+            "preprocessing": [by.model_dump(mode="json") for by in self.dataset.preprocessing],
             "shared_samples": len(reduce(np.intersect1d, [c.train for c in rows])) if len(rows) > 1 else 0,
         }
 

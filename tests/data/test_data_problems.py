@@ -51,11 +51,11 @@ def test_a_table_is_told_all_that_is_wrong_with_it_in_one_go(tmp_path):
         "  column lactate: 10 of 40 cells are gaps, first '' in line 3",
         "  column creatinine: 40 of 40 are no finite numbers, first '0,0' in line 2: decimal commas",
         "  column weight: 1 of 40 are no finite numbers, first 'n.m.' in line 8",
-        "  gaps: fill them before training, for example with the column's median",
+        "  gaps: fill them with medians and flag them, data.missing=median",
         "  decimal commas: write decimal points",
-        "  dates: write a number, for example days since a date that all share",
+        """  dates: read them as days, 'data.dates=["visit"]'""",
         "  single cells: correct them, or take out their rows",
-        "  categories: write one column of 0 and 1 for each value",
+        """  categories: one column of 0 and 1 for each value, 'data.categories=["sex"]'""",
         "  to leave columns out: "
         """'data.drop_columns=["patient", "visit", "sex", "lactate", "creatinine"]'""",
     ]

@@ -207,6 +207,11 @@ AGREED = [
     {**NUMBERS, "task__target_scale": [2.0, 4.0]},
     {"task__shift": [1.0]},
     {"task__scale": [1.0]},
+    {
+        "task__kind": "table",
+        "task__input_shape": [2],
+        "task__preprocessing": {"columns": [{"name": "a"}, {"name": "b"}]},
+    },
     {"task__kind": "text", "task__input_shape": [9], "task__vocabulary": 5},
     {"task__kind": "text", "task__input_shape": [9], "task__vocabulary": 5, "task__words": ["a"]},
 ]

@@ -30,7 +30,7 @@ def read(settings: DataSettings) -> Dataset:
     reader = DATASETS.resolve(settings.name)
     if not callable(reader):
         raise ConfigError(f"{settings.name} is no function; give a module:function that takes the data settings")
-    dataset = _adopted(reader(settings), settings)
+    dataset = _with_features(_adopted(reader(settings), settings))
     if settings.targets != "classes" and dataset.classes:
         raise ConfigError(f"{dataset.name} has classes; drop data.targets = {settings.targets}")
     if settings.targets != "classes":
@@ -58,6 +58,14 @@ def _normalised(dataset: Dataset, asked: str | Normalisation) -> Dataset:
     if asked == "training" or (learns and not said):
         return csv_table.standardised(dataset, np.arange(dataset.n_train))
     return dataset
+
+
+def _with_features(dataset: Dataset) -> Dataset:
+    """A table with the features that all rows teach that may be for training, until a partition says which are."""
+    if dataset.raw is None or dataset.learn is None:
+        return dataset
+    whole = dataset.learn(dataset, np.arange(dataset.n_train))
+    return replace(whole, raw=dataset.raw, learn=dataset.learn, notes=dataset.notes)
 
 
 def _adopted(result: Any, settings: DataSettings) -> Dataset:

@@ -144,7 +144,10 @@ _ENTRIES = (
         "npz", "pomona.data.npz:read", "any", "any", "own arrays x, y (x_test, y_test) in an .npz; set data.path"
     ),
     CatalogueEntry(
-        "csv", "pomona.data.csv_table:read", "table", "any", "own table of numbers; set data.path, data.label_column"
+        "csv", "pomona.data.csv_table:read", "table", "any", "own table as CSV; set data.path, data.label_column"
+    ),
+    CatalogueEntry(
+        "parquet", "pomona.data.csv_table:read", "table", "any", "own table as Parquet; set data.path, label_column"
     ),
     CatalogueEntry(
         "csv-text", "pomona.data.text:read", "text", "any", "own texts; set data.path, label_column, text_columns"

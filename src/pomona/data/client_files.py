@@ -7,12 +7,13 @@ from pathlib import Path
 import numpy as np
 
 from pomona.core.errors import ConfigError, DataError
-from pomona.data import csv_table, npz, text
+from pomona.data import csv_table, npz, parquet, text
 from pomona.data.array_file import file
 from pomona.data.dataset import Dataset, Owners
 from pomona.data.problem_report import refuse
 from pomona.data.settings import DataSettings
 
+TABLES = {".csv", ".data"}
 Reader = Callable[[Sequence[Path], int, DataSettings], tuple[Dataset, tuple[int, ...]]]
 
 
@@ -50,10 +51,10 @@ def _reader(paths: Sequence[Path], settings: DataSettings) -> Reader:
     kinds = {path.suffix.lower() for path in paths}
     if kinds == {".npz"}:
         return npz.read_parts
-    if kinds == {".csv"}:
+    if kinds <= TABLES or kinds == {parquet.SUFFIX}:
         return text.read_parts if settings.text_columns else csv_table.read_parts
     named = ", ".join(sorted(kind or "no suffix" for kind in kinds))
-    raise ConfigError(f"the files of data.clients end in {named}; give all as .npz or all as .csv")
+    raise ConfigError(f"the files of data.clients end in {named}; give all as .npz, .parquet, or .csv and .data")
 
 
 def _fault(path: Path) -> str:

@@ -1,10 +1,11 @@
-"""Non-numeric cells in columns of a CSV table, and the remedies offered for them."""
+"""Cells of a table as numbers, those that are none, and the remedies offered for them."""
 
 import math
 import re
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 
 import numpy as np
 
@@ -12,17 +13,21 @@ from pomona.data.problem_report import listed
 
 LARGEST = float(np.finfo(np.float32).max)
 GAPS = {"", "na", "n/a", "#n/a", "<na>", "nan", "null", "none", "missing", "unknown", "?", "-", "."}
+EPOCH = datetime(2000, 1, 1)
 FEW = 20  # different values of a category, at most
+WORDS = {"none", "unknown", "missing", "-", "."}  # gaps among numbers, but perhaps categories
+BOOLEANS = {"true": 1.0, "false": 0.0}
+_WHOLE = re.compile(r"([-+]?\d+)\.0*")
 _DATE = re.compile(r"\d{1,4}([-/.])\d{1,2}\1\d{1,4}")
 _COMMA = re.compile(r"[-+]?\d+,\d+")
 
 
 def number(cell: str) -> float:
-    """The number in a cell as float32 can hold it; NaN for anything else."""
+    """The number in a cell as float32 can hold it, 1 for true and 0 for false; NaN for anything else."""
     try:
         value = float(cell)
     except ValueError:
-        return math.nan
+        return BOOLEANS.get(cell.strip().lower(), math.nan)
     return value if abs(value) <= LARGEST else math.nan
 
 
@@ -40,6 +45,32 @@ def is_gap(cell: str) -> bool:
     return cell.strip().lower() in GAPS
 
 
+def is_missing(cell: str) -> bool:
+    """Whether a cell among names marks a missing value: "none" and "-" may be names."""
+    return is_gap(cell) and cell.strip().lower() not in WORDS
+
+
+def plain(cell: str) -> str:
+    """A cell without blanks around it, and a whole number without its ``.0``: 3, 3. and 3.0 are one category."""
+    cell = cell.strip()
+    whole = _WHOLE.fullmatch(cell)
+    return whole[1] if whole else cell
+
+
+def days(cell: str) -> float:
+    """Days from 2000-01-01 to an ISO date, with the fraction of a time (in UTC where it has a zone); NaN for others."""
+    try:
+        moment = datetime.fromisoformat(cell.strip())
+    except ValueError:
+        return math.nan
+    if moment.tzinfo:
+        try:
+            moment = moment.astimezone(UTC).replace(tzinfo=None)
+        except OverflowError:
+            return math.nan
+    return (moment - EPOCH) / timedelta(days=1)
+
+
 def short(cell: str) -> str:
     """A cell in quotes for a message, cut where it is long."""
     return repr(cell if len(cell) <= 30 else f"{cell[:27]}...")
@@ -51,6 +82,8 @@ class Strays:
 
     Attributes:
         name: the column, for messages.
+        wanted: what its cells should be.
+        fills: whether its gaps are filled, and so are no problem.
         gaps, others: how many say nothing, and how many say something else.
         first: where the first of each kind was met, and what it said.
         values: different ones among the others, a few more than a category has.
@@ -58,6 +91,8 @@ class Strays:
     """
 
     name: str
+    wanted: str = "finite numbers"
+    fills: bool = False
     gaps: int = 0
     others: int = 0
     first: dict[str, tuple[str, str]] = field(default_factory=dict)
@@ -65,9 +100,14 @@ class Strays:
     dates: int = 0
     commas: int = 0
 
-    def add(self, cell: str, where: str) -> None:
-        """Record a cell that is not a number."""
-        if is_gap(cell):
+    @property
+    def wrong(self) -> bool:
+        """Whether some cell is a problem."""
+        return bool(self.others) or (bool(self.gaps) and not self.fills)
+
+    def add(self, cell: str, where: str, gap: bool | None = None) -> None:
+        """Record a cell that is not a number, and whether it is a gap where that is known already."""
+        if is_gap(cell) if gap is None else gap:
             self.gaps += 1
             self.first.setdefault("gap", (where, cell))
             return
@@ -82,6 +122,8 @@ class Strays:
         """Kind of the column, judged by its cells: a key of ``REMEDIES``."""
         if not self.others:
             return "gaps"
+        if self.wanted != "finite numbers":
+            return "strays"
         if self.commas == self.others:
             return "commas"
         if self.dates == self.others:
@@ -97,27 +139,31 @@ class Strays:
         first = f"first {short(cell)} in {where}"
         if kind == "gaps":
             return f"column {self.name}: {self.gaps} of {rows} cells are gaps, {first}"
-        also = f"; and {self.gaps} gaps" if self.gaps else ""
+        also = f"; and {self.gaps} gaps" if self.gaps and not self.fills else ""
         looks = f": {LOOKS[kind]}" if kind in LOOKS else ""
         values = f" ({listed(sorted(self.values), 4)})" if kind == "category" else ""
-        return f"column {self.name}: {self.others} of {rows} are no finite numbers, {first}{looks}{values}{also}"
+        return f"column {self.name}: {self.others} of {rows} are no {self.wanted}, {first}{looks}{values}{also}"
 
 
 LOOKS = {"commas": "decimal commas", "dates": "dates", "category": "a category?", "texts": "an identifier, or texts?"}
 REMEDIES = {
-    "gaps": "gaps: fill them before training, for example with the column's median",
+    "gaps": "gaps: fill them with medians and flag them, data.missing=median",
     "commas": "decimal commas: write decimal points",
-    "dates": "dates: write a number, for example days since a date that all share",
+    "dates": "dates: read them as days, 'data.dates=[{}]'",
     "strays": "single cells: correct them, or take out their rows",
-    "category": "categories: write one column of 0 and 1 for each value",
+    "category": "categories: one column of 0 and 1 for each value, 'data.categories=[{}]'",
 }
 
 
 def remedies(found: Sequence[Strays], rows: int) -> list[str]:
     """Remedies for these columns: a line for each kind, and the setting that leaves them out."""
     kinds = {strays.kind(rows) for strays in found}
-    if any(strays.gaps for strays in found):
+    if any(strays.gaps and not strays.fills for strays in found):
         kinds.add("gaps")
-    names = ", ".join(f'"{strays.name}"' for strays in found if strays.kind(rows) != "strays")
-    leave = [f"to leave columns out: 'data.drop_columns=[{names}]'"] if names else []
-    return [text for kind, text in REMEDIES.items() if kind in kinds] + leave
+
+    def names(*kinds: str) -> str:
+        return ", ".join(f'"{strays.name}"' for strays in found if strays.kind(rows) in kinds)
+
+    out = names("gaps", *LOOKS)
+    leave = [f"to leave columns out: 'data.drop_columns=[{out}]'"] if out else []
+    return [text.format(names(kind)) for kind, text in REMEDIES.items() if kind in kinds] + leave

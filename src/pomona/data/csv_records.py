@@ -1,4 +1,4 @@
-"""CSV files: records with line numbers, columns by name or number, and a first pass before reading."""
+"""CSV and Parquet files: records with line numbers, columns by name or number, and a first pass before reading."""
 
 import csv
 from collections.abc import Iterator, Sequence
@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pomona.core.errors import ConfigError, DataError, near
-from pomona.data import targets
+from pomona.data import parquet, targets
 from pomona.data.array_file import file, reading
 from pomona.data.dataset import Dataset, Owners
 from pomona.data.problem_report import refuse
@@ -18,7 +18,7 @@ from pomona.data.settings import DataSettings
 
 
 class CsvRecord(NamedTuple):
-    """The cells of one record, and the line on which it ends."""
+    """The cells of one record, and the line on which it ends; of Parquet the number of the row, and the names are 0."""
 
     path: Path
     line: int
@@ -26,17 +26,27 @@ class CsvRecord(NamedTuple):
 
 
 def records(path: Path) -> Iterator[CsvRecord]:
-    """The records of a UTF-8 file; empty lines are passed over.
+    """The records of a CSV file in UTF-8, empty lines being passed over, or of a Parquet file.
 
     Raises:
         DataError: a file that cannot be read, or is no CSV.
+        ConfigError: Parquet without the package that reads it.
     """
+    if parquet.is_parquet(path):
+        yield from (CsvRecord(path, row, cells) for row, cells in enumerate(parquet.records(path)))
+        return
     with reading(path), file(path).open(encoding="utf-8-sig", newline="") as text:
         lines = csv.reader(text, strict=True)
         try:
             yield from (CsvRecord(path, lines.line_num, cells) for cells in lines if cells)
         except (csv.Error, UnicodeDecodeError) as fault:
             raise DataError(f"{path}, after line {lines.line_num}: no CSV in UTF-8 ({fault}); correct it") from fault
+
+
+def place(path: Path, line: int, several: bool = False) -> str:
+    """Name of a record for messages: its line, or its row where there are no lines; and its file, if of several."""
+    word = "row" if parquet.is_parquet(path) else "line"
+    return f"{word} {line}" + (f" of {path}" if several else "")
 
 
 def rows(path: Path, header: bool, columns: Sequence[str]) -> Iterator[CsvRecord]:
@@ -46,7 +56,7 @@ def rows(path: Path, header: bool, columns: Sequence[str]) -> Iterator[CsvRecord
         if len(record.cells) == len(columns):
             yield record
         else:
-            wrong.append(f"line {record.line}: {len(record.cells)} cells, not {len(columns)}; complete the line")
+            wrong.append(f"{place(*record[:2])}: {len(record.cells)} cells, not {len(columns)}; complete the line")
     refuse(path, wrong)
 
 
@@ -58,6 +68,7 @@ class CsvSurvey:
         paths: the files, in order.
         header: whether their first line names the columns.
         columns: names of the columns, or their numbers as text.
+        known: whether these are names, by a header or by the settings.
         label: numbers of the columns of labels.
         client: number of the owner's column, if any.
         dropped: numbers of the columns that are left out.
@@ -70,6 +81,7 @@ class CsvSurvey:
     paths: tuple[Path, ...]
     header: bool
     columns: tuple[str, ...]
+    known: bool
     label: tuple[int, ...]
     client: int | None
     dropped: tuple[int, ...]
@@ -99,15 +111,15 @@ class CsvSurvey:
         """Line number of a row, with its file if there are several."""
         past = np.cumsum(self.counts)
         path = self.paths[int(np.searchsorted(past, row, side="right"))]
-        return f"line {self.lines[row]}" + (f" of {path}" if len(self.paths) > 1 else "")
+        return place(path, self.lines[row], len(self.paths) > 1)
 
     def targets(self, settings: DataSettings) -> tuple[targets.Answer, list[str]]:
         """The targets of all rows, and what is wrong with them; see ``targets.from_cells``."""
         return targets.from_cells(self.labels, [self.columns[i] for i in self.label], settings, self.where)
 
     def named(self, dataset: Dataset, inputs: Sequence[int]) -> Dataset:
-        """The same data, of which columns ``inputs`` are the model's, with the names that a header gives them."""
-        if not self.header:
+        """The same data, of which columns ``inputs`` are the model's, with the names that they have."""
+        if not self.known:
             return dataset
         others = tuple(name for i, name in enumerate(self.columns) if i not in inputs)
         labels = () if dataset.classes else tuple(self.columns[i] for i in self.label)
@@ -151,9 +163,10 @@ def survey(paths: Sequence[Path], settings: DataSettings) -> CsvSurvey:
             columns.
     """
     label, owner = _label_columns(paths[0], settings), settings.client_column
-    named = (*label, owner, *settings.text_columns, *settings.drop_columns)
-    header = any(isinstance(c, str) for c in named) if settings.header is None else settings.header
-    columns = heading(paths[0], header)
+    header = _header(paths[0], settings)
+    columns = settings.columns or heading(paths[0], header)
+    if settings.columns:
+        _named_by_hand(paths, settings, header)
     key = "label_columns" if settings.label_columns else "label_column"
     labels_at = tuple(column(c, columns, key, paths[0]) for c in label)
     client = None if owner is None else column(owner, columns, "client_column", paths[0])
@@ -168,7 +181,7 @@ def survey(paths: Sequence[Path], settings: DataSettings) -> CsvSurvey:
     lines: list[int] = []
     counts = []
     for path in paths:
-        _same(path, heading(path, header), paths[0], columns)
+        _same(path, settings.columns or heading(path, header), paths[0], columns)
         start = len(lines)
         for record in rows(path, header, columns):
             lines.append(record.line)
@@ -177,7 +190,33 @@ def survey(paths: Sequence[Path], settings: DataSettings) -> CsvSurvey:
             if client is not None:
                 clients.append(record.cells[client].strip())
         counts.append(len(lines) - start)
-    return CsvSurvey(tuple(paths), header, columns, labels_at, client, dropped, tuple(counts), lines, labels, clients)
+    known = header or bool(settings.columns)
+    return CsvSurvey(
+        tuple(paths), header, columns, known, labels_at, client, dropped, tuple(counts), lines, labels, clients
+    )
+
+
+def _header(path: Path, settings: DataSettings) -> bool:
+    """Whether a file's first line names its columns: as set, else where some column is given by name."""
+    if parquet.is_parquet(path):
+        return True
+    if settings.header is not None or settings.columns:
+        return bool(settings.header)
+    listed = () if isinstance(settings.categories, str) else settings.categories
+    given = (*_label_columns(path, settings), settings.client_column, *settings.text_columns, *settings.drop_columns)
+    return any(isinstance(c, str) for c in (*given, *settings.dates, *listed))
+
+
+def _named_by_hand(paths: Sequence[Path], settings: DataSettings, header: bool) -> None:
+    """Raise ConfigError unless data.columns names each column of files without a header once."""
+    names = settings.columns
+    if header:
+        raise ConfigError(f"data.columns names columns that {paths[0]} names itself; drop data.columns")
+    if twice := next((name for name in names if names.count(name) > 1 or not name), None):
+        raise ConfigError(f"data.columns names {twice!r} twice; name each column once")
+    for path in paths:
+        if len(columns := heading(path, False)) != len(names):
+            raise ConfigError(f"data.columns has {len(names)} names, {path} {len(columns)} columns; name each once")
 
 
 def _label_columns(path: Path, settings: DataSettings) -> tuple[str | int, ...]:
@@ -205,7 +244,7 @@ def heading(path: Path, header: bool) -> tuple[str, ...]:
     columns = tuple(cell.strip() for cell in first.cells)
     twice = next((name for name in columns if columns.count(name) > 1), None)
     if twice is not None:
-        raise DataError(f"{path}, line {first.line}: two columns are named {twice!r}; name each once")
+        raise DataError(f"{path}, {place(*first[:2])}: two columns are named {twice!r}; name each once")
     return columns
 
 
@@ -217,11 +256,11 @@ def _same(path: Path, columns: tuple[str, ...], first: Path, known: tuple[str, .
     raise DataError(f"{path} and {first} have different columns ({', '.join(odd)}); give both the same")
 
 
-def parts(path: Path) -> list[Path]:
-    """A CSV file by itself, or the train.csv of a folder and its test.csv, if any."""
+def parts(path: Path, suffix: str = ".csv") -> list[Path]:
+    """A file by itself, or the train.csv of a folder and its test.csv, if any; or those of another suffix."""
     if not path.is_dir():
         return [path]
-    train, test = path / "train.csv", path / "test.csv"
+    train, test = path / f"train{suffix}", path / f"test{suffix}"
     if not train.exists():
-        raise DataError(f"{path} has no train.csv; add it, or set data.path to one file")
+        raise DataError(f"{path} has no {train.name}; add it, or set data.path to one file")
     return [train, test] if test.exists() else [train]

@@ -1,8 +1,8 @@
-"""Tables of numbers from CSV, and the standardisation of tables."""
+"""Tables from CSV and Parquet, and what they learn from their training rows."""
 
-import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -10,15 +10,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pomona.core.errors import DataError
-from pomona.data import csv_columns, csv_records
+from pomona.core.errors import ConfigError, DataError
+from pomona.data import csv_columns, csv_records, parquet, table_cells, table_features
 from pomona.data.catalogue import own_path
-from pomona.data.csv_columns import Strays
 from pomona.data.dataset import Dataset
-from pomona.data.problem_report import refuse
+from pomona.data.preprocessing import MOST_CATEGORIES, Preprocessing, RawTable, TableColumn
+from pomona.data.problem_report import listed, refuse
 from pomona.data.settings import DataSettings
 from pomona.data.validation import blocks
-from pomona.storage.mapped_array import allocate
 
 PIECE = 1 << 20  # values of images at once, in double precision
 Moments = tuple[tuple[float, ...], tuple[float, ...]]
@@ -55,64 +54,123 @@ def standardised(dataset: Dataset, rows: NDArray[np.int64]) -> Dataset:
 
 
 def read(settings: DataSettings) -> Dataset:
-    """Own table: a CSV file, or a folder with train.csv and perhaps test.csv; every other column is a feature."""
-    return read_parts(csv_records.parts(own_path(settings)), 1, settings)[0]
+    """Own table: a file, or a folder with a file train and perhaps a file test; every other column is a feature."""
+    suffix = parquet.SUFFIX if settings.name == "parquet" else ".csv"
+    return read_parts(csv_records.parts(own_path(settings), suffix), 1, settings)[0]
 
 
 def read_parts(paths: Sequence[Path], training: int, settings: DataSettings) -> tuple[Dataset, tuple[int, ...]]:
-    """CSV files one after the other, the first ``training`` of them for training; and their row counts.
+    """Tables one after the other, the first ``training`` of them for training; and their row counts.
 
     Raises:
-        DataError: no feature, all cells that are no numbers and all labels that cannot be (by column, with the first
+        DataError: no feature, all cells that cannot be read and all labels that cannot be (by column, with the first
             line and the remedy), and all that a survey raises.
     """
     survey = csv_records.survey(paths, settings)
     if not survey.features:
         raise DataError(f"{paths[0]} has no column beside labels, client and those left out; add features")
-    x, strays = _features(survey, settings.memory_share)
+    columns = table_cells.planned(survey, settings)
+    several, most = len(paths) > 1, settings.category_limit
+    share = settings.memory_share
+    raw, strays = table_cells.read(survey, len(survey), survey.features, columns, share, several, most)
     (y, classes), wrong = survey.targets(settings)
     wrong += survey.ownerless()
-    wrong += [column.problem(len(survey)) for column in strays]
+    wrong += [table_cells.problem(column, len(survey), most) for column in strays]
     refuse(survey.name, wrong, csv_columns.remedies(strays, len(survey)))
     n_train = sum(survey.counts[:training])
-    dataset = Dataset(survey.name, "table", x, y, classes, n_train, owners=survey.owners(n_train))
-    return survey.named(dataset, survey.features), survey.counts
+    dataset = Dataset(survey.name, "table", raw.x, y, classes, n_train, owners=survey.owners(n_train))
+    dataset = survey.named(dataset, survey.features)
+    if not _prepares(settings):
+        return dataset, survey.counts
+    layout = () if survey.header else survey.columns
+    learn = partial(learnt, share=settings.category_share, by_client=settings.fit == "client", memory_share=share)
+    return replace(dataset, raw=replace(raw, layout=layout), learn=learn), survey.counts
 
 
-def _features(survey: csv_records.CsvSurvey, memory_share: float) -> tuple[NDArray[np.generic], list[Strays]]:
-    """Features as a table (N, F) float32, and the columns with cells that are not finite numbers."""
-    several = len(survey.paths) > 1
-    return numbers(survey, len(survey), survey.features, survey.columns, memory_share, several)
+def _prepares(settings: DataSettings) -> bool:
+    """Whether the settings ask for more than columns of numbers as they are."""
+    asked = (settings.missing != "refuse", settings.categories != "refuse", settings.dates, settings.fit == "client")
+    return any(asked)
 
 
-def numbers(
-    records: Iterable[csv_records.CsvRecord],
-    count: int,
-    features: Sequence[int],
-    names: Sequence[str],
-    memory_share: float,
-    several: bool = False,
-) -> tuple[NDArray[np.generic], list[Strays]]:
-    """Columns of records as a table, and those with cells that are not finite numbers.
+def learnt(dataset: Dataset, rows: NDArray[np.int64], share: float, by_client: bool, memory_share: float) -> Dataset:
+    """The features of a table by what these rows teach of its cells, with mean 0 and deviation 1 over them.
 
     Args:
-        records: as wide as ``names``.
-        count: how many there are, N.
-        features: numbers of the columns to take, F of them, in this order.
-        names: of all columns.
+        dataset: whose raw table is known; its features are made anew.
+        rows: (n,) numbers of the training rows.
+        share: see ``table_features.fitted``.
+        by_client: whether medians, means and deviations are those of each owner's own training rows.
         memory_share: see ``allocate``.
-        several: whether the records are of several files, so that their places need a name.
 
-    Returns:
-        x (N, F) float32, and what was found in columns that are not numbers alone, in the order of ``features``.
+    Raises:
+        ConfigError: ``by_client`` for rows without owners.
+        DataError: no feature is left.
     """
-    found: dict[int, Strays] = {}
-    x = allocate((count, len(features)), np.float32, memory_share)
-    for row, record in zip(x, records, strict=True):
-        cells = [record.cells[i] for i in features]
-        row[...] = values = csv_columns.numbers(cells)
-        if math.isnan(sum(values)):
-            for k in map(int, np.flatnonzero(np.isnan(values))):
-                strays = found.setdefault(k, Strays(names[features[k]]))
-                strays.add(cells[k], f"line {record.line}" + (f" of {record.path}" if several else ""))
-    return x, [found[k] for k in sorted(found)]
+    assert dataset.raw
+    shared = table_features.fitted(dataset.raw, rows, share)
+    x = table_features.features(dataset.raw, shared, memory_share)
+    notes = (*dataset.notes, *table_features.summary(dataset.raw, shared, len(rows)))
+    made = replace(dataset, x=x, preprocessing=(shared,), columns=shared.features, notes=notes, raw=None, learn=None)
+    if by_client:
+        return replace(made, preprocessing=_by_owner(dataset, rows, shared, x, memory_share))
+    return replace(standardised(made, rows), learn=None)
+
+
+def _by_owner(
+    dataset: Dataset, rows: NDArray[np.int64], shared: Preprocessing, x: NDArray[Any], memory_share: float
+) -> tuple[Preprocessing, ...]:
+    """What each owner's training rows teach; the owners' features are written into ``x`` (N, F)."""
+    raw, owners = dataset.raw, dataset.owners
+    if owners is None or raw is None:
+        raise ConfigError("data.fit=client needs rows with owners: set data.client_column or data.clients")
+    each = []
+    for k in range(len(owners.names)):
+        held, taught = np.flatnonzero(owners.client == k), rows[owners.client[rows] == k]
+        own = table_features.own(raw, taught, shared)
+        x[held] = table_features.features(raw.rows(held), own, memory_share)
+        shift, scale = moments(x, taught)
+        each.append(own.model_copy(update={"shift": shift, "scale": scale}))
+        x[held] = table_features.features(raw.rows(held), each[-1], memory_share)
+    return tuple(each)
+
+
+def read_as(settings: DataSettings, by: Preprocessing) -> DataSettings:
+    """The settings by which a table is read whose columns are to become features as it was agreed."""
+    marked = {column.name: column.missing for column in by.columns if column.missing}
+    listed = {kind: tuple(c.name for c in by.columns if c.kind == kind) for kind in ("category", "date")}
+    filled = any(column.fill is not None for column in by.columns)
+    return settings.model_copy(
+        update={
+            "categories": listed["category"],
+            "dates": listed["date"],
+            "missing": "median" if filled else "refuse",
+            "missing_values": marked,
+            "category_share": 0.0,
+            "category_limit": MOST_CATEGORIES,
+            "fit": "pooled",
+        }
+    )
+
+
+def agreed(dataset: Dataset, by: Preprocessing, memory_share: float = 0.25) -> Dataset:
+    """A table with the features that were agreed on; its columns may be in another order.
+
+    Raises DataError for a table of other columns, or with gaps where none were agreed on.
+    """
+    raw = dataset.raw or RawTable(
+        tuple(TableColumn(name=name) for name in dataset.columns), dataset.x, ((),) * len(dataset.columns)
+    )
+    names = tuple(column.name for column in raw.columns)
+    if sorted(names) != sorted(by.names):
+        raise DataError(
+            f"{dataset.name} has the columns {listed(names, 12)}, agreed are {listed(by.names, 12)}; give the table "
+            "these columns, and leave out others by data.drop_columns"
+        )
+    raw = raw.of([names.index(name) for name in by.names])
+    gaps = np.isnan(raw.x).any(axis=0)
+    if odd := [c.name for c, some in zip(by.columns, gaps, strict=True) if some and c.fill is None]:
+        raise DataError(f"{dataset.name} has gaps in {listed(odd)}, where the agreement has none; fill them")
+    notes = (*dataset.notes, *table_features.strangers(raw, by))
+    x = table_features.features(raw, by, memory_share)
+    return replace(dataset, x=x, preprocessing=(by,), columns=by.features, notes=notes, raw=None, learn=None)

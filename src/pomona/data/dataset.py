@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pomona.core.targets import Targets
+from pomona.data.preprocessing import Preprocessing, RawTable
 
 Kind = Literal["image", "table", "text"]
 SampleType = Literal["uint8", "uint16", "int16", "float32", "int32"]
@@ -65,6 +66,8 @@ class Dataset:
         owners: the natural partition, where the source has one.
         columns: where the source names its columns: those of x in order (a table), or those joined to a text.
         others: the source's other columns: the label, the client, whatever was left out.
+        raw: the cells that x is made of (a table with gaps, categories or dates), until ``learn`` is called.
+        preprocessing: how x is made of them: one for all, or one for each owner.
         target_shift, target_scale: a network learns ``(y - target_shift) / target_scale`` of regression targets (K,),
             and its outputs are turned back into the units of y for everybody else.
         labels: names of the K targets of y; empty where they have none, and for class numbers.
@@ -94,6 +97,8 @@ class Dataset:
     target_shift: tuple[float, ...] = (0.0,)
     target_scale: tuple[float, ...] = (1.0,)
     target_kind: Targets | None = None
+    raw: RawTable | None = field(default=None, repr=False)
+    preprocessing: tuple[Preprocessing, ...] = field(default=(), repr=False)
 
     def __len__(self) -> int:
         return len(self.y)

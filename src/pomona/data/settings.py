@@ -1,7 +1,7 @@
 """Settings of section ``data``: data set, location, columns and splits."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
@@ -10,12 +10,13 @@ from pomona.core.settings import Settings
 from pomona.core.targets import Targets
 
 
-def _number(value: object) -> object:
+def as_column(value: Any) -> Any:
     """A column written in digits is a number, also where every value arrives as text (a command line)."""
     return int(value) if isinstance(value, str) and len(value) < 10 and value.removeprefix("-").isdecimal() else value
 
 
-Column = Annotated[str | Annotated[int, Field(ge=-(10**6), le=10**6)], BeforeValidator(_number)]
+Column = Annotated[str | Annotated[int, Field(ge=-(10**6), le=10**6)], BeforeValidator(as_column)]
+Marker = Annotated[str, BeforeValidator(lambda value: value if isinstance(value, str) else str(value))]
 
 
 class Normalisation(Settings):
@@ -95,7 +96,47 @@ class DataSettings(Settings):
     label_columns: tuple[Column, ...] = Field(
         default=(), description="CSV columns of several flags (multilabel) or several targets (regression)."
     )
+    label_above: float | None = Field(
+        default=None,
+        description="Two classes from a label column of numbers: those up to this number, then those above it.",
+    )
     drop_columns: tuple[Column, ...] = Field(default=(), description="CSV columns that are left out.")
+    columns: tuple[str, ...] = Field(
+        default=(), description="Names of all columns, in order, of CSV files that have no line of names."
+    )
+    missing: Literal["refuse", "median"] = Field(
+        default="refuse",
+        description="Gaps in a table: an error, or filled with the median of a column's training rows (a category: the "
+        "most frequent one), with one more column that is 1 where a gap was.",
+    )
+    missing_values: dict[str, tuple[Marker, ...]] = Field(
+        default={},
+        description="By column of a table, values that stand for a gap there, such as {cholesterol = [0]}; empty "
+        "cells, NA, NaN and ? always do.",
+    )
+    categories: Literal["refuse", "encode"] | tuple[Column, ...] = Field(
+        default="refuse",
+        description="Columns of a table that hold categories, each of which becomes a column of 0 and 1: those listed; "
+        "'encode': all that mostly hold no numbers; 'refuse': such columns are an error.",
+    )
+    category_share: float = Field(
+        default=0.01,
+        ge=0,
+        le=1,
+        description="Categories in a smaller share of the training rows get no column: like unknown ones, they are 0 "
+        "in all of them.",
+    )
+    category_limit: int = Field(
+        default=1000, ge=1, le=10**4, description="Most different values of a column of categories; more are an error."
+    )
+    dates: tuple[Column, ...] = Field(
+        default=(), description="Columns of a table with ISO dates (2024-03-01), read as days since 2000-01-01."
+    )
+    fit: Literal["pooled", "client"] = Field(
+        default="pooled",
+        description="Whose training rows give a table's medians, means and deviations: those of all clients, or each "
+        "client's own; which categories and gaps have a column is learnt from all in either case.",
+    )
     client_column: Column | None = Field(default=None, description="CSV column that names the client owning a row.")
     text_columns: tuple[Column, ...] = Field(default=(), description="CSV columns whose texts are joined.")
     vocabulary_size: int = Field(

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pomona.core.errors import DataError, near
+from pomona.core.errors import ConfigError, DataError, near
 from pomona.core.targets import Targets
 from pomona.data import validation
-from pomona.data.csv_columns import Strays, is_gap, number, short
+from pomona.data.csv_columns import Strays, is_missing, number, short
 from pomona.data.settings import DataSettings
 
 MOST_DIGITS = 18  # of a class name that counts as a number
@@ -65,12 +65,28 @@ def from_cells(
     Returns:
         The targets as of ``from_arrays``, and a line for each problem; if there is one, the targets are of no use.
     """
+    if settings.label_above is not None:
+        return _above(columns[0], headings[0], settings, where)
     if settings.targets == "classes":
         return _classes(columns[0], headings[0], settings.classes, where)
     real = np.array([[number(cell) for cell in column] for column in columns], np.float64).T
     tell = _no_flags if settings.targets == "multilabel" else _no_numbers
     problems = [tell(*column, where) for column in zip(headings, columns, real.T, strict=True)]
     return (real.astype(np.float32), ()), [problem for problem in problems if problem]
+
+
+def _above(
+    cells: Sequence[str], heading: str, settings: DataSettings, where: Callable[[int], str]
+) -> tuple[Answer, list[str]]:
+    """Two classes: numbers up to ``data.label_above``, and those above it."""
+    bound, names = settings.label_above, settings.classes
+    assert bound is not None
+    if settings.targets != "classes" or len(names) not in {0, 2}:
+        raise ConfigError("data.label_above makes two classes of a label column; name both or none in data.classes")
+    values = np.array([number(cell) for cell in cells], np.float64)
+    problem = _no_numbers(heading, cells, values, where)
+    classes = names or (f"{heading} <= {bound:g}", f"{heading} > {bound:g}")
+    return ((values > bound).astype(np.int64), classes), [problem] if problem else []
 
 
 def _no_flags(heading: str, cells: Sequence[str], values: NDArray[np.float64], where: Callable[[int], str]) -> str:
@@ -102,11 +118,6 @@ def _classes(
         problems.append(f"label column {heading}: {first}; {_advice(cell, classes)}")
     index = {name: i for i, name in enumerate(names)}
     return (np.array([index.get(cell, -1) for cell in cells], np.int64), names), problems
-
-
-def is_missing(cell: str) -> bool:
-    """Whether a label not named in the settings marks a missing value; "none" and "-" may be classes."""
-    return is_gap(cell) and cell.lower() not in {"none", "unknown", "missing", "-", "."}
 
 
 def _advice(cell: str, classes: tuple[str, ...]) -> str:

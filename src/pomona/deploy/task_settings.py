@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 from pomona.core.settings import Settings
 from pomona.core.targets import Targets
 from pomona.data.dataset import FORMS, Kind, SampleType
+from pomona.data.preprocessing import Preprocessing
 
 
 class TaskSettings(Settings):
@@ -31,6 +32,9 @@ class TaskSettings(Settings):
         (0.0,), description="of regression: the network learns (y - target_shift) / target_scale"
     )
     target_scale: tuple[float, ...] = (1.0,)
+    preprocessing: Preprocessing | None = Field(
+        None, description="of a table: how its columns become the numbers of input_shape"
+    )
     vocabulary: int = Field(0, ge=0, description="tokens including padding, for texts")
     words: tuple[str, ...] = Field((), description="the words with numbers 2, 3, ...; 0 is padding, 1 any other word")
 
@@ -53,6 +57,8 @@ class TaskSettings(Settings):
         for values in (self.shift, self.scale):
             if len(values) not in {1, self.input_shape[-1]}:
                 raise ValueError(f"shift and scale have 1 or {self.input_shape[-1]} numbers")
+        if self.preprocessing and (self.kind, self.input_shape) != ("table", (self.preprocessing.width,)):
+            raise ValueError(f"preprocessing makes tables of input_shape = [{self.preprocessing.width}]")
         if 0 in self.scale:
             raise ValueError("scale must not be 0")
         for values in (self.target_shift, self.target_scale):

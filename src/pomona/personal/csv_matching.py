@@ -1,4 +1,4 @@
-"""A CSV file held against the columns of a model: by their names where both sides have them, else by their order."""
+"""A table in a file held against the columns of a model: by names where both sides have them, else by order."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,7 +8,8 @@ from typing import Any
 from numpy.typing import NDArray
 
 from pomona.core.errors import DataError
-from pomona.data import csv_records, csv_table, text
+from pomona.data import csv_records, parquet, table_cells, table_features, text
+from pomona.data.preprocessing import TableColumn
 from pomona.data.problem_report import listed, refuse
 from pomona.record.model_metadata import ModelMetadata
 
@@ -33,13 +34,21 @@ class CsvSheet:
     count: int
     note: str
 
-    def numbers(self, memory_share: float) -> NDArray[Any]:
-        """The model's columns (n, F) float32. Raises DataError naming all columns with non-numeric cells."""
+    def numbers(self, about: ModelMetadata, memory_share: float) -> tuple[NDArray[Any], list[str]]:
+        """The model's features (n, F) float32, and what is to be said of categories that it does not know.
+
+        Raises DataError naming all columns with cells that cannot be read.
+        """
         rows = csv_records.rows(self.path, self.header, self.columns)
-        x, strays = csv_table.numbers(rows, self.count, self.wanted, self.columns, memory_share)
+        plain = tuple(TableColumn(name=self.columns[i]) for i in self.wanted)
+        columns = about.preprocessing.columns if about.preprocessing else plain
+        raw, strays = table_cells.read(rows, self.count, self.wanted, columns, memory_share)
         problems = [column.problem(self.count) for column in strays]
-        refuse(self.path, problems, ["give finite numbers, made as those of the training"])
-        return x
+        refuse(self.path, problems, ["give cells such as those of the training; gaps are filled where it says how"])
+        if about.preprocessing is None:
+            return raw.x, []
+        features = table_features.features(raw, about.preprocessing, memory_share)
+        return features, table_features.strangers(raw, about.preprocessing)
 
     def texts(self) -> list[str]:
         """The model's columns, joined to one text a row."""
@@ -58,10 +67,13 @@ def opened(path: Path, about: ModelMetadata) -> CsvSheet:
     first = next(csv_records.records(path), None)
     if first is None:
         raise DataError(f"{path} is empty; at least one row is needed")
-    header = _names_columns([cell.strip() for cell in first.cells], about)
+    header = parquet.is_parquet(path) or _names_columns([cell.strip() for cell in first.cells], about)
     columns = csv_records.heading(path, header)
-    if header and about.columns:
+    layout = about.preprocessing.layout if about.preprocessing else ()
+    if header and about.read_columns:
         wanted, note = _by_name(path, columns, about), ""
+    elif not header and len(layout) == len(columns):
+        wanted, note = tuple(layout.index(name) for name in about.read_columns), ""
     else:
         wanted, note = _by_order(path, columns, header, about)
     count = sum(1 for _ in csv_records.rows(path, header, columns))
@@ -73,9 +85,9 @@ def opened(path: Path, about: ModelMetadata) -> CsvSheet:
 def _names_columns(cells: Sequence[str], about: ModelMetadata) -> bool:
     """Whether a first line is a header: it has a name that the model knows, or it has no number."""
     words = {cell for cell in cells if not _is_number(cell)}
-    if len(words) == len(cells) or words & {*about.columns, *about.others}:
+    if words & {*about.read_columns, *about.others} or (len(words) == len(cells) and not about.preprocessing):
         return True
-    return bool(about.columns) and {*about.columns} <= {*cells}  # names that are numbers
+    return bool(about.read_columns) and {*about.read_columns} <= {*cells}  # names that are numbers
 
 
 def _is_number(cell: str) -> bool:
@@ -87,24 +99,26 @@ def _is_number(cell: str) -> bool:
 
 
 def _by_name(path: Path, columns: Sequence[str], about: ModelMetadata) -> tuple[int, ...]:
-    missing = [name for name in about.columns if name not in columns]
-    known = {*about.columns, *about.others}
+    missing = [name for name in about.read_columns if name not in columns]
+    known = {*about.read_columns, *about.others}
     odd = [name for name in columns if about.kind == "table" and name not in known]
     if missing or odd:
         wrong = [f"{what} {listed(names, 8)}" for what, names in (("missing", missing), ("unknown", odd)) if names]
         raise DataError(
-            f"{path} has other columns than the model: {'; '.join(wrong)}; the model takes {listed(about.columns, 12)}"
+            f"{path} has other columns than the model: {'; '.join(wrong)}; "
+            f"the model takes {listed(about.read_columns, 12)}"
         )
-    return tuple(columns.index(name) for name in about.columns)
+    return tuple(columns.index(name) for name in about.read_columns)
 
 
 def _by_order(path: Path, columns: Sequence[str], header: bool, about: ModelMetadata) -> tuple[tuple[int, ...], str]:
-    takes = about.input_shape[0] if about.kind == "table" else max(1, len(about.columns))
-    names = f" ({listed(about.columns, 12)})" if about.columns else ""
+    known = about.read_columns
+    takes = (len(known) or about.input_shape[0]) if about.kind == "table" else max(1, len(known))
+    names = f" ({listed(known, 12)})" if known else ""
     if len(columns) != takes:
         raise DataError(
             f"{path} has {len(columns)} columns, the model takes {takes}{names}; "
-            f"{'give a header with their names' if about.columns else 'give these alone, in the order of the training'}"
+            f"{'give a header with their names' if known else 'give these alone, in the order of the training'}"
         )
     nameless = "the model knows no names of columns" if header else "the file has no header"
     return tuple(range(takes)), f"{path}: {nameless}; its columns are taken in the order of the training{names}"

@@ -29,9 +29,9 @@ class Samples(NamedTuple):
 def read(path: Path, about: ModelMetadata) -> Samples:
     """The samples of a file, as the model that ``about`` tells of takes them.
 
-    An ``.npz`` archive has them as its array ``x``; a ``.csv`` table has its columns in any order where a header names
-    them; a ``.txt`` file has a text a line; any other file is an image, which is brought to the model's size and, for a
-    model of gray images, turned gray.
+    An ``.npz`` archive has them as its array ``x``; a ``.csv`` or ``.parquet`` table has its columns in any order where
+    it names them, as they are before the preprocessing of the training; a ``.txt`` file has a text a line; any other
+    file is an image, which is brought to the model's size and, for a model of gray images, turned gray.
 
     Raises:
         DataError: as the readers of training data, and for samples that are not those of the model.
@@ -39,7 +39,7 @@ def read(path: Path, about: ModelMetadata) -> Samples:
     match path.suffix.lower():
         case ".npz":
             return Samples(_array(path, about))
-        case ".csv":
+        case ".csv" | ".data" | ".parquet":
             return _records(path, about)
         case ".txt":
             with reading(path):
@@ -87,4 +87,7 @@ def _records(path: Path, about: ModelMetadata) -> Samples:
     if about.kind == "image":
         raise DataError(f"{path}: the model takes images of shape {about.sample_shape}; give image or .npz files")
     sheet = csv_matching.opened(path, about)
-    return Samples(encoded(sheet.texts(), about) if about.kind == "text" else sheet.numbers(MEMORY_SHARE), sheet.note)
+    if about.kind == "text":
+        return Samples(encoded(sheet.texts(), about), sheet.note)
+    x, notes = sheet.numbers(about, MEMORY_SHARE)
+    return Samples(x, "; ".join([*filter(None, [sheet.note]), *(f"{path}: {note}" for note in notes)]))

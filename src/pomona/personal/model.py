@@ -47,6 +47,7 @@ def save(path: Path, model: dict[str, Tensor], scenario: Scenario, client: int, 
         scale=data.scale,
         target_shift=data.target_shift,
         target_scale=data.target_scale,
+        preprocessing=data.preprocessing[client % len(data.preprocessing)] if data.preprocessing else None,
     )
     model_file.write(path, model, about)
 

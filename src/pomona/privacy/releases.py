@@ -23,7 +23,8 @@ _WORDS = {
     "validation-losses": "losses of models on validation samples, by which a client mixes what it trains and uploads",
     "output-criterion": "gradients of a loss on outputs or features, which are not clipped and get no noise",
     "shared-samples": "samples that every client receives as they are",
-    "feature-moments": "mean and standard deviation of each column over all clients' rows",
+    "feature-moments": "mean and standard deviation of each column over all clients' rows, and of a table with gaps or "
+    "categories what fills the gaps, and the names of the categories",
     "vocabulary": "the words of all clients' training texts",
     "class-names": "the names of the classes, found in all clients' rows, those for testing included",
     "unlimited-epsilon": "as much privacy as the rounds take: epsilon_budget is not set",

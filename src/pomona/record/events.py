@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import from_json
 
-from pomona.core.bounds import Count, Finite, Label, Line, Number, Place, Seconds, Sha256, first
+from pomona.core.bounds import PLACES, Count, Finite, Label, Line, Number, Place, Seconds, Sha256, first
 from pomona.core.targets import Targets
+from pomona.data.preprocessing import Preprocessing
 from pomona.record.presentation import Presentation
 
 EVENTS = "events.jsonl"
@@ -116,6 +117,7 @@ class StartEvent(Kind):
     versions: dict[Label, Line] = {}
     privacy: Line | None = None
     input_shape: list[Count] = []
+    preprocessing: Annotated[list[Preprocessing], Field(max_length=PLACES)] = []
     shared_samples: Count = 0
 
 

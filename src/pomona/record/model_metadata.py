@@ -9,6 +9,7 @@ from pomona.core.bounds import Finite, Line, Sha256
 from pomona.core.settings import Settings
 from pomona.core.targets import Targets
 from pomona.data.dataset import FORMS, Kind, SampleType
+from pomona.data.preprocessing import Preprocessing
 from pomona.models import ModelSettings
 from pomona.tasks import TASKS
 
@@ -39,6 +40,7 @@ class ModelMetadata(Settings):
         labels: names of the K flags or numbers, where known.
         columns: names of the F columns of a table in order, or of those whose texts were joined, where known.
         others: names of the other columns that the training file had: label, client, whatever was left out.
+        preprocessing: how the columns of a table's file become the F columns of a sample, where they are not these.
         target_shift, target_scale: a number is the network's output times target_scale plus target_shift, by target.
         frozen_sha256: hash of the tensors that training left as they were, where they lie in a file of their own.
         shift, scale: the network takes ``(x - shift) / scale``, broadcast over the last axis of x (not for text).
@@ -64,6 +66,12 @@ class ModelMetadata(Settings):
     frozen_sha256: Sha256 | None = None
     target_shift: tuple[Finite, ...]
     target_scale: tuple[Finite, ...]
+    preprocessing: Preprocessing | None = None
+
+    @property
+    def read_columns(self) -> tuple[str, ...]:
+        """Names of the columns that a file of samples has: those that become features, else ``columns``."""
+        return self.preprocessing.names if self.preprocessing else self.columns
 
     @property
     def sample_shape(self) -> tuple[int, ...]:
@@ -93,6 +101,7 @@ class ModelMetadata(Settings):
             (len(set(self.columns)) == len(self.columns), "two columns have one name"),
             (len(set(self.names)) == self.outputs, "two outputs have one name"),
             (len(self.shift) in {1, last} and len(self.scale) in {1, last}, "shift or scale is not that of a sample"),
+            (self.preprocessing is None or (table and self.preprocessing.width == last), "preprocessing does not fit"),
             (0 not in {*self.scale, *self.target_scale}, "a scale is 0"),
             (
                 all(len(values) in {1, self.outputs} for values in (self.target_shift, self.target_scale)),

@@ -11,7 +11,7 @@ from pomona.config import Config, resolve
 from pomona.core.errors import DataError
 from pomona.core.round import Roster
 from pomona.core.toml import named
-from pomona.data import image_arrays, read
+from pomona.data import csv_table, image_arrays, read
 from pomona.data.dataset import Dataset
 from pomona.deploy.agreement import Federation
 from pomona.deploy.message_bodies import EntryForm, Task
@@ -30,7 +30,8 @@ from pomona.scenario import Scenario
 
 def conformed(found: Dataset, task: TaskSettings) -> Dataset:
     """The data with the task's label map, preprocessing and vocabulary. Raises DataError where it does not fit."""
-    dataset = replace(found, target_shift=task.target_shift, target_scale=task.target_scale)
+    table = csv_table.agreed(found, task.preprocessing) if task.preprocessing and found.kind == "table" else found
+    dataset = replace(table, target_shift=task.target_shift, target_scale=task.target_scale)
     if dataset.kind != task.kind:
         raise DataError(f"the data is of kind {dataset.kind}, agreed is {task.kind}; look at section data of silo.toml")
     if (shape := tuple(dataset.x.shape[1:])) != task.input_shape:
@@ -67,7 +68,8 @@ def _config(silo: SiloFile, federation: Federation, method: MethodSettings | Non
 def own_scenario(silo: SiloFile, federation: Federation, method: MethodSettings | None = None) -> Scenario:
     """Read, check and split the silo's data. Raises DataError or ConfigError, before anything is computed."""
     settings = _config(silo, federation, method)
-    dataset = conformed(read(settings.data), federation.task)
+    by = federation.task.preprocessing
+    dataset = conformed(read(csv_table.read_as(settings.data, by) if by else settings.data), federation.task)
     partition = divide(dataset, settings.data, settings.partition, 1, settings.seed)
     own = Scenario(settings, dataset, partition)
     own.check(agreed=True)

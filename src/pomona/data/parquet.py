@@ -1,0 +1,51 @@
+"""Parquet files as records of text: the same cells that the table has as CSV, so that both are read by one road."""
+
+from collections.abc import Iterator
+from datetime import date, datetime
+from importlib import import_module
+from importlib.util import find_spec
+from math import isnan
+from pathlib import Path
+from typing import Any
+
+from pomona.core.errors import ConfigError, DataError
+from pomona.data.array_file import file, reading
+
+SUFFIX = ".parquet"
+ROWS = 1 << 12  # in memory at once
+
+
+def is_parquet(path: Path) -> bool:
+    """Whether a file is taken for Parquet: by its name."""
+    return path.suffix.lower() == SUFFIX
+
+
+def records(path: Path) -> Iterator[list[str]]:
+    """The names of the columns, then the cells of each row: empty for null and NaN, ISO for dates, True and False.
+
+    Columns of lists, structures or bytes have their cells written as Python does, which no reader takes for a number.
+
+    Raises:
+        ConfigError: pyarrow is not installed.
+        DataError: a file that cannot be read, or is no Parquet.
+    """
+    if not find_spec("pyarrow"):
+        raise ConfigError(f"{path}: Parquet needs pyarrow; pip install 'pomona[tables]', or save the table as CSV")
+    parquet = import_module("pyarrow.parquet")
+    with reading(path), file(path).open("rb") as raw:
+        try:
+            table = parquet.ParquetFile(raw, page_checksum_verification=True)
+            yield list(map(str, table.schema_arrow.names))
+            for batch in table.iter_batches(ROWS, use_threads=False):
+                columns = [[_cell(value) for value in column.to_pylist()] for column in batch.columns]
+                yield from map(list, zip(*columns, strict=True))
+        except (OSError, ValueError, NotImplementedError, MemoryError) as fault:  # pyarrow's own are of these
+            why = str(fault).strip().partition("\n")[0]
+            raise DataError(f"{path}: no Parquet that can be read ({why}); save it again") from fault
+
+
+def _cell(value: Any) -> str:
+    """A value as CSV has it."""
+    if value is None or (isinstance(value, float) and isnan(value)):
+        return ""
+    return value.isoformat() if isinstance(value, date | datetime) else str(value)
