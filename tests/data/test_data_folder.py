@@ -96,7 +96,7 @@ BAD = {
     "truncated": (_cut, "dog/1.png"),
     "16 bits": (
         lambda root: picture(root / "dog" / "1.png", 700, mode="I;16"),
-        "convert all images of all clients by one window",
+        r"images of 8 bits \(0.png, 1.png and 1 more\) and of others \(1.png: uint16\) do not mix",
     ),
     "no images": (lambda root: [path.unlink() for path in root.rglob("*.png")], "cat: no image in it, so no class"),
     "no classes": (

@@ -157,12 +157,11 @@ def test_all_images_that_cannot_be_read_are_named_at_once(tmp_path):
     assert said[1:] == [
         "  cannot read the image cat/0.png (it is empty); replace or remove it",
         "  cannot read the image cat/2.png (it is no PNG, JPEG, BMP, GIF, TIFF, WEBP or PPM); replace or remove it",
-        "  cat/3.png has pixels of mode I;16, which 8 bits cannot hold; convert all images of all clients by one window, in "
-        "which values from low to high become 0 to 255 (docs/guides/own-data.md)",
         "  cannot read cat/5.png: it is a pipe, a socket or a device, not a file",
         "  cannot read cat/6.png (No such file or directory)",
         "  dog/7.tif holds several pictures, of which one would be read; save each in a file of its own",
-        "  images of several sizes: 10 of 6 x 4 (1.png), 1 of 5 x 5 (4.png); set data.resize",
+        "  images of several sizes: 11 of 6 x 4 (1.png), 1 of 5 x 5 (4.png); set data.resize",
+        "  images of 8 bits (1.png, 4.png and 9 more) and of others (3.png: uint16) do not mix; convert one kind",
         said[8],
     ]
     assert re.fullmatch(r"  cannot read the image cat/1\.png \(.*truncated.*\); replace or remove it", said[8])
@@ -202,16 +201,16 @@ def test_what_would_be_passed_over_is_refused_or_noted_by_name(tmp_path):
     (tmp_path / "masks").mkdir()
     (tmp_path / ".cache").mkdir()
     Image.new("L", (6, 4)).save(tmp_path / "overview.png")
-    for name in ("a.dcm", "b.dcm", "c.nii.gz", "notes.txt", "Thumbs.db", ".DS_Store", "IM0001"):
+    for name in ("a.mha", "b.mha", "c.nrrd", "notes.txt", "Thumbs.db", ".DS_Store", "IM0001"):
         (tmp_path / "cat" / name).write_bytes(b"?")
     said = refused(name="folder", path=tmp_path).text().splitlines()
     assert said[1:] == [
         "  " + f"{tmp_path}: 1 images lie in no class (overview.png); put them into class folders, or away",
-        "  cat: 2 files .dcm are not read (a.dcm, b.dcm); convert them to PNG, or put them away",
-        "  cat: 1 file .nii is not read (c.nii.gz); convert them to PNG, or put them away",
+        "  cat: 2 files .mha are not read (a.mha, b.mha); convert them to PNG, or put them away",
+        "  cat: 1 file .nrrd is not read (c.nrrd); convert them to PNG, or put them away",
         "  masks: no image in it, so no class; remove it, or put its images there",
     ]
-    for path in (tmp_path / "overview.png", *tmp_path.glob("cat/*.dcm"), tmp_path / "cat" / "c.nii.gz"):
+    for path in (tmp_path / "overview.png", *tmp_path.glob("cat/*.mha"), tmp_path / "cat" / "c.nrrd"):
         path.unlink()
     (tmp_path / "masks").rmdir()
     data = read(DataSettings(name="folder", path=tmp_path))

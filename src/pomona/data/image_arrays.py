@@ -113,14 +113,21 @@ def resized(dataset: Dataset, side: int | None, memory_share: float) -> Dataset:
 
 
 def _resize(x: NDArray[Any], side: int, memory_share: float) -> NDArray[np.generic]:
+    out = allocate((len(x), side, side, x.shape[3]), x.dtype, memory_share)
+    for image, small in zip(x, out, strict=True):
+        small[...] = plane_resized(image, (side, side))
+    return out
+
+
+def plane_resized(image: NDArray[Any], size: tuple[int, int]) -> NDArray[Any]:
+    """An image (H, W, C) at another size (width, height), in its own dtype."""
     from PIL import Image
 
     # Pillow's integer arithmetic gives the same bytes on every machine, hence the same fingerprint.
-    held = np.dtype(np.uint8 if x.dtype == np.uint8 else np.float32)
-    out = allocate((len(x), side, side, x.shape[3]), x.dtype, memory_share)
-    for image, small in zip(x, out, strict=True):
-        for channel in range(x.shape[3]):
-            plane = Image.fromarray(np.ascontiguousarray(image[..., channel], held))
-            resized = np.asarray(plane.resize((side, side), Image.Resampling.BILINEAR))
-            small[..., channel] = resized if x.dtype == held else np.rint(resized)
+    held = np.dtype(np.uint8 if image.dtype == np.uint8 else np.float32)
+    out = np.empty((size[1], size[0], image.shape[2]), image.dtype)
+    for channel in range(image.shape[2]):
+        plane = Image.fromarray(np.ascontiguousarray(image[..., channel], held))
+        values = np.asarray(plane.resize(size, Image.Resampling.BILINEAR))
+        out[..., channel] = values if image.dtype == held else np.rint(values)
     return out

@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,25 +12,35 @@ from PIL import Image, UnidentifiedImageError
 from pomona.core import bounds
 from pomona.core.errors import DataError
 from pomona.data.image_arrays import WINDOW
+from pomona.data.image_file import MOST_VALUES, Size
 
 SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".pgm", ".ppm"}
 # Left to itself, Pillow takes the decoder that fits the content, and some start other programs (EPS: Ghostscript).
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP", "PPM")
 GRAY, COLOUR = {"1", "L", "LA"}, {"RGB", "RGBA", "P", "PA", "CMYK", "YCbCr"}
-MOST_PIXELS = 64 * 2**20  # of one image; a small file can promise a picture that fills the memory
-
-Size = tuple[int, int]  # width, height
+# Gray pixels of more than 8 bits, and what holds them; I;16S is Pillow's name for what it turns into 32 bits.
+DEEP = {"I;16": np.uint16, "I;16B": np.uint16, "I;16L": np.uint16, "I;16S": np.int16, "F": np.float32}
 T = TypeVar("T")
 
 
 def form(path: Path) -> tuple[str, Size]:
-    """Mode and size of an image from its header: "L" (gray) or "RGB", and (width, height).
+    """Mode and size of an image from its header: "L" (gray), "RGB" or a mode of ``DEEP``, and (width, height).
 
     Raises:
-        DataError: no plain file, no image of ``FORMATS``, too large, several pictures in one, or pixels that
-            8 bits cannot hold.
+        DataError: no plain file, no image of ``FORMATS``, too large, several pictures in one, or pixels of a kind that
+            is not read.
     """
-    return _opened(path, lambda image: (_colours(image), image.size))
+    return _opened(path, lambda image: (_mode(image), image.size))
+
+
+def deep(path: Path) -> NDArray[Any]:
+    """The pixels (H, W, 1) of a gray image of a mode of ``DEEP``. Raises DataError as ``form``, and for damage."""
+
+    def pixels(image: Image.Image) -> NDArray[Any]:
+        dtype = DEEP[_mode(image)]  # the image forgets it in being read
+        return np.asarray(image).astype(dtype)[..., None]
+
+    return _opened(path, pixels)
 
 
 def decoded(path: Path, colours: str, size: Size | None = None) -> NDArray[np.uint8]:
@@ -42,11 +52,12 @@ def decoded(path: Path, colours: str, size: Size | None = None) -> NDArray[np.ui
         size: (width, height) to which it is brought (bilinear, antialiased); its own if None.
 
     Raises:
-        DataError: as ``form``, and for pixels that are damaged or missing.
+        DataError: as ``form``, and for pixels that are damaged or missing, or that 8 bits cannot hold.
     """
 
     def pixels(image: Image.Image) -> NDArray[np.uint8]:
-        _colours(image)
+        if (mode := _mode(image)) in DEEP:
+            raise DataError(f"{path} has pixels of mode {mode}, which 8 bits cannot hold; {WINDOW}")
         sized = image.convert(colours).resize(size or image.size, Image.Resampling.BILINEAR)
         return np.asarray(sized, np.uint8).reshape(sized.height, sized.width, len(colours))
 
@@ -60,9 +71,9 @@ def _opened(path: Path, look: Callable[[Image.Image], T]) -> T:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of what Pillow passes over; the limit of size is our own
             with Image.open(path, formats=FORMATS) as image:
-                if image.width * image.height > MOST_PIXELS:
+                if image.width * image.height > MOST_VALUES:
                     size = f"{image.width} x {image.height} pixels"
-                    raise DataError(f"{path} has {size}, at most {MOST_PIXELS} are read; make it smaller")
+                    raise DataError(f"{path} has {size}, at most {MOST_VALUES} are read; make it smaller")
                 return look(image)
     except DataError:
         raise
@@ -74,11 +85,17 @@ def _opened(path: Path, look: Callable[[Image.Image], T]) -> T:
         raise DataError(f"cannot read the image {path} ({reason}); replace or remove it") from fault
 
 
-def _colours(image: Image.Image) -> str:
-    """The mode "L" or "RGB" that holds an image's pixels. Raises DataError where either would lose something."""
+def _mode(image: Image.Image) -> str:
+    """The mode that holds an image's pixels: "L", "RGB" or one of ``DEEP``. Raises DataError where none does."""
     name = image.filename  # type: ignore[attr-defined]
-    if image.mode not in GRAY | COLOUR:
-        raise DataError(f"{name} has pixels of mode {image.mode}, which 8 bits cannot hold; {WINDOW}")
     if getattr(image, "is_animated", False):
         raise DataError(f"{name} holds several pictures, of which one would be read; save each in a file of its own")
-    return "L" if image.mode in GRAY else "RGB"
+    tiles = getattr(image, "tile", None)
+    raw = str(tiles[0][3]) if tiles else ""  # pixels as stored; Pillow would cut colours to 8 bits
+    if image.mode in GRAY | COLOUR and ";16" not in raw:
+        return "L" if image.mode in GRAY else "RGB"
+    mode = "I;16S" if image.mode == "I" and "I;16S" in raw else image.mode
+    if mode not in DEEP:
+        colours = " of 16 bits" if image.mode in GRAY | COLOUR else ""
+        raise DataError(f"{name} has pixels of mode {image.mode}{colours}, which are not read; {WINDOW}")
+    return mode

@@ -5,14 +5,15 @@ from itertools import groupby
 from pathlib import Path
 
 from pomona.core.errors import near
+from pomona.data import dicom, image_decoding, nifti
 from pomona.data.array_file import reading
-from pomona.data.image_decoding import SUFFIXES
 from pomona.data.problem_report import listed
 
 Labelled = list[tuple[Path, int]]  # images, each with the number of its class
 
+SUFFIXES = {*image_decoding.SUFFIXES, *dicom.SUFFIXES}  # and NIfTI
 # Pictures and volumes that no decoder here reads: left out, they would be missing from a class without a word.
-UNREAD = {".dcm", ".dicom", ".ima", ".nii", ".nrrd", ".mha", ".mhd", ".npy", ".npz", ".jp2", ".heic", ".avif", ".svs"}
+UNREAD = {".nrrd", ".mha", ".mhd", ".npy", ".npz", ".jp2", ".heic", ".avif", ".svs"}
 TIDY = {"thumbs.db", "desktop.ini"}  # of file managers, as all names that begin with a dot
 
 
@@ -70,6 +71,11 @@ def survey(root: Path, classes: tuple[str, ...]) -> FolderContents:
     return FolderContents(training, testing, known, tuple(problems), tuple(notes))
 
 
+def is_image(path: Path) -> bool:
+    """Whether a file is an image or a volume by its name."""
+    return path.suffix.lower() in SUFFIXES or nifti.is_nifti(path)
+
+
 def folders(root: Path) -> list[Path]:
     """The folders in a folder, by the alphabet, without hidden ones."""
     with reading(root):
@@ -78,7 +84,7 @@ def folders(root: Path) -> list[Path]:
 
 def images(root: Path) -> list[Path]:
     """The images below a folder, in the order of their paths."""
-    return sorted(path for path in root.rglob("*") if path.suffix.lower() in SUFFIXES and not _hidden(path))
+    return sorted(path for path in root.rglob("*") if is_image(path) and not _hidden(path))
 
 
 def _hidden(path: Path) -> bool:
@@ -88,7 +94,7 @@ def _hidden(path: Path) -> bool:
 def _loose(root: Path) -> list[str]:
     """A line if images lie beside the class folders."""
     with reading(root):
-        names = sorted(path.name for path in root.iterdir() if path.suffix.lower() in SUFFIXES | UNREAD)
+        names = sorted(path.name for path in root.iterdir() if is_image(path) or path.suffix.lower() in UNREAD)
     if not names:
         return []
     where = "beside train/, so in no class" if (root / "train").is_dir() else "in no class"
@@ -103,7 +109,7 @@ def _astray(root: Path, parts: set[Path]) -> list[str]:
 
 def _others(folder: Path) -> tuple[list[str], list[str]]:
     """Lines on files of a class that are not read: pictures of other kinds (problems), and anything else (notes)."""
-    files = [p for p in folder.rglob("*") if p.suffix.lower() not in SUFFIXES and not p.is_dir() and not _hidden(p)]
+    files = [p for p in folder.rglob("*") if not is_image(p) and not p.is_dir() and not _hidden(p)]
     lines: tuple[list[str], list[str]] = ([], [])
     for suffix, group in groupby(sorted(files, key=_kind), key=_kind):
         names = sorted(str(path.relative_to(folder)) for path in group)

@@ -72,6 +72,15 @@ class DataSettings(Settings):
     resize: int | None = Field(
         default=None, ge=1, le=10**4, description="Side in pixels to which images are resized (bilinear, antialiased)."
     )
+    window: tuple[Finite, Annotated[Finite, Field(gt=0)]] | None = Field(
+        default=None,
+        description="[centre, width]: image files of more than 8 bits are read as 0 to 255, centre - width / 2 to "
+        "centre + width / 2; as they are if unset.",
+    )
+    skip_bad: bool = Field(
+        default=False,
+        description="Image files that cannot be read are skipped, counted and named; otherwise they are errors.",
+    )
     normalise: Literal["default", "training"] | Normalisation = Field(
         default="default",
         description="What a network sees of images: (x - shift) / scale. 'training': each channel with mean 0 and "

@@ -1,0 +1,102 @@
+"""DICOM images of one frame, read by pydicom; their stored values become those of the modality (PS3.3 C.11.1)."""
+
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pomona.core.errors import DataError
+from pomona.data.array_file import file
+from pomona.data.image_file import ImageFile, decoding, package, plain, scaled, scaled_type
+
+SUFFIXES = {".dcm", ".dicom", ".ima"}
+DEFLATED = {"1.2.840.10008.1.2.1.99", "1.2.840.10008.1.2.8.1"}  # packed as a whole: without a bound on what comes out
+GRAY, COLOUR = {"MONOCHROME1", "MONOCHROME2"}, {"RGB", "YBR_FULL", "YBR_FULL_422", "YBR_ICT", "YBR_RCT"}
+
+
+@dataclass(frozen=True)
+class DicomHeader:
+    """What a file says of its image.
+
+    Attributes:
+        image: its form, and its pixels.
+        series: UID of the series.
+        number: InstanceNumber, if there is one.
+        position: ImagePositionPatient (3,), if there is one.
+        orientation: ImageOrientationPatient, the directions of a row and of a column (6,), if there is one.
+    """
+
+    image: ImageFile
+    series: str
+    number: int | None
+    position: tuple[float, ...] | None
+    orientation: tuple[float, ...] | None
+
+
+def opened(path: Path) -> ImageFile:
+    """The image (H, W, C) of one file by its header. Raises as ``header``."""
+    return header(path).image
+
+
+def header(path: Path) -> DicomHeader:
+    """What a file says of its image, without its pixels.
+
+    Values are slope times stored value plus intercept; where low stored values are white (MONOCHROME1) they are turned
+    round first. Colour has 8 bits.
+
+    Raises:
+        DataError: no DICOM image of one frame, or one with sizes, bits or colours that are not read.
+        ConfigError: pydicom is not there.
+    """
+    pydicom = package("pydicom", path)
+    file(path)
+    with decoding(path):
+        syntax = str(getattr(pydicom.filereader.read_file_meta_info(path), "TransferSyntaxUID", ""))
+        if syntax in DEFLATED:
+            raise DataError(f"{path} is deflated as a whole; write it with another transfer syntax")
+        said = pydicom.dcmread(path, stop_before_pixels=True)
+        frames, samples = int(said.get("NumberOfFrames", 1) or 1), int(said.get("SamplesPerPixel", 1))
+        colours, bits = str(said.get("PhotometricInterpretation", "")), int(said.BitsStored)
+        if frames != 1:
+            raise DataError(f"{path} holds {frames} frames; save each as a file of a series, or all as NIfTI")
+        if colours not in (GRAY if samples == 1 else COLOUR) or samples not in {1, 3} or not 1 <= bits <= 16:
+            raise DataError(
+                f"{path} has {samples} samples of {bits} bits, {colours or 'of no colours'}; gray of up to 16 bits is "
+                "read, and colour of 8"
+            )
+        signed = int(said.PixelRepresentation) == 1
+        found = {1.0: said.get("RescaleSlope"), 0.0: said.get("RescaleIntercept")}
+        slope, shift = (usual if value is None else float(value) for usual, value in found.items())
+        if not np.isfinite([slope, shift]).all() or not slope:
+            raise DataError(f"{path} has RescaleSlope {slope} and RescaleIntercept {shift}; correct them")
+        low, high = (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if signed else (0, 2**bits - 1)
+        dtype = scaled_type(low, high, slope, shift)
+        shape = (int(said.Rows), int(said.Columns), samples)
+        turned = low + high if colours == "MONOCHROME1" else None
+        image = plain(path, shape, dtype, partial(_values, path, shape, turned, slope, shift, dtype))
+        number = said.get("InstanceNumber")
+        return DicomHeader(
+            image,
+            str(said.get("SeriesInstanceUID", "")),
+            None if number is None else int(number),
+            _numbers(said.get("ImagePositionPatient"), 3),
+            _numbers(said.get("ImageOrientationPatient"), 6),
+        )
+
+
+def _numbers(values: Any, count: int) -> tuple[float, ...] | None:
+    """So many finite numbers; None if they are not there."""
+    numbers = tuple(map(float, values)) if values else ()
+    return numbers if len(numbers) == count and np.isfinite(numbers).all() else None
+
+
+def _values(
+    path: Path, shape: tuple[int, ...], turned: int | None, slope: float, shift: float, dtype: np.dtype[Any]
+) -> NDArray[Any]:
+    raw = package("pydicom.pixels", path).pixel_array(path, index=0).reshape(shape)
+    if turned is not None:
+        raw = turned - raw.astype(np.int32)
+    return scaled(raw, slope, shift, dtype, path)

@@ -1,0 +1,156 @@
+"""Many files of images or volumes as one array: looked at by their headers, then decoded into place one at a time.
+
+An array larger than ``data.memory_share`` of the machine's memory lies on disk (``storage/mapped_array.py``): it is
+decoded once, and then paged by the operating system. No more than one file is ever decoded in memory.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pomona.core.errors import DataError
+from pomona.data import dicom, dicom_series, image_decoding, nifti, tiff
+from pomona.data.image_arrays import sample_type
+from pomona.data.image_file import ImageFile, Size, plain
+from pomona.data.problem_report import MOST, listed, refuse
+from pomona.data.settings import DataSettings
+from pomona.storage.mapped_array import allocate
+
+S = TypeVar("S")
+T = TypeVar("T")
+
+
+def opened(path: Path) -> ImageFile:
+    """An image, a volume, or a folder with a DICOM series, by what it is called and by its headers.
+
+    Raises:
+        DataError: nothing that can be read, with the reason.
+        ConfigError: a package is missing.
+    """
+    suffix = path.suffix.lower()
+    if path.is_dir():
+        return dicom_series.opened(path)
+    if suffix in dicom.SUFFIXES:
+        return dicom.opened(path)
+    if nifti.is_nifti(path):
+        return nifti.opened(path)
+    try:
+        return picture(path)
+    except DataError:
+        if suffix not in tiff.SUFFIXES:
+            raise
+        return tiff.opened(path)
+
+
+def picture(path: Path) -> ImageFile:
+    """An image in one of the formats of ``image_decoding``. Raises DataError."""
+    mode, (width, height) = image_decoding.form(path)
+    if mode in image_decoding.DEEP:
+        dtype = np.dtype(image_decoding.DEEP[mode])
+        return plain(path, (height, width, 1), dtype, lambda: image_decoding.deep(path))
+
+    def pixels(channels: int, size: Size | None) -> NDArray[np.uint8]:
+        return image_decoding.decoded(path, "L" if channels == 1 else "RGB", size)
+
+    return ImageFile(path, (height, width, len(mode)), np.dtype(np.uint8), pixels, picture=True)
+
+
+@dataclass(frozen=True)
+class Stack:
+    """Decoded files.
+
+    Attributes:
+        x: (n, ..., C), of the first dtype that holds all values.
+        kept: (n,) int64, which of the files these are, in order.
+        notes: lines on files that were skipped.
+    """
+
+    x: NDArray[Any]
+    kept: NDArray[np.int64]
+    notes: tuple[str, ...]
+
+
+def stacked(name: str, paths: Sequence[Path], settings: DataSettings, problems: Sequence[str] = ()) -> Stack:
+    """All files as one array; with ``data.skip_bad`` without those that cannot be read.
+
+    Args:
+        name: of the data.
+        paths: of the files.
+        settings: size, window, memory, and whether bad files are skipped.
+        problems: found before; files are looked at nevertheless, and all is told at once.
+
+    Raises:
+        DataError: these problems, and those of every file; sizes, channels or dtypes that do not go together.
+        ConfigError: a package is missing.
+    """
+    bad: list[str] = []
+    forms = list(each(range(len(paths)), lambda k: opened(paths[k]), bad))
+    faults = [*problems, *([] if settings.skip_bad else bad)]
+    if not forms and not faults:
+        faults = [f"none of {len(paths)} files can be read: {bad[0]}" if bad else "there are no images"]
+    side = settings.resize
+    files = [file for _, file in forms]
+    faults += _sizes(files, bool(side)) + _dtypes(files)
+    channels = max((file.shape[-1] for file in files), default=1)
+    if faults:  # what else is wrong shows when the others are decoded
+        for _ in each(files, lambda file: file.decoded(file.shape[-1], window=settings.window), faults):
+            pass
+        refuse(name, faults)
+    flat = len(files[0].shape) == 3
+    size = (side, side) if side and flat else None
+    spatial = (size[1], size[0]) if size else files[0].shape[:-1]
+    dtype = sample_type(file.dtype_in(settings.window) for file in files)
+    x = allocate((len(files), *spatial, channels), dtype, settings.memory_share)
+    kept: list[int] = []
+    for (k, _), image in each(forms, lambda form: form[1].decoded(channels, size, settings.window), bad):
+        x[len(kept)] = image
+        kept.append(k)
+    if not settings.skip_bad or not kept:
+        refuse(name, bad)
+    return Stack(x[: len(kept)], np.array(kept, np.int64), skipped(name, bad, len(paths)))
+
+
+def each(items: Sequence[S] | range, function: Callable[[Any], T], faults: list[str]) -> Iterator[tuple[Any, T]]:
+    """Items and what the function makes of them; of those it refuses, the refusals join the faults."""
+    for item in items:
+        try:
+            yield item, function(item)
+        except DataError as fault:
+            faults.append(str(fault))
+
+
+def skipped(name: str, bad: Sequence[str], count: int) -> tuple[str, ...]:
+    """Lines on skipped files: how many, and why."""
+    if not bad:
+        return ()
+    lines = [line.replace(f"{name}/", "") for line in bad]
+    more = [f"and {len(bad) - MOST} more"] if len(bad) > MOST else []
+    return (f"{name}: {len(bad)} of {count} files are skipped (data.skip_bad)", *lines[:MOST], *more)
+
+
+def _sizes(files: Sequence[ImageFile], resized: bool) -> list[str]:
+    """A line if images have several sizes: each with its count and an example, the most frequent first."""
+    counts = Counter(file.shape[:-1] for file in files)
+    flat = all(len(size) == 2 for size in counts)
+    if len(counts) < 2 or (resized and flat):
+        return []
+    example = {file.shape[:-1]: file.path for file in reversed(files)}
+    # width first, as people say it of pictures
+    shown = [f"{n} of {' x '.join(map(str, size[::-1]))} ({example[size].name})" for size, n in counts.most_common(4)]
+    more = f" and {len(counts) - 4} other sizes" if len(counts) > 4 else ""
+    remedy = "set data.resize" if flat else "bring all volumes to one size"
+    return [f"images of several sizes: {', '.join(shown)}{more}; {remedy}"]
+
+
+def _dtypes(files: Sequence[ImageFile]) -> list[str]:
+    """A line if some images have 8 bits and some do not: their numbers do not mean the same."""
+    eight = [file.path.name for file in files if file.dtype == np.uint8]
+    if not 0 < len(eight) < len(files):
+        return []
+    others = [f"{file.path.name}: {file.dtype}" for file in files if file.dtype != np.uint8]
+    return [f"images of 8 bits ({listed(eight, 2)}) and of others ({listed(others, 2)}) do not mix; convert one kind"]

@@ -1,0 +1,79 @@
+"""Volumes in NIfTI files (.nii, .nii.gz), read by nibabel."""
+
+import logging
+from functools import partial
+from math import isfinite, prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pomona.core.errors import DataError
+from pomona.data.array_file import MOST_PACKED, file
+from pomona.data.image_file import ImageFile, decoding, package, plain, scaled, scaled_type, within
+
+
+def is_nifti(path: Path) -> bool:
+    """Whether a file is NIfTI by its name."""
+    return path.name.lower().endswith((".nii", ".nii.gz"))
+
+
+def opened(path: Path) -> ImageFile:
+    """A volume (D, H, W, C) by its header: z, y, x of the patient, to the closest of the axes that the header names.
+
+    Axes are turned and flipped (never interpolated) so that x grows to the right, y to the front and z to the head
+    (RAS+), whatever order they are stored in. C is the fourth or fifth axis of the file: 1 for gray volumes.
+
+    Raises:
+        DataError: no NIfTI, no volume, or a header that promises more than the file holds, or than is read.
+        ConfigError: nibabel is not there.
+    """
+    image = _header(path)
+    stored = image.header.get_data_dtype()
+    slope, shift = (float(v) for v in (image.dataobj.slope, image.dataobj.inter))
+    if stored.kind not in "iuf" or not (isfinite(slope) and isfinite(shift)):
+        raise DataError(f"{path} holds {stored} times {slope} plus {shift}; store whole or real numbers")
+    dtype = np.dtype(np.float32)
+    if stored.kind != "f":
+        limits = np.iinfo(stored)
+        dtype = scaled_type(float(limits.min), float(limits.max), slope, shift)
+    shape = _axes(path, tuple(map(int, image.shape)))
+    order = package("nibabel.orientations", path).io_orientation(image.affine)
+    if np.isnan(order).any():
+        raise DataError(f"{path}: its header does not say which axis is which; write it again with its affine")
+    sides = tuple(shape[int(np.flatnonzero(order[:, 0] == axis)[0])] for axis in (2, 1, 0))
+    return plain(path, (*sides, shape[3]), dtype, partial(_values, path, shape, slope, shift, dtype))
+
+
+def _header(path: Path) -> Any:
+    """The file as nibabel opens it, without its values."""
+    nibabel = package("nibabel", path)
+    nibabel.imageglobals.logger.setLevel(logging.CRITICAL + 1)  # it would print what it passes over
+    size = file(path).stat().st_size
+    with decoding(path):
+        image = nibabel.load(path)
+        if not isinstance(image, nibabel.Nifti1Image):
+            raise DataError(f"cannot read the image {path} (it is no NIfTI); replace or remove it")
+        promised = int(image.dataobj.offset) + prod(map(int, image.shape)) * image.header.get_data_dtype().itemsize
+        room = size * MOST_PACKED if path.suffix.lower() == ".gz" else size
+        if promised > room:
+            raise DataError(f"{path} promises {promised} bytes but has room for {room}; fetch it again")
+    return image
+
+
+def _axes(path: Path, shape: tuple[int, ...]) -> tuple[int, int, int, int]:
+    """x, y, z and the channels of a file's shape. Raises DataError unless they are those of a volume."""
+    channels = prod(shape[3:])
+    if len(shape) not in {3, 4, 5} or (len(shape) == 5 and shape[3] != 1) or (shape[:3] and shape[2:3] == (1,)):
+        raise DataError(f"{path} has shape {shape}; a volume has (x, y, z): save a flat image as PNG or TIFF")
+    within(path, (*shape[:3], channels))
+    return (*shape[:3], channels)  # type: ignore[return-value]
+
+
+def _values(path: Path, shape: tuple[int, ...], slope: float, shift: float, dtype: np.dtype[Any]) -> NDArray[Any]:
+    image = _header(path)
+    raw = np.asanyarray(image.dataobj.get_unscaled()).reshape(shape)
+    orientations = package("nibabel.orientations", path)
+    turned = orientations.apply_orientation(raw, orientations.io_orientation(image.affine))
+    return scaled(np.ascontiguousarray(turned.transpose(2, 1, 0, 3)), slope, shift, dtype, path)
