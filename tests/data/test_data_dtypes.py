@@ -125,7 +125,7 @@ def test_a_run_on_volumes_and_its_models(tmp_path, network):
     tree = {"data": {"name": f"{__name__}:volumes"}, "method": {"name": "fedavg-ft"}, "model": {"name": network}}
     config = resolve({**tree, "clients": 3, "rounds": 2, "lr": 0.05, "workers": 1, "batch_size": 4})
     pomona.run(config, tmp_path / "run")
-    path = next((tmp_path / "run" / "models").glob("client-00*"))
+    path = next((tmp_path / "run" / "models").glob("client-00*.safetensors"))
     model = PersonalModel.load(path, own_code=True)
     about, x = model.about, volumes(None).x
     assert (about.dtype, about.input_shape, about.sample_shape) == ("uint16", (1, 4, 6, 5), (4, 6, 5, 1))

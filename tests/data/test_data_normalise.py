@@ -66,7 +66,7 @@ def test_training_rows_alone_teach(tmp_path):
     assert len(rows) < 40
     assert (scenario.dataset.shift, scenario.dataset.scale) == moments(scans(None).x, rows)
     pomona.run(resolve(TREE), tmp_path / "run")
-    about = PersonalModel.load(next((tmp_path / "run" / "models").glob("client-00*"))).about
+    about = PersonalModel.load(next((tmp_path / "run" / "models").glob("client-00*.safetensors"))).about
     assert (about.shift, about.scale, about.dtype) == (scenario.dataset.shift, scenario.dataset.scale, "uint16")
 
 
