@@ -113,6 +113,34 @@ def test_a_model_answers_with_the_frozen_part_beside_it_and_not_without(tmp_path
     assert result.models  # as files
 
 
+@pytest.mark.parametrize("swapped", ["another run's", "another network's", "a personal model", "nothing", "cut short"])
+def test_a_swapped_frozen_part_is_refused_by_name(swapped, tmp_path):
+    """Put in its place under its very name: the hash in the model's file is not that of what lies there."""
+    pomona.run(config(), tmp_path / "run")
+    path = tmp_path / "run/models/client-01.safetensors"
+    (beside,) = (tmp_path / "run/models").glob("frozen-*.safetensors")
+    match swapped:
+        case "another run's" | "another network's":
+            other = (
+                config(seed=1) if swapped == "another run's" else config(model={"name": "lenet"}, data={"resize": 28})
+            )
+            pomona.run(other, tmp_path / "other")
+            (given,) = (tmp_path / "other/models").glob("frozen-*.safetensors")
+            assert given.name != beside.name
+            given.replace(beside)
+        case "a personal model":
+            beside.write_bytes(path.read_bytes())
+        case "nothing":
+            beside.write_bytes(b"")
+        case "cut short":
+            beside.write_bytes(beside.read_bytes()[:-4])
+    with pytest.raises(
+        StorageError, match=rf"{beside.name} is not the frozen part of client-01\.safetensors"
+    ) as caught:
+        PersonalModel.load(path)
+    assert "\n" not in str(caught.value)
+
+
 def test_lora_is_merged_into_an_export(tmp_path):
     lora = {"lora": {"rank": 2, "on": ["conv2", "fc1"]}}
     pomona.run(config(model={"train": lora}), tmp_path / "run")

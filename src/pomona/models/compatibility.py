@@ -58,8 +58,9 @@ def constructed(kind: type[nn.Module], name: str, args: Mapping[str, object]) ->
     """A network of a user's own class. Raises ConfigError if the class does not take the arguments."""
     try:
         return kind(**args)
-    except (TypeError, ValueError, RuntimeError) as fault:
-        raise ConfigError(f"model.name={name} cannot be built ({fault}); see model.args") from fault
+    except Exception as fault:  # the class's own checks, of any kind
+        line = f"{type(fault).__name__}: {fault}".partition("\n")[0]
+        raise ConfigError(f"model.name={name} cannot be built ({line}); see model.args") from fault
 
 
 def verified(
