@@ -156,6 +156,9 @@ _ENTRIES = (
         "folder", "pomona.data.image_folder:read", "image", "any", "own images, one folder a class; set data.path"
     ),
     CatalogueEntry(
+        "manifest", "pomona.data.manifest:read", "image", "any", "own images or volumes that a CSV lists; set data.path"
+    ),
+    CatalogueEntry(
         "idx", "pomona.data.idx:own", "image", "any", "own images in IDX files named as MNIST's; set data.path"
     ),
     CatalogueEntry(

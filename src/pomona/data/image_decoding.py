@@ -43,6 +43,18 @@ def deep(path: Path) -> NDArray[Any]:
     return _opened(path, pixels)
 
 
+def numbers(path: Path) -> NDArray[Any] | None:
+    """The numbers (H, W, 1) that a gray image or one with a palette stores; None for colours. Raises DataError."""
+
+    def stored(image: Image.Image) -> NDArray[Any] | None:
+        mode = _mode(image)
+        if image.mode in {"1", "L", "P"}:
+            return np.asarray(image).astype(np.uint8)[..., None]
+        return np.asarray(image).astype(DEEP[mode])[..., None] if mode in DEEP else None
+
+    return _opened(path, stored)
+
+
 def decoded(path: Path, colours: str, size: Size | None = None) -> NDArray[np.uint8]:
     """The pixels (H, W, C) uint8 of an image.
 

@@ -75,7 +75,9 @@ class Stack:
     notes: tuple[str, ...]
 
 
-def stacked(name: str, paths: Sequence[Path], settings: DataSettings, problems: Sequence[str] = ()) -> Stack:
+def stacked(
+    name: str, paths: Sequence[Path], settings: DataSettings, problems: Sequence[str] = (), unread: Sequence[str] = ()
+) -> Stack:
     """All files as one array; with ``data.skip_bad`` without those that cannot be read.
 
     Args:
@@ -83,16 +85,17 @@ def stacked(name: str, paths: Sequence[Path], settings: DataSettings, problems: 
         paths: of the files.
         settings: size, window, memory, and whether bad files are skipped.
         problems: found before; files are looked at nevertheless, and all is told at once.
+        unread: lines on files that are not among ``paths`` because something of theirs is bad.
 
     Raises:
         DataError: these problems, and those of every file; sizes, channels or dtypes that do not go together.
         ConfigError: a package is missing.
     """
-    bad: list[str] = []
+    bad, count = list(unread), len(paths) + len(unread)
     forms = list(each(range(len(paths)), lambda k: opened(paths[k]), bad))
     faults = [*problems, *([] if settings.skip_bad else bad)]
     if not forms and not faults:
-        faults = [f"none of {len(paths)} files can be read: {bad[0]}" if bad else "there are no images"]
+        faults = [f"none of {count} files can be read: {bad[0]}" if bad else "there are no images"]
     side = settings.resize
     files = [file for _, file in forms]
     faults += _sizes(files, bool(side)) + _dtypes(files)
@@ -112,7 +115,7 @@ def stacked(name: str, paths: Sequence[Path], settings: DataSettings, problems: 
         kept.append(k)
     if not settings.skip_bad or not kept:
         refuse(name, bad)
-    return Stack(x[: len(kept)], np.array(kept, np.int64), skipped(name, bad, len(paths)))
+    return Stack(x[: len(kept)], np.array(kept, np.int64), skipped(name, bad, count))
 
 
 def each(items: Sequence[S] | range, function: Callable[[Any], T], faults: list[str]) -> Iterator[tuple[Any, T]]:
@@ -128,7 +131,8 @@ def skipped(name: str, bad: Sequence[str], count: int) -> tuple[str, ...]:
     """Lines on skipped files: how many, and why."""
     if not bad:
         return ()
-    lines = [line.replace(f"{name}/", "") for line in bad]
+    folder = Path(name).parent if Path(name).suffix else name
+    lines = [line.replace(f"{folder}/", "") for line in bad]
     more = [f"and {len(bad) - MOST} more"] if len(bad) > MOST else []
     return (f"{name}: {len(bad)} of {count} files are skipped (data.skip_bad)", *lines[:MOST], *more)
 

@@ -1,0 +1,189 @@
+"""A CSV manifest: a line for each image or volume, with its label or mask, its client and its part."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pomona.core.errors import ConfigError, DataError, near
+from pomona.data import csv_records, image_arrays, image_stack, mask, targets
+from pomona.data.array_file import file
+from pomona.data.catalogue import own_path
+from pomona.data.dataset import Dataset, Owners
+from pomona.data.problem_report import refuse
+from pomona.data.settings import DataSettings
+from pomona.storage.mapped_array import allocate
+
+COLUMNS = ("path", "label", "mask", "client", "split", "group")
+SPLITS = {"": 0, "train": 0, "validation": 1, "val": 1, "test": 2}
+TEST = 2
+
+
+@dataclass(frozen=True)
+class ManifestRows:
+    """The cells of a manifest by column, those of test rows last, and the line of each row."""
+
+    path: Path
+    cells: dict[str, list[str]]
+    lines: list[int]
+
+    def __len__(self) -> int:
+        return len(self.lines)
+
+    def where(self, row: int) -> str:
+        """Place of a row, for messages."""
+        return f"line {self.lines[row]}"
+
+
+def read(settings: DataSettings) -> Dataset:
+    """Own images or volumes that a CSV file lists: ``path``, ``label`` or ``mask``, perhaps client, split, group.
+
+    Paths are relative to the file's folder, and stay within it. ``split`` is train, validation or test; rows of one
+    ``group`` (a patient) must be of one part and one client. With ``data.targets = "segmentation"`` masks are the
+    targets (N, H, W) or (N, D, H, W) uint8, and ``data.classes`` names their numbers.
+
+    Raises:
+        DataError: all that is wrong with the lines, or with the files they name, at once.
+        ConfigError: columns or settings that do not go together.
+    """
+    found = _rows(file(own_path(settings)))
+    masks = str(settings.targets) == "segmentation"
+    _require(found, settings, masks)
+    paths, problems = _paths(found, "path")
+    role, wrong = _roles(found)
+    problems += wrong + _ownerless(found) + _torn(found)
+    (y, classes), wrong = _labels(found, settings, masks)
+    problems += wrong
+    name, kept, bad = str(found.path), np.arange(len(found)), list[str]()
+    if masks:
+        drawn, wrong = _paths(found, "mask")
+        problems += wrong
+    refuse(name, problems)  # of the lines; those of the files follow
+    if masks:
+        y, kept, bad = _masks(paths, drawn, settings)
+    stack = image_stack.stacked(name, [paths[k] for k in kept], settings, (), bad)
+    kept, y = kept[stack.kept], _only(y, stack.kept) if masks else y[stack.kept]
+    known: dict[str, Any] = {"target_kind": settings.targets} if masks else {}
+    owners = _owners(found, kept, role)
+    n_train = int((role[kept] < TEST).sum())
+    usual = image_arrays.usual(stack.x)
+    return Dataset(name, "image", stack.x, y, classes, n_train, *usual, owners=owners, notes=stack.notes, **known)
+
+
+def _rows(path: Path) -> ManifestRows:
+    columns = csv_records.heading(path, header=True)
+    if odd := [name for name in columns if name not in COLUMNS]:
+        raise DataError(f"{path} has the column {odd[0]!r}; {near(odd[0], COLUMNS)}")
+    records = [(r.line, [cell.strip() for cell in r.cells]) for r in csv_records.rows(path, True, columns)]
+    if not records:
+        raise DataError(f"{path} has no line below its header; add one for each image")
+    if "split" in columns:  # training rows come first
+        records.sort(key=lambda row: SPLITS.get(row[1][columns.index("split")].lower()) == TEST)
+    cells = {name: [row[i] for _, row in records] for i, name in enumerate(columns)}
+    return ManifestRows(path, cells, [line for line, _ in records])
+
+
+def _require(found: ManifestRows, settings: DataSettings, masks: bool) -> None:
+    """Raise ConfigError or DataError unless the columns are there that the settings need."""
+    needed = "mask" if masks else "label"
+    for name in ("path", needed):
+        if name not in found.cells:
+            other = '; or set data.targets = "segmentation"' if name == "label" and "mask" in found.cells else ""
+            raise DataError(f"{found.path} has no column {name!r}; add it{other}")
+    if masks and not settings.classes:
+        raise ConfigError("data.targets = 'segmentation' needs names for the numbers in masks: set data.classes")
+    if "group" in found.cells and "split" not in found.cells:
+        raise DataError(
+            f"{found.path} has groups and no column 'split': rows would be split at random, and groups torn; add it"
+        )
+
+
+def _paths(found: ManifestRows, column: str) -> tuple[list[Path], list[str]]:
+    """Each row's file, and lines on those that are not there, or not within the manifest's folder."""
+    folder, problems, paths = found.path.parent, [], []
+    root = folder.resolve()
+    for row, cell in enumerate(found.cells[column]):
+        path = folder / cell
+        paths.append(path)
+        if not cell or "\0" in cell:
+            problems.append(f"{found.where(row)}: no {column}; every line needs one")
+        elif not path.resolve().is_relative_to(root) or path.resolve() == root:
+            problems.append(f"{found.where(row)}: {cell!r} is not within the manifest's folder; put it there")
+        elif not path.exists():
+            problems.append(f"{found.where(row)}: {cell!r} does not exist; correct the {column}")
+    return paths, problems
+
+
+def _roles(found: ManifestRows) -> tuple[NDArray[np.int8], list[str]]:
+    cells = [cell.lower() for cell in found.cells.get("split", [""] * len(found))]
+    odd = [row for row, cell in enumerate(cells) if cell not in SPLITS]
+    problems = [f"{found.where(row)}: split {cells[row]!r}; say train, validation or test" for row in odd]
+    return np.array([SPLITS.get(cell, 0) for cell in cells], np.int8), problems
+
+
+def _ownerless(found: ManifestRows) -> list[str]:
+    odd = [found.where(row) for row, name in enumerate(found.cells.get("client", ())) if not name]
+    return [f"{len(odd)} of {len(found)} lines name no client, first {odd[0]}; name it"] if odd else []
+
+
+def _torn(found: ManifestRows) -> list[str]:
+    """A line for each group that lies in several parts, or with several clients."""
+    first: dict[str, int] = {}
+    lines = []
+    for row, group in enumerate(found.cells.get("group", ())):
+        at = first.setdefault(group, row)
+        for column in ("split", "client"):
+            own, other = (found.cells[column][k] for k in (row, at)) if column in found.cells else ("", "")
+            if group and own != other:
+                places = f"{other} ({found.where(at)}) and {own} ({found.where(row)})"
+                lines.append(f"group {group} is in {column} {places}; keep a group together")
+    return lines
+
+
+def _labels(found: ManifestRows, settings: DataSettings, masks: bool) -> tuple[targets.Answer, list[str]]:
+    if masks:
+        return (np.zeros(0, np.uint8), settings.classes), []
+    return targets.from_cells([found.cells["label"]], ["label"], settings, found.where)
+
+
+def _masks(
+    images: Sequence[Path], masks: Sequence[Path], settings: DataSettings
+) -> tuple[NDArray[Any], NDArray[np.int64], list[str]]:
+    """Masks of images (n, *spatial) uint8, the numbers of the images that have one, and lines on those that cannot."""
+    side, bad = settings.resize, list[str]()
+    y: NDArray[Any] | None = None
+    kept: list[int] = []
+
+    def drawn(k: int) -> NDArray[np.uint8]:
+        spatial = image_stack.opened(images[k]).shape[:-1]
+        size = (side, side) if side and len(spatial) == 2 else None
+        return mask.decoded(masks[k], spatial, len(settings.classes), size)
+
+    for k, values in image_stack.each(range(len(images)), drawn, bad):
+        if y is None:
+            y = allocate((len(images), *values.shape), np.uint8, settings.memory_share)
+        if values.shape == y.shape[1:]:  # images of several sizes are refused when all are looked at
+            y[len(kept)] = values
+        kept.append(k)
+    empty = np.zeros((0, 1, 1), np.uint8)
+    return (empty if y is None else y[: len(kept)]), np.array(kept, np.int64), bad
+
+
+def _only(y: NDArray[Any], rows: NDArray[np.int64]) -> NDArray[Any]:
+    """These rows, ascending, moved to the front where they are."""
+    for to, row in enumerate(rows):
+        if to != row:
+            y[to] = y[row]
+    return y[: len(rows)]
+
+
+def _owners(found: ManifestRows, kept: NDArray[np.int64], role: NDArray[np.int8]) -> Owners | None:
+    if "client" not in found.cells:
+        return None
+    clients = [found.cells["client"][k] for k in kept]
+    names = targets.in_order(clients)
+    index = {name: i for i, name in enumerate(names)}
+    return Owners(names, np.array([index[name] for name in clients], np.int64), role[kept])

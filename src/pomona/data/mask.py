@@ -1,0 +1,51 @@
+"""Masks: the class of each pixel of an image or volume, from a file of its own."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pomona.core.errors import DataError
+from pomona.data import image_decoding, image_stack
+from pomona.data.image_decoding import SUFFIXES
+from pomona.data.image_file import Size
+
+
+def decoded(path: Path, spatial: tuple[int, ...], classes: int, size: Size | None = None) -> NDArray[np.uint8]:
+    """The class numbers (*spatial,) uint8 of a mask; at another size (width, height) those of the nearest pixels.
+
+    Files are those of images: volumes as NIfTI or a DICOM series, flat masks as PNG, TIFF and the like, in gray, black
+    and white (0 and 1), or by a palette, whose numbers count and not its colours.
+
+    Raises:
+        DataError: a file that cannot be read, colours, another size than the image's, or pixels that are no whole
+            numbers below the number of classes.
+    """
+    values = _values(path)
+    if values.shape[-1] != 1 or values.shape[:-1] != spatial:
+        theirs, own = (" x ".join(map(str, shape)) for shape in (values.shape, spatial))
+        raise DataError(f"the mask {path} has {theirs} values, its image {own} pixels; give each pixel one class")
+    flat = values[..., 0]
+    odd = ~((flat >= 0) & (flat < classes) & (flat == np.floor(flat)))
+    if odd.any():
+        raise DataError(
+            f"the mask {path} holds {flat[odd][0]:g} in {int(odd.sum())} of {flat.size} pixels; classes are whole "
+            f"numbers from 0 to {classes - 1}, as many as data.classes names"
+        )
+    return _nearest(flat, size).astype(np.uint8) if size else flat.astype(np.uint8)
+
+
+def _values(path: Path) -> NDArray[Any]:
+    """Numbers as stored (*spatial, C)."""
+    if path.suffix.lower() in SUFFIXES and (numbers := image_decoding.numbers(path)) is not None:
+        return numbers
+    file = image_stack.opened(path)
+    return file.decoded(file.shape[-1])
+
+
+def _nearest(flat: NDArray[Any], size: Size) -> NDArray[Any]:
+    """Of each pixel at the new size, the one under its middle."""
+    rows, columns = ((2 * np.arange(n) + 1) * old // (2 * n) for n, old in zip(size[::-1], flat.shape, strict=True))
+    nearest: NDArray[Any] = flat[rows[:, None], columns]
+    return nearest

@@ -1,0 +1,199 @@
+"""A manifest: what its lines say is what is read, and what is wrong with them is named by line and file."""
+
+import numpy as np
+import pytest
+from image_files import write_nifti, write_series
+from PIL import Image
+
+from pomona.core.errors import ConfigError, DataError
+from pomona.core.rng import stream
+from pomona.data import DataSettings, manifest, mask, read
+
+
+def picture(path, value, size=(6, 4), mode="L"):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new(mode, size, value).save(path)
+
+
+def listed(folder, *lines):
+    (folder / "list.csv").write_text("\n".join(lines) + "\n")
+    return folder / "list.csv"
+
+
+def own(path, **settings):
+    return read(DataSettings(name="manifest", path=path, **settings))
+
+
+@pytest.fixture
+def six(tmp_path):
+    """Images 0.png to 5.png of these values."""
+    for k in range(6):
+        picture(tmp_path / "in" / f"{k}.png", k)
+    return tmp_path
+
+
+LINES = (
+    "label,path,client,split,group",
+    "well,in/3.png,Bergen,test,p3",
+    "ill,in/0.png,Aachen,train,p0",
+    'ill,"in/5.png",Aachen,validation,p1',
+    "well,in/1.png,Bergen,,p2",
+    "well,in/4.png,Aachen,Test,p4",
+    "ill,in/2.png,Bergen,val,",
+)
+
+
+def test_each_line_is_a_row_and_test_rows_come_last(six):
+    data = own(listed(six, *LINES))
+    assert data.x[:, 0, 0, 0].tolist() == [0, 5, 1, 2, 3, 4]
+    assert (data.classes, data.y.tolist(), data.n_train) == (("ill", "well"), [0, 0, 1, 0, 1, 1], 4)
+    assert (data.owners.names, data.owners.client.tolist()) == (("Aachen", "Bergen"), [0, 0, 1, 1, 1, 0])
+    assert data.owners.role.tolist() == [0, 1, 0, 1, 2, 2]
+
+
+def test_a_path_and_a_label_suffice(six):
+    data = own(listed(six, "path,label", "in/1.png,2.5", "in/0.png,-1"), targets="regression")
+    assert (data.x[:, 0, 0, 0].tolist(), data.y.tolist(), data.owners, data.n_train) == ([1, 0], [[2.5], [-1]], None, 2)
+    data = own(listed(six, "path,label", "in/1.png,b", "in/0.png,a"), classes=("b", "a"), resize=3)
+    assert (data.x.shape, data.y.tolist(), data.classes) == ((2, 3, 3, 1), [0, 1], ("b", "a"))
+
+
+WRONG = {
+    "no path": (("label", "a"), "no column 'path'"),
+    "no label": (("path", "in/0.png"), "no column 'label'; add it$"),
+    "masks that nobody asked for": (("path,mask", "in/0.png,in/1.png"), "or set data.targets = \"segmentation\""),
+    "another column": (("path,lable", "in/0.png,a"), "has the column 'lable'; did you mean label"),
+    "no line": (("path,label",), "no line below its header"),
+    "empty": ((), "is empty|has no line|no row"),
+    "above": (("path,label", "../list.csv,a"), r"line 2: '../list.csv' is not within the manifest's folder"),
+    "absolute": (("path,label", "/etc/hostname,a"), r"line 2: '/etc/hostname' is not within"),
+    "a link out": (("path,label", "out.png,a"), r"line 2: 'out.png' is not within"),
+    "the folder itself": (("path,label", ".,a"), r"line 2: '.' is not within"),
+    "no file": (("path,label", "in/0.png,a", "in/9.png,a"), r"line 3: 'in/9.png' does not exist; correct the path"),
+    "no name": (("path,label", ",a"), "line 2: no path; every line needs one"),
+    "no label on a line": (("path,label", "in/0.png,a", "in/1.png,"), "every row needs a label"),
+    "no client": (("path,label,client", "in/0.png,a,", "in/1.png,a,A"), "1 of 2 lines name no client, first line 2"),
+    "another part": (("path,label,split", "in/0.png,a,tset"), "line 2: split 'tset'; say train, validation or test"),
+    "torn groups": (
+        ("path,label,split,group", "in/0.png,a,train,p", "in/1.png,a,test,p"),
+        r"group p is in split train \(line 2\) and test \(line 3\); keep a group together",
+    ),
+    "groups of several clients": (
+        ("path,label,split,client,group", "in/0.png,a,train,A,p", "in/1.png,a,train,B,p"),
+        r"group p is in client A \(line 2\) and B \(line 3\)",
+    ),
+    "groups without parts": (("path,label,group", "in/0.png,a,p"), "no column 'split': rows would be split at random"),
+    "a damaged image": (("path,label", "in/0.png,a", "list.csv,b"), "cannot read the image .*list.csv"),
+    "a folder without slices": (("path,label", "in,a"), "holds 0 DICOM files"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_lines_that_are_wrong(six, case):
+    pytest.importorskip("pydicom")
+    lines, told = WRONG[case]
+    (six / "out.png").symlink_to("/etc/hostname")
+    with pytest.raises((DataError, ConfigError), match=told) as fault:
+        own(listed(six, *lines))
+    assert "list.csv" in fault.value.line()
+
+
+def test_everything_is_said_at_once(six):
+    path = listed(six, "path,label,split", "in/9.png,a,train", "in/0.png,,train", "in/1.png,a,tset")
+    with pytest.raises(DataError, match="has 3 problems"):
+        own(path)
+
+
+def test_volumes_and_series(tmp_path):
+    for package in ("nibabel", "pydicom"):
+        pytest.importorskip(package)
+    volumes = stream(1, "volumes").integers(0, 99, (3, 5, 4, 3)).astype(np.int16)
+    write_nifti(tmp_path / "v.nii.gz", volumes[0])
+    write_series(tmp_path / "ct", volumes[1])
+    write_nifti(tmp_path / "w.nii", volumes[2])
+    data = own(listed(tmp_path, "path,label", "v.nii.gz,a", "ct,b", "w.nii,a"))
+    np.testing.assert_array_equal(data.x[..., 0], volumes)
+    assert (data.x.dtype, data.y.tolist()) == (np.int16, [0, 1, 0])
+
+
+def test_bad_files_are_skipped_and_named(six):
+    (six / "in" / "0.png").write_bytes(b"?")
+    (six / "in" / "4.png").write_bytes(b"")
+    data = own(listed(six, *LINES), skip_bad=True)
+    assert (data.x[:, 0, 0, 0].tolist(), data.y.tolist(), data.n_train) == ([5, 1, 2, 3], [0, 1, 0, 1], 3)
+    assert (data.owners.client.tolist(), data.owners.role.tolist()) == ([0, 1, 1, 1], [1, 0, 1, 2])
+    assert data.notes[0].endswith("list.csv: 2 of 6 files are skipped (data.skip_bad)")
+    assert data.notes[1].startswith("cannot read the image in/0.png")
+
+
+# Masks
+
+
+@pytest.mark.parametrize("kind", ["gray", "black and white", "palette", "16 bits"])
+def test_masks_are_numbers_and_not_colours(tmp_path, kind):
+    truth = stream(2, "mask").integers(0, 2, (4, 6))
+    image = {
+        "gray": lambda: Image.fromarray(truth.astype(np.uint8)),
+        "black and white": lambda: Image.fromarray(truth.astype(bool)),
+        "palette": lambda: _palette(truth),
+        "16 bits": lambda: Image.fromarray(truth.astype(np.uint16)),
+    }[kind]()
+    image.save(tmp_path / "m.png")
+    found = mask.decoded(tmp_path / "m.png", (4, 6), 2)
+    assert found.dtype == np.uint8
+    np.testing.assert_array_equal(found, truth)
+
+
+def _palette(truth):
+    image = Image.fromarray(truth.astype(np.uint8)).convert("L")
+    image = Image.frombytes("P", image.size, image.tobytes())
+    image.putpalette([200, 10, 10, 3, 4, 5])
+    return image
+
+
+def test_masks_at_another_size_keep_their_numbers(tmp_path):
+    """Each pixel takes the class under its middle: of columns 0 to 5 in three, columns 1, 3 and 5."""
+    Image.fromarray(np.tile(np.arange(6, dtype=np.uint8), (4, 1))).save(tmp_path / "m.png")
+    assert mask.decoded(tmp_path / "m.png", (4, 6), 6, size=(3, 2)).tolist() == [[1, 3, 5]] * 2
+    same = mask.decoded(tmp_path / "m.png", (4, 6), 6, size=(6, 4))
+    np.testing.assert_array_equal(same, np.tile(np.arange(6), (4, 1)))
+
+
+def test_masks_of_volumes(tmp_path):
+    pytest.importorskip("nibabel")
+    truth = stream(3, "mask").integers(0, 3, (5, 4, 3))
+    for dtype in ("u1", "i2", "f4"):
+        write_nifti(tmp_path / "m.nii.gz", truth.astype(dtype))
+        np.testing.assert_array_equal(mask.decoded(tmp_path / "m.nii.gz", (5, 4, 3), 3), truth)
+    for values, told in ((truth + 1.5, "holds 1.5 in"), (truth - 1.0, "holds -1 in"), (truth * 2.0, "holds 4 in")):
+        write_nifti(tmp_path / "m.nii.gz", values.astype(np.float32))
+        with pytest.raises(DataError, match=f"{told} .*classes are whole numbers from 0 to 2"):
+            mask.decoded(tmp_path / "m.nii.gz", (5, 4, 3), 3)
+
+
+@pytest.mark.parametrize(
+    ("value", "size", "mode", "told"),
+    [
+        (255, (6, 4), "L", r"the mask .*m.png holds 255 in 24 of 24 pixels; classes are whole numbers from 0 to 1"),
+        (1, (4, 6), "L", r"the mask .*m.png has 6 x 4 x 1 values, its image 4 x 6 pixels"),
+        ((1, 1, 1), (6, 4), "RGB", r"the mask .*m.png has 4 x 6 x 3 values"),
+    ],
+)
+def test_masks_that_do_not_fit(tmp_path, value, size, mode, told):
+    picture(tmp_path / "m.png", value, size, mode)
+    with pytest.raises(DataError, match=told):
+        mask.decoded(tmp_path / "m.png", (4, 6), 2)
+
+
+def test_masks_are_read_for_their_images(six):
+    """Images 0 to 5 have masks of these classes; those of 1 and 4 cannot be used."""
+    for k in range(6):
+        picture(six / "masks" / f"{k}.png", k % 3)
+    picture(six / "masks" / "1.png", 7)
+    picture(six / "masks" / "4.png", 0, size=(2, 2))
+    images, masks = ([six / part / f"{k}.png" for k in range(6)] for part in ("in", "masks"))
+    settings = DataSettings(name="manifest", classes=("a", "b", "c"))
+    y, kept, bad = manifest._masks(images, masks, settings)
+    assert (y[:, 0, 0].tolist(), kept.tolist(), y.shape, y.dtype) == ([0, 2, 0, 2], [0, 2, 3, 5], (4, 4, 6), np.uint8)
+    assert ["1.png holds 7" in bad[0], "4.png has 2 x 2 x 1 values" in bad[1]] == [True, True]
+    assert manifest._only(y, np.array([1, 3]))[:, 0, 0].tolist() == [2, 2]
