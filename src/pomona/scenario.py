@@ -255,6 +255,14 @@ class Scenario:
 
         return constants(sorted(names), task, self.dataset.n_outputs, train, test, judge)
 
+    def _subgroups(self) -> dict[str, Any] | None:
+        """Of each client's test samples, the number of their subgroup."""
+        if self.dataset.subgroups is None:
+            return None
+        column, names, number = self.dataset.subgroups
+        test = [number[c.test].tolist() for c in self.partition.clients]
+        return {"column": column, "names": list(names), "test": test}
+
     def about(self) -> dict[str, Any]:
         """Description for the record: sizes, label counts, hidden groups, hashes."""
         rows = self.partition.clients
@@ -270,6 +278,7 @@ class Scenario:
             "targets": self.targets,
             "metric": self.choice.metric.name,
             "constant": self.constant(),
+            "subgroups": self._subgroups(),
             "input_shape": list(self.input_shape),
             "preprocessing": [by.model_dump(mode="json") for by in self.dataset.preprocessing],
             "shared_samples": len(reduce(np.intersect1d, [c.train for c in rows])) if len(rows) > 1 else 0,

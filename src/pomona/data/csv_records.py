@@ -12,9 +12,12 @@ import numpy as np
 from pomona.core.errors import ConfigError, DataError, near
 from pomona.data import parquet, targets
 from pomona.data.array_file import file, reading
-from pomona.data.dataset import Dataset, Owners
+from pomona.data.dataset import Dataset, Owners, Subgroups
 from pomona.data.problem_report import refuse
 from pomona.data.settings import DataSettings
+
+MOST_GROUPS = 50  # values by which results are told apart; more are an identifier
+MISSING = "(missing)"
 
 
 class CsvRecord(NamedTuple):
@@ -76,6 +79,8 @@ class CsvSurvey:
         lines: the line of each row in its file.
         labels: for each column of labels, the cell of each row.
         clients: the owner of each row, as written; empty without such a column.
+        group: number of the column of subgroups, if any.
+        groups: the subgroup of each row, as written; empty without such a column.
     """
 
     paths: tuple[Path, ...]
@@ -89,6 +94,8 @@ class CsvSurvey:
     lines: list[int]
     labels: tuple[list[str], ...]
     clients: list[str]
+    group: int | None
+    groups: list[str]
 
     def __iter__(self) -> Iterator[CsvRecord]:
         """The records of all files without their headers."""
@@ -142,6 +149,23 @@ class CsvSurvey:
         role = np.where(np.arange(len(self.clients)) < n_train, 0, 2).astype(np.int8)
         return Owners(names, np.array([index[name] for name in self.clients], np.int64), role)
 
+    def subgroups(self) -> Subgroups | None:
+        """The values of the column by which results are told apart, sorted by name.
+
+        Raises ConfigError for one with more than 50 values.
+        """
+        if self.group is None:
+            return None
+        names = targets.in_order(self.groups)
+        if len(names) > MOST_GROUPS:
+            raise ConfigError(
+                f"data.group_column: column {self.columns[self.group]} of {self.name} has {len(names)} values; results "
+                f"are told apart by at most {MOST_GROUPS}"
+            )
+        index = {name: i for i, name in enumerate(names)}
+        number = np.array([index[name] for name in self.groups], np.int64)
+        return Subgroups(self.columns[self.group], tuple(name or MISSING for name in names), number)
+
 
 def column(which: str | int, columns: Sequence[str], key: str, path: Path) -> int:
     """The number of a column given by name or number. Raises ConfigError naming the setting ``key``."""
@@ -170,6 +194,8 @@ def survey(paths: Sequence[Path], settings: DataSettings) -> CsvSurvey:
     key = "label_columns" if settings.label_columns else "label_column"
     labels_at = tuple(column(c, columns, key, paths[0]) for c in label)
     client = None if owner is None else column(owner, columns, "client_column", paths[0])
+    by = settings.group_column
+    group = None if by is None else column(by, columns, "group_column", paths[0])
     dropped = tuple(column(c, columns, "drop_columns", paths[0]) for c in settings.drop_columns)
     for i in dropped:
         if i in {*labels_at, client}:
@@ -178,6 +204,7 @@ def survey(paths: Sequence[Path], settings: DataSettings) -> CsvSurvey:
             )
     labels: tuple[list[str], ...] = tuple([] for _ in labels_at)
     clients: list[str] = []
+    groups: list[str] = []
     lines: list[int] = []
     counts = []
     for path in paths:
@@ -189,10 +216,24 @@ def survey(paths: Sequence[Path], settings: DataSettings) -> CsvSurvey:
                 cells.append(record.cells[i].strip())
             if client is not None:
                 clients.append(record.cells[client].strip())
+            if group is not None:
+                groups.append(record.cells[group].strip())
         counts.append(len(lines) - start)
     known = header or bool(settings.columns)
     return CsvSurvey(
-        tuple(paths), header, columns, known, labels_at, client, dropped, tuple(counts), lines, labels, clients
+        paths=tuple(paths),
+        header=header,
+        columns=columns,
+        known=known,
+        label=labels_at,
+        client=client,
+        dropped=dropped,
+        counts=tuple(counts),
+        lines=lines,
+        labels=labels,
+        clients=clients,
+        group=group,
+        groups=groups,
     )
 
 
@@ -204,7 +245,7 @@ def _header(path: Path, settings: DataSettings) -> bool:
         return bool(settings.header)
     listed = () if isinstance(settings.categories, str) else settings.categories
     given = (*_label_columns(path, settings), settings.client_column, *settings.text_columns, *settings.drop_columns)
-    return any(isinstance(c, str) for c in (*given, *settings.dates, *listed))
+    return any(isinstance(c, str) for c in (*given, settings.group_column, *settings.dates, *listed))
 
 
 def _named_by_hand(paths: Sequence[Path], settings: DataSettings, header: bool) -> None:

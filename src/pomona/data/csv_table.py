@@ -79,7 +79,7 @@ def read_parts(paths: Sequence[Path], training: int, settings: DataSettings) -> 
     refuse(survey.name, wrong, csv_columns.remedies(strays, len(survey)))
     n_train = sum(survey.counts[:training])
     dataset = Dataset(survey.name, "table", raw.x, y, classes, n_train, owners=survey.owners(n_train))
-    dataset = survey.named(dataset, survey.features)
+    dataset = replace(survey.named(dataset, survey.features), subgroups=survey.subgroups())
     if not _prepares(settings):
         return dataset, survey.counts
     layout = () if survey.header else survey.columns

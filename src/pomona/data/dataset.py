@@ -48,6 +48,17 @@ class Owners:
     role: NDArray[np.int8]
 
 
+class Subgroups(NamedTuple):
+    """A column by whose values results are told apart: its name, its values, and the number of each row's (N,) int64.
+
+    No model sees it unless it is a column of x, too.
+    """
+
+    column: str
+    names: tuple[str, ...]
+    number: NDArray[np.int64]
+
+
 @dataclass(frozen=True)
 class Dataset:
     """A data set in memory (or memory-mapped): rows [0, n_train) are for training, the rest for testing.
@@ -73,6 +84,7 @@ class Dataset:
         labels: names of the K targets of y; empty where they have none, and for class numbers.
         target_kind: what the targets are; where it is not said, classes if there are names of classes, else several
             labels if all targets are 0 or 1, else numbers.
+        subgroups: the column by which results are told apart, where one is named.
         notes: what the reader passed over or found odd, a line each, for people.
         learn: gives the same data with what is learnt from training rows (column moments, a vocabulary) learnt from the
             rows of the given numbers alone, once a partition has said which these are; None where nothing is learnt.
@@ -99,6 +111,7 @@ class Dataset:
     target_kind: Targets | None = None
     raw: RawTable | None = field(default=None, repr=False)
     preprocessing: tuple[Preprocessing, ...] = field(default=(), repr=False)
+    subgroups: Subgroups | None = field(default=None, repr=False)
 
     def __len__(self) -> int:
         return len(self.y)

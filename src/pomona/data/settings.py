@@ -147,6 +147,11 @@ class DataSettings(Settings):
         "client's own; which categories and gaps have a column is learnt from all in either case.",
     )
     client_column: Column | None = Field(default=None, description="CSV column that names the client owning a row.")
+    group_column: Column | None = Field(
+        default=None,
+        description="CSV column by whose values the report tells results apart (sex, scanner); a feature, too, unless "
+        "drop_columns names it.",
+    )
     text_columns: tuple[Column, ...] = Field(default=(), description="CSV columns whose texts are joined.")
     vocabulary_size: int = Field(
         default=98635, ge=2, le=10**7, description="Most tokens, the padding and the unknown token included."

@@ -55,7 +55,8 @@ def read_parts(paths: Sequence[Path], training: int, settings: DataSettings) -> 
     refuse(survey.name, wrong + survey.ownerless())
     n_train = sum(survey.counts[:training])
     dataset = _dataset(survey.name, texts, y, classes, n_train, settings)
-    return survey.named(replace(dataset, owners=survey.owners(n_train)), wanted), survey.counts
+    told = replace(dataset, owners=survey.owners(n_train), subgroups=survey.subgroups())
+    return survey.named(told, wanted), survey.counts
 
 
 def _texts(paths: Sequence[Path], settings: DataSettings) -> tuple[csv_records.CsvSurvey, list[int], list[str]]:

@@ -90,6 +90,12 @@ class _Frozen(Kind):
     sha256: Sha256
 
 
+class _Subgroups(Kind):
+    column: Line
+    names: Names
+    test: list[list[Place]]
+
+
 class _Data(Kind):
     name: Line = ""
     fingerprint: Line = ""
@@ -115,6 +121,7 @@ class StartEvent(Kind):
     targets: Targets = "classes"
     constant: dict[Label, dict[Label, _Means]] | None = None
     versions: dict[Label, Line] = {}
+    subgroups: _Subgroups | None = None
     privacy: Line | None = None
     input_shape: list[Count] = []
     preprocessing: Annotated[list[Preprocessing], Field(max_length=PLACES)] = []

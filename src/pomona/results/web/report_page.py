@@ -23,6 +23,7 @@ from pomona.results.summary_table import distinct, table
 from pomona.results.tables.gains import gain_tables
 from pomona.results.tables.outcomes import outcome_tables
 from pomona.results.tables.per_label import labels
+from pomona.results.tables.subgroups import subgroups
 from pomona.results.tables.unseen_and_privacy import privacy, unseen
 from pomona.results.text import narrative
 from pomona.results.text.cautions import cautions
@@ -77,7 +78,11 @@ def page(runs: list[Run], drawn: list[ReportFigure], live: LiveProgress | None) 
     data, code = payload(runs, live), script()
     rows = distinct(table([run.result for run in runs]))
     gains, tables, parts = gain_tables(runs), client_tables(runs), sections(data)
-    asides = [table for table in (*outcome_tables(runs), labels(runs), unseen(runs), privacy(runs)) if table.rows]
+    asides = [
+        table
+        for table in (*outcome_tables(runs), labels(runs), subgroups(runs), unseen(runs), privacy(runs))
+        if table.rows
+    ]
     links = [
         *((one.name, one.title) for one in gains[:1]),
         ("summary", "Results"),

@@ -1,0 +1,104 @@
+"""The table of subgroups: how well models serve the samples of each value of a named column."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pomona.core.rng import stream
+from pomona.core.table import NOTHING, Table
+from pomona.metrics.bootstrap import CONFIDENCE, blocks, stratified
+from pomona.metrics.metric import Metric
+from pomona.metrics.nan_safe import Array
+from pomona.results.run_numbers import Run, leader
+from pomona.results.wording import capital
+from pomona.tasks import TASKS, Task
+from pomona.tasks.scores import measured
+
+RESAMPLES = 500
+
+
+@dataclass(frozen=True)
+class Pool:
+    """All clients' test samples: predictions and targets (n, ...), and the number of each sample's subgroup (n,)."""
+
+    metric: Metric
+    task: Task
+    predictions: Array
+    targets: NDArray[Any]
+    subgroup: NDArray[np.int64]
+    client: NDArray[np.int64]
+
+    def among(self, chosen: NDArray[np.bool_]) -> tuple[float, Array]:
+        """The metric of chosen samples and of resamples of them, NaN where undefined."""
+        p, y = self.predictions[chosen], self.targets[chosen]
+        draws, strata = stream(0, "subgroups"), self.task.strata(y)
+        sizes = blocks(len(y), RESAMPLES)
+        drawn = [measured(self.metric, self.task, p, y, stratified(strata, size, draws)) for size in sizes]
+        return float(measured(self.metric, self.task, p, y, np.ones((1, len(y))))[0]), np.concatenate(drawn)
+
+
+def subgroups(runs: list[Run]) -> Table:
+    """The metric of the leading run's headline models in each subgroup, and what sets it apart from the others."""
+    run = leader([run for run in runs if pooled(run)])
+    pool = pooled(run) if run else None
+    told = (run.result.about.get("subgroups") if run else None) or {"column": "", "names": []}
+    of = run.metric if run else None
+    return Table(
+        "subgroups",
+        f"Subgroups by {told['column']}",
+        [
+            f"{run.label}, {run.model}: all clients' test samples together, each judged by the model that its client "
+            "uses. Intervals at 95 %, by the bootstrap; the difference is to all samples of other subgroups."
+        ]
+        if run
+        else [],
+        ["Subgroup", "Clients", "Test samples", capital(of.heading) if of else "", "Difference"],
+        list(_rows(pool, told["names"])) if pool else [],
+        range(1),
+    )
+
+
+def pooled(run: Run) -> Pool | None:
+    """The test samples of a run whose record says of which subgroup each is; None where it does not, or they differ."""
+    told = run.result.about.get("subgroups")
+    task = TASKS[run.result.about.get("targets", "classes")]
+    if not told or run.metric.name not in task.measures:
+        return None
+    each = [(i, np.asarray(own, np.int64), run.result.predictions(i)) for i, own in enumerate(told["test"])]
+    known = [(i, own, answers) for i, own, answers in each if answers is not None and len(answers[1]) == len(own)]
+    if not known:
+        return None
+    predictions = np.concatenate([task.natural(outputs) for _, _, (outputs, _) in known])
+    targets = np.concatenate([targets for _, _, (_, targets) in known])
+    of = np.concatenate([np.full(len(own), i) for i, own, _ in known])
+    return Pool(run.metric, task, predictions, targets, np.concatenate([own for _, own, _ in known]), of)
+
+
+def _rows(pool: Pool, names: list[str]) -> Iterator[list[str]]:
+    metric = pool.metric
+    for k, name in enumerate(names):
+        chosen = pool.subgroup == k
+        if not chosen.any():
+            continue
+        value, drawn = pool.among(chosen)
+        rest, others = pool.among(~chosen) if not chosen.all() else (np.nan, np.full(RESAMPLES, np.nan))
+        yield [
+            name,
+            str(len(np.unique(pool.client[chosen]))),
+            f"{int(chosen.sum()):,}",
+            _cell(metric, value, drawn),
+            _cell(metric, value - rest, drawn - others, "+"),
+        ]
+
+
+def _cell(metric: Metric, value: float, drawn: Array, sign: str = "") -> str:
+    """A value with its interval; without one where resamples do not define it."""
+    if np.isnan(value):
+        return NOTHING
+    if np.isnan(drawn).any():
+        return metric.number(value, sign)
+    low, high = np.quantile(drawn, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
+    return f"{metric.number(value, sign)} ({metric.number(low, sign)} to {metric.number(high, sign)})"

@@ -1,0 +1,82 @@
+"""Results by the values of a named column: counted by hand, and undefined where the samples do not define them."""
+
+import numpy as np
+import pytest
+
+import pomona
+from pomona.core.rng import stream
+from pomona.data.dataset import Dataset, Subgroups
+from pomona.results.run_numbers import runs
+from pomona.results.tables.subgroups import pooled, subgroups
+from pomona.results.web.report_page import page
+
+HERE = __name__
+
+
+def reader(settings):
+    """A class that column 0 tells in subgroup "easy", and nothing in subgroup "hard"; "rare" has one row, of testing."""
+    draw = stream(5, "subgroups test")
+    n = 301
+    x = draw.normal(size=(n, 3)).astype(np.float32)
+    number = draw.integers(0, 2, n)
+    y = np.where(number == 0, x[:, 0] > 0, draw.integers(0, 2, n)).astype(np.int64)
+    x[:, 0] *= 5
+    number[-1] = 2
+    return Dataset(
+        "own", "table", x, y, ("no", "yes"), 200, subgroups=Subgroups("site", ("easy", "hard", "rare"), number)
+    )
+
+
+def silent(settings):
+    """The same without subgroups."""
+    from dataclasses import replace
+
+    return replace(reader(settings), subgroups=None)
+
+
+@pytest.fixture(scope="module")
+def result():
+    return pomona.run(pomona.Config(method="fedavg", data={"name": f"{HERE}:reader"}, clients=3, rounds=5, lr=0.5))
+
+
+def test_each_subgroup_is_counted_over_all_clients(result):
+    (run,) = runs([result])
+    told = result.about["subgroups"]
+    assert (told["column"], told["names"]) == ("site", ["easy", "hard", "rare"])
+    table = subgroups([run])
+    assert table.title == "Subgroups by site"
+    right = {name: [] for name in told["names"]}
+    for client, own in enumerate(told["test"]):
+        outputs, targets = result.predictions(client)
+        for k, hit in zip(own, outputs.argmax(1) == targets, strict=True):
+            right[told["names"][k]].append(hit)
+    rows = {row[0]: row for row in table.rows}
+    assert list(rows) == ["easy", "hard", "rare"]
+    for name, hits in right.items():
+        assert rows[name][2] == str(len(hits))
+        assert rows[name][3].startswith(f"{100 * np.mean(hits):.2f} (")
+        others = [hit for other, own in right.items() if other != name for hit in own]
+        assert rows[name][4].startswith(f"{100 * (np.mean(hits) - np.mean(others)):+.2f} (")
+    low = float(rows["easy"][4].partition("(")[2].partition(" ")[0])
+    assert low > 0  # what a column tells is learnt, what nothing tells is not
+    assert rows["rare"][1] == "1"
+
+
+def test_the_page_shows_them(result):
+    assert "Subgroups by site" in page(runs([result]), [], None)
+
+
+def test_a_metric_that_a_subgroup_does_not_define_is_a_dash(result):
+    ranked = pomona.run(
+        pomona.Config(method="fedavg", data={"name": f"{HERE}:reader"}, clients=2, rounds=1, lr=0.5, metric="auroc")
+    )
+    rows = {row[0]: row for row in subgroups(runs([ranked])).rows}
+    assert rows["rare"][3] == "-"  # one sample ranks nothing
+    assert rows["easy"][3] != "-"
+
+
+def test_without_a_column_there_is_no_table():
+    result = pomona.run(pomona.Config(method="fedavg", data={"name": f"{HERE}:silent"}, clients=2, rounds=1, lr=0.5))
+    (run,) = runs([result])
+    assert pooled(run) is None
+    assert subgroups([run]).rows == []
