@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, reduce
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from pomona.models.trained_part import frozen, share
 from pomona.models.weights import initial as initial_weights
 from pomona.objective import augmentation, class_weights
 from pomona.objective.cached_features import cached
-from pomona.objective.device_dataset import DeviceDataset, learned
+from pomona.objective.device_dataset import DeviceDataset, as_learned, learned
 from pomona.objective.private_gradients import PrivateObjective
 from pomona.objective.row_gradients import LoopObjective
 from pomona.objective.stacked_gradients import StackedObjective
@@ -47,6 +48,7 @@ from pomona.tasks.criterion import criterion, require_per_sample
 from pomona.tasks.default_metric import Choice, choose
 from pomona.tasks.scores import compute
 
+CONSTANT_AT_ONCE = 2**24  # outputs
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
@@ -150,7 +152,7 @@ class Scenario:
     def choice(self) -> Choice:
         """The run's metric and why it was chosen. Raises ConfigError if the targets do not define it."""
         held = [c.train for c in self.partition.clients]
-        labels = self.dataset.y[np.concatenate(held)] if held else self.dataset.y[:0]
+        labels = self.dataset.y[np.concatenate(held)] if held and self.task.commonest else self.dataset.y[:0]
         return choose(self.config.metric, self.task, labels, self.dataset.classes)
 
     @cached_property
@@ -246,12 +248,22 @@ class Scenario:
         names = {self.choice.metric.name, *({ACCURACY.name} & {*task.measures}), "loss"}
         train, test = ([y[getattr(c, part)] for c in self.partition.clients] for part in ("train", "test"))
 
+        shape = task.output_shape(self.dataset.n_outputs, self.input_shape)
+
         def judge(name: str, outputs: NDArray[np.float32], targets: NDArray[Any]) -> float | None:
-            if name != "loss":
-                return compute(name, outputs, targets, task)
-            pair = [outputs, targets]
-            seen = [learned(values, self.dataset) for values in pair] if task.standardised else pair
-            return float(loss(*(torch.from_numpy(np.asarray(values)) for values in seen)).double().mean())
+            if name == "loss" and task.standardised:
+                outputs, targets = learned(outputs, self.dataset), learned(targets, self.dataset)
+            answers = torch.from_numpy(outputs).reshape(len(outputs), -1, *[1] * (len(shape) - 1))
+            pair = answers.expand(len(outputs), *shape), torch.from_numpy(np.asarray(targets))
+            at_once = max(1, CONSTANT_AT_ONCE // prod(shape))
+
+            def each(of: Callable[[Tensor, Tensor], Any]) -> list[Any]:
+                return [of(*part) for part in zip(*(values.split(at_once) for values in pair), strict=True)]
+
+            if name == "loss":
+                return float(torch.cat(each(lambda o, t: loss(o, as_learned(t)))).double().mean())
+            reduced, truth = (torch.cat(parts) for parts in zip(*each(task.reduce), strict=True))
+            return compute(name, reduced, truth, task)
 
         return constants(sorted(names), task, self.dataset.n_outputs, train, test, judge)
 

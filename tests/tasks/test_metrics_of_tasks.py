@@ -18,6 +18,8 @@ from pomona.tasks.scores import compute, measured
 def drawn(kind, n, seed=0, width=3):
     """Outputs and targets of a kind."""
     draw = stream(seed, "test metrics")
+    if kind == "segmentation":
+        return counted(*draw.integers(0, width, (2, n, 7)), width)
     outputs = draw.normal(size=(n, width)).round(1)  # with ties
     truth = {
         "classes": lambda: draw.integers(0, width, n),
@@ -27,9 +29,27 @@ def drawn(kind, n, seed=0, width=3):
     return outputs.astype(np.float32), truth
 
 
+def counted(claimed, true, width):
+    """Counts (n, 3C) and true pixels (n, C) of masks (n, pixels)."""
+    claims, truth = (masks[:, np.newaxis] == np.arange(width)[:, np.newaxis] for masks in (claimed, true))
+    parts = (claims & truth, claims & ~truth, ~claims & truth)
+    return np.concatenate([part.sum(2) for part in parts], axis=1).astype(np.float32), truth.sum(2)
+
+
+def overlap(score, counts):
+    """Mean over samples of the mean over foreground classes that are there or claimed, of pixels spelled out."""
+    each = []
+    for sample in counts.reshape(len(counts), 3, -1).astype(int):
+        regions = [(np.repeat([1, 0, 1], c), np.repeat([1, 1, 0], c)) for c in sample.T[1:] if c.sum()]
+        each += [np.mean([score(true, claimed) for true, claimed in regions])] if regions else []
+    return np.mean(each)
+
+
 def second_opinion(name, kind, outputs, y):
     """The same by scikit-learn."""
     p = TASKS[kind].natural(outputs)
+    if kind == "segmentation":
+        return overlap({"dice": sk.f1_score, "iou": sk.jaccard_score}[name], outputs)
     if kind == "regression":
         score = {"mae": sk.mean_absolute_error, "mse": sk.mean_squared_error, "loss": sk.mean_squared_error}
         return score.get(name, sk.r2_score)(y, p)

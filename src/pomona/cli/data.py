@@ -12,6 +12,7 @@ from pomona.core.table import of_records
 if TYPE_CHECKING:
     from pomona.scenario import Scenario
 
+_WHAT = {"regression": "Targets", "segmentation": "Pixels of each class"}
 MOST = 100  # classes shown; --json has all
 PARTS = ("train", "validation", "test")
 
@@ -92,7 +93,7 @@ def show(
     print_table(of_records(rows, f"{scenario.dataset.name}, {config.partition.name}, seed {config.seed}"))
     out.print()
     more = f", the first {MOST} of {len(targets)}" if len(targets) > MOST else ""
-    what = "Targets" if about["targets"] == "regression" else f"Rows of each {TASKS[scenario.targets].output}"
+    what = _WHAT.get(about["targets"], f"Rows of each {TASKS[scenario.targets].output}")
     print_table(of_records(targets[:MOST], what + more))
     for remark in scenario.remarks:
         out.print(f"note: {plain(remark)}", highlight=False, markup=False)
@@ -114,7 +115,7 @@ def _targets(scenario: "Scenario") -> list[dict[str, Any]]:
         return named
     for part in PARTS:
         y = data.y[np.concatenate([getattr(c, part) for c in scenario.partition.clients])]
-        counts = np.bincount(y.astype(np.int64), minlength=len(names)) if data.classes else y.sum(axis=0)
+        counts = np.bincount(y.reshape(-1), minlength=len(names)) if data.classes else y.sum(axis=0)
         for row, count in zip(named, counts, strict=True):
             row[part] = int(count)
     return named

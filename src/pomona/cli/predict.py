@@ -1,14 +1,19 @@
 """``pomona predict`` and ``pomona export``: what comes of a saved personal model."""
 
 from collections.abc import Mapping, Sequence
+from io import BytesIO
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
 from pomona.cli.output import Json, emit, print_table, talk
 from pomona.core.errors import ConfigError, DataError, near
 from pomona.core.table import Table, of_records
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 MOST_COLUMNS = 20  # of outputs in a terminal's table
 
@@ -17,11 +22,16 @@ OwnCode = Annotated[
 ]
 
 
-def predict(model: Path, *inputs: Path, own_code: OwnCode = False, json: Json = False) -> None:
+Masks = Annotated[
+    Path | None, Parameter(help="of a model of masks: the .npz file to write, with an array masks, the class numbers")
+]
+
+
+def predict(model: Path, *inputs: Path, masks: Masks = None, own_code: OwnCode = False, json: Json = False) -> None:
     """Let a client's personal model answer.
 
-    The answer names the client whose model it is, and every class with its probability, every label with its own, or
-    every target in its unit.
+    The answer names the client whose model it is, and every class with its probability, every label with its own,
+    every target in its unit, or, of a mask, every class with its pixels.
 
     Parameters
     ----------
@@ -37,15 +47,35 @@ def predict(model: Path, *inputs: Path, own_code: OwnCode = False, json: Json = 
     if not inputs:
         raise DataError("no input given; name image, .csv, .txt or .npz files")
     net = PersonalModel.load(model, own_code)
+    if masks and net.about.targets != "segmentation":
+        raise DataError(f"--masks is for models of masks, and {model} answers with {net.about.targets}; leave it out")
     rows: list[dict[str, Any]] = []
+    maps: list[NDArray[np.uint8]] = []
     for path in inputs:
         samples = read(path, net.about)
         if samples.note:
             talk(f"note: {samples.note}")
         for k, answer in enumerate(net.predict(samples.x)):
+            if "mask" in answer:
+                maps.append(answer.pop("mask"))
             rows.append({"input": f"{path}[{k}]" if len(samples.x) > 1 else str(path), **answer})
+    if masks:
+        save_masks(masks, maps)
+        talk(f"masks of {len(maps)} samples, in the order of the answers: {masks}")
     client = net.about.client
     emit([{"client": client, **row} for row in rows]) if json else print_table(answers(rows, client))
+
+
+def save_masks(path: Path, maps: Sequence["NDArray[np.uint8]"]) -> None:
+    """Write masks as an array ``masks`` (n, *sides) in an .npz archive."""
+    import numpy as np
+
+    from pomona.storage.atomic_io import publish, writing
+
+    packed = BytesIO()
+    np.savez_compressed(packed, masks=np.stack(maps))
+    with writing(path):
+        publish(path.parent, [packed.getvalue()], lambda _: path.name)
 
 
 def answers(rows: Sequence[Mapping[str, Any]], client: str) -> Table:
@@ -60,6 +90,7 @@ def _flat(row: Mapping[str, Any], each: bool) -> dict[str, Any]:
     flat = {k: v for k, v in row.items() if not isinstance(v, dict)}
     if each:
         flat |= {f"P({name})": value for name, value in row.get("probabilities", {}).items()}
+        flat |= {f"pixels of {name}": value for name, value in row.get("pixels", {}).items()}
         flat |= {f"predicted {name}": value for name, value in row.get("values", {}).items()}
     return flat
 

@@ -2,4 +2,7 @@
 
 from typing import Literal
 
-Targets = Literal["classes", "multilabel", "regression"]
+Targets = Literal["classes", "multilabel", "regression", "segmentation"]
+
+NAMED: frozenset[Targets] = frozenset({"classes", "segmentation"})
+"""The kinds whose outputs are classes, each with a name."""

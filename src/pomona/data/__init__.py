@@ -31,9 +31,11 @@ def read(settings: DataSettings) -> Dataset:
     if not callable(reader):
         raise ConfigError(f"{settings.name} is no function; give a module:function that takes the data settings")
     dataset = _with_features(_adopted(reader(settings), settings))
-    if settings.targets != "classes" and dataset.classes:
+    if settings.targets == "segmentation":
+        dataset = replace(dataset, target_kind=settings.targets, classes=settings.classes or dataset.classes)
+    elif settings.targets != "classes" and dataset.classes:
         raise ConfigError(f"{dataset.name} has classes; drop data.targets = {settings.targets}")
-    if settings.targets != "classes":
+    elif settings.targets != "classes":
         dataset = replace(dataset, labels=settings.classes or dataset.labels, target_kind=settings.targets)
     resized = image_arrays.resized(checked(dataset), settings.resize, settings.memory_share)
     return _normalised(resized, settings.normalise)

@@ -68,8 +68,10 @@ class Dataset:
         kind: ``image`` x (N, H, W, C), or volumes (N, D, H, W, C), of uint8, uint16, int16 or finite float32; ``table``
             x (N, F) float32; ``text`` x (N, T) int32 tokens, 0 = padding.
         x: the inputs.
-        y: (N,) int64 class numbers, or (N, K) float32 targets when ``classes`` is empty.
-        classes: class names in the order of their numbers; empty for multi-label and regression targets.
+        y: (N,) int64 class numbers; masks (N, *S) uint8, the class number of each pixel of images (N, *S, C); or
+            (N, K) float32 targets when ``classes`` is empty.
+        classes: class names in the order of their numbers, of masks the background first; empty for multi-label and
+            regression targets.
         n_train: number of official training rows; equal to N when the source has no test part of its own.
         shift, scale: the model sees ``(x - shift) / scale``, broadcast over the last axis (not used for text).
         vocabulary: number of tokens including padding (text only).

@@ -101,6 +101,8 @@ def as_type(x: NDArray[Any], dtype: str, where: str) -> NDArray[Any]:
 def resized(dataset: Dataset, side: int | None, memory_share: float) -> Dataset:
     """The same images at ``side`` x ``side`` pixels (bilinear, antialiased); the same record if there is nothing to do.
 
+    Masks take the class of the nearest pixel.
+
     Raises:
         ConfigError: the data are no images, or volumes.
     """
@@ -109,7 +111,10 @@ def resized(dataset: Dataset, side: int | None, memory_share: float) -> Dataset:
     if dataset.kind != "image" or dataset.x.ndim != 4:
         what = "volumes" if dataset.kind == "image" else f"a {dataset.kind}"
         raise ConfigError(f"data.resize is for images, and {dataset.name} is {what}; drop it")
-    return replace(dataset, x=_resize(dataset.x, side, memory_share))
+    x = _resize(dataset.x, side, memory_share)
+    if dataset.targets != "segmentation":
+        return replace(dataset, x=x)
+    return replace(dataset, x=x, y=_resize_masks(dataset.y, side, memory_share))
 
 
 def _resize(x: NDArray[Any], side: int, memory_share: float) -> NDArray[np.generic]:
@@ -130,4 +135,13 @@ def plane_resized(image: NDArray[Any], size: tuple[int, int]) -> NDArray[Any]:
         plane = Image.fromarray(np.ascontiguousarray(image[..., channel], held))
         values = np.asarray(plane.resize(size, Image.Resampling.BILINEAR))
         out[..., channel] = values if image.dtype == held else np.rint(values)
+    return out
+
+
+def _resize_masks(y: NDArray[Any], side: int, memory_share: float) -> NDArray[np.generic]:
+    from PIL import Image
+
+    out = allocate((len(y), side, side), np.uint8, memory_share)
+    for mask, small in zip(y, out, strict=True):
+        small[:] = Image.fromarray(np.ascontiguousarray(mask)).resize((side, side), Image.Resampling.NEAREST)
     return out

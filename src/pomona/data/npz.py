@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from pomona.core.bounds import plain
 from pomona.core.errors import DataError
+from pomona.core.targets import NAMED
 from pomona.data import image_arrays, targets, validation
 from pomona.data.array_file import MOST_PACKED, StoredArray, file, joined, paired, promised, reading
 from pomona.data.catalogue import own_path
@@ -101,7 +102,7 @@ def read_parts(paths: Sequence[Path], training: int, settings: DataSettings) -> 
 
 def _classes(path: Path, settings: DataSettings) -> tuple[str, ...]:
     """Class names: those of the settings, else those stored in the archive, else none."""
-    if settings.classes or settings.targets != "classes" or "classes" not in names(path):
+    if settings.classes or settings.targets not in NAMED or "classes" not in names(path):
         return settings.classes
     return tuple(map(str, stored(path, "classes").load()))
 

@@ -88,7 +88,9 @@ class DataSettings(Settings):
         "a reader of your own says; or {shift = [...], scale = [...]}. In a federation the agreement says it.",
     )
     targets: Targets = Field(
-        default="classes", description="What own data's labels are: class numbers, real targets or 0/1 flags."
+        default="classes",
+        description="What own data's labels are: class numbers, real targets, 0/1 flags, or masks with the class "
+        "number of each pixel (segmentation).",
     )
     classes: tuple[str, ...] = Field(
         default=(),

@@ -23,11 +23,13 @@ def from_arrays(parts: Sequence[tuple[str, NDArray[Any]]], kind: Targets, classe
     Class numbers stay as they are: without names there are as many classes as the largest number says.
 
     Returns:
-        y (N,) int64 and the class names, or y (N, K) float32 and ().
+        y (N,) int64 and the class names; masks (N, *S) uint8 and the class names; or y (N, K) float32 and ().
 
     Raises:
         DataError: anything that is no target of this kind, with the place and the row.
     """
+    if kind == "segmentation":
+        return _masks(parts, classes)
     if kind == "classes":
         known = len(classes) or None
         numbers = np.concatenate([validation.labels(y, known, where) for where, y in parts])
@@ -38,6 +40,26 @@ def from_arrays(parts: Sequence[tuple[str, NDArray[Any]]], kind: Targets, classe
             first = f"{parts[0][0]} {rows[0].shape[1]}"
             raise DataError(f"{where} has {y.shape[1]} targets a row, {first}; give all the same")
     return np.concatenate(rows), ()
+
+
+def _masks(parts: Sequence[tuple[str, NDArray[Any]]], classes: tuple[str, ...]) -> Answer:
+    """Masks of all parts in one array, and their classes; without names, every number up to the largest must occur."""
+    for where, y in parts:
+        validation.masks(y, len(classes) or None, where)
+        if y.shape[1:] != parts[0][1].shape[1:]:
+            first = f"{parts[0][0]} {parts[0][1].shape[1:]}"
+            raise DataError(f"masks of {where} have shape {y.shape[1:]}, those of {first}; give all the same")
+    masks = np.concatenate([y.astype(np.uint8) for _, y in parts])
+    if classes:
+        return masks, classes
+    found = np.flatnonzero(np.bincount(masks.reshape(-1), minlength=1))
+    if len(found) < 2 or found[-1] != len(found) - 1:
+        said = ", ".join(map(str, found[:6])) or "nothing"
+        raise DataError(
+            f"{parts[0][0]}: pixels of the masks are {said}, not 0 (background), 1, 2, ...; number the classes so, or "
+            "name all of them in data.classes"
+        )
+    return masks, ("background", *(f"class {k}" for k in found[1:]))
 
 
 def _real(y: NDArray[Any], kind: Targets, where: str) -> NDArray[np.float32]:

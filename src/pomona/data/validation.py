@@ -47,6 +47,26 @@ def labels(y: NDArray[Any], n_classes: int | None, where: str) -> NDArray[np.int
     return flat.astype(np.int64)
 
 
+MOST_MASK_CLASSES = 256
+
+
+def masks(y: NDArray[Any], n_classes: int | None, where: str) -> None:
+    """Raise DataError unless ``y`` has class numbers (N, *S) of pixels; any of 8 bits if ``n_classes`` is None."""
+    if y.dtype.kind not in "biu" or y.ndim not in {3, 4}:
+        raise DataError(
+            f"{where}: masks are {y.dtype} {y.shape}; store whole numbers (N, H, W), or (N, D, H, W) of volumes"
+        )
+    end = min(n_classes or MOST_MASK_CLASSES, MOST_MASK_CLASSES)
+    for start, block in blocks(y, max(1, BLOCK // max(1, y[0].size if len(y) else 1))):
+        wrong = (block < 0) | (block >= end)
+        if wrong.any():
+            row = int(wrong.reshape(len(block), -1).any(axis=1).argmax())
+            raise DataError(
+                f"{where}: the mask in row {start + row} has the value {block[row][wrong[row]][0]}, the classes are 0 "
+                f"to {end - 1}; correct it, or name all classes in data.classes"
+            )
+
+
 def _between(y: NDArray[Any]) -> str:
     """First label that is not an integer, for a message; empty if there is none or labels are not numbers."""
     if y.dtype.kind != "f":
@@ -116,6 +136,9 @@ def inputs(x: NDArray[Any], kind: Kind, vocabulary: int, name: str) -> None:
 
 def _targets(dataset: Dataset) -> None:
     name, y, classes = dataset.name, dataset.y, dataset.classes
+    if dataset.targets == "segmentation":
+        _masks(dataset)
+        return
     if classes:
         if y.dtype != np.int64 or y.ndim != 1:
             raise DataError(f"{name}: y is {y.dtype} {y.shape}; class numbers are int64 (N,)")
@@ -126,6 +149,22 @@ def _targets(dataset: Dataset) -> None:
     if y.dtype != np.float32 or y.ndim != 2 or not y.shape[1]:
         raise DataError(f"{name}: y is {y.dtype} {y.shape}; targets without classes are float32 (N, K), K at least 1")
     finite(y, f"{name}: y")
+
+
+def _masks(dataset: Dataset) -> None:
+    """Raise DataError unless images have masks of their size, and two classes or more have names of their own."""
+    name, y, classes = dataset.name, dataset.y, dataset.classes
+    if dataset.kind != "image":
+        raise DataError(f"{name}: masks are for images, this is a {dataset.kind}; set data.targets to another")
+    if y.dtype != np.uint8:
+        raise DataError(f"{name}: masks are {y.dtype}; store uint8 class numbers")
+    if y.shape[1:] != dataset.x.shape[1:-1]:
+        raise DataError(
+            f"{name}: images have {dataset.x.shape[1:-1]} pixels, masks {y.shape[1:]}; give each pixel its class"
+        )
+    if not 2 <= len(classes) <= MOST_MASK_CLASSES or len(set(classes)) < len(classes):
+        raise DataError(f"{name}: {len(classes)} names of classes; name each of 2 to {MOST_MASK_CLASSES} once")
+    masks(y, len(classes), f"{name}: masks")
 
 
 def _names(dataset: Dataset) -> None:

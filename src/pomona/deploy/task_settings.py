@@ -5,7 +5,7 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 
 from pomona.core.settings import Settings
-from pomona.core.targets import Targets
+from pomona.core.targets import NAMED, Targets
 from pomona.data.dataset import FORMS, Kind, SampleType
 from pomona.data.preprocessing import Preprocessing
 
@@ -46,8 +46,10 @@ class TaskSettings(Settings):
             raise ValueError(f"a sample of kind {self.kind} has {ranks} numbers in input_shape")
         if self.dtype not in form.dtypes:
             raise ValueError(f"a sample of kind {self.kind} has dtype {' or '.join(form.dtypes)}")
-        if (self.targets == "classes") != bool(self.classes):
-            raise ValueError("name the classes where targets = 'classes', and nowhere else")
+        if (self.targets in NAMED) != bool(self.classes):
+            raise ValueError("name the classes where targets = 'classes' or 'segmentation', and nowhere else")
+        if self.targets == "segmentation" and self.kind != "image":
+            raise ValueError("targets = 'segmentation' is for kind = 'image'")
         if self.classes and self.outputs != len(self.classes):
             raise ValueError(f"outputs must be {len(self.classes)}, the number of classes")
         if not self.outputs:

@@ -3,7 +3,7 @@
 The same object serves one silo, or a worker process that stands for many clients.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import isfinite
 from time import perf_counter
@@ -30,6 +30,7 @@ from pomona.tasks.scores import compute, full_metrics, outcome_metrics
 
 EVALUATED = ("validation", "test")
 Model = tuple[str, str]  # (model, when)
+Reduce = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 Groups = tuple[tuple[int, ...], ...]  # clients of one process, by the call they train in
 
 
@@ -136,7 +137,7 @@ class ClientRuntime:
         w = self._models.get(client, {}).get(of)
         if w is None or not len(self.objective.data.rows["test"][client]):
             return None
-        outputs, targets = self._answers(w, client, "test")
+        outputs, targets = self._answers(w, client, "test", self.objective.data.task.reduce)
         return outputs.float().cpu().numpy(), targets.cpu().numpy()
 
     def state(self, client: int) -> Any:
@@ -186,25 +187,33 @@ class ClientRuntime:
 
     def _figures(self, w: Tensor, client: int, split: str) -> dict[str, Any]:
         """Full metrics of a model on a client's split; on test also of each outcome, at a threshold from validation."""
-        data, answers = self.objective.data, self._answers(w, client, split)
-        found = full_metrics(answers, data.task, seed=self.seed, client=client)
-        if split != "test":
+        data, task = self.objective.data, self.objective.data.task
+        answers = self._answers(w, client, split, task.examine if split == "test" else task.reduce)
+        found = full_metrics(answers, task, seed=self.seed, client=client)
+        if split != "test" or not task.outcomes:
             return found
-        held_out = self._answers(w, client, "validation") if len(data.rows["validation"][client]) else None
-        return found | outcome_metrics(answers, held_out, data.task, seed=self.seed, client=client)
+        held_out = None
+        if len(data.rows["validation"][client]):
+            held_out = self._answers(w, client, "validation", task.reduce)
+        return found | outcome_metrics(answers, held_out, task, seed=self.seed, client=client)
 
-    def _answers(self, w: Tensor, client: int, split: str) -> tuple[Tensor, Tensor]:
-        """Outputs (n, K) of a model on a client's split, in the units of the data, and the targets."""
-        return self.objective.data.answers(self.objective.outputs(w, client, split)[0], client, split)
+    def _answers(self, w: Tensor, client: int, split: str, reduce: Reduce) -> tuple[Tensor, Tensor]:
+        """Outputs of a model on a client's split, which has samples, and the targets, both reduced and in units."""
+        outputs, targets = self.objective.batchwise(w, client, split, reduce)
+        return self.objective.data.in_units(outputs, targets, client, split)
 
     def _score(self, model: str, when: str, split: str, client: int, w: Tensor) -> Score:
-        outputs, targets = self.objective.outputs(w, client, split)
-        if not len(targets):
+        data, task = self.objective.data, self.objective.data.task
+
+        def judged(outputs: Tensor, targets: Tensor) -> tuple[Tensor, ...]:
+            return (self.objective.criterion(outputs, targets), *task.reduce(outputs, targets))
+
+        if not len(data.rows[split][client]):
             return Score(model, when, split, 0, None, None, None)
-        loss = float(self.objective.criterion(outputs, targets).double().mean())
+        losses, outputs, targets = self.objective.batchwise(w, client, split, judged)
+        loss = float(losses.double().mean())
         if not isfinite(loss):
             raise DivergedError(f"client {client}: the {model} model's loss on {split} is {loss}; lower lr")
-        data, task = self.objective.data, self.objective.data.task
         accuracy = task.accuracy(outputs, targets) if task.accuracy else None
         match self.metric.name:
             case "accuracy":
@@ -212,7 +221,7 @@ class ClientRuntime:
             case "loss":
                 value = loss
             case name:
-                value = compute(name, *data.answers(outputs, client, split), task)
+                value = compute(name, *data.in_units(outputs, targets, client, split), task)
         return Score(model, when, split, len(targets), loss, accuracy, value)
 
 

@@ -89,6 +89,8 @@ _TABLE = (
     Metric("auroc", "AUROC", True, low=0.0, high=1.0),
     Metric("auprc", "AUPRC", True, low=0.0, high=1.0),
     Metric("brier", "Brier score", False, style=".4g", low=0.0, high=2.0, pools=True),
+    Metric("dice", "Dice", True, low=0.0, high=1.0),
+    Metric("iou", "IoU", True, low=0.0, high=1.0),
     Metric("loss", "loss", False, style=".4g", pools=True),
     Metric("mae", "mean absolute error", False, style=".4g", low=0.0, pools=True),
     Metric("mse", "mean squared error", False, style=".4g", low=0.0, pools=True),

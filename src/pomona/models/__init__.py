@@ -30,6 +30,7 @@ MODELS = Registry(
         "mlp": "pomona.models.mlp:mlp",
         "resnet18": "pomona.models.resnet:resnet18",
         "small": "pomona.models.convolutional:small",
+        "unet": "pomona.models.unet:unet",
         "vgg11": "pomona.models.vgg:vgg11",
     },
 )

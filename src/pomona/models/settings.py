@@ -48,7 +48,11 @@ class ModelSettings(Settings):
         {}, max_length=100, description="arguments of a network from a package, or of a class of your own"
     )
     hidden: tuple[Width, ...] = Field((64,), max_length=1000, description="widths of the hidden layers of mlp")
-    width: Width = Field(32, description="width of the embedding and of the hidden layer of fasttext")
+    width: Width = Field(
+        32,
+        description="width of the embedding and hidden layer of fasttext; channels on the first level of unet",
+    )
+    depth: int = Field(3, ge=1, le=8, description="how often unet halves the sides of images")
     loss: str = Field(
         "auto",
         description="auto: by the kind of targets; or module:function of (outputs (B, K), targets) -> losses (B,)",

@@ -27,13 +27,18 @@ def learned(y: NDArray[np.generic], dataset: Dataset) -> NDArray[np.float32]:
     return deviations.astype(np.float32)
 
 
+def as_learned(y: Tensor) -> Tensor:
+    """Targets as a loss takes them: class numbers as int64, numbers as they are."""
+    return y if y.is_floating_point() else y.long()
+
+
 @dataclass(frozen=True)
 class DeviceDataset:
     """Inputs and targets of all clients, and who holds which rows.
 
     Attributes:
         x: as in ``Dataset``: (N, H, W, C) or (N, D, H, W, C), (N, F) or (N, T).
-        y: what a network learns: (N,) int64 or (N, K) float32, numbers shifted and scaled.
+        y: what a network learns: (N,) int64, (N, *S) uint8 or (N, K) float32, numbers shifted and scaled.
         shift, scale: float32, broadcast over the last axis; None for text.
         rows: split -> one int64 index tensor a client, in id order.
         targets: what y is.
@@ -74,20 +79,23 @@ class DeviceDataset:
         """What the targets' kind decides."""
         return TASKS[self.targets]
 
-    def answers(self, outputs: Tensor, client: int, split: str) -> tuple[Tensor, Tensor]:
-        """A network's outputs (n, K) on all of a client's split, in the units of the data, and the true targets."""
-        rows = self.rows[split][client]
+    def in_units(self, outputs: Tensor, targets: Tensor, client: int, split: str) -> tuple[Tensor, Tensor]:
+        """A network's outputs (n, K) on all of a client's split, and the targets, both in the units of the data."""
         if self.numbers is None:
-            return outputs, self.y[rows]
+            return outputs, targets
         y, shift, scale = self.numbers
-        return outputs.double().mul(scale).add(shift), y[rows]
+        return outputs.double().mul(scale).add(shift), y[self.rows[split][client]]
+
+    def target(self, index: Tensor) -> Tensor:
+        """Targets of rows ``index`` (b,), as a loss takes them: int64 or float32."""
+        return as_learned(self.y.index_select(0, index))  # on a CPU, a fraction of the time of y[index]
 
     def gather(self, index: Tensor) -> tuple[Tensor, Tensor]:
         """Model inputs and targets of rows ``index`` (b,).
 
         Inputs are (b, C, H, W) or (b, C, D, H, W) channels-last, (b, F) or (b, T).
         """
-        x, y = _selected(self.x, index), self.y.index_select(0, index)
+        x, y = _selected(self.x, index), self.target(index)
         if self.shift is not None and self.scale is not None:
             x = torch.sub(x, self.shift).div_(self.scale)  # from uint8 to float32 in the same pass
         return (x.movedim(-1, 1) if x.dim() > 3 else x), y

@@ -1,6 +1,6 @@
 """Interface of the objective: all that a method may ask of private data."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Protocol, runtime_checkable
 
 from torch import Tensor
@@ -44,6 +44,14 @@ class Objective(Protocol):
 
     def outputs(self, row: Tensor, client: int, split: str) -> tuple[Tensor, Tensor]:
         """Outputs (b, K) of one row (d,) on all of a client's split, and the targets."""
+
+    def batchwise(
+        self, row: Tensor, client: int, split: str, of: Callable[[Tensor, Tensor], tuple[Tensor, ...]]
+    ) -> tuple[Tensor, ...]:
+        """What a function makes of a batch's outputs and targets, samples first, on all of a client's split.
+
+        () for no samples. No more than what the function returns is held.
+        """
 
     def features(self, row: Tensor, client: int, split: str) -> Tensor:
         """Inputs (b, f) of the last layer under one row (d,), on all of a client's split."""

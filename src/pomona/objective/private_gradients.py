@@ -7,7 +7,7 @@ relationships, FedALA's weights, APFL's alpha) is post-processing and costs noth
 min(batch_size, n), never the drawn one.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -169,6 +169,13 @@ class PrivateObjective:
         """The wrapped objective's; to be acknowledged as "metrics", or "output-criterion" for training data."""
         releases.require(self._settings, "output-criterion" if split == "train" else "metrics")
         return self.inner.outputs(row, client, split)
+
+    def batchwise(
+        self, row: Tensor, client: int, split: str, of: Callable[[Tensor, Tensor], tuple[Tensor, ...]]
+    ) -> tuple[Tensor, ...]:
+        """The wrapped objective's; to be acknowledged as ``outputs``."""
+        releases.require(self._settings, "output-criterion" if split == "train" else "metrics")
+        return self.inner.batchwise(row, client, split, of)
 
     def features(self, row: Tensor, client: int, split: str) -> Tensor:
         """The wrapped objective's; to be acknowledged as "output-criterion"."""

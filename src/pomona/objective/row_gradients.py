@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
+from math import prod
 from typing import Literal
 
 import torch
@@ -21,6 +22,7 @@ RowCriterion = Callable[[Tensor, Tensor, Tensor], Tensor]  # (outputs, targets, 
 Precision = Literal["fp32", "bf16"]
 
 EVALUATION_BATCH = 512
+TARGETS_AT_ONCE = 2**20  # pixels: fewer samples at a time where a target is a mask
 
 
 class LoopObjective:
@@ -112,11 +114,25 @@ class LoopObjective:
     @torch.no_grad()
     def outputs(self, row: Tensor, client: int, split: str) -> tuple[Tensor, Tensor]:
         """Outputs (b, K) of one model row (d,) on all of a client's split, and the targets, in its rows' order."""
+        outputs, targets = self.batchwise(row, client, split, lambda outputs, targets: (outputs, targets)) or (
+            torch.empty(0),
+            self.data.target(self.data.rows[split][client]),
+        )
+        return outputs, targets
+
+    @torch.no_grad()
+    def batchwise(
+        self, row: Tensor, client: int, split: str, of: Callable[[Tensor, Tensor], tuple[Tensor, ...]]
+    ) -> tuple[Tensor, ...]:
+        """What a function makes of outputs (b, *S) and targets, samples first, on all of a client's split.
+
+        It sees one batch at a time, so that no more than what it returns is held; () for no samples.
+        """
         self._evaluable(row, client)
         self._module.eval()
         index = self.data.rows[split][client]
-        outputs = [self._forward(part) for part in index.split(EVALUATION_BATCH)]
-        return torch.cat(outputs) if outputs else torch.empty(0), self.data.y[index]
+        made = [of(self._forward(part), self.data.target(part)) for part in index.split(self._at_once())]
+        return tuple(torch.cat(parts) for parts in zip(*made, strict=True)) if len(index) else ()
 
     def features(self, row: Tensor, client: int, split: str) -> Tensor:
         """Inputs (b, f) of the last layer under one model row (d,), on all of a client's split."""
@@ -191,6 +207,10 @@ class LoopObjective:
             outputs: Tensor = self._module(x)
         return outputs.float()
 
+    def _at_once(self) -> int:
+        """Samples that are evaluated together."""
+        return min(EVALUATION_BATCH, max(1, TARGETS_AT_ONCE // max(1, prod(self.data.y.shape[1:]))))
+
     def _autocast(self) -> torch.autocast | nullcontext[None]:
         if self._precision == "fp32":
             return nullcontext()
@@ -220,7 +240,7 @@ class LoopObjective:
             norm.reset_running_stats()
             norm.momentum = None  # cumulative average
         self._enter_training()
-        for part in self.data.rows["train"][client].split(EVALUATION_BATCH):
+        for part in self.data.rows["train"][client].split(self._at_once()):
             if len(part) > 1:
                 self._forward(part)
         for norm, momentum in zip(norms, kept, strict=True):

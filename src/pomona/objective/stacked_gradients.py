@@ -53,6 +53,7 @@ class StackedObjective:
     ) -> None:
         single = LoopObjective(module, space, data, criterion, precision)
         self.outputs, self.features, self.tensors = single.outputs, single.features, single.tensors
+        self.batchwise = single.batchwise
         self.losses, self.criterion, self.hessian = single.losses, single.criterion, single.hessian
         self.layers, self.norms = single.layers, single.norms
         self.least_batch = single.least_batch

@@ -36,7 +36,11 @@ def apply_turns(dataset: Dataset, partition: Partition) -> Dataset:
         return dataset
     x = allocate(dataset.x.shape, dataset.x.dtype, memory_share=float(not isinstance(dataset.x, np.memmap)))
     x[:] = dataset.x
+    masks = dataset.targets == "segmentation"
+    y = dataset.y.copy() if masks else dataset.y
     for client, turns in zip(partition.clients, partition.turns, strict=True):
         rows = np.concatenate([client.train, client.validation, client.test])
         x[rows] = np.rot90(x[rows], turns, axes=(1, 2))
-    return replace(dataset, x=x)
+        if masks:
+            y[rows] = np.rot90(y[rows], turns, axes=(1, 2))
+    return replace(dataset, x=x, y=y)

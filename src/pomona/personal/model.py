@@ -1,6 +1,6 @@
 """A client's personal model, ready to answer."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -22,6 +22,7 @@ from pomona.storage.safetensors_stream import digest, pieces
 from pomona.tasks import TASKS
 
 AT_ONCE = 2**24  # values of the samples that pass the network together
+PIXELS_AT_ONCE = 2**20  # of the masks that they are given
 
 
 def save(path: Path, model: dict[str, Tensor], scenario: Scenario, client: int, named: tuple[str, str]) -> None:
@@ -80,7 +81,7 @@ class PersonalModel:
 
     @torch.no_grad()
     def outputs(self, x: NDArray[np.generic]) -> Tensor:
-        """Outputs (n, K) float32, logits or numbers in the units of the training data.
+        """Outputs (n, K) float32, logits or numbers in the units of the training data; of masks (n, K, *sides).
 
         Samples are as a data set holds them: (n, H, W, C), (n, D, H, W, C), (n, F) or (n, T).
 
@@ -92,12 +93,16 @@ class PersonalModel:
         if x.shape[1:] != about.sample_shape or x.dtype != about.dtype:
             takes = f"the model takes {about.dtype} {about.sample_shape}"
             raise DataError(f"samples are {x.dtype} {x.shape[1:]}, {takes}; bring them into that form")
-        step = max(1, AT_ONCE // prod(about.sample_shape))
-        parts = [self._pass(torch.from_numpy(np.array(x[i : i + step]))) for i in range(0, len(x), step)]
-        outputs = torch.cat(parts) if parts else torch.empty(0, about.outputs)
+        parts = [self._pass(torch.from_numpy(np.array(part))) for part in self._batches(x)]
+        outputs = torch.cat(parts) if parts else torch.empty(0, *about.output_shape)
         if not outputs.isfinite().all():
             raise DataError("the model's outputs are not finite; the samples lie too far from those of its training")
         return outputs
+
+    def _batches(self, x: NDArray[np.generic]) -> Iterator[NDArray[np.generic]]:
+        sample, pixels = prod(self.about.sample_shape), prod(self.about.output_shape[1:])
+        step = max(1, min(AT_ONCE // sample, PIXELS_AT_ONCE // pixels))
+        return (x[i : i + step] for i in range(0, len(x), step))
 
     def _pass(self, values: Tensor) -> Tensor:
         about = self.about
@@ -114,9 +119,11 @@ class PersonalModel:
 
         Returns:
             For classes ``class``, its ``probability``, and ``probabilities`` by class; for flags ``probabilities`` by
-            label; for numbers ``values`` by target.
+            label; for numbers ``values`` by target; for masks ``mask`` (*sides) uint8, the class number of each pixel,
+            and ``pixels`` by class.
 
         Raises:
             DataError: as ``outputs``.
         """
-        return TASKS[self.about.targets].predict(self.outputs(x), self.about.names)
+        predict = TASKS[self.about.targets].predict
+        return [a for part in self._batches(x) for a in predict(self.outputs(part), self.about.names)]

@@ -70,7 +70,9 @@ def read(path: Path, own_code: bool = False) -> tuple[nn.Module, ModelMetadata]:
         if wrong := non_finite(tensors):
             raise ValueError(wrong)
         if package(about.network.name):  # it may compute buffers that are in no file
-            module = build(about.network, about.input_shape, about.outputs, about.vocabulary)
+            module = build(
+                about.network, about.input_shape, about.outputs, about.vocabulary, output_shape=about.output_shape
+            )
         return _filled(module, tensors | _frozen(path, about, still)), about
     except (OSError, ValueError, RecursionError, MemoryError, RuntimeError, ConfigError) as fault:
         raise no_model(str(fault)) from None

@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 
 from pomona.core.bounds import Finite, Line, Sha256
 from pomona.core.settings import Settings
-from pomona.core.targets import Targets
+from pomona.core.targets import NAMED, Targets
 from pomona.data.dataset import FORMS, Kind, SampleType
 from pomona.data.preprocessing import Preprocessing
 from pomona.models import ModelSettings
@@ -79,6 +79,11 @@ class ModelMetadata(Settings):
         return (*self.input_shape[1:], self.input_shape[0]) if self.kind == "image" else self.input_shape
 
     @property
+    def output_shape(self) -> tuple[int, ...]:
+        """The shape of a sample's outputs: (K,), or (K, *sides) of masks."""
+        return TASKS[self.targets].output_shape(self.outputs, self.input_shape)
+
+    @property
     def names(self) -> tuple[str, ...]:
         """A name for each output: the classes, else the labels, else numbers."""
         what = TASKS[self.targets].output
@@ -92,10 +97,11 @@ class ModelMetadata(Settings):
         for holds, what in (
             (len(self.input_shape) in FORMS[self.kind].ranks, "input_shape is not that of its kind"),
             (self.dtype in FORMS[self.kind].dtypes, "dtype is not that of its kind"),
+            (self.kind == "image" or self.targets != "segmentation", "masks are for images"),
             (prod(self.input_shape) <= MOST_VALUES, f"a sample has more than {MOST_VALUES} values"),
             (bool(self.vocabulary) == text, "a vocabulary is what texts have"),
             (len(self.words) <= max(0, self.vocabulary - 2), "words are not those of the vocabulary"),
-            (len(self.classes) == (self.outputs if self.targets == "classes" else 0), "classes are not the outputs"),
+            (len(self.classes) == (self.outputs if self.targets in NAMED else 0), "classes are not the outputs"),
             (len(self.labels) in ({0} if self.classes else {0, self.outputs}), "labels are not the outputs"),
             (not table or len(self.columns) in {0, last}, "columns are not those of a sample"),
             (len(set(self.columns)) == len(self.columns), "two columns have one name"),

@@ -3,9 +3,11 @@
 from collections.abc import Mapping
 
 from pomona.core.targets import Targets
-from pomona.tasks import classes, multilabel, regression
+from pomona.tasks import classes, multilabel, regression, segmentation
 from pomona.tasks.task import Task
 
 __all__ = ["TASKS", "Task"]
 
-TASKS: Mapping[Targets, Task] = {task.targets: task for task in (classes.TASK, multilabel.TASK, regression.TASK)}
+TASKS: Mapping[Targets, Task] = {
+    task.targets: task for task in (classes.TASK, multilabel.TASK, regression.TASK, segmentation.TASK)
+}

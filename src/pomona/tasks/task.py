@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 Shape = tuple[int, ...]
 
 
+def _both(outputs: "Tensor", targets: "Tensor") -> tuple["Tensor", "Tensor"]:
+    return outputs, targets
+
+
 def _flat(n_outputs: int, input_shape: Shape) -> Shape:
     return (n_outputs,)
 
@@ -28,7 +32,8 @@ class Task:
     """A task.
 
     Outputs are (n, *S) as the network gives them, S of ``output_shape``; targets are (n, ...) as a data set holds them;
-    predictions are what ``natural`` makes of outputs: float64, on a scale that people read.
+    predictions are what ``natural`` makes of outputs: float64, on a scale that people read. ``natural``, ``measures``,
+    ``evaluate``, ``strata`` and ``informative`` see outputs and targets as ``reduce`` leaves them.
 
     Attributes:
         targets: its name, in settings and records.
@@ -44,6 +49,9 @@ class Task:
         constant: training targets (n, ...) and K -> the outputs (K,) that fit them best if nothing else is known.
         evaluate: predictions, targets and a generator for the bootstrap -> all figures of a model, ready for JSON.
         predict: outputs and the names of outputs -> an answer a sample, ready for JSON.
+        reduce: a batch's outputs (n, *S) and targets -> what of them the metrics are functions of, samples first; both
+            as they are for most. Evaluation holds no more than this of a split.
+        examine: the same, and what the figures of a last model need beside it.
         output_shape: number of outputs K and shape of a sample -> shape of a sample's outputs.
         accuracy: the share of right answers, quicker than by ``measures``; None where nothing is right or wrong.
         soften: outputs and a temperature -> targets that the loss takes; outputs themselves for numbers.
@@ -67,6 +75,8 @@ class Task:
     constant: Callable[[NDArray[Any], int], Array] = field(repr=False)
     evaluate: Callable[[Array, NDArray[Any], np.random.Generator], dict[str, Any]] = field(repr=False)
     predict: Callable[["Tensor", Sequence[str]], list[dict[str, Any]]] = field(repr=False)
+    reduce: Callable[["Tensor", "Tensor"], tuple["Tensor", "Tensor"]] = field(default=_both, repr=False)
+    examine: Callable[["Tensor", "Tensor"], tuple["Tensor", "Tensor"]] = field(default=_both, repr=False)
     output_shape: Callable[[int, Shape], Shape] = field(default=_flat, repr=False)
     accuracy: Callable[["Tensor", "Tensor"], float] | None = field(default=None, repr=False)
     soften: Callable[["Tensor", float], "Tensor"] = field(default=lambda outputs, _: outputs, repr=False)

@@ -1,6 +1,6 @@
 """Problems with known answers: quadratics of each client, and a federation of them, a round at a time."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -61,6 +61,13 @@ class Quadratics:
         """The row (d,) as the answer to every sample, and the samples (b, d)."""
         truth = self.targets[self.data.rows[split][client]]
         return row.expand_as(truth), truth
+
+    def batchwise(
+        self, row: Tensor, client: int, split: str, of: Callable[[Tensor, Tensor], tuple[Tensor, ...]]
+    ) -> tuple[Tensor, ...]:
+        """What a function makes of outputs and samples; () for no samples."""
+        outputs, truth = self.outputs(row, client, split)
+        return of(outputs, truth) if len(truth) else ()
 
     def features(self, row: Tensor, client: int, split: str) -> Tensor:
         """As ``outputs``: there is no layer below."""

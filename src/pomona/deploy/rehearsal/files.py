@@ -62,9 +62,9 @@ def data_section(scenario: Scenario, files: Mapping[str, Mapping[str, Path]]) ->
     """Return the settings' section data for these files: those of one silo, or of all."""
     clients = [{"name": name, **{k: str(v) for k, v in own.items()}} for name, own in files.items()]
     section: Tree = {"name": "clients", "clients": clients, "validation_share": 0.0}  # what has no rows gets none
-    if scenario.dataset.classes:
-        return {**section, "classes": list(scenario.dataset.classes)}
-    return {**section, "targets": scenario.targets}
+    if scenario.targets != "classes":
+        section["targets"] = scenario.targets
+    return {**section, "classes": list(scenario.dataset.classes)} if scenario.dataset.classes else section
 
 
 def simulation_of(scenario: Scenario, files: Mapping[str, Mapping[str, Path]]) -> Config:

@@ -1,0 +1,107 @@
+"""Overlap of predicted and true regions, from counts of pixels.
+
+Counts are (n, 3C): of each sample, for each of C classes, the pixels that are truly claimed, falsely claimed and
+missed. A class that is neither there nor claimed in a sample is undefined in it, NaN, and left out of means; class 0
+is the background, and in no mean over classes.
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pomona.metrics.bootstrap import intervals
+from pomona.metrics.nan_safe import Array, defined, divide, row_means
+
+
+def dice(counts: Array) -> Array:
+    """2 TP / (2 TP + FP + FN), (n, C) (Dice, Ecology 1945)."""
+    hits, wrong, missed = _parts(counts)
+    return divide(2 * hits, 2 * hits + wrong + missed)
+
+
+def iou(counts: Array) -> Array:
+    """TP / (TP + FP + FN), (n, C) (Jaccard 1912)."""
+    hits, wrong, missed = _parts(counts)
+    return divide(hits, hits + wrong + missed)
+
+
+def mean_dice(counts: Array, pixels: NDArray[Any], weights: Array) -> Array:
+    """The mean over samples of the mean Dice over foreground classes, for sample weights (R, n): (R,)."""
+    return _over_samples(dice(counts), weights)
+
+
+def mean_iou(counts: Array, pixels: NDArray[Any], weights: Array) -> Array:
+    """The mean over samples of the mean IoU over foreground classes, for sample weights (R, n): (R,)."""
+    return _over_samples(iou(counts), weights)
+
+
+def evaluate_overlap(
+    figures: NDArray[Any],
+    pixels: NDArray[Any],
+    generator: np.random.Generator | None = None,
+    resamples: int = 200,
+) -> dict[str, Any]:
+    """Evaluate predicted masks by their counts; ready for JSON, with None for what the samples do not define.
+
+    The keys:
+
+    - ``samples``: n.
+    - ``dice``, ``iou``: mean over samples of the mean over foreground classes; ``intervals`` has their 95 % confidence
+      intervals by the bootstrap over samples.
+    - ``regions``: figures of each class, lists of C: its mean ``dice`` and ``iou`` over the samples that have or claim
+      it (``seen`` of them), with ``dice_interval``; ``pixels`` that it truly has; and, where distances are given, the
+      mean ``hd95`` over the ``measured`` samples that both have and claim it, and the mean ``surface_dice``.
+
+    Args:
+        figures: (n, 3C) counts, or (n, 5C): counts and then the distances of ``surfaces``.
+        pixels: (n, C) how many pixels of each sample truly are of each class.
+        generator: what the bootstrap draws from; None for no bootstrap.
+        resamples: number of bootstrap resamples.
+    """
+    n, classes = np.shape(pixels)
+    counts, hd95, surface = np.split(np.asarray(figures, dtype=float), [3 * classes, 4 * classes], axis=1)
+    each = {"dice": dice(counts), "iou": iou(counts)}
+
+    def statistics(weights: Array) -> dict[str, Array]:
+        overall = {name: _over_samples(values, weights) for name, values in each.items()}
+        return overall | {str(c): _mean(each["dice"][:, c], weights) for c in range(classes)}
+
+    point = {name: defined(value[0]) for name, value in statistics(np.ones((1, n))).items()}
+    drawn = intervals(statistics, np.zeros(n, np.int64), resamples, generator) if n else {}
+    return {
+        "samples": n,
+        "dice": point["dice"],
+        "iou": point["iou"],
+        "regions": {
+            "seen": (~np.isnan(each["dice"])).sum(axis=0).tolist(),
+            "pixels": np.asarray(pixels, dtype=np.int64).sum(axis=0).tolist(),
+            "dice": [point[str(c)] for c in range(classes)],
+            "dice_interval": [drawn.get(str(c)) for c in range(classes)],
+            "iou": [defined(value) for value in row_means(each["iou"].T)],
+            **(_distances(hd95, surface) if hd95.size else {}),
+        },
+        "intervals": {name: drawn.get(name) for name in each},
+    }
+
+
+def _distances(hd95: Array, surface: Array) -> dict[str, list[Any]]:
+    return {
+        "measured": (~np.isnan(hd95)).sum(axis=0).tolist(),
+        "hd95": [defined(value) for value in row_means(hd95.T)],
+        "surface_dice": [defined(value) for value in row_means(surface.T)],
+    }
+
+
+def _parts(counts: Array) -> list[Array]:
+    return np.split(np.asarray(counts, dtype=float), 3, axis=1)
+
+
+def _over_samples(figures: Array, weights: Array) -> Array:
+    """(n, C) of each sample and class -> (R,)."""
+    return _mean(row_means(figures[:, 1:]), weights)
+
+
+def _mean(values: Array, weights: Array) -> Array:
+    """The mean of what is defined of (n,), for sample weights (R, n): (R,)."""
+    return divide(weights @ np.nan_to_num(values), weights @ ~np.isnan(values))

@@ -1,0 +1,68 @@
+"""U-Net for images and volumes: Ronneberger et al., MICCAI 2015, and its 3-D form of Cicek et al., MICCAI 2016.
+
+``model.depth`` halvings (max-pooling); on each level two 3x3(x3) convolutions, each with GroupNorm (four channels a
+group) and ReLU, ``model.width`` channels on the first and twice as many on each deeper one; on the way up the nearest
+neighbour's values, beside what the level had on the way down. GroupNorm in place of BatchNorm keeps no statistics of
+patients, so that personal models need none and privacy covers all. Sides need not be powers of two.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from pomona.core.errors import ConfigError
+from pomona.models.settings import ModelSettings
+
+GROUP = 4  # channels
+
+
+class UNet(nn.Module):
+    """(B, C, *S) -> logits (B, K, *S). Its layers are its levels, down and up again, and the head."""
+
+    def __init__(self, channels: int, outputs: int, rank: int, width: int, depth: int) -> None:
+        super().__init__()
+        widths = [width * 2**level for level in range(depth + 1)]
+        self.parameter_blocks = (
+            *(f"down.{level}" for level in range(depth + 1)),
+            *(f"up.{level}" for level in range(depth)),
+            "head",
+        )
+        befores = [channels, *widths]
+        self.down = nn.ModuleList(_level(befores[k], after, rank) for k, after in enumerate(widths))
+        joins = reversed(range(depth))
+        self.up = nn.ModuleList(_level(widths[k] + widths[k + 1], widths[k], rank) for k in joins)
+        self.head = (nn.Conv2d, nn.Conv3d)[rank - 2](width, outputs, 1)
+        self.pool = (nn.MaxPool2d, nn.MaxPool3d)[rank - 2](2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Images (B, C, H, W) or volumes (B, C, D, H, W) -> logits of each pixel's classes (B, K, ...)."""
+        passed = []
+        for k, level in enumerate(self.down):
+            x = level(x if k == 0 else self.pool(x))
+            passed.append(x)
+        for level, beside in zip(self.up, passed[-2::-1], strict=True):
+            larger = nn.functional.interpolate(x, size=beside.shape[2:], mode="nearest")
+            x = level(torch.cat([beside, larger], 1))
+        logits: Tensor = self.head(x)
+        return logits
+
+
+def _level(before: int, after: int, rank: int) -> nn.Sequential:
+    convolution = (nn.Conv2d, nn.Conv3d)[rank - 2]
+    groups = after // GROUP if after % GROUP == 0 else 1
+    steps: list[nn.Module] = []
+    for width in (before, after):
+        steps += [convolution(width, after, 3, padding=1, bias=False), nn.GroupNorm(groups, after), nn.ReLU()]
+    return nn.Sequential(*steps)
+
+
+def unet(settings: ModelSettings, input_shape: tuple[int, ...], n_outputs: int, vocabulary: int) -> UNet:
+    """Build a U-Net. Raises ConfigError unless the samples are images or volumes with sides of 2**depth or more."""
+    if vocabulary or len(input_shape) not in {3, 4}:
+        raise ConfigError(f"model.name=unet takes images or volumes, but a sample has shape {input_shape}; take mlp")
+    least = 2**settings.depth
+    if min(input_shape[1:]) < least:
+        raise ConfigError(
+            f"model.name=unet halves the sides {settings.depth} times, but a sample has shape {input_shape}; lower "
+            f"model.depth, or give sides of at least {least}"
+        )
+    return UNet(input_shape[0], n_outputs, len(input_shape) - 1, settings.width, settings.depth)

@@ -1,0 +1,88 @@
+"""Masks: each pixel (or voxel) is of one of C classes, the first the background; outputs are (n, C, *S) logits.
+
+Targets are (n, *S) class numbers, uint8. Metrics need only counts of pixels, so that evaluation holds a few numbers of
+each sample: outputs become (n, 3C) pixels truly claimed, falsely claimed and missed, by class, float32, and targets
+(n, C) pixels that truly are of a class, int64.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pomona.metrics import surfaces
+from pomona.metrics.nan_safe import Array
+from pomona.metrics.overlap import evaluate_overlap, mean_dice, mean_iou
+from pomona.tasks.task import Shape, Task
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+TOLERANCE = 1.0  # pixels within which a surface counts as found
+
+
+def output_shape(n_outputs: int, input_shape: Shape) -> Shape:
+    """A map of each class, as large as the image."""
+    return (n_outputs, *input_shape[1:])
+
+
+def regions(numbers: "Tensor", classes: int) -> "Tensor":
+    """(n, *S) class numbers -> (n, C, pixels) bool."""
+    import torch
+
+    return numbers.flatten(1).unsqueeze(1) == torch.arange(classes, device=numbers.device).unsqueeze(1)
+
+
+def counts(outputs: "Tensor", targets: "Tensor") -> tuple["Tensor", "Tensor"]:
+    """Outputs (n, C, *S) and targets (n, *S) -> counts (n, 3C) float32 and true pixels (n, C) int64."""
+    import torch
+
+    classes = outputs.shape[1]
+    claimed, true = regions(outputs.argmax(1), classes), regions(targets, classes)
+    both, all_claimed, all_true = (claimed & true).sum(2), claimed.sum(2), true.sum(2)
+    return torch.cat([both, all_claimed - both, all_true - both], 1).float(), all_true
+
+
+def examined(outputs: "Tensor", targets: "Tensor") -> tuple["Tensor", "Tensor"]:
+    """As ``counts``, with the distances between surfaces beside them: (n, 5C), where MONAI is installed."""
+    import torch
+
+    counted, true = counts(outputs, targets)
+    if not surfaces.available():
+        return counted, true
+    claimed, numbers = (values.cpu().numpy() for values in (outputs.argmax(1), targets))
+    distances = torch.from_numpy(surfaces.surface_distances(claimed, numbers, outputs.shape[1], TOLERANCE))
+    return torch.cat([counted, distances.to(counted)], 1), true
+
+
+def frequencies(masks: NDArray[Any], width: int) -> Array:
+    """Logits of the classes' shares of pixels, each seen once more than it was (Laplace's rule)."""
+    pixels = np.bincount(masks.ravel(), minlength=width) + 1.0
+    return np.asarray(np.log(pixels / pixels.sum()), dtype=float)
+
+
+def _predict(outputs: "Tensor", names: Sequence[str]) -> list[dict[str, Any]]:
+    """``mask``, the class number of each pixel, uint8, and ``pixels`` by class."""
+    masks = outputs.argmax(1).cpu().numpy().astype(np.uint8)
+    each = [np.bincount(mask.ravel(), minlength=len(names)).tolist() for mask in masks]
+    return [{"mask": mask, "pixels": dict(zip(names, row, strict=True))} for mask, row in zip(masks, each, strict=True)]
+
+
+TASK = Task(
+    targets="segmentation",
+    title="masks",
+    output="class",
+    loss="pomona.models.losses:cross_entropy_dice",
+    no_target=lambda _width, shape: np.zeros(shape[1:], np.int64),
+    natural=lambda outputs: np.asarray(outputs, dtype=float),
+    measures={"dice": mean_dice, "iou": mean_iou},
+    usual="dice",
+    constant=frequencies,
+    evaluate=evaluate_overlap,
+    predict=_predict,
+    reduce=counts,
+    examine=examined,
+    output_shape=output_shape,
+    soften=lambda outputs, temperature: (outputs / temperature).softmax(1),
+)

@@ -1,0 +1,109 @@
+"""Masks as targets: what readers make of them, and what they refuse in one line."""
+
+import numpy as np
+import pytest
+
+from masks import archive, discs, settings
+from pomona.config import resolve
+from pomona.core.errors import ConfigError, DataError
+from pomona.data import Dataset, DataSettings, checked, read
+from pomona.data.image_arrays import resized
+from pomona.scenario import Scenario
+
+
+def own(path, **over):
+    return read(DataSettings(name="npz", path=path, targets="segmentation", **over))
+
+
+def test_an_archive_of_images_and_masks(tmp_path):
+    x, y = discs()
+    data = own(archive(tmp_path / "a.npz"))
+    assert (data.targets, data.classes, data.n_outputs) == ("segmentation", ("background", "class 1", "class 2"), 3)
+    assert np.array_equal(data.x, x)
+    assert np.array_equal(data.y, y)
+    assert data.y.dtype == np.uint8
+    assert own(tmp_path / "a.npz", classes=["none", "a", "b", "unused"]).n_outputs == 4
+
+
+def test_names_in_the_archive(tmp_path):
+    x, y = discs()
+    np.savez(tmp_path / "a.npz", x=x, y=y, classes=np.array(["ground", "disc", "other disc"]))
+    assert own(tmp_path / "a.npz").classes == ("ground", "disc", "other disc")
+
+
+def masks_of_a_function(settings):
+    return discs(classes=2)
+
+
+def test_a_function_of_ones_own():
+    name = f"{__name__}:masks_of_a_function"
+    data = read(DataSettings(name=name, targets="segmentation", classes=["ground", "disc"]))
+    assert (data.targets, data.classes) == ("segmentation", ("ground", "disc"))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda x, y: (x, y[:, 1:]), r"images have \(8, 8\) pixels, masks \(7, 8\)"),
+        (lambda x, y: (x, y * 127), "pixels of the masks are 0, 127, 254, not 0"),
+        (lambda x, y: (x, y * 0), "pixels of the masks are 0, not 0"),
+        (lambda x, y: (x, y + 0.5), "store whole numbers"),
+        (lambda x, y: (x, y.astype(int) - 1), "row 0 has the value -1, the classes are 0 to 255"),
+        (lambda x, y: (x, y[:, 0, 0]), "store whole numbers"),
+        (lambda x, y: (x[:, :, :, 0].reshape(len(x), -1), y), "masks are for images"),
+        (lambda x, y: (x, y[:-1]), "has 24 rows but"),
+    ],
+)
+def test_what_is_no_mask_is_refused_in_one_line(tmp_path, change, words):
+    x, y = change(*discs())
+    np.savez(tmp_path / "a.npz", x=x, y=y)
+    with pytest.raises(DataError, match=words) as told:
+        own(tmp_path / "a.npz")
+    assert "\n" not in str(told.value)
+
+
+def test_a_value_beyond_the_classes_is_named_with_its_row(tmp_path):
+    x, y = discs(classes=2)
+    y[5, 2, 3] = 9
+    np.savez(tmp_path / "a.npz", x=x, y=y)
+    with pytest.raises(DataError, match="row 5 has the value 9, the classes are 0 to 1"):
+        own(tmp_path / "a.npz", classes=["ground", "disc"])
+
+
+def test_a_data_set_of_classes_has_no_masks():
+    with pytest.raises(DataError, match="store uint8"):
+        read(DataSettings(name="digits", targets="segmentation"))
+
+
+def test_names_of_classes_must_fit():
+    x, y = discs()
+    for names in ((), ("ground",), ("a", "b", "b")):
+        with pytest.raises(DataError, match="name each of 2 to 256 once"):
+            checked(Dataset("own", "image", x, y, names, len(y), target_kind="segmentation"))
+
+
+def test_masks_are_resized_with_their_images(tmp_path):
+    data = own(archive(tmp_path / "a.npz", side=8), resize=16)
+    assert data.x.shape[1:] == (16, 16, 1)
+    assert np.array_equal(data.y, discs(side=8)[1].repeat(2, 1).repeat(2, 2))  # the nearest pixel's class
+    assert resized(data, 16, 1.0) is data
+
+
+def test_labels_by_class_need_classes(tmp_path):
+    path = archive(tmp_path / "a.npz")
+    with pytest.raises(ConfigError, match=r"needs classes, .* has none; use one of: .*iid"):
+        Scenario.prepare(resolve(settings(path), {"partition": {"name": "classes"}}))
+
+
+def test_quarter_turns_turn_masks_too(tmp_path):
+    path = archive(tmp_path / "a.npz")
+    x, y = discs()
+    still, turned = (
+        Scenario.prepare(resolve(settings(path), {"clients": 2, "partition": {"name": "iid", "turn_groups": groups}}))
+        for groups in (0, 2)
+    )
+    assert np.array_equal(still.dataset.y, y)
+    for client, rows in enumerate(turned.partition.clients):
+        for k in np.concatenate([rows.train, rows.test]):
+            assert np.array_equal(turned.dataset.x[k], np.rot90(x[k], client))
+            assert np.array_equal(turned.dataset.y[k], np.rot90(y[k], client))

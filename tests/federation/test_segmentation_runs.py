@@ -1,0 +1,191 @@
+"""Federations that learn masks: what is trained, judged, recorded, predicted and exported."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+import pomona
+from masks import archive, discs, settings
+from pomona.config import resolve
+from pomona.federation.client_runtime import ClientRuntime
+from pomona.metrics.overlap import mean_dice
+from pomona.objective import row_gradients
+from pomona.objective.row_gradients import LoopObjective
+from pomona.personal import PersonalModel
+from pomona.record.paired_gain import gains
+from pomona.scenario import Scenario
+from pomona.simulation import run
+from pomona.tasks.segmentation import counts
+
+
+@pytest.fixture
+def masks(tmp_path):
+    return archive(tmp_path / "masks.npz", n=36)
+
+
+def curve(result):
+    """The evaluations of the judged model."""
+    return result.curve(*result.about["headline"])
+
+
+def test_a_federation_learns_masks(tmp_path):
+    masks = archive(tmp_path / "masks.npz", n=36, classes=2)
+    quick = {"optimizer": {"name": "adamw"}, "lr": 0.02, "rounds": 15, "method": "fedavg-ft"}
+    result = run(resolve(settings(masks), quick))
+    seen = curve(result)
+    assert result.metric.name == "dice"
+    assert seen[-1].mean > 0.7 > 0.4 > seen[0].mean
+    assert result.about["constant"]["own"]["dice"]["mean"] == 0.0  # background everywhere
+    assert seen[-1].accuracy == (None, None, None)
+
+
+def test_the_record_holds_counts_and_figures_of_each_class(masks, tmp_path):
+    config = resolve(settings(masks))
+    scenario = Scenario.prepare(config)
+    result = pomona.load(run(config, tmp_path / "run").folder)
+    for client, rows in enumerate(scenario.partition.clients):
+        outputs, targets = result.predictions(client)
+        assert outputs.shape == (len(rows.test), 9)
+        truth = scenario.dataset.y[rows.test].reshape(len(rows.test), -1)
+        assert targets.tolist() == [np.bincount(mask, minlength=3).tolist() for mask in truth]
+        final = next(f for f in result.final if f["client"] == client and f["split"] == "test")
+        weights = np.ones((1, len(rows.test)))
+        assert final["dice"] == mean_dice(outputs, targets, weights)[0]
+        assert final["dice"] == result.curve(final["model"], final["when"])[-1].value[client]
+        assert final["regions"]["pixels"] == targets.sum(axis=0).tolist()
+
+
+def test_gains_over_training_alone_are_paired(masks):
+    runs = [run(resolve(settings(masks), {"method": name, "rounds": 3})) for name in ("fedavg", "separate")]
+    clients, mean = gains(*runs)
+    assert mean.low <= mean.value <= mean.high
+    expected = [a - b for a, b in zip(*(curve(r)[-1].value for r in runs), strict=True)]
+    assert [gain.value for gain in clients] == pytest.approx(expected)
+
+
+def test_evaluation_sees_a_batch_at_a_time(masks, monkeypatch):
+    scenario = Scenario.prepare(resolve(settings(masks)))
+    objective, row = scenario.objective(), scenario.initial()
+    outputs, targets = objective.outputs(row, 0, "train")
+    whole = objective.batchwise(row, 0, "train", counts)
+    seen = []
+    monkeypatch.setattr(row_gradients, "TARGETS_AT_ONCE", 3 * 64)
+
+    def counted(outputs, targets):
+        seen.append(len(outputs))
+        return counts(outputs, targets)
+
+    parts = objective.batchwise(row, 0, "train", counted)
+    assert max(seen) == 3
+    assert sum(seen) == len(outputs)
+    for part, all_, expected in zip(parts, whole, counts(outputs, targets), strict=True):
+        assert torch.equal(part, all_)
+        assert torch.equal(part, expected)
+    assert objective.batchwise(row, 0, "test", lambda o, t: (o.argmax(1), t))[1].dtype == torch.int64
+
+
+def test_no_samples_have_no_outputs(masks):
+    scenario = Scenario.prepare(resolve(settings(masks), {"data": {**settings(masks)["data"], "validation_share": 0}}))
+    objective = scenario.objective()
+    assert objective.batchwise(scenario.initial(), 0, "validation", counts) == ()
+    assert len(objective.outputs(scenario.initial(), 0, "validation")[1]) == 0
+
+
+@pytest.mark.parametrize("workers", [3])
+def test_workers_and_resumption_give_the_same_bytes(masks, tmp_path, workers):
+    one = run(resolve(settings(masks), {"rounds": 4}), tmp_path / "one")
+    run(resolve(settings(masks), {"rounds": 2}), tmp_path / "two")
+    two = run(resolve(settings(masks), {"rounds": 4, "workers": workers}), tmp_path / "two", resume=True)
+    assert one.evaluations == two.evaluations
+    assert one.final == two.final
+    for name in ("predictions.npz", "models/client-01.safetensors"):
+        assert (one.folder / name).read_bytes() == (two.folder / name).read_bytes()
+
+
+def test_many_rows_at_a_time_are_as_one(masks):
+    scenario = Scenario.prepare(resolve(settings(masks), {"rows_per_call": 3, "method": "apple"}))
+    from pomona.objective.stacked_gradients import StackedObjective
+
+    module, space = scenario._seen_network()
+    loop = scenario.objective()
+    assert isinstance(loop, LoopObjective)  # convolutions on a CPU
+    stack = StackedObjective(module, space, scenario.resident, loop.criterion)
+    W = torch.stack([scenario.initial(i) for i in range(3)])
+    indices = [scenario.resident.rows["train"][i][: 4 - i] for i in range(3)]
+    for one, many in zip(loop.gradient(W, indices), stack.gradient(W, indices), strict=True):
+        torch.testing.assert_close(one, many, atol=1e-5, rtol=1e-4)
+
+
+def test_a_personal_model_predicts_masks_and_is_exported(masks, tmp_path):
+    from pomona.personal.export import export
+
+    config = resolve(settings(masks), {"rounds": 1})
+    folder = run(config, tmp_path / "run").folder
+    net = PersonalModel.load(folder / "models" / "client-00.safetensors")
+    x, _ = discs(n=5, seed=3)
+    outputs = net.outputs(x)
+    assert outputs.shape == (5, 3, 8, 8)
+    answers = net.predict(x)
+    for answer, logits in zip(answers, outputs, strict=True):
+        assert np.array_equal(answer["mask"], logits.argmax(0).numpy())
+        assert answer["mask"].dtype == np.uint8
+        assert sum(answer["pixels"].values()) == 64
+        assert answer["pixels"]["class 1"] == (answer["mask"] == 1).sum()
+    assert net.outputs(x[:0]).shape == (0, 3, 8, 8)
+    assert net.predict(x[:0]) == []
+    export(net, tmp_path / "a.pt2", "pt2")
+    program = torch.export.load(tmp_path / "a.pt2").module()
+    torch.testing.assert_close(program(torch.from_numpy(x)), outputs)
+    pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    import onnxruntime
+
+    export(net, tmp_path / "a.onnx", "onnx")
+    session = onnxruntime.InferenceSession(tmp_path / "a.onnx")
+    (seen,) = session.run(None, {"inputs": x})
+    assert seen == pytest.approx(outputs.numpy(), abs=1e-4)
+
+
+def test_the_command_writes_masks(masks, tmp_path, capsys):
+    from pomona.cli import main
+
+    folder = run(resolve(settings(masks), {"rounds": 1}), tmp_path / "run").folder
+    model, out = folder / "models" / "client-00.safetensors", tmp_path / "masks-out.npz"
+    x, _ = discs(n=4, seed=5)
+    np.savez(tmp_path / "new.npz", x=x)
+    with pytest.raises(SystemExit) as ended:
+        main(["predict", str(model), str(tmp_path / "new.npz"), "--json", "--masks", str(out)])
+    assert ended.value.code == 0
+    rows = json.loads(capsys.readouterr().out)
+    with np.load(out) as written:
+        masks = written["masks"]
+    assert masks.shape == (4, 8, 8)
+    for row, mask in zip(rows, masks, strict=True):
+        assert row["pixels"] == dict(zip(row["pixels"], np.bincount(mask.ravel(), minlength=3).tolist(), strict=True))
+    assert np.array_equal(masks, [a["mask"] for a in PersonalModel.load(model).predict(x)])
+
+
+def test_volumes(tmp_path):
+    path = archive(tmp_path / "volumes.npz", n=18, volume=True)
+    result = run(resolve(settings(path), {"rounds": 1, "batch_size": 3}))
+    assert result.about["input_shape"] == [1, 8, 8, 8]
+    assert curve(result)[-1].mean is not None
+
+
+def test_a_network_of_monai_and_its_frozen_parts(masks):
+    pytest.importorskip("monai")
+    network = {"name": "monai:UNet", "args": {"channels": [4, 8], "strides": [2]}}
+    for train in ("all", "head", {"lora": {"rank": 2, "on": ["model.0.conv"]}}):
+        config = resolve(settings(masks), {"rounds": 1, "model": {**network, "train": train}})
+        assert curve(run(config))[-1].mean is not None
+
+
+def test_client_figures_hold_for_a_runtime_without_test_samples(masks):
+    scenario = Scenario.prepare(resolve(settings(masks)))
+    none = {**scenario.resident.rows, "test": [torch.empty(0, dtype=torch.int64)] * 3}
+    scenario.resident.rows.update(none)
+    method = scenario.config.method.method()
+    runtime = ClientRuntime(method.client, scenario.objective(), scenario.initial, ((0,),), 0)
+    assert runtime.answers(0, ("personal", "trained")) is None

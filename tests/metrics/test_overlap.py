@@ -1,0 +1,119 @@
+"""Dice, IoU and distances of surfaces: against MONAI, closed forms, and down to empty masks."""
+
+import numpy as np
+import pytest
+import torch
+
+from pomona.metrics.overlap import dice, evaluate_overlap, iou, mean_dice
+from pomona.metrics.surfaces import surface_distances
+from pomona.tasks.segmentation import TASK, counts, examined
+
+CLASSES = 3
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
+
+
+def random_maps(n=5, side=9, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    outputs = torch.randn(n, CLASSES, side, side, generator=generator)
+    return outputs, torch.randint(CLASSES, (n, side, side), generator=generator)
+
+
+def one_hot(numbers):
+    return torch.nn.functional.one_hot(numbers, CLASSES).movedim(-1, 1)
+
+
+def test_dice_and_iou_are_monais():
+    monai = pytest.importorskip("monai.metrics")
+    outputs, truth = random_maps()
+    truth[0][truth[0] == 2] = 0  # class 2 is claimed in sample 0, and not there
+    outputs[1, 2], truth[1] = -100.0, truth[1].clamp_max(1)  # neither there nor claimed in sample 1
+    counted, _ = counts(outputs, truth)
+    claimed, true = one_hot(outputs.argmax(1)), one_hot(truth)
+    for ours, theirs in ((dice, monai.compute_dice), (iou, monai.compute_iou)):
+        expected = theirs(claimed, true, ignore_empty=False)
+        got = ours(counted.numpy().astype(float))
+        assert np.isnan(got[1, 2])  # where MONAI says 1
+        both = ~np.isnan(got)
+        assert got[both] == pytest.approx(expected.numpy()[both], rel=1e-6)
+        assert both.sum() == got.size - 1
+    assert dice(counted.numpy().astype(float))[0, 2] == 0
+
+
+def test_the_mean_over_samples_leaves_out_what_is_undefined():
+    # 100 pixels, 4 of them class 1, of which 2 are found and 6 falsely claimed; then a sample without foreground.
+    figures = np.array([[90.0, 2, 2, 6, 6, 2], [100, 0, 0, 0, 0, 0]])
+    assert mean_dice(figures, None, np.ones((1, 2))) == pytest.approx([2 * 2 / (4 + 8)])
+    assert np.isnan(mean_dice(figures[1:], None, np.ones((1, 1)))).all()
+    found = evaluate_overlap(figures, np.array([[96, 4], [100, 0]]))
+    assert found["dice"] == pytest.approx(1 / 3)
+    assert found["iou"] == 2 / 10
+    assert found["regions"]["seen"] == [2, 1]
+    assert found["regions"]["pixels"] == [196, 4]
+    assert found["regions"]["dice"] == [pytest.approx((180 / 188 + 1) / 2), pytest.approx(1 / 3)]
+
+
+@pytest.mark.parametrize("n", [0, 1])
+def test_few_samples(n):
+    outputs, truth = random_maps(n)
+    counted, pixels = counts(outputs, truth)
+    assert counted.shape == (n, 3 * CLASSES)
+    found = evaluate_overlap(counted.numpy(), pixels.numpy(), np.random.default_rng(0))
+    assert found["samples"] == n
+    assert (found["dice"] is None) == (n == 0)
+    if n:
+        assert found["intervals"]["dice"] == pytest.approx([found["dice"]] * 2)  # one sample, drawn again and again
+
+
+def test_intervals_hold_the_value_and_shrink_with_the_samples():
+    widths = []
+    for n in (10, 160):
+        counted, pixels = counts(*random_maps(n))
+        found = evaluate_overlap(counted.numpy(), pixels.numpy(), np.random.default_rng(0))
+        low, high = found["intervals"]["dice"]
+        assert low < found["dice"] < high
+        widths.append(high - low)
+        assert found["regions"]["dice_interval"][1][0] < found["regions"]["dice"][1]
+    assert widths[1] < widths[0] / 2  # a quarter, up to chance
+
+
+def test_distances_are_monais():
+    monai = pytest.importorskip("monai.metrics")
+    outputs, truth = random_maps(3, side=16, seed=1)
+    claimed = outputs.argmax(1)
+    got = surface_distances(claimed.numpy(), truth.numpy(), CLASSES, 1.0)
+    far = monai.compute_hausdorff_distance(one_hot(claimed), one_hot(truth), percentile=95)
+    near = monai.compute_surface_dice(one_hot(claimed), one_hot(truth), class_thresholds=[1.0, 1.0])
+    assert np.isnan(got[:, [0, 3]]).all()  # of the background
+    assert got[:, 1:3] == pytest.approx(far.numpy())
+    assert got[:, 4:] == pytest.approx(near.numpy())
+
+
+def test_distance_of_a_shifted_square_and_of_nothing():
+    pytest.importorskip("monai")
+    true, claimed = (np.zeros((3, 16, 16), np.uint8) for _ in range(2))
+    true[0, 4:8, 4:8] = claimed[0, 4:8, 7:11] = 1  # moved by three pixels
+    true[1, 4:8, 4:8] = 1  # missed
+    hausdorff, near = np.split(surface_distances(claimed, true, 2, 1.0), 2, axis=1)
+    assert hausdorff[:, 1] == pytest.approx([3, np.nan, np.nan], nan_ok=True)
+    assert near[1:, 1] == pytest.approx([0, np.nan], nan_ok=True)
+    assert 0 < near[0, 1] < 1
+    assert surface_distances(true, true, 2, 1.0)[0].tolist()[1::2] == [0, 1]
+
+
+def test_figures_of_a_last_model_have_distances_where_monai_is(monkeypatch):
+    pytest.importorskip("monai")
+    outputs, truth = random_maps(4, side=16)
+    full, pixels = examined(outputs, truth)
+    counted, same = counts(outputs, truth)
+    assert torch.equal(full[:, : 3 * CLASSES], counted)
+    assert torch.equal(pixels, same)
+    found = TASK.evaluate(TASK.natural(full.numpy()), pixels.numpy(), None)
+    assert found["regions"]["measured"] == [0, 4, 4]
+    assert found["regions"]["hd95"][0] is None
+    assert found["regions"]["hd95"][1] > 0
+    monkeypatch.setattr("pomona.metrics.surfaces.find_spec", lambda _: None)
+    bare, _ = examined(outputs, truth)
+    assert torch.equal(bare, counted)
+    without = TASK.evaluate(TASK.natural(bare.numpy()), pixels.numpy(), None)
+    assert found["regions"].keys() - without["regions"].keys() == {"hd95", "surface_dice", "measured"}
+    assert without["dice"] == found["dice"]
