@@ -30,7 +30,7 @@ from pomona.models.trained_part import frozen, share
 from pomona.models.weights import initial as initial_weights
 from pomona.objective import augmentation, class_weights
 from pomona.objective.cached_features import cached
-from pomona.objective.device_dataset import DeviceDataset, as_learned, learned
+from pomona.objective.device_dataset import DeviceDataset, as_learned
 from pomona.objective.private_gradients import PrivateObjective
 from pomona.objective.row_gradients import LoopObjective
 from pomona.objective.stacked_gradients import StackedObjective
@@ -42,7 +42,7 @@ from pomona.partition.recipe import class_numbers
 from pomona.partition.rotation import apply_turns
 from pomona.privacy.epsilon_projection import projected_epsilon
 from pomona.scenario_checks import require_private, require_samples
-from pomona.tasks import TASKS, Task
+from pomona.tasks import Task, task_of
 from pomona.tasks.constant_baseline import constants
 from pomona.tasks.criterion import criterion, require_per_sample
 from pomona.tasks.default_metric import Choice, choose
@@ -146,7 +146,7 @@ class Scenario:
     @property
     def task(self) -> Task:
         """What the targets' kind decides."""
-        return TASKS[self.targets]
+        return task_of(self.targets, self.dataset.edges)
 
     @cached_property
     def choice(self) -> Choice:
@@ -251,8 +251,9 @@ class Scenario:
         shape = task.output_shape(self.dataset.n_outputs, self.input_shape)
 
         def judge(name: str, outputs: NDArray[np.float32], targets: NDArray[Any]) -> float | None:
-            if name == "loss" and task.standardised:
-                outputs, targets = learned(outputs, self.dataset), learned(targets, self.dataset)
+            if name == "loss":
+                outputs = task.learned(outputs, self.dataset) if task.standardised else outputs
+                targets = task.learned(targets, self.dataset)
             answers = torch.from_numpy(outputs).reshape(len(outputs), -1, *[1] * (len(shape) - 1))
             pair = answers.expand(len(outputs), *shape), torch.from_numpy(np.asarray(targets))
             at_once = max(1, CONSTANT_AT_ONCE // prod(shape))
@@ -288,6 +289,7 @@ class Scenario:
             "data": {"name": self.dataset.name, "fingerprint": self.partition.recipe["fingerprint"]},
             "partition_sha256": self.partition.sha256,
             "targets": self.targets,
+            "edges": list(self.dataset.edges),
             "metric": self.choice.metric.name,
             "constant": self.constant(),
             "subgroups": self._subgroups(),

@@ -24,6 +24,11 @@ def require_private(config: Config, dataset: Dataset, partition: Partition, modu
     card = config.method.method().card
     if card.not_private:
         raise ConfigError(card.not_private)
+    if dataset.edges and not (agreed or config.data.time_edges):
+        raise ConfigError(
+            "data.time_edges must be given: learnt intervals end at event times of training rows, a release that "
+            "privacy does not cover"
+        )
     entry = CATALOGUE.get(config.data.name)
     named = agreed or config.data.classes or (entry and not entry.own)
     sizes = [len(c.train) for c in partition.clients]

@@ -212,6 +212,7 @@ AGREED = [
         "task__input_shape": [2],
         "task__preprocessing": {"columns": [{"name": "a"}, {"name": "b"}]},
     },
+    {"task__targets": "survival", "task__classes": [], "task__outputs": 2, "task__time_edges": [30.0, 365.0]},
     {"task__kind": "text", "task__input_shape": [9], "task__vocabulary": 5},
     {"task__kind": "text", "task__input_shape": [9], "task__vocabulary": 5, "task__words": ["a"]},
 ]

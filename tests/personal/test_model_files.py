@@ -179,6 +179,11 @@ LIES = {
     "scale 0": ({"scale": [1.0, 0.0]}, "a scale is 0"),
     "units of three targets": ({"target_shift": [1.0, 1.0, 1.0]}, "is not that of the outputs"),
     "no unit": ({"target_scale": [0.0]}, "a scale is 0"),
+    "times of classes": ({"edges": [1.0, 2.0]}, "edges are not the outputs"),
+    "no times": ({"targets": "survival", "classes": []}, "edges are not the outputs"),
+    "times in disorder": ({"targets": "survival", "classes": [], "edges": [2.0, 1.0]}, "edges do not ascend"),
+    "a time before the start": ({"targets": "survival", "classes": [], "edges": [-1.0, 1.0]}, "edges"),
+    "endless times": ({"targets": "survival", "classes": [], "edges": [1.0, 1e300]}, "edges"),
     "a key too many": ({"pickle": "x"}, "pickle"),
 }
 
@@ -194,7 +199,7 @@ def test_whatever_a_well_sealed_file_says_is_held_against_its_bytes_first(tmp_pa
     assert said in line, line
 
 
-@pytest.mark.parametrize("key", sorted(tree().keys() - {"frozen_sha256", "preprocessing"}))
+@pytest.mark.parametrize("key", sorted(tree().keys() - {"frozen_sha256", "preprocessing", "edges"}))
 def test_every_key_is_needed(tmp_path, key):
     line = refused(craft(tmp_path / "m", {k: v for k, v in tree().items() if k != key}))
     assert key in line or "metadata" in line

@@ -10,9 +10,21 @@ from pomona.core.errors import ConfigError
 from pomona.core.rng import stream
 from pomona.metrics.metric import METRICS, array
 from pomona.record.paired_gain import Gain, mean_gain, paired_gain
-from pomona.tasks import TASKS
+from pomona.tasks import TASKS, task_of
 from pomona.tasks.default_metric import choose
 from pomona.tasks.scores import compute, measured
+
+
+def of(kind, outputs):
+    """The task of outputs; of times, with intervals for them."""
+    return task_of(kind, (0.5, 1.0, 2.0)[: outputs.shape[1]])
+
+
+def times(draw, n):
+    """Times with ties, half of them censored; none at which there is an event is the last."""
+    time, event = draw.exponential(size=n).round(1) + 0.1, draw.integers(0, 2, n)
+    event[time == time.max(initial=0)] = 0
+    return np.column_stack([time, event]).astype(np.float32)
 
 
 def drawn(kind, n, seed=0, width=3):
@@ -25,6 +37,7 @@ def drawn(kind, n, seed=0, width=3):
         "classes": lambda: draw.integers(0, width, n),
         "multilabel": lambda: draw.integers(0, 2, (n, width)).astype(np.float32),
         "regression": lambda: draw.normal(size=(n, width)).astype(np.float32),
+        "survival": lambda: times(draw, n),
     }[kind]()
     return outputs.astype(np.float32), truth
 
@@ -45,11 +58,31 @@ def overlap(score, counts):
     return np.mean(each)
 
 
+def of_times(name, p, y):
+    """The same by scikit-survival."""
+    sksurv, y = pytest.importorskip("sksurv.metrics"), y.astype(float)
+    truth = np.array([(e > 0, t) for t, e in y], dtype=[("e", bool), ("t", float)])
+    at, risk = np.array([0.5, 1.0, 2.0]), -np.log(p).sum(1)
+    padded, k = np.pad(p, ((0, 0), (1, 0)), constant_values=1), np.searchsorted(at, y[:, 0])
+    whole = np.searchsorted(at, y[:, 0], "right")
+    rows = np.arange(len(y))
+    seen = padded[rows, k] - np.where(k < 3, padded[rows, np.minimum(k + 1, 3)], 0)
+    return {
+        "c_index": lambda: sksurv.concordance_index_censored(truth["e"], truth["t"], risk, tied_tol=0)[0],
+        "uno_c": lambda: sksurv.concordance_index_ipcw(truth, truth, risk, tied_tol=0)[0],
+        "dynamic_auroc": lambda: sksurv.cumulative_dynamic_auc(truth, truth, 1 - p, at, tied_tol=0)[1],
+        "integrated_brier": lambda: sksurv.integrated_brier_score(truth, truth, p, at),
+        "loss": lambda: -np.log(np.where(truth["e"], seen, padded[rows, whole])).mean(),
+    }[name]()
+
+
 def second_opinion(name, kind, outputs, y):
     """The same by scikit-learn."""
-    p = TASKS[kind].natural(outputs)
+    p = of(kind, outputs).natural(outputs)
     if kind == "segmentation":
         return overlap({"dice": sk.f1_score, "iou": sk.jaccard_score}[name], outputs)
+    if kind == "survival":
+        return of_times(name, p, y)
     if kind == "regression":
         score = {"mae": sk.mean_absolute_error, "mse": sk.mean_squared_error, "loss": sk.mean_squared_error}
         return score.get(name, sk.r2_score)(y, p)
@@ -85,7 +118,9 @@ CASES = [(name, kind) for name in METRICS for kind, task in TASKS.items() if nam
 @pytest.mark.parametrize("n", [40, 300])
 def test_every_metric_agrees_with_scikit_learn(name, kind, n):
     outputs, y = drawn(kind, n)
-    assert compute(name, outputs, y, TASKS[kind]) == pytest.approx(second_opinion(name, kind, outputs, y), abs=1e-12)
+    assert compute(name, outputs, y, of(kind, outputs)) == pytest.approx(
+        second_opinion(name, kind, outputs, y), abs=1e-12
+    )
 
 
 @pytest.mark.parametrize(("name", "kind"), CASES)
@@ -93,10 +128,10 @@ def test_a_sample_of_weight_two_is_a_sample_twice(name, kind):
     outputs, y = drawn(kind, 30)
     counts = stream(1, "counts").integers(1, 4, 30)
     repeated = np.repeat(np.arange(30), counts)
-    weighted = measured(METRICS[name], TASKS[kind], TASKS[kind].natural(outputs), y, counts[np.newaxis].astype(float))[
-        0
-    ]
-    assert weighted == pytest.approx(compute(name, outputs[repeated], y[repeated], TASKS[kind]), abs=1e-9)
+    weighted = measured(
+        METRICS[name], of(kind, outputs), of(kind, outputs).natural(outputs), y, counts[np.newaxis].astype(float)
+    )[0]
+    assert weighted == pytest.approx(compute(name, outputs[repeated], y[repeated], of(kind, outputs)), abs=1e-9)
 
 
 @given(
@@ -107,7 +142,7 @@ def test_few_samples_give_a_possible_value_or_none(case, n, seed, width, far):
     """Down to no sample and to one, with ties, one class only, or outputs that saturate."""
     (name, kind), metric = case, METRICS[case[0]]
     outputs, y = drawn(kind, n, seed, width)
-    value = compute(name, outputs * np.float32(far or 1), y, TASKS[kind])
+    value = compute(name, outputs * np.float32(far or 1), y, of(kind, outputs))
     assert value is None or metric.low <= value <= metric.high
     if n == 0:
         assert value is None
@@ -189,7 +224,7 @@ def test_a_metric_that_is_none_or_does_not_fit_is_refused(name, near):
 
 
 def gain_of(name, kind, a, b, y, resamples=1000):
-    drawn = paired_gain(METRICS[name], TASKS[kind], a, b, y, stream(0, "test gain"), resamples)
+    drawn = paired_gain(METRICS[name], of(kind, a), a, b, y, stream(0, "test gain"), resamples)
     return mean_gain([drawn]) if drawn else None
 
 

@@ -74,11 +74,12 @@ def show(
         {
             "client": name,
             **{part: about["sizes"][part][i] for part in PARTS},
+            **({"events_in_training": int(scenario.dataset.y[own.train, 1].sum())} if about["edges"] else {}),
             **({"group": about["groups"][i]} if about["groups"] else {}),
             **({"emd": distance[i], "effective_classes": spread[i]} if classes else {}),
             **({"rows_by_class": " ".join(map(str, counts[i]))} if counts is not None and len(counts[i]) <= 20 else {}),
         }
-        for i, name in enumerate(about["clients"])
+        for i, (name, own) in enumerate(zip(about["clients"], scenario.partition.clients, strict=True))
     ]
     targets = _targets(scenario)
     written = _pictures(about, out_) if out_ and classes else []
@@ -103,19 +104,23 @@ def show(
 
 
 def _targets(scenario: "Scenario") -> list[dict[str, Any]]:
-    """The names of classes, labels or targets; of classes and labels also the rows that have them, in each part."""
+    """The names of classes, labels, targets or intervals; of all but targets also the rows that have them, or their
+    event in them, in each part.
+    """
     import numpy as np
 
     from pomona.tasks import TASKS
 
     data, word = scenario.dataset, TASKS[scenario.targets].output
-    names = data.classes or data.labels or tuple(f"{word} {k}" for k in range(data.n_outputs))
+    ends = tuple(f"to {edge:g}" for edge in data.edges)
+    names = data.classes or data.labels or ends or tuple(f"{word} {k}" for k in range(data.n_outputs))
     named = [{"number": k, word: name} for k, name in enumerate(names)]
     if scenario.targets == "regression":
         return named
     for part in PARTS:
         y = data.y[np.concatenate([getattr(c, part) for c in scenario.partition.clients])]
-        counts = np.bincount(y.reshape(-1), minlength=len(names)) if data.classes else y.sum(axis=0)
+        flags = scenario.task.learned(y, data)[:, 1] if data.edges else y
+        counts = np.bincount(y.reshape(-1), minlength=len(names)) if data.classes else flags.sum(axis=0)
         for row, count in zip(named, counts, strict=True):
             row[part] = int(count)
     return named

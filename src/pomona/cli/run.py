@@ -21,6 +21,7 @@ from pomona.results.web.live_page import following
 from pomona.results.web.report_page import write
 from pomona.scenario import Scenario
 from pomona.simulation import simulate
+from pomona.tasks import TASKS
 
 Words = Annotated[tuple[str, ...], Parameter(help="TOML files and key=value settings, e.g. rounds=10 method.mu=0.1")]
 
@@ -184,7 +185,7 @@ def closing(result: Result, folder: Path, page: Path | None) -> None:
 def _constant(result: Result, metric: Metric) -> str:
     """Metric values of a constant prediction, for comparison."""
     mean = ((result.about.get("constant") or {}).get("own", {}).get(metric.name) or {}).get("mean")
-    what = "its mean training target" if result.about["targets"] == "regression" else "its most frequent training label"
+    what = TASKS[result.about["targets"]].constantly
     return "" if mean is None else f"; a client that always answers {what} has {metric.number(mean)} on average"
 
 

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-Targets = Literal["classes", "multilabel", "regression", "segmentation"]
+Targets = Literal["classes", "multilabel", "regression", "segmentation", "survival"]
 
 NAMED: frozenset[Targets] = frozenset({"classes", "segmentation"})
 """The kinds whose outputs are classes, each with a name."""

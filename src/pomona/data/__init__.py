@@ -11,6 +11,7 @@ from pomona.data import csv_table, image_arrays, targets
 from pomona.data.catalogue import CATALOGUE, Listing, describe
 from pomona.data.dataset import Dataset, Owners
 from pomona.data.settings import ClientFiles, DataSettings, Normalisation
+from pomona.data.survival_times import timed
 from pomona.data.validation import checked, finite
 
 __all__ = ["DATASETS", "ClientFiles", "DataSettings", "Dataset", "Listing", "Owners", "checked", "describe", "read"]
@@ -38,7 +39,8 @@ def read(settings: DataSettings) -> Dataset:
     elif settings.targets != "classes":
         dataset = replace(dataset, labels=settings.classes or dataset.labels, target_kind=settings.targets)
     resized = image_arrays.resized(checked(dataset), settings.resize, settings.memory_share)
-    return _normalised(resized, settings.normalise)
+    seen = _normalised(resized, settings.normalise)
+    return timed(seen, settings) if seen.targets == "survival" else seen
 
 
 def _normalised(dataset: Dataset, asked: str | Normalisation) -> Dataset:

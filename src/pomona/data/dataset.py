@@ -13,6 +13,7 @@ from pomona.core.targets import Targets
 from pomona.data.preprocessing import Preprocessing, RawTable
 
 Kind = Literal["image", "table", "text"]
+Learn = Callable[["Dataset", NDArray[np.int64]], "Dataset"]
 SampleType = Literal["uint8", "uint16", "int16", "float32", "int32"]
 
 
@@ -84,6 +85,8 @@ class Dataset:
         target_shift, target_scale: a network learns ``(y - target_shift) / target_scale`` of regression targets (K,),
             and its outputs are turned back into the units of y for everybody else.
         labels: names of the K targets of y; empty where they have none, and for class numbers.
+        edges: of times to an event (``target_kind`` survival): where each of the K intervals that a network learns
+            ends, ascending; y is (N, 2) then, the times and whether the event was seen.
         target_kind: what the targets are; where it is not said, classes if there are names of classes, else several
             labels if all targets are 0 or 1, else numbers.
         subgroups: the column by which results are told apart, where one is named.
@@ -107,13 +110,14 @@ class Dataset:
     others: tuple[str, ...] = ()
     labels: tuple[str, ...] = ()
     notes: tuple[str, ...] = field(default=(), repr=False)
-    learn: "Callable[[Dataset, NDArray[np.int64]], Dataset] | None" = field(default=None, repr=False)
+    learn: Learn | None = field(default=None, repr=False)
     target_shift: tuple[float, ...] = (0.0,)
     target_scale: tuple[float, ...] = (1.0,)
     target_kind: Targets | None = None
     raw: RawTable | None = field(default=None, repr=False)
     preprocessing: tuple[Preprocessing, ...] = field(default=(), repr=False)
     subgroups: Subgroups | None = field(default=None, repr=False)
+    edges: tuple[float, ...] = ()
 
     def __len__(self) -> int:
         return len(self.y)
@@ -127,8 +131,8 @@ class Dataset:
 
     @property
     def n_outputs(self) -> int:
-        """Width of a model's output for this data: number of classes, or of targets."""
-        return len(self.classes) or int(self.y.shape[1])
+        """Width of a model's output for this data: number of classes, of intervals of time, or of targets."""
+        return len(self.classes) or len(self.edges) or int(self.y.shape[1])
 
     @cached_property
     def fingerprint(self) -> str:

@@ -1,9 +1,10 @@
 """Settings of section ``data``: data set, location, columns and splits."""
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, model_validator
 
 from pomona.core.bounds import Finite
 from pomona.core.settings import Settings
@@ -15,6 +16,7 @@ def as_column(value: Any) -> Any:
     return int(value) if isinstance(value, str) and len(value) < 10 and value.removeprefix("-").isdecimal() else value
 
 
+Edge = Annotated[float, Field(gt=0, lt=1e30)]
 Column = Annotated[str | Annotated[int, Field(ge=-(10**6), le=10**6)], BeforeValidator(as_column)]
 Marker = Annotated[str, BeforeValidator(lambda value: value if isinstance(value, str) else str(value))]
 
@@ -89,13 +91,24 @@ class DataSettings(Settings):
     )
     targets: Targets = Field(
         default="classes",
-        description="What own data's labels are: class numbers, real targets, 0/1 flags, or masks with the class "
-        "number of each pixel (segmentation).",
+        description="What own data's labels are: class numbers, real targets, 0/1 flags, masks with the class number "
+        "of each pixel (segmentation), or times to an event: the time, and 1 if the event was seen then, 0 if not yet "
+        "(survival).",
     )
     classes: tuple[str, ...] = Field(
         default=(),
         description="Names of own data's classes in the order of their numbers, found in the data if empty; "
         "for targets multilabel and regression the names of the K targets.",
+    )
+    intervals: int = Field(
+        default=10,
+        ge=1,
+        le=1000,
+        description="survival: most intervals of time that a network learns; they end at quantiles of the training "
+        "rows' event times.",
+    )
+    time_edges: Annotated[tuple[Edge, ...], Field(max_length=1000)] = Field(
+        default=(), description="survival: where the intervals end, ascending, instead of such quantiles."
     )
     header: bool | None = Field(
         default=None,
@@ -105,7 +118,9 @@ class DataSettings(Settings):
         default=None, description="CSV column of the label: name, or number from 0 (-1 is the last)."
     )
     label_columns: tuple[Column, ...] = Field(
-        default=(), description="CSV columns of several flags (multilabel) or several targets (regression)."
+        default=(),
+        description="CSV columns of several flags (multilabel), several targets (regression), or time and "
+        "event (survival).",
     )
     label_above: float | None = Field(
         default=None,
@@ -161,3 +176,12 @@ class DataSettings(Settings):
     sequence_length: int = Field(
         default=200, ge=1, le=10**6, description="Tokens per text; longer ones are cut, shorter ones padded."
     )
+
+    @model_validator(mode="after")
+    def _times(self) -> "DataSettings":
+        """Refuse ends of intervals that are in no order, or of no times."""
+        if self.time_edges and self.targets != "survival":
+            raise ValueError("time_edges is for targets = survival; take it out, or set data.targets")
+        if any(b <= a for a, b in pairwise(self.time_edges)):
+            raise ValueError("time_edges must ascend: each interval ends after the one before")
+        return self

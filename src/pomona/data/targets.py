@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from itertools import cycle
 from typing import Any
 
 import numpy as np
@@ -70,6 +71,8 @@ def _real(y: NDArray[Any], kind: Targets, where: str) -> NDArray[np.float32]:
     validation.finite(real, where)
     if kind == "multilabel":
         validation.flags(real, where)
+    if kind == "survival":
+        validation.times(real, where)
     return real
 
 
@@ -91,9 +94,14 @@ def from_cells(
         return _above(columns[0], headings[0], settings, where)
     if settings.targets == "classes":
         return _classes(columns[0], headings[0], settings.classes, where)
+    if settings.targets == "survival" and len(columns) != 2:
+        raise ConfigError(
+            f"data.targets = survival, but {len(columns)} label columns; set data.label_columns to two: time, event"
+        )
     real = np.array([[number(cell) for cell in column] for column in columns], np.float64).T
-    tell = _no_flags if settings.targets == "multilabel" else _no_numbers
-    problems = [tell(*column, where) for column in zip(headings, columns, real.T, strict=True)]
+    tells = {"multilabel": [_no_flags], "survival": [_no_times, _no_flags]}.get(settings.targets, [_no_numbers])
+    judged = zip(cycle(tells), headings, columns, real.T, strict=False)
+    problems = [tell(heading, cells, values, where) for tell, heading, cells, values in judged]
     return (real.astype(np.float32), ()), [problem for problem in problems if problem]
 
 
@@ -118,6 +126,17 @@ def _no_flags(heading: str, cells: Sequence[str], values: NDArray[np.float64], w
         return ""
     first = f"first {short(cells[rows[0]])} in {where(rows[0])}"
     return f"label column {heading}: {len(rows)} of {len(cells)} are no flags 0 or 1, {first}"
+
+
+def _no_times(heading: str, cells: Sequence[str], values: NDArray[np.float64], where: Callable[[int], str]) -> str:
+    """A line if some value is no finite number above 0, else nothing."""
+    with np.errstate(over="ignore"):
+        held = values.astype(np.float32)
+    rows = [int(row) for row in np.flatnonzero(~((held > 0) & np.isfinite(held)))]
+    if not rows:
+        return ""
+    first = f"first {short(cells[rows[0]])} in {where(rows[0])}"
+    return f"label column {heading}: {len(rows)} of {len(cells)} are no times above 0, {first}; leave these rows out"
 
 
 def _no_numbers(heading: str, cells: Sequence[str], values: NDArray[np.float64], where: Callable[[int], str]) -> str:

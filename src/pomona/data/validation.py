@@ -97,6 +97,14 @@ def flags(y: NDArray[Any], where: str) -> None:
     _none_bad(y, lambda block: (block != 0) & (block != 1), where, "hold flags other than 0 and 1")
 
 
+def times(y: NDArray[Any], where: str) -> None:
+    """Raise DataError unless targets (N, 2) are times above 0 and events that are 0 or 1."""
+    if y.ndim != 2 or y.shape[1] != 2:
+        raise DataError(f"{where}: targets are {y.shape}; survival needs (N, 2), the time and the event (0 or 1)")
+    _none_bad(y[:, :1], lambda block: ~(block > 0), where, "hold times that are not above 0")
+    _none_bad(y[:, 1:], lambda block: (block != 0) & (block != 1), where, "hold events other than 0 and 1")
+
+
 def checked(dataset: Dataset) -> Dataset:
     """The same data set, once it keeps every promise that ``Dataset`` makes.
 
@@ -149,6 +157,8 @@ def _targets(dataset: Dataset) -> None:
     if y.dtype != np.float32 or y.ndim != 2 or not y.shape[1]:
         raise DataError(f"{name}: y is {y.dtype} {y.shape}; targets without classes are float32 (N, K), K at least 1")
     finite(y, f"{name}: y")
+    if dataset.target_kind == "survival":
+        times(y, f"{name}: y")
 
 
 def _masks(dataset: Dataset) -> None:

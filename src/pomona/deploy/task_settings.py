@@ -1,5 +1,6 @@
 """Section task of ``federation.toml``: what all silos agree on about their data."""
 
+from itertools import pairwise
 from typing import Annotated, Self
 
 from pydantic import Field, model_validator
@@ -8,6 +9,7 @@ from pomona.core.settings import Settings
 from pomona.core.targets import NAMED, Targets
 from pomona.data.dataset import FORMS, Kind, SampleType
 from pomona.data.preprocessing import Preprocessing
+from pomona.data.settings import Edge
 
 
 class TaskSettings(Settings):
@@ -22,8 +24,13 @@ class TaskSettings(Settings):
         description="of a sample as read: of images uint8, uint16, int16 or float32, of tables float32, of texts int32",
     )
     classes: tuple[str, ...] = Field((), description="class names in the order of their numbers; empty: targets")
+    time_edges: tuple[Edge, ...] = Field(
+        (), max_length=1000, description="of survival: where the intervals of time end, ascending, agreed on beforehand"
+    )
     outputs: int = Field(
-        default_factory=lambda known: len(known["classes"]), ge=0, description="width of the network's output"
+        default_factory=lambda known: len(known["classes"]) or len(known["time_edges"]),
+        ge=0,
+        description="width of the network's output",
     )
     targets: Targets = "classes"
     shift: tuple[float, ...] = Field((0.0,), description="the network sees (x - shift) / scale, over the last axis")
@@ -52,6 +59,12 @@ class TaskSettings(Settings):
             raise ValueError("targets = 'segmentation' is for kind = 'image'")
         if self.classes and self.outputs != len(self.classes):
             raise ValueError(f"outputs must be {len(self.classes)}, the number of classes")
+        if (self.targets == "survival") != bool(self.time_edges):
+            raise ValueError("give time_edges where targets = 'survival', and nowhere else")
+        if any(b <= a for a, b in pairwise(self.time_edges)):
+            raise ValueError("time_edges must ascend")
+        if self.time_edges and self.outputs != len(self.time_edges):
+            raise ValueError(f"outputs must be {len(self.time_edges)}, the number of time_edges")
         if not self.outputs:
             raise ValueError("set outputs, the number of targets of a sample")
         if len(set(self.classes)) < len(self.classes) or len(set(self.words)) < len(self.words):

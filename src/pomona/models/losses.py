@@ -33,6 +33,23 @@ def squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
     return nn.functional.mse_loss(outputs, targets, reduction="none").mean(dim=1)
 
 
+def hazard_surprise(outputs: Tensor, targets: Tensor) -> Tensor:
+    """-log of the probability of a sequence of intervals: (B, K) logits of hazards, (B, 2, K) targets -> (B,).
+
+    The hazard h_k = sigmoid(z_k) is the probability of an event in interval k of who has reached it. A target says a_k,
+    whether interval k was reached and its end seen, and e_k, whether the event was in it. The loss is
+
+        sum_k -e_k log h_k - (a_k - e_k) log(1 - h_k) = sum_k a_k softplus(z_k) - e_k z_k
+
+    which needs no logarithm of a hazard near 0 or 1 (Gensheimer and Narasimhan, "A scalable discrete-time survival
+    model for neural networks", PeerJ 2019; "logistic hazard" in Kvamme and Borgan, "Continuous and discrete-time
+    survival prediction with neural networks", Lifetime Data Analysis 2021). Targets may be probabilities: it is linear
+    in them.
+    """
+    reached, events = targets.unbind(1)
+    return (reached * nn.functional.softplus(outputs) - events * outputs).sum(dim=1)
+
+
 def cross_entropy_dice(outputs: Tensor, targets: Tensor) -> Tensor:
     """The mean cross-entropy of a sample's pixels, and 1 less the mean of its soft Dice over all classes.
 

@@ -5,7 +5,6 @@ from functools import cached_property
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from pomona.core.targets import Targets
@@ -14,17 +13,9 @@ from pomona.objective.augmentation import augmented
 from pomona.objective.class_weights import masses
 from pomona.objective.training_view import View
 from pomona.partition.partition import Partition
-from pomona.tasks import TASKS, Task
+from pomona.tasks import Task, task_of
 
 SPLITS = ("train", "validation", "test")
-
-
-def learned(y: NDArray[np.generic], dataset: Dataset) -> NDArray[np.float32]:
-    """Numbers (n, K) as a network learns them, float32."""
-    deviations: NDArray[np.float64] = (np.asarray(y, dtype=float) - dataset.target_shift) / np.array(
-        dataset.target_scale
-    )
-    return deviations.astype(np.float32)
 
 
 def as_learned(y: Tensor) -> Tensor:
@@ -38,12 +29,13 @@ class DeviceDataset:
 
     Attributes:
         x: as in ``Dataset``: (N, H, W, C) or (N, D, H, W, C), (N, F) or (N, T).
-        y: what a network learns: (N,) int64, (N, *S) uint8 or (N, K) float32, numbers shifted and scaled.
+        y: what a network learns, as its task says: (N,) int64, (N, *S) uint8 or (N, ...) float32.
         shift, scale: float32, broadcast over the last axis; None for text.
         rows: split -> one int64 index tensor a client, in id order.
         targets: what y is.
-        numbers: y in the units of the data, and what it was shifted and scaled by, (1 or K,) float64; None for what is
-            learned as it is.
+        held: targets as the data set holds them; None where they are learnt as they are.
+        units: what numbers were shifted and scaled by, (1 or K,) float64; None for other targets.
+        edges: as in ``Dataset``.
         weights: (N, K) how much each client's training counts its classes or labels; None where all count the same.
         augment: changes of images in training, as ``augmentation.parsed`` reads them.
     """
@@ -54,7 +46,9 @@ class DeviceDataset:
     scale: Tensor | None
     rows: dict[str, list[Tensor]]
     targets: Targets
-    numbers: tuple[Tensor, Tensor, Tensor] | None = None
+    held: Tensor | None = None
+    units: tuple[Tensor, Tensor] | None = None
+    edges: tuple[float, ...] = ()
     weights: Tensor | None = None
     augment: tuple[str, ...] = ()
 
@@ -66,25 +60,29 @@ class DeviceDataset:
             None if text else torch.tensor(v, dtype=torch.float32).to(device) for v in (dataset.shift, dataset.scale)
         )
         rows = {s: [torch.from_numpy(getattr(c, s)) for c in partition.clients] for s in SPLITS}
-        x, y = (torch.from_numpy(np.asarray(a)).to(device) for a in (dataset.x, dataset.y))
-        held = {s: [r.to(device) for r in per_client] for s, per_client in rows.items()}
-        if not TASKS[targets].standardised:
-            return cls(x, y, shift, scale, held, targets)
-        moved, scaled = (torch.tensor(v).double().to(device) for v in (dataset.target_shift, dataset.target_scale))
-        z = torch.from_numpy(learned(dataset.y, dataset)).to(device)
-        return cls(x, z, shift, scale, held, targets, (y, moved, scaled))
+        task = task_of(targets, dataset.edges)
+        learned = task.learned(dataset.y, dataset)
+        x, y = (torch.from_numpy(np.asarray(a)).to(device) for a in (dataset.x, learned))
+        own = {s: [r.to(device) for r in per_client] for s, per_client in rows.items()}
+        held = None if learned is dataset.y else torch.from_numpy(np.asarray(dataset.y)).to(device)
+        units = None
+        if task.standardised:
+            moved, scaled = (torch.tensor(v).double().to(device) for v in (dataset.target_shift, dataset.target_scale))
+            units = moved, scaled
+        return cls(x, y, shift, scale, own, targets, held, units, dataset.edges)
 
     @property
     def task(self) -> Task:
         """What the targets' kind decides."""
-        return TASKS[self.targets]
+        return task_of(self.targets, self.edges)
 
     def in_units(self, outputs: Tensor, targets: Tensor, client: int, split: str) -> tuple[Tensor, Tensor]:
-        """A network's outputs (n, K) on all of a client's split, and the targets, both in the units of the data."""
-        if self.numbers is None:
-            return outputs, targets
-        y, shift, scale = self.numbers
-        return outputs.double().mul(scale).add(shift), y[self.rows[split][client]]
+        """A network's outputs (n, K) on all of a client's split, and the targets, both as the data set holds them."""
+        truth = targets if self.held is None else self.held[self.rows[split][client]]
+        if self.units is None:
+            return outputs, truth
+        shift, scale = self.units
+        return outputs.double().mul(scale).add(shift), truth
 
     def target(self, index: Tensor) -> Tensor:
         """Targets of rows ``index`` (b,), as a loss takes them: int64 or float32."""

@@ -3,8 +3,9 @@
 The program and the ONNX file take samples as their owner holds them, a batch of any size: images (B, H, W, C) and
 volumes (B, D, H, W, C) of the dtype of the training, rows of a table (B, F) float32 without normalisation, texts (B, T)
 int32 tokens. The normalisation of the training is part of them. They give the network's outputs: logits of classes or
-flags (B, K), those of each pixel (B, K, *sides) for masks, or the values themselves (B, K). What inputs and outputs
-mean goes along as JSON under the name ``pomona``; no path of this machine does.
+flags (B, K), those of each pixel (B, K, *sides) for masks, logits of the hazards of intervals of time (B, K), whose
+ends are named, or the values themselves (B, K). What inputs and outputs mean goes along as JSON under the name
+``pomona``; no path of this machine does.
 """
 
 import json

@@ -19,7 +19,7 @@ from pomona.record.model_metadata import ModelMetadata
 from pomona.scenario import Scenario
 from pomona.storage.atomic_io import publish
 from pomona.storage.safetensors_stream import digest, pieces
-from pomona.tasks import TASKS
+from pomona.tasks import TASKS, task_of
 
 AT_ONCE = 2**24  # values of the samples that pass the network together
 PIXELS_AT_ONCE = 2**20  # of the masks that they are given
@@ -48,6 +48,7 @@ def save(path: Path, model: dict[str, Tensor], scenario: Scenario, client: int, 
         scale=data.scale,
         target_shift=data.target_shift,
         target_scale=data.target_scale,
+        edges=data.edges,
         preprocessing=data.preprocessing[client % len(data.preprocessing)] if data.preprocessing else None,
     )
     model_file.write(path, model, about)
@@ -120,10 +121,10 @@ class PersonalModel:
         Returns:
             For classes ``class``, its ``probability``, and ``probabilities`` by class; for flags ``probabilities`` by
             label; for numbers ``values`` by target; for masks ``mask`` (*sides) uint8, the class number of each pixel,
-            and ``pixels`` by class.
+            and ``pixels`` by class; for times ``survival`` beyond each edge, ``median`` and ``risk``.
 
         Raises:
             DataError: as ``outputs``.
         """
-        predict = TASKS[self.about.targets].predict
+        predict = task_of(self.about.targets, self.about.edges).predict
         return [a for part in self._batches(x) for a in predict(self.outputs(part), self.about.names)]

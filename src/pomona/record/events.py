@@ -60,6 +60,7 @@ Array = Annotated[Any, AfterValidator(_array)]
 Counts = Annotated[list[list[Count]], AfterValidator(_even)]
 Ends = Annotated[list[Figure], Field(min_length=2, max_length=2)]
 Group = Annotated[list[Finite], Field(min_length=3, max_length=3)]
+Edges = Annotated[list[Annotated[Finite, Field(gt=0)]], Field(max_length=1000)]
 Names = Annotated[list[Line], Field(max_length=MOST)]
 
 
@@ -119,6 +120,7 @@ class StartEvent(Kind):
     model: Line | None = None
     metric: Line = ""
     targets: Targets = "classes"
+    edges: Edges = []
     constant: dict[Label, dict[Label, _Means]] | None = None
     versions: dict[Label, Line] = {}
     subgroups: _Subgroups | None = None

@@ -1,5 +1,6 @@
 """Metadata of a model file: everything needed to use the model, bounded and consistent."""
 
+from itertools import pairwise
 from math import prod
 from typing import Annotated, Literal
 
@@ -10,6 +11,7 @@ from pomona.core.settings import Settings
 from pomona.core.targets import NAMED, Targets
 from pomona.data.dataset import FORMS, Kind, SampleType
 from pomona.data.preprocessing import Preprocessing
+from pomona.data.settings import Edge
 from pomona.models import ModelSettings
 from pomona.tasks import TASKS
 
@@ -35,13 +37,14 @@ class ModelMetadata(Settings):
         outputs: K, the width of the network's output.
         vocabulary: number of tokens including padding; 0 unless the samples are texts.
         words: those with numbers 2, 3, ..., where known.
-        targets: what the outputs are: logits of classes, logits of flags, or numbers.
+        targets: what the outputs are: logits of classes, of flags, of hazards, or numbers.
         classes: names of the K classes; empty for flags and numbers.
         labels: names of the K flags or numbers, where known.
         columns: names of the F columns of a table in order, or of those whose texts were joined, where known.
         others: names of the other columns that the training file had: label, client, whatever was left out.
         preprocessing: how the columns of a table's file become the F columns of a sample, where they are not these.
         target_shift, target_scale: a number is the network's output times target_scale plus target_shift, by target.
+        edges: of a time to an event, the end of each of the K intervals that outputs are logits of hazards of.
         frozen_sha256: hash of the tensors that training left as they were, where they lie in a file of their own.
         shift, scale: the network takes ``(x - shift) / scale``, broadcast over the last axis of x (not for text).
     """
@@ -66,6 +69,7 @@ class ModelMetadata(Settings):
     frozen_sha256: Sha256 | None = None
     target_shift: tuple[Finite, ...]
     target_scale: tuple[Finite, ...]
+    edges: tuple[Edge, ...] = Field((), max_length=1000)
     preprocessing: Preprocessing | None = None
 
     @property
@@ -113,6 +117,8 @@ class ModelMetadata(Settings):
                 all(len(values) in {1, self.outputs} for values in (self.target_shift, self.target_scale)),
                 "target_shift or target_scale is not that of the outputs",
             ),
+            (len(self.edges) == (self.outputs if self.targets == "survival" else 0), "edges are not the outputs"),
+            (all(a < b for a, b in pairwise(self.edges)), "edges do not ascend"),
         ):
             if not holds:
                 raise ValueError(what)

@@ -21,7 +21,7 @@ from pomona.metrics.bootstrap import CONFIDENCE, blocks, rescaled
 from pomona.metrics.metric import LOSS, Metric
 from pomona.metrics.nan_safe import Array
 from pomona.record.result import Result
-from pomona.tasks import TASKS, Task
+from pomona.tasks import Task, task_of
 from pomona.tasks.scores import measured
 
 RESAMPLES = 1000
@@ -88,13 +88,17 @@ def gains(run: Result, base: Result, resamples: int = RESAMPLES) -> tuple[list[G
     Raises:
         DataError: a file of predictions is damaged.
     """
-    metric, task, n = run.metric, TASKS[run.about.get("targets", "classes")], len(run.about.get("clients") or ())
+    metric, task, n = run.metric, _task(run), len(run.about.get("clients") or ())
     minimised = _standard(run) and _standard(base) and not task.standardised
     if metric.name not in task.measures or (metric == LOSS and not minimised):
         return [None] * n, None
     each = [_of_client(metric, task, run, base, client, resamples) for client in range(n)]
     known = [draws for draws in each if draws]
     return [mean_gain([draws]) if draws else None for draws in each], mean_gain(known) if known else None
+
+
+def _task(run: Result) -> Task:
+    return task_of(run.about.get("targets", "classes"), run.about.get("edges") or ())
 
 
 def _standard(run: Result) -> bool:

@@ -16,6 +16,8 @@ from pomona.metrics.nan_safe import Array
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from pomona.data.dataset import Dataset
+
 Shape = tuple[int, ...]
 
 
@@ -42,11 +44,14 @@ class Task:
         loss: the ``module:function`` of the loss of each sample: (outputs (B, *S), targets (B, ...)) -> (B,). It is
             imported when asked for, so that a report needs no PyTorch.
         no_target: number of outputs and shape of a sample -> a target as a network learns it, int64 or float32, zeros.
+        held: the same of a target as a data set holds it; None where a network learns what is held.
+        learned: targets as a data set holds them, and that data set -> targets as a network learns them.
         natural: outputs -> predictions.
         measures: what of the metrics is defined, each a mean over samples if its ``Metric.pools``, else a function of
             sample weights.
         usual: the metric of a run, where labels do not speak against it.
         constant: training targets (n, ...) and K -> the outputs (K,) that fit them best if nothing else is known.
+        constantly: what ``constant`` answers, in words, of one client.
         evaluate: predictions, targets and a generator for the bootstrap -> all figures of a model, ready for JSON.
         predict: outputs and the names of outputs -> an answer a sample, ready for JSON.
         reduce: a batch's outputs (n, *S) and targets -> what of them the metrics are functions of, samples first; both
@@ -62,6 +67,7 @@ class Task:
         standardised: whether a network learns targets with mean 0 and deviation 1.
         strata: targets -> (n,) what a bootstrap keeps the sizes of.
         informative: targets -> how many samples bear on a metric that is no mean over samples; None: all that differ.
+        within: ends of intervals of time -> the task of a run with these; None where time plays no role.
     """
 
     targets: Targets
@@ -78,8 +84,11 @@ class Task:
     reduce: Callable[["Tensor", "Tensor"], tuple["Tensor", "Tensor"]] = field(default=_both, repr=False)
     examine: Callable[["Tensor", "Tensor"], tuple["Tensor", "Tensor"]] = field(default=_both, repr=False)
     output_shape: Callable[[int, Shape], Shape] = field(default=_flat, repr=False)
+    held: Callable[[int, Shape], NDArray[Any]] | None = field(default=None, repr=False)
+    learned: Callable[[NDArray[Any], "Dataset"], NDArray[Any]] = field(default=lambda held, _: held, repr=False)
     accuracy: Callable[["Tensor", "Tensor"], float] | None = field(default=None, repr=False)
     soften: Callable[["Tensor", float], "Tensor"] = field(default=lambda outputs, _: outputs, repr=False)
+    constantly: str = "its most frequent training label"
     smooths: bool = False
     commonest: Callable[[NDArray[Any], Sequence[str]], tuple[float, str]] | None = field(default=None, repr=False)
     outcomes: bool = False
@@ -88,3 +97,4 @@ class Task:
         default=lambda targets: np.zeros(len(targets), np.int64), repr=False
     )
     informative: Callable[[NDArray[Any]], int] | None = field(default=None, repr=False)
+    within: Callable[[tuple[float, ...]], "Task"] | None = field(default=None, repr=False)

@@ -37,6 +37,7 @@ def federation_file(scenario: Scenario, server: str, **settings: Any) -> str:
         "scale": list(data.scale),
         "target_shift": list(data.target_shift),
         "target_scale": list(data.target_scale),
+        "time_edges": list(data.edges),
     }
     silos = [{"name": f"silo-{i}"} for i in range(len(scenario.partition.clients))]
     top = {"name": "rehearsal", "server": server, "places": len(silos), **settings}
@@ -64,6 +65,8 @@ def data_section(scenario: Scenario, files: Mapping[str, Mapping[str, Path]]) ->
     section: Tree = {"name": "clients", "clients": clients, "validation_share": 0.0}  # what has no rows gets none
     if scenario.targets != "classes":
         section["targets"] = scenario.targets
+    if scenario.dataset.edges:
+        section["time_edges"] = list(scenario.dataset.edges)
     return {**section, "classes": list(scenario.dataset.classes)} if scenario.dataset.classes else section
 
 

@@ -170,9 +170,10 @@ def blank(federation: Federation) -> Scenario:
         "target_kind": task.targets,
         "target_shift": task.target_shift,
         "target_scale": task.target_scale,
+        "edges": task.time_edges,
     }
-    nothing = TASKS[task.targets].no_target(task.outputs, network_shape(task.kind, task.input_shape))
-    y = nothing[np.newaxis][:0]
+    kind = TASKS[task.targets]
+    y = (kind.held or kind.no_target)(task.outputs, network_shape(task.kind, task.input_shape))[np.newaxis][:0]
     dataset = Dataset(federation.name, task.kind, x, y, task.classes, 0, words=task.words, **fields)
     nobody = ClientRows(*(np.empty(0, np.int64) for _ in range(3)))
     partition = Partition((nobody,) * federation.places, {"fingerprint": ""})

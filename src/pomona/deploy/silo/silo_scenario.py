@@ -30,8 +30,11 @@ from pomona.scenario import Scenario
 
 def conformed(found: Dataset, task: TaskSettings) -> Dataset:
     """The data with the task's label map, preprocessing and vocabulary. Raises DataError where it does not fit."""
+    known = found.target_kind or task.targets
+    if known != task.targets:
+        raise DataError(f"the targets are {known}, agreed are {task.targets}; set data.targets in silo.toml")
     table = csv_table.agreed(found, task.preprocessing) if task.preprocessing and found.kind == "table" else found
-    dataset = replace(table, target_shift=task.target_shift, target_scale=task.target_scale)
+    dataset = replace(table, target_shift=task.target_shift, target_scale=task.target_scale, edges=task.time_edges)
     if dataset.kind != task.kind:
         raise DataError(f"the data is of kind {dataset.kind}, agreed is {task.kind}; look at section data of silo.toml")
     if (shape := tuple(dataset.x.shape[1:])) != task.input_shape:

@@ -14,7 +14,7 @@ from pomona.metrics.metric import Metric
 from pomona.metrics.nan_safe import Array
 from pomona.results.run_numbers import Run, leader
 from pomona.results.wording import capital
-from pomona.tasks import TASKS, Task
+from pomona.tasks import Task, task_of
 from pomona.tasks.scores import measured
 
 RESAMPLES = 500
@@ -64,7 +64,8 @@ def subgroups(runs: list[Run]) -> Table:
 def pooled(run: Run) -> Pool | None:
     """The test samples of a run whose record says of which subgroup each is; None where it does not, or they differ."""
     told = run.result.about.get("subgroups")
-    task = TASKS[run.result.about.get("targets", "classes")]
+    about = run.result.about
+    task = task_of(about.get("targets", "classes"), about.get("edges") or ())
     if not told or run.metric.name not in task.measures:
         return None
     each = [(i, np.asarray(own, np.int64), run.result.predictions(i)) for i, own in enumerate(told["test"])]

@@ -1,0 +1,200 @@
+"""Metrics of predicted survival where some times are censored, for many weightings of the samples at once.
+
+Targets (n, 2) are times above 0 and events (1 seen, 0 censored: nothing was seen until then). Predictions (n, K) are
+probabilities of surviving beyond K times ``at``. Events come before censorings of the same time.
+
+What inverse probabilities of censoring weigh (``uno_c``, ``dynamic_auroc``, ``integrated_brier``) takes the
+Kaplan-Meier estimate G of the censoring times of the same samples, with the same weights: a client's test samples, or a
+resample of them. A sample counts nothing where G is 0. So does scikit-survival, given those samples twice.
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pomona.metrics.auroc import auroc
+from pomona.metrics.bootstrap import intervals
+from pomona.metrics.nan_safe import Array, defined, divide, require_finite, row_means
+
+_CELLS = 1 << 21  # pairs held at a time: 16 MB
+_NONE = 1e-9  # a probability below is one of 0, but for rounding: G is never below 1 / n else
+_TINY = np.finfo(float).tiny
+RESAMPLES = 200
+
+
+def risk(survival: Array) -> Array:
+    """Probabilities (n, K) of surviving K times -> (n,) the sum of the cumulative hazards -log S at these times.
+
+    The larger, the earlier an event is expected. At times that are quantiles of event times it is, but for a factor,
+    the number of events expected under a sample's hazard ("ensemble mortality": Ishwaran et al., "Random survival
+    forests", Annals of Applied Statistics 2008).
+    """
+    expected: Array = -np.log(np.maximum(survival, _TINY)).sum(axis=1)
+    return expected
+
+
+def kaplan_meier(targets: Array, weights: Array, at: Array, censoring: bool = False) -> Array:
+    """The product-limit estimate of the share without an event beyond each time ``at`` (K,): (R, K).
+
+    Kaplan and Meier, "Nonparametric estimation from incomplete observations", JASA 1958. With ``censoring`` that of the
+    share not censored.
+    """
+    order = np.argsort(targets[:, 0], kind="stable")
+    (time, event), drawn = targets[order].T, weights[:, order]
+    moments, first = np.unique(time, return_index=True)
+    left, seen = (np.add.reduceat(part, first, axis=1) for part in (drawn, drawn * event))
+    exposed = np.cumsum(left[:, ::-1], axis=1)[:, ::-1]
+    hits, exposed = (left - seen, exposed - seen) if censoring else (seen, exposed)
+    curve = np.cumprod(1 - np.nan_to_num(divide(hits, exposed)), axis=1)
+    beyond: Array = np.pad(curve, ((0, 0), (1, 0)), constant_values=1.0)[:, np.searchsorted(moments, at, side="right")]
+    return beyond
+
+
+def c_index(survival: Array, targets: Array, weights: Array) -> Array:
+    """The share of comparable pairs in which the earlier event has the larger ``risk``, a tie of risks counting half.
+
+    A pair is comparable if the one with the earlier time had its event, or both times are one and only that one had.
+    A pair of samples counts the product of their weights. Harrell et al., "Evaluating the yield of medical tests", JAMA
+    1982. NaN without a comparable pair.
+    """
+    return _concordance(risk(survival), targets, weights, weights)
+
+
+def uno_c(survival: Array, targets: Array, weights: Array) -> Array:
+    """As ``c_index``, each pair weighed by 1 / G(T)^2 of its earlier time: what it estimates hangs on no censoring.
+
+    Uno et al., "On the C-statistics for evaluating overall adequacy of risk prediction procedures with censored
+    survival data", Statistics in Medicine 2011.
+    """
+    return _concordance(risk(survival), targets, weights, weights * _uncensored(targets, weights, targets[:, 0]) ** 2)
+
+
+def dynamic_auroc(survival: Array, targets: Array, weights: Array, at: Array) -> Array:
+    """The mean over times t of the AUROC of 1 - S(t) for who has had the event by t against who is known to go on.
+
+    Cases by t are weighed by 1 / G(T) (Uno et al., JASA 2007); times by how many events lie before them since the last
+    (Lambert and Chevret, "Summary measure of discrimination in survival models based on cumulative/dynamic
+    time-dependent ROC curves", Statistical Methods in Medical Research 2014). Of ``at``, those within the
+    samples' times.
+    """
+    time, event = targets[:, 0], targets[:, 1] > 0
+    within = _within(time, at)
+    if not within.any():
+        return np.full(len(weights), np.nan)
+    cases = weights * _uncensored(targets, weights, time)
+    areas = []
+    for k in np.flatnonzero(within):
+        case = event & (time <= at[k])
+        known = case | (time > at[k])
+        counted = np.where(case, cases, weights)[:, known]
+        areas.append(auroc(1 - survival[known, k], case[known], counted))
+    fallen = -np.diff(kaplan_meier(targets, weights, at[within]), axis=1, prepend=1.0)
+    return row_means(np.stack(areas, axis=1), fallen)
+
+
+def integrated_brier(survival: Array, targets: Array, weights: Array, at: Array) -> Array:
+    """The squared distance of S(t) from being without event at t, as a mean over samples and over the time between the
+    first and the last of ``at`` within the samples' times (trapezoids); undefined with fewer than two, or no event.
+
+    Who had the event by t is weighed by 1 / G(T), who goes on by 1 / G(t). Graf et al., "Assessment and comparison of
+    prognostic classification schemes for survival data", Statistics in Medicine 1999.
+    """
+    time, event = targets[:, 0], targets[:, 1] > 0
+    at, survival = (part[..., _within(time, at)] for part in (at, survival))
+    had = event[:, np.newaxis] & (time[:, np.newaxis] <= at)
+    going = time[:, np.newaxis] > at
+    cases, others = weights * _uncensored(targets, weights, time), _uncensored(targets, weights, at)
+    losses = cases @ (survival**2 * had) + others * (weights @ ((1 - survival) ** 2 * going))
+    scores = np.where(weights @ going > 0, divide(losses, weights.sum(axis=1, keepdims=True)), np.nan)
+    pieces = (scores[:, 1:] + scores[:, :-1]) / 2
+    mean = row_means(pieces, np.diff(at))
+    return np.where(weights @ event > 0, mean, np.nan)
+
+
+def surprise(survival: Array, targets: Array, at: Array) -> Array:
+    """-log of the probability of what was seen: (n,). An event in an interval between two times, or survival of those
+    times that were passed without one.
+    """
+    padded = np.pad(survival, ((0, 0), (1, 0)), constant_values=1.0)
+    passed, ended = passages(targets, at)
+    rows = np.arange(len(targets))
+    chance = padded[rows, passed] - np.where(ended, padded[rows, np.minimum(passed + 1, len(at))], 0.0)
+    lost: Array = -np.log(np.maximum(chance, _TINY))
+    return lost
+
+
+def passages(targets: NDArray[Any], at: Array) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """How many of the times ``at`` (K,) each sample is known to have survived, and whether its event fell before the
+    next: (n,) each. A time is the end of its interval: an event at it fell within.
+    """
+    time, event = np.asarray(targets[:, 0], dtype=float), targets[:, 1] > 0
+    passed = np.where(event, np.searchsorted(at, time, side="left"), np.searchsorted(at, time, side="right"))
+    return passed, event & (passed < len(at))
+
+
+def evaluate_survival(
+    survival: NDArray[np.floating],
+    targets: NDArray[np.generic],
+    at: Array,
+    generator: np.random.Generator | None = None,
+    resamples: int = RESAMPLES,
+) -> dict[str, Any]:
+    """Evaluate probabilities (n, K) of surviving beyond times ``at`` (K,); ready for JSON, None for what is undefined.
+
+    The keys: ``samples``; ``events``; ``loss``: the mean surprise; ``c_index``, ``uno_c``, ``dynamic_auroc`` and
+    ``integrated_brier``; ``intervals``: their 95 % confidence intervals by the bootstrap, in which the numbers of
+    events and of censored samples stay. Raises DivergedError if the probabilities are not finite.
+    """
+    p, truth = np.asarray(survival, dtype=float), np.asarray(targets, dtype=float)
+    require_finite(p)
+
+    def statistics(weights: Array) -> dict[str, Array]:
+        if not len(truth):
+            return dict.fromkeys(FIGURES, np.full(len(weights), np.nan))
+        return {
+            "c_index": c_index(p, truth, weights),
+            "uno_c": uno_c(p, truth, weights),
+            "dynamic_auroc": dynamic_auroc(p, truth, weights, at),
+            "integrated_brier": integrated_brier(p, truth, weights, at),
+        }
+
+    point = {name: defined(value[0]) for name, value in statistics(np.ones((1, len(truth)))).items()}
+    drawn = intervals(statistics, truth[:, 1].astype(np.int64), resamples, generator) if len(truth) else {}
+    return {
+        "samples": len(truth),
+        "events": int(truth[:, 1].sum()),
+        "loss": float(surprise(p, truth, at).mean()) if len(truth) else None,
+        **point,
+        "intervals": {**dict.fromkeys(point), **drawn},
+    }
+
+
+FIGURES = ("c_index", "uno_c", "dynamic_auroc", "integrated_brier")
+
+
+def _concordance(risks: Array, targets: Array, weights: Array, firsts: Array) -> Array:
+    """Pairs count the weight (R, n) of their later sample times that of their first."""
+    time, event = targets[:, 0], targets[:, 1] > 0
+    right, pairs = np.zeros(len(weights)), np.zeros(len(weights))
+    early = np.flatnonzero(event)
+    step = max(1, _CELLS // max(1, len(time)))
+    for start in range(0, len(early), step):
+        rows = early[start : start + step]
+        since, one = time[rows, np.newaxis], risks[rows, np.newaxis]
+        comparable = (since < time) | ((since == time) & ~event)
+        ordered = comparable * ((one > risks) + (one == risks) / 2)
+        right += ((weights @ ordered.T) * firsts[:, rows]).sum(axis=1)
+        pairs += ((weights @ comparable.T) * firsts[:, rows]).sum(axis=1)
+    return divide(right, pairs)
+
+
+def _uncensored(targets: Array, weights: Array, at: Array) -> Array:
+    """1 / G at some times (R, K), 0 where G is 0."""
+    share = kaplan_meier(targets, weights, at, censoring=True)
+    return np.nan_to_num(divide(1.0, np.where(share > _NONE, share, 0.0)))
+
+
+def _within(time: Array, at: Array) -> NDArray[np.bool_]:
+    within: NDArray[np.bool_] = (at >= time.min()) & (at < time.max())
+    return within

@@ -1,0 +1,154 @@
+"""Metrics of censored times: against scikit-survival, against definitions written out, and at the edges."""
+
+import numpy as np
+import pytest
+
+from pomona.core.rng import stream
+from pomona.metrics import survival as s
+from pomona.metrics.bootstrap import rescaled, stratified
+
+TIMES = np.array([1.0, 2.5, 4.0, 6.0])
+
+
+def samples(n=60, seed=0, whole=False):
+    """Survival probabilities (n, 4) that say something of the times (n,), about half of them censored."""
+    draw = stream(seed, "survival")
+    score = draw.normal(size=n)
+    event_at, censored_at = draw.exponential(4 * np.exp(-score)), draw.exponential(6.0, size=n)
+    time = np.minimum(event_at, censored_at)
+    time = np.maximum(np.ceil(time), 1.0) if whole else time
+    hazard = np.exp(score + draw.normal(size=n))[:, None] * np.array([0.1, 0.12, 0.2, 0.3])
+    if whole:
+        hazard = np.round(hazard, 1)  # some risks are the same
+    targets = np.column_stack([time, (event_at <= censored_at)])
+    return np.exp(-np.cumsum(hazard, axis=1)), targets
+
+
+def once(targets):
+    return np.ones((1, len(targets)))
+
+
+def structured(targets):
+    return np.array(list(zip(targets[:, 1] > 0, targets[:, 0], strict=True)), dtype=[("e", bool), ("t", float)])
+
+
+@pytest.mark.parametrize("whole", [False, True], ids=["no ties", "ties of times and risks"])
+@pytest.mark.parametrize("seed", range(4))
+def test_all_four_are_those_of_scikit_survival(seed, whole):
+    sksurv = pytest.importorskip("sksurv.metrics")
+    survival, targets = samples(seed=seed, whole=whole)
+    if whole:  # where the last times are events and censorings at once G is 0, and scikit-survival refuses
+        targets[targets[:, 0] == targets[:, 0].max(), 1] = 0
+    risk, truth = s.risk(survival), structured(targets)
+    inside = (targets[:, 0].min() <= TIMES) & (targets[:, 0].max() > TIMES)
+    expected = {
+        "c_index": sksurv.concordance_index_censored(truth["e"], truth["t"], risk, tied_tol=0)[0],
+        "uno_c": sksurv.concordance_index_ipcw(truth, truth, risk, tied_tol=0)[0],
+        "dynamic_auroc": sksurv.cumulative_dynamic_auc(
+            truth, truth, 1 - survival[:, inside], TIMES[inside], tied_tol=0
+        )[1],
+        "integrated_brier": sksurv.integrated_brier_score(truth, truth, survival[:, inside], TIMES[inside]),
+    }
+    found = s.evaluate_survival(survival, targets, TIMES)
+    assert {name: found[name] for name in expected} == pytest.approx(expected, rel=1e-10)
+    assert inside.sum() >= 2
+
+
+def test_kaplan_meier_is_that_of_scikit_survival_and_of_the_book():
+    nonparametric = pytest.importorskip("sksurv.nonparametric")
+    _, targets = samples(whole=True)
+    for censoring in (False, True):
+        at, expected = nonparametric.kaplan_meier_estimator(targets[:, 1] > 0, targets[:, 0], reverse=censoring)
+        assert s.kaplan_meier(targets, once(targets), at, censoring)[0] == pytest.approx(expected)
+    # 5 at risk, one event: 4/5; one censored; 3 at risk, two events: 4/5 * 1/3
+    few = np.array([[1.0, 1], [2, 0], [3, 1], [3, 1], [4, 0]])
+    curve = s.kaplan_meier(few, once(few), np.array([0.5, 1, 2, 3, 9]))
+    assert curve[0] == pytest.approx([1, 4 / 5, 4 / 5, 4 / 15, 4 / 15])
+
+
+@pytest.mark.parametrize("measure", [s.c_index, s.uno_c])
+def test_a_whole_weight_is_a_sample_that_is_there_so_often(measure):
+    """Copies of a sample make no comparable pair among themselves: their times are one, and both have the event."""
+    survival, targets = samples(25, whole=True)
+    weights = stratified(targets[:, 1].astype(int), 3, stream(1, "draw"))
+    for row, value in zip(weights, measure(survival, targets, weights), strict=True):
+        copies = np.repeat(np.arange(25), row.astype(int))
+        again = measure(survival[copies], targets[copies], np.ones((1, len(copies))))
+        assert value == pytest.approx(again[0])
+
+
+@pytest.mark.parametrize("measure", [s.dynamic_auroc, s.integrated_brier])
+def test_so_it_is_for_figures_over_times(measure):
+    survival, targets = samples(40)
+    weights = stratified(targets[:, 1].astype(int), 3, stream(1, "draw"))
+    weights[:, targets[:, 0].argmin()] = weights[:, targets[:, 0].argmax()] = 1  # the same times are within
+    for row, value in zip(weights, measure(survival, targets, weights, TIMES), strict=True):
+        copies = np.repeat(np.arange(40), row.astype(int))
+        again = measure(survival[copies], targets[copies], np.ones((1, len(copies))), TIMES)
+        assert value == pytest.approx(again[0])
+
+
+def test_weights_that_are_not_whole_do_not_blow_up_where_nobody_is_left():
+    survival, targets = samples(40)
+    targets[targets[:, 0].argmax(), 1] = 1
+    weights = rescaled(targets[:, 1].astype(int), 500, stream(2, "draw"))
+    for name, values in {
+        "uno_c": s.uno_c(survival, targets, weights),
+        "auroc": s.dynamic_auroc(survival, targets, weights, TIMES),
+        "brier": s.integrated_brier(survival, targets, weights, TIMES),
+    }.items():
+        assert ((values >= 0) & (values <= 1)).all(), name
+
+
+def test_pairs_by_hand():
+    """Three samples: (1, event), (2, censored), (3, event): pairs (1, 2) and (1, 3); a tie counts half."""
+    targets = np.array([[1.0, 1], [2, 0], [3, 1]])
+    high, low, middle = [0.1], [0.9], [0.5]
+    assert s.c_index(np.array([high, middle, low]), targets, once(targets))[0] == 1
+    assert s.c_index(np.array([low, middle, high]), targets, once(targets))[0] == 0
+    assert s.c_index(np.array([middle, middle, low]), targets, once(targets))[0] == 0.75
+    # pairs weigh w_1 w_2 = 2 and w_1 w_3 = 3, times 1 / G(1)^2, which is 1
+    weights = np.array([[1.0, 2, 3]])
+    for measure in (s.c_index, s.uno_c):
+        assert measure(np.array([middle, middle, low]), targets, weights)[0] == pytest.approx((2 * 0.5 + 3) / 5)
+
+
+@pytest.mark.parametrize(
+    "targets",
+    [np.empty((0, 2)), [[2.0, 1]], [[2.0, 0]], [[2.0, 1], [2.0, 1]], [[1.0, 0], [2.0, 0], [9.0, 0]]],
+    ids=["none", "one event", "one censored", "one time", "all censored"],
+)
+def test_what_the_samples_do_not_define_is_none(targets):
+    targets = np.asarray(targets, dtype=float).reshape(-1, 2)
+    found = s.evaluate_survival(np.full((len(targets), 4), 0.5), targets, TIMES, stream(0, "bootstrap"))
+    assert [found[name] for name in s.FIGURES] == [None] * 4
+    assert found["intervals"] == dict.fromkeys(s.FIGURES)
+    assert (found["samples"], found["events"]) == (len(targets), int(targets[:, 1].sum()))
+    assert (found["loss"] is None) is (not len(targets))
+
+
+def test_intervals_hold_their_figures():
+    survival, targets = samples(120)
+    found = s.evaluate_survival(survival, targets, TIMES, stream(0, "bootstrap"))
+    for name in s.FIGURES:
+        low, high = found["intervals"][name]
+        assert low < found[name] < high
+
+
+def test_a_perfect_and_a_constant_prediction():
+    targets = np.array([[1.0, 1], [2, 1], [3, 1], [5, 0]])
+    at = np.array([1.5, 2.5])
+    seen = (targets[:, :1] > at).astype(float)
+    assert s.integrated_brier(seen, targets, once(targets), at)[0] == 0
+    assert s.dynamic_auroc(seen, targets, once(targets), at)[0] == 1
+    same = np.full((4, 2), 0.5)
+    assert s.integrated_brier(same, targets, once(targets), at)[0] == pytest.approx(0.25)
+    assert s.dynamic_auroc(same, targets, once(targets), at)[0] == 0.5
+    assert s.c_index(same, targets, once(targets))[0] == 0.5
+
+
+def test_surprise_is_the_logarithm_of_what_was_seen():
+    """S = 0.9, 0.6: an event at the end of the first interval, one in the second, one beyond, and two censored."""
+    targets = np.array([[1.0, 1], [1.5, 1], [3.0, 1], [1.0, 0], [0.5, 0], [2.0, 0]])
+    found = s.surprise(np.tile([0.9, 0.6], (6, 1)), targets, np.array([1.0, 2.0]))
+    assert np.exp(-found) == pytest.approx([0.1, 0.3, 0.6, 0.9, 1.0, 0.6])
