@@ -21,6 +21,7 @@ from pomona.core.errors import ConfigError, near
 from pomona.core.membership import Membership
 from pomona.core.optimizer import Optimizer
 from pomona.core.settings import Settings
+from pomona.core.stop import Stop
 from pomona.core.toml import Choices, Tree, explained, named, read_text, require_shallow
 from pomona.core.toml import keys as known_keys
 from pomona.data.settings import DataSettings
@@ -152,6 +153,7 @@ class Config(Settings):
     membership: Membership = Field(Membership(), description="clients that join late, leave, or are never trained with")
     checkpoint_every: int = Field(1, ge=1, le=10**6, description="rounds between checkpoints; the last is one")
     eval_every: int = Field(1, ge=1, le=10**6, description="rounds between evaluations; the last is one")
+    stop: Stop = Field(Stop(), description="early stopping")
     buffers: Buffers = Field(
         "local",
         description="statistics of a global model: each client's own, or the mean of those measured in training",

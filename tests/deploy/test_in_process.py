@@ -204,3 +204,15 @@ def test_a_silo_sends_no_more_than_it_allows(world):
     federation.run()
     assert all(r.cohort == (0, 2) for r in load(federation.server / "run").rounds)
     assert "max_upload_mb" in (federation.server / "run" / "audit.jsonl").read_text()
+
+
+@pytest.mark.parametrize("method", ["fedavg", "apfl"])
+def test_a_federation_stops_early_where_its_simulation_does(method, world):
+    stop = {"patience": 1, "min_gain": 1.0}
+    federation = world.federation({"name": method}, run={"rounds": 6, "stop": stop, "metric": "accuracy"})
+    federation.run()
+    assert same(deployed(federation), world.simulated(federation))
+    ours, simulation = load(federation.server / "run"), load(world.folder / "simulation")
+    assert len(ours.rounds) == len(simulation.rounds) == (3 if method == "fedavg" else 2)
+    assert ours.summary["stopped"].startswith(f"stopped after round {len(ours.rounds)}: ")
+    assert read_status(federation.server / "run").state == "finished"

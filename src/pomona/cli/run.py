@@ -160,6 +160,8 @@ def closing(result: Result, folder: Path, page: Path | None) -> None:
         )
     if figures and not figures["last"]:
         lines(f"test loss, model {s['headline']}, mean over clients: {figures['loss']:.4g} in the last round")
+    if s.get("stopped"):
+        lines(s["stopped"])
     if s.get("diverging"):
         lines(f"diverging: {s['diverging']}")
     if unseen := s["unseen"].get(s["headline"]):

@@ -239,6 +239,10 @@ class Federation(Settings):
             raise ConfigError(
                 f"run.method = {config.method.name!r} hands samples to every client; silos keep theirs: take another"
             )
+        if config.stop.patience is not None and not self.share_scores:
+            raise ConfigError(
+                "run.stop.patience looks at the silos' scores on validation samples; set share_scores = true"
+            )
         if config.lr == "auto":
             raise ConfigError(
                 "run.lr must be a number, since no one party holds the data to find one; `pomona run` chooses one on "

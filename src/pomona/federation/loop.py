@@ -18,7 +18,9 @@ from pomona.federation.evaluation import Scoreboard
 from pomona.federation.exchange import Arrival, ClientRequest, stack
 from pomona.federation.schedule import round_of
 from pomona.federation.transport import Transport
+from pomona.federation.validation_curve import ValidationCurve
 from pomona.methods.base import Downlink, Initial, Server
+from pomona.metrics.early_stopping import reason
 from pomona.metrics.metric import ACCURACY, Metric
 from pomona.record.rows import Evaluation, RoundRow
 from pomona.record.writer import RunRecord
@@ -56,7 +58,7 @@ class Loop:
     """One run of a method over a transport.
 
     ``quorum``: uplinks that a round needs; one with fewer is tried once more, then the run stops. ``metric``: what the
-    clients' scores are values of.
+    clients' scores are values of. ``last``: the last round; an early stop makes it an earlier one.
     """
 
     config: Config
@@ -69,23 +71,30 @@ class Loop:
     commits: Checkpointing
     quorum: int = 1
     metric: Metric = ACCURACY
+    last: int = field(init=False)
+    curve: ValidationCurve = field(init=False)
     _scores: Scoreboard = field(init=False)
     _history: History = field(default_factory=History)
 
     def __post_init__(self) -> None:
         self.server = accompanied(self.server, self.initial)
         self._scores = Scoreboard(self.metric)
+        self.curve = ValidationCurve(self.config.method.method().card.headline, self.metric, self.config.stop)
+        self.last = self.config.rounds
 
     def run(self) -> Any:
         """All rounds that are not committed yet, and the closing evaluation. Returns the server's last state."""
         self.watcher.begin()
         state, done = self._begin()
-        for number in range(done + 1, self.config.rounds + 1):
-            state = self._round(self._join(state, number), number)
+        while not self._ends(done):
+            done += 1
+            state = self._round(self._join(state, done), done)
+        if self.last < self.config.rounds and (found := self.curve.best):
+            self.watcher.note(reason(found, self.last))
         if remark := self.server.closing(state):
             self.watcher.note(remark)
-        self._look(state, self.config.rounds + 1, self._roster(self.config.rounds).members, keep=True)
-        self._evaluate(self.config.rounds, "received")
+        self._look(state, self.last + 1, self._roster(self.last).members, keep=True)
+        self._evaluate(self.last, "received")
         for client in self.config.membership.unseen:
             try:
                 self._adapt(state, client)
@@ -104,11 +113,12 @@ class Loop:
         self.transport.restore(self.attendance.begun(found.number), clients, found.meta["clients"], roster)
         self._history = History.from_json(found.meta["history"])
         self._scores.restore(found.meta["known"])
+        self.curve.restore(self.record.events)
         return rebuild(state, found.tensors, "server"), found.number
 
     def _commit(self, state: Any, number: int) -> None:
         """Make the round durable, with all that the next one needs."""
-        if self.commits.due(number, self.config.rounds):
+        if self.commits.due(number, self.last):
             clients, note = self.transport.save(self.attendance.begun(number))
             meta = {"known": self._scores.as_json(), "history": self._history.as_json(), "clients": note}
             self.commits.commit(
@@ -117,7 +127,13 @@ class Loop:
 
     def _roster(self, number: int) -> Roster:
         """The roster of round ``number``; after the last round its members stay."""
-        return self.attendance.roster(min(number, self.config.rounds))
+        return self.attendance.roster(min(number, self.last))
+
+    def _ends(self, number: int) -> bool:
+        """Whether a round is the last, because all are done or because validation has not been better for long."""
+        if self.curve.spent:
+            self.last = min(number, self.last)
+        return number >= self.last
 
     def _join(self, state: Any, number: int) -> Any:
         """Add the clients that join in this round."""
@@ -134,10 +150,11 @@ class Loop:
         config, round_, roster = self.config, round_of(self.config, number), self._roster(number)
         asked = select(config, tuple(i for i in roster.members if i not in self._history.quarantined()), number)
         partial = len(asked) < len(roster.members)
-        moments = {"received": due(config, number - 1), "trained": due(config, number) or partial}
+        received, may_stop = due(config, number - 1), config.stop.patience is not None
+        moments = {"received": received, "trained": due(config, number) or partial or (may_stop and received)}
         watched = frozenset(moment for moment, wanted in moments.items() if wanted)
         # A client may not be drawn again before its trained model is asked for, nor one that leaves.
-        keep = number == config.rounds or partial or self.attendance.parting(number)
+        keep = number == config.rounds or partial or self.attendance.parting(number) or may_stop
         if "received" in watched:
             self._look(state, number, tuple(i for i in roster.members if i not in asked), keep=False)
         down = self.server.down(state, asked, roster, round_)
@@ -159,8 +176,9 @@ class Loop:
             refused,
         )
         self.record.round(row)
-        if due(config, number):
+        if due(config, number) or self._ends(number):
             evaluations += self._evaluate(number, "trained")
+        self._ends(number)
         self._commit(state, number)
         self.watcher.round(row, evaluations)
         return state
@@ -178,8 +196,8 @@ class Loop:
             faults = tuple(a.reply.fault for a in arrivals if a.reply.fault)
             verdict = admit([a for a in arrivals if not a.reply.fault], expected, self._history)
             refused = (*faults, *(r.reason for r in verdict.rejected))
-            for reason in refused:
-                self.watcher.note(reason)
+            for line in refused:
+                self.watcher.note(line)
             if arrivals and len(faults) == len(arrivals):
                 raise DivergedError(f"all clients of round {number} diverged: {faults[0]}")
             if len(verdict.accepted) >= self.quorum:
@@ -206,12 +224,12 @@ class Loop:
 
     def _adapt(self, state: Any, client: int) -> None:
         """Personalize for a client never trained with, on a private copy of the server state."""
-        rounds, last = self.config.membership.adapt_rounds, self.config.rounds
+        rounds, last = self.config.membership.adapt_rounds, self.last
         state, row = self.server.welcome(state, (client,), self._roster(last))
         roster = self.attendance.roster(last, guest=client)
         self.transport.begin((client,), roster, row)
-        for number in range(self.config.rounds + 1, self.config.rounds + rounds + 1):
-            round_, ends = round_of(self.config, number), number == self.config.rounds + rounds
+        for number in range(last + 1, last + rounds + 1):
+            round_, ends = round_of(self.config, number), number == last + rounds
             watched = frozenset({"received", "trained"} if ends else ())
             visit = ClientRequest(round_, roster, (client,), True, watched, keep=ends, adapts=True)
             (arrival,) = self.transport.visit(visit, self.server.down(state, (client,), roster, round_))
@@ -222,7 +240,7 @@ class Loop:
             if self.server.separable:
                 uplink = stack([reply], lambda r: r.uplink)
                 state = self.server.aggregate(state, uplink, (client,), roster, round_)
-        for evaluation in self._scores.unseen(self.config.rounds, reply):
+        for evaluation in self._scores.unseen(last, reply):
             self.record.unseen(evaluation)
 
     def _evaluate(self, number: int, when: str) -> list[Evaluation]:
@@ -230,4 +248,5 @@ class Loop:
         evaluations = self._scores.evaluations(number, when, self._roster(max(number, 1)).members)
         for evaluation in evaluations:
             self.record.evaluation(evaluation)
+            self.curve.note(evaluation)
         return evaluations

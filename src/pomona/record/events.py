@@ -237,6 +237,7 @@ class _Summary(Kind):
     metric: Line = ""
     minimised: Line = ""
     diverging: Line = ""
+    stopped: Line = ""
     rounds: Number = 0
     models: dict[Line, _Outcome] = {}
     unseen: dict[Line, _Unseen] = {}

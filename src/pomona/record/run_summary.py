@@ -3,7 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
+from pomona.core.stop import Stop
 from pomona.metrics.client_statistics import At, best_rounds, summarize
+from pomona.metrics.early_stopping import Point, best, reason
 from pomona.metrics.nan_safe import mean_of_known
 from pomona.record.result import Result
 from pomona.record.rows import Evaluation
@@ -19,8 +21,9 @@ def summarise(result: Result, seconds: float) -> dict[str, Any]:
     ``models`` has one entry a named model ("personal, trained"): ``last``, ``best_validation`` (and what it was
     ``chosen_by``), ``best_test`` (the papers' BMCTA) and ``best_test_pooled`` (BTA), each with value and round;
     ``clients``, the spread over clients, ``loss`` and ``accuracy``, their means over clients, in the last round.
-    ``diverging`` says why the loss must be taken for one that training drives up, empty where it need not. ``unseen``
-    holds the test values of clients that were never trained with, by client and named model, and their mean. Bytes are
+    ``stopped`` says why a run ended before all rounds were done, empty where it did not. ``diverging`` says why the
+    loss must be taken for one that training drives up, empty where it need not. ``unseen`` holds the test values of
+    clients that were never trained with, by client and named model, and their mean. Bytes are
     those of training: what clients download only to evaluate does not count.
     """
     n = len(result.about["clients"])
@@ -32,6 +35,7 @@ def summarise(result: Result, seconds: float) -> dict[str, Any]:
         "metric": result.metric.name,
         "minimised": (result.config.get("model") or {}).get("loss", "auto"),
         "diverging": diverging(result),
+        "stopped": stopped(result),
         "rounds": len(result.rounds),
         "models": {name: outcome for name, outcome in models.items() if outcome},
         "unseen": _unseen(result.unseen),
@@ -60,6 +64,19 @@ def _outcome(result: Result, model: str, when: str, n: int) -> dict[str, Any] | 
         "loss": mean_of_known(test[-1].loss),
         "accuracy": test[-1].accuracy_mean,
     }
+
+
+def stopped(result: Result) -> str:
+    """Why a run ended before all its rounds were done; empty where it did not."""
+    last, stop = len(result.rounds), Stop.model_validate(result.config.get("stop") or {})
+    if stop.patience is None or last >= int(result.config.get("rounds") or last):
+        return ""
+    model, when = result.about.get("headline") or ("", "")
+    curve = result.curve(model, when, "validation")
+    known = [e for e in curve if e.round < last or when == "trained"]  # a received model is seen one round later
+    points = [Point(e.round, mean_of_known(e.value), mean_of_known(e.loss)) for e in known]
+    found = best(points, result.metric, stop.min_gain)
+    return reason(found, last) if found and found.since >= stop.patience else ""
 
 
 def diverging(result: Result) -> str:

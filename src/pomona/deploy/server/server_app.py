@@ -80,9 +80,10 @@ def _coordinate(federation: Federation, out: Path, bus: MessageBus, pause: float
         began = time()
         parts = (config, method.server, registry, scenario.initial, transport, record, status, commits)
         metric = scenario.choice.metric
-        Loop(*parts, quorum=federation.quorum, metric=metric).run()
+        loop = Loop(*parts, quorum=federation.quorum, metric=metric)
+        loop.run()
         close_record(record, time() - began)
-        audit.write("finished", round=config.rounds)
+        audit.write("finished", round=loop.last)
 
 
 def gather_silos(transport: FlowerTransport, federation: Federation) -> None:

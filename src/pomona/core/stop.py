@@ -1,0 +1,19 @@
+"""Section ``stop``: when a run ends before its last round."""
+
+from pydantic import Field
+
+from pomona.core.bounds import ROUNDS
+from pomona.core.settings import Settings
+
+
+class Stop(Settings):
+    """Early stopping on the clients' validation samples."""
+
+    patience: int | None = Field(
+        None,
+        ge=1,
+        le=ROUNDS,
+        description="a run ends after so many evaluations without a better mean of the clients' validation scores, of "
+        "the model that the method is judged by, in the run's metric; never if not set",
+    )
+    min_gain: float = Field(0.0, ge=0, le=1e6, description="a better mean exceeds the best by more than this")
