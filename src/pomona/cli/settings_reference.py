@@ -9,6 +9,7 @@ from pomona.core.errors import ConfigError, near
 from pomona.core.membership import Membership
 from pomona.core.optimizer import Optimizer
 from pomona.core.settings import Settings
+from pomona.core.stop import Stop
 from pomona.data.settings import ClientFiles, DataSettings
 from pomona.methods import METHODS
 from pomona.models import ModelSettings
@@ -21,6 +22,7 @@ SECTIONS: Mapping[str, type[Settings]] = {
     "data.clients": ClientFiles,
     "model": ModelSettings,
     "optimizer": Optimizer,
+    "stop": Stop,
     "privacy": Privacy,
     "membership": Membership,
     **{f"partition {name}": kind for name, kind in RECIPES.items()},
