@@ -201,15 +201,24 @@ def trained(folder, images):
     return str(fault.value)
 
 
-@pytest.mark.parametrize("mode", ["I;16", "F", "I"])
-def test_pixels_that_8_bits_cannot_hold_are_refused_as_in_training(tmp_path, picture, mode):
-    path = tmp_path / ("deep.png" if mode == "I;16" else "deep.tif")
-    Image.fromarray((np.arange(64).reshape(8, 8) * 1000).astype({"I;16": "u2", "F": "f4", "I": "i4"}[mode])).save(path)
-    with pytest.raises(DataError, match="which 8 bits cannot hold") as fault:
+@pytest.mark.parametrize(
+    ("dtype", "told"),
+    [("u2", "has uint16 values, the model takes uint8"), ("f4", "has float32 values, the model takes uint8")],
+)
+def test_pixels_that_8_bits_cannot_hold_are_refused(tmp_path, picture, dtype, told):
+    path = tmp_path / ("deep.png" if dtype == "u2" else "deep.tif")
+    Image.fromarray((np.arange(64).reshape(8, 8) * 1000).astype(dtype)).save(path)
+    with pytest.raises(DataError, match=told):
         read(path, picture.about)
-    rule = str(fault.value).partition(" has ")[2]
-    assert rule
-    assert rule in trained(tmp_path / "train", [path])
+
+
+def test_pixels_of_32_bits_are_refused_as_in_training(tmp_path, picture):
+    pytest.importorskip("tifffile")
+    path = tmp_path / "deep.tif"
+    Image.fromarray((np.arange(64).reshape(8, 8) * 1000).astype("i4")).save(path)
+    with pytest.raises(DataError, match=r"deep.tif: images are .*, not int32") as fault:
+        read(path, picture.about)
+    assert str(fault.value).partition(": ")[2] in trained(tmp_path / "train", [path])
 
 
 def postscript(path):

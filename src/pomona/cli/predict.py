@@ -38,8 +38,8 @@ def predict(model: Path, *inputs: Path, masks: Masks = None, own_code: OwnCode =
     model
         a file of models/ in a run folder
     inputs
-        images (resized to what the model saw), .csv tables (columns are found by name if the training file had names),
-        .txt files with a text a line, or .npz files with an array x
+        images (resized to what the model saw), volumes, folders with a DICOM series, .csv tables (columns are found by
+        name if the training file had names), .txt files with a text a line, or .npz files with an array x
     """
     from pomona.personal import PersonalModel
     from pomona.personal.inputs import read

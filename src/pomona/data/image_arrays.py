@@ -29,14 +29,14 @@ def usual(x: NDArray[Any]) -> tuple[Values, Values]:
     return (SHIFT, SCALE) if x.dtype == np.uint8 else ((0.0,), (1.0,))
 
 
-def sample_type(dtypes: Iterable[np.dtype[Any]]) -> np.dtype[Any]:
+def sample_type(dtypes: Iterable[np.dtype[Any]], where: object = "x") -> np.dtype[Any]:
     """The first dtype of images that holds all values of these; float64 counts as float32. Raises DataError."""
     kinds = {np.dtype(np.float32) if dtype.kind == "f" else dtype for dtype in dtypes}
     for held in DTYPES:
         if all(dtype.kind in "iuf" and np.can_cast(dtype, held) for dtype in kinds):
             return held
     known = ", ".join(FORMS["image"].dtypes)
-    raise DataError(f"images are {known}, not {' and '.join(map(str, kinds))}; store one of these")
+    raise DataError(f"{where}: images are {known}, not {' and '.join(map(str, kinds))}; store one of these")
 
 
 def require(shape: tuple[int, ...], dtype: np.dtype[Any], where: str) -> None:
@@ -52,10 +52,7 @@ def require(shape: tuple[int, ...], dtype: np.dtype[Any], where: str) -> None:
             f"{where} is {dtype} {shape}; images are (N, H, W) or (N, H, W, C), volumes (N, D, H, W, C) with their "
             "channels last, of which a gray volume has 1"
         )
-    try:
-        sample_type([dtype])
-    except DataError as fault:
-        raise DataError(f"{where}: {fault}") from None
+    sample_type([dtype], where)
 
 
 def gathered(parts: Sequence[StoredArray], memory_share: float) -> NDArray[np.generic]:

@@ -25,7 +25,7 @@ def opened(path: Path) -> ImageFile:
     tifffile = package("tifffile", path)
     with decoding(path), tifffile.TiffFile(file(path)) as tiff:
         shape, dtype = _form(tiff, path)
-        return plain(path, shape, sample_type([dtype]), partial(_values, path, shape))
+        return plain(path, shape, sample_type([dtype], path), partial(_values, path, shape))
 
 
 def _form(tiff: Any, path: Path) -> tuple[tuple[int, ...], np.dtype[Any]]:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pomona.core.errors import DataError
-from pomona.data import image_arrays, image_decoding, npz, text, validation
+from pomona.data import image_arrays, image_stack, npz, text, validation
 from pomona.data.array_file import file, joined, reading
 from pomona.personal import csv_matching
 from pomona.record.model_metadata import ModelMetadata
@@ -31,10 +31,12 @@ def read(path: Path, about: ModelMetadata) -> Samples:
 
     An ``.npz`` archive has them as its array ``x``; a ``.csv`` or ``.parquet`` table has its columns in any order where
     it names them, as they are before the preprocessing of the training; a ``.txt`` file has a text a line; any other
-    file is an image, which is brought to the model's size and, for a model of gray images, turned gray.
+    file is an image or a volume, and a folder a DICOM series. Images are brought to the model's size and, of 8 bits and
+    for a model of gray images, turned gray.
 
     Raises:
         DataError: as the readers of training data, and for samples that are not those of the model.
+        ConfigError: a package is missing that reads them.
     """
     match path.suffix.lower():
         case ".npz":
@@ -77,10 +79,20 @@ def _array(path: Path, about: ModelMetadata) -> NDArray[Any]:
 
 
 def _image(path: Path, about: ModelMetadata) -> NDArray[Any]:
-    if about.kind != "image" or about.input_shape[0] not in {1, 3}:
+    channels, sides = about.sample_shape[-1], about.sample_shape[:-1]
+    if about.kind != "image":
         raise DataError(f"{path}: the model takes {about.kind}s of shape {about.sample_shape}; give .npz or .csv files")
-    channels, height, width = about.input_shape
-    return image_decoding.decoded(path, "L" if channels == 1 else "RGB", (width, height))[np.newaxis]
+    file = image_stack.opened(path)
+    if file.picture and channels not in {1, 3}:
+        raise DataError(f"{path}: the model takes images of shape {about.sample_shape}; give .npz files")
+    if len(file.shape) != len(about.sample_shape) or (len(sides) == 3 and file.shape[:-1] != sides):
+        raise DataError(f"{path} has shape {file.shape}, the model takes {about.sample_shape}; bring it into that form")
+    x = file.decoded(channels, (sides[1], sides[0]) if len(sides) == 2 else None, about.window)
+    if (x.dtype == np.uint8) != (about.dtype == "uint8"):
+        raise DataError(
+            f"{path} has {x.dtype} values, the model takes {about.dtype}; give files as those of the training"
+        )
+    return image_arrays.as_type(x[np.newaxis], about.dtype, str(path))
 
 
 def _records(path: Path, about: ModelMetadata) -> Samples:
