@@ -5,6 +5,8 @@ import pytest
 from image_files import write_nifti, write_series
 from PIL import Image
 
+import pomona
+from pomona.config import resolve
 from pomona.core.errors import ConfigError, DataError
 from pomona.core.rng import stream
 from pomona.data import DataSettings, manifest, mask, read
@@ -197,3 +199,53 @@ def test_masks_are_read_for_their_images(six):
     assert (y[:, 0, 0].tolist(), kept.tolist(), y.shape, y.dtype) == ([0, 2, 0, 2], [0, 2, 3, 5], (4, 4, 6), np.uint8)
     assert ["1.png holds 7" in bad[0], "4.png has 2 x 2 x 1 values" in bad[1]] == [True, True]
     assert manifest._only(y, np.array([1, 3]))[:, 0, 0].tolist() == [2, 2]
+
+
+@pytest.fixture
+def drawn(tmp_path):
+    """Sixteen images of which bright pixels are of class "vessel", half of them of each of two clients."""
+    lines = ["path,mask,client,split"]
+    for k in range(16):
+        truth = stream(4, "masks", k).integers(0, 2, (8, 8)).astype(np.uint8)
+        for part, values in (("in", 100 + 100 * truth), ("masks", truth)):
+            (tmp_path / part).mkdir(exist_ok=True)
+            Image.fromarray(values.astype(np.uint8)).save(tmp_path / part / f"{k}.png")
+        lines.append(f"in/{k}.png,masks/{k}.png,{'AB'[k % 2]},{('train', 'test')[k >= 12]}")
+    return listed(tmp_path, *lines)
+
+
+MASKED = {"targets": "segmentation", "classes": ("other", "vessel")}
+
+
+def test_masks_are_targets(drawn):
+    data = own(drawn, **MASKED)
+    assert (data.targets, data.classes, data.y.shape, data.y.dtype) == (
+        "segmentation",
+        MASKED["classes"],
+        (16, 8, 8),
+        np.uint8,
+    )
+    np.testing.assert_array_equal(data.y, data.x[..., 0] // 200)
+    small = own(drawn, resize=4, **MASKED)
+    np.testing.assert_array_equal(small.y, data.y[:, 1::2, 1::2])  # the class under the middle of each new pixel
+    (drawn.parent / "in" / "3.png").write_bytes(b"?")
+    picture(drawn.parent / "masks" / "5.png", 2, size=(8, 8))
+    with pytest.raises(DataError, match="has 2 problems"):
+        own(drawn, **MASKED)
+    rest = own(drawn, skip_bad=True, **MASKED)
+    kept = [k for k in range(16) if k not in {3, 5}]
+    np.testing.assert_array_equal(rest.y, data.y[kept])
+    np.testing.assert_array_equal(rest.x, data.x[kept])
+    assert (rest.n_train, rest.owners.client.tolist(), len(rest.notes)) == (10, [k % 2 for k in kept], 3)
+    with pytest.raises(ConfigError, match=r"needs names for the numbers in masks: set data.classes"):
+        own(drawn, targets="segmentation")
+    with pytest.raises(ConfigError, match="is for tables"):
+        own(drawn, targets="survival")
+
+
+def test_a_federation_of_masks_runs(drawn, tmp_path):
+    data = {"name": "manifest", "path": str(drawn), **MASKED, "classes": list(MASKED["classes"])}
+    tree = {"data": data, "partition": {"name": "natural"}, "method": {"name": "fedavg-ft"}, "model": {"name": "unet"}}
+    result = pomona.run(resolve({**tree, "rounds": 1, "lr": 0.05, "workers": 1}), tmp_path / "run")
+    assert result is not None
+    assert len(list((tmp_path / "run" / "models").glob("*.safetensors"))) == 2

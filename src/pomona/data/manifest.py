@@ -50,7 +50,7 @@ def read(settings: DataSettings) -> Dataset:
         ConfigError: columns or settings that do not go together.
     """
     found = _rows(file(own_path(settings)))
-    masks = str(settings.targets) == "segmentation"
+    masks = settings.targets == "segmentation"
     _require(found, settings, masks)
     paths, problems = _paths(found, "path")
     role, wrong = _roles(found)
@@ -66,11 +66,12 @@ def read(settings: DataSettings) -> Dataset:
         y, kept, bad = _masks(paths, drawn, settings)
     stack = image_stack.stacked(name, [paths[k] for k in kept], settings, (), bad)
     kept, y = kept[stack.kept], _only(y, stack.kept) if masks else y[stack.kept]
-    known: dict[str, Any] = {"target_kind": settings.targets} if masks else {}
-    owners = _owners(found, kept, role)
+    owners, kind = _owners(found, kept, role), settings.targets if masks else None
     n_train = int((role[kept] < TEST).sum())
     usual = image_arrays.usual(stack.x)
-    return Dataset(name, "image", stack.x, y, classes, n_train, *usual, owners=owners, notes=stack.notes, **known)
+    return Dataset(
+        name, "image", stack.x, y, classes, n_train, *usual, owners=owners, notes=stack.notes, target_kind=kind
+    )
 
 
 def _rows(path: Path) -> ManifestRows:
@@ -88,6 +89,8 @@ def _rows(path: Path) -> ManifestRows:
 
 def _require(found: ManifestRows, settings: DataSettings, masks: bool) -> None:
     """Raise ConfigError or DataError unless the columns are there that the settings need."""
+    if settings.targets == "survival":
+        raise ConfigError("data.targets = 'survival' is for tables; a manifest has one label for each image, or a mask")
     needed = "mask" if masks else "label"
     for name in ("path", needed):
         if name not in found.cells:
