@@ -1,0 +1,57 @@
+"""Segmentation in a federation: the silos' models are those of the simulation, bit by bit."""
+
+import numpy as np
+import pytest
+from federation_in_process import Federation, deployed, loaded, same
+
+import pomona
+from masks import archive, settings
+from pomona.config import resolve
+from pomona.core.errors import DataError
+from pomona.deploy.silo.silo_scenario import conformed
+from pomona.deploy.task_settings import TaskSettings
+from pomona.record.reading import load
+from pomona.scenario import Scenario
+
+
+def config(folder, **over):
+    small = settings(archive(folder / "masks.npz"))
+    return resolve(small, {"largest_share": 0.5, "method": {"name": "apple", "budget": 1}, **over})
+
+
+def test_a_federation_learns_masks_as_its_simulation_does(tmp_path):
+    federation = Federation(tmp_path, config(tmp_path))
+    federation.run()
+    out = tmp_path / "simulation"
+    pomona.run(federation.simulation, out)
+    expected = loaded({n: out / "models" / f"client-{i:02d}.safetensors" for i, n in enumerate(federation.names)})
+    assert same(deployed(federation), expected)
+    ours, simulated = load(federation.server / "run"), load(out)
+    assert ours.metric.name == simulated.metric.name == "dice"
+    for one, other in zip(ours.evaluations, simulated.evaluations, strict=True):
+        assert one.value == tuple(None if v is None else round(v, 4) for v in other.value)
+
+
+def agreed(**over):
+    task = {"kind": "image", "input_shape": (8, 8, 1), "targets": "segmentation", "classes": ("a", "b", "c")}
+    return TaskSettings(**(task | over))
+
+
+def test_what_is_agreed_of_masks():
+    assert agreed().outputs == 3
+    for wrong, words in (
+        ({"classes": (), "outputs": 2}, "name the classes"),
+        ({"kind": "table", "input_shape": (4,)}, "is for kind = 'image'"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            agreed(**wrong)
+
+
+def test_a_silo_with_other_classes_is_refused(tmp_path):
+    data = Scenario.prepare(config(tmp_path)).dataset
+    with pytest.raises(DataError, match="the classes are background, class 1, class 2, agreed are"):
+        conformed(data, agreed())
+    kept = conformed(data, agreed(classes=data.classes))
+    assert np.array_equal(kept.y, data.y)
+    with pytest.raises(DataError, match="agreed is"):
+        conformed(data, agreed(classes=data.classes, input_shape=(9, 9, 1)))
