@@ -154,6 +154,11 @@ class Config(Settings):
     checkpoint_every: int = Field(1, ge=1, le=10**6, description="rounds between checkpoints; the last is one")
     eval_every: int = Field(1, ge=1, le=10**6, description="rounds between evaluations; the last is one")
     stop: Stop = Field(Stop(), description="early stopping")
+    keep: Literal["last", "best", "own_best"] = Field(
+        "last",
+        description="the model that a client's file holds: after the last round; after the round of the best mean over "
+        "clients on validation; or after each client's own best round there. All other figures are of the last round",
+    )
     buffers: Buffers = Field(
         "local",
         description="statistics of a global model: each client's own, or the mean of those measured in training",

@@ -23,6 +23,7 @@ from pomona.federation.callbacks import Callback, NullCallback
 from pomona.federation.checkpointing import Checkpointing, identity
 from pomona.federation.client_runtime import ClientRuntime, Groups, grouped
 from pomona.federation.loop import Loop
+from pomona.federation.model_choice import ModelChoice
 from pomona.federation.run_checks import cautions, require_possible
 from pomona.federation.schedule import round_of
 from pomona.federation.state_memory import choose
@@ -177,12 +178,14 @@ def _train(scenario: Scenario, record: RunRecord, watcher: Callback, commits: Ch
         until.callback(transport.close)
         attendance = Planned(config.membership, roster)
         parts = (config, method.server, attendance, scenario.initial, transport, record, watcher, commits)
-        Loop(*parts, metric=scenario.choice.metric).run()
+        loop = Loop(*parts, metric=scenario.choice.metric)
+        loop.run()
+        best = loop.curve.best_round
         if out:
             with writing(out):
-                save_models(out, transport, scenario, method.card.headline)
+                save_models(out, transport, scenario, method.card.headline, best)
         else:
-            models = held_models(transport, config.clients, method.card.headline)
+            models = held_models(transport, config.clients, method.card.headline, best)
         totals = _collected(config, transport, record, method.card.headline)
     result = close_record(record, perf_counter() - began, **totals)
     if not out:
@@ -198,7 +201,9 @@ def _transport(scenario: Scenario, roster: Roster, key_stores: Path, hold: Hold)
 
     def make(groups: Groups) -> ClientRuntime:
         objective = scenario.private(key_stores) if config.privacy else scenario.objective()
-        return ClientRuntime(half, objective, scenario.initial, groups, config.seed, hold, scenario.choice.metric)
+        metric = scenario.choice.metric
+        choice = ModelChoice(config.keep, config.method.method().card.headline, metric)
+        return ClientRuntime(half, objective, scenario.initial, groups, config.seed, hold, metric, choice)
 
     workers, groups = _workers(config), grouped(roster.sizes, config.rows)
     if workers == 1 or config.device != "cpu" or "fork" not in get_all_start_methods():

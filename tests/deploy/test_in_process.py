@@ -216,3 +216,11 @@ def test_a_federation_stops_early_where_its_simulation_does(method, world):
     assert len(ours.rounds) == len(simulation.rounds) == (3 if method == "fedavg" else 2)
     assert ours.summary["stopped"].startswith(f"stopped after round {len(ours.rounds)}: ")
     assert read_status(federation.server / "run").state == "finished"
+
+
+@pytest.mark.parametrize("method", ["fedavg", "apfl"])
+def test_a_silo_keeps_its_own_best_model_as_a_simulated_client_does(method, world):
+    run = {"rounds": 4, "keep": "own_best", "metric": "accuracy", "lr": 2.0}
+    federation = world.federation({"name": method}, run=run)
+    federation.run()
+    assert same(deployed(federation), world.simulated(federation))

@@ -243,6 +243,10 @@ class Federation(Settings):
             raise ConfigError(
                 "run.stop.patience looks at the silos' scores on validation samples; set share_scores = true"
             )
+        if config.keep == "best":
+            raise ConfigError(
+                "run.keep = 'best' is for a simulation; in a federation silos keep the last, or their own_best"
+            )
         if config.lr == "auto":
             raise ConfigError(
                 "run.lr must be a number, since no one party holds the data to find one; `pomona run` chooses one on "

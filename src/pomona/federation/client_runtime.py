@@ -20,6 +20,7 @@ from pomona.core.rng import number
 from pomona.core.round import Roster
 from pomona.core.state import apply, flatten, rebuild, row
 from pomona.federation.exchange import ClientRequest, Reply, Score, cut, one
+from pomona.federation.model_choice import ModelChoice
 from pomona.federation.state_store import Hold, as_is, file_bytes, in_file, in_memory, working
 from pomona.methods.base import Client, Downlink, Initial, Received
 from pomona.metrics.metric import ACCURACY, Metric
@@ -39,7 +40,7 @@ class ClientRuntime:
     """The clients of one process: their states, and the round in flight.
 
     ``groups``: clients that train as rows of one call, each group's longest pass first; see ``grouped``.
-    ``hold``: where states are kept. ``metric``: what models are judged by.
+    ``hold``: where states are kept. ``metric``: what models are judged by. ``choice``: which models are written.
     """
 
     client: Client
@@ -49,6 +50,7 @@ class ClientRuntime:
     seed: int
     hold: Hold = as_is
     metric: Metric = ACCURACY
+    choice: ModelChoice = field(default_factory=ModelChoice)
     _states: dict[int, Any] = field(default_factory=dict)
     _pending: dict[int, Any] = field(default_factory=dict)
     _models: dict[int, dict[Model, Tensor]] = field(default_factory=dict)
@@ -75,7 +77,7 @@ class ClientRuntime:
     def stored(self, client: int) -> dict[str, Tensor]:
         """All that a checkpoint needs of a client, by dotted path."""
         kept = {f"kept.{client}.{model}.{when}": w for (model, when), w in self._models.get(client, {}).items()}
-        return flatten(self.state(client), f"client.{client}") | kept
+        return flatten(self.state(client), f"client.{client}") | kept | self.choice.stored(client)
 
     def at_hand(self, client: int) -> dict[str, Tensor]:
         """As ``stored``, with tensors in files as shapes and dtypes only (meta device)."""
@@ -95,10 +97,18 @@ class ClientRuntime:
             if kind == "kept" and owner(path) in ids:
                 model, when = rest
                 self._models.setdefault(owner(path), {})[model, when] = named[path]
+            elif kind == "chosen" and owner(path) in ids:
+                self.choice.restore(owner(path), rest[0], named[path])
 
-    def models(self, client: int) -> dict[Model, dict[str, Tensor]]:
-        """The kept models of a client by (model, when), as named tensors."""
-        return {named: self.objective.tensors(w, client) for named, w in self._models.get(client, {}).items()}
+    def models(self, client: int, best: int = -1) -> dict[Model, dict[str, Tensor]]:
+        """The kept models of a client by (model, when), as named tensors; of the one it is judged by, the chosen one.
+
+        ``best``: the best common round on validation.
+        """
+        kept = dict(self._models.get(client, {}))
+        if self.choice.headline in kept:
+            kept[self.choice.headline] = self.choice.of(client, kept[self.choice.headline], best)
+        return {named: self.objective.tensors(w, client) for named, w in kept.items()}
 
     def private(self, client: int) -> dict[str, Tensor]:
         """The tensors of a client's state that its method names private."""
@@ -179,7 +189,11 @@ class ClientRuntime:
                 self._pending[client] = self.hold(state if len(ids) == 1 else row(state, k))
             if visit.keep:
                 rows: dict[Model, Tensor] = {named: W[k].clone() for named, W in training.observed.items()}
-                self._models.setdefault(client, {}).update(rows)
+                held, judged = self._models.setdefault(client, {}), self.choice.headline
+                if judged in rows:
+                    self.choice.before(client, held.get(judged), visit.best)
+                    self.choice.after(client, visit.round.number, rows[judged], scores)
+                held.update(rows)
             sent = {n: v[k] for n, v in uplink.items()} if visit.trains else {}  # nobody asks for it
             seen = {n: v[k].clone() for n, v in info.items()}
             replies.append(Reply(client, sent, seen, losses[k], scores, (perf_counter() - began) / len(ids)))

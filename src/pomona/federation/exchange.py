@@ -21,6 +21,7 @@ class ClientRequest:
         trains: False if clients only evaluate what they receive.
         watched: the moments to evaluate: "received", "trained".
         keep: keep the observed models, for the record.
+        best: the best common round on validation so far; -1 before there is one.
         adapts: nobody learns from these clients.
         expects: the form of an uplink, by name, for a transport that reads it from bytes.
     """
@@ -31,6 +32,7 @@ class ClientRequest:
     trains: bool = True
     watched: frozenset[str] = frozenset()
     keep: bool = False
+    best: int = -1
     adapts: bool = False
     expects: Mapping[str, Tensor] = field(default_factory=dict)
 

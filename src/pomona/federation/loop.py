@@ -151,14 +151,17 @@ class Loop:
         asked = select(config, tuple(i for i in roster.members if i not in self._history.quarantined()), number)
         partial = len(asked) < len(roster.members)
         received, may_stop = due(config, number - 1), config.stop.patience is not None
+        chooses = config.keep != "last"
         moments = {"received": received, "trained": due(config, number) or partial or (may_stop and received)}
         watched = frozenset(moment for moment, wanted in moments.items() if wanted)
         # A client may not be drawn again before its trained model is asked for, nor one that leaves.
-        keep = number == config.rounds or partial or self.attendance.parting(number) or may_stop
+        keep = number == config.rounds or partial or self.attendance.parting(number) or may_stop or chooses
         if "received" in watched:
-            self._look(state, number, tuple(i for i in roster.members if i not in asked), keep=False)
+            self._look(state, number, tuple(i for i in roster.members if i not in asked), keep=chooses)
         down = self.server.down(state, asked, roster, round_)
-        arrivals, refused = self._exchange(ClientRequest(round_, roster, asked, True, watched, keep), down, state)
+        arrivals, refused = self._exchange(
+            ClientRequest(round_, roster, asked, True, watched, keep, self.curve.best_round), down, state
+        )
         replies = [a.reply for a in arrivals]
         ids = tuple(r.client for r in replies)
         state = self.server.aggregate(state, stack(replies, lambda r: r.uplink), ids, roster, round_)
@@ -215,7 +218,10 @@ class Loop:
         """Let clients receive and evaluate without training."""
         if ids:
             round_, roster = round_of(self.config, number), self._roster(number)
-            visit = ClientRequest(round_, roster, ids, trains=False, watched=frozenset({"received"}), keep=keep)
+            best = self.curve.best_round
+            visit = ClientRequest(
+                round_, roster, ids, trains=False, watched=frozenset({"received"}), keep=keep, best=best
+            )
             replies = [a.reply for a in self.transport.visit(visit, self.server.down(state, ids, roster, round_))]
             for reply in replies:
                 if reply.fault:

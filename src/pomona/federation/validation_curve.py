@@ -44,6 +44,12 @@ class ValidationCurve:
         return best(self._points, self.metric, self.stop.min_gain)
 
     @property
+    def best_round(self) -> int:
+        """The best round so far, however small its gain; -1 before there is one."""
+        found = best(self._points, self.metric)
+        return found.round if found else -1
+
+    @property
     def spent(self) -> bool:
         """Whether patience is at an end."""
         patience, found = self.stop.patience, self.best

@@ -1,6 +1,7 @@
 """Personal models collected from the clients at the end of a run: in files with a card each, or in memory."""
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 from safetensors.torch import save_file
@@ -15,21 +16,25 @@ from pomona.record.result import Result
 from pomona.scenario import Scenario
 
 
-def held_models(transport: LocalTransport, clients: int, headline: tuple[str, str]) -> dict[int, Mapping[str, Tensor]]:
-    """Return the model that each client is judged by, of those that have one."""
-    each = (transport.collect(ClientRuntime.models, [i])[0] for i in range(clients))
+def held_models(
+    transport: LocalTransport, clients: int, headline: tuple[str, str], best: int = -1
+) -> dict[int, Mapping[str, Tensor]]:
+    """Return the model that each client is judged by, of those that have one; ``best``: the best common round."""
+    each = (transport.collect(partial(ClientRuntime.models, best=best), [i])[0] for i in range(clients))
     return {i: {k: t.cpu().clone() for k, t in m[headline].items()} for i, m in enumerate(each) if headline in m}
 
 
-def save_models(folder: Path, transport: LocalTransport, scenario: Scenario, headline: tuple[str, str]) -> None:
+def save_models(
+    folder: Path, transport: LocalTransport, scenario: Scenario, headline: tuple[str, str], best: int = -1
+) -> None:
     """Write one safetensors file a client: the model it is judged by, and apart from it what it keeps to itself.
 
-    One client at a time: a federation's models together need not fit into memory.
+    ``best``: the best common round. One client at a time: a federation's models together need not fit into memory.
     """
     (folder / "models").mkdir(exist_ok=True)
     personal.save_frozen(folder / "models", scenario.frozen)
     for i in range(scenario.config.clients):
-        (models,) = transport.collect(ClientRuntime.models, [i])
+        (models,) = transport.collect(partial(ClientRuntime.models, best=best), [i])
         (private,) = transport.collect(ClientRuntime.private, [i])
         if headline in models:
             personal.save(_file(folder, i), models[headline], scenario, i, headline)

@@ -29,6 +29,7 @@ from pomona.deploy.silo.task_policy import TaskLog, TaskPolicy
 from pomona.deploy.tensor_bytes import Encoding, sha256
 from pomona.federation.client_runtime import ClientRuntime
 from pomona.federation.exchange import ClientRequest, Reply
+from pomona.federation.model_choice import ModelChoice
 from pomona.federation.schedule import round_of
 from pomona.methods.base import Downlink, Method
 from pomona.scenario import Scenario
@@ -175,9 +176,10 @@ class Silo:
         config, place, roster = scenario.config, task.place, roster_of(task, scenario.config)
         stores = self.state / "private" / "dp"
         objective = private_objective(scenario, stores, place, self.file) if config.privacy else scenario.objective()
-        clients = ClientRuntime(
-            self.method.client, objective, scenario.initial, ((place,),), config.seed, metric=scenario.choice.metric
-        )
+        metric = scenario.choice.metric
+        choice = ModelChoice(config.keep, self.method.card.headline, metric)
+        parts = (self.method.client, objective, scenario.initial, ((place,),), config.seed)
+        clients = ClientRuntime(*parts, metric=metric, choice=choice)
         if config.privacy:
             self._rounds.agree(clients, place)
         if task.settled:

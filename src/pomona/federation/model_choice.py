@@ -1,0 +1,71 @@
+"""Which model of a client is written at the end: its last one, or that of the round best on validation."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from pomona.federation.exchange import Score
+from pomona.metrics.metric import ACCURACY, Metric
+
+Keep = Literal["last", "best", "own_best"]
+
+
+@dataclass
+class ModelChoice:
+    """The models of some clients that are to be written, each one row; only the best so far is held beside the last.
+
+    The round that a model is of is noted with it: that of its training, or that whose uplinks a received model was
+    made from. Round 0, without training, is never the best.
+
+    Attributes:
+        keep: as in the settings.
+        headline: (model, when) of the model that a client is judged by.
+        metric: what its scores are.
+    """
+
+    keep: Keep = "last"
+    headline: tuple[str, str] = ("", "")
+    metric: Metric = ACCURACY
+    _rows: dict[int, Tensor] = field(default_factory=dict)
+    _round: dict[int, int] = field(default_factory=dict)  # of the last model
+    _best: dict[int, float] = field(default_factory=dict)  # score of the model that is held, larger is better
+
+    def before(self, client: int, last: Tensor | None, best: int) -> None:
+        """Hold a client's last model (d,), about to be replaced, if ``best``, the best common round, is its round."""
+        if self.keep == "best" and last is not None and 0 < self._round.get(client, 0) <= best:
+            self._rows[client] = last
+
+    def after(self, client: int, number: int, row: Tensor, scores: Sequence[Score]) -> None:
+        """A client's model (d,) from a visit in round ``number``, with the scores of all its models."""
+        self._round[client] = number if self.headline[1] == "trained" else number - 1
+        own = [s for s in scores if (s.model, s.when, s.split) == (*self.headline, "validation") and s.samples]
+        if self.keep != "own_best" or not own or self._round[client] < 1:
+            return
+        value, higher = (own[0].value, self.metric.higher) if own[0].value is not None else (own[0].loss, False)
+        if value is not None and (score := value if higher else -value) > self._best.get(client, -torch.inf):
+            self._best[client], self._rows[client] = score, row
+
+    def of(self, client: int, last: Tensor, best: int) -> Tensor:
+        """The model (d,) to write of a client, whose last one is given; ``best``: the best common round."""
+        if self.keep == "best" and self._round.get(client, 0) <= best:
+            return last
+        return self._rows.get(client, last)
+
+    def stored(self, client: int) -> dict[str, Tensor]:
+        """What a checkpoint needs, by dotted path."""
+        if self.keep == "last" or client not in self._round:
+            return {}
+        noted = [float(self._round[client]), self._best.get(client, -torch.inf)]
+        held = {f"chosen.{client}.row": self._rows[client]} if client in self._rows else {}
+        return {f"chosen.{client}.noted": torch.tensor(noted, dtype=torch.float64), **held}
+
+    def restore(self, client: int, what: str, tensor: Tensor) -> None:
+        """Take back one of the tensors that were ``stored``, by the end of its path."""
+        if what == "row":
+            self._rows[client] = tensor
+        else:
+            number, self._best[client] = tensor.tolist()
+            self._round[client] = int(number)
