@@ -28,7 +28,7 @@ from pomona.data.settings import DataSettings
 from pomona.methods import METHODS
 from pomona.methods.base import MethodSettings
 from pomona.methods.fedavg import FedAvg
-from pomona.metrics.metric import METRICS
+from pomona.metrics.metric import METRICS, is_own
 from pomona.models import ModelSettings
 from pomona.models.parameter_space import Buffers
 from pomona.objective.augmentation import KINDS, Augmentation
@@ -165,13 +165,14 @@ class Config(Settings):
     )
     metric: str | None = Field(
         None,
-        description=f"what models are judged by: {', '.join(METRICS)}; chosen by the targets and labels if not set",
+        description=f"what models are judged by: {', '.join(METRICS)}; chosen by the targets and labels if not set; or "
+        "module:function of your own, of (predictions, targets) -> number, -module:function where less is better",
     )
 
     @field_validator("metric")
     @classmethod
     def _known(cls, name: str | None) -> str | None:
-        if name is not None and name not in METRICS:
+        if name is not None and name not in METRICS and not is_own(name):
             raise ValueError(near(name, METRICS))
         return name
 

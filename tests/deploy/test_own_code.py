@@ -75,6 +75,27 @@ def test_the_agreement_holds_the_hash_of_the_code(world, module):
     assert Federation.load(federation.toml).agreement != before
 
 
+def agreed_with(path, **run):
+    """The agreement of a federation.toml whose section run has these keys too."""
+    tree = tomllib.loads(path.read_text())
+    tree["run"] |= run
+    path.write_text(tomli_w.dumps(tree))
+    return Federation.load(path).agreement
+
+
+def test_the_agreement_holds_the_hash_of_a_metric_s_code(world, module):
+    federation = world.federation({"name": "fedavg"})
+    before = agreed_with(federation.toml, metric="-mine:Mine")
+    module.write_text(MODULE + "\n# changed\n")
+    assert agreed_with(federation.toml) != before
+
+
+def test_a_network_of_a_package_is_no_own_code(world):
+    federation = world.federation({"name": "fedavg"})
+    before = Federation.load(federation.toml).agreement
+    assert agreed_with(federation.toml, model={"name": "monai:DenseNet121"}) != before
+
+
 def test_a_module_that_only_the_server_names_is_not_imported_by_a_silo(world, module):
     federation = world.federation({"name": "mine:Mine"}, wait=0.5)
     (module.parent / "theirs.py").write_text(MODULE)

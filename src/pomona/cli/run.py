@@ -13,7 +13,7 @@ from pomona.config import Config, resolve
 from pomona.core.errors import ConfigError
 from pomona.federation.callbacks import CallbackList
 from pomona.federation.tensorboard import tracking
-from pomona.metrics.metric import ACCURACY, METRICS, Metric
+from pomona.metrics.metric import ACCURACY, Metric, metric_named
 from pomona.record.result import Result
 from pomona.results import table as result_table
 from pomona.results.tables.runs import run_table
@@ -147,7 +147,7 @@ def closing(result: Result, folder: Path, page: Path | None) -> None:
     if figures and figures["last"]:
         clients = figures["clients"]
         best, number = figures["best_validation"], metric.number
-        chosen_by = METRICS[figures.get("chosen_by") or metric.name]
+        chosen_by = metric_named(figures.get("chosen_by") or metric.name)
         by = "" if chosen_by == metric else f" by {chosen_by.title}"
         chosen = f", {number(best['value'])} at the round best on validation{by} ({best['round']})" if best else ""
         samples = f"over samples {number(clients['pooled'])}, " if metric.pools else ""

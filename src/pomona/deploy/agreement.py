@@ -267,7 +267,11 @@ class Federation(Settings):
         task = self.task.model_dump(mode="json")
         agreed: dict[str, Any] = {"name": self.name, "run": run, "places": self.places, "task": task}
         agreed |= {"most_samples": self.most_samples, "wire": self.wire, "protocol": PROTOCOL}
-        own = [name for name in (config.method.name, config.model.name, config.model.loss) if ":" in name]
+        from pomona.models.packages import package
+
+        metric = (config.metric or "").removeprefix("-")
+        named = (config.method.name, config.model.name, config.model.loss, metric)
+        own = [name for name in named if ":" in name and not package(name)]
         agreed |= {"code": {name: code_sha256(name) for name in own}} if own else {}
         return hashlib.sha256(json.dumps(agreed, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pomona.core.table import NOTHING, Table, csv_text, markdown_grid
-from pomona.metrics.metric import ACCURACY, METRICS, Metric
+from pomona.metrics.metric import ACCURACY, Metric, metric_named
 
 Results = Mapping[str, Any]
 
@@ -98,7 +98,7 @@ def _about(results: Results) -> str:
 def metric(result: Mapping[str, Any]) -> Metric:
     """Metric of the runs of a result."""
     own = (c["figures"].get("metric", ACCURACY.name) for c in result["cells"] if c["figures"])
-    return METRICS[next(own, ACCURACY.name)]
+    return metric_named(next(own, ACCURACY.name))
 
 
 def heading(results: Results) -> str:

@@ -23,7 +23,7 @@ from pomona.federation.exchange import ClientRequest, Reply, Score, cut, one
 from pomona.federation.model_choice import ModelChoice
 from pomona.federation.state_store import Hold, as_is, file_bytes, in_file, in_memory, working
 from pomona.methods.base import Client, Downlink, Initial, Received
-from pomona.metrics.metric import ACCURACY, Metric
+from pomona.metrics.metric import ACCURACY, Metric, is_own
 from pomona.objective.interface import Guarded, Objective
 from pomona.objective.local_training import STATISTICS, LocalTraining
 from pomona.privacy.ledger import Position
@@ -204,6 +204,8 @@ class ClientRuntime:
         data, task = self.objective.data, self.objective.data.task
         answers = self._answers(w, client, split, task.examine if split == "test" else task.reduce)
         found = full_metrics(answers, task, seed=self.seed, client=client)
+        if is_own(self.metric.name):
+            found[self.metric.name] = compute(self.metric.name, *answers, task)
         if split != "test" or not task.outcomes:
             return found
         held_out = None

@@ -1,5 +1,6 @@
 """The metric of a run: the one figure by which its models are judged, chosen by the task, used everywhere."""
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import inf
@@ -102,6 +103,22 @@ _TABLE = (
 )
 METRICS: Mapping[str, Metric] = {metric.name: metric for metric in _TABLE}
 ACCURACY, LOSS = METRICS["accuracy"], METRICS["loss"]
+_OWN = re.compile(r"-?[A-Za-z_][\w.]{0,99}:[A-Za-z_]\w{0,99}", re.ASCII)
+
+
+def is_own(name: str) -> bool:
+    """Whether a metric's name is that of a user's own: ``module:function``, after a minus where less is better."""
+    return bool(_OWN.fullmatch(name))
+
+
+def metric_named(name: str) -> Metric:
+    """The metric of a name, which says all that is to be known of a user's own; nothing is imported.
+
+    Raises KeyError for a name of neither.
+    """
+    if not is_own(name):
+        return METRICS[name]
+    return Metric(name, name.partition(":")[2].replace("_", " "), higher=not name.startswith("-"), style=".4g")
 
 
 def array(values: Arrays) -> NDArray[Any]:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pomona.core.bounds import plain
-from pomona.metrics.metric import ACCURACY, LOSS, METRICS, Metric
+from pomona.metrics.metric import ACCURACY, LOSS, METRICS, Metric, is_own, metric_named
 from pomona.record import notebook
 from pomona.record.model_folder import ModelFolder
 from pomona.record.predictions import Answers, read
@@ -100,9 +100,9 @@ class Result:
     @property
     def metric(self) -> Metric:
         """The metric the run is judged by; accuracy in older records, or loss where those have no accuracy."""
-        named = METRICS.get(str(self.about.get("metric")))
-        if named:
-            return named
+        name = str(self.about.get("metric"))
+        if name in METRICS or is_own(name):
+            return metric_named(name)
         known = any(a is not None for e in self.evaluations for a in e.accuracy)
         return ACCURACY if known or not self.evaluations else LOSS
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pomona.metrics.metric import METRICS, Metric
+from pomona.metrics.metric import METRICS, Metric, is_own, metric_named
 from pomona.metrics.nan_safe import mean_of_known
 
 
@@ -39,7 +39,7 @@ class Evaluation:
     metric: str = ""
 
     def __post_init__(self) -> None:
-        if self.metric not in METRICS:
+        if self.metric not in METRICS and not is_own(self.metric):
             known = any(a is not None for a in self.accuracy)
             object.__setattr__(self, "metric", "accuracy" if known else "loss")
             object.__setattr__(self, "value", self.accuracy if known else self.loss)
@@ -47,7 +47,7 @@ class Evaluation:
     @property
     def judged(self) -> Metric:
         """The metric of ``value``."""
-        return METRICS[self.metric]
+        return metric_named(self.metric)
 
     @property
     def key(self) -> tuple[str, str, str]:

@@ -9,7 +9,7 @@ import numpy as np
 from pomona.core.table import NOTHING
 from pomona.experiments import Bench
 from pomona.metrics.client_statistics import Spread, spread
-from pomona.metrics.metric import ACCURACY, METRICS, Metric
+from pomona.metrics.metric import ACCURACY, Metric, metric_named
 from pomona.metrics.nan_safe import defined, row_means
 from pomona.results.paper_tables import COUNTED, Count, Printed, printed
 
@@ -103,7 +103,7 @@ def _value(figures: Mapping[str, Any], metric: Metric, count: Count) -> float | 
 
 def _metric(results: Mapping[str, Any], result: Mapping[str, Any]) -> Metric:
     named = [cell["figures"].get("metric") for cell in result["cells"] if cell["figures"]]
-    return ACCURACY if results["paper"] or not named else METRICS.get(named[0], ACCURACY)
+    return ACCURACY if results["paper"] or not named or not named[0] else metric_named(named[0])
 
 
 @dataclass(frozen=True)

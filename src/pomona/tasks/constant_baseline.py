@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pomona.metrics.metric import METRICS
+from pomona.metrics.metric import metric_named
 from pomona.metrics.nan_safe import Array, defined, row_means
 from pomona.tasks.task import Task
 
@@ -45,7 +45,7 @@ def constants(
             for fixed, truth in zip(answers, test, strict=True)
         ]
         row = np.array([each], dtype=float)
-        pooled = defined(row_means(row, samples)[0]) if METRICS[name].pools else None
+        pooled = defined(row_means(row, samples)[0]) if metric_named(name).pools else None
         return {"clients": each, "mean": defined(row_means(row)[0]), "pooled": pooled}
 
     return {whose: {name: figures(name, answers) for name in names} for whose, answers in given.items()}

@@ -7,7 +7,8 @@ from typing import Any
 from numpy.typing import NDArray
 
 from pomona.core.errors import ConfigError, near
-from pomona.metrics.metric import ACCURACY, METRICS, Metric
+from pomona.core.registry import own
+from pomona.metrics.metric import ACCURACY, METRICS, Metric, is_own, metric_named
 from pomona.tasks.task import Task
 
 MOST = 0.7
@@ -54,7 +55,10 @@ def choose(asked: str | None, task: Task, labels: NDArray[Any], classes: Sequenc
 
 
 def require(name: str, task: Task) -> Metric:
-    """The metric of a name. Raises ConfigError if it is unknown or not defined for a task."""
+    """The metric of a name. Raises ConfigError if it is unknown, not defined for a task, or cannot be imported."""
+    if is_own(name):
+        own(name.removeprefix("-"))
+        return metric_named(name)
     fitting = [known for known in METRICS if known in task.measures]
     if name not in METRICS:
         raise ConfigError(f"metric = {name!r}: {near(name, METRICS)}")

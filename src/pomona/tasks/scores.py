@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pomona.core.errors import ConfigError
+from pomona.core.registry import own
 from pomona.core.rng import stream
-from pomona.metrics.metric import METRICS, Arrays, Metric, array
+from pomona.metrics.metric import METRICS, Arrays, Metric, array, is_own
 from pomona.metrics.nan_safe import Array, defined, divide
 from pomona.metrics.outcomes import Judged, evaluate_outcomes
 from pomona.tasks.task import Task
@@ -22,13 +24,27 @@ def compute(name: str, outputs: Arrays, targets: Arrays, task: Task) -> float | 
     """A metric of a model's outputs on some samples; None where they do not define it.
 
     Args:
-        name: of the metric; "loss" is that of the task, whatever a run minimised.
+        name: of the metric; "loss" is that of the task, whatever a run minimised. A user's own, ``module:function``, is
+            called with predictions and targets.
         outputs: as a network gives them.
         targets: as a data set holds them.
         task: what the targets are. Raises KeyError where the metric is not defined for it.
     """
     truth = array(targets)
+    if is_own(name):
+        return _own(name, task.natural(array(outputs)), truth) if len(truth) else None
     return defined(measured(METRICS[name], task, task.natural(array(outputs)), truth, np.ones((1, len(truth))))[0])
+
+
+def _own(name: str, predictions: Array, targets: NDArray[Any]) -> float | None:
+    """A user's own metric. Raises ConfigError where it gives no number."""
+    value = own(name.removeprefix("-"))(predictions, targets)
+    try:
+        return defined(float(value))
+    except (TypeError, ValueError) as fault:
+        raise ConfigError(
+            f"metric = {name!r} gave {type(value).__name__}; return a number, NaN where undefined"
+        ) from fault
 
 
 def measured(metric: Metric, task: Task, predictions: Array, targets: NDArray[Any], weights: Array) -> Array:

@@ -21,7 +21,7 @@ from pomona.deploy.silo.settings import SiloFile
 from pomona.deploy.silo.silo_scenario import own_scenario
 from pomona.federation.callbacks import Callback
 from pomona.methods.separate import Separate
-from pomona.metrics.metric import LOSS, METRICS, Metric
+from pomona.metrics.metric import LOSS, Metric, metric_named
 from pomona.record.presentation import Presentation
 from pomona.simulation import simulate
 from pomona.storage.atomic_io import publish, writing
@@ -77,7 +77,7 @@ class Report:
     @property
     def judged(self) -> Metric:
         """The metric that models are judged by."""
-        return METRICS[self.metric]
+        return metric_named(self.metric)
 
     def markdown(self) -> str:
         """The report as a page."""

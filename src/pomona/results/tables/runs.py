@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from pomona.core.table import NOTHING, Table
-from pomona.metrics.metric import ACCURACY, LOSS, METRICS
+from pomona.metrics.metric import ACCURACY, LOSS, metric_named
 from pomona.results.summary_table import distinct
 
 
@@ -15,7 +15,7 @@ def run_table(rows: Sequence[dict[str, Any]]) -> Table:
     do not compare.
     """
     shown = distinct(list(rows))
-    metrics = list(dict.fromkeys(METRICS[row["metric"]] for row in shown))
+    metrics = list(dict.fromkeys(metric_named(row["metric"]) for row in shown))
     tenth = "10th pct." if all(metric.higher for metric in metrics) else "worst tenth"
     counted = {
         "last": "last",
@@ -33,13 +33,13 @@ def run_table(rows: Sequence[dict[str, Any]]) -> Table:
         "when": lambda row: row["when"],
     }
     if len(metrics) > 1:
-        words["metric"] = lambda row: METRICS[row["metric"]].heading
+        words["metric"] = lambda row: metric_named(row["metric"]).heading
     if len({row["loss_name"] for row in shown}) > 1:
         words["minimises"] = lambda row: row["loss_name"] or NOTHING
     lines = [
         [
             *(told(row) for told in words.values()),
-            *(METRICS[row["metric"]].number(row[key]) for key in counted.values()),
+            *(metric_named(row["metric"]).number(row[key]) for key in counted.values()),
             LOSS.number(row["loss"]),
             NOTHING if row["bytes_down"] is None else f"{(row['bytes_down'] + row['bytes_up']) / 1e6:,.2f}",
             NOTHING if row["seconds"] is None else f"{row['seconds']:.1f}",

@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from pomona.core.errors import ConfigError
 from pomona.core.toml import flat
-from pomona.metrics.metric import METRICS, Metric
+from pomona.metrics.metric import METRICS, Metric, metric_named
 from pomona.record.result import Result
 from pomona.results.figures.figure import FORMS, ReportFigure
 from pomona.results.figures.sections import SECTIONS, pictures
@@ -104,7 +104,7 @@ def page(runs: list[Run], drawn: list[ReportFigure], live: LiveProgress | None) 
         live=live,
         summary=rows,
         columns=summary_columns(rows),
-        metrics=METRICS,
+        metric_named=metric_named,
         judges=list(dict.fromkeys(run.metric for run in runs)),
         nothing=NOTHING,
         spoken=spoken,
@@ -154,7 +154,7 @@ def summary_columns(rows: list[dict[str, Any]]) -> dict[str, float | None]:
     """The columns of values in the summary that hold a number, and the best headline value of each (set in bold)."""
     names = ("last", "best_on_validation", "best_on_test", "pooled", "worst", "percentile_10")
     metrics = {row["metric"] for row in rows}
-    best = METRICS[next(iter(metrics))].best if len(metrics) == 1 else lambda _: None
+    best = metric_named(next(iter(metrics))).best if len(metrics) == 1 else lambda _: None
     held = [name for name in names if any(row[name] is not None for row in rows)]
     return {name: best(row[name] for row in rows if row["headline"]) for name in held}
 

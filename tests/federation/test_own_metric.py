@@ -1,0 +1,80 @@
+"""A metric of the user's own: a function by name, in evaluations, headline, report and agreement."""
+
+import numpy as np
+import pytest
+from sklearn.metrics import cohen_kappa_score
+
+import pomona
+from pomona import Config
+from pomona.core.errors import ConfigError
+from pomona.metrics.metric import is_own, metric_named
+from pomona.results.run_numbers import runs
+from pomona.results.web.report_page import page
+
+HERE = __name__
+
+
+def quadratic_kappa(predictions, targets):
+    """Agreement beyond chance."""
+    return cohen_kappa_score(targets, predictions.argmax(1), labels=range(10))
+
+
+def surprise(predictions, targets):
+    """Mean of -log p: less is better; undefined for fewer than two samples."""
+    return np.nan if len(targets) < 2 else -np.log(predictions[np.arange(len(targets)), targets]).mean()
+
+
+def words(predictions, targets):
+    return "good"
+
+
+def run(metric):
+    return pomona.run(Config(method="fedavg", clients=3, rounds=2, lr=0.1, data={"train_limit": 300}, metric=metric))
+
+
+def test_it_judges_the_run():
+    result = run(f"{HERE}:quadratic_kappa")
+    last = result.curve("global", "received")[-1]
+    for client in range(3):
+        outputs, targets = result.predictions(client)
+        assert last.value[client] == pytest.approx(cohen_kappa_score(targets, outputs.argmax(1)))
+    (final,) = [r for r in result.final if (r["model"], r["split"], r["client"]) == ("global", "test", 0)]
+    assert final[f"{HERE}:quadratic_kappa"] == pytest.approx(last.value[0])
+    assert (result.metric.title, result.metric.higher, result.metric.pools) == ("quadratic kappa", True, False)
+    assert result.summary["metric"] == f"{HERE}:quadratic_kappa"
+    assert "quadratic kappa" in page(runs([result]), [], None)
+
+
+def test_less_is_better_after_a_minus():
+    result = run(f"-{HERE}:surprise")
+    values = [e.mean for e in result.curve("global", "received")]
+    best = result.summary["models"][result.summary["headline"]]["best_test"]
+    assert best["value"] == min(values)
+    for record in result.final:
+        assert record[f"-{HERE}:surprise"] == pytest.approx(record["loss"])
+
+
+@pytest.mark.parametrize(
+    ("metric", "message"),
+    [
+        (f"{HERE}:nothing", "cannot load"),
+        ("nowhere.at.all:f", "cannot load"),
+        (f"{HERE}:words", "gave str; return a number, NaN where undefined"),
+        ("accurracy", "did you mean accuracy"),
+        ("a:b:c", "known"),
+    ],
+)
+def test_what_is_no_metric_is_one_line(metric, message):
+    with pytest.raises(ConfigError, match=message) as caught:
+        run(metric)
+    assert "\n" not in str(caught.value)
+
+
+def test_its_name_says_all_that_a_reader_of_a_record_needs():
+    assert not is_own("accuracy")
+    assert not is_own("os:system;rm")
+    assert not is_own("--a:b")
+    assert metric_named("-not_there:my_score").better(0.1, 0.2)
+    assert metric_named("not_there:my_score").better(0.2, 0.1)
+    with pytest.raises(KeyError):
+        metric_named("no such")
