@@ -4,14 +4,18 @@ import gzip
 import io
 import json
 import struct
+import tempfile
 from functools import partial
+from pathlib import Path
 
 import numpy as np
+import tifffile
 from edits import JSON, Valid, damaged, edited, inputs
 from hypothesis import strategies as st
 from PIL import Image
 from targets import TARGETS, Target, target
 
+from data.image_files import write_dicom, write_nifti, write_series
 from personal.crafted import craft, good, tree
 from pomona.data import DataSettings, read
 from pomona.personal import PersonalModel
@@ -100,6 +104,62 @@ CLASSES = {f"{c}/{i}.png": picture("png") for c in "ab" for i in range(3)} | {
     "a/3.gif": picture("gif"),
 }
 CLIENTS = {"one.csv": TABLE, "two.csv": TABLE}
+
+
+def medical():
+    """A volume, a slice, a series of slices, images of 16 bits and a manifest of them."""
+    volume = np.arange(60, dtype=np.int16).reshape(5, 4, 3)
+    wide = io.BytesIO()
+    tifffile.imwrite(wide, np.arange(36, dtype=np.uint16).reshape(4, 3, 3), photometric="rgb")
+    deep = io.BytesIO()
+    Image.fromarray(np.arange(12, dtype=np.uint16).reshape(4, 3)).save(deep, "png")
+    with tempfile.TemporaryDirectory() as folder:
+        where = Path(folder)
+        made = {
+            "in/v.nii": write_nifti(where / "v.nii", volume),
+            "in/v.nii.gz": write_nifti(where / "v.nii.gz", volume),
+        }
+        made["in/1.dcm"] = write_dicom(where / "1.dcm", volume[0])
+        made |= {f"ct/{path.name}": path for path in write_series(where / "ct", volume).iterdir()}
+        parts = {name: path.read_bytes() for name, path in made.items()}
+    listed = ["path,label,client,split,group"]
+    listed += [f"{name},a,A,train,{k}" for k, name in enumerate(("in/v.nii", "in/v.nii.gz", "ct"))]
+    return parts | {"list.csv": "\n".join(listed).encode(), "in/w.tif": wide.getvalue(), "in/d.png": deep.getvalue()}
+
+
+MEDICAL = medical()
+VOLUMES = {f"a/{name}": MEDICAL[f"in/{name}"] for name in ("v.nii", "v.nii.gz")}
+FLAT = {f"a/{name}": MEDICAL[f"in/{name}"] for name in ("1.dcm", "d.png", "w.tif")}
+
+
+def within(parts, which, known, world):
+    """One file of a folder of images, of one class; or of those that a manifest lists."""
+    path = world.folder / "data" / which.replace("/", "-")
+    path = path / "list.csv" if "list.csv" in parts else path
+
+    def act(data):
+        for name, content in {**parts, which: data}.items():
+            file = (path.parent if path.suffix else path) / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(content)
+        found = read(DataSettings(path=path, **known))
+        assert len(found.x) == len(found.y) > 0
+
+    return inputs(Valid(parts[which])), act
+
+
+TARGETS += [
+    Target(f"{which}, among images of more than 8 bits", 60, partial(within, parts, which, known))
+    for parts, known, names in (
+        *(
+            ({name: content}, {"name": "folder", "skip_bad": name == "a/1.dcm"}, (name,))
+            for name, content in FLAT.items()
+        ),
+        (VOLUMES, {"name": "folder"}, VOLUMES),
+        (MEDICAL, {"name": "manifest"}, ("list.csv", "ct/s002.dcm")),
+    )
+    for which in names
+]
 TARGETS += [
     Target(f"{which}, read for training", 60, partial(part_of, parts, which, known))
     for parts, known, names in (

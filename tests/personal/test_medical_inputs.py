@@ -1,23 +1,19 @@
 """Models of volumes and of 16 bits answer for files as those of their training, and refuse others by name."""
 
 import json
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
 import pomona
+from data.image_files import write_dicom, write_nifti, write_series
 from pomona.cli import main
 from pomona.config import resolve
 from pomona.core.errors import DataError
 from pomona.core.rng import stream
 from pomona.personal import PersonalModel
 from pomona.personal.inputs import read
-
-sys.path.append(str(Path(__file__).parents[1] / "data"))
-from image_files import write_dicom, write_nifti, write_series
 
 pytest.importorskip("nibabel")
 pytest.importorskip("pydicom")
