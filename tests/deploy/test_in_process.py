@@ -6,6 +6,7 @@ import sys
 import tomllib
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import tomli_w
 from federation_in_process import APPLE, deployed, same
@@ -222,5 +223,19 @@ def test_a_federation_stops_early_where_its_simulation_does(method, world):
 def test_a_silo_keeps_its_own_best_model_as_a_simulated_client_does(method, world):
     run = {"rounds": 4, "keep": "own_best", "metric": "accuracy", "lr": 2.0}
     federation = world.federation({"name": method}, run=run)
+    federation.run()
+    assert same(deployed(federation), world.simulated(federation))
+
+
+def test_survival_models_are_those_of_the_simulation(world):
+    """Times to an event, with the ends of their intervals from the agreement."""
+    draw = np.random.Generator(np.random.Philox(3))
+    x = draw.normal(size=(150, 3))
+    y = np.column_stack([draw.exponential(90 * np.exp(-x[:, 0])) + 0.1, draw.integers(0, 2, 150)])
+    np.savez(world.folder / "times.npz", x=x.astype("float32"), y=y)
+    data = {"name": "npz", "path": world.folder / "times.npz", "targets": "survival", "intervals": 4}
+    federation = world.federation({"name": "fedrep"}, run={"data": data, "partition": {"name": "iid"}})
+    task = tomllib.loads(federation.toml.read_text())["task"]
+    assert len(task["time_edges"]) == task["outputs"] == 4
     federation.run()
     assert same(deployed(federation), world.simulated(federation))

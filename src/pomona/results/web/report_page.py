@@ -24,6 +24,7 @@ from pomona.results.tables.gains import gain_tables
 from pomona.results.tables.outcomes import outcome_tables
 from pomona.results.tables.per_label import labels
 from pomona.results.tables.subgroups import subgroups
+from pomona.results.tables.survival import survival_table
 from pomona.results.tables.unseen_and_privacy import privacy, unseen
 from pomona.results.text import narrative
 from pomona.results.text.cautions import cautions
@@ -80,7 +81,14 @@ def page(runs: list[Run], drawn: list[ReportFigure], live: LiveProgress | None) 
     gains, tables, parts = gain_tables(runs), client_tables(runs), sections(data)
     asides = [
         table
-        for table in (*outcome_tables(runs), labels(runs), subgroups(runs), unseen(runs), privacy(runs))
+        for table in (
+            *outcome_tables(runs),
+            *survival_table(runs),
+            labels(runs),
+            subgroups(runs),
+            unseen(runs),
+            privacy(runs),
+        )
         if table.rows
     ]
     links = [

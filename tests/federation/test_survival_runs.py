@@ -1,0 +1,176 @@
+"""Whole runs on times to an event: every method, workers, resume, private gradients, files, predictions, the report."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+import pomona
+from pomona import Config
+from pomona.methods import METHODS
+from pomona.metrics.survival import c_index
+from pomona.personal import PersonalModel
+from pomona.personal.export import Raw, export
+from pomona.record.reading import load
+from pomona.scenario import Scenario
+from pomona.tasks.survival import curves
+
+N = 240
+
+
+def patients(_settings=None):
+    """Features of which the first shortens the time to an event; 40 % are censored."""
+    draw = np.random.Generator(np.random.Philox(7))
+    x = draw.normal(size=(N, 3)).astype(np.float32)
+    seen_at, left_at = draw.exponential(100 * np.exp(-1.5 * x[:, 0])), draw.exponential(150, size=N)
+    return x, np.column_stack([np.minimum(seen_at, left_at) + 0.01, seen_at <= left_at])
+
+
+def config(**keys):
+    data = {"name": f"{__name__}:patients", "targets": "survival", "intervals": 6, **keys.pop("data", {})}
+    base = {"method": "fedavg", "clients": 3, "rounds": 3, "lr": 0.3, "workers": 1, "model": "logistic"}
+    return Config(**{**base, "data": data, **keys})
+
+
+@pytest.mark.parametrize("method", sorted(METHODS))
+def test_every_method_learns_hazards(method):
+    settings = {"model": {"name": "mlp", "hidden": [8]}, "rounds": 6, "batch_size": 16, "lr": 0.1}
+    result = pomona.run(config(method=method, **settings))
+    judged = result.curve(*METHODS[method]().method().card.headline)
+    assert judged[-1].metric == "c_index"
+    assert np.mean(judged[-1].loss) < np.mean(judged[0].loss)
+    assert all(np.isfinite(loss) for r in result.rounds for loss in r.loss)
+    assert result.models[0]["fc2.weight"].shape == (6, 8)
+
+
+@pytest.mark.parametrize("method", ["fedavg-ft", "apple"])
+def test_workers_and_a_resume_change_no_byte(method, tmp_path):
+    keys = {"method": method, "model": {"name": "mlp", "hidden": [8]}}
+    whole, two = pomona.run(config(**keys)), pomona.run(config(**keys, workers=2))
+    pomona.run(config(**keys, rounds=1), tmp_path / "run")
+    parts = pomona.run(config(**keys), tmp_path / "run", resume=True)
+    for other in (two, parts):
+        for i, model in whole.models.items():
+            assert all(torch.equal(model[k], other.models[i][k]) for k in model)
+    assert two.final == whole.final
+
+
+def test_rows_of_one_call_are_as_alone():
+    keys = {"method": "apple", "model": {"name": "mlp", "hidden": [8]}}
+    alone, together = pomona.run(config(**keys)), pomona.run(config(**keys, rows_per_call=3))
+    for i, model in alone.models.items():
+        for k in model:
+            torch.testing.assert_close(together.models[i][k], model[k], rtol=1e-4, atol=1e-5)
+
+
+def test_private_gradients_are_clipped_sample_by_sample(tmp_path):
+    """With a bound C each sample's gradient is scaled by min(1, C / its norm), as computed one sample at a time."""
+    privacy = {"noise_multiplier": 1.0, "max_grad_norm": 0.9, "delta": 1e-4}
+    privacy["acknowledge"] = ["sample-counts", "metrics", "feature-moments", "training-loss", "unlimited-epsilon"]
+    scenario = Scenario.prepare(config(privacy=privacy, data={"time_edges": (20.0, 60.0, 150.0)}))
+    w, rows = scenario.initial.make(0), scenario.resident.rows["train"][0][:12]
+    each = torch.cat([scenario.objective().gradient(w[None], [row[None]])[1] for row in rows])
+    norms = each.norm(dim=1)
+    assert norms.min() < 0.9 < norms.max()
+    expected = (each * (0.9 / norms).clamp(max=1)[:, None]).sum(0)
+    _, found = scenario.private(tmp_path).clipped_sum(w, rows)
+    torch.testing.assert_close(found.float(), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("survival") / "run"
+    return folder, pomona.run(config(method="fedavg-ft", rounds=4), folder)
+
+
+def test_the_record_has_every_figure_and_the_edges(run):
+    folder, result = run
+    edges = load(folder).about["edges"]
+    assert len(edges) == 6
+    assert edges == sorted(edges)
+    outputs, targets = result.predictions(0)
+    assert outputs.shape == (len(targets), 6)
+    test = set(map(tuple, patients()[1].astype(np.float32)))
+    assert {tuple(row) for row in targets} <= test  # in the unit of the data
+    headline = [f for f in result.final if [f["model"], f["when"]] == result.about["headline"] and f["split"] == "test"]
+    found = next(f for f in headline if f["client"] == 0)
+    assert found["c_index"] == c_index(curves(outputs), targets.astype(float), np.ones((1, len(targets))))[0]
+    assert {"uno_c", "dynamic_auroc", "integrated_brier"} <= found["intervals"].keys()
+    assert result.about["constant"]["own"]["c_index"]["mean"] == 0.5  # nobody is told apart
+
+
+def test_gains_over_training_alone_are_paired(run):
+    _, ours = run
+    alone = pomona.run(config(method="separate", rounds=4))
+    clients, mean = pomona.gains(ours, alone)
+    values = [run.curve(*run.about["headline"], "test")[-1].value for run in (ours, alone)]
+    assert [gain.value for gain in clients] == pytest.approx([a - b for a, b in zip(*values, strict=True)])
+    assert mean.low <= mean.value <= mean.high
+
+
+def test_a_model_file_answers_with_survival(run):
+    folder, _ = run
+    model = PersonalModel.load(folder / "models" / "client-00.safetensors")
+    x, _ = patients()
+    rows = model.predict(x[:4])
+    expected = curves(model.outputs(x[:4]).numpy())
+    edges = [f"{edge:g}" for edge in model.about.edges]
+    for row, beyond in zip(rows, expected, strict=True):
+        assert list(row["survival"]) == edges
+        assert list(row["survival"].values()) == pytest.approx(beyond)
+        below = [edge for edge, s in zip(model.about.edges, beyond, strict=True) if s <= 0.5]
+        assert row["median"] == (below[0] if below else None)
+    with torch.no_grad():
+        assert Raw(model)(torch.from_numpy(x[:4])).numpy() == pytest.approx(model.outputs(x[:4]).numpy(), abs=1e-6)
+
+
+def test_an_export_names_the_edges(run, tmp_path):
+    folder, _ = run
+    model = PersonalModel.load(folder / "models" / "client-00.safetensors")
+    export(model, tmp_path / "m.pt2", "pt2")
+    extra = {"pomona": ""}
+    program = torch.export.load(tmp_path / "m.pt2", extra_files=extra)
+    assert json.loads(extra["pomona"])["edges"] == list(model.about.edges)
+    x = torch.from_numpy(patients()[0][:5])
+    torch.testing.assert_close(program.module()(x), model.outputs(x.numpy()))
+    onnx = pytest.importorskip("onnxruntime")
+    export(model, tmp_path / "m.onnx", "onnx")
+    session = onnx.InferenceSession(tmp_path / "m.onnx")
+    assert json.loads(session.get_modelmeta().custom_metadata_map["pomona"])["edges"] == list(model.about.edges)
+    assert session.run(None, {"inputs": x.numpy()})[0] == pytest.approx(model.outputs(x.numpy()).numpy(), abs=1e-5)
+
+
+def test_the_report_draws_survival_by_risk(run):
+    from pomona.results.figures.kaplan_meier import risk_groups, survival
+    from pomona.results.figures.style import drawing
+    from pomona.results.run_numbers import runs
+    from pomona.results.tables.survival import survival_table
+
+    prepared = runs([load(run[0])])
+    groups = risk_groups(prepared[0])
+    sizes = [len(run[1].predictions(i)[1]) for i in range(3)]
+    assert sum(len(group.targets) for group in groups) == sum(sizes)
+    assert max(len(g.targets) for g in groups) - min(len(g.targets) for g in groups) <= 1
+    with drawing():
+        figure = survival(prepared)
+    assert figure.title == "Survival by predicted risk"
+    first = figure.rows[0]
+    assert (first["time"], first["share"], first["at_risk"]) == (0.0, 1.0, len(groups[0].targets))
+    # who is said to be at low risk outlives who is said to be at high risk
+    ends = {row["risk"]: row["share"] for row in figure.rows if row["time"] <= 60}
+    assert ends["low"] > ends["high"]
+    (table,) = survival_table(prepared)
+    assert [row[0] for row in table.rows] == ["client 0", "client 1", "client 2", "worst client"]
+    worst = min(f["c_index"] for f in run[1].final if (f["model"], f["split"]) == ("personal", "test"))
+    assert table.rows[-1][3] == f"{worst:.3f}"
+
+
+def test_runs_of_classes_have_no_such_figure():
+    from pomona.results.figures.kaplan_meier import survival
+    from pomona.results.run_numbers import runs
+    from pomona.results.tables.survival import survival_table
+
+    other = runs([pomona.run(Config(clients=2, rounds=1, lr=0.1, workers=1, model="logistic"))])
+    assert survival(other) is None
+    assert survival_table(other) == []
