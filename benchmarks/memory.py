@@ -1,4 +1,4 @@
-"""Peak resident memory of whole runs: APPLE with 100 clients, under a budget, and ResNet-18.
+"""Peak resident memory of whole runs: APPLE with 100 clients, under a budget; ResNet-18; 100 M numbers, 1 M trained.
 
     python benchmarks/memory.py [--quick] [key=value ...]
 
@@ -33,6 +33,14 @@ BUDGET = ["method=apple", "model=lenet", "method.budget=5", "workers=2"]
 FIFTY = [*BUDGET, "clients=50", "rounds=3", "eval_every=3"]
 THIRTY = [*BUDGET, "clients=30", "rounds=2", "eval_every=2"]
 FILES = ["state_memory=0.01"]
+# 99,852,209 numbers, of which 993,109 are trained: 9,100 features of a sample, 109 units and 10 outputs above them
+WIDE = [
+    "model.name=mlp",
+    "model.hidden=[10000, 9100, 109]",
+    'model.train=["fc3.*", "fc4.*"]',
+    "clients=100",
+    "rounds=1",
+]
 GIGABYTE = 1e9
 
 
@@ -66,6 +74,8 @@ FULL = {
     "apple, 30 clients, M = 5, states in files, recorded": _case(THIRTY, FILES, recorded=True),
     "resnet18, fedavg, 20 clients, 2 workers, recorded": _case(RESNET, ["method=fedavg", "workers=2"], recorded=True),
     "resnet18, apple, 20 clients, 2 workers": _case(RESNET, ["method=apple", "workers=2"]),
+    "100 M numbers, 1 M trained, fedavg, 100 clients, 1 worker": _case(WIDE, ["method=fedavg", "workers=1"]),
+    "100 M numbers, 1 M trained, apple, 100 clients, 1 worker": _case(WIDE, ["method=apple", "workers=1"]),
 }
 QUICK = {
     "apple, 3 clients, 2 workers, recorded": _case(

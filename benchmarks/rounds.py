@@ -16,10 +16,10 @@ from pomona.partition import divide
 from pomona.scenario import Scenario
 
 
-def noise(n: int) -> Dataset:
-    """Images as large as MNIST's, without its pixels, whose values do not change the work."""
+def noise(n: int, shape: tuple[int, int, int] = (28, 28, 1)) -> Dataset:
+    """Images as large as MNIST's or others, without their pixels, whose values do not change the work."""
     draw = stream(0, "noise")
-    x, y = draw.integers(0, 256, (n, 28, 28, 1), dtype=np.uint8), draw.integers(0, 10, n)
+    x, y = draw.integers(0, 256, (n, *shape), dtype=np.uint8), draw.integers(0, 10, n)
     return Dataset("noise", "image", x, y, tuple("0123456789"), n, (127.5,), (127.5,))
 
 
@@ -48,6 +48,7 @@ class Rounds:
         self.state = self.method.server.start(scenario.initial, self.roster, config.seed)
         self.number = 0
         self.accuracy = float("nan")
+        self.traffic = 0, 0  # bytes down and up of all clients in the last round
 
     def run(self) -> None:
         """One round: downlink, local training of all clients, what is watched evaluated, aggregation."""
@@ -55,6 +56,7 @@ class Rounds:
         round_ = round_of(self.config, self.number)
         down = self.method.server.down(self.state, self.ids, self.roster, round_)
         arrivals = self.transport.visit(ClientRequest(round_, self.roster, self.ids, True, self.watched), down)
+        self.traffic = sum(a.bytes_down for a in arrivals), sum(a.bytes_up for a in arrivals)
         replies = [a.reply for a in arrivals]
         uplink = stack(replies, lambda r: r.uplink)
         self.state = self.method.server.aggregate(self.state, uplink, self.ids, self.roster, round_)

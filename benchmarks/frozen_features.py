@@ -1,0 +1,82 @@
+"""What it saves to train the head alone on features that are computed once: against the whole network, and without.
+
+    python benchmarks/frozen_features.py [--quick] [key=value ...]
+
+ResNet-18 on noise of CIFAR-10's size, FedAvg and APPLE, one process, one thread, no evaluation. The four ways of each
+method take turns; "CPU s" is this process's own time, which other load disturbs less. The features are computed before
+the first round, once: "s features". Bytes are those of all clients in a round.
+"""
+
+from dataclasses import dataclass
+from time import perf_counter
+
+import torch
+
+from pomona.config import read_overrides, resolve
+from pomona.core.toml import Tree
+from rounds import Rounds, noise, scenario_of
+from timing import Table, chosen, measured, publish
+
+SETTINGS: Tree = {
+    "lr": 0.01,
+    "clients": 6,
+    "batch_size": 32,
+    "model": {"name": "resnet18"},
+    "data": {"name": "noise", "test_share": 0.1, "validation_share": 0.0},
+}
+METHODS = ("fedavg", "apple")
+WAYS: dict[str, Tree] = {
+    "whole": {},
+    "head, features each time": {"train": "head", "cache_features": "off"},
+    "head, features once": {"train": "head"},
+    "LoRA on the last block, features once": {"train": {"lora": {"rank": 4, "on": ["layer4.1.residual.conv?"]}}},
+}
+
+
+@dataclass(frozen=True)
+class Size:
+    """Images in all, their side, and turns."""
+
+    images: int
+    side: int
+    turns: int
+
+
+FULL = Size(240, 32, 3)
+QUICK = Size(30, 8, 1)
+
+
+def main(size: Size, words: list[str]) -> list[Table]:
+    """Measure and print."""
+    torch.set_num_threads(1)
+    images, over = noise(size.images, (size.side, size.side, 3)), read_overrides(words)
+    tables = []
+    for method in METHODS:
+        runs, once, lengths, rows = {}, {}, {}, {}
+        for way, model in WAYS.items():
+            config = resolve(SETTINGS, {"method": {"name": method}, "model": model}, over)
+            scenario = scenario_of(config, images)
+            began = perf_counter()
+            _ = scenario.resident
+            once[way] = perf_counter() - began if scenario.keeps_features else None
+            runs[way], lengths[way] = Rounds(scenario), len(scenario.initial())
+        wall, cpu = measured({way: run.run for way, run in runs.items()}, size.turns)
+        for way, run in runs.items():
+            down, up = run.traffic
+            rows[way] = {
+                "median s": wall.median(way),
+                "CPU s": cpu.median(way),
+                "times as fast": 1 / cpu.cost(way),
+                "row": lengths[way],
+                "MB down": down / 1e6,
+                "MB up": up / 1e6,
+                "s features": once[way],
+            }
+            run.close()
+        about = {"clients": config.clients, "batch": config.batch_size, "images": size.images}
+        tables.append(publish(f"Frozen features: {method}", rows, wall.turns, **about))
+    return tables
+
+
+if __name__ == "__main__":
+    main(*chosen(QUICK, FULL))

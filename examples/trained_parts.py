@@ -1,0 +1,124 @@
+"""What it costs and brings to train a part of a pretrained network: methods times parts, on one federation.
+
+    python examples/trained_parts.py --model efficientnet-lite0 --init pretrained/efficientnet-lite0.safetensors \
+        --data cifar100 --rounds 8 data.train_limit=3000 data.test_limit=1200 data.resize=64
+
+Twelve clients, Dirichlet(0.3), one process, one thread, seed 0. "row": numbers that are trained; "MB down, up": of all
+clients in the last round; "s a round": median, without evaluation, and without "s features", which is spent once; the
+accuracy is that of the model that the method's paper judges, on the clients' test samples after the last round, mean
+over clients. Further words are settings of all runs.
+"""
+
+import argparse
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+
+import torch
+
+from pomona.config import merge, read_overrides, resolve
+from pomona.core.toml import Tree
+from pomona.scenario import Scenario
+from pomona.simulation import simulate
+
+METHODS = ("fedavg", "fedrep", "apple", "fedala")
+
+
+@dataclass(frozen=True)
+class Part:
+    """What is trained, and at which learning rate."""
+
+    train: str | Tree
+    lr: float
+
+
+@dataclass(frozen=True)
+class Network:
+    """Its classifier, which starts at random, and the layers below it that get low-rank changes; globs."""
+
+    classifier: str
+    changed: tuple[str, ...]
+
+    @property
+    def parts(self) -> dict[str, Part]:
+        """The parts that are compared."""
+        lora = {"lora": {"rank": 4, "on": list(self.changed)}}
+        return {"head": Part("head", 0.03), "LoRA": Part(lora, 0.02), "all": Part("all", 0.01)}
+
+
+NETWORKS = {
+    "efficientnet-lite0": Network(
+        "_fc.*", ("_blocks.1[345]._expand_conv", "_blocks.1[345]._project_conv", "_conv_head")
+    ),
+    "resnet18": Network("fc.*", ("layer4.1.residual.conv?",)),
+}
+
+
+def rows(model: Tree, part: Part, methods: Sequence[str], rounds: int, more: Tree) -> Iterator[list[str]]:
+    """The cells of one federation's row, method by method; what the frozen part computes is shared by all."""
+    features = None
+    once = "-"
+    for method in methods:
+        settings: Tree = {
+            "method": method,
+            "model": {**model, "train": part.train},
+            "partition": {"name": "dirichlet", "beta": 0.3},
+            "clients": 12,
+            "rounds": rounds,
+            "eval_every": rounds,
+            "lr": part.lr,
+            "momentum": 0.9,
+            "metric": "accuracy",
+            "workers": 1,
+        }
+        scenario = Scenario.prepare(resolve(settings, more))
+        if features is None:
+            began = perf_counter()
+            features = scenario.resident
+            once = f"{perf_counter() - began:.0f}" if scenario.keeps_features else "-"
+        vars(scenario)["resident"] = features
+        result = simulate(scenario)
+        last = result.rounds[-1]
+        accuracy = result.summary["models"][result.summary["headline"]]["last"]["value"]
+        yield [
+            method,
+            f"{len(scenario.initial()):,}",
+            f"{sum(last.bytes_down) / 1e6:.3g}, {sum(last.bytes_up) / 1e6:.3g}",
+            once,
+            f"{median(each.seconds for each in result.rounds):.2f}",
+            str(rounds),
+            f"{100 * accuracy:.1f}",
+        ]
+
+
+def table(model: Tree, parts: Sequence[str], methods: Sequence[str], rounds: int, more: Tree) -> Iterator[str]:
+    """The table's lines, in Markdown."""
+    yield "| trained | method | row | MB down, up | s features | s a round | rounds | test accuracy, % |"
+    yield "| --- | --- | ---: | --- | ---: | ---: | ---: | ---: |"
+    for name in parts:
+        for cells in rows(model, NETWORKS[model["name"]].parts[name], methods, rounds, more):
+            yield f"| {name} | {' | '.join(cells)} |"
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", choices=NETWORKS, required=True)
+    parser.add_argument("--init", type=Path, required=True, help="safetensors file of the network's weights")
+    parser.add_argument("--data", required=True)
+    parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--parts", nargs="+", default=["head", "LoRA", "all"])
+    parser.add_argument("--methods", nargs="+", default=METHODS)
+    asked, settings = parser.parse_known_args()
+    torch.set_num_threads(1)
+    model: Tree = {"name": asked.model, "init": str(asked.init), "init_skip": [NETWORKS[asked.model].classifier]}
+    more: Tree = {"data": {"name": asked.data}}
+    merge(more, read_overrides(settings))
+    for line in table(model, asked.parts, asked.methods, asked.rounds, more):
+        print(line, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,53 @@
+"""The examples that start from pretrained weights, at a small size: digits in place of CIFAR, two clients, one round."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from pomona.models import ModelSettings, build
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+SMALL = ["data.name=digits", "data.train_limit=60", "data.test_limit=30", "workers=1"]
+HEAD = 10 * (512 + 1)
+LORA = 2 * 4 * (9 * 512 + 512)  # two 3x3 convolutions of 512 channels: A (4, 512, 3, 3) and B (512, 4)
+
+
+@pytest.fixture
+def example(monkeypatch):
+    """The module, as Python finds its neighbour when it is run."""
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    yield __import__("pretrained_resnet")
+    for name in ("pretrained_resnet", "trained_parts"):
+        sys.modules.pop(name, None)
+
+
+def cells(text):
+    rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("|")][2:]
+    return {(row[0], row[1]): row[2:] for row in rows}
+
+
+def test_what_is_pretrained_is_what_federations_start_from(example, monkeypatch, tmp_path, capsys):
+    weights = tmp_path / "resnet18.safetensors"
+    monkeypatch.setattr(sys, "argv", ["x", "pretrain", str(weights), "--epochs", "1", *SMALL])
+    example.main()
+    assert "test accuracy" in capsys.readouterr().out
+    tensors = load_file(weights)
+    start = build(ModelSettings(name="resnet18"), (1, 8, 8), 10).state_dict()
+    assert {k: t.shape for k, t in tensors.items()} == {k: t.shape for k, t in start.items()}
+    assert not torch.equal(tensors["stem.bn.running_var"], start["stem.bn.running_var"])
+    words = ["federate", str(weights), "--rounds", "1", *SMALL, "clients=2", "partition=iid"]
+    monkeypatch.setattr(sys, "argv", ["x", *words])
+    monkeypatch.setattr(example, "METHODS", ("fedrep", "apple"))
+    example.main()
+    table = cells(capsys.readouterr().out)
+    assert table.keys() == {(part, method) for part in ("head", "LoRA") for method in example.METHODS}
+    for (part, method), (row, traffic, *_) in table.items():
+        numbers = int(row.replace(",", ""))
+        assert numbers == HEAD + LORA * (part == "LoRA")
+        down, up = map(float, traffic.split(","))
+        sent = numbers - HEAD if method == "fedrep" else numbers  # its last layer stays with the client
+        assert up == pytest.approx(2 * 4 * sent / 1e6, rel=5e-3, abs=2e-5)
+        assert down == pytest.approx(up, rel=5e-3, abs=2e-5)  # APPLE: of two clients, one other's core each
