@@ -18,9 +18,9 @@ from pomona.scenario import Scenario
 def write(
     path: Path, scenario: Scenario, federation: Federation, task: Task, clients: ClientRuntime, reply: Reply
 ) -> None:
-    """Write a card beside the model that a visit has left; none if the visit did not evaluate it.
+    """Write a card beside the model that a visit has left; none if a visit in training did not evaluate it.
 
-    Intervals take seconds, so that they come with the last round only.
+    Intervals take seconds, so that they come with the last round and the closing visit only.
 
     Args:
         path: of the model.
@@ -32,14 +32,14 @@ def write(
     """
     config, place = scenario.config, task.place
     _, when = config.method.method().card.headline
-    if reply.fault or when not in task.watched:
+    if reply.fault or (task.trains and when not in task.watched):
         return
     card = model_card.card_of(
         scenario,
         place,
         path,
         _metrics(scenario, clients, reply, task),
-        task.number - (when == "received"),
+        task.number - (when == "received" or not task.trains),
         _sources(path.parent.parent, scenario, federation, task),
         clients.spent(place) if config.privacy else None,
         {"the agreement of the federation": federation.agreement},
@@ -50,7 +50,7 @@ def write(
 def _metrics(scenario: Scenario, clients: ClientRuntime, reply: Reply, task: Task) -> Mapping[str, Any]:
     """What the model reached on the own test samples; with intervals in the last round and after it."""
     judged = (*scenario.config.method.method().card.headline, "test")
-    if task.number < scenario.config.rounds:
+    if task.trains and task.number < scenario.config.rounds:
         found = next((s for s in reply.scores if (s.model, s.when, s.split) == judged and s.samples), None)
         metric = scenario.choice.metric.name
         return {"loss": found.loss, "accuracy": found.accuracy, metric: found.value} if found else {}
