@@ -294,6 +294,7 @@ class Scenario:
             "constant": self.constant(),
             "subgroups": self._subgroups(),
             "input_shape": list(self.input_shape),
+            "notes": list(self.dataset.notes),
             "preprocessing": [by.model_dump(mode="json") for by in self.dataset.preprocessing],
             "shared_samples": len(reduce(np.intersect1d, [c.train for c in rows])) if len(rows) > 1 else 0,
         }

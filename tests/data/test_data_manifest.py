@@ -1,5 +1,7 @@
 """A manifest: what its lines say is what is read, and what is wrong with them is named by line and file."""
 
+import json
+
 import numpy as np
 import pytest
 from image_files import write_nifti, write_series
@@ -249,3 +251,14 @@ def test_a_federation_of_masks_runs(drawn, tmp_path):
     result = pomona.run(resolve({**tree, "rounds": 1, "lr": 0.05, "workers": 1}), tmp_path / "run")
     assert result is not None
     assert len(list((tmp_path / "run" / "models").glob("*.safetensors"))) == 2
+
+
+def test_the_record_lists_what_was_skipped(drawn, tmp_path):
+    (drawn.parent / "in" / "3.png").write_bytes(b"?")
+    data = {"name": "manifest", "path": str(drawn), **MASKED, "classes": list(MASKED["classes"]), "skip_bad": True}
+    tree = {"data": data, "partition": {"name": "natural"}, "method": {"name": "fedavg"}, "model": {"name": "unet"}}
+    pomona.run(resolve({**tree, "rounds": 1, "lr": 0.05, "workers": 1}), tmp_path / "run")
+    start = json.loads((tmp_path / "run" / "events.jsonl").read_text().splitlines()[0])
+    assert [
+        part in note for part, note in zip(("1 of 16 files are skipped", "in/3.png"), start["notes"], strict=True)
+    ] == [True] * 2

@@ -126,6 +126,7 @@ class StartEvent(Kind):
     subgroups: _Subgroups | None = None
     privacy: Line | None = None
     input_shape: list[Count] = []
+    notes: list[Line] = []
     preprocessing: Annotated[list[Preprocessing], Field(max_length=PLACES)] = []
     shared_samples: Count = 0
 
