@@ -9,6 +9,7 @@ import pytest
 
 import pomona
 from pomona.config import resolve
+from pomona.core.errors import ConfigError
 from pomona.core.toml import read_file
 from pomona.data import read
 from pomona.personal import PersonalModel
@@ -63,15 +64,24 @@ def test_a_cell_of_gains():
     assert example().spread(np.array([0.5, 0.7])) == "0.600 +- 0.141"
 
 
-def test_raw_files_are_answered_as_they_were_trained_on(tmp_path, monkeypatch):
+@pytest.mark.parametrize("fit", ["pooled", "client"])
+def test_raw_files_are_answered_as_they_were_trained_on(tmp_path, monkeypatch, fit):
     made_up(tmp_path / "heart_disease")
     monkeypatch.chdir(tmp_path)
-    answered(tmp_path)
+    answered(tmp_path, fit)
 
 
-def answered(folder):
+def test_clients_of_a_partition_have_no_moments_of_their_own(tmp_path, monkeypatch):
+    made_up(tmp_path / "heart_disease")
+    monkeypatch.chdir(tmp_path)
+    changes = {"data": {"fit": "client"}, "partition": {"name": "iid"}, "clients": 4}
+    with pytest.raises(ConfigError, match=r"data\.fit=client is for clients that are the data's own"):
+        Scenario.prepare(resolve(read_file(SETTINGS), changes))
+
+
+def answered(folder, fit="pooled"):
     """Train a round, and hold the features of each hospital's file for its model against those of the training."""
-    config = resolve(read_file(SETTINGS), {"method": "apple", "rounds": 1})
+    config = resolve(read_file(SETTINGS), {"method": "apple", "rounds": 1, "data": {"fit": fit}})
     pomona.run(config, folder / "run")
     data = Scenario.prepare(config).dataset
     for k, name in enumerate(FILES):

@@ -34,7 +34,7 @@ class ClientFiles(Settings):
     """The files of one client; a part it does not name is taken from its training rows."""
 
     name: str = Field(min_length=1, description="Name of the client.")
-    train: Path = Field(description="Training rows (.npz or .csv).")
+    train: Path = Field(description="Training rows (.npz, .csv, .data or .parquet).")
     validation: Path | None = Field(default=None, description="Validation rows of its own.")
     test: Path | None = Field(default=None, description="Test rows of its own.")
 
