@@ -59,7 +59,7 @@ def outcome_tables(runs: list[Run]) -> list[Table]:
         range(2),
     )
     groups = [
-        [client, name, f"{n:,.0f}", f"{mean:.3f}", _with(hits / n, wilson(int(hits), int(n)))]
+        [client, name, f"{n:,.0f}", f"{mean:.3f}", with_interval(hits / n, wilson(int(hits), int(n)))]
         for client, name, o in found
         for mean, hits, n in o.get("calibration") or ()
         if 0 <= hits <= n and n >= 1
@@ -123,10 +123,11 @@ def _threshold(found: dict[str, Any]) -> str:
 
 
 def _cell(found: dict[str, Any], key: str) -> str:
-    return _with(found.get(key), (found.get("intervals") or {}).get(key))
+    return with_interval(found.get(key), (found.get("intervals") or {}).get(key))
 
 
-def _with(value: float | None, bounds: Sequence[float | None] | None) -> str:
+def with_interval(value: float | None, bounds: Sequence[float | None] | None) -> str:
+    """A value with its interval; "-" for None."""
     if value is None:
         return NOTHING
     if bounds is None or None in bounds:

@@ -23,6 +23,7 @@ from pomona.results.summary_table import distinct, table
 from pomona.results.tables.gains import gain_tables
 from pomona.results.tables.outcomes import outcome_tables
 from pomona.results.tables.per_label import labels
+from pomona.results.tables.regions import regions
 from pomona.results.tables.subgroups import subgroups
 from pomona.results.tables.survival import survival_table
 from pomona.results.tables.unseen_and_privacy import privacy, unseen
@@ -85,6 +86,7 @@ def page(runs: list[Run], drawn: list[ReportFigure], live: LiveProgress | None) 
             *outcome_tables(runs),
             *survival_table(runs),
             labels(runs),
+            regions(runs),
             subgroups(runs),
             unseen(runs),
             privacy(runs),
