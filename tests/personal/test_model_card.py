@@ -194,3 +194,10 @@ def test_the_largest_weights_are_shown_of_many_clients(tmp_path):
     names = [name for name in table(section(card(tmp_path / "run", 21), "Whom it learnt from")) if "client" in name]
     assert len(names) == MOST
     assert "client 21" in names  # its own weight is the largest: half, and the others share the rest
+
+
+def test_a_card_of_a_model_of_an_earlier_round_says_what_was_measured(tmp_path):
+    pomona.run(config(keep="best"), tmp_path / "run")
+    said = section(card(tmp_path / "run"), "Metrics on test")
+    assert said.strip().startswith("Of the last round's model (personal, after local training)")
+    assert "keep = best." in said

@@ -98,6 +98,11 @@ def card_of(
     steps = f"{config.local_epochs} epoch{'s' * (config.local_epochs > 1)} a round, batch size {config.batch_size}"
     frozen = sum(t.numel() for t in scenario.frozen.values())
     moment = "as received, before local training" if when == "received" else "after local training"
+    last = config.keep == "last"
+    whose = "this model" if last else "the last round's model"
+    instead = (
+        "" if last else f" The file holds an earlier one where that was better on validation: keep = {config.keep}."
+    )
     named = {
         "this model's file": hashlib.sha256(path.read_bytes()).hexdigest(),
         **({"its frozen part, in a file of its own": digest(scenario.frozen)} if frozen else {}),
@@ -118,7 +123,7 @@ def card_of(
             ("made with", f"Pomona {version('pomona')}"),
         ],
         [(part, f"{len(getattr(rows, part)):,}") for part in ("train", "validation", "test")],
-        f"Of this model ({model}, {moment}) on the client's own test samples, after round {number}."
+        f"Of {whose} ({model}, {moment}) on the client's own test samples, after round {number}.{instead}"
         if metrics
         else "Not measured: this client has no test samples.",
         [*_figures(metrics)],
