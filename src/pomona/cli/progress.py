@@ -162,7 +162,7 @@ class Lines:
         """Say what the run ended with."""
         s = self._standing
         s.end(result)
-        talk(f"{s.method}: {s.total} rounds done in {clock(s.elapsed)}" + (f"; {s.seen}" if s.seen else ""))
+        talk(f"{s.method}: {s.done} rounds done in {clock(s.elapsed)}" + (f"; {s.seen}" if s.seen else ""))
 
     def note(self, text: str) -> None:
         """Say it."""

@@ -62,7 +62,7 @@ def departing(silo: SiloFile, federation: Federation, numbers: int, samples: int
         "models_up": card.up,
         "stays": card.private,
         "samples": f"the number of training samples, {samples}, once",
-        "scores": "accuracy (4 decimals), loss (3 digits) and number of samples of the own test data"
+        "scores": "accuracy (4 decimals), loss (3 digits) and number of samples of the own validation and test data"
         if federation.share_scores
         else "none",
         "most": None if silo.max_upload_mb is None else f"{silo.max_upload_mb:g} MB a round, else the round is refused",
