@@ -115,8 +115,9 @@ def test_the_end_shows_what_was_evaluated_after_the_last_round(capsys):
         assert standing.seen == "global 0.00 %"
         standing.end(result)
         assert standing.seen == "global 91.27 %  local 91.27 %"
-    lines = Lines(Standing.of(resolve({"method": "fedavg", "rounds": 2}), Clock()))
-    lines.end(result)
+    lines = Lines(Standing.of(resolve({"method": "fedavg", "rounds": 9}), Clock()))
+    lines.round(row(2), result.evaluations[:1])
+    lines.end(result)  # stopped early, after the second of nine
     assert capsys.readouterr().err == "fedavg: 2 rounds done in 0:00; global 91.27 %  local 91.27 %\n"
 
 

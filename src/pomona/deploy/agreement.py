@@ -140,7 +140,9 @@ class Federation(Settings):
         description="most silos ever; a newcomer takes a free place",
     )
     most_samples: int = Field(10_000_000, ge=1, lt=2**53, description="most samples that a silo may claim")
-    share_scores: bool = Field(True, description="silos send their accuracy and loss on their own validation and test data")
+    share_scores: bool = Field(
+        True, description="silos send their accuracy and loss on their own validation and test data"
+    )
     insecure: bool = Field(False, description="no TLS and no keys; on loopback only")
     run: Tree = Field({}, description="keys of a run, without those that every silo sets for itself")
     task: TaskSettings
