@@ -254,9 +254,9 @@ def test_near_names_fall_back_to_all():
 @pytest.mark.parametrize(
     ("key", "advice"),
     [
-        ("data.augment", "data has classes, "),
+        ("data.augment", "did you mean augment?"),
         ("model.pretrained", "model has "),
-        ("callbacks", "the top level has batch_size, "),
+        ("callbacks", "the top level has augment, batch_size, "),
         ("model.hiden", "did you mean model.hidden?"),
         ("data.drop_column", "did you mean data.drop_columns"),
         ("rouns", "did you mean rounds?"),
