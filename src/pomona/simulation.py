@@ -42,7 +42,7 @@ from pomona.lifecycle import (
     status_kept,
 )
 from pomona.objective.local_training import When
-from pomona.personal.collect import held_models, save_cards, save_models
+from pomona.personal.collect import held_models, save_cards, save_mask_examples, save_models
 from pomona.record.reading import load
 from pomona.record.result import Result
 from pomona.record.writer import RunRecord, committed_events, require_free
@@ -184,6 +184,7 @@ def _train(scenario: Scenario, record: RunRecord, watcher: Callback, commits: Ch
         if out:
             with writing(out):
                 save_models(out, transport, scenario, method.card.headline, best)
+                save_mask_examples(out, transport, scenario, method.card.headline)
         else:
             models = held_models(transport, config.clients, method.card.headline, best)
         totals = _collected(config, transport, record, method.card.headline)

@@ -99,6 +99,17 @@ def test_the_command_line_wins_over_files_over_defaults(capsys, tmp_path):
     assert config["batch_size"] == pomona.Config().batch_size
 
 
+def test_a_file_that_names_its_method_is_enough(capsys, tmp_path):
+    file = tmp_path / "federation.toml"
+    file.write_text('method = "apfl"\nrounds = 3\n')
+    code, out, _ = call(capsys, "run", file, "rounds=9", "--dry-run", "--json")
+    assert (code, json.loads(out)["method"]["name"], json.loads(out)["rounds"]) == (0, "apfl", 9)
+    file.write_text("rounds = 3\n")
+    code, _, err = call(capsys, "run", file, "--dry-run")
+    assert code != 0
+    assert f"{file} names no method; add method = 'NAME' to it, or run: pomona run NAME {file}" in " ".join(err.split())
+
+
 def test_a_dry_run_prints_a_file_that_runs_the_same(capsys, tmp_path):
     _, out, _ = call(capsys, "run", "apple", "--partition", "practical", "method.budget=2", "--dry-run")
     (tmp_path / "again.toml").write_text(out)

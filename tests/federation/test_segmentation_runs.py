@@ -9,12 +9,17 @@ import torch
 import pomona
 from masks import archive, discs, settings
 from pomona.config import resolve
+from pomona.core.errors import DataError
 from pomona.federation.client_runtime import ClientRuntime
-from pomona.metrics.overlap import mean_dice
+from pomona.metrics.overlap import dice, mean_dice
 from pomona.objective import row_gradients
 from pomona.objective.row_gradients import LoopObjective
 from pomona.personal import PersonalModel
+from pomona.record.mask_examples import example, read
 from pomona.record.paired_gain import gains
+from pomona.results.figures.masks import masks as masks_figure
+from pomona.results.figures.style import drawing
+from pomona.results.run_numbers import runs
 from pomona.scenario import Scenario
 from pomona.simulation import run
 from pomona.tasks.segmentation import counts
@@ -189,3 +194,41 @@ def test_client_figures_hold_for_a_runtime_without_test_samples(masks):
     method = scenario.config.method.method()
     runtime = ClientRuntime(method.client, scenario.objective(), scenario.initial, ((0,),), 0)
     assert runtime.answers(0, ("personal", "trained")) is None
+
+
+def test_the_best_and_the_worst_mask_of_a_client_can_be_looked_at(masks, tmp_path):
+    config = resolve(settings(masks))
+    scenario = Scenario.prepare(config)
+    result = pomona.load(run(config, tmp_path / "run").folder)
+    for client, rows in enumerate(scenario.partition.clients):
+        found = read(result.folder, client)
+        scores = np.nanmean(dice(result.predictions(client)[0].astype(float))[:, 1:], axis=1)
+        assert found.dice.tolist() == [scores.max(), scores.min()]
+        ends = rows.test[[scores.argmax(), scores.argmin()]]
+        assert np.array_equal(found.truth, scenario.dataset.y[ends])
+        for k in range(2):
+            both = (found.truth[k] == 1) & (found.predicted[k] == 1)
+            claimed, there = (found.predicted[k] == 1).sum(), (found.truth[k] == 1).sum()
+            first = dice(result.predictions(client)[0].astype(float))[[scores.argmax(), scores.argmin()][k], 1]
+            assert (2 * both.sum() / (claimed + there) if claimed + there else np.nan) == pytest.approx(
+                first, nan_ok=True
+            )
+    with drawing():
+        figure = masks_figure(runs([result]))
+    assert len(figure.rows) == 2 * len(scenario.partition.clients)
+    assert "worst of all" in figure.alt
+    (result.folder / "mask_examples.npz").write_bytes(b"no archive")
+    with pytest.raises(DataError):
+        read(result.folder, 0)
+
+
+def test_of_a_volume_the_slice_with_most_of_the_truth_is_shown():
+    x, truth = np.zeros((4, 300, 8, 2), np.float32), np.zeros((4, 300, 8), np.uint8)
+    x[2, :, :, 0], truth[2, 10] = 7.0, 3
+    x[2, 0, 0, 0] = -1.0
+    image, shown, predicted = example(x, truth, truth)
+    assert image.shape == (150, 4, 1)  # thinned out to no more than 256 pixels
+    assert set(image.ravel().tolist()) == {0, 255}
+    assert shown[5].tolist() == [3] * 4
+    assert np.array_equal(shown, predicted)
+    assert not example(x[0, ..., :1], truth[0], truth[0])[0].any()  # the same everywhere

@@ -61,17 +61,21 @@ def run(
     Parameters
     ----------
     method
-        a name of `pomona methods`, or module:Class of your own
+        a name of `pomona methods`, or module:Class of your own; left out, the first TOML file names it
     words
         TOML files and key=value settings, for example rounds=10 method.mu=0.1
     """
+    named = method if Path(method).suffix != ".toml" else None
     config = config_of(
-        words,
-        option("method", "name", method),
+        words if named else (method, *words),
+        option("method", "name", named),
         option("data", "name", data),
         option("data", "dir", str(data_dir) if data_dir else None),
         option("partition", "name", partition),
     )
+    if not named and "method" not in config.model_fields_set:
+        raise ConfigError(f"{method} names no method; add method = 'NAME' to it, or run: pomona run NAME {method}")
+    method = named or config.method.name
     if config.method.name != method:
         raise ConfigError(f"run {method}, but method.name = {config.method.name}; name one method")
     if dry_run:

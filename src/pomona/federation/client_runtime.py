@@ -24,6 +24,8 @@ from pomona.federation.model_choice import ModelChoice
 from pomona.federation.state_store import Hold, as_is, file_bytes, in_file, in_memory, working
 from pomona.methods.base import Client, Downlink, Initial, Received
 from pomona.metrics.metric import ACCURACY, Metric, is_own
+from pomona.metrics.nan_safe import Array, row_means
+from pomona.metrics.overlap import dice
 from pomona.objective.interface import Guarded, Objective
 from pomona.objective.local_training import STATISTICS, LocalTraining
 from pomona.privacy.ledger import Position
@@ -149,6 +151,25 @@ class ClientRuntime:
             return None
         outputs, targets = self._answers(w, client, "test", self.objective.data.task.reduce)
         return outputs.float().cpu().numpy(), targets.cpu().numpy()
+
+    def extremes(self, client: int, of: Model) -> tuple[NDArray[np.int64], NDArray[np.uint8], Array] | None:
+        """Of a kept model's predicted masks on a client's test samples those of the best and the worst Dice.
+
+        Returns:
+            Numbers of the rows (2,), class numbers (2, *S), and Dice (2,); None without masks, model or samples.
+        """
+        w, rows = self._models.get(client, {}).get(of), self.objective.data.rows["test"][client]
+        if self.objective.data.targets != "segmentation" or w is None or not len(rows):
+            return None
+        task = self.objective.data.task
+
+        def seen(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+            return outputs.argmax(1).to(torch.uint8), task.reduce(outputs, targets)[0]
+
+        masks, counts = (t.cpu().numpy() for t in self.objective.batchwise(w, client, "test", seen))
+        scores = row_means(dice(counts.astype(float))[:, 1:])
+        ends = np.array([np.nan_to_num(scores, nan=-1.0).argmax(), np.nan_to_num(scores, nan=2.0).argmin()])
+        return rows.cpu().numpy()[ends], masks[ends], scores[ends]
 
     def state(self, client: int) -> Any:
         """A client's committed state; None before it has begun."""

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -12,6 +13,7 @@ from pomona.federation.client_runtime import ClientRuntime
 from pomona.federation.transport import LocalTransport
 from pomona.personal import model_card
 from pomona.personal.model_card import Sources
+from pomona.record import mask_examples
 from pomona.record.result import Result
 from pomona.scenario import Scenario
 
@@ -83,3 +85,19 @@ def _sources(result: Result, client: int) -> Sources:
 
 def _file(folder: Path, client: int) -> Path:
     return folder / "models" / f"client-{client:02d}.safetensors"
+
+
+def save_mask_examples(folder: Path, transport: LocalTransport, scenario: Scenario, headline: tuple[str, str]) -> None:
+    """Write the best and the worst mask of the first clients, with their images, for people; nothing without masks."""
+    if scenario.targets != "segmentation":
+        return
+    found = {}
+    for i in range(min(mask_examples.MOST_CLIENTS, scenario.config.clients)):
+        (ends,) = transport.collect(partial(ClientRuntime.extremes, of=headline), [i])
+        if ends is None:
+            continue
+        rows, masks, dice = ends
+        each = zip(scenario.dataset.x[rows], scenario.dataset.y[rows], masks, strict=True)
+        images, truths, predicted = zip(*(mask_examples.example(*one) for one in each), strict=True)
+        found[i] = mask_examples.MaskExamples(np.stack(images), np.stack(truths), np.stack(predicted), dice)
+    mask_examples.save(folder, found)

@@ -65,9 +65,8 @@ def data_section(scenario: Scenario, files: Mapping[str, Mapping[str, Path]]) ->
     section: Tree = {"name": "clients", "clients": clients, "validation_share": 0.0}  # what has no rows gets none
     if scenario.targets != "classes":
         section["targets"] = scenario.targets
-    if (
-        scenario.dataset.kind == "image" and scenario.dataset.learn
-    ):  # learnt anew from files, sums would round otherwise
+    if scenario.dataset.kind == "image" and scenario.dataset.learn:
+        # Learnt anew from the files, sums would round otherwise.
         section["normalise"] = {"shift": list(scenario.dataset.shift), "scale": list(scenario.dataset.scale)}
     if scenario.dataset.edges:
         section["time_edges"] = list(scenario.dataset.edges)

@@ -5,7 +5,7 @@ from dataclasses import replace
 from itertools import count
 from typing import TypeAlias
 
-from pomona.results.figures import calibration, clients, confusion, curves, kaplan_meier, partition
+from pomona.results.figures import calibration, clients, confusion, curves, kaplan_meier, masks, partition
 from pomona.results.figures.diagnostics import learned
 from pomona.results.figures.figure import ReportFigure
 from pomona.results.run_numbers import Run
@@ -29,7 +29,14 @@ def pictures(runs: list[Run]) -> list[ReportFigure]:
 
     return distinct(
         together(curves.curves, curves.traffic, curves.schedule)
-        + together(clients.values, clients.spread, confusion.confusion, calibration.calibration, kaplan_meier.survival)
+        + together(
+            clients.values,
+            clients.spread,
+            confusion.confusion,
+            masks.masks,
+            calibration.calibration,
+            kaplan_meier.survival,
+        )
         + learned(runs)
         + together(partition.bubbles, partition.holders)
     )

@@ -1,0 +1,64 @@
+"""Masks as they are: each client's best and worst test image, with the truth and what was predicted."""
+
+from math import isnan
+
+from pomona.record.mask_examples import MOST_CLIENTS, MaskExamples, read
+from pomona.results.figures.axes import panels
+from pomona.results.figures.figure import ReportFigure, Rows
+from pomona.results.figures.style import shorten
+from pomona.results.run_numbers import NOTHING, Run, leader
+
+WHICH = ("best", "worst")
+
+
+def masks(runs: list[Run]) -> ReportFigure | None:
+    """Rows of clients: image, truth and prediction of the test image with the best Dice, and of that with the worst."""
+    lead = leader([run for run in runs if examples(run)])
+    shown = examples(lead) if lead else {}
+    if lead is None:
+        return None
+    figure, axes = panels(10.5, 1.85 * len(shown) + 0.5, len(shown), 6, layout="compressed")
+    most = max(1, *(int(max(e.truth.max(), e.predicted.max())) for e in shown.values()))
+    for line, (client, found) in zip(axes, shown.items(), strict=True):
+        for k, which in enumerate(WHICH):
+            image, truth, predicted = line[3 * k : 3 * k + 3]
+            image.imshow(found.image[k].squeeze(-1) if found.image.shape[-1] == 1 else found.image[k], cmap="gray")
+            for ax, numbers in ((truth, found.truth[k]), (predicted, found.predicted[k])):
+                ax.imshow(numbers, cmap="cividis", vmin=0, vmax=most, interpolation="none")
+            image.set_title(f"{which}: image", fontsize=9)
+            truth.set_title("truth", fontsize=9)
+            predicted.set_title(f"predicted, Dice {_number(found.dice[k])}", fontsize=9)
+        line[0].set_ylabel(shorten(lead.client(client)), fontsize=9)
+    for ax in axes.flat:
+        ax.set(xticks=[], yticks=[])
+        ax.spines[:].set_visible(False)
+    rows: Rows = [
+        {"client": client, "name": lead.client(client), "which": which, "dice": float(found.dice[k])}
+        for client, found in shown.items()
+        for k, which in enumerate(WHICH)
+    ]
+    worst = min(rows, key=lambda row: 2.0 if isnan(row["dice"]) else float(row["dice"]))
+    return ReportFigure(
+        name="masks",
+        title="Images with truth and prediction",
+        caption=f"{lead.label}, {lead.model}: of {'each client' if len(shown) < MOST_CLIENTS else 'the first clients'} "
+        "the test image with the best and that with the worst Dice, mean over the classes but the background. "
+        "Of a volume, the slice with most true pixels.",
+        alt=f"Images, true and predicted masks of {len(shown)} clients, best and worst. The worst of all has a Dice of "
+        f"{_number(worst['dice'])}, at {worst['name']}.",
+        figure=figure,
+        rows=rows,
+    )
+
+
+def examples(run: Run) -> dict[int, MaskExamples]:
+    """The examples that a run has on record, by client."""
+    folder = run.result.folder
+    if folder is None or run.result.about.get("targets") != "segmentation":
+        return {}
+    clients = range(min(MOST_CLIENTS, len(run.result.about.get("clients") or ())))
+    return {i: found for i in clients if (found := read(folder, i)) and len(found.dice) == len(WHICH)}
+
+
+def _number(dice: float) -> str:
+    return NOTHING if isnan(dice) else f"{dice:.2f}"
