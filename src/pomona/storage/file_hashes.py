@@ -12,6 +12,7 @@ LEFT = (  # what is a view of these is made again by whoever misses it; in model
     "events.jsonl",
     "partition.json",
     "predictions.npz",
+    "mask_examples.npz",
     "models/*.safetensors",
     "private/*.safetensors",
 )
