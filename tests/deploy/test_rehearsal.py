@@ -16,12 +16,10 @@ def rehearsed(folder, method, rounds, silos=6):
 
 
 def test_six_silos(tmp_path):
-    """One after the other: two federations at a time are too many processes for two cores."""
-    for method in ({"name": "apple", "budget": 2}, {"name": "fedavg"}):
-        found = rehearsed(tmp_path / method["name"], method, rounds=5)
-        assert found.difference == {f"silo-{i}": 0.0 for i in range(6)}
-        assert len(found.seconds) == 5
-        assert min(found.bytes_down) > 0
+    found = rehearsed(tmp_path, {"name": "apple", "budget": 2}, rounds=3)
+    assert found.difference == {f"silo-{i}": 0.0 for i in range(6)}
+    assert len(found.seconds) == 3
+    assert min(found.bytes_down) > 0
 
 
 @pytest.mark.slow
