@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pomona.core.errors import ConfigError, DataError
-from pomona.data import csv_columns, csv_records, parquet, table_cells, table_features
+from pomona.data import csv_columns, csv_records, csv_survey, parquet, table_cells, table_features
 from pomona.data.catalogue import own_path
 from pomona.data.dataset import Dataset
 from pomona.data.preprocessing import MOST_CATEGORIES, Preprocessing, RawTable, TableColumn
@@ -66,7 +66,7 @@ def read_parts(paths: Sequence[Path], training: int, settings: DataSettings) -> 
         DataError: no feature, all cells that cannot be read and all labels that cannot be (by column, with the first
             line and the remedy), and all that a survey raises.
     """
-    survey = csv_records.survey(paths, settings)
+    survey = csv_survey.survey(paths, settings)
     if not survey.features:
         raise DataError(f"{paths[0]} has no column beside labels, client and those left out; add features")
     columns = table_cells.planned(survey, settings)

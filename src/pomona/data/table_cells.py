@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from pomona.core.errors import ConfigError
-from pomona.data import csv_columns, csv_records
+from pomona.data import csv_columns, csv_records, csv_survey
 from pomona.data.csv_columns import Strays
 from pomona.data.preprocessing import RawTable, TableColumn
 from pomona.data.settings import DataSettings, as_column
@@ -100,7 +100,7 @@ def problem(strays: Strays, rows: int, most: int) -> str:
     )
 
 
-def planned(survey: csv_records.CsvSurvey, settings: DataSettings) -> list[TableColumn]:
+def planned(survey: csv_survey.CsvSurvey, settings: DataSettings) -> list[TableColumn]:
     """How the columns of features are to be read, by the settings.
 
     Raises:

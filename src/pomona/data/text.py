@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pomona.core.errors import ConfigError
-from pomona.data import csv_records
+from pomona.data import csv_records, csv_survey
 from pomona.data.catalogue import locate, own_path
 from pomona.data.dataset import Dataset
 from pomona.data.problem_report import refuse
@@ -59,10 +59,10 @@ def read_parts(paths: Sequence[Path], training: int, settings: DataSettings) -> 
     return survey.named(told, wanted), survey.counts
 
 
-def _texts(paths: Sequence[Path], settings: DataSettings) -> tuple[csv_records.CsvSurvey, list[int], list[str]]:
+def _texts(paths: Sequence[Path], settings: DataSettings) -> tuple[csv_survey.CsvSurvey, list[int], list[str]]:
     if not settings.text_columns:
         raise ConfigError(f"{paths[0]} needs texts: set data.text_columns to the names or numbers of columns")
-    survey = csv_records.survey(paths, settings)
+    survey = csv_survey.survey(paths, settings)
     wanted = [csv_records.column(c, survey.columns, "text_columns", paths[0]) for c in settings.text_columns]
     return survey, wanted, [joined(record, wanted) for record in survey]
 
