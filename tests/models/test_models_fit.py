@@ -82,7 +82,7 @@ def test_a_network_of_the_users_own():
     assert module(torch.zeros(4, 2, 3)).shape == (4, 5)
 
 
-@pytest.mark.parametrize("values", [{"hidden": (0,)}, {"width": 0}, {"depth": 3}])
+@pytest.mark.parametrize("values", [{"hidden": (0,)}, {"width": 0}, {"depth": -1}, {"layers": 3}])
 def test_settings_reject_nonsense(values):
     with pytest.raises(ValidationError):
         ModelSettings(**values)

