@@ -8,16 +8,15 @@ from pomona.results.figures.axes import grid, panels
 from pomona.results.figures.figure import ReportFigure, Rows
 from pomona.results.figures.style import FRAME, colour_of, shorten
 from pomona.results.run_numbers import Run, leader
-from pomona.results.tables.outcomes import Judged, judged_outcomes
+from pomona.results.tables.outcomes import PooledOutcome, pooled_outcomes
 
 COLUMNS = 3
-EVERYBODY = "all clients"
 
 
 def calibration(runs: list[Run]) -> ReportFigure | None:
     """A panel an outcome: the share of cases over the mean probability, of all clients' test samples and of each."""
-    run = leader([run for run in runs if judged_outcomes(run)])
-    outcomes = judged_outcomes(run) if run else []
+    run = leader([run for run in runs if pooled_outcomes(run)])
+    outcomes = pooled_outcomes(run) if run else []
     if run is None or not outcomes:
         return None
     columns = min(COLUMNS, len(outcomes))
@@ -42,7 +41,7 @@ def calibration(runs: list[Run]) -> ReportFigure | None:
     )
 
 
-def _panel(ax: Any, run: Run, outcome: Judged) -> Rows:
+def _panel(ax: Any, run: Run, outcome: PooledOutcome) -> Rows:
     """Draw one outcome; return its numbers."""
     ax.plot([0, 1], [0, 1], color=FRAME, linestyle=(0, (4, 2)), linewidth=1)
     for client in outcome.clients:
@@ -63,7 +62,6 @@ def _panel(ax: Any, run: Run, outcome: Judged) -> Rows:
     return [
         {
             "outcome": outcome.name,
-            "clients": EVERYBODY,
             "samples": n,
             "cases": hits,
             "mean_probability": mean,

@@ -76,7 +76,7 @@ def outcome_tables(runs: list[Run]) -> list[Table]:
 
 
 @dataclass(frozen=True)
-class Judged:
+class PooledOutcome:
     """An outcome of a run's headline model: probabilities p (n,) on all clients' test samples, whether it happened
     (n,), and each client's calibration curve.
     """
@@ -87,21 +87,22 @@ class Judged:
     clients: list[list[tuple[float, int, int]]]
 
 
-def judged_outcomes(run: Run) -> list[Judged]:
+def pooled_outcomes(run: Run) -> list[PooledOutcome]:
     """The outcomes of a run that was evaluated and kept its predictions; none with more than 5 classes or labels."""
     if run.last is None:
         return []
     task = TASKS[run.result.about.get("targets", "classes")]
     given = [run.result.predictions(i) for i in range(len(run.result.about.get("clients") or ()))]
     answers = [(task.natural(outputs), truth) for outputs, truth in filter(None, given) if len(truth)]
-    if not task.outcomes or not answers or not (answers[0][1].ndim == 1) < answers[0][0].shape[1] <= MOST:
-        return []  # the first: a single class always is what happens
+    least = 2 if task.output == "class" else 1  # a single class is always what happens
+    if not task.outcomes or not answers or not least <= answers[0][0].shape[1] <= MOST:
+        return []
     names = outcome_names(run, answers[0][0].shape[1])
     found = []
     for k in outcome_numbers(answers[0]):
         each = [outcome(judged, k) for judged in answers]
         p, positive = (np.concatenate(parts) for parts in zip(*each, strict=True))
-        found.append(Judged(names[k], p, positive, [curve(*own) for own in each]))
+        found.append(PooledOutcome(names[k], p, positive, [curve(*own) for own in each]))
     return found
 
 
