@@ -239,8 +239,13 @@ class Scenario:
         """The models that training starts from."""
         module = self.module()
         space, device = ParameterSpace(module, self.config.buffers), self.config.device
-        statistics = space.pack(module)[space.trained :].to(device)
-        return Initial(lambda i: space.pack(self.module(i))[: space.trained].to(device), space.layers, statistics)
+        common = space.pack(module).to(device)  # kept: a large network takes seconds to draw, and each client asks
+
+        def make(client: int | None) -> Tensor:
+            row = common.clone() if client is None else space.pack(self.module(client)).to(device)
+            return row[: space.trained]
+
+        return Initial(make, space.layers, common[space.trained :])
 
     def constant(self) -> dict[str, Any]:
         """Metric, accuracy and loss of constant predictions."""

@@ -6,6 +6,7 @@ import torch
 
 from pomona.config import resolve
 from pomona.core.errors import DataError
+from pomona.models.parameter_space import ParameterSpace
 from pomona.scenario import Scenario
 from problems import tiny
 
@@ -34,6 +35,15 @@ def test_texts_know_the_words_of_training_rows_alone(tmp_path):
     assert scenario.dataset.vocabulary == len(train) + 3
     assert (scenario.dataset.x[others] == [2, 1, 0]).all()  # the most frequent word, an unknown one, padding
     assert (scenario.dataset.x[train] != 1).all()
+
+
+def test_each_asker_gets_the_common_initial_row_in_memory_of_its_own():
+    scenario = Scenario.prepare(tiny("fedavg"))
+    first = scenario.initial()
+    drawn = ParameterSpace(scenario.module()).pack(scenario.module())
+    assert torch.equal(first, drawn)
+    first.zero_()
+    assert torch.equal(scenario.initial(), drawn)
 
 
 def test_initial_models_follow_the_seed_and_leave_the_global_generator_alone():
