@@ -1,4 +1,4 @@
-"""Peak resident memory of whole runs: APPLE with 100 clients, under a budget; ResNet-18; 100 M numbers, 1 M trained.
+"""Peak resident memory of whole runs: APPLE with 100 clients, under a budget, and ResNet-18.
 
     python benchmarks/memory.py [--quick] [key=value ...]
 
@@ -7,8 +7,10 @@ of PSS (proportional set size: shared pages count once), summed over all process
 /proc/PID/smaps_rollup again and again; beside it the sum of each process's own high-water mark (VmHWM), which counts
 shared pages once a process and is an upper bound. "over imports" is the peak less what the command takes before it
 makes any data. "not in files" is the peak of what the system cannot write to a file of its own and take back: private
-memory, and memory shared between processes (Pss_Anon and Pss_Shmem). "models" counts the parameters' bytes once for
-each client, "files" are those of clients' states (``state_memory``). Linux only.
+memory, and memory shared between processes (Pss_Anon and Pss_Shmem). "server's mark" is the high-water mark of the
+process that the command starts: with two workers it is the server half, with all uplinks, and trains nobody; with one
+it is everything. "models" counts the parameters'
+bytes once for each client, "files" are those of clients' states (``state_memory``). Linux only.
 """
 
 import json
@@ -33,14 +35,6 @@ BUDGET = ["method=apple", "model=lenet", "method.budget=5", "workers=2"]
 FIFTY = [*BUDGET, "clients=50", "rounds=3", "eval_every=3"]
 THIRTY = [*BUDGET, "clients=30", "rounds=2", "eval_every=2"]
 FILES = ["state_memory=0.01"]
-# 99,852,209 numbers, of which 993,109 are trained: 9,100 features of a sample, 109 units and 10 outputs above them
-WIDE = [
-    "model.name=mlp",
-    "model.hidden=[10000, 9100, 109]",
-    'model.train=["fc3.*", "fc4.*"]',
-    "clients=100",
-    "rounds=1",
-]
 GIGABYTE = 1e9
 
 
@@ -53,32 +47,31 @@ class Case:
     target: float | None = None
 
 
-def _case(*parts: list[str], recorded: bool = False, target: float | None = None) -> Case:
+def case_of(*parts: list[str], recorded: bool = False, target: float | None = None) -> Case:
+    """A run of these settings, beside those of all."""
     return Case(tuple(word for part in (SETTINGS, *parts) for word in part), recorded, target)
 
 
 def _hundred(workers: int, recorded: bool) -> Case:
-    return _case(APPLE, ["clients=100", f"workers={workers}"], recorded=recorded, target=3 * GIGABYTE)
+    return case_of(APPLE, ["clients=100", f"workers={workers}"], recorded=recorded, target=3 * GIGABYTE)
 
 
 FULL = {
     "apple, 100 clients, 1 worker": _hundred(1, False),
     "apple, 100 clients, 2 workers": _hundred(2, False),
     "apple, 100 clients, 2 workers, recorded": _hundred(2, True),
-    "apple, 20 clients, M = 5, 2 workers, recorded": _case(
+    "apple, 20 clients, M = 5, 2 workers, recorded": case_of(
         APPLE, ["clients=20", "method.budget=5", "workers=2"], recorded=True
     ),
-    "apple, 50 clients, M = 5, states in memory": _case(FIFTY),
-    "apple, 50 clients, M = 5, states in files": _case(FIFTY, FILES),
-    "apple, 30 clients, M = 5, states in memory, recorded": _case(THIRTY, recorded=True),
-    "apple, 30 clients, M = 5, states in files, recorded": _case(THIRTY, FILES, recorded=True),
-    "resnet18, fedavg, 20 clients, 2 workers, recorded": _case(RESNET, ["method=fedavg", "workers=2"], recorded=True),
-    "resnet18, apple, 20 clients, 2 workers": _case(RESNET, ["method=apple", "workers=2"]),
-    "100 M numbers, 1 M trained, fedavg, 100 clients, 1 worker": _case(WIDE, ["method=fedavg", "workers=1"]),
-    "100 M numbers, 1 M trained, apple, 100 clients, 1 worker": _case(WIDE, ["method=apple", "workers=1"]),
+    "apple, 50 clients, M = 5, states in memory": case_of(FIFTY),
+    "apple, 50 clients, M = 5, states in files": case_of(FIFTY, FILES),
+    "apple, 30 clients, M = 5, states in memory, recorded": case_of(THIRTY, recorded=True),
+    "apple, 30 clients, M = 5, states in files, recorded": case_of(THIRTY, FILES, recorded=True),
+    "resnet18, fedavg, 20 clients, 2 workers, recorded": case_of(RESNET, ["method=fedavg", "workers=2"], recorded=True),
+    "resnet18, apple, 20 clients, 2 workers": case_of(RESNET, ["method=apple", "workers=2"]),
 }
 QUICK = {
-    "apple, 3 clients, 2 workers, recorded": _case(
+    "apple, 3 clients, 2 workers, recorded": case_of(
         ["method=apple", "model=logistic", "rounds=1", "clients=3", "workers=2"], recorded=True
     )
 }
@@ -93,8 +86,10 @@ class Peak:
         pss: at its highest.
         unfiled: of it, what is not mapped from files, at its highest.
         marks: sum of the processes' high-water marks.
+        server: the first process's.
         models: parameters of all clients.
         files: clients' states that lie in files.
+        down, up: sent to and by all clients in the last round.
         a_round: seconds of the last round.
         seconds: of the run.
     """
@@ -103,8 +98,11 @@ class Peak:
     pss: int
     unfiled: int
     marks: int
+    server: int
     models: int
     files: int
+    down: int
+    up: int
     a_round: float
     seconds: float
 
@@ -122,7 +120,9 @@ def run(words: list[str]) -> None:
     scenario = scenario_of(config, noise(14 * config.clients))  # ten for training, one batch
     result = simulate(scenario, Path(folder) / "run" if folder else None)
     models, files = config.clients * scenario.initial().nbytes, result.summary["state_files_bytes"]
-    print(json.dumps({"models": models, "files": files, "a_round": result.rounds[-1].seconds}), flush=True)
+    last = result.rounds[-1]
+    traffic = {"down": sum(last.bytes_down), "up": sum(last.bytes_up)}
+    print(json.dumps({"models": models, "files": files, **traffic, "a_round": last.seconds}), flush=True)
 
 
 def measure(case: Case) -> Peak:
@@ -143,7 +143,8 @@ def measure(case: Case) -> Peak:
                 sleep(EVERY)
             assert process.returncode == 0, f"{' '.join(command)} ended with {process.returncode}"
             said = json.loads(process.stdout.readline())
-            return Peak(before, peak, unfiled, sum(marks.values()), **said, seconds=monotonic() - began)
+            own = marks[process.pid]
+            return Peak(before, peak, unfiled, sum(marks.values()), own, **said, seconds=monotonic() - began)
 
 
 def family(pid: int) -> Iterator[int]:
@@ -160,7 +161,7 @@ def pss(pid: int, *parts: str) -> int:
     return sum(field(pid, "smaps_rollup", part) for part in parts or ("Pss",))
 
 
-def field(pid: int, name: str, key: str) -> int:
+def field(pid: int | str, name: str, key: str) -> int:
     """A line ``key: N kB`` of a file in /proc/PID, in bytes; 0 once the process has ended."""
     with suppress(OSError):
         for line in Path(f"/proc/{pid}/{name}").read_text().splitlines():
@@ -169,8 +170,8 @@ def field(pid: int, name: str, key: str) -> int:
     return 0
 
 
-def main(cases: dict[str, Case], words: list[str]) -> list[Table]:
-    """Measure and print."""
+def report(cases: dict[str, Case], words: list[str]) -> Table:
+    """Measure these runs, with further settings, and print."""
     peaks = {name: measure(Case((*case.words, *words), case.recorded)) for name, case in cases.items()}
     rows = {
         name: {
@@ -180,14 +181,22 @@ def main(cases: dict[str, Case], words: list[str]) -> list[Table]:
             "in models": (p.pss - p.before) / p.models,
             "models GB": p.models / GIGABYTE,
             "sum of marks GB": p.marks / GIGABYTE,
+            "server's mark GB": p.server / GIGABYTE,
             "target GB": None if (target := cases[name].target) is None else target / GIGABYTE,
             "files GB": p.files / GIGABYTE,
+            "down GB": p.down / GIGABYTE,
+            "up GB": p.up / GIGABYTE,
             "s a round": p.a_round,
             "s": p.seconds,
         }
         for name, p in peaks.items()
     }
-    return [publish("Peak resident memory of a run", rows, 1, sampled_every_s=EVERY, changed=words)]
+    return publish("Peak resident memory of a run", rows, 1, sampled_every_s=EVERY, changed=words)
+
+
+def main(cases: dict[str, Case], words: list[str]) -> list[Table]:
+    """The one table."""
+    return [report(cases, words)]
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import torch
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 HELPERS = {"reference", "rounds", "timing"}
-APART = {"memory", "deployment"}  # run by tests of their own: Linux only, and many processes
+APART = {"memory", "server_half", "deployment"}  # run by tests of their own: Linux only, and many processes
 NAMES = sorted({path.stem for path in FOLDER.glob("*.py")} - HELPERS)
 MAY_BE_ANYTHING = {"DR within groups", "DR between groups"}
 
@@ -133,6 +133,18 @@ def test_memory_of_a_run_is_at_least_its_models(load):
     (row,) = table["rows"].values()
     assert row["models GB"] == 3 * 4 * (28 * 28 * 10 + 10) / 1e9
     assert row["models GB"] < row["peak GB"] <= row["sum of marks GB"]
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="needs Linux's /proc")
+def test_a_server_receives_a_row_and_a_request_of_each_silo(load):
+    server_half = load("server_half")
+    (table,) = server_half.main(server_half.QUICK, [])
+    (row,) = table["rows"].values()
+    silos, trained = 3, (12 + 1) * 8 + (8 + 1) * 10
+    assert row["frozen part GB"] == 4 * (28 * 28 + 1) * 12 / 1e9
+    assert row["N d GB"] == row["down GB"] == silos * 4 * trained / 1e9, "M = 1: one core to each"
+    assert row["up GB"] == silos * (4 * trained + 8) / 1e9, "a core, and an id of 64 bits"
+    assert 0.05 < row["before GB"] < row["peak GB"], "Python alone has that"
 
 
 @pytest.mark.slow
