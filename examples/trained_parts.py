@@ -4,22 +4,28 @@
         --data cifar100 --rounds 8 data.train_limit=3000 data.test_limit=1200 data.resize=64
 
 Twelve clients, Dirichlet(0.3), one process, one thread, seed 0. "row": numbers that are trained; "MB down, up": of all
-clients in the last round; "s a round": median, without evaluation, and without "s features", which is spent once; the
-accuracy is that of the model that the method's paper judges, on the clients' test samples after the last round, mean
-over clients. Further words are settings of all runs.
+clients in the last round; "CPU s" and "s": of a round, median, the first is this process's time, which other work on
+the machine hardly changes; without "CPU s features", which are spent once; the accuracy is that of the model that the
+method's paper judges, on the clients' test samples after the last round, mean over clients. The test samples are
+evaluated before the first round and in the last. Further words are settings of all runs.
 """
 
 import argparse
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
-from time import perf_counter
+from time import process_time
 
 import torch
 
 from pomona.config import merge, read_overrides, resolve
 from pomona.core.toml import Tree
+from pomona.data import read
+from pomona.data.dataset import Dataset
+from pomona.federation.callbacks import NullCallback
+from pomona.record.rows import Evaluation, RoundRow
 from pomona.scenario import Scenario
 from pomona.simulation import simulate
 
@@ -56,7 +62,28 @@ NETWORKS = {
 }
 
 
-def rows(model: Tree, part: Part, methods: Sequence[str], rounds: int, more: Tree) -> Iterator[list[str]]:
+@dataclass
+class Watch(NullCallback):
+    """This process's CPU time at the start and after each round."""
+
+    ticks: list[float] = field(default_factory=list)
+
+    def begin(self) -> None:
+        """The first client state is not made yet."""
+        self.ticks.append(process_time())
+
+    def round(self, row: RoundRow, evaluations: Sequence[Evaluation]) -> None:  # noqa: ARG002 - a Callback
+        """A round is over, and evaluated."""
+        self.ticks.append(process_time())
+
+    def median(self) -> float:
+        """Seconds of a round."""
+        return median(after - before for before, after in pairwise(self.ticks))
+
+
+def rows(
+    dataset: Dataset, model: Tree, part: Part, methods: Sequence[str], rounds: int, more: Tree
+) -> Iterator[list[str]]:
     """The cells of one federation's row, method by method; what the frozen part computes is shared by all."""
     features = None
     once = "-"
@@ -73,13 +100,14 @@ def rows(model: Tree, part: Part, methods: Sequence[str], rounds: int, more: Tre
             "metric": "accuracy",
             "workers": 1,
         }
-        scenario = Scenario.prepare(resolve(settings, more))
+        scenario = Scenario.prepare(resolve(settings, more), lambda _: dataset)
         if features is None:
-            began = perf_counter()
+            began = process_time()
             features = scenario.resident
-            once = f"{perf_counter() - began:.0f}" if scenario.keeps_features else "-"
+            once = f"{process_time() - began:.0f}" if scenario.keeps_features else "-"
         vars(scenario)["resident"] = features
-        result = simulate(scenario)
+        watch = Watch()
+        result = simulate(scenario, watcher=watch)
         last = result.rounds[-1]
         accuracy = result.summary["models"][result.summary["headline"]]["last"]["value"]
         yield [
@@ -87,6 +115,7 @@ def rows(model: Tree, part: Part, methods: Sequence[str], rounds: int, more: Tre
             f"{len(scenario.initial()):,}",
             f"{sum(last.bytes_down) / 1e6:.3g}, {sum(last.bytes_up) / 1e6:.3g}",
             once,
+            f"{watch.median():.2f}",
             f"{median(each.seconds for each in result.rounds):.2f}",
             str(rounds),
             f"{100 * accuracy:.1f}",
@@ -95,10 +124,11 @@ def rows(model: Tree, part: Part, methods: Sequence[str], rounds: int, more: Tre
 
 def table(model: Tree, parts: Sequence[str], methods: Sequence[str], rounds: int, more: Tree) -> Iterator[str]:
     """The table's lines, in Markdown."""
-    yield "| trained | method | row | MB down, up | s features | s a round | rounds | test accuracy, % |"
-    yield "| --- | --- | ---: | --- | ---: | ---: | ---: | ---: |"
+    yield "| trained | method | row | MB down, up | CPU s features | CPU s | s | rounds | test accuracy, % |"
+    yield "| --- | --- | ---: | --- | ---: | ---: | ---: | ---: | ---: |"
+    dataset = read(resolve(more).data)
     for name in parts:
-        for cells in rows(model, NETWORKS[model["name"]].parts[name], methods, rounds, more):
+        for cells in rows(dataset, model, NETWORKS[model["name"]].parts[name], methods, rounds, more):
             yield f"| {name} | {' | '.join(cells)} |"
 
 
