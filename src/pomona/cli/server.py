@@ -70,6 +70,8 @@ def _show(s: dict[str, Any]) -> None:
         + (f" (process {s['pid']} since {s['since']})" if s["pid"] else ""),
         f"round {s['round']} of {s['rounds']}",
     ]
+    if s["waiting"]:
+        lines.append(s["waiting"]["line"])
     if s["seconds"] is not None:
         lines.append(
             f"last round: {s['seconds']:.1f} s, {size(s['bytes_down'] or 0)} down, {size(s['bytes_up'] or 0)} up"

@@ -13,7 +13,7 @@ from pomona.deploy.processes import holder
 from pomona.deploy.server.member_registry import RegisteredMember, heavy, samples, weight_by_name
 from pomona.deploy.server.registry_admin import entries
 from pomona.deploy.silo import history
-from pomona.deploy.status_files import LIVE, NODE, LiveStatus, NodeStatus, read_status_file
+from pomona.deploy.status_files import LIVE, NODE, WAITING, LiveStatus, NodeStatus, WaitingStatus, read_status_file
 from pomona.storage.run_status import read_status
 
 Row = dict[str, Any]
@@ -28,6 +28,8 @@ def server(folder: Path) -> Row:
     federation = Federation.read(folder / "federation.toml")
     state = folder / "run"
     said, live, held = read_status(state), read_status_file(LiveStatus, state / LIVE), holder(state)
+    waits = read_status_file(WaitingStatus, state / WAITING)
+    current = bool(said and held and said.state == "running" and waits.since >= said.time)  # not of a life before
     members, share = entries(folder), federation.largest_share
     weighs = weight_by_name(samples(members), share)
     return {
@@ -40,6 +42,7 @@ def server(folder: Path) -> Row:
         "rounds": live.rounds or federation.run.get("rounds"),
         "code": said.code if said else None,
         "reason": said.reason if said else "",
+        "waiting": {**waits.model_dump(mode="json"), "line": waits.line} if current else None,
         "bytes_down": live.bytes_down,
         "bytes_up": live.bytes_up,
         "seconds": live.seconds,
@@ -73,7 +76,7 @@ def _state(member: RegisteredMember, live: LiveStatus) -> str:
     for state, names in (("rejected", live.rejected), ("present", live.present), ("absent", live.absent)):
         if member.name in names:
             return state
-    return "not seen yet"
+    return "not seen yet" if member.size is None else "greeted"
 
 
 def _turned_away(members: Sequence[RegisteredMember], live: LiveStatus) -> list[str]:

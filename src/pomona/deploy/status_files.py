@@ -1,5 +1,7 @@
-"""Status files for people to look at: ``live.json`` of a server, after each round, and ``node.json`` of a silo."""
+"""Status files for people to look at: ``live.json`` and ``waiting.json`` of a server, and ``node.json`` of a silo."""
 
+from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, TypeVar
 
@@ -8,7 +10,8 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
 from pomona.core.bounds import Count, Line, Number, Seconds
 from pomona.deploy.json_store import read_json
 
-LIVE, NODE = "live.json", "node.json"
+LIVE, WAITING, NODE = "live.json", "waiting.json", "node.json"
+NAMED = 12  # silos that one line names
 
 Few = Annotated[tuple[Line, ...], Field(max_length=10**4)]
 
@@ -37,6 +40,34 @@ class LiveStatus(StatusFile):
     since: FiniteFloat = 0.0
 
 
+class WaitingStatus(StatusFile):
+    """For whom a server waits.
+
+    Attributes:
+        stage: in which part of the run.
+        since, until: seconds since 1970: when the stage began, and when it ends at the latest.
+        asked: those of whom an answer is expected in this stage, silos by name.
+        answered: those of them that have answered.
+        missing: those for whom it waits, each with what is known of it.
+    """
+
+    stage: Line = ""
+    since: FiniteFloat = 0.0
+    until: FiniteFloat = 0.0
+    asked: Few = ()
+    answered: Few = ()
+    missing: dict[Line, Line] = Field({}, max_length=10**4)
+
+    @property
+    def line(self) -> str:
+        """All of it in one line, times in UTC."""
+        begun = f"{self.stage}: {len(self.answered)} of {len(self.asked)} have answered since {_clock(self.since)}"
+        if not self.missing:
+            return begun
+        named = _shortened([f"{name} ({why})" for name, why in self.missing.items()])
+        return f"{begun}; waiting until {_clock(self.until)} for {named}"
+
+
 class NodeStatus(StatusFile):
     """A silo's node: "starting", "connected", "waiting" (for the server), "restarting" or "stopped"; and why."""
 
@@ -53,3 +84,15 @@ L = TypeVar("L", bound=StatusFile)
 def read_status_file(kind: type[L], path: Path) -> L:
     """Return a file's record; one of defaults where there is no file. Raises StorageError, in one line."""
     return read_json(kind, path, remedy="remove it, it is written again") or kind()
+
+
+def _shortened(texts: Sequence[str]) -> str:
+    more = len(texts) - NAMED
+    return ", ".join(texts[:NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def _clock(seconds: float) -> str:
+    try:
+        return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S}Z"
+    except (OverflowError, ValueError, OSError):
+        return "an unknown time"

@@ -21,7 +21,8 @@ from pomona.deploy.server.answer_verification import AnswerReader, Origins
 from pomona.deploy.server.auth_proxy import announce
 from pomona.deploy.server.handshake import TIMEOUT, Handshake
 from pomona.deploy.server.member_registry import MemberRegistry
-from pomona.deploy.server.outgoing_task import OutgoingTask
+from pomona.deploy.server.outgoing_task import OutgoingTask, standing
+from pomona.deploy.server.waiting_file import WaitingFile
 from pomona.deploy.tensor_bytes import Encoding, PackedRows, form_of
 from pomona.federation.exchange import Arrival, ClientRequest, Reply
 from pomona.methods.base import Downlink, Server
@@ -56,12 +57,14 @@ class FlowerTransport:
     _round: int = 0
     _reader: AnswerReader = field(init=False)
     _handshake: Handshake = field(init=False)
+    _waiting: WaitingFile = field(init=False)
 
     def __post_init__(self) -> None:
         """No silo has been identified yet."""
         relays = tuple(self.server.relays.values())
         self._reader = AnswerReader(self.federation, self.run, self.registry, relays)
         self._handshake = Handshake(self.federation, self.run, self.registry, self.bus, self.audit)
+        self._waiting = WaitingFile(self.registry.path.parent)
 
     # The round loop's Transport.
 
@@ -112,16 +115,20 @@ class FlowerTransport:
         """The places whose nodes have said who they are."""
         return frozenset(self._handshake.nodes)
 
-    def greet(self, seconds: float = 0.0, until: Callable[[], bool] = lambda: True) -> None:
-        """Ask every unknown node who it is; go on for so long, or until that is enough."""
+    def greet(self, seconds: float = 0.0, missing: Callable[[], Sequence[str]] = tuple) -> None:
+        """Ask every unknown node who it is; go on for so long, or until no silo is ``missing`` any more."""
         limit = monotonic() + seconds
+        self._waiting.begin("gathering silos", seconds or TIMEOUT)
         while True:
             self._handshake.ask()
             for ticket, got in self.bus.fetch(self._handshake.tickets).items():
                 self.absent |= self._handshake.meet(ticket, got)
-            asked_out = not self._handshake.tickets and (until() or monotonic() > limit)
-            if asked_out or monotonic() > limit + TIMEOUT:
+            away, asked = missing(), self._handshake.asked
+            if (not asked and (not away or monotonic() > limit)) or monotonic() > limit + TIMEOUT:
                 return
+            unmet = dict.fromkeys(away, "has not said who it is") | {f"node {n}": "is asked who it is" for n in asked}
+            here = [e.name for place, e in enumerate(self.registry.entries) if place in self.known]
+            self._waiting.tell(here, unmet)
             sleep(self.pause)
 
     # A round's messages.
@@ -133,6 +140,8 @@ class FlowerTransport:
         waiting: dict[str, int] = {}
         nodes = self._handshake.nodes
         open_ = set(tasks)
+        stage = f"round {self._round}" if request.trains else "last evaluation"
+        self._waiting.begin(stage, self.federation.deadline)
         while open_ and monotonic() < began + self.federation.deadline:
             online, now = self.bus.online(), monotonic()
             if any(nodes.get(place) not in online for place in open_):
@@ -153,8 +162,10 @@ class FlowerTransport:
             last_seen |= {place: now for place in open_ if nodes.get(place) in online}
             patient = {place for place in open_ if now - last_seen[place] <= self.federation.patience}
             open_ &= patient | set(waiting.values())
+            self._waiting.tell(*standing(tasks, arrivals, open_, waiting.values()))
             if open_ and not got:
                 sleep(self.pause)
+        self._waiting.tell(*standing(tasks, arrivals, (), ()))
         return arrivals
 
     def _task(self, request: ClientRequest, k: int, packed: PackedRows) -> Task:

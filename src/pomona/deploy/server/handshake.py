@@ -38,6 +38,11 @@ class Handshake:
         """Of the hellos that are on their way."""
         return tuple(self._asked)
 
+    @property
+    def asked(self) -> Sequence[int]:
+        """The nodes that they are for."""
+        return tuple(node for node, _ in self._asked.values())
+
     def ask(self) -> None:
         """Send a hello to each unknown node; one that did not answer in time is asked once more."""
         now = monotonic()

@@ -1,6 +1,6 @@
 """One silo's task of a round on its way: what is sent, how often, and how it ended."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from pomona.deploy.message_bodies import Task
@@ -42,3 +42,23 @@ class OutgoingTask:
     def fail(self, reason: str, again: bool = False) -> None:
         """Note why there is no answer; ``again``: the task may be sent once more, as long as attempts are left."""
         self.reason, self.done = reason, not again or self.attempts >= ATTEMPTS
+
+
+def standing(
+    tasks: Mapping[int, OutgoingTask], answered: Collection[int], open_: Collection[int], sent: Collection[int]
+) -> tuple[list[str], dict[str, str], list[str]]:
+    """How a round's tasks stand, by place in, by name out.
+
+    Args:
+        tasks: all of the round.
+        answered: the places of those that were answered.
+        open_: of those that are waited for.
+        sent: of those that are on their way, or at their silos.
+
+    Returns:
+        Who has answered; who is waited for, each with a word on why; and who is no longer.
+    """
+    silos = {place: tasks[place].silo for place in sorted(tasks)}
+    missing = {silo: "has its task" if i in sent else "is not connected" for i, silo in silos.items() if i in open_}
+    given_up = [silo for i, silo in silos.items() if i not in answered and i not in open_]
+    return [silo for i, silo in silos.items() if i in answered], missing, given_up

@@ -87,19 +87,18 @@ def _coordinate(federation: Federation, out: Path, bus: MessageBus, pause: float
 
 
 def gather_silos(transport: FlowerTransport, federation: Federation) -> None:
-    """Wait for the silos at the start. Raises QuorumError if too few come."""
+    """Wait for all silos that are members now, whoever comes or is revoked meanwhile. Raises QuorumError."""
 
-    def here() -> list[str]:
-        return [e.name for i, e in enumerate(transport.registry.entries) if i in transport.known and not e.revoked]
+    def missing() -> list[str]:
+        return [e.name for i, e in enumerate(transport.registry.entries) if i not in transport.known and not e.revoked]
 
+    transport.greet(federation.wait, missing)
     everybody = [e.name for e in transport.registry.entries if not e.revoked]
-    transport.greet(federation.wait, until=lambda: len(here()) == len(everybody))
-    present = here()
-    if len(present) < federation.quorum:
-        away = ", ".join(sorted(set(everybody) - set(present)))
+    away = missing()
+    if len(everybody) - len(away) < federation.quorum:
         raise QuorumError(
-            f"{len(present)} of {len(everybody)} silos came within {federation.wait:g} s, {federation.quorum} are "
-            f"needed (missing: {away}); have them started, then resume"
+            f"{len(everybody) - len(away)} of {len(everybody)} silos came within {federation.wait:g} s, "
+            f"{federation.quorum} are needed (missing: {', '.join(sorted(away))}); have them started, then resume"
         )
 
 

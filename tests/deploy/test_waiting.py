@@ -1,0 +1,183 @@
+"""For whom a server waits: while silos are gathered, during a round, and what `server status` says of it."""
+
+import json
+import logging
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+
+import pytest
+
+from pomona.cli import main
+from pomona.core.errors import QuorumError
+from pomona.deploy import status
+from pomona.deploy.server import flower_transport, waiting_file
+from pomona.deploy.server.flower_transport import FlowerTransport
+from pomona.deploy.server.outgoing_task import OutgoingTask, standing
+from pomona.deploy.server.server_app import gather_silos
+from pomona.deploy.server.waiting_file import WaitingFile
+from pomona.deploy.status_files import NAMED, WAITING, WaitingStatus, read_status_file
+from pomona.storage.lock import locked
+from pomona.storage.run_status import Status, write_status
+
+
+@dataclass
+class Clock:
+    """Seconds that pass only while somebody sleeps."""
+
+    now: float = 0.0
+    events: dict = field(default_factory=dict)  # second -> what happens then
+
+    def sleep(self, seconds):
+        self.now += seconds
+        for at in [at for at in self.events if at <= self.now]:
+            self.events.pop(at)()
+
+
+class Members:
+    """A registry that its operator changes while the server gathers."""
+
+    def __init__(self, folder, *names):
+        self.path = folder / "roster.json"
+        self.entries = [SimpleNamespace(name=n, revoked=False) for n in names]
+
+    def add(self, name):
+        self.entries.append(SimpleNamespace(name=name, revoked=False))
+
+
+class Nodes:
+    """A handshake: node k is place k, and answers a hello at the next look after ``answers`` of it."""
+
+    def __init__(self):
+        self.nodes, self.asked = {}, []
+
+    @property
+    def tickets(self):
+        return [str(n) for n in self.asked]
+
+    def ask(self):
+        pass
+
+    def met(self, place):
+        self.asked = [n for n in self.asked if n != place]
+        self.nodes[place] = place
+
+
+@pytest.fixture
+def gathering(tmp_path, monkeypatch):
+    """A clock, the members, the nodes, and the transport between them."""
+    clock, nodes, members = Clock(), Nodes(), Members(tmp_path, "north", "south")
+    for module in (flower_transport, waiting_file):
+        monkeypatch.setattr(module, "monotonic", lambda: clock.now)
+    monkeypatch.setattr(flower_transport, "sleep", clock.sleep)
+    bus = SimpleNamespace(fetch=lambda tickets: {})
+    federation = SimpleNamespace(wait=600.0, quorum=2)
+    transport = FlowerTransport(federation, "ab", SimpleNamespace(relays={}), members, bus, None)
+    transport._handshake = nodes
+    return clock, members, nodes, transport, federation
+
+
+def waiting(folder):
+    return read_status_file(WaitingStatus, folder / WAITING)
+
+
+def test_a_newcomer_who_greets_while_silos_are_gathered_holds_up_nobody(gathering):
+    """West is added and greets at 2 s, the founders at 3 s: all are there at 4 s, of 600."""
+    clock, members, nodes, transport, federation = gathering
+
+    def comes():
+        members.add("west")
+        nodes.asked.append(2)
+
+    clock.events = {1: comes, 3: lambda: (nodes.met(0), nodes.met(1)), 4: lambda: nodes.met(2)}
+    gather_silos(transport, federation)
+    assert clock.now == 4
+
+
+def test_who_is_revoked_while_silos_are_gathered_is_not_waited_for(gathering):
+    clock, members, nodes, transport, federation = gathering
+    members.add("east")
+
+    def leaves():
+        members.entries[2].revoked = True
+
+    clock.events = {1: lambda: (nodes.met(0), nodes.met(1)), 5: leaves}
+    gather_silos(transport, federation)
+    assert clock.now == 5
+
+
+def test_whoever_stays_away_is_named_all_the_while_and_at_the_end(gathering, tmp_path, caplog):
+    clock, _, nodes, transport, federation = gathering
+    seen = []
+
+    def answers():
+        seen.append(waiting(tmp_path))
+        nodes.asked.clear()
+
+    clock.events = {1: lambda: nodes.met(0), 2: lambda: nodes.asked.append(7), 9: answers}
+    with caplog.at_level(logging.INFO, "pomona"), pytest.raises(QuorumError, match=r"1 of 2 .*missing: south"):
+        gather_silos(transport, federation)
+    assert clock.now == 601  # the first look after 600 s
+    (then,) = seen
+    assert (then.stage, then.answered, then.until - then.since) == ("gathering silos", ("north",), 600)
+    assert then.missing == {"south": "has not said who it is", "node 7": "is asked who it is"}
+    lines = [r.message for r in caplog.records]
+    assert len(lines) == 11  # at once, and each minute until 600 s
+    assert all("south (has not said who it is)" in line for line in lines)
+
+
+def test_how_the_tasks_of_a_round_stand():
+    tasks = {place: OutgoingTask(name, None, {}) for place, name in [(3, "east"), (0, "north"), (1, "south"), (2, "w")]}
+    here = standing(tasks, answered={1}, open_={0, 3}, sent=[3])
+    assert here == (["south"], {"north": "is not connected", "east": "has its task"}, ["w"])
+
+
+def test_a_line_names_some_silos_and_counts_the_others():
+    missing = {f"silo-{k:02d}": "is not connected" for k in range(NAMED + 3)}
+    line = WaitingStatus(stage="round 2", since=0, until=60, asked=tuple(missing), missing=missing).line
+    assert "round 2: 0 of 15 have answered since 1970-01-01 00:00:00Z" in line
+    assert "until 1970-01-01 00:01:00Z" in line
+    assert f"silo-{NAMED - 1:02d} (is not connected) and 3 more" in line
+    assert f"silo-{NAMED:02d}" not in line
+
+
+def test_a_full_disk_does_not_end_the_wait(tmp_path, monkeypatch):
+    monkeypatch.setattr(waiting_file, "write_json", lambda *_: (_ for _ in ()).throw(OSError(28, "full")))
+    file = WaitingFile(tmp_path)
+    file.begin("round 1", 1)
+    file.tell([], {"north": "has its task"})
+
+
+def test_status_says_for_whom_a_round_waits(world, capsys):
+    """Silo-1 does not answer in round 2. Before round 1, all three have greeted; nothing stands of a life before."""
+    federation, seen, said, tell = world.federation(deadline=2.0), {}, [], WaitingFile.tell
+    run = federation.server / "run"
+
+    def silent(message, reply):
+        body = json.loads(message.content["texts"]["body"])
+        return None if (body.get("number"), message.metadata.dst_node_id) == (2, 11) else reply
+
+    def looks(file, *how):
+        tell(file, *how)
+        with locked(run):
+            seen.setdefault(file._now.stage, []).append(status.server(federation.server))
+            if file._now.missing and not said:
+                with pytest.raises(SystemExit, match="0"):
+                    main(["server", "status", "--folder", str(federation.server)])
+                said.append(capsys.readouterr().out)
+
+    world.patch.setattr(WaitingFile, "tell", looks)
+    federation.grid.faults.append(silent)
+    federation.run()
+    first, then, last = seen["round 1"][0], seen["round 2"][0], seen["round 2"][-1]
+    assert [silo["state"] for silo in first["silos"]] == ["greeted"] * 3
+    assert then["waiting"]["missing"] == {"silo-1": "has its task"}
+    assert then["waiting"]["answered"] == ["silo-0", "silo-2"]
+    assert then["waiting"]["until"] - then["waiting"]["since"] == pytest.approx(2.0)
+    assert last["waiting"]["missing"] == {}
+    assert "2 of 3 have answered" in last["waiting"]["line"]
+    assert "round 2: 2 of 3 have answered since" in " ".join(said[0].split())
+    assert "for silo-1 (has its task)" in " ".join(said[0].split())
+    assert status.server(federation.server)["waiting"] is None  # it has finished
+    write_status(run, Status(state="running", round=3))
+    with locked(run):
+        assert status.server(federation.server)["waiting"] is None  # started again, and silos are not gathered yet
