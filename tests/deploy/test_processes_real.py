@@ -102,6 +102,27 @@ def round_(kits):
     return status.round if status else 0
 
 
+def test_a_run_that_was_submitted_before_a_death_is_stopped_before_the_next(kits, tmp_path):
+    log, audit = tmp_path / "log", kits / "server" / "run" / "audit.jsonl"
+
+    def runs(event):
+        return [r["run"] for r in read(audit) if r["event"] == event] if audit.exists() else []
+
+    server = run("server", kits / "server", log)
+    try:
+        (first,) = until(lambda: runs("submitted"))
+        server.kill()
+        server.wait()
+        server = run("server", kits / "server", log)
+        until(lambda: len(runs("submitted")) == 2)
+        assert runs("withdrawn") == [first]
+        server.terminate()
+        assert server.wait(10) == 143
+    finally:
+        server.kill()
+        server.wait()
+
+
 def test_a_run_survives_every_death_and_leaves_nothing(kits, tmp_path):
     log, state = tmp_path / "log", kits / "server" / "run"
     silo = run("silo", kits / "north", log)

@@ -64,6 +64,7 @@ class Fake:
 
     def __init__(self, programs):
         self.programs, self.keys, self.stopped, self.submitted = list(programs), {}, [], []
+        self.waiting = []  # runs of a life before
 
     def nodes(self):
         return [Node(k, name, "online", key) for k, (name, key) in enumerate(self.keys.items())]
@@ -82,8 +83,13 @@ class Fake:
         )
         return len(self.submitted)
 
+    def unfinished(self):
+        return [run for run in self.waiting if run not in self.stopped]
+
     def stop(self, run):
         self.stopped.append(run)
+        if run == 8:
+            raise ProtocolError("finished already")
 
     def close(self):
         for process, _ in self.submitted:
@@ -140,6 +146,18 @@ def test_a_run_that_finishes(tmp_path, quick):
     assert link.submitted[0][1] == b"app"
     assert [r["event"] for r in read(tmp_path / "run" / "audit.jsonl")] == ["superlink", "registered", "submitted"]
     assert verify(tmp_path / "run" / "audit.jsonl") is None
+
+
+def test_runs_of_a_life_before_are_stopped_before_another_is_submitted(tmp_path, quick):
+    """A server that is stopped between submit and start leaves a run that SuperLink would launch beside the next."""
+    link = Fake([f"time.sleep(0.2)\n{DONE}"])
+    link.waiting = [7, 8]
+    order, submit = [], link.submit
+    link.submit = lambda *asked: order.append(list(link.stopped)) or submit(*asked)
+    made, policy, _ = server(tmp_path, link)
+    assert finish(made, policy, link).state == "finished"
+    assert order == [[7, 8]]
+    assert [r["run"] for r in read(tmp_path / "run" / "audit.jsonl") if r["event"] == "withdrawn"] == ["7", "8"]
 
 
 def test_a_killed_server_app_is_submitted_again_and_its_run_stopped(tmp_path, quick):

@@ -15,6 +15,7 @@ from pomona.core.errors import ConfigError, ProtocolError
 from pomona.deploy.agreement import Address, Federation
 
 CONNECTION = "pomona"
+NEWEST = 1000  # runs that are looked at: each start of the server makes one, and stops those before it
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,15 @@ class SuperLinkClient:
         if not answer.HasField("run_id"):
             raise ProtocolError("SuperLink started no run; look at run/logs/superlink.log")
         return int(answer.run_id)
+
+    def unfinished(self) -> list[int]:
+        """The runs that still wait for a ServerApp, or count as running; among the newest, where they all are."""
+        from flwr.common.constant import Status
+        from flwr.proto.control_pb2 import ListRunsRequest
+
+        with _asking():
+            found = self._client.ListRuns(ListRunsRequest(limit=NEWEST)).run_dict
+        return sorted(int(k) for k, run in found.items() if run.status.status != Status.FINISHED)
 
     def stop(self, run: int) -> None:
         """Stop a run that still counts as running."""

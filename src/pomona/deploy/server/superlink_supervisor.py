@@ -14,6 +14,7 @@ from typing import Literal
 
 from pomona.core.errors import PomonaError, ProtocolError, StorageError
 from pomona.deploy.audit import Audit
+from pomona.deploy.processes import end
 from pomona.deploy.server.superlink_client import SuperLinkClient, sync_keys
 from pomona.deploy.supervisor import Restart, Supervisor, backoff
 from pomona.storage.committed_rounds import last_round
@@ -142,6 +143,7 @@ class ServerPolicy:
         assert self._link
         write_status(self.state, Status(state="running", round=last_round(self.state)))
         try:
+            self._stop_others(self._link, supervisor)
             self._run = self._link.submit(self.fab(), {"folder": str(self.folder)})
         except ProtocolError as fault:
             raise ConnectionError(str(fault)) from None
@@ -159,6 +161,14 @@ class ServerPolicy:
             if self._changed():
                 with suppress(ConnectionError):  # tried again at the next observation
                     self._admit()
+
+    def _stop_others(self, link: SuperLinkClient, supervisor: Supervisor) -> None:
+        """Stop what a life before this one has submitted: SuperLink starts a ServerApp for each, or just has."""
+        for run in link.unfinished():
+            with suppress(ProtocolError):  # it has just ended
+                link.stop(run)
+            self.audit.write("withdrawn", run=str(run))
+        end(lambda: [process for process, command in supervisor.descendants().items() if APP in command])
 
     def _launch(self, supervisor: Supervisor) -> None:
         """Start the SuperLink and wait until it answers. Raises ConnectionError."""
