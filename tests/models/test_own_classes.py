@@ -78,6 +78,28 @@ def test_an_argument_that_is_missing_is_one_line():
         build(ModelSettings(name="towers:Tower", args={"widths": [3]}), (1, 8, 8), 10)
 
 
+class Auxiliary(nn.Sequential):
+    """Gives a second head's outputs too while it is trained, as GoogLeNet does."""
+
+    def __init__(self, heads=2):
+        super().__init__(nn.Flatten(), nn.BatchNorm1d(64), nn.Linear(64, 10))
+        self.heads = heads
+
+    def forward(self, x):
+        outputs = super().forward(x)
+        return (outputs,) * self.heads if self.training and self.heads > 1 else outputs
+
+
+def test_what_a_network_returns_is_looked_at_in_both_modes(monkeypatch):
+    monkeypatch.setattr(sys.modules["towers"], "Auxiliary", Auxiliary, raising=False)
+    with pytest.raises(ConfigError, match=r"towers:Auxiliary in training mode returns a tuple; .* set model\.args"):
+        build(ModelSettings(name="towers:Auxiliary"), (1, 8, 8), 10)
+    found = build(ModelSettings(name="towers:Auxiliary", args={"heads": 1}), (1, 8, 8), 10)
+    assert found.training
+    for name, buffer in Auxiliary().named_buffers():
+        assert torch.equal(found.get_buffer(name), buffer)  # the statistics have seen nothing
+
+
 def test_a_run_of_a_class_with_arguments_ends_in_models_that_answer(tmp_path):
     model = {"name": "towers:Tower", "args": ARGS, "train": ["body.1.*", "head"]}
     settings = {"clients": 2, "rounds": 1, "lr": 0.1, "workers": 1, "data": {"train_limit": 40}}

@@ -64,6 +64,8 @@ def test_a_network_fits_outputs_and_channels(name, shape, args):
     [
         ("torchvision:shufflenet_v2_x0_5", (1, 32, 32), {}, r"fails on a sample of shape \(1, 32, 32\): .*3 channels"),
         ("torchvision:lraspp_mobilenet_v3_large", (3, 32, 32), {}, "returns a OrderedDict"),
+        ("torchvision:googlenet", (3, 32, 32), {"init_weights": False}, "in training mode returns a GoogLeNetOutputs"),
+        ("torchvision:vit_b_32", (3, 28, 28), {}, r"shape \(3, 28, 28\): .*224.*data\.resize"),
         ("torchvision:ssdlite320_mobilenet_v3_large", (3, 32, 32), {}, "returns a list|fails on a sample"),
         ("torchvision:raft_small", (3, 32, 32), {}, r"cannot be built \(TypeError: .*num_classes"),
         ("torchvision:resnet81", (3, 32, 32), {}, "unknown model.name=torchvision:resnet81; did you mean"),

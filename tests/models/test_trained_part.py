@@ -2,6 +2,7 @@
 
 import sys
 import types
+from copy import deepcopy
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from torch import nn
 
 from pomona.core.errors import ConfigError
 from pomona.models import ModelSettings, build
-from pomona.models.lora import Lora, merge
+from pomona.models.lora import Lora, insert, merge
 from pomona.models.parameter_space import ParameterSpace
 from pomona.models.trained_part import active, evaluated, frozen, training_mode
 from pomona.models.weights import read
@@ -109,6 +110,24 @@ def test_lora_starts_as_the_network_was_and_merges_into_it():
     merged = merge(module)
     assert merged.state_dict().keys() == plain.state_dict().keys()
     torch.testing.assert_close(merged(x), expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_lora_beside_layers_that_are_not_called(training):
+    """Attention reads the weight of its output layer, and in evaluation mode those of the whole block."""
+    block = nn.TransformerEncoderLayer(8, 2, dim_feedforward=6, dropout=0.0, batch_first=True)
+    changed = deepcopy(block)
+    insert(changed, 2, 0.5, ("self_attn.out_proj", "linear1"))
+    x = torch.randn(3, 4, 8)
+    torch.testing.assert_close(changed.train(training)(x), block.train(training)(x))
+    for part in (changed.self_attn.out_proj, changed.linear1):
+        nn.init.normal_(part.b.weight)
+    (found := changed(x)).square().sum().backward()
+    assert [name for name, p in changed.named_parameters() if p.grad is not None and p.grad.any()] == trained(changed)
+    assert not torch.allclose(found, block(x), atol=0.01)
+    with torch.no_grad():
+        torch.testing.assert_close(changed(x), found)  # in evaluation mode by PyTorch's fast path
+        torch.testing.assert_close(merge(changed)(x), found)
 
 
 @pytest.fixture

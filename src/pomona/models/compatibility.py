@@ -2,12 +2,15 @@
 
 import inspect
 from collections.abc import Callable, Mapping
+from functools import partial
 from math import prod
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from pomona.core.errors import ConfigError
+from pomona.models.trained_part import training_mode
 from pomona.storage.mapped_array import machine_memory
 
 
@@ -66,10 +69,12 @@ def constructed(kind: type[nn.Module], name: str, args: Mapping[str, object]) ->
 def verified(
     module: object, name: str, input_shape: tuple[int, ...], output_shape: tuple[int, ...], vocabulary: int
 ) -> nn.Module:
-    """The module, once one sample of zeros has passed through it in evaluation mode.
+    """The module, once samples of zeros have passed through it: one in evaluation mode, then two in training mode.
 
-    Raises ConfigError if it is no ``nn.Module``, has no trained parameters, rejects the sample, or its outputs are not
-    one tensor (1, *output_shape).
+    Its buffers are left as they were. Two, because BatchNorm takes no single value a channel.
+
+    Raises ConfigError if it is no ``nn.Module``, has no trained parameters, rejects the samples, or its outputs are not
+    one tensor (b, *output_shape) in both modes.
     """
     if not isinstance(module, nn.Module):
         raise ConfigError(f"model.name={name} made a {type(module).__name__}; the function must return an nn.Module")
@@ -79,24 +84,38 @@ def verified(
             "model.train"
         )
     training = module.training
-    sample = torch.zeros((1, *input_shape), dtype=torch.int64 if vocabulary else torch.float32)
+    samples = torch.zeros((2, *input_shape), dtype=torch.int64 if vocabulary else torch.float32)
+    module.eval()
+    _require_outputs(module, samples[:1], output_shape, name, "evaluation")
+    training_mode(module)()
+    buffers = {path: buffer.clone() for path, buffer in module.named_buffers()}
+    _require_outputs(partial(functional_call, module, buffers), samples, output_shape, name, "training")
+    return module.train(training)
+
+
+def _require_outputs(
+    network: Callable[[Tensor], object], samples: Tensor, output_shape: tuple[int, ...], name: str, mode: str
+) -> None:
+    """Raise ConfigError unless a network turns samples (b, ...) into one tensor (b, *output_shape)."""
     try:
         with torch.no_grad():
-            outputs = module.eval()(sample)
-    except (RuntimeError, ValueError, TypeError, IndexError, AssertionError) as fault:
+            outputs = network(samples)
+    except (AttributeError, RuntimeError, ValueError, TypeError, IndexError, AssertionError) as fault:
         why = str(fault).partition("\n")[0]
-        raise ConfigError(f"model.name={name} fails on a sample of shape {input_shape}: {why}") from fault
+        raise ConfigError(
+            f"model.name={name} in {mode} mode fails on a sample of shape {tuple(samples.shape[1:])}: {why}; change "
+            "the network (model.name, model.args) or the samples (of images: data.resize)"
+        ) from fault
     if not isinstance(outputs, Tensor):
         raise ConfigError(
-            f"model.name={name} returns a {type(outputs).__name__}; a network takes one tensor of samples and returns "
-            "one of outputs: wrap it in a module that does"
+            f"model.name={name} in {mode} mode returns a {type(outputs).__name__}; a network takes one tensor of "
+            "samples and returns one of outputs: set model.args so that it does, or wrap it in a module that does"
         )
-    shape = tuple(outputs.shape)
-    if shape != (1, *output_shape):
+    if tuple(outputs.shape) != (len(samples), *output_shape):
         raise ConfigError(
-            f"model.name={name} turns a batch of 1 into outputs of shape {shape}; the data needs {(1, *output_shape)}"
+            f"model.name={name} in {mode} mode turns a batch of {len(samples)} into outputs of shape "
+            f"{tuple(outputs.shape)}; the data needs {(len(samples), *output_shape)}"
         )
-    return module.train(training)
 
 
 def require_room(outline: nn.Module, name: str) -> None:

@@ -42,11 +42,21 @@ class Lora(nn.Module):
         y: Tensor = self.frozen(x) + self.scale * self.b(self.a(x))
         return y
 
+    @property
+    def weight(self) -> Tensor:
+        """W + s B A, of W's shape: attention reads its output layer's tensors, and does not call the layer."""
+        change = self.b.weight.flatten(1) @ self.a.weight.flatten(1)
+        return self.frozen.weight + self.scale * change.view_as(self.frozen.weight)
+
+    @property
+    def bias(self) -> Tensor | None:
+        """The frozen layer's."""
+        return self.frozen.bias
+
     @torch.no_grad()
     def merged(self) -> nn.Linear | Convolution:
         """The frozen layer with the change added to its weight, in place."""
-        change = self.b.weight.flatten(1) @ self.a.weight.flatten(1)
-        self.frozen.weight += self.scale * change.view_as(self.frozen.weight)
+        self.frozen.weight.copy_(self.weight)
         return self.frozen
 
 
