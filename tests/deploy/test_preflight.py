@@ -5,6 +5,7 @@ import re
 import ssl
 import sys
 import threading
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
@@ -392,8 +393,22 @@ def test_the_closing_visit_is_no_further_round(tmp_path):
     assert (made.own["value"], made.own["round"], made.alone["round"]) == (0.75, 3, 3)
 
 
-def test_the_report_speaks_of_the_metric_that_was_agreed_on(tmp_path, capsys):
+def test_a_gain_is_not_judged_after_a_few_rounds(tmp_path, capsys):
+    folder, _ = kit(tmp_path)
+    visited(folder, visit(2, 0.25))
+    assert command("silo", "report", "--folder", str(folder)) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "gain not judged after 2 rounds, only from 10 on" in said
+    page = (folder / "state" / "report.md").read_text()
+    assert "- gain over training alone: not judged after 2 rounds, only from 10 on" in page
+    made = silo_report.report(folder)
+    assert [replace(made, own=made.own | {"round": n}).enough for n in (9, 10)] == [False, True]
+    assert replace(made, own=made.own | {"round": 1}).comparison.startswith("not judged after 1 round,")
+
+
+def test_the_report_speaks_of_the_metric_that_was_agreed_on(tmp_path, capsys, monkeypatch):
     """A Brier score of 0.25 federated: less is better, so a gain is what training alone has more."""
+    monkeypatch.setattr(silo_report, "ENOUGH", 2)
     folder, _ = kit(tmp_path)
     agreed = folder / "federation.toml"
     agreed.write_text(agreed.read_text().replace("lr = 0.1", 'lr = 0.1\nmetric = "brier"'))
@@ -403,7 +418,9 @@ def test_the_report_speaks_of_the_metric_that_was_agreed_on(tmp_path, capsys):
     assert made.gain == pytest.approx(made.alone["value"] - 0.25)
     assert "test Brier score 0.25 on 40 own samples" in said
     assert f"gain {made.gain:+.4g}" in said
-    assert f"- gain over training alone: {made.gain:+.4g}" in (folder / "state" / "report.md").read_text()
+    assert (
+        f"- gain over training alone: {made.gain:+.4g} after 2 rounds" in (folder / "state" / "report.md").read_text()
+    )
 
 
 def test_a_metric_that_does_not_fit_the_task_is_no_agreement(tmp_path):

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from pomona.core.errors import ProtocolError, StorageError
 from pomona.deploy import processes
 from pomona.deploy.audit import Audit, read, verify
-from pomona.deploy.processes import ask_to_stop, end, holder, process_tree, start, trim
+from pomona.deploy.processes import ask_to_stop, end, holder, process_tree
 from pomona.deploy.server import superlink_supervisor as server_supervisor
 from pomona.deploy.server.superlink_client import Node
 from pomona.deploy.server.superlink_supervisor import APP, Observation, ServerPolicy, judge
@@ -510,17 +510,6 @@ def test_who_has_just_taken_a_lock_is_waited_for(tmp_path):
         late.start()
         assert holder(tmp_path, 30.0).pid == os.getpid()
         late.join()
-
-
-def test_a_log_is_private_and_set_aside_when_long(tmp_path, monkeypatch):
-    log = tmp_path / "logs" / "a.log"
-    with start([sys.executable, "-c", "print('x' * 100)"], log, dict(os.environ)) as child:
-        child.wait()
-    assert log.stat().st_mode & 0o077 == 0
-    monkeypatch.setattr(processes, "LOG_LIMIT", 50)
-    trim(log)
-    assert log.stat().st_size == 0
-    assert (tmp_path / "logs" / "a.log.1").stat().st_size == 101
 
 
 def test_a_process_tree_is_what_lives_below_also_in_groups_of_its_own():

@@ -62,6 +62,8 @@ for name, what in SERVER.items():
     server.command(f"pomona.cli.server:{name}", name=name, help=what)
 for name, what in SILO.items():
     silo.command(f"pomona.cli.silo:{name}", name=name, help=what)
+for side, name in ((server, "server"), (silo, "silo")):
+    side.command(f"pomona.cli.logs:{name}", name="logs", help="Show the logs of all its processes, by time.")
 app.command(server)
 app.command(silo)
 

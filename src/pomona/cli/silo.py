@@ -79,13 +79,13 @@ def report(*, folder: Folder = HERE, json: Json = False) -> None:
     with watching(stays=False) as watcher:
         r = made(folder, watcher)
     if json:
-        emit({**vars(r), "gain": r.gain})
+        emit({**vars(r), "gain": r.gain, "enough": r.enough})
         return
     own, alone = r.own, r.alone
     say(f"{r.silo} in {r.federation}: {r.method}, model {own['model']} {own['when']}, round {own['round']}")
     say(
         f"test {r.judged.title} {r.judged.text(own['value'])} on {own['samples']} own samples; training alone for as "
-        f"many rounds {r.judged.text(alone['value'])}; gain {r.judged.gap(r.gain)}"
+        f"many rounds {r.judged.text(alone['value'])}; gain {r.comparison}"
     )
     for title, rows in r.peers:
         out.print()

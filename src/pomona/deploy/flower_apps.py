@@ -24,6 +24,7 @@ from pomona.core.errors import ProtocolError
 from pomona.core.registry import importable
 from pomona.deploy.message_bodies import Hello, Refusal, Task
 from pomona.deploy.message_bus import Message, Undelivered, untrusted
+from pomona.deploy.process_logs import APP, at_round, logging_to
 
 RAW = "pomona.bytes"  # how an array's bytes are to be read: by Pomona, not by anything that unpickles
 AGAIN = {3, 5, 8}  # Flower's codes for a node or a process that is gone: message unavailable, node, silent app
@@ -80,6 +81,11 @@ def ending_after(seconds: float) -> Iterator[None]:
 
 def handled(folder: Path, message: Message) -> Message:
     """A silo's answer to a message; a refusal if it will not or cannot do what is asked."""
+    with logging_to(folder / "state" / "logs" / APP):
+        return _handled(folder, message)
+
+
+def _handled(folder: Path, message: Message) -> Message:
     import os
 
     import torch
@@ -94,8 +100,11 @@ def handled(folder: Path, message: Message) -> Message:
     try:
         body = message.read(Hello, Task)
         if isinstance(body, Hello):
+            logger.info("the server asks who this is")
             return Message.of(silo.greet(body), silo.signer)
+        at_round(body.number)
         answer, uplink = silo.answer(body, message.enclosed)
+        logger.info("answered with an uplink of %d bytes", len(uplink))
         audited(silo, "answered", round=body.number, task=body.digest, bytes=len(uplink))
         return Message.of(answer, silo.signer, {"uplink": uplink} if uplink else {})
     except Exception as fault:  # whatever it is, its text stays here

@@ -1,9 +1,8 @@
-"""Child processes: the environment of Flower's, their logs, and ending them with all their descendants."""
+"""Child processes: the environment of Flower's, and ending them with all their descendants."""
 
 import ctypes
 import fcntl
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -29,7 +28,6 @@ QUIET = {
 }
 PROXIES = {"http_proxy", "https_proxy", "all_proxy"}
 LOCAL = ("localhost", "127.0.0.1", "::1")
-LOG_LIMIT = 20_000_000  # bytes of a log file before it is set aside
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # prctl has no binding in psutil, nor in the standard library
 
 
@@ -44,25 +42,16 @@ def environment(home: Path, proxy: str = "") -> dict[str, str]:
     return {**kept, **QUIET, **ours, **way, "NO_PROXY": ",".join(LOCAL), "PYTHONUNBUFFERED": "1"}
 
 
-def start(command: Sequence[str], log: Path, env: dict[str, str]) -> subprocess.Popen[bytes]:
-    """Start a child in a process group of its own; its output is appended to a log that only the owner can read."""
-    log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    trim(log)
-    handle = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        return subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=handle, stderr=handle, env=env, start_new_session=True
-        )
-    finally:
-        os.close(handle)
-
-
-def trim(log: Path) -> None:
-    """Move a log of more than ``LOG_LIMIT`` bytes to LOG.1; it may be in use, as its writers append."""
-    with suppress(OSError):
-        if log.stat().st_size > LOG_LIMIT:
-            shutil.copy(log, log.with_name(f"{log.name}.1"))
-            os.truncate(log, 0)
+def start(command: Sequence[str], env: dict[str, str]) -> subprocess.Popen[bytes]:
+    """Start a child in a process group of its own; what it and its descendants print is to be read."""
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env=env,
+        start_new_session=True,
+    )
 
 
 def _prctl(option: int, value: int) -> None:

@@ -14,6 +14,7 @@ from typing import Protocol, TypeVar
 
 import psutil
 
+from pomona.deploy.process_logs import LogFile, OutputLog, passwords
 from pomona.deploy.processes import adopt, disown, end, process_tree, reap, start, undisturbed
 
 T = TypeVar("T")
@@ -59,6 +60,7 @@ class Supervisor:
     first: str = ""
     process: subprocess.Popen[bytes] | None = None
     _before: set[psutil.Process] = field(default_factory=set)
+    _output: OutputLog | None = None
 
     def run(self, policy: Policy[T]) -> T:
         """Keep the program going until the policy has a final result, which is returned, or an exception ends it."""
@@ -87,8 +89,15 @@ class Supervisor:
 
     def start(self) -> subprocess.Popen[bytes]:
         """Start the program."""
-        self.process = start(self.command, self.log, dict(self.env))
+        self.process = start(self.command, dict(self.env))
+        assert self.process.stdout
+        self._output = OutputLog(self.process.stdout, LogFile(self.log, passwords(self.env)))
         return self.process
+
+    def settle(self) -> None:
+        """Wait until the log has the last words of a program that has ended."""
+        if self._output:
+            self._output.settle()
 
     def descendants(self) -> dict[psutil.Process, str]:
         """Return the living processes that were started since ``run`` began, with their command lines."""
@@ -101,4 +110,5 @@ class Supervisor:
         if self.process:
             self.process.wait()
         reap()
+        self.settle()
         self.process = None

@@ -17,6 +17,7 @@ from pomona.deploy.agreement import Federation
 from pomona.deploy.audit import Audit
 from pomona.deploy.message_bodies import DownlinkEntry, Newcomer, Refusal, RowOrigin, Task
 from pomona.deploy.message_bus import Message, MessageBus, Undelivered, untrusted
+from pomona.deploy.process_logs import at_round
 from pomona.deploy.server.answer_verification import AnswerReader, Origins
 from pomona.deploy.server.auth_proxy import announce
 from pomona.deploy.server.handshake import TIMEOUT, Handshake
@@ -76,6 +77,7 @@ class FlowerTransport:
     def visit(self, request: ClientRequest, down: Downlink) -> list[Arrival]:
         """Send every silo its task, and wait for the answers until all are there or the deadline is over."""
         self.absent, self.refused, self._fresh, self._round = {}, set(), {}, request.round.number
+        at_round(self._round)
         if request.trains:
             announce(self.registry.path.parent, largest(request.expects))
         packed = PackedRows(down, Encoding(self.federation.wire, self.federation.places))

@@ -13,6 +13,7 @@ from pomona.deploy import flower_bundle
 from pomona.deploy.agreement import Address, Federation
 from pomona.deploy.audit import Audit
 from pomona.deploy.pki.certificates import RENEW, certificate, expires, private, warning
+from pomona.deploy.process_logs import SUPERVISOR, LogFile
 from pomona.deploy.processes import QUIET, environment
 from pomona.deploy.server import superlink
 from pomona.deploy.server.registry_admin import members
@@ -77,8 +78,10 @@ def _flower(folder: Path, state: Path, federation: Federation) -> dict[str, str]
 def _served(folder: Path, federation: Federation, env: Mapping[str, str], say: Callable[[str], None]) -> Status:
     state, ca = folder / "run", folder / "certs" / "ca.crt"
     with Audit(state / "audit.jsonl") as audit:
+        own = LogFile(state / "logs" / SUPERVISOR)
 
         def tell(text: str) -> None:
+            own.write(text)
             say(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S}Z {text}")
 
         if not federation.insecure and (line := warning(expires(folder / "certs" / "server.crt"))):

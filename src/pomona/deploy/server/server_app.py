@@ -1,5 +1,6 @@
 """The ServerApp: the round loop over Flower, with record, checkpoints and status files in ``run/``."""
 
+import logging
 import os
 import secrets
 from collections.abc import Sequence
@@ -20,6 +21,7 @@ from pomona.deploy.audit import Audit
 from pomona.deploy.json_store import read_json, write_json
 from pomona.deploy.message_bodies import Token
 from pomona.deploy.message_bus import MessageBus
+from pomona.deploy.process_logs import SERVER, logging_to
 from pomona.deploy.server.flower_transport import FlowerTransport
 from pomona.deploy.server.member_registry import MemberRegistry, heavy, samples
 from pomona.deploy.status_files import LIVE, LiveStatus
@@ -37,6 +39,8 @@ from pomona.storage.lock import locked
 from pomona.storage.run_status import Status, write_status
 from pomona.tasks import TASKS
 
+logger = logging.getLogger("pomona")
+
 
 def coordinate(folder: Path, bus: MessageBus, pause: float = 1.0) -> None:
     """Run the federation of a server's kit to its end, from its last committed round.
@@ -53,7 +57,7 @@ def coordinate(folder: Path, bus: MessageBus, pause: float = 1.0) -> None:
     torch.set_num_threads(1)
     importable(folder)
     out = folder / "run"
-    with locked(out / FOLDER), writing(out), status_kept(out):
+    with logging_to(out / "logs" / SERVER), locked(out / FOLDER), writing(out), status_kept(out):
         _coordinate(Federation.load(folder / "federation.toml"), out, bus, pause)
 
 
@@ -121,7 +125,7 @@ class ServerStatusFile:
         """A line that the operator should see."""
         self._notes.append(text)
         self.audit.write("note", text=text)
-        print(text, flush=True)  # noqa: T201 - the ServerApp's log
+        logger.info("%s", text)
 
     def round(self, row: RoundRow, evaluations: Sequence[Evaluation]) -> None:
         """A round is committed."""
@@ -148,7 +152,9 @@ class ServerStatusFile:
         write_json(self.out / LIVE, live)
         self._notes = []
         self.audit.write("round", round=row.round, present=present, absent=list(live.absent))
-        print(f"round {row.round}: {len(present)} silos, {row.seconds:.1f} s", flush=True)  # noqa: T201 - its log
+        logger.info("committed with %d silos after %.1f s", len(present), row.seconds)
+        for name, why in live.why.items():
+            logger.warning("%s was not used: %s", name, why)
 
     def _weigh(self) -> None:
         """Note silos with too much weight, whenever that has changed."""

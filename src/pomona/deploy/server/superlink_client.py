@@ -85,7 +85,7 @@ class SuperLinkClient:
                 StartRunRequest(fab=bundle, override_config=user_config_to_proto(dict(settings)))
             )
         if not answer.HasField("run_id"):
-            raise ProtocolError("SuperLink started no run; look at run/logs/superlink.log")
+            raise ProtocolError("SuperLink started no run; look at `pomona server logs`")
         return int(answer.run_id)
 
     def unfinished(self) -> list[int]:
@@ -112,9 +112,7 @@ def _asking() -> Iterator[None]:
     try:
         yield
     except httpx.HTTPStatusError as fault:
-        raise ProtocolError(
-            f"SuperLink refuses ({fault.response.text[:200]}); look at run/logs/superlink.log"
-        ) from None
+        raise ProtocolError(f"SuperLink refuses ({fault.response.text[:200]}); look at `pomona server logs`") from None
     except httpx.HTTPError as fault:
         raise ConnectionError(f"SuperLink does not answer ({fault})") from None
 

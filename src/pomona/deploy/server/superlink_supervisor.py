@@ -116,7 +116,7 @@ class ServerPolicy:
             return status
         if status and failed and self._alike >= STUBBORN:
             why = f"{status.reason}; so {self._alike} times since round {round_}, which a restart does not mend"
-            status = status.model_copy(update={"reason": f"{why}: look at run/logs/superlink.log"})
+            status = status.model_copy(update={"reason": f"{why}: look at `pomona server logs`"})
             write_status(self.state, status)
             return status
         lost = "SuperLink" if verdict == "restart" else "ServerApp"

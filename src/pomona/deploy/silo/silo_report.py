@@ -27,6 +27,7 @@ from pomona.simulation import simulate
 from pomona.storage.atomic_io import publish, writing
 
 ALONE = "alone.json"
+ENOUGH = 10  # rounds from which on a gain is stated: before, either model may still be on its way
 
 
 class Judged(Settings):
@@ -75,6 +76,19 @@ class Report:
         return None if mine is None or lone is None else self.judged.goodness(mine) - self.judged.goodness(lone)
 
     @property
+    def enough(self) -> bool:
+        """Whether the two models have had enough rounds to be compared."""
+        return bool(self.own["round"] >= ENOUGH)
+
+    @property
+    def comparison(self) -> str:
+        """What the comparison with training alone says, after how many rounds."""
+        rounds = self.own["round"]
+        if not self.enough:
+            return f"not judged after {rounds} round{'s' * (rounds != 1)}, only from {ENOUGH} on"
+        return f"{_said(self.judged.gap, self.gain)} after {rounds} rounds"
+
+    @property
     def judged(self) -> Metric:
         """The metric that models are judged by."""
         return metric_named(self.metric)
@@ -92,7 +106,7 @@ class Report:
             f"- {judged.title} {_said(judged.text, own['value'])}, loss {_said(LOSS.number, own['loss'])}",
             f"- training alone, {alone['round']} rounds: {judged.title} {_said(judged.text, alone['value'])}, "
             f"loss {_said(LOSS.number, alone['loss'])}",
-            f"- gain over training alone: {_said(judged.gap, self.gain)}",
+            f"- gain over training alone: {self.comparison}",
         ]
         for meaning, rows in self.peers:
             lines += ["", markdown(of_records(rows, meaning)).rstrip()]

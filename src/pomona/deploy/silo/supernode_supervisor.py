@@ -11,7 +11,8 @@ from pathlib import Path
 from pomona.core.errors import ConfigError, ProtocolError, StorageError
 from pomona.deploy.agreement import Address, Federation
 from pomona.deploy.flower_bundle import pinned
-from pomona.deploy.processes import environment, reap, trim
+from pomona.deploy.process_logs import SUPERVISOR, LogFile
+from pomona.deploy.processes import environment, reap
 from pomona.deploy.silo import supernode
 from pomona.deploy.silo.settings import SiloFile
 from pomona.deploy.silo.watchdog import (
@@ -82,7 +83,6 @@ class SiloPolicy:
             now = time.monotonic()
             if now - probed >= PROBE:
                 reachable, probed = self._reachable(), now
-                trim(supervisor.log)
                 reap({process.pid})
             online = self.online(process.pid)
             if online:
@@ -93,6 +93,7 @@ class SiloPolicy:
             if stuck(seen):
                 return f"no connection in {PATIENCE:.0f} s although the server can be reached", None, False
             time.sleep(TICK)
+        supervisor.settle()
         steady = first is not None and last - first > STEADY
         return exit_reason(process.returncode, supervisor.log), process.returncode, steady
 
@@ -134,7 +135,7 @@ def exit_reason(code: int | None, log: Path) -> str:
         for sign, reason in REASONS.items():
             if sign in text:
                 return reason
-    return f"exit code {code}; its last words are in logs/supernode.log"
+    return f"exit code {code}; `pomona silo logs` has its last words"
 
 
 def run_node(folder: Path, say: Callable[[str], None]) -> None:
@@ -158,7 +159,10 @@ def run_node(folder: Path, say: Callable[[str], None]) -> None:
             home.mkdir(mode=0o700, exist_ok=True)
             port = (proxy_address(silo.proxy) or Address.parse(federation.server)).port
 
+            own = LogFile(state / "logs" / SUPERVISOR)
+
             def tell(text: str) -> None:
+                own.write(text)
                 say(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S}Z {text}")
 
             tell(f"{silo.name} attends {federation.name} at {federation.server}")
