@@ -19,6 +19,7 @@ from flwr.supercore.date import now
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes, sign_message
 
 from pomona.deploy.agreement import Federation
+from pomona.deploy.pki import certificates, keys
 from pomona.deploy.processes import environment
 from pomona.deploy.provision.provision import provision
 from pomona.deploy.server import superlink
@@ -26,6 +27,7 @@ from pomona.deploy.server.auth_proxy import (
     ANSWERS,
     BODY,
     PIECE,
+    STANDING,
     TRIES,
     Gate,
     RequestLimits,
@@ -35,6 +37,7 @@ from pomona.deploy.server.auth_proxy import (
 )
 from pomona.deploy.server.registry_admin import dismiss
 from pomona.deploy.server.superlink import RequestAuth, http_protocol
+from pomona.deploy.silo.standing import PATH, ask_standing
 
 MB = 10**6
 OTHER = "/v1/fleet/pull-messages"
@@ -102,6 +105,14 @@ def test_a_body_is_as_long_as_allowed(path, chunks, headers, status, read):
     assert asyncio.run(behind.ask(path, *chunks, headers=headers)) == status
     assert behind.read == read
     assert behind.bodies == ([b"".join(chunks)] if status == 200 else [])
+
+
+def test_the_gate_itself_tells_how_a_silo_stands_and_reads_no_body():
+    behind = Behind()
+    behind.gate.standing = lambda _: "revoked"
+    assert PATH == STANDING
+    assert asyncio.run(behind.ask(STANDING, b"x" * 100)) == 200
+    assert behind.read == 0
 
 
 def test_from_a_stranger_nothing_is_read():
@@ -285,6 +296,8 @@ def test_a_head_is_signed_by_a_member_now(kits):
     callers, north, south = RequestAuth(kits / "server"), kits / "north", kits / "south"
     assert (callers(signed(north)), callers(signed(south))) == ("north", "south")
     dismiss(kits / "server", "south")
+    assert [callers.standing(signed(kit)) for kit in (north, south)] == ["member", "revoked"]
+    assert callers.standing(signed(south, by=north)) == callers.standing([]) == "unknown"  # it alone can ask
     refused = [
         [],
         signed(south),  # revoked
@@ -351,10 +364,22 @@ class SuperLink:
         self.log.close()
 
 
-def test_a_real_superlink_keeps_its_memory(kits):
+def standing(kit, key, authority="ca.crt"):
+    return ask_standing(Federation.read(kit / "federation.toml"), kit / "certs" / authority, key)
+
+
+def test_a_real_superlink_tells_silos_how_they_stand_and_keeps_its_memory(kits, tmp_path):
     """400 MB without a key, and with a member's key 400 MB more than an answer can have."""
     made = SuperLink(kits)
     try:
+        north, south = kits / "north", kits / "south"
+        assert standing(north, north / "keys" / "silo.key") == "member"
+        dismiss(kits / "server", "south")
+        assert standing(south, south / "keys" / "silo.key") == "revoked"
+        (tmp_path / "stranger.key").write_bytes(keys.silo().private)
+        assert standing(north, tmp_path / "stranger.key") == "unknown"
+        (north / "certs" / "other.crt").write_bytes(certificates.authority("other").public)
+        assert standing(north, north / "keys" / "silo.key", "other.crt") == "unsaid"
         before = made.memory()
         for _ in range(3):
             assert made.post("POST", PIECE, [], 400 * MB) in (b"HTTP/1.1 401 Unauthorized", b"")

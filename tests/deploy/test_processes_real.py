@@ -15,11 +15,14 @@ from pathlib import Path
 import pytest
 from agreement_file import agreement
 
+from pomona.core.errors import ProtocolError
+from pomona.deploy import status
 from pomona.deploy.audit import read, verify
 from pomona.deploy.flower_bundle import digest
 from pomona.deploy.processes import process_tree
 from pomona.deploy.provision.provision import provision
 from pomona.deploy.server.registry_admin import dismiss
+from pomona.deploy.silo.standing import REFUSALS
 from pomona.storage.run_status import read_status
 
 pytestmark = pytest.mark.slow
@@ -184,15 +187,18 @@ def strangers_are_refused(kits):
     assert ask("/v1/control/list-runs", {"X-Forwarded-For": "127.0.0.1"}) == 403
 
 
-def test_a_revoked_silo_reads_that_its_key_is_refused(kits, tmp_path):
+def test_a_revoked_silo_says_so_and_knocks_no_more(kits, tmp_path):
     log, said = tmp_path / "log", tmp_path / "silo"
     silo, server = run("silo", kits / "north", said), run("server", kits / "server", log)
     try:
         until(lambda: round_(kits) >= 1)
         dismiss(kits / "server", "north")
-        first = until(lambda: [line for line in said.read_text().splitlines() if "the node ended" in line])[0]
-        assert "the server refuses this silo's key: it was revoked" in first
-        assert "ask the server's administrator" in first
+        assert silo.wait(400) == ProtocolError.code
+        ended = [line for line in said.read_text().splitlines() if "the node ended" in line]
+        assert [f"was revoked ({k} of {REFUSALS} times)" in line for k, line in enumerate(ended, 1)] == [True] * 4
+        assert "ask its administrator" in said.read_text().splitlines()[-1]
+        standing = status.silo(kits / "north")
+        assert (standing["state"], f"{REFUSALS} of {REFUSALS} times" in standing["reason"]) == ("revoked", True)
     finally:
         for process in (silo, server):
             process.terminate()

@@ -225,6 +225,6 @@ def test_a_silo_with_a_strangers_key_never_takes_part(local, monkeypatch):
     status = local.wait(after(2))
     (kit / "keys" / "silo.key").write_bytes(own)
     assert status.state in {"running", "finished"}
-    assert "the server refuses this silo's key" in (local.folder / "silo-1.log").read_text()
+    assert "the server does not know this silo's key" in (local.folder / "silo-1.log").read_text()
     local.wait(ended)
     check(local, monkeypatch, whole=False)

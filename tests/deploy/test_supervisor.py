@@ -385,6 +385,35 @@ def test_a_node_that_ends_is_started_again_and_the_reason_is_named(tmp_path, qui
     assert news(tmp_path)["restarts"] == 3
 
 
+KEY_REFUSED = "print('Starting Flower SuperNode'); print('[code: 2004] no'); raise SystemExit(1)"
+
+
+def test_a_silo_that_was_revoked_stops_after_several_words_alike_and_says_so(tmp_path, quick, monkeypatch):
+    """A word between them that it is a member, or none, begins anew: no server switches a silo off by one."""
+    monkeypatch.setattr(silo_supervisor, "LONGEST", 0.01)
+    words = iter(["revoked"] * 4 + ["member"] + ["revoked"] * 4 + ["unsaid", "unknown"] + ["revoked"] * 5 + ["member"])
+    made, policy, said = silo(tmp_path, KEY_REFUSED)
+    policy.standing = lambda: next(words)
+    why = made.run(policy)
+    assert list(words) == ["member"]
+    assert [line.count("this silo was revoked") for line in said] == [1] * 4 + [0] + [1] * 4 + [0, 0] + [1] * 4
+    assert "this silo is a member" in said[4]
+    assert "does not know this silo's key" in said[10]
+    assert "revoked (5 of 5 times)" in why
+    assert "`pomona silo start` tries again" in why
+    assert (news(tmp_path)["state"], news(tmp_path)["reason"]) == ("revoked", why)
+
+
+def test_a_node_that_ends_for_another_reason_is_not_explained_by_the_server(tmp_path, quick, monkeypatch):
+    monkeypatch.setattr(silo_supervisor, "LONGEST", 0.01)
+    made, policy, said = silo(tmp_path, "raise SystemExit(3)")
+    policy.standing = lambda: pytest.fail("asked")
+    stopping_after(2, said, policy)
+    with pytest.raises(SystemExit):
+        made.run(policy)
+    assert "exit code 3" in said[0]
+
+
 REVOKED = """\
 INFO :      Starting Flower SuperNode
 INFO :      SuperNode ID: 854233469429082855

@@ -17,6 +17,7 @@ from pomona.deploy.status_files import LIVE, NODE, WAITING, LiveStatus, NodeStat
 from pomona.storage.run_status import read_status
 
 Row = dict[str, Any]
+ENDED = {"stopped", "revoked"}  # last words of a node
 WHOSE = {"certificate": ("the server's", certificates.RENEW), "authority": ("the authority's", certificates.LAST)}
 
 
@@ -98,7 +99,7 @@ def silo(folder: Path) -> Row:
     state = folder / "state"
     held, news = holder(state), read_status_file(NodeStatus, state / "node" / NODE)
     visits, torn = history.read(state)
-    gone = "killed" if news.state not in {None, "stopped"} else "stopped" if news.state else "never started"
+    gone = "never started" if news.state is None else news.state if news.state in ENDED else "killed"
     stopped = not held
     return {
         "federation": federation.name,

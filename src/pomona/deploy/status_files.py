@@ -69,7 +69,10 @@ class WaitingStatus(StatusFile):
 
 
 class NodeStatus(StatusFile):
-    """A silo's node: "starting", "connected", "waiting" (for the server), "restarting" or "stopped"; and why."""
+    """A silo's node, and why.
+
+    Its state is "starting", "connected", "waiting" (for the server), "restarting", "revoked" or "stopped".
+    """
 
     state: Line | None = None
     since: Line | None = None

@@ -28,6 +28,7 @@ Headers = Iterable[tuple[bytes, bytes]]
 
 OPEN = "/v1/fleet/"
 HEALTH = "/health"
+STANDING = f"{OPEN}pomona/standing"  # answered by the gate itself: whether a silo is a member
 FORWARDED = {b"forwarded", b"via", b"x-forwarded-for", b"x-forwarded-host", b"x-real-ip"}
 ANSWERS, PIECE = f"{OPEN}push-messages", f"{OPEN}push-object"
 
@@ -72,12 +73,14 @@ class Gate:
         known: the member whose key has signed a request's head; raises RequestRefused for anybody else. "" where a
             federation has no keys, on loopback: then all silos share ``at_once``, and their answers are not added up.
         uplink: bytes of the longest uplink that is agreed on; 0 as long as nobody has been asked for one.
+        standing: a word on how the silo stands whose key has signed a request's head, for that silo.
     """
 
     app: Application
     known: Callable[[Headers], str]
     uplink: Callable[[], int]
     limits: RequestLimits = RequestLimits()
+    standing: Callable[[Headers], str] = lambda _: ""
     _busy: Counter[str] = field(default_factory=Counter)
     _left: dict[str, int] = field(default_factory=dict)  # bytes that a member's answer may still bring
 
@@ -88,12 +91,14 @@ class Gate:
                 raise RequestRefused(403, "forbidden")
             if scope["type"] != "http" or not scope["path"].startswith(OPEN):
                 return await self.app(scope, receive, send)
+            if scope["path"] == STANDING:
+                return await _answer(scope, send, 200, self.standing(scope["headers"]))
             who = self.known(scope["headers"])
             with self._slot(who):
                 body = await self._body(who, scope, receive)
                 await self.app(scope, again(body, receive), self._told(who, scope, send))
         except RequestRefused as refused:
-            await _answer(scope, send, refused)
+            await _answer(scope, send, refused.status, str(refused))
 
     @contextmanager
     def _slot(self, who: str) -> Iterator[None]:
@@ -192,13 +197,13 @@ def _announced(headers: Headers) -> int:
     return max(map(int, lengths), default=0)
 
 
-async def _answer(scope: Scope, send: Send, refused: RequestRefused) -> None:
+async def _answer(scope: Scope, send: Send, status: int, text: str) -> None:
     if scope["type"] == "websocket":
         await send({"type": "websocket.close", "code": 1008})
         return
     headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"connection", b"close")]
-    await send({"type": "http.response.start", "status": refused.status, "headers": headers})
-    await send({"type": "http.response.body", "body": f"{refused}\n".encode()})
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": f"{text}\n".encode()})
 
 
 def _ip(end: Any) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:

@@ -27,8 +27,13 @@ def entries(folder: Path) -> list[RegisteredMember]:
 
 def members(folder: Path) -> dict[str, bytes]:
     """Public keys (PEM) by silo of those that may connect now; begins the registry if there is none."""
+    return {name: key for name, (key, revoked) in keys_of(folder).items() if not revoked}
+
+
+def keys_of(folder: Path) -> dict[str, tuple[bytes, bool]]:
+    """Public key (PEM) of each silo that has one, and whether it was revoked; begins the registry if there is none."""
     registry = MemberRegistry(folder / "run", Federation.read(folder / "federation.toml"))
-    return {entry.name: pem(entry.key) for entry in registry.entries if entry.key and not entry.revoked}
+    return {entry.name: (pem(entry.key), entry.revoked) for entry in registry.entries if entry.key}
 
 
 def admit(folder: Path, name: str, key: Path | None) -> int:

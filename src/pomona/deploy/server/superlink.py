@@ -25,7 +25,7 @@ from pomona.deploy.agreement import Address, Federation
 from pomona.deploy.processes import QUIET, die_with_parent
 from pomona.deploy.server.auth_proxy import Gate, Headers, RequestLimits, RequestRefused, announced
 from pomona.deploy.server.member_registry import ROSTER
-from pomona.deploy.server.registry_admin import members
+from pomona.deploy.server.registry_admin import keys_of
 
 HEAD = 20.0  # seconds until a connection must have sent the whole head of a request
 
@@ -46,13 +46,25 @@ def command(folder: Path, federation: Federation) -> list[str]:
 
 
 class RequestAuth:
-    """Authenticates requests by the keys of the silos that may connect now, as the member registry has them."""
+    """Authenticates requests by the silos' keys, as the member registry has them."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder, self._read, self._keys = folder, -1, dict[bytes, str]()
+        self._folder, self._read, self._keys = folder, -1, dict[bytes, tuple[str, bool]]()
 
     def __call__(self, headers: Headers) -> str:
-        """The silo whose key has signed a request's head, as Flower's nodes do. Raises RequestRefused for others."""
+        """The member whose key has signed a request's head, as Flower's nodes do. Raises RequestRefused for others."""
+        name, revoked = self._signer(headers)
+        if not name or revoked:
+            raise RequestRefused(401, "no member has signed this request")
+        return name
+
+    def standing(self, headers: Headers) -> str:
+        """How the silo stands that has signed a request's head; it alone can ask."""
+        name, revoked = self._signer(headers)
+        return "revoked" if revoked else "member" if name else "unknown"
+
+    def _signer(self, headers: Headers) -> tuple[str, bool]:
+        """The silo whose key has signed a request's head, and whether it was revoked; ("", False) for nobody."""
         from flwr.common.constant import SYSTEM_TIME_TOLERANCE, TIMESTAMP_HEADER, TIMESTAMP_TOLERANCE
         from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
         from flwr.supercore.date import now
@@ -64,22 +76,23 @@ class RequestAuth:
             signature = b64decode(by_name[FLEET_HTTP_SIGNATURE_HEADER], validate=True)
             when = by_name[TIMESTAMP_HEADER]
             age = (now() - datetime.fromisoformat(when.decode("ascii"))).total_seconds()
-            name = self._members()[key]
+            silo = self._known()[key]
             timely = -SYSTEM_TIME_TOLERANCE < age < TIMESTAMP_TOLERANCE + SYSTEM_TIME_TOLERANCE
             if not timely or not verify_signature(bytes_to_public_key(key), when, signature):
                 raise ValueError
         except (KeyError, ValueError, TypeError, UnicodeError, binascii.Error):
-            raise RequestRefused(401, "no member has signed this request") from None
-        return name
+            return "", False
+        return silo
 
-    def _members(self) -> Mapping[bytes, str]:
-        """Names by public key (PEM), read again whenever the registry has been written."""
+    def _known(self) -> Mapping[bytes, tuple[str, bool]]:
+        """Silos by public key (PEM), read again whenever the registry has been written."""
         try:
             written = (self._folder / "run" / ROSTER).stat().st_mtime_ns
         except OSError:
             written = 0
         if written != self._read:
-            self._keys, self._read = {key: name for name, key in members(self._folder).items()}, written
+            found = keys_of(self._folder).items()
+            self._keys, self._read = {key: (name, revoked) for name, (key, revoked) in found}, written
         return self._keys
 
 
@@ -141,9 +154,11 @@ def main() -> None:
     from flwr.superlink.cli import flower_superlink
     from starlette.middleware import Middleware
 
-    known = anonymous if federation.insecure else RequestAuth(folder)
+    auth = None if federation.insecure else RequestAuth(folder)
+    known, standing = (auth, auth.standing) if auth else (anonymous, anonymous)
     limits = RequestLimits(at_once=RequestLimits.at_once * (federation.places if federation.insecure else 1))
-    gate = Middleware(Gate, known=known, uplink=partial(announced, folder / "run"), limits=limits)
+    uplink = partial(announced, folder / "run")
+    gate = Middleware(Gate, known=known, uplink=uplink, limits=limits, standing=standing)
     others = extensions.get_middleware
     extensions.get_middleware = lambda: (gate, *others())
     uvicorn.run = partial(uvicorn.run, http=http_protocol())

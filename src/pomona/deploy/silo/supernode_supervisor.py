@@ -15,6 +15,7 @@ from pomona.deploy.process_logs import SUPERVISOR, LogFile
 from pomona.deploy.processes import environment, reap
 from pomona.deploy.silo import supernode
 from pomona.deploy.silo.settings import SiloFile
+from pomona.deploy.silo.standing import REFUSALS, Standing, ask_standing, explained
 from pomona.deploy.silo.watchdog import (
     HEARTBEAT,
     PATIENCE,
@@ -46,20 +47,33 @@ class SiloPolicy:
         online: whether a process is connected.
         reach: raises ProtocolError while the server cannot be reached.
         say: receives every line that people should read.
+        standing: how the server says that this silo stands, asked once a node was refused.
     """
 
     state: Path
     online: Callable[[int], bool]
     reach: Callable[[], object]
     say: Callable[[str], None]
+    standing: Callable[[], Standing] = lambda: "unsaid"
     _written: NodeStatus | None = None
     _failures: int = 0  # without a steady connection between them
     _restarts: int = 0
+    _refusals: int = 0  # answers in a row that this silo was revoked
+    _revoked: str = ""
 
-    def watch(self, supervisor: Supervisor) -> Restart:
-        """Watch one life of the node, and say why it ended."""
+    def watch(self, supervisor: Supervisor) -> Restart | str:
+        """Watch one life of the node, and say why it ended; return why it stays so, for a silo that was revoked."""
         began = time.monotonic()
         reason, code, steady = self._life(supervisor)
+        if reason in REFUSED:
+            standing = self.standing()
+            self._refusals = self._refusals + 1 if standing == "revoked" else 0
+            reason = explained(standing, reason, self._refusals)
+        else:
+            self._refusals = 0
+        if self._refusals >= REFUSALS:
+            self._revoked = reason
+            return reason
         self._failures, self._restarts = 1 if steady else self._failures + 1, self._restarts + 1
         lived = time.monotonic() - began if steady else 0.0
         delay = max(0.0, backoff(self._failures, FIRST, LONGEST) - lived)
@@ -68,8 +82,8 @@ class SiloPolicy:
         return Restart(delay)
 
     def stopped(self, _: BaseException | None, /) -> None:
-        """Write that the node has been stopped."""
-        self._tell("stopped")
+        """Write that the node has been stopped, or that it stopped since it was revoked."""
+        self._tell("revoked" if self._revoked else "stopped", self._revoked)
 
     def _life(self, supervisor: Supervisor) -> tuple[str, int | None, bool]:
         """Start the node; return why it ended, its exit code, and whether it had been steadily connected."""
@@ -126,6 +140,8 @@ REASONS = {
     "`pomona silo check` compares the clocks; if they agree, ask the server's administrator",
 }
 
+REFUSED = {REASONS["[code: 2004]"], REASONS["SuperNode terminated gracefully"]}  # which the server can explain
+
 
 def exit_reason(code: int | None, log: Path) -> str:
     """Return why a node ended, by the end of its log, in a line that names no path."""
@@ -142,7 +158,7 @@ def run_node(folder: Path, say: Callable[[str], None]) -> None:
     """Keep a silo kit's SuperNode going until a signal.
 
     Raises:
-        PomonaError: nothing has been started.
+        PomonaError: nothing has been started, or this silo was revoked.
         SystemExit, KeyboardInterrupt: after everything has been stopped.
     """
     folder = folder.absolute()
@@ -172,7 +188,10 @@ def run_node(folder: Path, say: Callable[[str], None]) -> None:
                 lambda pid: connected(pid, port, silo.port),
                 lambda: ask_health(federation, ca, silo.proxy),
                 tell,
+                lambda: ask_standing(federation, ca, key, silo.proxy),
             )
-            Supervisor(command, environment(home, silo.proxy), log).run(policy)
+            why = Supervisor(command, environment(home, silo.proxy), log).run(policy)
+            own.write(why, "ERROR")
+            raise ProtocolError(why)
     except OSError as fault:
         raise StorageError(f"cannot write {state} ({fault.strerror}); make room, or mend its permissions") from fault

@@ -3,7 +3,7 @@
 import http.client
 import ssl
 from base64 import b64encode
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -18,6 +18,7 @@ from pomona.deploy.agreement import Address, Federation
 
 HEARTBEAT = 30.0  # seconds between a SuperNode's signs of life
 PATIENCE = 5 * HEARTBEAT
+SHORT = 100  # bytes of an answer that are read
 
 
 @dataclass(frozen=True)
@@ -88,10 +89,30 @@ class HealthAnswer:
     certificate_until: datetime | None
 
 
+@dataclass(frozen=True)
+class Answered:
+    """An answer with status 200: its first ``SHORT`` bytes, its date, and the end of the certificate, with TLS."""
+
+    text: bytes
+    date: str | None
+    until: datetime | None
+
+
 def ask_health(federation: Federation, ca: Path, proxy: str = "", timeout: float = 10.0) -> HealthAnswer:
     """Request the server's ``/health`` on the way that a silo reaches it.
 
     Raises ProtocolError if it does not answer, or not as the federation's server.
+    """
+    found = request(federation, ca, "/health", {}, proxy, timeout)
+    return HealthAnswer(parsedate_to_datetime(found.date).astimezone(UTC) if found.date else None, found.until)
+
+
+def request(
+    federation: Federation, ca: Path, path: str, headers: Mapping[str, str], proxy: str = "", timeout: float = 10.0
+) -> Answered:
+    """GET a path of the server, on the way that a silo reaches it.
+
+    Raises ProtocolError if it does not answer with 200, or not as the federation's server.
     """
     server = Address.parse(federation.server)
     host, port = proxy_address(proxy) or server
@@ -104,9 +125,10 @@ def ask_health(federation: Federation, ca: Path, proxy: str = "", timeout: float
         if proxy:
             line.set_tunnel(*server, headers=_authorization(proxy))
         try:
-            line.request("GET", "/health")
+            line.request("GET", path, headers=dict(headers))
             until = _until(line.sock)
             answer = line.getresponse()
+            text = answer.read(SHORT)
         finally:
             line.close()
     except ssl.SSLCertVerificationError as fault:
@@ -121,8 +143,7 @@ def ask_health(federation: Federation, ca: Path, proxy: str = "", timeout: float
         ) from None
     if answer.status != 200:
         raise ProtocolError(f"{federation.server} answers {answer.status}; is it a Pomona server?")
-    date = answer.headers.get("Date")
-    return HealthAnswer(parsedate_to_datetime(date).astimezone(UTC) if date else None, until)
+    return Answered(text, answer.headers.get("Date"), until)
 
 
 def _until(socket: Any) -> datetime | None:
