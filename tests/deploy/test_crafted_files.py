@@ -60,6 +60,15 @@ def test_a_live_file_that_is_none_is_one_line(what, tmp_path, capsys):
     assert "live.json cannot be read" in err
 
 
+@pytest.mark.parametrize("what", [*TORN, "names"])
+def test_a_file_of_who_is_waited_for_that_is_none_is_one_line(what, tmp_path, capsys):
+    folder, _ = server_kit(tmp_path)
+    put(folder / "run" / "waiting.json", (TORN | {"NaN": '{"since": NaN}', "names": '{"missing": ["north"]}'})[what])
+    code, _, err = said(capsys, "server", "status", "--folder", str(folder))
+    assert (code, err.count("\n")) == (StorageError.code, 1)
+    assert "waiting.json cannot be read" in err
+
+
 @pytest.mark.parametrize("what", ["[]", "{", '{"settled": 1}', '{"settled": 1e999, "silos": []}', "nested", "a size"])
 def test_a_roster_that_is_none_is_one_line(what, tmp_path, capsys):
     folder, _ = server_kit(tmp_path)

@@ -181,3 +181,7 @@ def test_status_says_for_whom_a_round_waits(world, capsys):
     write_status(run, Status(state="running", round=3))
     with locked(run):
         assert status.server(federation.server)["waiting"] is None  # started again, and silos are not gathered yet
+
+
+def test_a_time_that_no_clock_shows_is_said_to_be_unknown():
+    assert "since an unknown time" in WaitingStatus(stage="round 1", since=1e300).line

@@ -40,7 +40,7 @@ def changed_by_server(folder):
 
 
 SERVER = {
-    "run/roster.json": JSON, "run/live.json": JSON, "run/status.json": JSON, "run/audit.jsonl": LINES,
+    "run/roster.json": JSON, "run/live.json": JSON, "run/waiting.json": JSON, "run/status.json": JSON, "run/audit.jsonl": LINES,
     "federation.toml": TOML, "certs/server.crt": None,
 }  # fmt: skip
 RUNNING = {
