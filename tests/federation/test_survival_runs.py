@@ -1,4 +1,4 @@
-"""Whole runs on times to an event: every method, workers, resume, private gradients, files, predictions, the report."""
+"""Whole runs on times to an event: workers, resume, private gradients, files, predictions, the report."""
 
 import json
 
@@ -8,40 +8,25 @@ import torch
 
 import pomona
 from pomona import Config
-from pomona.methods import METHODS
 from pomona.metrics.survival import c_index
 from pomona.personal import PersonalModel
 from pomona.personal.export import Raw, export
 from pomona.record.reading import load
 from pomona.scenario import Scenario
 from pomona.tasks.survival import curves
-
-N = 240
-
-
-def patients(_settings=None):
-    """Features of which the first shortens the time to an event; 40 % are censored."""
-    draw = np.random.Generator(np.random.Philox(7))
-    x = draw.normal(size=(N, 3)).astype(np.float32)
-    seen_at, left_at = draw.exponential(100 * np.exp(-1.5 * x[:, 0])), draw.exponential(150, size=N)
-    return x, np.column_stack([np.minimum(seen_at, left_at) + 0.01, seen_at <= left_at])
+from pomona.testing import small_federations
+from pomona.testing.small_federations import patients
 
 
 def config(**keys):
-    data = {"name": f"{__name__}:patients", "targets": "survival", "intervals": 6, **keys.pop("data", {})}
+    data = {
+        "name": f"{small_federations.__name__}:patients",
+        "targets": "survival",
+        "intervals": 6,
+        **keys.pop("data", {}),
+    }
     base = {"method": "fedavg", "clients": 3, "rounds": 3, "lr": 0.3, "workers": 1, "model": "logistic"}
     return Config(**{**base, "data": data, **keys})
-
-
-@pytest.mark.parametrize("method", sorted(METHODS))
-def test_every_method_learns_hazards(method):
-    settings = {"model": {"name": "mlp", "hidden": [8]}, "rounds": 6, "batch_size": 16, "lr": 0.1}
-    result = pomona.run(config(method=method, **settings))
-    judged = result.curve(*METHODS[method]().method().card.headline)
-    assert judged[-1].metric == "c_index"
-    assert np.mean(judged[-1].loss) < np.mean(judged[0].loss)
-    assert all(np.isfinite(loss) for r in result.rounds for loss in r.loss)
-    assert result.models[0]["fc2.weight"].shape == (6, 8)
 
 
 @pytest.mark.parametrize("method", ["fedavg-ft", "apple"])

@@ -45,6 +45,7 @@ CARD = base.Card(
     base.Presentation("Thrice Tuned", quantities=(way,)), "none", "three gradients a batch", "1", "1", "nothing",
     ("global", "received"), "nothing", "a newcomer starts from the global model", (base.Gradients(per_batch=3),),
     releases=(base.Release("gossip", "what the neighbours say", "set method.strength=0"),),
+    steps="plain",
 )
 
 

@@ -15,6 +15,7 @@ from pomona.objective.local_training import LocalTraining
 from pomona.simulation import run as simulated
 from pomona.testing.problems import Federation, passes, quadratics, same, states
 from pomona.testing.round_checks import ROUND_CHECKS
+from pomona.testing.task_checks import TASK_CHECKS
 
 
 @dataclass(frozen=True)
@@ -55,19 +56,6 @@ def small(method: Mapping[str, Any], **over: object) -> Config:
         "workers": 1,
     }
     return resolve(base, over)
-
-
-def a_seed_repeats_a_run_whoever_does_the_work(settings: MethodSettings) -> None:
-    """The same seed gives the same run with one worker process and with three; another seed gives another."""
-
-    def outcome(**over: object) -> object:
-        result = simulated(small(settings.model_dump(mode="json"), rounds=2, **over))
-        info = [{k: v.tolist() for k, v in r.info.items()} for r in result.rounds]
-        return [(r.loss, r.bytes_down, r.bytes_up) for r in result.rounds], info, result.evaluations, result.final
-
-    first = outcome()
-    assert outcome(workers=3) == first
-    assert outcome(seed=1) != first
 
 
 def clients_of_one_class_and_partial_participation_work(settings: MethodSettings) -> None:
@@ -127,7 +115,7 @@ def the_card_says_whether_a_round_depends_on_how_many_there_will_be(settings: Me
 
 CHECKS: tuple[Callable[[MethodSettings], None], ...] = (
     *ROUND_CHECKS,
-    a_seed_repeats_a_run_whoever_does_the_work,
+    *TASK_CHECKS,
     clients_of_one_class_and_partial_participation_work,
     the_card_says_how_many_gradients_a_round_takes,
     the_card_says_whether_a_round_depends_on_how_many_there_will_be,

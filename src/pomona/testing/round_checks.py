@@ -113,6 +113,12 @@ def the_order_of_clients_does_not_matter(settings: MethodSettings) -> None:
     assert all(same(one[i].uplink, two[i].uplink) and one[i].loss == two[i].loss for i in run.ids)
 
 
+def another_seed_gives_other_batches(settings: MethodSettings) -> None:
+    """Batches are drawn from the streams of a run's seed."""
+    one, two = (after(settings, quadratics(3, samples=4), 1, seed=seed) for seed in (0, 1))
+    assert not same(states(one), states(two))
+
+
 def one_client_alone_works(settings: MethodSettings) -> None:
     """A federation of one client trains, and its judged model is finite."""
     run = after(settings, quadratics(1, samples=4), 3)
@@ -138,6 +144,11 @@ def adamw_trains_rows_as_alone_and_towards_the_optimum(settings: MethodSettings)
     """The checks of rows and of the loss hold with AdamW, unless the card says that the rule is one for SGD."""
     if settings.method().card.steps == "any":
         adamw = {"optimizer": Optimizer(name="adamw"), "momentum": 0.0}
+        taken = [
+            after(settings, quadratics(3, samples=4), 1, **{**adamw, "optimizer": o})
+            for o in (Optimizer(), adamw["optimizer"])
+        ]
+        assert not same(*map(states, taken)), "AdamW's steps are those of SGD: the card says that any steps are taken"
         rows_of_one_call_train_as_they_do_alone(settings, **adamw)
         the_loss_falls_towards_the_known_optimum(settings, **adamw)
 
@@ -151,6 +162,7 @@ ROUND_CHECKS: tuple[Callable[[MethodSettings], None], ...] = (
     private_tensors_never_go_up,
     rows_of_one_call_train_as_they_do_alone,
     the_order_of_clients_does_not_matter,
+    another_seed_gives_other_batches,
     one_client_alone_works,
     the_loss_falls_towards_the_known_optimum,
     adamw_trains_rows_as_alone_and_towards_the_optimum,
