@@ -7,7 +7,7 @@ export OMP_NUM_THREADS = 1
 CONSTRAINTS ?= constraints.txt
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check $(CONSTRAINTS:%=-c %)
 
-BENCHMARKS := fedavg_round apple_step apple_round methods growth workers rate memory startup stacked frozen_features
+BENCHMARKS := fedavg_round apple_step apple_round methods growth workers rate memory startup stacked frozen_features segmentation_step
 
 .PHONY: demo setup test test-slow fuzz check wheel coverage size same cost bench results clean
 
@@ -61,7 +61,7 @@ cost: .venv/demo
 	$(BIN)/python benchmarks/apple_round.py
 
 # ARGS=--quick for a look in a minute
-bench: .venv/demo
+bench: .venv/dev
 	for name in $(BENCHMARKS); do $(BIN)/python benchmarks/$$name.py $(ARGS) || exit 1; done
 
 results: .venv/demo

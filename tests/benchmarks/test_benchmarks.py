@@ -126,6 +126,16 @@ def test_a_product_is_the_whole_of_its_rate(load):
     assert len(table["rows"]) == 4  # a product and a step, in two precisions
 
 
+def test_another_step_than_the_plain_loops_ends_the_benchmark(load, monkeypatch):
+    step = load("segmentation_step")
+    case = step.QUICK.cases[0]
+    rows = step.compare(case, 1)["rows"]
+    assert rows["a step: Pomona"]["apart"] < 1e-6
+    monkeypatch.setattr(step, "LR", 2 * step.LR)  # of the plain loop alone
+    with pytest.raises(SystemExit, match="weights or Dice differ"):
+        step.compare(case, 1)
+
+
 @pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="needs Linux's /proc")
 def test_memory_of_a_run_is_at_least_its_models(load):
     memory = load("memory")
