@@ -9,7 +9,7 @@ import torch
 
 from pomona.methods import base
 from pomona.methods.fedavg import FedAvg
-from pomona.testing.round_checks import adamw_trains_rows_as_alone_and_towards_the_optimum
+from pomona.testing.round_checks import adamw_trains_rows_as_alone_and_otherwise_than_sgd
 from pomona.testing.small_federations import PARTLY_FROZEN
 from pomona.testing.task_checks import a_run_trains_with_adamw_or_refuses_it, trains
 
@@ -52,9 +52,9 @@ def test_a_run_with_a_fault_does_not(fault):
 
 
 def test_a_card_that_promises_any_steps_is_held_to_them():
-    adamw_trains_rows_as_alone_and_towards_the_optimum(Wrong(fault="none"))
+    adamw_trains_rows_as_alone_and_otherwise_than_sgd(Wrong(fault="none"))
     with pytest.raises(AssertionError, match="AdamW's steps are those of SGD"):
-        adamw_trains_rows_as_alone_and_towards_the_optimum(Wrong(fault="sgd whatever is asked"))
+        adamw_trains_rows_as_alone_and_otherwise_than_sgd(Wrong(fault="sgd whatever is asked"))
 
 
 def test_a_card_for_sgd_must_be_refused_adamw(monkeypatch):
