@@ -31,3 +31,9 @@ def real_data() -> Path:
     if not folder:
         pytest.skip("needs real data: set POMONA_DATA to a folder with mnist/ and others")
     return Path(folder)
+
+
+@pytest.fixture
+def svg_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures of reports are drawn once, as SVG: PNG and PDF are two thirds of a small run's time, and not the point."""
+    monkeypatch.setattr("pomona.results.figures.figure.DRAWINGS", {"svg": "Date"})

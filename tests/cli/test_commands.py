@@ -15,8 +15,10 @@ import tomli_w
 
 import pomona
 from pomona.cli import main
+from pomona.cli.predict import answers
 from pomona.cli.run import DEMO, unused
 from pomona.core.errors import ConfigError, StorageError
+from pomona.deploy.task_settings import TaskSettings
 
 SMALL = [
     "data.train_limit=240",
@@ -68,6 +70,7 @@ def test_every_command_explains_itself(capsys, command):
     assert "--json" in out
 
 
+@pytest.mark.usefixtures("svg_only")
 def test_a_run_ends_in_a_summary_and_files(capsys, tmp_path):
     code, out, _ = call(
         capsys, "run", "apple", "--data", "digits", "--partition", "iid", *SMALL, "--out", tmp_path / "r"
@@ -117,6 +120,7 @@ def test_a_dry_run_prints_a_file_that_runs_the_same(capsys, tmp_path):
     assert again == out
 
 
+@pytest.mark.usefixtures("svg_only")
 def test_runs_are_compared_and_reported(capsys, recorded, tmp_path):
     code, out, _ = call(capsys, "compare", recorded / "apple", recorded / "separate", "--json")
     rows = json.loads(out)
@@ -145,6 +149,7 @@ def test_a_trajectory_is_drawn_of_recorded_runs(capsys, recorded, tmp_path):
     assert not (tmp_path / "none").exists()
 
 
+@pytest.mark.usefixtures("svg_only")
 @pytest.mark.parametrize("key", ["method", "method.name", "data.name", "model", "model.name", "model.loss"])
 def test_no_setting_of_a_record_imports_code_unless_asked(capsys, recorded, tmp_path, monkeypatch, key):
     """Wherever settings name own code: a record from someone else is looked at, or made again, without it."""
@@ -204,6 +209,13 @@ def test_answers_name_the_client_whose_model_gave_them(capsys, tmp_path):
         assert [answer["client"] for answer in json.loads(out)] == [name] * len(rows)
 
 
+def test_a_table_of_survival_names_each_edge():
+    row = {"input": "new.csv[0]", "survival": {"365": 0.75, "730": 0.25}, "median": 730.0, "risk": 1.5}
+    table = answers([row], "North")
+    assert table.header == ["input", "median", "risk", "P(time > 365)", "P(time > 730)"]
+    assert list(table.rows[0]) == ["new.csv[0]", "730", "1.5", "0.75", "0.25"]
+
+
 def test_methods_say_what_they_cost_and_keep(capsys):
     code, out, _ = call(capsys, "methods", "--json")
     cards = json.loads(out)
@@ -246,6 +258,20 @@ def test_data_show_names_classes_and_says_what_is_odd(capsys, tmp_path):
     assert about["notes"] == ["1 of 3 clients have no test rows and are in no mean: lonely"]
 
 
+def test_data_show_writes_what_silos_with_such_files_agree_on(capsys, tmp_path):
+    """Every age that is known is 3, so that the median of any rows is."""
+    rows = [f"{3 if k % 4 else ''},{'AB'[k % 2]},{'ill' if k % 3 else 'well'}" for k in range(40)]
+    (tmp_path / "t.csv").write_text("\n".join(["age,ward,outcome", *rows]) + "\n")
+    words = (f"data.path={tmp_path / 't.csv'}", "data.label_column=outcome", 'data.categories=["ward"]', "clients=2")
+    words += ("data.missing=median", "partition=iid")
+    code, _, err = call(capsys, "data", "show", "--data", "csv", *words, "--task", tmp_path / "task.toml")
+    assert code == 0, err
+    task = TaskSettings.model_validate(tomllib.loads((tmp_path / "task.toml").read_text())["task"])
+    assert task.preprocessing.features == ("age", "age missing", "ward=A", "ward=B")
+    assert (task.preprocessing.columns[0].fill, task.classes, task.input_shape) == (3, ("ill", "well"), (4,))
+    assert len(task.shift) == len(task.scale) == 4
+
+
 @pytest.mark.parametrize(
     ("targets", "names", "shown"),
     [
@@ -273,6 +299,7 @@ def test_a_run_says_at_its_start_what_is_odd(capsys, tmp_path):
     assert "note: no row is of class 0; numbers of classes start at 0" in said
 
 
+@pytest.mark.usefixtures("svg_only")
 def test_the_demo_compares_four_methods(capsys, tmp_path, monkeypatch):
     monkeypatch.setattr("pomona.cli.run.DEMO", {**DEMO, "rounds": 2})
     began = time.monotonic()

@@ -12,13 +12,13 @@ from flwr.app import Context, RecordDict
 
 import pomona
 from pomona.config import resolve
-from pomona.core.errors import DataError
+from pomona.core.errors import ConfigError, DataError
 from pomona.data import DataSettings, csv_table, read
 from pomona.deploy.flower_apps import server_app
 from pomona.deploy.provision.provision import provision
 from pomona.deploy.rehearsal.files import federation_file
 from pomona.deploy.silo.silo_scenario import conformed
-from pomona.deploy.task_settings import TaskSettings
+from pomona.deploy.task_settings import TaskSettings, of_files
 from pomona.personal import PersonalModel
 from pomona.scenario import Scenario
 
@@ -78,7 +78,7 @@ def test_raw_tables_in_silos_give_the_models_of_the_simulation(tmp_path):
     scenario = Scenario.prepare(config)
     (by,) = scenario.dataset.preprocessing
     tree = tomllib.loads(federation_file(scenario, "127.0.0.1:28443", deadline=60.0, wait=5.0, quorum=1))
-    tree["task"]["preprocessing"] = by.model_dump(mode="json", exclude_none=True)
+    tree["task"] = of_files(scenario.dataset)
     (tmp_path / "federation.toml").write_text(tomli_w.dumps(tree))
     kits = tmp_path / "kits"
     provision(tmp_path / "federation.toml", kits)
@@ -153,3 +153,12 @@ def test_preprocessing_and_shape_of_an_agreement_fit(tmp_path):
     for changes in ({"input_shape": (5,)}, {"kind": "image", "input_shape": (2, 2, 4)}):
         with pytest.raises(ValueError, match=r"preprocessing makes tables of input_shape = \[4\]"):
             TaskSettings.model_validate({**task.model_dump(exclude={"dtype"}), **changes})
+
+
+def test_a_preprocessing_for_each_client_is_no_agreement(tmp_path):
+    clients = [
+        {"name": name, **site(tmp_path / name, k)} for k, name in enumerate(SITES) if not (tmp_path / name).mkdir()
+    ]
+    made = {"partition": {"name": "natural"}, "data": {"name": "clients", "clients": clients, **OWN, **AGREED}}
+    with pytest.raises(ConfigError, match=r"data\.fit = client learns a preprocessing for each client"):
+        of_files(Scenario.prepare(resolve(made, {"data": {"fit": "client"}})).dataset)

@@ -64,7 +64,7 @@ def test_commands_name_files_that_there_are(path):
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
+def folder(tmp_path, monkeypatch, svg_only):
     """An empty folder to work in, with the checkout's examples at hand; imports of own modules end with it."""
     for lent in LENT:
         if (ROOT / lent).exists():

@@ -92,6 +92,7 @@ def _flat(row: Mapping[str, Any], each: bool) -> dict[str, Any]:
     if each:
         flat |= {f"P({name})": value for name, value in row.get("probabilities", {}).items()}
         flat |= {f"pixels of {name}": value for name, value in row.get("pixels", {}).items()}
+        flat |= {f"P(time > {edge})": value for edge, value in row.get("survival", {}).items()}
         flat |= {f"predicted {name}": value for name, value in row.get("values", {}).items()}
     return flat
 

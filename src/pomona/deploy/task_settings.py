@@ -1,13 +1,15 @@
-"""Section task of ``federation.toml``: what all silos agree on about their data."""
+"""Section task of ``federation.toml``: what all silos agree on about their data, and that of a given data set."""
 
 from itertools import pairwise
 from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
+from pomona.core.errors import ConfigError
 from pomona.core.settings import Settings
 from pomona.core.targets import NAMED, Targets
-from pomona.data.dataset import FORMS, Kind, SampleType
+from pomona.core.toml import Tree
+from pomona.data.dataset import FORMS, Dataset, Kind, SampleType
 from pomona.data.preprocessing import Preprocessing
 from pomona.data.settings import Edge
 
@@ -86,3 +88,36 @@ class TaskSettings(Settings):
         if (self.kind == "text") != (self.vocabulary >= 2) or len(self.words) > max(0, self.vocabulary - 2):
             raise ValueError("texts have a vocabulary of 2 or more and at most vocabulary - 2 words, others have none")
         return self
+
+
+def of_samples(dataset: Dataset) -> Tree:
+    """The section for silos whose files hold samples as ``dataset.x`` does: what is learnt of columns is done."""
+    return {
+        "kind": dataset.kind,
+        "input_shape": list(dataset.x.shape[1:]),
+        "dtype": dataset.x.dtype.name,
+        "classes": list(dataset.classes),
+        "outputs": dataset.n_outputs,
+        "targets": dataset.targets,
+        "shift": list(dataset.shift),
+        "scale": list(dataset.scale),
+        "target_shift": list(dataset.target_shift),
+        "target_scale": list(dataset.target_scale),
+        "time_edges": list(dataset.edges),
+    }
+
+
+def of_files(dataset: Dataset) -> Tree:
+    """The section for silos whose files are like those that the data set was read from: raw tables, texts, images.
+
+    Raises:
+        ConfigError: clients have a preprocessing each, which no agreement can hold.
+    """
+    if len(dataset.preprocessing) > 1:
+        raise ConfigError("data.fit = client learns a preprocessing for each client, and silos agree on one; drop it")
+    task = of_samples(dataset)
+    if dataset.preprocessing:
+        task["preprocessing"] = dataset.preprocessing[0].model_dump(mode="json", exclude_none=True)
+    if dataset.vocabulary:
+        task |= {"vocabulary": dataset.vocabulary, "words": list(dataset.words)}
+    return task

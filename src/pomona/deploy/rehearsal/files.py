@@ -11,6 +11,7 @@ from pomona.config import Config, resolve
 from pomona.core.errors import ConfigError
 from pomona.core.toml import Tree
 from pomona.deploy.agreement import ELSEWHERE
+from pomona.deploy.task_settings import of_samples
 from pomona.partition.partition import ClientRows
 from pomona.scenario import Scenario
 
@@ -23,25 +24,11 @@ def federation_file(scenario: Scenario, server: str, **settings: Any) -> str:
         raise ConfigError("a rehearsal deals out images and tables; take another data set")
     if scenario.config.membership.changes:
         raise ConfigError("a rehearsal has the same silos from the first round to the last; take membership out")
-    data = scenario.dataset
     run = {k: v for k, v in scenario.config.tree().items() if k not in ELSEWHERE}
     run["metric"] = scenario.choice.metric.name
-    task: Tree = {
-        "kind": data.kind,
-        "input_shape": list(data.x.shape[1:]),
-        "dtype": data.x.dtype.name,
-        "classes": list(data.classes),
-        "outputs": data.n_outputs,
-        "targets": scenario.targets,
-        "shift": list(data.shift),
-        "scale": list(data.scale),
-        "target_shift": list(data.target_shift),
-        "target_scale": list(data.target_scale),
-        "time_edges": list(data.edges),
-    }
     silos = [{"name": f"silo-{i}"} for i in range(len(scenario.partition.clients))]
     top = {"name": "rehearsal", "server": server, "places": len(silos), **settings}
-    return tomli_w.dumps({**top, "run": run, "task": task, "silo": silos})
+    return tomli_w.dumps({**top, "run": run, "task": of_samples(scenario.dataset), "silo": silos})
 
 
 def write_rows(scenario: Scenario, client: int, folder: Path) -> dict[str, Path]:
