@@ -156,9 +156,10 @@ def test_preprocessing_and_shape_of_an_agreement_fit(tmp_path):
 
 
 def test_a_preprocessing_for_each_client_is_no_agreement(tmp_path):
-    clients = [
-        {"name": name, **site(tmp_path / name, k)} for k, name in enumerate(SITES) if not (tmp_path / name).mkdir()
-    ]
-    made = {"partition": {"name": "natural"}, "data": {"name": "clients", "clients": clients, **OWN, **AGREED}}
+    clients = []
+    for k, name in enumerate(SITES):
+        (tmp_path / name).mkdir()
+        clients.append({"name": name, **sorted_columns(site(tmp_path / name, k), tmp_path / f"{name} sorted")})
+    data = {"name": "clients", "clients": clients, "fit": "client", **OWN, **AGREED}
     with pytest.raises(ConfigError, match=r"data\.fit = client learns a preprocessing for each client"):
-        of_files(Scenario.prepare(resolve(made, {"data": {"fit": "client"}})).dataset)
+        of_files(Scenario.prepare(resolve({"partition": {"name": "natural"}, "data": data})).dataset)

@@ -2,7 +2,7 @@
 
 A block's first line says what it is: ```` ```sh ````, ``python`` and ``toml`` blocks are run; after the language may stand
 why one is not, as ``elsewhere: REASON`` (never run here), ``slow: REASON`` (by ``pytest -m slow``), or ``data: REASON``
-(where POMONA_DATA is set). GitHub does not show it. A toml block is a run's settings unless its first word is ``file``,
+(where POMONA_DATA is set), or ``slow-data: REASON`` (both). GitHub does not show it. A toml block is a run's settings unless its first word is ``file``,
 and is kept under the name in its first line, ``# NAME.toml``.
 """
 
@@ -20,7 +20,7 @@ from pomona.config import resolve
 
 FENCE = re.compile(r"^```(\w+)[ \t]*(.*?)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 RUN = ("sh", "python", "toml")
-HELD = ("elsewhere", "slow", "data")
+HELD = ("elsewhere", "slow", "data", "slow-data")
 SHELL = re.compile(r"[|<>$&;*(]")
 
 

@@ -91,7 +91,8 @@ def given() -> None:
 
 def due(block: Block, slow: bool) -> bool:
     """Whether a block is run now."""
-    return {"slow": slow, "data": "POMONA_DATA" in os.environ, "elsewhere": False}.get(block.word, True)
+    data = "POMONA_DATA" in os.environ
+    return {"slow": slow, "data": data, "slow-data": slow and data, "elsewhere": False}.get(block.word, True)
 
 
 def run(path: Path, folder: Path, slow: bool) -> None:
@@ -110,7 +111,9 @@ def test_blocks_run(path, folder):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("path", [p for p in RUNNABLE if any(b.word == "slow" for b in blocks(p))], ids=name)
+@pytest.mark.parametrize(
+    "path", [p for p in RUNNABLE if any(b.word in ("slow", "slow-data") for b in blocks(p))], ids=name
+)
 def test_long_blocks_run_too(path, folder):
     run(path, folder, slow=True)
 

@@ -70,6 +70,7 @@ def test_figures_go_into_no_folder_elsewhere(made, tmp_path):
         write([load(made)], folder)
 
 
+@pytest.mark.usefixtures("svg_only")
 @pytest.mark.parametrize("name", ["events.jsonl", "config.toml", "status.json", "figures/index.json"])
 def test_no_reader_waits_for_a_device_or_a_pipe(name, made, tmp_path):
     """A pipe that nobody writes to, and a device that never ends: in each place, an answer in one line, or none needed."""
@@ -93,6 +94,7 @@ def test_a_run_goes_on_beside_no_pipe(tmp_path):
         require_own(tmp_path)
 
 
+@pytest.mark.usefixtures("svg_only")
 def test_a_list_of_figures_that_is_nested_deep_counts_for_nothing(made, tmp_path):
     folder = shutil.copytree(made, tmp_path / "run")
     (folder / "figures" / "index.json").write_text("[" * 200_000)

@@ -1,0 +1,69 @@
+"""Methods beside training alone, on a settings file's clients: the tables of survival and of vessels in the guides.
+
+    python examples/compare_methods.py tcga.toml rounds=30 --seeds 3
+
+docs/guides/choose-a-method.md names the settings files and what came out. A value is the test metric of the model that
+the method's paper judges, in the last round, mean over seeds; the mean over clients leaves out those whose test rows do
+not define it, and the worst client is the one that is worst in this mean over seeds. Then follows, for each seed, the
+mean gain over training alone on the same test rows, with its paired 95 % interval.
+"""
+
+import argparse
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+import pomona
+from pomona.config import read_overrides, resolve
+from pomona.core.toml import Tree, read_file
+from pomona.record.paired_gain import Gain
+
+ALONE = "separate"
+METHODS = (ALONE, "fedavg", "fedavg-ft", "fedrep", "ditto", "fedala", "apple")
+FEW = 10  # clients that have a column each
+
+
+def values(run: pomona.Result) -> list[float]:
+    """The test metric of each client by the judged model in the last round, NaN where it is undefined."""
+    last = run.curve(*run.about["headline"])[-1].value
+    return [float("nan") if value is None else value for value in last]
+
+
+def told(gain: Gain | None) -> str:
+    """A gain with its interval, in a cell."""
+    return f"{gain.value:+.3f} ({gain.low:+.3f} to {gain.high:+.3f})" if gain else "undefined"
+
+
+def row(method: str, runs: Sequence[pomona.Result], alone: Sequence[pomona.Result]) -> str:
+    """A method's line of the table; ``alone`` are the runs of training alone, of the same seeds."""
+    each = np.mean([values(run) for run in runs], axis=0)
+    shown = [f"{value:.3f}" for value in each] if len(each) <= FEW else []
+    means = [f"{np.nanmean(each):.3f}", f"{np.nanmin(each):.3f}"]
+    gains = [pomona.gains(run, floor)[1] for run, floor in zip(runs, alone, strict=True)] if method != ALONE else []
+    return f"| {' | '.join([method, *shown, *means, '; '.join(map(told, gains))])} |"
+
+
+def lines(settings: Tree, changes: Tree, seeds: int, methods: Sequence[str]) -> Iterator[str]:
+    """The table's lines, in Markdown."""
+    floor: list[pomona.Result] = []
+    for method in methods:
+        runs = [pomona.run(resolve(settings, changes, {"method": method, "seed": seed})) for seed in range(seeds)]
+        if not floor:
+            floor, names = runs, runs[0].about["clients"]
+            heads = ["method", *(names if len(names) <= FEW else []), "mean", "worst", "gain over training alone"]
+            yield f"| {' | '.join(heads)} |"
+            yield "| --- |" + " --- |" * (len(heads) - 1)
+        yield row(method, runs, floor)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("settings", type=Path)
+    parser.add_argument("changes", nargs="*", help="key=value")
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--methods", nargs="+", default=METHODS[1:])
+    asked = parser.parse_intermixed_args()
+    tree, overrides = read_file(asked.settings), read_overrides(asked.changes)
+    for line in lines(tree, overrides, asked.seeds, (ALONE, *asked.methods)):
+        print(line, flush=True)
