@@ -4,8 +4,8 @@
 
 docs/guides/choose-a-method.md names the settings files and what came out. A value is the test metric of the model that
 the method's paper judges, in the last round, mean over seeds; the mean over clients leaves out those whose test rows do
-not define it, and the worst client is the one that is worst in this mean over seeds. Then follows, for each seed, the
-mean gain over training alone on the same test rows, with its paired 95 % interval.
+not define it, and the worst is the mean over seeds of each seed's worst client. Then follows, for each seed, the mean gain over
+training alone on the same test rows, with its paired 95 % interval.
 """
 
 import argparse
@@ -37,9 +37,10 @@ def told(gain: Gain | None) -> str:
 
 def row(method: str, runs: Sequence[pomona.Result], alone: Sequence[pomona.Result]) -> str:
     """A method's line of the table; ``alone`` are the runs of training alone, of the same seeds."""
-    each = np.mean([values(run) for run in runs], axis=0)
+    found = np.array([values(run) for run in runs])
+    each, worst = found.mean(axis=0), np.nanmin(found, axis=1).mean()
     shown = [f"{value:.3f}" for value in each] if len(each) <= FEW else []
-    means = [f"{np.nanmean(each):.3f}", f"{np.nanmin(each):.3f}"]
+    means = [f"{np.nanmean(each):.3f}", f"{worst:.3f}"]
     gains = [pomona.gains(run, floor)[1] for run, floor in zip(runs, alone, strict=True)] if method != ALONE else []
     return f"| {' | '.join([method, *shown, *means, '; '.join(map(told, gains))])} |"
 
