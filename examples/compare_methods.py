@@ -4,8 +4,8 @@
 
 docs/guides/choose-a-method.md names the settings files and what came out. A value is the test metric of the model that
 the method's paper judges, in the last round, mean over seeds; the mean over clients leaves out those whose test rows do
-not define it, and the worst is the mean over seeds of each seed's worst client. Then follows, for each seed, the mean gain over
-training alone on the same test rows, with its paired 95 % interval.
+not define it, and the worst is the mean over seeds of each seed's worst client. Then follows, for each seed, the mean
+gain over training alone on the same test rows, with its paired 95 % interval.
 """
 
 import argparse
