@@ -4,16 +4,15 @@
         --data cifar100 --rounds 8 data.train_limit=3000 data.test_limit=1200 data.resize=64
 
 Twelve clients, Dirichlet(0.3), one process, one thread, seed 0. "row": numbers that are trained; "MB down, up": of all
-clients in the last round; "CPU s" and "s": of a round, median, the first is this process's time, which other work on
-the machine hardly changes; without "CPU s features", which are spent once; the accuracy is that of the model that the
-method's paper judges, on the clients' test samples after the last round, mean over clients. The test samples are
-evaluated before the first round and in the last. Further words are settings of all runs.
+clients in the last round; "CPU s" and "s": of a round, median, this process's time, which other work on the machine
+hardly changes, and wall time; of rounds without evaluation, which are all but the first and the last, and without "CPU
+s features", which are spent once; the accuracy is that of the model that the method's paper judges, on the clients'
+test samples after the last round, mean over clients. Further words are settings of all runs.
 """
 
 import argparse
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from time import process_time
@@ -64,21 +63,25 @@ NETWORKS = {
 
 @dataclass
 class Watch(NullCallback):
-    """This process's CPU time at the start and after each round."""
+    """Seconds of each round, this process's CPU time and wall time, and whether models were evaluated in it."""
 
-    ticks: list[float] = field(default_factory=list)
+    began: float = 0.0
+    rounds: list[tuple[float, float, bool]] = field(default_factory=list)
 
     def begin(self) -> None:
         """The first client state is not made yet."""
-        self.ticks.append(process_time())
+        self.began = process_time()
 
-    def round(self, row: RoundRow, evaluations: Sequence[Evaluation]) -> None:  # noqa: ARG002 - a Callback
+    def round(self, row: RoundRow, evaluations: Sequence[Evaluation]) -> None:
         """A round is over, and evaluated."""
-        self.ticks.append(process_time())
+        now = process_time()
+        self.rounds.append((now - self.began, row.seconds, bool(evaluations)))
+        self.began = now
 
-    def median(self) -> float:
-        """Seconds of a round."""
-        return median(after - before for before, after in pairwise(self.ticks))
+    def medians(self) -> list[str]:
+        """CPU and wall seconds of a round without evaluations, or of any where all have them."""
+        plain = [each for each in self.rounds if not each[-1]] or self.rounds
+        return [f"{median(each[k] for each in plain):.2f}" for k in (0, 1)]
 
 
 def rows(
@@ -115,8 +118,7 @@ def rows(
             f"{len(scenario.initial()):,}",
             f"{sum(last.bytes_down) / 1e6:.3g}, {sum(last.bytes_up) / 1e6:.3g}",
             once,
-            f"{watch.median():.2f}",
-            f"{median(each.seconds for each in result.rounds):.2f}",
+            *watch.medians(),
             str(rounds),
             f"{100 * accuracy:.1f}",
         ]

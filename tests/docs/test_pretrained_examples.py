@@ -24,6 +24,14 @@ def example(monkeypatch):
         sys.modules.pop(name, None)
 
 
+def test_rounds_that_evaluate_count_only_where_all_do(example):
+    watch = sys.modules["trained_parts"].Watch()
+    watch.rounds = [(50.0, 60.0, True), (1.0, 10.0, False), (3.0, 20.0, False), (70.0, 80.0, True)]
+    assert watch.medians() == ["2.00", "15.00"]
+    watch.rounds = [(50.0, 60.0, True), (70.0, 90.0, True)]
+    assert watch.medians() == ["60.00", "75.00"]
+
+
 def cells(text):
     rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("|")][2:]
     return {(row[0], row[1]): row[2:] for row in rows}
