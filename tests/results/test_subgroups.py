@@ -36,7 +36,9 @@ def silent(settings):
 
 @pytest.fixture(scope="module")
 def result():
-    return pomona.run(pomona.Config(method="fedavg", data={"name": f"{HERE}:reader"}, clients=3, rounds=5, lr=0.5))
+    return pomona.run(
+        pomona.Config(method="fedavg", data={"name": f"{HERE}:reader"}, clients=3, rounds=5, lr=0.5, workers=1)
+    )
 
 
 def test_each_subgroup_is_counted_over_all_clients(result):
@@ -76,7 +78,9 @@ def test_a_metric_that_a_subgroup_does_not_define_is_a_dash(result):
 
 
 def test_without_a_column_there_is_no_table():
-    result = pomona.run(pomona.Config(method="fedavg", data={"name": f"{HERE}:silent"}, clients=2, rounds=1, lr=0.5))
+    result = pomona.run(
+        pomona.Config(method="fedavg", data={"name": f"{HERE}:silent"}, clients=2, rounds=1, lr=0.5, workers=1)
+    )
     (run,) = runs([result])
     assert pooled(run) is None
     assert subgroups([run]).rows == []
