@@ -57,6 +57,11 @@ def test_values_are_toml_else_text():
         ({"method": {"name": "apple", "schedule": "linear"}}, ["method.schedule", "cosine"]),
         ({"method": {"mu": 1}}, ["method.name must be set", "apple"]),
         ({"rounds": 0, "batch_size": 0}, ["rounds", "batch_size"]),
+        ({"data": {"path": "a/" + "x" * 256}}, ["data.path", "more than 255 bytes; correct the path"]),
+        ({"model": {"train": []}}, ["model.train = []: fits none of its forms", "globs over parameters"]),
+        ({"model": {"train": ["a", 3]}}, ["model.train.1 = 3: input should be a valid string"]),
+        ({"model": {"train": {"lora": {"rank": 0, "on": ["fc"]}}}}, ["model.train.lora.rank = 0", "greater than"]),
+        ({"model": {"train": {"lora": {"on": ["fc"], "r": 2}}}}, ["unknown key 'model.train.lora.r'"]),
     ],
 )
 def test_a_mistake_names_the_key_its_path_and_near_names(tree, words):
@@ -64,6 +69,7 @@ def test_a_mistake_names_the_key_its_path_and_near_names(tree, words):
         resolve(tree)
     assert all(word in str(caught.value) for word in words), str(caught.value)
     assert "\n" not in str(caught.value)
+    assert "literal[" not in str(caught.value)  # how a library calls a form
 
 
 OWNED = {"name": "csv", "path": "clean.csv", "label_column": "died", "client_column": "hospital"}

@@ -66,6 +66,8 @@ def test_what_cannot_be(tmp_path):
             "data.clients has 2 problems: .*no.npz.*nor.npz",
         ),
         ((one, one), "two clients have the same name"),
+        ((one, ClientFiles(name="two", train=npz)), "a.npz holds the train rows of one and the train rows of two"),
+        ((ClientFiles(name="a", train=npz, test=npz),), "a.npz holds the train rows of a and the test rows of a"),
     ):
         with pytest.raises(DataError, match=message):
             read(DataSettings(name="clients", clients=files))

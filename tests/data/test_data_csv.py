@@ -162,7 +162,13 @@ def test_bad_files(tmp_path):
         read(DataSettings(name="csv", path=tmp_path, label_column=2))
     write(tmp_path / "train.csv", "a,b\n1,2\n")
     write(tmp_path / "test.csv", "b,a\n1,2\n")
-    with pytest.raises(DataError, match="different columns"):
+    with pytest.raises(DataError, match=r"different columns \(their order\)"):
+        read(DataSettings(name="csv", path=tmp_path, label_column="a"))
+    write(tmp_path / "test.csv", "a,c\n1,2\n")
+    with pytest.raises(DataError, match=r"only .*test.csv has c; only .*train.csv has b\); give both the same"):
+        read(DataSettings(name="csv", path=tmp_path, label_column="a"))
+    write(tmp_path / "train.csv", "a;b\n1;2\n")
+    with pytest.raises(ConfigError, match="no column 'a'; known: a;b; its cells are divided by ';', write commas"):
         read(DataSettings(name="csv", path=tmp_path, label_column="a"))
 
 

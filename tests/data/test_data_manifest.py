@@ -72,6 +72,13 @@ WRONG = {
     "above": (("path,label", "../list.csv,a"), r"line 2: '../list.csv' is not within the manifest's folder"),
     "absolute": (("path,label", "/etc/hostname,a"), r"line 2: '/etc/hostname' is not within"),
     "a link out": (("path,label", "out.png,a"), r"line 2: 'out.png' is not within"),
+    "links in a circle": (("path,label", "circle.png,a"), r"line 2: 'circle.png' does not exist"),
+    "a long name": (("path,label", "x" * 300 + ",a"), r"line 2: '(x+)(\.\.\.)?' does not exist"),
+    "listed twice": (("path,label", "in/0.png,a", "in/0.png,b"), "'in/0.png' is in line 2 and line 3, and rows are split"),
+    "in two parts": (
+        ("path,label,split", "in/0.png,a,train", "in/0.png,a,test"),
+        r"path in/0.png is in split train \(line 2\) and test \(line 3\); keep a path together",
+    ),
     "the folder itself": (("path,label", ".,a"), r"line 2: '.' is not within"),
     "no file": (("path,label", "in/0.png,a", "in/9.png,a"), r"line 3: 'in/9.png' does not exist; correct the path"),
     "no name": (("path,label", ",a"), "line 2: no path; every line needs one"),
@@ -97,6 +104,7 @@ def test_lines_that_are_wrong(six, case):
     pytest.importorskip("pydicom")
     lines, told = WRONG[case]
     (six / "out.png").symlink_to("/etc/hostname")
+    (six / "circle.png").symlink_to("circle.png")
     with pytest.raises((DataError, ConfigError), match=told) as fault:
         own(listed(six, *lines))
     assert "list.csv" in fault.value.line()

@@ -9,9 +9,11 @@ import pytest
 
 import pomona
 from pomona import Config
+from pomona.data.dataset import Dataset
 from pomona.federation import loop
 from pomona.federation.callbacks import NullCallback
-from pomona.personal.model_card import MOST, MOST_BYTES, PEOPLE, harmless, relationships
+from pomona.personal.card_figures import MOST, figures, held, outputs
+from pomona.personal.model_card import MOST_BYTES, PEOPLE, harmless, relationships
 from pomona.record.presentation import Presentation, Quantity
 from pomona.scenario import Scenario
 
@@ -44,7 +46,7 @@ def test_a_card_says_what_the_record_says(tmp_path):
     result = pomona.run(config(model={"name": "small", "train": "head"}), tmp_path / "run")
     for i in range(3):
         text = card(tmp_path / "run", i)
-        samples = {part: int(cells[0]) for part, cells in table(section(text, "Data")).items()}
+        samples = {part: int(cells[0]) for part, cells in table(section(text, "Data")).items() if part != "part"}
         assert samples == {part: sizes[i] for part, sizes in result.about["sizes"].items()}
         (final,) = (
             f
@@ -52,8 +54,11 @@ def test_a_card_says_what_the_record_says(tmp_path):
             if (f["model"], f["when"], f["split"], f["client"]) == ("personal", "trained", "test", i)
         )
         figures = table(section(text, "Metrics on test"))
-        assert figures["accuracy"][0] == f"{final['accuracy']:.4g}"
-        assert figures["macro f1"][1] == " to ".join(f"{end:.4g}" for end in final["intervals"]["macro_f1"])
+        assert figures["accuracy in %"][0] == f"{100 * final['accuracy']:.2f}"
+        ends = final["intervals"]["macro_f1"]
+        assert figures["macro F1 in %"][1:] == [" to ".join(f"{100 * end:.2f}" for end in ends), "higher"]
+        assert figures["Brier score"][2] == "lower"
+        assert "| training | 2 of 2 rounds, 1 epoch a round" in text
         assert "(personal, after local training) on the client's own test samples, after round 2." in text
         weights = table(section(text, "Whom it learnt from"))
         _, matrix = result.matrices("dr")[-1]
@@ -94,7 +99,7 @@ def test_a_client_without_test_samples_has_no_figures(tmp_path):
     )
     said = section(card(tmp_path / "run"), "Metrics on test")
     assert said.strip() == "Not measured: this client has no test samples."
-    assert "accuracy" in table(section(card(tmp_path / "run", 1), "Metrics on test"))
+    assert "accuracy in %" in table(section(card(tmp_path / "run", 1), "Metrics on test"))
 
 
 def test_a_resumed_run_and_workers_write_the_same_bytes(tmp_path, monkeypatch):
@@ -201,3 +206,47 @@ def test_a_card_of_a_model_of_an_earlier_round_says_what_was_measured(tmp_path):
     said = section(card(tmp_path / "run"), "Metrics on test")
     assert said.strip().startswith("Of the last round's model (personal, after local training)")
     assert "keep = best." in said
+
+
+def table_of(y, **said):
+    return Dataset("own", "table", np.zeros((len(y), 1)), np.array(y), said.pop("classes", ()), len(y), **said)
+
+
+@pytest.mark.parametrize(
+    ("targets", "data", "words", "counts"),
+    [
+        (
+            "classes",
+            table_of([0, 1, 1, 1], classes=("no", "yes")),
+            "no, yes; the outcome is yes: AUPRC is of it",
+            "no 1, yes 2",
+        ),
+        ("multilabel", table_of([[0, 1], [1, 1], [0, 1], [1, 0]], labels=("a", "b")), "a, b", "a 1, b 3"),
+        (
+            "survival",
+            table_of([[2.0, 1.0], [3.0, 0.0], [5.0, 1.0], [6.0, 1.0]], edges=(2.5, 6.0)),
+            "intervals of time that end at 2.5, 6, in the unit of the data",
+            "events 2",
+        ),
+        ("regression", table_of([[0.5], [1.5], [2.5], [3.5]], labels=("dose",)), "dose", ""),
+    ],
+)
+def test_what_the_samples_are(targets, data, words, counts):
+    rows = np.array([0, 1, 2])
+    assert outputs(data, targets) == words
+    assert held(data, targets, rows) == ("3", counts)
+
+
+def test_a_figure_that_is_no_metric_keeps_its_name_and_one_without_interval_has_none():
+    given = {"events": 1234, "auroc": None, "ece": 0.125, "intervals": {"auroc": None}, "confusion": [[1]], "client": 3}
+    assert figures(given) == [
+        ("events", "1,234", "", ""),
+        ("AUROC", "not defined", "", "higher"),
+        ("calibration error in %", "12.50", "", "lower"),
+    ]
+
+
+def test_a_run_that_stopped_early_says_how_many_rounds_it_had(tmp_path):
+    result = pomona.run(config(rounds=6, stop={"patience": 1, "min_gain": 1.0}), tmp_path / "run")
+    assert len(result.rounds) < 6
+    assert f"| training | {len(result.rounds)} of 6 rounds," in card(tmp_path / "run")

@@ -1,5 +1,6 @@
 """The base of every settings record: frozen, typed, and closed to unknown keys."""
 
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, field_validator
 
 MOST = 2**63  # what an integer of TOML can be
+NAME = 255  # bytes, of a file or a folder
 LARGEST = 1e30  # a float32 holds 1e38, so that a product with a weight is left room
 
 
@@ -31,6 +33,8 @@ class Settings(BaseModel):
                 raise ValueError("no run counts with numbers as large; give a smaller one")
             if isinstance(leaf, str | Path) and "\0" in str(leaf):
                 raise ValueError("a text has a NUL character; take it out")
+            if isinstance(leaf, Path) and any(len(os.fsencode(part)) > NAME for part in leaf.parts):
+                raise ValueError(f"no file has a name of more than {NAME} bytes; correct the path")
         return value
 
 

@@ -1,8 +1,9 @@
 """Settings as they stand in a TOML file: a tree of plain values, read, and made into a record with good messages."""
 
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
+from itertools import groupby
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
@@ -82,8 +83,31 @@ def explained(fault: ValidationError, tree: Tree, kind: type[Settings], choices:
     """Faults of a settings tree, in one line that names every key."""
     known = _described(tree, kind, choices)
     # A default that follows from a key that is itself bad is nothing to tell of.
-    lines = [_explain(dict(e), known, choices) for e in fault.errors() if e["type"] != "default_factory_not_called"]
+    errors = [dict(e) for e in fault.errors() if e["type"] != "default_factory_not_called"]
+    lines = [_explain(e, known, choices) for e in _one_form(errors, known)]
     return ConfigError("; ".join(lines))
+
+
+def _one_form(errors: Sequence[Tree], known: Mapping[str, str]) -> Iterator[Tree]:
+    """Faults, those of a value that may have several forms in the form that was meant.
+
+    Pydantic tries each form and puts its name into the place, after the key. A fault within a value tells which one was
+    meant; where there is none, the key's description lists the forms.
+    """
+    for key, group in groupby(errors, lambda e: _key(e["loc"], known)):
+        tried, depth = list(group), len(key) + 1
+        if not any("[" in str(part) for e in tried for part in e["loc"][depth - 1 : depth]):
+            yield from tried
+        elif within := [e for e in tried if len(e["loc"]) > depth]:
+            yield from ({**e, "loc": (*key, *e["loc"][depth:])} for e in within)
+        else:
+            yield {**tried[0], "loc": key, "type": "form", "msg": f"fits none of its forms: {known['.'.join(key)]}"}
+
+
+def _key(place: Sequence[str | int], known: Mapping[str, str]) -> tuple[str, ...]:
+    """The settings key in which a place lies; empty where it lies in none."""
+    path = tuple(map(str, place))
+    return next((path[:n] for n in range(1, len(path) + 1) if ".".join(path[:n]) in known), ())
 
 
 def _explain(error: Tree, known: Mapping[str, str], choices: Choices) -> str:
@@ -131,7 +155,7 @@ def _nearest(key: str, known: Mapping[str, str]) -> str:
     close = get_close_matches(last, sorted(own), n=3, cutoff=0.7)  # pretrained is not train
     if close:
         return f"did you mean {' or '.join(section + dot + name for name in close)}?"
-    return f"{section or 'the top level'} has {', '.join(sorted(own))}"
+    return f"{section or 'the top level'} has {', '.join(sorted(own)) or 'no such key'}"
 
 
 def _tops(known: Iterable[str]) -> set[str]:

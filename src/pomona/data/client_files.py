@@ -14,6 +14,7 @@ from pomona.data.problem_report import refuse
 from pomona.data.settings import DataSettings
 
 TABLES = {".csv", ".data"}
+ROLES = ("train", "validation", "test")
 Reader = Callable[[Sequence[Path], int, DataSettings], tuple[Dataset, tuple[int, ...]]]
 
 
@@ -34,11 +35,12 @@ def read(settings: DataSettings) -> Dataset:
         raise ConfigError("data.clients and data.client_column both say who owns a row; keep one")
     parts = [
         (client, role, path.expanduser())
-        for role, part in enumerate(("train", "validation", "test"))
+        for role, part in enumerate(ROLES)
         for client, files in enumerate(settings.clients)
         if (path := getattr(files, part)) is not None
     ]
     paths = [path for _, _, path in parts]
+    refuse("data.clients", _shared(parts, [client.name for client in settings.clients]))
     dataset, counts = _reader(paths, settings)(paths, len(settings.clients), settings)
     client = np.repeat(np.array([client for client, _, _ in parts], np.int64), counts)
     role = np.repeat(np.array([role for _, role, _ in parts], np.int8), counts)
@@ -55,6 +57,18 @@ def _reader(paths: Sequence[Path], settings: DataSettings) -> Reader:
         return text.read_parts if settings.text_columns else csv_table.read_parts
     named = ", ".join(sorted(kind or "no suffix" for kind in kinds))
     raise ConfigError(f"the files of data.clients end in {named}; give all as .npz, .parquet, or .csv and .data")
+
+
+def _shared(parts: Sequence[tuple[int, int, Path]], names: Sequence[str]) -> list[str]:
+    """A line for each file of training rows that is also another part, whose figures would be of rows trained on."""
+    first: dict[Path, tuple[int, int]] = {}
+    lines = []
+    for client, role, path in parts:  # training rows come first
+        owner, part = first.setdefault(path.absolute(), (client, role))
+        if (names[owner], part) != (names[client], role) and part == 0:
+            where = f"the {ROLES[role]} rows of {names[client]}"
+            lines.append(f"{path} holds the train rows of {names[owner]} and {where}; give each a file of its own")
+    return lines
 
 
 def _fault(path: Path) -> str:

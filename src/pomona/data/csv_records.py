@@ -59,7 +59,9 @@ def column(which: str | int, columns: Sequence[str], key: str, path: Path) -> in
     """The number of a column given by name or number. Raises ConfigError naming the setting ``key``."""
     if isinstance(which, str):
         if which not in columns:
-            raise ConfigError(f"data.{key}: {path} has no column {which!r}; {near(which, columns)}")
+            joined = len(columns) == 1 and next((mark for mark in ";\t|" if mark in columns[0]), "")
+            apart = f"; its cells are divided by {joined!r}, write commas" if joined else ""
+            raise ConfigError(f"data.{key}: {path} has no column {which!r}; {near(which, columns)}{apart}")
         return columns.index(which)
     if not -len(columns) <= which < len(columns):
         raise ConfigError(f"data.{key}: {path} has no column {which}; its columns are 0 to {len(columns) - 1}")

@@ -11,6 +11,7 @@ from pomona.core.errors import ConfigError, DataError
 from pomona.data import parquet, targets
 from pomona.data.csv_records import CsvRecord, column, heading, place, records, rows
 from pomona.data.dataset import Dataset, Owners, Subgroups
+from pomona.data.problem_report import listed
 from pomona.data.settings import DataSettings
 
 MOST_GROUPS = 50  # values by which results are told apart; more are an identifier
@@ -222,5 +223,10 @@ def _same(path: Path, columns: tuple[str, ...], first: Path, known: tuple[str, .
     """Raise DataError unless two files have the same columns in the same order."""
     if columns == known:
         return
-    odd = sorted({*columns} ^ {*known}) or ["their order"]
-    raise DataError(f"{path} and {first} have different columns ({', '.join(odd)}); give both the same")
+    alone = [
+        f"only {file} has {listed(odd, 4)}"
+        for file, odd in ((path, sorted({*columns} - {*known})), (first, sorted({*known} - {*columns})))
+        if odd
+    ]
+    why = "; ".join(alone) or "their order"
+    raise DataError(f"{path} and {first} have different columns ({why}); give both the same")

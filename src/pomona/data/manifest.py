@@ -1,5 +1,6 @@
 """A CSV manifest: a line for each image or volume, with its label or mask, its client and its part."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pomona.core.bounds import plain
 from pomona.core.errors import ConfigError, DataError, near
 from pomona.data import csv_records, image_arrays, image_stack, mask, targets
 from pomona.data.array_file import file
@@ -100,23 +102,25 @@ def _require(found: ManifestRows, settings: DataSettings, masks: bool) -> None:
         raise ConfigError("data.targets = 'segmentation' needs names for the numbers in masks: set data.classes")
     if "group" in found.cells and "split" not in found.cells:
         raise DataError(
-            f"{found.path} has groups and no column 'split': rows would be split at random, and groups torn; add it"
+            f"{found.path} has groups and no column 'split': rows would be split at random, and groups torn; add it, "
+            "or leave out 'group'"
         )
 
 
 def _paths(found: ManifestRows, column: str) -> tuple[list[Path], list[str]]:
     """Each row's file, and lines on those that are not there, or not within the manifest's folder."""
     folder, problems, paths = found.path.parent, [], []
-    root = folder.resolve()
+    root = Path(os.path.realpath(folder))
     for row, cell in enumerate(found.cells[column]):
         path = folder / cell
         paths.append(path)
+        at = Path(os.path.realpath(path.as_posix().replace("\0", "")))  # unlike ``resolve`` it bears a circle of links
         if not cell or "\0" in cell:
             problems.append(f"{found.where(row)}: no {column}; every line needs one")
-        elif not path.resolve().is_relative_to(root) or path.resolve() == root:
+        elif not at.is_relative_to(root) or at == root:
             problems.append(f"{found.where(row)}: {cell!r} is not within the manifest's folder; put it there")
-        elif not path.exists():
-            problems.append(f"{found.where(row)}: {cell!r} does not exist; correct the {column}")
+        elif not os.path.exists(path):  # noqa: PTH110 - False for a name that is too long, too
+            problems.append(f"{found.where(row)}: {plain(cell)!r} does not exist; correct the {column}")
     return paths, problems
 
 
@@ -133,16 +137,20 @@ def _ownerless(found: ManifestRows) -> list[str]:
 
 
 def _torn(found: ManifestRows) -> list[str]:
-    """A line for each group that lies in several parts, or with several clients."""
-    first: dict[str, int] = {}
+    """A line for each group, or image listed again, that lies in several parts or with several clients."""
     lines = []
-    for row, group in enumerate(found.cells.get("group", ())):
-        at = first.setdefault(group, row)
-        for column in ("split", "client"):
-            own, other = (found.cells[column][k] for k in (row, at)) if column in found.cells else ("", "")
-            if group and own != other:
-                places = f"{other} ({found.where(at)}) and {own} ({found.where(row)})"
-                lines.append(f"group {group} is in {column} {places}; keep a group together")
+    for kind in ("group", "path"):
+        first: dict[str, int] = {}
+        for row, one in enumerate(found.cells.get(kind, ())):
+            at = first.setdefault(one, row)
+            for column in ("split", "client"):
+                own, other = (found.cells[column][k] for k in (row, at)) if column in found.cells else ("", "")
+                if one and own != other:
+                    places = f"{other} ({found.where(at)}) and {own} ({found.where(row)})"
+                    lines.append(f"{kind} {one} is in {column} {places}; keep a {kind} together")
+            if one and kind == "path" and at != row and "split" not in found.cells:
+                places = f"{found.where(at)} and {found.where(row)}"
+                lines.append(f"{one!r} is in {places}, and rows are split at random; list it once, or add a split")
     return lines
 
 

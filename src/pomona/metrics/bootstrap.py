@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from pomona.metrics.nan_safe import Array
 
 CONFIDENCE = 0.95
+SAME = 1e-12  # values of resamples that differ by no more differ by rounding
 _CELLS = 1 << 21  # weights held at a time: 16 MB
 
 Statistics = Callable[[Array], Mapping[str, Array]]
@@ -60,6 +61,9 @@ def intervals(
 ) -> dict[str, Interval]:
     """The percentile interval of each statistic, None where it is undefined; empty if nothing is drawn.
 
+    It is undefined, too, where all resamples give the same value, as those of samples that are all answered right: an
+    interval without width would claim to know other samples.
+
     Args:
         statistics: weights (R, n) -> named values (R,), NaN where undefined.
         strata: (n,) the stratum of each sample, whose sizes are the same in every resample.
@@ -75,6 +79,8 @@ def intervals(
 
 def _percentiles(values: Array) -> Interval:
     if np.isnan(values).any():
+        return None
+    if np.ptp(values) <= SAME:
         return None
     low, high = np.quantile(values, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
     return [float(low), float(high)]

@@ -102,6 +102,11 @@ _TABLE = (
     Metric("r2", "R\N{SUPERSCRIPT TWO}", True, high=1.0),
 )
 METRICS: Mapping[str, Metric] = {metric.name: metric for metric in _TABLE}
+DETAILS: Mapping[str, Metric] = {
+    "subset_accuracy": Metric("subset_accuracy", "all labels right", higher=True, percent=True),
+    "ece": Metric("ece", "calibration error", higher=False, percent=True),
+}
+"""Figures of a model that no run is judged by."""
 ACCURACY, LOSS = METRICS["accuracy"], METRICS["loss"]
 _OWN = re.compile(r"-?[A-Za-z_][\w.]{0,99}:[A-Za-z_]\w{0,99}", re.ASCII)
 

@@ -62,6 +62,7 @@ def save_cards(folder: Path, scenario: Scenario, result: Result) -> None:
             path,
             next(final, {}),
             number,
+            max((row.round for row in result.rounds), default=0),
             _sources(result, i),
             spent[i] if spent else None,
             {"who holds which rows": scenario.partition.sha256},

@@ -16,13 +16,13 @@ from typing import Any
 
 from pomona.core import bounds
 from pomona.core.errors import StorageError
+from pomona.personal.card_figures import MOST, figures, held, listed, outputs
 from pomona.record.presentation import Presentation
 from pomona.scenario import Scenario
 from pomona.storage.atomic_io import publish
 from pomona.storage.safetensors_stream import digest
 
 SUFFIX = ".card.md"
-MOST = 20  # names in a row
 MOST_BYTES = 2**20  # of a card that people have written in
 SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~!&])")
 USES = "## Intended use"  # from here on a card belongs to people
@@ -60,9 +60,9 @@ class Card:
 
     client: str
     about: Rows
-    samples: Rows
+    samples: list[tuple[str, str, str]]
     measured: str
-    figures: list[tuple[str, str, str]]
+    figures: list[tuple[str, str, str, str]]
     privacy: str
     learnt: str
     weights: list[tuple[str, Rows]]
@@ -75,6 +75,7 @@ def card_of(
     path: Path,
     metrics: Mapping[str, Any],
     number: int | None,
+    done: int,
     sources: Sources,
     epsilon: float | None = None,
     hashes: Mapping[str, str] | None = None,
@@ -87,6 +88,7 @@ def card_of(
         path: its file.
         metrics: what it reached on the client's test samples, as a ``final`` event holds it; empty without samples.
         number: the round after which it was evaluated; None where it was not.
+        done: rounds of training so far.
         sources: whom it learnt from.
         epsilon: what the client has spent, None or infinite for no bound; of no meaning in a run without privacy.
         hashes: further ones, by what they are of.
@@ -116,17 +118,17 @@ def card_of(
             ("model", f"{model}, {when}"),
             ("file", path.name),
             ("method", f"{card.presentation.title} ({config.method.name})"),
-            ("task", f"{scenario.targets}: {_listed(data.classes or data.labels) or f'{data.n_outputs} outputs'}"),
+            ("task", f"{scenario.targets}: {outputs(data, scenario.targets)}"),
             ("network", f"{config.model.name}, {len(scenario.initial()):,} numbers trained, {frozen:,} frozen"),
-            ("training", f"{config.rounds} rounds, {steps}, {config.optimizer.name}, lr {config.lr}"),
+            ("training", f"{done} of {config.rounds} rounds, {steps}, {config.optimizer.name}, lr {config.lr}"),
             ("seed", str(config.seed)),
             ("made with", f"Pomona {version('pomona')}"),
         ],
-        [(part, f"{len(getattr(rows, part)):,}") for part in ("train", "validation", "test")],
+        [(part, *held(data, scenario.targets, getattr(rows, part))) for part in ("train", "validation", "test")],
         f"Of {whose} ({model}, {moment}) on the client's own test samples, after round {number}.{instead}"
         if metrics
         else "Not measured: this client has no test samples.",
-        [*_figures(metrics)],
+        figures(metrics),
         _privacy(scenario, epsilon),
         _learnt(card.presentation.title, sources),
         [(title, _largest(weights)) for title, weights in sources.weights.items()],
@@ -179,28 +181,6 @@ def _people(path: Path) -> str:
     return PEOPLE
 
 
-def _figures(metrics: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """Name, value and interval of each figure that is one number."""
-    intervals = metrics.get("intervals") or {}
-    left_out = {"client", "samples"}
-    return [
-        (name.replace("_", " "), _number(value), _interval(intervals.get(name)))
-        for name, value in metrics.items()
-        if name not in left_out and (value is None or isinstance(value, int | float))
-    ]
-
-
-def _number(value: float | None) -> str:
-    return "not defined" if value is None else f"{value:.4g}"
-
-
-def _interval(ends: Sequence[float | None] | None) -> str:
-    if not ends:
-        return ""
-    low, high = map(_number, ends)
-    return f"{low} to {high}"
-
-
 def _privacy(scenario: Scenario, epsilon: float | None) -> str:
     privacy = scenario.config.privacy
     if not privacy:
@@ -217,14 +197,9 @@ def _learnt(method: str, sources: Sources) -> str:
         return "Nobody: no model was sent to any client."
     if sources.weights:
         return f"{method} reports a weight for each client; the {MOST} largest are shown."
-    return f"{method} reports no weight of a single client. Models of these took part: {_listed(sources.members)}."
+    return f"{method} reports no weight of a single client. Models of these took part: {listed(sources.members)}."
 
 
 def _largest(weights: Sequence[tuple[str, float]]) -> Rows:
     ordered = sorted(weights, key=lambda pair: -abs(pair[1]))  # equal ones in the order of clients
     return [(name, f"{value:.4g}") for name, value in ordered[:MOST]]
-
-
-def _listed(names: Sequence[str]) -> str:
-    few = [bounds.plain(name, 40) for name in names[:MOST]]
-    return ", ".join([*few, *([f"and {len(names) - MOST} more"] if len(names) > MOST else [])])

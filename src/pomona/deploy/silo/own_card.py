@@ -40,6 +40,7 @@ def write(
         path,
         _metrics(scenario, clients, reply, task),
         task.number - (when == "received" or not task.trains),
+        task.number - (not task.trains),
         _sources(path.parent.parent, scenario, federation, task),
         clients.spent(place) if config.privacy else None,
         {"the agreement of the federation": federation.agreement},

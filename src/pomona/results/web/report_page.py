@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from pomona.core.errors import ConfigError
 from pomona.core.toml import flat
-from pomona.metrics.metric import METRICS, Metric, metric_named
+from pomona.metrics.metric import DETAILS, METRICS, Metric, metric_named
 from pomona.record.result import Result
 from pomona.results.figures.figure import FORMS, ReportFigure
 from pomona.results.figures.sections import SECTIONS, pictures
@@ -37,11 +37,6 @@ from pomona.results.wording import capital
 NAME = "report.html"
 SCRIPTS = ("base", "lines", "maps", "bars", "panels", "learned", "page", "tables")
 """The page's own scripts, in the order in which they build on each other."""
-OTHERS = {
-    "subset_accuracy": Metric("subset_accuracy", "all labels right", higher=True, percent=True),
-    "ece": Metric("ece", "calibration error", higher=False, percent=True),
-}
-"""Figures of the last models that no run is judged by."""
 FACTS = ("data", "model", "parameters", "partition_sha256", "versions")
 """What the start event says about a run beyond its settings, as far as a reader needs it to repeat the run."""
 
@@ -192,7 +187,7 @@ def client_tables(runs: list[Run]) -> list[ClientTable]:
 
 def _client_table(run: Run, found: list[dict[str, Any]], shown: bool) -> ClientTable:
     # What the run is judged by comes first, with its interval.
-    columns = {run.metric.name: run.metric, **METRICS, **OTHERS}
+    columns = {run.metric.name: run.metric, **METRICS, **DETAILS}
     given = [metric for name, metric in columns.items() if any(r.get(name) is not None for r in found)]
     train = (run.result.about.get("sizes") or {}).get("train") or []
     headings = ["Train samples"] * bool(train) + ["Test samples", *(capital(m.heading) for m in given)]
