@@ -27,7 +27,7 @@ def test_a_silos_card_has_the_figures_and_weights_of_the_simulation(world):
     for i, name in enumerate(federation.names):
         ours, other = card(federation, name), (simulation / "models" / f"client-{i:02d}.card.md").read_text()
         assert part(ours, "Metrics on test", "Privacy") == part(other, "Metrics on test", "Privacy")
-        assert "0." in part(ours, "Metrics on test", "Privacy").partition("| accuracy |")[2]
+        assert "." in part(ours, "Metrics on test", "Privacy").partition("| accuracy in % |")[2]
         weights = [text.partition(title)[2].partition("## Hashes")[0] for text in (ours, other)]
         assert name in weights[0]
         # The simulation ends with its clients; free places of the federation have weight 0.
@@ -54,12 +54,12 @@ def test_between_rounds_a_card_has_the_scores_of_its_round(world):
     federation.grid.push_messages = pushed
     federation.run()
     rounds = tomllib.loads(federation.toml.read_text())["run"]["rounds"]
-    whole = [text for text in seen if "| brier |" in text]
-    scores = [text for text in seen if text and "| brier |" not in text]
+    whole = [text for text in seen if "| Brier score |" in text]
+    scores = [text for text in seen if text and "| Brier score |" not in text]
     assert whole
     assert scores
     for text in scores:
         figures = part(text, "Metrics on test", "Privacy")
-        assert "| accuracy |" in figures
+        assert "| accuracy in % |" in figures
         assert " to " not in figures
     assert f"after round {rounds}." in seen[-1]
