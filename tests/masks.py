@@ -1,6 +1,7 @@
 """Small images with masks in a file: bright discs on a dark ground, of one class or two."""
 
 import numpy as np
+from torch import nn
 
 from pomona.testing.small_federations import discs
 
@@ -25,3 +26,15 @@ def settings(path, **over):
         "workers": 1,
     }
     return base | over
+
+
+def pixelwise(settings, input_shape, n_outputs, vocabulary):
+    """A network whose output at a pixel follows from that pixel alone."""
+    convolution = (nn.Conv2d, nn.Conv3d)[len(input_shape) - 3]
+    return nn.Sequential(convolution(input_shape[0], 4, 1), nn.ReLU(), convolution(4, n_outputs, 1))
+
+
+def normalised(settings, input_shape, n_outputs, vocabulary):
+    """The same with BatchNorm."""
+    convolution = nn.Conv2d(input_shape[0], 4, 1)
+    return nn.Sequential(convolution, nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, n_outputs, 1))

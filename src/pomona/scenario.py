@@ -41,7 +41,7 @@ from pomona.partition.partition_warnings import remarks
 from pomona.partition.recipe import class_numbers
 from pomona.partition.rotation import apply_turns
 from pomona.privacy.epsilon_projection import projected_epsilon
-from pomona.scenario_checks import require_private, require_samples
+from pomona.scenario_checks import require_patches, require_private, require_samples
 from pomona.tasks import Task, task_of
 from pomona.tasks.constant_baseline import constants
 from pomona.tasks.criterion import criterion, require_per_sample
@@ -116,6 +116,7 @@ class Scenario:
         require_per_sample(loss, self.config.model.loss, self.task, self.dataset.n_outputs, self.input_shape)
         class_weights.require(self.config.model, self.targets, self.dataset.n_outputs, self.config.privacy is not None)
         augmentation.require(self.config.augment, self.dataset.kind, len(self.input_shape))
+        require_patches(self.config, self.dataset)
         module = self.module()
         if len(self.dataset.preprocessing) > 1 and self.config.partition.name != "natural":
             raise ConfigError("data.fit=client is for clients that are the data's own: set partition.name = natural")
@@ -219,7 +220,8 @@ class Scenario:
 
     def _cut(self, module: nn.Module) -> Cut | None:
         """The network in two, where what its frozen part computes is kept."""
-        if self.config.model.cache_features == "off" or self.config.augment or not self.frozen:
+        drawn = self.config.augment or self.config.model.patch  # training sees other samples in each step
+        if self.config.model.cache_features == "off" or drawn or not self.frozen:
             return None
         dtype = torch.int64 if self.dataset.vocabulary else torch.float32
         return cut(module, torch.zeros((1, *self.input_shape), dtype=dtype, device=self.config.device))
@@ -229,7 +231,7 @@ class Scenario:
         """What the objective sees of the data: samples, or their features, which are computed on first use."""
         data = DeviceDataset.of(self.dataset, self.partition, self.targets, self.config.device)
         weights = class_weights.weights_of(self.config.model, data.y, data.rows["train"], self.dataset.n_outputs)
-        data = replace(data, weights=weights, augment=self.config.augment)
+        data = replace(data, weights=weights, augment=self.config.augment, patch=self.config.model.patch)
         part = self._cut(self.module().to(self.config.device))
         workers = min(self.config.workers or len(os.sched_getaffinity(0)), self.config.clients)
         return cached(part, data, self.config.precision, workers) if part else data

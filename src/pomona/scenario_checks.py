@@ -7,7 +7,8 @@ from torch import nn
 from pomona.config import Config
 from pomona.core.errors import ConfigError, DataError
 from pomona.data.catalogue import CATALOGUE
-from pomona.data.dataset import Dataset
+from pomona.data.dataset import Dataset, network_shape
+from pomona.models import sliding_window
 from pomona.models.trained_part import active
 from pomona.partition.partition import Partition
 
@@ -36,6 +37,21 @@ def require_private(config: Config, dataset: Dataset, partition: Partition, modu
     learnt = dataset.kind == "image" and dataset.learn is not None
     releases.check(config.privacy, sizes, card.releases, dataset.kind, found, learnt)
     refuse_statistics(module)
+
+
+def require_patches(config: Config, dataset: Dataset) -> None:
+    """Raise ConfigError for patches that images do not have, a method that compares whole images, or without MONAI."""
+    if not (patch := config.model.patch):
+        return
+    if wrong := patch.misfit(network_shape(dataset.kind, dataset.x.shape[1:]), dataset.targets):
+        raise ConfigError(f"model.patch.size = {list(patch.size)}: {wrong}")
+    card = config.method.method().card
+    if taught := next((release for release in card.releases if release.name == "output-criterion"), None):
+        raise ConfigError(
+            f"model.patch: {config.method.name} compares outputs on training images, of which every step sees other "
+            f"patches; {f'{taught.remedy}, or ' if taught.remedy else ''}take another method"
+        )
+    sliding_window.require()
 
 
 def require_samples(config: Config, partition: Partition, names: Sequence[str], module: nn.Module) -> None:

@@ -8,6 +8,8 @@ import pomona
 from masks import archive, settings
 from pomona.config import resolve
 from pomona.core.errors import DataError
+from pomona.deploy.agreement import Federation as Agreement
+from pomona.deploy.rehearsal.files import federation_file
 from pomona.deploy.silo.silo_scenario import conformed
 from pomona.deploy.task_settings import TaskSettings
 from pomona.record.reading import load
@@ -19,8 +21,12 @@ def config(folder, **over):
     return resolve(small, {"largest_share": 0.5, "method": {"name": "apple", "budget": 1}, **over})
 
 
-def test_a_federation_learns_masks_as_its_simulation_does(tmp_path):
-    federation = Federation(tmp_path, config(tmp_path))
+@pytest.mark.parametrize("patch", [None, {"size": [4, 6], "blend": "gaussian"}], ids=["whole", "patches"])
+def test_a_federation_learns_masks_as_its_simulation_does(patch, tmp_path):
+    if patch:
+        pytest.importorskip("monai")
+    network = {**settings(tmp_path)["model"], "patch": patch}
+    federation = Federation(tmp_path, config(tmp_path, model=network))
     federation.run()
     out = tmp_path / "simulation"
     pomona.run(federation.simulation, out)
@@ -30,6 +36,15 @@ def test_a_federation_learns_masks_as_its_simulation_does(tmp_path):
     assert ours.metric.name == simulated.metric.name == "dice"
     for one, other in zip(ours.evaluations, simulated.evaluations, strict=True):
         assert one.value == tuple(None if v is None else round(v, 4) for v in other.value)
+
+
+def test_patches_are_agreed_on(tmp_path):
+    network, found = settings(tmp_path)["model"], set()
+    for patch in (None, {"size": [4, 6]}, {"size": [4, 4]}, {"size": [4, 4], "overlap": 0.5}):
+        said = federation_file(Scenario.prepare(config(tmp_path, model={**network, "patch": patch})), "127.0.0.1:28443")
+        (tmp_path / "federation.toml").write_text(said)
+        found.add(Agreement.load(tmp_path / "federation.toml").agreement)
+    assert len(found) == 4
 
 
 def agreed(**over):

@@ -13,6 +13,7 @@ from pomona.core.stop import Stop
 from pomona.data.settings import ClientFiles, DataSettings
 from pomona.methods import METHODS
 from pomona.models import ModelSettings
+from pomona.models.settings import PatchSettings
 from pomona.partition import RECIPES
 from pomona.privacy.settings import Privacy
 
@@ -21,6 +22,7 @@ SECTIONS: Mapping[str, type[Settings]] = {
     "data": DataSettings,
     "data.clients": ClientFiles,
     "model": ModelSettings,
+    "model.patch": PatchSettings,
     "optimizer": Optimizer,
     "stop": Stop,
     "privacy": Privacy,

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from itertools import groupby
 from pathlib import Path
+from types import NoneType
 from typing import Any, TypeVar, get_args
 
 from pydantic import ValidationError
@@ -178,8 +179,17 @@ def _described(tree: Tree, kind: type[Settings], choices: Choices) -> dict[str, 
             kinds = [choices[name][chosen]] if chosen in choices[name] else list(choices[name].values())
         else:
             kinds = [t for t in (field.annotation, *get_args(field.annotation)) if _is_section(t)]
-        inner = {f"{name}.{f.alias or k}": f.description or "" for s in kinds for k, f in s.model_fields.items()}
-        described |= inner or {name: field.description or ""}
+        described |= {k: what for s in kinds for k, what in _fields(name, s).items()} or {name: field.description or ""}
+    return described
+
+
+def _fields(section: str, kind: type[Settings]) -> dict[str, str]:
+    """Description of each dotted key of a section, and of the sections in it that may be left out."""
+    described: dict[str, str] = {}
+    for name, field in kind.model_fields.items():
+        key, (inner, *others) = f"{section}.{field.alias or name}", (*get_args(field.annotation), None)
+        described[key] = field.description or ""
+        described |= _fields(key, inner) if _is_section(inner) and others[:1] == [NoneType] else {}
     return described
 
 

@@ -63,7 +63,8 @@ def _frozen(scenario: Scenario) -> str:
         return ""
     model, trained = scenario.config.model, scenario.initial().numel()
     how = "once for each sample" if scenario.keeps_features else "in every step"
-    how += ", since augment changes the samples" if scenario.config.augment else ""
+    changing = [key for key, on in (("augment", scenario.config.augment), ("model.patch", model.patch)) if on]
+    how += f", since {changing[0]} changes the samples" if changing else ""
     drawn = model.init is None and (model.name in MODELS or package(model.name))
     random = "; it has random values, since model.init names no weights" if drawn else ""
     return f"{trained:,} parameters are trained; the frozen part is computed {how}{random}"

@@ -49,7 +49,7 @@ def build(
     PyTorch's global generator is left as it was.
 
     Args:
-        settings: which network.
+        settings: which network, and, where it sees patches of samples, of which size.
         input_shape: of one sample: (C, H, W) of an image, (C, D, H, W) of a volume, (F,) of a table's row, (T,) of a
             text.
         n_outputs: K, the width of the output.
@@ -74,7 +74,9 @@ def build(
         # Not torch.manual_seed, which would also reseed every accelerator.
         torch.default_generator.manual_seed(seed)
         module = _made(settings, given, input_shape, n_outputs, vocabulary)
-        return verified(module, settings.name, input_shape, output_shape or (n_outputs,), vocabulary)
+        shapes = input_shape, output_shape or (n_outputs,)
+        seen, answer = map(settings.patch.of, shapes) if settings.patch else shapes
+        return verified(module, settings.name, seen, answer, vocabulary)
 
 
 def outline(settings: ModelSettings, input_shape: tuple[int, ...], n_outputs: int, vocabulary: int = 0) -> "nn.Module":
@@ -102,6 +104,8 @@ def _made(
     from pomona.models import lora, packages, trained_part, weights
     from pomona.models.compatibility import called, constructed
 
+    if settings.patch:
+        input_shape = settings.patch.of(input_shape)
     if packages.package(settings.name):
         module: object = packages.build(settings.name, settings.args, input_shape, n_outputs)
     else:

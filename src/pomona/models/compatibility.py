@@ -104,7 +104,7 @@ def _require_outputs(
         why = str(fault).partition("\n")[0]
         raise ConfigError(
             f"model.name={name} in {mode} mode fails on a sample of shape {tuple(samples.shape[1:])}: {why}; change "
-            "the network (model.name, model.args) or the samples (of images: data.resize)"
+            "the network (model.name, model.args) or the samples (of images: data.resize, or model.patch.size)"
         ) from fault
     if not isinstance(outputs, Tensor):
         raise ConfigError(

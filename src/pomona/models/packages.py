@@ -39,16 +39,7 @@ def build(name: str, args: Mapping[str, Any], input_shape: tuple[int, ...], n_ou
             take, or those that would fetch weights.
     """
     first, _, rest = name.partition(":")
-    if find_spec(first) is None:
-        raise ConfigError(f"model.name={name} needs {first}; pip install 'pomona[{first}]'")
-    try:
-        import_module(first)
-    except Exception as fault:  # binaries for another PyTorch raise what they like
-        line = f"{type(fault).__name__}: {fault}".partition("\n")[0]
-        raise ConfigError(
-            f"model.name={name} needs {first}, which cannot be imported ({line}); install torch, torchvision and "
-            f"{first} of one source: all for this machine's CPU, or all for its CUDA"
-        ) from fault
+    require(first, f"model.name={name}")
     if odd := [key for key in args if key.startswith(FETCHING)]:
         raise ConfigError(f"model.args.{odd[0]}: weights are not fetched; name a file of them in model.init")
     if large := [key for key, value in args.items() if _largest(value) > LARGEST]:
@@ -61,6 +52,20 @@ def build(name: str, args: Mapping[str, Any], input_shape: tuple[int, ...], n_ou
     except Exception as fault:  # the package's own checks, of any kind
         line = f"{type(fault).__name__}: {fault}".partition("\n")[0]
         raise ConfigError(f"model.name={name} cannot be built ({line}); see model.args") from fault
+
+
+def require(first: str, what: str) -> None:
+    """Import a package for ``what`` asks for it. Raises ConfigError if it is not there, or does not fit the others."""
+    if find_spec(first) is None:
+        raise ConfigError(f"{what} needs {first}; pip install 'pomona[{first}]'")
+    try:
+        import_module(first)
+    except Exception as fault:  # binaries for another PyTorch raise what they like
+        line = f"{type(fault).__name__}: {fault}".partition("\n")[0]
+        raise ConfigError(
+            f"{what} needs {first}, which cannot be imported ({line}); install torch, torchvision and "
+            f"{first} of one source: all for this machine's CPU, or all for its CUDA"
+        ) from fault
 
 
 def _torchvision(name: str, args: dict[str, Any], input_shape: tuple[int, ...], n_outputs: int) -> nn.Module:

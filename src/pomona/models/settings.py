@@ -1,5 +1,6 @@
-"""Settings of the network: which one, what it starts from, and which part of it is trained."""
+"""Settings of the network: which one, what it sees and starts from, and which part of it is trained."""
 
+from math import ceil, prod
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -7,11 +8,13 @@ from pydantic import Field, JsonValue
 
 from pomona.core.bounds import Sha256
 from pomona.core.settings import Settings
+from pomona.core.targets import Targets
 
 Width = Annotated[int, Field(ge=1, le=10**6)]
 Weight = Annotated[float, Field(gt=0, le=1e6)]
 Glob = Annotated[str, Field(min_length=1, max_length=200)]
 Globs = Annotated[tuple[Glob, ...], Field(min_length=1, max_length=1000)]
+MOST_WINDOWS = 2**18  # of one image
 
 
 class LoraSettings(Settings):
@@ -36,6 +39,40 @@ class LoraTraining(Settings):
     lora: LoraSettings
 
 
+class PatchSettings(Settings):
+    """What a network sees of images with masks: a random patch of each in training, else windows all over it."""
+
+    size: tuple[Width, ...] = Field(
+        min_length=2, max_length=3, description="sides of a patch and of a window in pixels: [H, W], or [D, H, W]"
+    )
+    overlap: float = Field(
+        0.25, ge=0, le=0.75, description="share of a window's side that the next window covers as well"
+    )
+    blend: Literal["constant", "gaussian"] = Field(
+        "constant",
+        description="weights of a window's outputs where windows overlap: all equal, or less towards its edges",
+    )
+
+    def of(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape of a patch of a sample, or of its outputs: channels or classes first."""
+        return (shape[0], *self.size)
+
+    def misfit(self, input_shape: tuple[int, ...], targets: Targets) -> str | None:
+        """Why samples (C, *sides) cannot be seen so, and what to do, in half a sentence; None if they can."""
+        sides = input_shape[1:]
+        if targets != "segmentation":
+            return f"patches are for masks, the targets are {targets}; take model.patch out"
+        if len(self.size) != len(sides):
+            return f"images have {len(sides)} sides, {sides}; give as many"
+        if any(own > side for own, side in zip(self.size, sides, strict=True)):
+            return f"a patch is larger than the images, {sides}; lower it"
+        steps = (max(1, int(own * (1 - self.overlap))) for own in self.size)
+        windows = prod(ceil((a - b) / step) + 1 for a, b, step in zip(sides, self.size, steps, strict=True))
+        if windows > MOST_WINDOWS:
+            return f"{windows} windows to an image, at most {MOST_WINDOWS}; raise it, or lower model.patch.overlap"
+        return None
+
+
 class ModelSettings(Settings):
     """Settings of the network and its loss."""
 
@@ -53,6 +90,9 @@ class ModelSettings(Settings):
         description="width of the embedding and hidden layer of fasttext; channels on the first level of unet",
     )
     depth: int = Field(3, ge=1, le=8, description="how often unet halves the sides of images")
+    patch: PatchSettings | None = Field(
+        None, description="masks: what the network sees of an image at a time; the whole image if not set"
+    )
     loss: str = Field(
         "auto",
         description="auto: by the kind of targets; or module:function of (outputs (B, K), targets) -> losses (B,)",

@@ -61,8 +61,9 @@ def unet(settings: ModelSettings, input_shape: tuple[int, ...], n_outputs: int, 
         raise ConfigError(f"model.name=unet takes images or volumes, but a sample has shape {input_shape}; take mlp")
     least = 2**settings.depth
     if min(input_shape[1:]) < least:
+        seen = "patch" if settings.patch else "sample"
         raise ConfigError(
-            f"model.name=unet halves the sides {settings.depth} times, but a sample has shape {input_shape}; lower "
+            f"model.name=unet halves the sides {settings.depth} times, but a {seen} has shape {input_shape}; lower "
             f"model.depth, or give sides of at least {least}"
         )
     return UNet(input_shape[0], n_outputs, len(input_shape) - 1, settings.width, settings.depth)

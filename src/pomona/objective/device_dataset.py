@@ -1,5 +1,6 @@
 """A scenario's data, resident as tensors and gathered by index: no loader, no collating, no copies per client."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -9,8 +10,10 @@ from torch import Tensor
 
 from pomona.core.targets import Targets
 from pomona.data.dataset import Dataset
+from pomona.models.settings import PatchSettings
 from pomona.objective.augmentation import augmented
 from pomona.objective.class_weights import masses
+from pomona.objective.patches import cut, window
 from pomona.objective.training_view import View
 from pomona.partition.partition import Partition
 from pomona.tasks import Task, task_of
@@ -38,6 +41,7 @@ class DeviceDataset:
         edges: as in ``Dataset``.
         weights: (N, K) how much each client's training counts its classes or labels; None where all count the same.
         augment: changes of images in training, as ``augmentation.parsed`` reads them.
+        patch: what training sees of images with masks; None for all of them.
     """
 
     x: Tensor
@@ -51,6 +55,7 @@ class DeviceDataset:
     edges: tuple[float, ...] = ()
     weights: Tensor | None = None
     augment: tuple[str, ...] = ()
+    patch: PatchSettings | None = None
 
     @classmethod
     def of(cls, dataset: Dataset, partition: Partition, targets: Targets, device: str = "cpu") -> "DeviceDataset":
@@ -93,26 +98,42 @@ class DeviceDataset:
 
         Inputs are (b, C, H, W) or (b, C, D, H, W) channels-last, (b, F) or (b, T).
         """
-        x, y = _selected(self.x, index), self.target(index)
+        # On a CPU index_select takes a fraction of the time of x[index].
+        return self._as_input(_taken(self.x, lambda x: x.index_select(0, index))), self.target(index)
+
+    def _as_input(self, x: Tensor) -> Tensor:
+        """Samples as the network takes them."""
         if self.shift is not None and self.scale is not None:
             x = torch.sub(x, self.shift).div_(self.scale)  # from uint8 to float32 in the same pass
-        return (x.movedim(-1, 1) if x.dim() > 3 else x), y
+        return x.movedim(-1, 1) if x.dim() > 3 else x
 
     @property
     def plain(self) -> bool:
         """Whether training sees samples as they are."""
-        return self.weights is None and not self.augment
+        return self.weights is None and not self.augment and self.patch is None
 
     def seen(self, index: Tensor, view: View | None) -> tuple[Tensor, Tensor]:
-        """As ``gather``, but as training sees these rows of a client; the targets of weighted classes are masses."""
-        x, y = self.gather(index)
+        """As ``gather``, but as training sees these rows of a client; the targets of weighted classes are masses.
+
+        Without a view nothing is drawn or weighted, and the patches are the middles of the images.
+        """
+        drawn = view is not None and (self.augment or self.patch)
+        draws = [view.generator(p) for p in self._places(index, view.client)] if view and drawn else []
+        x, y = self._patches(index, self.patch, draws or [None] * len(index)) if self.patch else self.gather(index)
         if view is None:
             return x, y
-        if self.augment:
-            x, y = augmented(self.augment, x, y, [view.generator(p) for p in self._places(index, view.client)])
+        x, y = augmented(self.augment, x, y, draws)
         if self.weights is not None:
             y = masses(y, self.weights[view.client])
         return x, y
+
+    def _patches(
+        self, index: Tensor, patch: PatchSettings, draws: Sequence[np.random.Generator | None]
+    ) -> tuple[Tensor, Tensor]:
+        """As ``gather``, of one patch a sample, where its draw says."""
+        windows = [window(self.y.shape[1:], patch.size, draw) for draw in draws]
+        x = _taken(self.x, lambda x: cut(x, index, windows))
+        return self._as_input(x), as_learned(cut(self.y, index, windows))
 
     def _places(self, index: Tensor, client: int) -> list[int]:
         """Places of rows among a client's training rows."""
@@ -129,8 +150,8 @@ class DeviceDataset:
         return [len(r) for r in self.rows[split]]
 
 
-def _selected(x: Tensor, index: Tensor) -> Tensor:
-    """Rows of x; of uint16, which few kernels know, as float32."""
+def _taken(x: Tensor, take: Callable[[Tensor], Tensor]) -> Tensor:
+    """What is taken of x; of uint16, which few kernels know, as float32."""
     if x.dtype == torch.uint16:
-        return x.view(torch.int16).index_select(0, index).view(torch.uint16).float()
-    return x.index_select(0, index)  # on a CPU, a fraction of x[index]'s time
+        return take(x.view(torch.int16)).view(torch.uint16).float()
+    return take(x)

@@ -219,7 +219,7 @@ class PrivateObjective:
             seen = []
             for pair in (alone, beside):
                 torch.default_generator.manual_seed(0)  # equal dropout masks
-                seen.append(self._each(parameters, *self.data.gather(pair))[0])
+                seen.append(self._each(parameters, *self.data.seen(pair, None))[0])
         for name, part in seen[0].items():
             if not torch.equal(part[0], seen[1][name][0]):
                 raise ConfigError(

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from functools import partial
 from math import prod
 from typing import Literal
@@ -10,12 +11,14 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from pomona.core.errors import ConfigError
 from pomona.models.layers import layers
 from pomona.models.parameter_space import ParameterSpace
+from pomona.models.sliding_window import whole
 from pomona.models.trained_part import active, frozen, training_mode
 from pomona.objective.device_dataset import DeviceDataset
 from pomona.objective.sequential_backward import Chain
-from pomona.objective.training_view import Views
+from pomona.objective.training_view import View, Views
 
 Criterion = Callable[[Tensor, Tensor], Tensor]  # (outputs (b, K), targets) -> losses (b,)
 RowCriterion = Callable[[Tensor, Tensor, Tensor], Tensor]  # (outputs, targets, features (b, f)) -> loss ()
@@ -49,6 +52,7 @@ class LoopObjective:
         self.layers, self.norms = space.layers, _norms(module, space)
         self.least_batch = 2 if space.has_statistics else 1  # the variance of one sample is no statistic
         self._module, self._enter_training = module, training_mode(module)
+        self._whole = whole(module, data.patch)
         self._criterion = criterion
         self._precision = precision
         named = dict(module.named_parameters())
@@ -131,11 +135,17 @@ class LoopObjective:
         self._evaluable(row, client)
         self._module.eval()
         index = self.data.rows[split][client]
-        made = [of(self._forward(part), self.data.target(part)) for part in index.split(self._at_once())]
+        at_once = self._at_once(prod(self.data.y.shape[1:]))
+        made = [of(self._forward(part), self.data.target(part)) for part in index.split(at_once)]
         return tuple(torch.cat(parts) for parts in zip(*made, strict=True)) if len(index) else ()
 
     def features(self, row: Tensor, client: int, split: str) -> Tensor:
-        """Inputs (b, f) of the last layer under one model row (d,), on all of a client's split."""
+        """Inputs (b, f) of the last layer under one model row (d,), on all of a client's split.
+
+        Raises ConfigError where the network sees patches: those of a whole sample do not exist.
+        """
+        if self.data.patch:
+            raise ConfigError("features of whole images are asked for, the network sees patches; take model.patch out")
         with self._seeing_features() as seen:
             outputs, _ = self.outputs(row, client, split)
         # Estimating statistics looks at the training data first; the split comes last.
@@ -162,8 +172,8 @@ class LoopObjective:
 
     def losses(self, row: Tensor, client: int, split: str) -> Tensor:
         """Per-sample losses (b,) of one model row on all of a client's split."""
-        outputs, targets = self.outputs(row, client, split)
-        return self._criterion(outputs, targets) if len(targets) else torch.empty(0)
+        found = self.batchwise(row, client, split, lambda outputs, targets: (self._criterion(outputs, targets),))
+        return found[0] if found else torch.empty(0)
 
     def criterion(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """The run's own per-sample losses (b,)."""
@@ -204,12 +214,12 @@ class LoopObjective:
     def _forward(self, index: Tensor) -> Tensor:
         x, _ = self.data.gather(index)
         with self._autocast():
-            outputs: Tensor = self._module(x)
+            outputs = self._whole(x)
         return outputs.float()
 
-    def _at_once(self) -> int:
-        """Samples that are evaluated together."""
-        return min(EVALUATION_BATCH, max(1, TARGETS_AT_ONCE // max(1, prod(self.data.y.shape[1:]))))
+    def _at_once(self, pixels: int) -> int:
+        """Samples that are computed together, of so many targets each."""
+        return min(EVALUATION_BATCH, max(self.least_batch, TARGETS_AT_ONCE // max(1, pixels)))
 
     def _autocast(self) -> torch.autocast | nullcontext[None]:
         if self._precision == "fp32":
@@ -233,16 +243,22 @@ class LoopObjective:
             self._estimate_statistics(client)
 
     def _estimate_statistics(self, client: int) -> None:
-        """BatchNorm statistics of the model pointed at, as plain averages over the client's training batches."""
+        """BatchNorm statistics of the model pointed at, as plain averages over the client's training batches.
+
+        Of a network that sees patches, over one a sample, always the same.
+        """
         norms = [part for _, part in active(self._module) if isinstance(part, nn.modules.batchnorm._BatchNorm)]
         kept = [m.momentum for m in norms]
         for norm in norms:
             norm.reset_running_stats()
             norm.momentum = None  # cumulative average
         self._enter_training()
-        for part in self.data.rows["train"][client].split(self._at_once()):
+        plain, view = replace(self.data, augment=(), weights=None), View(client, 0, 0, "statistics", 0)
+        pixels = prod(self.data.patch.size if self.data.patch else self.data.y.shape[1:])
+        for part in self.data.rows["train"][client].split(self._at_once(pixels)):
             if len(part) > 1:
-                self._forward(part)
+                with self._autocast():
+                    self._module(plain.seen(part, view)[0])
         for norm, momentum in zip(norms, kept, strict=True):
             norm.momentum = momentum
 

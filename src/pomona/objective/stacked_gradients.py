@@ -168,7 +168,7 @@ class StackedObjective:
             return outputs.float(), seen[-1:]
 
         if views is None or self.data.plain:
-            x, y = self.data.gather(index.flatten())
+            x, y = self.data.seen(index.flatten(), None)
         else:
             rows = [self.data.seen(own, view) for own, view in zip(index, views, strict=True)]
             x, y = (torch.cat(parts) for parts in zip(*rows, strict=True))

@@ -4,8 +4,8 @@ The program and the ONNX file take samples as their owner holds them, a batch of
 volumes (B, D, H, W, C) of the dtype of the training, rows of a table (B, F) float32 without normalisation, texts (B, T)
 int32 tokens. The normalisation of the training is part of them. They give the network's outputs: logits of classes or
 flags (B, K), those of each pixel (B, K, *sides) for masks, logits of the hazards of intervals of time (B, K), whose
-ends are named, or the values themselves (B, K). What inputs and outputs mean goes along as JSON under the name
-``pomona``; no path of this machine does.
+ends are named, or the values themselves (B, K). A network that was trained on patches takes patches. What inputs and
+outputs mean goes along as JSON under the name ``pomona``; no path of this machine does.
 """
 
 import json
@@ -85,12 +85,15 @@ def told(model: PersonalModel) -> str:
 def inputs(model: PersonalModel) -> str:
     """Description of one sample of the program or ONNX file, for people."""
     sides = ", ".join(map(str, example(model).shape[1:]))
-    return f"(batch, {sides}) {str(example(model).dtype).removeprefix('torch.')}"
+    part = f", windows of samples {model.about.sample_shape}" if model.about.network.patch else ""
+    return f"(batch, {sides}) {str(example(model).dtype).removeprefix('torch.')}{part}"
 
 
 def example(model: PersonalModel) -> Tensor:
-    """A batch of two empty samples as a data set holds them."""
-    return torch.zeros(2, *model.about.sample_shape, dtype=getattr(torch, model.about.dtype))
+    """A batch of two empty samples, or patches of samples, as a data set holds them."""
+    about, patch = model.about, model.about.network.patch
+    shape = (*patch.size, about.sample_shape[-1]) if patch else about.sample_shape
+    return torch.zeros(2, *shape, dtype=getattr(torch, about.dtype))
 
 
 def traced(model: PersonalModel) -> ExportedProgram:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from pomona.core.errors import DataError
 from pomona.data import validation
+from pomona.models.sliding_window import whole
 from pomona.record import model_file
 from pomona.record.model_file import frozen_file
 from pomona.record.model_metadata import ModelMetadata
@@ -87,8 +88,11 @@ class PersonalModel:
 
         Samples are as a data set holds them: (n, H, W, C), (n, D, H, W, C), (n, F) or (n, T).
 
+        A network that sees patches runs on windows all over each sample.
+
         Raises:
             DataError: samples of another kind, shape or dtype than the training's, or outputs that are not finite.
+            ConfigError: windows are needed, and MONAI is not installed.
         """
         about = self.about
         validation.inputs(x, about.kind, about.vocabulary, "samples")
@@ -111,7 +115,7 @@ class PersonalModel:
         if about.kind != "text":
             values = (values.float() - torch.tensor(about.shift)) / torch.tensor(about.scale)
             values = values.movedim(-1, 1) if about.kind == "image" else values
-        outputs: Tensor = self.module(values)
+        outputs = whole(self.module, about.network.patch)(values)
         if not TASKS[about.targets].standardised:
             return outputs
         return (outputs.double() * torch.tensor(about.target_scale) + torch.tensor(about.target_shift)).float()

@@ -100,6 +100,8 @@ def card_of(
     steps = f"{config.local_epochs} epoch{'s' * (config.local_epochs > 1)} a round, batch size {config.batch_size}"
     frozen = sum(t.numel() for t in scenario.frozen.values())
     moment = "as received, before local training" if when == "received" else "after local training"
+    patch = config.model.patch
+    network = f"{config.model.name}{f' on patches of {list(patch.size)}' if patch else ''}"
     last = config.keep == "last"
     whose = "this model" if last else "the last round's model"
     instead = (
@@ -119,7 +121,7 @@ def card_of(
             ("file", path.name),
             ("method", f"{card.presentation.title} ({config.method.name})"),
             ("task", f"{scenario.targets}: {outputs(data, scenario.targets)}"),
-            ("network", f"{config.model.name}, {len(scenario.initial()):,} numbers trained, {frozen:,} frozen"),
+            ("network", f"{network}, {len(scenario.initial()):,} numbers trained, {frozen:,} frozen"),
             ("training", f"{done} of {config.rounds} rounds, {steps}, {config.optimizer.name}, lr {config.lr}"),
             ("seed", str(config.seed)),
             ("made with", f"Pomona {version('pomona')}"),

@@ -99,7 +99,7 @@ class ModelMetadata(Settings):
     def _fits(self) -> "ModelMetadata":
         """Refuse parts that contradict each other."""
         text, table = self.kind == "text", self.kind == "table"
-        last = self.sample_shape[-1]
+        last, patch = self.sample_shape[-1], self.network.patch
         for holds, what in (
             (len(self.input_shape) in FORMS[self.kind].ranks, "input_shape is not that of its kind"),
             (self.dtype in FORMS[self.kind].dtypes, "dtype is not that of its kind"),
@@ -121,6 +121,7 @@ class ModelMetadata(Settings):
             ),
             (len(self.edges) == (self.outputs if self.targets == "survival" else 0), "edges are not the outputs"),
             (all(a < b for a, b in pairwise(self.edges)), "edges do not ascend"),
+            (patch is None or patch.misfit(self.input_shape, self.targets) is None, "patches do not fit the samples"),
         ):
             if not holds:
                 raise ValueError(what)

@@ -1,0 +1,167 @@
+"""Patches in training: where they lie, whose draw they follow, and that every engine sees the same ones."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from masks import archive, settings
+from pomona.config import resolve
+from pomona.core.errors import ConfigError
+from pomona.objective.local_training import LocalTraining
+from pomona.objective.patches import window
+from pomona.objective.private_gradients import PrivateObjective
+from pomona.objective.row_gradients import LoopObjective
+from pomona.objective.stacked_gradients import StackedObjective
+from pomona.objective.training_view import View
+from pomona.privacy.settings import Privacy
+from pomona.scenario import Scenario
+from problems import a_round
+
+pytest.importorskip("monai")
+
+VIEW = View(0, 7, 2, "training", 3)
+
+
+def scenario(folder, size=(4, 6), volume=False, **over):
+    path = archive(folder / "masks.npz", side=8, volume=volume)
+    base = settings(path)
+    network = {"name": "masks:pixelwise", **over.pop("model", {})}
+    return Scenario.prepare(resolve(base, {"model": {**network, "patch": {"size": list(size)}}, **over}))
+
+
+def starts(sides, size, draw):
+    return tuple(part.start for part in window(sides, size, draw))
+
+
+def test_every_place_within_an_image_is_as_likely_as_any_other():
+    """3 x 2 places for a patch (3, 3) of an image (5, 4); the counts of 6000 draws are within 5 deviations."""
+    count = torch.zeros(3, 2)
+    for k in range(6000):
+        count[starts((5, 4), (3, 3), View(0, 1, 1, "training", 0).generator(k))] += 1
+    deviation = (6000 * (1 / 6) * (5 / 6)) ** 0.5
+    assert (count - 1000).abs().max() < 5 * deviation
+
+
+def test_without_a_draw_a_patch_is_the_middle():
+    assert starts((8, 9, 5), (4, 4, 5), None) == (2, 2, 0)
+
+
+@pytest.mark.parametrize("volume", [False, True])
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.uint16, torch.float32])
+def test_a_patch_is_cut_where_its_own_stream_says_and_its_mask_with_it(volume, dtype, tmp_path):
+    size = (4, 6, 5)[: 2 + volume]
+    data = scenario(tmp_path, size, volume).resident
+    data = replace(data, x=data.x.to(dtype))
+    index = data.rows["train"][0][2:6]
+    images, masks = data.gather(index)
+    for view in (VIEW, None):
+        x, y = data.seen(index, view)
+        assert (x.dtype, y.dtype) == (torch.float32, torch.int64)
+        for k in range(len(index)):
+            inside = window(masks.shape[1:], size, view and view.generator(2 + k))  # their places among its own
+            assert torch.equal(x[k], images[(k, slice(None), *inside)])
+            assert torch.equal(y[k], masks[(k, *inside)])
+
+
+def test_augmentation_draws_on_from_where_the_patch_stopped(tmp_path):
+    data = replace(scenario(tmp_path).resident, augment=("flip:0.5", "flip-vertical:0.5"))
+    index = data.rows["train"][0]
+    x, y = data.seen(index, VIEW)
+    plain, masks = replace(data, augment=()).seen(index, VIEW)
+    turned = [[axis for axis in (2, 1) if draw.random() < 0.5] for draw in _after_their_patches(len(index))]
+    assert len({tuple(axes) for axes in turned}) > 1
+    for k, axes in enumerate(turned):
+        assert torch.equal(x[k], plain[k].flip(axes))
+        assert torch.equal(y[k], masks[k].flip([axis - 1 for axis in axes]))
+
+
+def _after_their_patches(n):
+    draws = [VIEW.generator(place) for place in range(n)]
+    for draw in draws:
+        window((8, 8), (4, 6), draw)
+    return draws
+
+
+def test_a_samples_patch_does_not_depend_on_who_is_beside_it(tmp_path):
+    data = scenario(tmp_path).resident
+    own = data.rows["train"][0]
+    whole, _ = data.seen(own, VIEW)
+    for part in ([3, 4], [0], list(range(len(own)))[::-1]):
+        assert torch.equal(data.seen(own[part], VIEW)[0], whole[part])
+    for other in (replace(VIEW, seed=8), replace(VIEW, round=3), replace(VIEW, step=4), replace(VIEW, purpose="ala")):
+        assert not torch.equal(data.seen(own, other)[0], whole)
+
+
+def test_engines_see_the_same_patches(tmp_path):
+    ready = scenario(tmp_path)
+    module, space = ready._seen_network()
+    loop = ready.objective()
+    assert isinstance(loop, LoopObjective)
+    stacked = StackedObjective(module, space, ready.resident, loop.criterion)
+    W = torch.stack([ready.initial(), 0.9 * ready.initial()])
+    indices = [ready.resident.rows["train"][c][: 4 - c] for c in (0, 1)]
+    views = [replace(VIEW, client=c) for c in (0, 1)]
+    for asked in (views, None):
+        assert_close(loop.gradient(W, indices, views=asked), stacked.gradient(W, indices, views=asked))
+    assert not torch.allclose(loop.gradient(W, indices)[1], loop.gradient(W, indices, views=views)[1])
+    assert_close(stacked.losses(W[0], 0, "train"), loop.losses(W[0], 0, "train"))
+
+
+def test_a_private_image_counts_for_no_more_than_the_norm(tmp_path):
+    """One patch an image: without one image the sum lacks one clipped term."""
+    ready, norm = scenario(tmp_path), 0.05
+    module, space = ready._seen_network()
+    said = Privacy(delta=1e-5, noise_multiplier=1.0, max_grad_norm=norm, seed=1, acknowledge=("metrics",))
+    private = PrivateObjective(ready.objective(), module, space, said, tmp_path, chunk=4)
+    own, row = ready.resident.rows["train"][0], ready.initial()
+    _, total = private.clipped_sum(row, own, VIEW)
+    for k in range(len(own)):
+        rest = torch.cat([own[:k], own[k + 1 :]])
+        gone = total - private.clipped_sum(row, rest, VIEW)[1]
+        assert 0.9 * norm < gone.norm() <= norm * (1 + 1e-6)  # the gradients are longer than the norm
+
+
+def test_where_a_private_clients_patches_lie_is_secret_and_the_same_again(tmp_path):
+    ready, found = scenario(tmp_path), []
+    module, space = ready._seen_network()
+    for folder, seed in (("a", 1), ("a", 1), ("b", 2)):
+        said = Privacy(delta=1e-5, noise_multiplier=0.0, max_grad_norm=9.0, seed=seed, acknowledge=("metrics",))
+        private = PrivateObjective(ready.objective(), module, space, said, tmp_path / folder)
+        training = LocalTraining(private, (0,), None, a_round(batch_size=100))
+        found.append(training.gradient(ready.initial()[None], next(training.steps(1))[0])[1])
+    assert torch.equal(found[0], found[1])
+    assert not torch.allclose(found[0], found[2])  # all samples, without noise, in either case: the patches differ
+
+
+def test_evaluation_is_of_whole_images_and_losses_are_those_of_its_outputs(tmp_path):
+    ready = scenario(tmp_path, size=(4, 4))
+    module, space = ready._seen_network()
+    objective, row = ready.objective(), ready.initial()
+    whole = LoopObjective(module, space, replace(ready.resident, patch=None), objective.criterion)
+    ours, theirs = objective.outputs(row, 0, "validation"), whole.outputs(row, 0, "validation")
+    assert ours[0].shape == theirs[0].shape == (len(ours[1]), 3, 8, 8)
+    assert_close(ours, theirs)  # a pixel's output follows from that pixel
+    assert torch.equal(objective.losses(row, 0, "validation"), objective.criterion(*ours))
+
+
+def test_statistics_are_those_of_one_patch_an_image(tmp_path):
+    ready = scenario(tmp_path, size=(4, 4), model={"name": "masks:normalised"})
+    objective, data, row = ready.objective(), ready.resident, ready.initial()
+    index = data.rows["train"][1]
+    module = ready.module()
+    with torch.no_grad():
+        seen = module[0](data.seen(index, View(1, 0, 0, "statistics", 0))[0])
+    found = objective.tensors(row, 1)
+    assert_close(found["1.running_mean"], seen.mean((0, 2, 3)))
+    assert_close(found["1.running_var"], seen.var((0, 2, 3)))
+    augmented = replace(data, augment=("noise:5",))
+    again = LoopObjective(ready.module(), objective.space, augmented, objective.criterion)
+    assert_close(again.tensors(row, 1), found)
+
+
+def test_features_of_whole_images_are_refused(tmp_path):
+    ready = scenario(tmp_path)
+    with pytest.raises(ConfigError, match="features of whole images"):
+        ready.objective().features(ready.initial(), 0, "train")
