@@ -4,7 +4,8 @@
 
 One volume of noise with a mask for each of training, validation and test, one client. Each case is a fresh process: a
 training step of one volume, then the outputs of the test volume. "peak GB" is the process's own high-water mark after
-each of both (VmHWM); "before GB" is the mark when the data are made and nothing has been computed. Linux only.
+each of both (VmHWM); "ready GB" is the mark once the settings have been checked, for which zeros of one sample, or
+patch, pass the network. Linux only.
 """
 
 import json
@@ -84,9 +85,9 @@ def main(size: Size, words: list[str]) -> list[Table]:
         command = [sys.executable, __file__, CASE, str(size.side), *SETTINGS, *network, *own, *words]
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
         said = json.loads(done.stdout)
-        before, step, outputs = (mark / GIGABYTE for mark in said["marks"])
+        ready, step, outputs = (mark / GIGABYTE for mark in said["marks"])
         times = dict(zip(("s a step", "s for outputs"), said["seconds"], strict=True))
-        rows[name] = {"before GB": before, "peak GB, a step": step, "peak GB, then outputs": outputs, **times}
+        rows[name] = {"ready GB": ready, "peak GB, a step": step, "peak GB, then outputs": outputs, **times}
     notes = {"side": size.side, "patch": size.patch, "width": size.width, "changed": words}
     return [publish("Peak resident memory of a volume through a 3-D U-Net", rows, 1, **notes)]
 
