@@ -28,6 +28,7 @@ def test_what_a_child_and_its_child_print_is_stamped_without_colours_or_password
         "import os, subprocess, sys\n"
         "print('\\x1b[92mINFO \\x1b[0m:      ready', flush=True)\n"
         "print('ERROR :     \\x07it broke at http://me:s%40fe@proxy:3128, s@fe', flush=True)\n"
+        "print('2026-11-22T06:42:04.123Z ERROR [uvicorn] INFO: two', flush=True)\n"
         "print('Traceback (most recent call last):\\n  File 1', flush=True)\n"
         f"subprocess.run([sys.executable, '-c', {grandchild!r}])\n"
         "os.abort()"
@@ -40,7 +41,11 @@ def test_what_a_child_and_its_child_print_is_stamped_without_colours_or_password
     found = lines(tmp_path / "logs" / "node.log")
     assert all(STAMP.fullmatch(line) for line in found)
     said = [(line.level, line.text) for line in (parsed("node", text) for text in found)]
-    assert said[:2] == [("INFO", "ready"), ("ERROR", "it broke at http://me:***@proxy:3128, ***")]
+    assert said[:3] == [
+        ("INFO", "ready"),
+        ("ERROR", "it broke at http://me:***@proxy:3128, ***"),
+        ("ERROR", "[uvicorn] INFO: two"),
+    ]
     assert ("ERROR", "  File 1") in said
     assert any(text == "[of the grandchild]" for _, text in said)
     assert (tmp_path / "logs" / "node.log").stat().st_mode & 0o077 == 0

@@ -93,6 +93,21 @@ def test_a_newcomer_who_greets_while_silos_are_gathered_holds_up_nobody(gatherin
     assert clock.now == 4
 
 
+def test_a_node_that_is_still_asked_who_it_is_is_named_once_all_silos_are_there(gathering, tmp_path):
+    clock, _, nodes, transport, federation = gathering
+    seen = []
+
+    def answers():
+        seen.append(waiting(tmp_path))
+        nodes.asked.clear()
+
+    nodes.asked.append(9)
+    clock.events = {1: lambda: (nodes.met(0), nodes.met(1)), 3: answers}
+    gather_silos(transport, federation)
+    assert clock.now == 3
+    assert (seen[0].answered, seen[0].missing) == (("north", "south"), {"node 9": "is asked who it is"})
+
+
 def test_who_is_revoked_while_silos_are_gathered_is_not_waited_for(gathering):
     clock, members, nodes, transport, federation = gathering
     members.add("east")
@@ -119,7 +134,7 @@ def test_whoever_stays_away_is_named_all_the_while_and_at_the_end(gathering, tmp
     assert clock.now == 601  # the first look after 600 s
     (then,) = seen
     assert (then.stage, then.answered, then.until - then.since) == ("gathering silos", ("north",), 600)
-    assert then.missing == {"south": "has not said who it is", "node 7": "is asked who it is"}
+    assert (then.missing, then.asked) == ({"south": "has not said who it is"}, ("north", "south"))
     lines = [r.message for r in caplog.records]
     assert len(lines) == 11  # at once, and each minute until 600 s
     assert all("south (has not said who it is)" in line for line in lines)

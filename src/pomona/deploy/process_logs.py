@@ -20,7 +20,8 @@ LONGEST = 20_000  # characters of a line
 SERVER, APP, SUPERVISOR = "server.log", "app.log", "supervisor.log"
 
 COLOURS = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
-LEVEL = re.compile(r"(DEBUG|INFO|WARNING|ERROR|CRITICAL)\s*:\s*")
+# As Flower and uvicorn begin their lines: "INFO :      text", "2026-11-22T06:42:04.123Z INFO [uvicorn.error] text".
+LEVEL = re.compile(r"(?:[\d-]{10}T[\d:.]+Z )?(DEBUG|INFO|WARNING|ERROR|CRITICAL)(?:\s*:|(?= \[))\s*")
 LINE = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z) ([A-Z ]{8}) (?:\[round (\d{1,6})\] )?(.*)", re.DOTALL)
 
 

@@ -77,8 +77,8 @@ class FlowerTransport:
     def visit(self, request: ClientRequest, down: Downlink) -> list[Arrival]:
         """Send every silo its task, and wait for the answers until all are there or the deadline is over."""
         self.absent, self.refused, self._fresh, self._round = {}, set(), {}, request.round.number
-        at_round(self._round)
         if request.trains:
+            at_round(self._round)
             announce(self.registry.path.parent, largest(request.expects))
         packed = PackedRows(down, Encoding(self.federation.wire, self.federation.places))
         tasks = {
@@ -128,7 +128,7 @@ class FlowerTransport:
             away, asked = missing(), self._handshake.asked
             if (not asked and (not away or monotonic() > limit)) or monotonic() > limit + TIMEOUT:
                 return
-            unmet = dict.fromkeys(away, "has not said who it is") | {f"node {n}": "is asked who it is" for n in asked}
+            unmet = dict.fromkeys(away, "has not said who it is") or {f"node {n}": "is asked who it is" for n in asked}
             here = [e.name for place, e in enumerate(self.registry.entries) if place in self.known]
             self._waiting.tell(here, unmet)
             sleep(self.pause)
