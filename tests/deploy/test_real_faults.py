@@ -94,6 +94,35 @@ def test_a_silos_node_is_killed_and_returns(local, monkeypatch):
     check(local, monkeypatch)
 
 
+def test_a_silos_resident_process_is_killed(local, monkeypatch):
+    """The SuperNode starts it again; a message that it was doing ends with it, and is sent once more."""
+    local.wait(after(1))
+    killed = local.find("resident", "silo-1")
+    kill(killed)
+    local.wait(after(2))
+    while not (doing := local.find("ClientApp", "silo-1")) and not ended(local.status):
+        time.sleep(0.01)
+    kill(local.find("resident", "silo-1"))
+    assert local.wait(ended).state == "finished"
+    check(local, monkeypatch)
+    assert len(killed) == 1
+    assert doing
+    assert not [p for p in doing if p.is_running()]
+
+
+def test_the_process_of_a_message_is_killed(local, monkeypatch):
+    """Flower notices after a minute, and the task is sent once more; the resident process lives on."""
+    local.wait(after(1))
+    resident = local.find("resident", "silo-1")
+    while not (doing := local.find("ClientApp", "silo-1")) and not ended(local.status):
+        time.sleep(0.01)
+    kill(doing)
+    local.wait(after(3))
+    assert local.find("resident", "silo-1") == resident
+    assert local.wait(ended).state == "finished"
+    check(local, monkeypatch)
+
+
 def test_the_serverapp_is_killed(local, monkeypatch):
     """F4: the supervisor submits the run again; it goes on after the last committed round."""
     local.wait(after(1))

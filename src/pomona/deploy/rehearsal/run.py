@@ -39,7 +39,7 @@ KINDS = {
     "SuperNode": "pomona.deploy.silo.supernode",
     "SuperExec": "flower-superexec",
     "ServerApp": "flwr-serverapp",
-    "ClientApp": "flwr-clientapp",
+    "resident": "pomona.deploy.silo.fork_executor",
     "supervisor": "-m pomona s",
 }
 LIMIT = 1200.0  # seconds for the whole federation
@@ -112,7 +112,7 @@ class LocalFederation:
     def find(self, kind: str, who: str) -> list[psutil.Process]:
         """Return the processes of a kind that a supervisor has started."""
         tree = process_tree(self._own[who].pid) if who in self._own else {}
-        return [process for process, command in tree.items() if KINDS[kind] in command]
+        return [process for process, command in tree.items() if kind_of(process, command) == kind]
 
     @property
     def status(self) -> Status | None:
@@ -139,8 +139,8 @@ class LocalFederation:
         """Note the most memory that each kind of process was seen with."""
         for own in self._own.values():
             for process, command in process_tree(own.pid).items():
-                for kind in [k for k, sign in KINDS.items() if sign in command][:1]:
-                    with suppress(psutil.Error):
+                with suppress(psutil.Error):
+                    if kind := kind_of(process, command):
                         self.memory[kind] = max(process.memory_info().rss, self.memory.get(kind, 0))
 
     def close(self) -> None:
@@ -151,6 +151,13 @@ class LocalFederation:
             return [process for p in self._own.values() if p.poll() is None for process in process_tree(p.pid)]
 
         end(living, patience=10.0)
+
+
+def kind_of(process: psutil.Process, command: str) -> str:
+    """Return the kind of a process of a deployment; "ClientApp" for a fork of a resident process, "" for none."""
+    kind = next((kind for kind, sign in KINDS.items() if sign in command), "")
+    parent = process.parent() if kind == "resident" else None
+    return "ClientApp" if parent and KINDS["resident"] in " ".join(parent.cmdline()) else kind
 
 
 @contextmanager

@@ -8,17 +8,24 @@ arguments.
 import hashlib
 import os
 import sys
+import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from logging import ERROR
 from pathlib import Path
 from typing import Any
 
 from pomona.core.errors import ConfigError, ProtocolError
+from pomona.deploy import flower_internals
 from pomona.deploy.agreement import Federation
 from pomona.deploy.processes import QUIET, die_with_parent
+from pomona.deploy.silo import fork_executor
+from pomona.deploy.silo.resident import Resident
 from pomona.deploy.silo.settings import SiloFile
 
-OPTION = "--app-sha256"
+HOST = "127.0.0.1"
+OPTION, KIT = "--app-sha256", "--kit"
+LOOK = 0.02  # seconds between looks, in this process's memory, for the answer of the message that is being done
 REFUSAL = "refused: the server's app is not the one that this silo agreed to run"
 
 
@@ -27,8 +34,18 @@ def command(folder: Path, silo: SiloFile, federation: Federation, app: str) -> l
     ca, key = folder / "certs" / "ca.crt", folder / "keys" / "silo.key"
     secured = ["--root-certificates", str(ca), "--auth-supernode-private-key", str(key)]
     return [
-        *(sys.executable, "-m", "pomona.deploy.silo.supernode", OPTION, app),
-        *("--superlink", federation.server, "--host", "127.0.0.1", "--port", str(silo.port)),
+        *(
+            sys.executable,
+            "-m",
+            "pomona.deploy.silo.supernode",
+            OPTION,
+            app,
+            KIT,
+            str(folder),
+            "--port",
+            str(silo.port),
+        ),
+        *("--superlink", federation.server, "--host", HOST, "--isolation", "process"),
         *("--node-config", f"folder={_quoted(str(folder))}"),
         *(["--insecure"] if federation.insecure else secured),
     ]
@@ -58,53 +75,67 @@ def pinned(get_fab: Callable[[str, int], Any], expected: str) -> Callable[[str, 
     return get
 
 
-def guard(expected: str) -> None:
-    """Make Flower's SuperNode refuse all apps but one, and all runs that are not federated."""
-    from flwr.app import Error, Message
-    from flwr.common.constant import ErrorCode
+def guard(expected: str, stored: Callable[[], None] = lambda: None) -> None:
+    """Make Flower's SuperNode refuse all apps but one, and all runs that are not federated; brisk where Flower waits.
+
+    Args:
+        expected: SHA-256 in hex of the app.
+        stored: called after each message that was fetched.
+    """
     from flwr.common.logger import log
-    from flwr.supercore.constant import TaskType
-    from flwr.supernode import start_client_internal as node
 
-    pull = node._pull_and_store_message
+    asked = time.monotonic()
 
-    def guarded(*, receive: Any, get_run: Any, get_fab: Any, **rest: Any) -> int | None:
-        held: list[Any] = []
+    def around(pull: flower_internals.Pull) -> flower_internals.Pull:
+        def guarded(*, receive: Any, get_run: Any, get_fab: Any, **rest: Any) -> int | None:
+            nonlocal asked
+            asked, held = time.monotonic(), list[Any]()
 
-        def receiving() -> Any:
-            got = receive()
-            held[:] = [got[0]] if got else []
-            return got
+            def receiving() -> Any:
+                got = receive()
+                held[:] = [got[0]] if got else []
+                return got
 
-        def running(run_id: int) -> Any:
-            run = get_run(run_id)
-            if run.primary_task_type != TaskType.SERVER_APP:
-                raise ProtocolError("refused: a run that is no federation's")
-            return run
+            def running(run_id: int) -> Any:
+                run = get_run(run_id)
+                if not flower_internals.federated(run):
+                    raise ProtocolError("refused: a run that is no federation's")
+                return run
 
-        try:
-            return pull(receive=receiving, get_run=running, get_fab=pinned(get_fab, expected), **rest)
-        except ProtocolError as fault:
-            log(ERROR, "%s", fault)
-            reply = Message(Error(ErrorCode.INVALID_FAB, REFUSAL), reply_to=held[0])
-            node._insert_message(reply, rest["state"], rest["object_store"])
-            return int(held[0].metadata.run_id)
+            try:
+                run_id = pull(receive=receiving, get_run=running, get_fab=pinned(get_fab, expected), **rest)
+            except ProtocolError as fault:
+                log(ERROR, "%s", fault)
+                return flower_internals.refuse(held[0], REFUSAL, rest["state"], rest["object_store"])
+            if run_id is not None:
+                stored()
+            return run_id
 
-    node._pull_and_store_message = guarded  # type: ignore[assignment]
+        return guarded
+
+    flower_internals.wrap_pull(around)
+    # The gate holds a request for messages until there is one: the next one may follow at once.
+    next_request = flower_internals.paced(flower_internals.IDLE, lambda: asked)
+    flower_internals.replace_waits(
+        {flower_internals.IDLE: next_request, flower_internals.REPLY: partial(time.sleep, LOOK)}
+    )
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Run Flower's SuperNode for the pinned app."""
+    """Run Flower's SuperNode for the pinned app, and the resident process that does its messages."""
     given = list(sys.argv[1:] if words is None else words)
-    if len(given) < 2 or given[0] != OPTION or len(given[1]) != 64 or set(given[1]) - set("0123456789abcdef"):
-        sys.exit(f"error[USAGE]: give {OPTION} and the SHA-256 in hex of the app first")
+    own = dict(zip(given[:6:2], given[1:6:2], strict=False))
+    app = own.get(OPTION, "")
+    if list(own) != [OPTION, KIT, "--port"] or len(app) != 64 or set(app) - set("0123456789abcdef"):
+        sys.exit(f"error[USAGE]: give {OPTION} and the SHA-256 in hex of the app, {KIT} and its folder, --port first")
     os.environ.update(QUIET)  # Flower reads it when it is imported
     die_with_parent()
-    from flwr.supernode.cli import flower_supernode
-
-    guard(given[1])
-    sys.argv = ["flower-supernode", *given[2:]]
-    flower_supernode()
+    env = {**os.environ, **fork_executor.ONE_THREAD, **fork_executor.POLL}
+    resident = Resident(fork_executor.command(f"{HOST}:{own['--port']}", Path(own[KIT])), env)
+    resident.keep()
+    guard(app, resident.ring)
+    sys.argv = ["flower-supernode", *given[4:]]
+    flower_internals.run_supernode()
 
 
 if __name__ == "__main__":

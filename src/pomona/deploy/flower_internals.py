@@ -1,0 +1,87 @@
+"""What Pomona replaces in Flower, or calls of it, beyond its documented interface: a release may move any of it.
+
+All of it is here but for plain imports, and ``tests/deploy/test_flower_internals.py`` fails with the name of what is
+gone or has changed.
+"""
+
+import time
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, NoReturn
+
+IDLE, REPLY = 3.0, 0.5  # seconds that a SuperNode sleeps: no message was there; an answer, or a part of it, is not yet
+
+Pull = Callable[..., int | None]
+
+
+def wrap_pull(around: Callable[[Pull], Pull]) -> None:
+    """Replace the function by which a SuperNode fetches and stores one message; it returns the run's id, or None."""
+    from flwr.supernode import start_client_internal as node
+
+    node._pull_and_store_message = around(node._pull_and_store_message)
+
+
+def replace_waits(waits: dict[float, Callable[[], None]]) -> None:
+    """Give a SuperNode's worker other waits, by the seconds that Flower would sleep."""
+    from flwr.supernode import start_client_internal as node
+
+    vars(node)["time"] = SimpleNamespace(sleep=lambda seconds: waits[seconds]())
+
+
+def refuse(message: Any, reason: str, state: Any, store: Any) -> int:
+    """Answer a message that was fetched with an error, without running its app. Returns the run's id."""
+    from flwr.app import Error, Message
+    from flwr.common.constant import ErrorCode
+    from flwr.supernode import start_client_internal as node
+
+    node._insert_message(Message(Error(ErrorCode.INVALID_FAB, reason), reply_to=message), state, store)
+    return int(message.metadata.run_id)
+
+
+def federated(run: Any) -> bool:
+    """Whether a run is a federation's: one of a ServerApp."""
+    from flwr.supercore.constant import TaskType
+
+    return bool(run.primary_task_type == TaskType.SERVER_APP)
+
+
+def run_supernode() -> None:
+    """Run the SuperNode of the command line."""
+    from flwr.supernode.cli import flower_supernode
+
+    flower_supernode()
+
+
+def run_superexec(address: str, executor: Any) -> None:
+    """Run Flower's SuperExec on loopback with an executor of ours. Starts no thread."""
+    from flwr.supercore.superexec import run_superexec as module
+
+    vars(module)["get_executor"] = lambda *_, **__: executor
+    module.run_superexec(address, insecure=True)
+
+
+def run_client_app(spec: Any) -> NoReturn:
+    """Do one task in this process, as ``flwr-clientapp`` does, and raise SystemExit."""
+    from flwr.supernode.runtime.run_clientapp import run_clientapp
+
+    run_clientapp(spec.runtime_api_address, spec.token, spec.insecure)
+    raise SystemExit(0)
+
+
+def client_app_tasks() -> set[Any]:
+    """The kinds of task that a silo's resident process does."""
+    from flwr.supercore.constant import TaskType
+
+    return {TaskType.CLIENT_APP}
+
+
+def accepted() -> Any:
+    """What an executor answers to a task that it has begun."""
+    from flwr.supercore.superexec.executor.types import LaunchResult
+
+    return LaunchResult.accepted()
+
+
+def paced(seconds: float, began: Callable[[], float]) -> Callable[[], None]:
+    """A wait until so many seconds after a moment of the monotonic clock; none where they are over."""
+    return lambda: time.sleep(max(0.0, began() + seconds - time.monotonic()))

@@ -1,0 +1,67 @@
+"""What Pomona uses of Flower is where it was: a release that moves any of it fails here, by name."""
+
+import ast
+import inspect
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import pomona.deploy
+from pomona.deploy import flower_internals
+
+pytest.importorskip("flwr")
+SOURCE = Path(pomona.deploy.__file__).parent
+PUBLIC = ("flwr.app", "flwr.clientapp", "flwr.serverapp")
+
+
+def used():
+    """Every name that a file of the deployment imports of Flower, with the file."""
+    for path in sorted(SOURCE.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "flwr":
+                yield from ((path.name, node.module, alias.name) for alias in node.names)
+            assert not isinstance(node, ast.Import) or not any(a.name.startswith("flwr") for a in node.names), path
+
+
+@pytest.mark.parametrize(("file", "module", "name"), sorted(set(used())))
+def test_flower_has_what_is_imported(file, module, name):
+    found = import_module(module)
+    if not hasattr(found, name):
+        import_module(f"{module}.{name}")
+
+
+def calls(function, name):
+    """The arguments of all calls of such a name in a function, as source."""
+    nodes = ast.walk(ast.parse(inspect.getsource(function)))
+    return [[ast.unparse(a) for a in n.args] for n in nodes if isinstance(n, ast.Call) and ast.unparse(n.func) == name]
+
+
+def test_a_supernodes_worker_is_made_of_what_is_replaced():
+    """It calls the function that is wrapped by keywords, and sleeps for these seconds and no others."""
+    from flwr.supernode import start_client_internal as node
+
+    assert calls(node.start_client_internal, "_pull_and_store_message") == [[]]
+    assert {"receive", "get_run", "get_fab", "state", "object_store"} <= set(
+        inspect.signature(node._pull_and_store_message).parameters
+    )
+    assert list(inspect.signature(node._insert_message).parameters) == ["msg", "state", "store"]
+    waits = [float(seconds) for (seconds,) in calls(node, "time.sleep")]
+    assert set(waits) == {flower_internals.IDLE, flower_internals.REPLY}
+    assert calls(node.start_client_internal, "time.sleep") == [["3"]]
+    assert {name for name in dir(node.time) if f"time.{name}(" in inspect.getsource(node)} == {"sleep"}
+
+
+def test_superexec_asks_its_factory_and_does_what_an_executor_does_in_this_order():
+    from flwr.supercore.superexec import run_superexec as module
+    from flwr.supernode.runtime.run_clientapp import run_clientapp
+
+    assert len(calls(module.run_superexec, "get_executor")) == 1
+    called = [
+        name for name in ("executor.reconcile", "client.AcquireTask", "plugin.launch_task") if calls(module, name)
+    ]
+    assert called == ["executor.reconcile", "client.AcquireTask", "plugin.launch_task"]
+    assert list(inspect.signature(module.run_superexec).parameters)[:2] == ["runtime_api_address", "insecure"]
+    assert list(inspect.signature(run_clientapp).parameters)[:3] == ["runtime_api_address", "token", "insecure"]
+    assert module._TASK_POLL_INTERVAL_ENV == "FLWR_SUPEREXEC_TASK_POLL_INTERVAL"
+    assert module._MIN_TASK_POLL_INTERVAL_SECONDS == 0.01

@@ -1,0 +1,157 @@
+"""A silo's resident process: what it forks, when it must not, and that nothing of it is left behind."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+from pomona.deploy.silo import fork_executor, resident
+
+pytest.importorskip("flwr")
+
+READY = """
+import sys, threading
+from pomona.deploy import flower_internals
+from pomona.deploy.silo import fork_executor
+from pomona.deploy.silo.fork_executor import ForkExecutor, obstacle, preload
+"""
+
+
+def script(text, **options):
+    """A process with the resident's environment that has imported nothing else."""
+    env = {**os.environ, **fork_executor.ONE_THREAD}
+    return subprocess.Popen(
+        [sys.executable, "-c", READY + text],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=env,
+        **options,
+    )
+
+
+def said(text, **options):
+    process = script(text, **options)
+    out, _ = process.communicate(timeout=120)
+    return process.returncode, out
+
+
+def gone(pid):
+    """Whether a process has ended, within seconds."""
+    until = time.monotonic() + 20
+    while time.monotonic() < until:
+        if not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def test_what_is_loaded_beforehand_starts_neither_threads_nor_cuda():
+    """With a thread of anyone's it must not be forked, and ends before it takes a task."""
+    code, out = said(
+        """
+preload()
+import torch
+print([obstacle(), threading.active_count(), torch.get_num_threads(), torch.cuda.is_initialized()])
+for name in fork_executor.MODULES:
+    assert name in sys.modules
+threading.Thread(target=threading.Event().wait, daemon=True).start()
+ForkExecutor(0).reconcile()
+"""
+    )
+    lines = out.splitlines()
+    assert lines[0] == "['', 1, 1, False]"
+    assert "has 2 threads" in lines[-1]
+    assert code == 1
+
+
+def test_a_process_that_has_started_cuda_is_not_forked():
+    code, out = said(
+        """
+import torch
+torch.cuda.is_initialized = lambda: True
+ForkExecutor(0).reconcile()
+"""
+    )
+    assert (code, "has started CUDA" in out) == (1, True)
+
+
+FORKS = """
+import os, time
+def app(spec):
+    print(spec, os.getpid() != parent, os.getppid() == parent, sys.stdin.closed, flush=True)
+    exec(spec)
+parent = os.getpid()
+flower_internals.run_client_app = app
+executor = ForkExecutor(sys.stdin.fileno())
+"""
+
+
+def test_each_message_has_a_process_of_its_own_that_ends_with_what_its_app_says():
+    specs = ["pass", "sys.exit(3)", "1 / 0", "os.kill(os.getpid(), 9)"]
+    code, out = said(
+        f"""{FORKS}
+for spec in {specs}:
+    executor.launch(spec)
+    (pid,) = executor.children
+    print("ended", os.waitstatus_to_exitcode(os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT).si_status), flush=True)
+    executor._reap()
+    assert not executor.children
+executor.reconcile()
+""",
+        stdin=subprocess.DEVNULL,  # the SuperNode has ended
+    )
+    assert code == 0, out
+    for spec in specs:
+        assert f"{spec} True True False" in out
+    assert "ZeroDivisionError" in out
+    assert out.count("was ended by signal 9") == 1
+
+
+def test_a_child_ends_with_the_resident_process():
+    process = script(
+        f"""{FORKS}
+executor.launch("time.sleep(1000)")
+print(*executor.children, flush=True)
+time.sleep(1000)
+""",
+        stdin=subprocess.PIPE,
+    )
+    (child,) = (int(line) for line in (process.stdout.readline(), process.stdout.readline()) if line.strip().isdigit())
+    process.kill()
+    process.wait()
+    assert gone(child)
+    process.stdout.close()
+    process.stdin.close()
+
+
+def test_the_resident_process_is_started_again_and_told_of_messages(tmp_path, monkeypatch):
+    monkeypatch.setattr(resident, "FIRST", 0.01)
+    text = f"import sys\nopen({str(tmp_path / 'log')!r}, 'a').write(sys.stdin.readline() and 'rung ')\nsys.stdin.read()"
+    kept = resident.Resident([sys.executable, "-c", text], dict(os.environ))
+    kept.ring()  # before it lives
+    kept.keep()
+    first = started(kept, None)
+    kept.ring()
+    first.send_signal(signal.SIGKILL)
+    second = started(kept, first)
+    kept.ring()
+    until = time.monotonic() + 60
+    while "rung" not in ((tmp_path / "log").read_text() if (tmp_path / "log").exists() else ""):
+        assert time.monotonic() < until
+        time.sleep(0.02)
+    monkeypatch.setattr(resident, "FIRST", 10.0**6)  # the thread sleeps from now on
+    monkeypatch.setattr(resident, "LONGEST", 10.0**6)
+    second.kill()
+
+
+def started(kept, before):
+    until = time.monotonic() + 60
+    while kept.process is None or kept.process is before:
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    return kept.process
