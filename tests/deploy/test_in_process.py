@@ -14,6 +14,7 @@ from federation_in_process import APPLE, deployed, same
 from pomona.core.membership import Membership
 from pomona.deploy.agreement import Federation
 from pomona.deploy.audit import read, verify
+from pomona.deploy.message_pieces import unpacked
 from pomona.deploy.server.member_registry import MemberRegistry
 from pomona.deploy.server.server_app import ServerStatusFile
 from pomona.methods import METHODS
@@ -101,7 +102,7 @@ def test_bf16_halves_the_bytes_of_models(world):
     narrow.run()
 
     def models(f):
-        return [sum(len(a.data) for a in m.content["rows"].values()) for m in f.grid.sent]
+        return [sum(map(len, unpacked(m.content).enclosed.values())) for m in f.grid.sent]
 
     assert sum(models(narrow)) * 2 == sum(models(federation)) > 0
     for n, own in deployed(narrow).items():
@@ -116,14 +117,16 @@ def test_rows_that_a_silo_holds_are_not_sent_again(world):
     federation = world.federation({"name": "apple"}, run={"participation": 0.34, "rounds": 6, "eval_every": 6})
     federation.run()
     assert same(deployed(federation), world.simulated(federation))
-    tasks = [(m.metadata.dst_node_id, json.loads(m.content["texts"]["body"]), m) for m in federation.grid.sent]
+    tasks = [
+        (m.metadata.dst_node_id, json.loads((letter := unpacked(m.content)).body), letter) for m in federation.grid.sent
+    ]
     held = {}
     for node, body, message in tasks:
         if "downlink" in body:
             needs = {d for o in body["downlink"].values() for d in o["rows"].values()}
-            assert set(message.content["rows"]) == needs - held.get(node, set())
+            assert set(message.enclosed) == needs - held.get(node, set())
             held[node] = needs
-    assert any("downlink" in b and not m.content["rows"] for _, b, m in tasks)
+    assert any("downlink" in b and not m.enclosed for _, b, m in tasks)
 
 
 def test_without_keys_on_loopback(world):
@@ -154,7 +157,7 @@ def test_no_key_and_no_path_in_what_is_written_or_sent(world):
         p for k in ("server/run", *(f"{n}/state" for n in federation.names)) for p in (federation.kits / k).rglob("*")
     ]
     contents = [p.read_bytes() for p in written if p.is_file()]
-    sent = [m.content["texts"]["body"].encode() for m in federation.grid.sent]
+    sent = [unpacked(m.content).body.encode() for m in federation.grid.sent]
     assert not any(s.encode() in c for s in secrets for c in [*contents, *sent])
     assert not any(str(world.folder).encode() in body for body in sent)
 

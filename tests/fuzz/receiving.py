@@ -38,10 +38,13 @@ class Mailbox:
     def online(self):
         return frozenset({ROGUE})
 
-    def send(self, node, message, seconds):
-        ticket = str(next(self.ids))
-        self.waiting[ticket] = self.answer(message)
-        return ticket
+    def send(self, messages):
+        tickets = [str(next(self.ids)) for _ in messages]
+        self.waiting |= {ticket: self.answer(out.message) for ticket, out in zip(tickets, messages, strict=True)}
+        return tickets
+
+    def wait(self, seconds):
+        """It has answered already."""
 
     def fetch(self, tickets):
         return {t: self.waiting.pop(t) for t in tickets if t in self.waiting}

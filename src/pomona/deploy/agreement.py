@@ -21,7 +21,7 @@ from pomona.deploy.task_settings import TaskSettings
 if TYPE_CHECKING:
     from pomona.config import Config
 
-PROTOCOL = 2  # of the messages between silos and server; another number is another agreement
+PROTOCOL = 3  # of the messages between silos and server; another number is another agreement
 RESERVED = {"authority", "server"}  # folders of the kits
 SPARE = 4  # places for newcomers, unless set
 SHARE = 0.5  # most that a silo weighs unless set: no more than all others together

@@ -1,39 +1,28 @@
-"""Flower's ServerApp and ClientApp: the two entry points, and messages as Flower carries them.
+"""Flower's ServerApp and ClientApp: the two entry points.
 
 A silo's process lives for one message, as Flower starts one for each; everything that must survive lies in its folder.
 """
 
 import faulthandler
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, wait
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
-from threading import Thread
-from typing import TypeVar
 
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, MessageType, RecordDict
+from flwr.app import Context
 from flwr.app import Message as FlowerMessage
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
-from httpx import TransportError
 
-from pomona.core.errors import ProtocolError
 from pomona.core.registry import importable
 from pomona.deploy.message_bodies import Hello, Refusal, Task
-from pomona.deploy.message_bus import Message, Undelivered, untrusted
+from pomona.deploy.message_bus import Message
+from pomona.deploy.message_pieces import packed, unpacked
 from pomona.deploy.process_logs import APP, at_round, logging_to
 
-RAW = "pomona.bytes"  # how an array's bytes are to be read: by Pomona, not by anything that unpickles
-AGAIN = {3, 5, 8}  # Flower's codes for a node or a process that is gone: message unavailable, node, silent app
-TEXTS, ROWS = "texts", "rows"
 STDERR = 2  # the process's own, whatever sys.stderr has been made into
-LOOK = 3.0  # seconds that one look for answers waits for those that are on their way
 GRACE = 30.0  # seconds beyond a message's time that a silo may still work on it
 
-T = TypeVar("T")
 logger = logging.getLogger("pomona")
 server_app = ServerApp()
 client_app = ClientApp()
@@ -42,9 +31,11 @@ client_app = ClientApp()
 @server_app.main()
 def main(grid: Grid, context: Context) -> None:
     """Run the federation of the folder that the run's configuration names."""
+    from pomona.deploy.server.flower_bus import FlowerBus
     from pomona.deploy.server.server_app import coordinate
 
-    coordinate(Path(str(context.run_config["folder"])), FlowerBus(grid))
+    folder = Path(str(context.run_config["folder"]))
+    coordinate(folder, FlowerBus.listening(grid, folder / "run"))
 
 
 @client_app.query()
@@ -111,90 +102,3 @@ def _handled(folder: Path, message: Message) -> Message:
         logger.exception("a message could not be answered")
         audited(silo, "refused", reason=scrubbed(fault))
         return Message.of(Refusal(silo=silo.file.name, fault=scrubbed(fault)), silo.signer)
-
-
-@dataclass
-class FlowerBus:
-    """The message bus of a running SuperLink."""
-
-    grid: Grid
-    _pulls: dict[str, Future[dict[str, Message | Undelivered]]] = field(default_factory=dict)
-
-    def online(self) -> frozenset[int]:
-        """The nodes that SuperLink has heard of in the last minute."""
-        return frozenset(self.grid.get_node_ids())
-
-    def send(self, node: int, message: Message, seconds: float) -> str:
-        """Push one message."""
-        kind = MessageType.QUERY if message.kind == Hello.kind else MessageType.TRAIN
-        (ticket,) = self.grid.push_messages([FlowerMessage(packed(message), node, kind, ttl=seconds)])
-        return ticket
-
-    def fetch(self, tickets: Sequence[str]) -> dict[str, Message | Undelivered]:
-        """Pull what has come, each ticket by itself: one that cannot be read, or comes drop by drop, holds up no other.
-
-        Flower waits for the parts of an answer whose sender has begun to push it, for up to two hours.
-        """
-        for ticket in tickets:
-            if ticket not in self._pulls:
-                self._pulls[ticket] = _beside(partial(self._pulled, ticket))
-        self._pulls = {ticket: pull for ticket, pull in self._pulls.items() if ticket in tickets}
-        done, _ = wait(self._pulls.values(), LOOK)
-        answers: dict[str, Message | Undelivered] = {}
-        for ticket in [t for t, pull in self._pulls.items() if pull in done]:
-            answers |= self._pulls.pop(ticket).result()
-        return answers
-
-    def _pulled(self, ticket: str) -> dict[str, Message | Undelivered]:
-        """The answer to one message, if it has come; of two the first counts. A SuperLink that is gone is no answer."""
-        try:
-            with untrusted(TransportError):
-                found = [received(m) for m in self.grid.pull_messages([ticket])]
-        except ProtocolError as fault:
-            return {ticket: Undelivered(str(fault), again=False)}
-        return {ticket: found[0]} if found else {}
-
-
-def _beside(work: Callable[[], T]) -> Future[T]:
-    """Do something in a thread that no process waits for at its end."""
-    made: Future[T] = Future()
-
-    def run() -> None:
-        try:
-            made.set_result(work())
-        except BaseException as fault:  # raised where the result is asked for
-            made.set_exception(fault)
-
-    Thread(target=run, daemon=True).start()
-    return made
-
-
-def received(message: FlowerMessage) -> Message | Undelivered:
-    """A reply, or why there is none. Flower's own texts of errors may hold a peer's paths, so only codes are told."""
-    if message.has_error():
-        code = message.error.code
-        return Undelivered(f"Flower reports error {code}", again=code in AGAIN)
-    return unpacked(message.content)
-
-
-def packed(message: Message) -> RecordDict:
-    """A message as Flower's content."""
-    arrays = {name: Array("uint8", (len(data),), RAW, data) for name, data in message.enclosed.items()}
-    texts = {"kind": message.kind, "body": message.body, "signature": message.signature}
-    return RecordDict({TEXTS: ConfigRecord(texts), ROWS: ArrayRecord(arrays)})  # type: ignore[arg-type]
-
-
-def unpacked(content: RecordDict) -> Message:
-    """The inverse. Raises ProtocolError for anything else."""
-    try:
-        texts, rows = content[TEXTS], content[ROWS]
-        if not isinstance(texts, ConfigRecord) or not isinstance(rows, ArrayRecord):
-            raise TypeError
-        kind, body, signature = (texts[k] for k in ("kind", "body", "signature"))
-        if not all(isinstance(v, str) for v in (kind, body, signature)):
-            raise TypeError
-        if any(array.stype != RAW for array in rows.values()):
-            raise TypeError
-        return Message(str(kind), str(body), str(signature), {name: array.data for name, array in rows.items()})
-    except (KeyError, TypeError):
-        raise ProtocolError("a message holds something else than was agreed; check the peer's version") from None

@@ -4,7 +4,6 @@ All of it is here but for plain imports, and ``tests/deploy/test_flower_internal
 gone or has changed.
 """
 
-import time
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, NoReturn
@@ -80,8 +79,3 @@ def accepted() -> Any:
     from flwr.supercore.superexec.executor.types import LaunchResult
 
     return LaunchResult.accepted()
-
-
-def paced(seconds: float, began: Callable[[], float]) -> Callable[[], None]:
-    """A wait until so many seconds after a moment of the monotonic clock; none where they are over."""
-    return lambda: time.sleep(max(0.0, began() + seconds - time.monotonic()))

@@ -53,17 +53,29 @@ class Undelivered:
     again: bool
 
 
+@dataclass(frozen=True)
+class Outgoing:
+    """A message to a node that is worth answering for so many seconds."""
+
+    node: int
+    message: Message
+    seconds: float
+
+
 class MessageBus(Protocol):
     """Carries messages to nodes. A node's number does not identify a silo."""
 
     def online(self) -> frozenset[int]:
         """The nodes that are connected."""
 
-    def send(self, node: int, message: Message, seconds: float) -> str:
-        """Send a message that is worth answering for so long. Returns a ticket."""
+    def send(self, messages: Sequence[Outgoing]) -> list[str]:
+        """Send messages. Returns a ticket for each."""
 
     def fetch(self, tickets: Sequence[str]) -> dict[str, Message | Undelivered]:
         """The answers that have come since, by ticket."""
+
+    def wait(self, seconds: float) -> None:
+        """Return when there may be answers, or after so many seconds."""
 
 
 @contextmanager

@@ -6,7 +6,7 @@ and who made which row.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from time import monotonic, sleep
+from time import monotonic
 from typing import Any
 
 from torch import Tensor
@@ -16,7 +16,7 @@ from pomona.core.round import Roster
 from pomona.deploy.agreement import Federation
 from pomona.deploy.audit import Audit
 from pomona.deploy.message_bodies import DownlinkEntry, Newcomer, Refusal, RowOrigin, Task
-from pomona.deploy.message_bus import Message, MessageBus, Undelivered, untrusted
+from pomona.deploy.message_bus import Message, MessageBus, Outgoing, Undelivered, untrusted
 from pomona.deploy.process_logs import at_round
 from pomona.deploy.server.answer_verification import AnswerReader, Origins
 from pomona.deploy.server.auth_proxy import announce
@@ -131,7 +131,7 @@ class FlowerTransport:
             unmet = dict.fromkeys(away, "has not said who it is") or {f"node {n}": "is asked who it is" for n in asked}
             here = [e.name for place, e in enumerate(self.registry.entries) if place in self.known]
             self._waiting.tell(here, unmet)
-            sleep(self.pause)
+            self.bus.wait(self.pause)
 
     # A round's messages.
 
@@ -148,9 +148,8 @@ class FlowerTransport:
             online, now = self.bus.online(), monotonic()
             if any(nodes.get(place) not in online for place in open_):
                 self._handshake.ask()  # a silo may be back under another node
-            for place in open_ - set(waiting.values()):
-                if nodes.get(place) in online:
-                    waiting[self._send(place, tasks[place], began + self.federation.deadline - now)] = place
+            due = [p for p in tasks if p in open_ - set(waiting.values()) and nodes.get(p) in online]
+            waiting |= self._send({p: tasks[p] for p in due}, began + self.federation.deadline - now)
             got = self.bus.fetch([*waiting, *self._handshake.tickets])
             for ticket, message in got.items():
                 if ticket not in waiting:
@@ -166,7 +165,7 @@ class FlowerTransport:
             open_ &= patient | set(waiting.values())
             self._waiting.tell(*standing(tasks, arrivals, open_, waiting.values()))
             if open_ and not got:
-                sleep(self.pause)
+                self.bus.wait(self.pause)
         self._waiting.tell(*standing(tasks, arrivals, (), ()))
         return arrivals
 
@@ -204,10 +203,14 @@ class FlowerTransport:
             ),
         )
 
-    def _send(self, place: int, out: OutgoingTask, seconds: float) -> str:
-        message, task = out.message(self._held.get(place, frozenset())), out.task
-        self.audit.write("sent", silo=out.silo, round=task.number, task=task.digest, bytes=message.size)
-        return self.bus.send(self._handshake.nodes[place], message, seconds)
+    def _send(self, due: Mapping[int, OutgoingTask], seconds: float) -> dict[str, int]:
+        """Send tasks to the silos of these places, all at once. Returns the places by ticket."""
+        messages = []
+        for place, out in due.items():
+            message, task = out.message(self._held.get(place, frozenset())), out.task
+            self.audit.write("sent", silo=out.silo, round=task.number, task=task.digest, bytes=message.size)
+            messages.append(Outgoing(self._handshake.nodes[place], message, seconds))
+        return dict(zip(self.bus.send(messages), due, strict=True))
 
     def _receive(
         self, place: int, sent: OutgoingTask, got: Message | Undelivered, request: ClientRequest

@@ -1,23 +1,40 @@
 """Match Flower nodes to silos: each node is asked and must sign a fresh nonce with its silo's key."""
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from time import monotonic
+from typing import Annotated
 
+from pydantic import Field
+
+from pomona.core.bounds import PLACES, Place
 from pomona.core.errors import ConfigError, ProtocolError
+from pomona.core.settings import Settings
 from pomona.deploy.agreement import Federation
 from pomona.deploy.audit import Audit
+from pomona.deploy.json_store import read_json, write_json
 from pomona.deploy.message_bodies import Hello, HelloReply, Refusal
-from pomona.deploy.message_bus import Message, MessageBus, Undelivered, untrusted
+from pomona.deploy.message_bus import Message, MessageBus, Outgoing, Undelivered, untrusted
 from pomona.deploy.server.member_registry import MemberRegistry
 
+NODES = "nodes.json"
 TIMEOUT = 120.0  # seconds that a silo may take to say who it is: a process starts, and its data is read
+
+
+class KnownNodes(Settings):
+    """The nodes of silos by place, in ``nodes.json``: Flower gives a key the same node again."""
+
+    nodes: Annotated[dict[Place, Annotated[int, Field(ge=0, lt=2**64)]], Field(max_length=PLACES)] = Field({})
 
 
 @dataclass
 class Handshake:
     """Asks unknown nodes who they are, and gives them their silos' places.
+
+    A node that had said so before a restart of the server is not asked again: of whatever it answers, nothing is
+    believed but what its silo has signed.
 
     Attributes:
         run: id of the run.
@@ -32,6 +49,16 @@ class Handshake:
     nodes: dict[int, int] = field(default_factory=dict)
     _again: dict[int, float] = field(default_factory=dict)  # node -> when it may be asked again
     _asked: dict[str, tuple[int, Hello]] = field(default_factory=dict)  # ticket -> whom, what
+    _before: Mapping[Place, int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Read which nodes the silos had before a restart."""
+        found = read_json(KnownNodes, self._file, remedy="remove it: silos are asked again who they are")
+        self._before = (found or KnownNodes()).nodes
+
+    @property
+    def _file(self) -> Path:
+        return self.registry.path.parent / NODES
 
     @property
     def tickets(self) -> Sequence[str]:
@@ -45,14 +72,26 @@ class Handshake:
 
     def ask(self) -> None:
         """Send a hello to each unknown node; one that did not answer in time is asked once more."""
-        now = monotonic()
+        now, online = monotonic(), self.bus.online()
+        self._recall(online)
         self._asked = {ticket: to for ticket, to in self._asked.items() if self._again[to[0]] > now}
-        for node in self.bus.online() - set(self.nodes.values()):
-            if self._again.get(node, 0.0) <= now:
-                self._again[node] = now + TIMEOUT
-                hello = Hello(agreement=self.federation.agreement, run=self.run, nonce=secrets.token_hex(16))
-                ticket = self.bus.send(node, Message.of(hello), TIMEOUT)
-                self._asked[ticket] = node, hello
+        unknown = sorted(online - set(self.nodes.values()))
+        asked = {node: self._hello() for node in unknown if self._again.get(node, 0.0) <= now}
+        self._again |= dict.fromkeys(asked, now + TIMEOUT)
+        tickets = self.bus.send([Outgoing(node, Message.of(hello), TIMEOUT) for node, hello in asked.items()])
+        self._asked |= dict(zip(tickets, asked.items(), strict=True))
+
+    def _recall(self, online: frozenset[int]) -> None:
+        """Give nodes that are back after a restart of the server their silos' places."""
+        for place, entry in enumerate(self.registry.entries):
+            node = self._before.get(place)
+            known = node in online and entry.size is not None and not entry.revoked
+            if node is not None and known and place not in self.nodes:
+                self.nodes[place] = node
+                self.audit.write("present", silo=entry.name, samples=entry.size, node=str(node))
+
+    def _hello(self) -> Hello:
+        return Hello(agreement=self.federation.agreement, run=self.run, nonce=secrets.token_hex(16))
 
     def meet(self, ticket: str, got: Message | Undelivered) -> dict[str, str]:
         """Give a node its silo's place, by the key that signed. Returns who was turned away, and why."""
@@ -83,6 +122,7 @@ class Handshake:
             raise ProtocolError(f"{reply.silo} was revoked")
         self.registry.register(place, reply.samples)
         self.nodes[place] = node
+        write_json(self._file, KnownNodes(nodes={**self._before, **self.nodes}))
         self.audit.write("present", silo=reply.silo, samples=reply.samples, node=str(node))
         return {}
 

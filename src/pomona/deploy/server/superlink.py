@@ -15,7 +15,7 @@ import os
 import resource
 import sys
 from base64 import b64decode
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,9 @@ from typing import Any
 
 from pomona.deploy.agreement import Address, Federation
 from pomona.deploy.processes import QUIET, die_with_parent
+from pomona.deploy.server.arrivals import tell
 from pomona.deploy.server.auth_proxy import Gate, Headers, RequestLimits, RequestRefused, announced
+from pomona.deploy.server.held_requests import Bell, Hold
 from pomona.deploy.server.member_registry import ROSTER
 from pomona.deploy.server.registry_admin import keys_of
 
@@ -96,11 +98,15 @@ class RequestAuth:
         return self._keys
 
 
-def http_protocol(seconds: float = HEAD) -> type[Any]:
+def http_protocol(seconds: float = HEAD, leaving: Callable[[], None] = lambda: None) -> type[Any]:
     """Uvicorn's HTTP protocol for servers that strangers reach; ends a connection without a whole head in time.
 
     Uvicorn itself has no such limit: connections that say nothing, or a byte now and then, would be held for ever. Its
     protocol on h11 holds at most 64 KiB of a head or of trailers; that on httptools, which it prefers, any number.
+
+    Args:
+        seconds: until a connection must have sent the whole head of a request.
+        leaving: called when the server is about to end; it waits for requests that are not answered yet.
     """
     from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -119,6 +125,10 @@ def http_protocol(seconds: float = HEAD) -> type[Any]:
             if self.timer:
                 self.timer.cancel()
             super().connection_lost(fault)
+
+        def shutdown(self) -> None:
+            leaving()
+            super().shutdown()
 
         def wait(self) -> None:
             if not self.timer and self.idle():
@@ -159,9 +169,11 @@ def main() -> None:
     limits = RequestLimits(at_once=RequestLimits.at_once * (federation.places if federation.insecure else 1))
     uplink = partial(announced, folder / "run")
     gate = Middleware(Gate, known=known, uplink=uplink, limits=limits, standing=standing)
+    bell = Bell()
+    hold = Middleware(Hold, told=partial(tell, folder / "run"), bell=bell)
     others = extensions.get_middleware
-    extensions.get_middleware = lambda: (gate, *others())
-    uvicorn.run = partial(uvicorn.run, http=http_protocol())
+    extensions.get_middleware = lambda: (gate, hold, *others())
+    uvicorn.run = partial(uvicorn.run, http=http_protocol(leaving=bell.close))
     flower_superlink()
 
 

@@ -25,6 +25,7 @@ from pomona.deploy.silo.settings import SiloFile
 
 HOST = "127.0.0.1"
 OPTION, KIT = "--app-sha256", "--kit"
+HELD = 0.25  # seconds that a request for messages takes at least where the gate has held it
 LOOK = 0.02  # seconds between looks, in this process's memory, for the answer of the message that is being done
 REFUSAL = "refused: the server's app is not the one that this silo agreed to run"
 
@@ -114,8 +115,11 @@ def guard(expected: str, stored: Callable[[], None] = lambda: None) -> None:
         return guarded
 
     flower_internals.wrap_pull(around)
-    # The gate holds a request for messages until there is one: the next one may follow at once.
-    next_request = flower_internals.paced(flower_internals.IDLE, lambda: asked)
+
+    def next_request() -> None:
+        """The gate holds a request until the server has sent something: the next one may follow at once."""
+        time.sleep(0.0 if time.monotonic() - asked > HELD else flower_internals.IDLE)
+
     flower_internals.replace_waits(
         {flower_internals.IDLE: next_request, flower_internals.REPLY: partial(time.sleep, LOOK)}
     )
