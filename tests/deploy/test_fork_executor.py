@@ -155,3 +155,42 @@ def started(kept, before):
         assert time.monotonic() < until
         time.sleep(0.01)
     return kept.process
+
+
+LOST = """
+import sys
+from flwr.common.constant import ErrorCode
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.supercore.constant import TaskType
+from flwr.supercore.object_store import ObjectStoreFactory
+from flwr.supercore.task_identity import TaskIdentity
+from flwr.supernode.nodestate import NodeStateFactory
+from pomona.deploy.silo import supernode
+
+stores = ObjectStoreFactory()
+state, store = NodeStateFactory(objectstore_factory=stores).state(), stores.store()
+state.set_node_id(5)
+TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 7, 1, 1
+message = Message(content=RecordDict({"a": ConfigRecord({"b": 1})}), dst_node_id=5, message_type="train")
+message.metadata.__dict__.update(_run_id=7, _message_id=message.object_id, _src_node_id=1)
+TaskIdentity._run_id = TaskIdentity._node_id = TaskIdentity._task_id = None
+supernode.LOOK, supernode.CHECK = 0.0, 3
+worker = supernode.Worker()
+worker.begin(state, store)
+worker.message = message
+task = state.create_task(task_type=TaskType.CLIENT_APP, run_id=7, fab_hash="0" * 64)
+for looks in range(1, 20):
+    if looks == 10:  # its process is gone, and Flower has ended the task
+        assert state.finish_task(task, "failed", "No heartbeat")
+    worker.look()
+    if replies := state.get_messages_legacy(is_reply=True):
+        print(looks, *(reply.error.code for reply in replies))
+assert (supernode.INVALID, supernode.CRASHED) == (ErrorCode.INVALID_FAB, ErrorCode.CLIENT_APP_CRASHED)
+"""
+
+
+def test_a_message_whose_process_is_gone_is_answered_for():
+    """Of every three looks one is at the task; the second that finds none, at look 15, answers: once, with code 8."""
+    done = subprocess.run([sys.executable, "-c", LOST], capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.splitlines()[-1:] == ["15 8"], done.stdout

@@ -27,14 +27,20 @@ def replace_waits(waits: dict[float, Callable[[], None]]) -> None:
     vars(node)["time"] = SimpleNamespace(sleep=lambda seconds: waits[seconds]())
 
 
-def refuse(message: Any, reason: str, state: Any, store: Any) -> int:
-    """Answer a message that was fetched with an error, without running its app. Returns the run's id."""
+def refuse(message: Any, code: int, reason: str, state: Any, store: Any) -> int:
+    """Answer a message that was fetched with an error, without an app. Returns the run's id."""
     from flwr.app import Error, Message
-    from flwr.common.constant import ErrorCode
     from flwr.supernode import start_client_internal as node
 
-    node._insert_message(Message(Error(ErrorCode.INVALID_FAB, reason), reply_to=message), state, store)
+    node._insert_message(Message(Error(code, reason), reply_to=message), state, store)
     return int(message.metadata.run_id)
+
+
+def abandoned(state: Any) -> bool:
+    """Whether a SuperNode has no task any more that is waiting, begun or running; a silent one ends after a minute."""
+    from flwr.common.constant import Status
+
+    return not state.get_tasks(statuses=[Status.PENDING, Status.STARTING, Status.RUNNING], limit=1)
 
 
 def federated(run: Any) -> bool:

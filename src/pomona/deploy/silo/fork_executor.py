@@ -1,4 +1,4 @@
-"""A silo's resident process: ``python -m pomona.deploy.silo.fork_executor ADDRESS KIT``, started by the SuperNode.
+"""A silo's resident process: ``python -m pomona.deploy.silo.fork_executor ADDRESS``, started by the SuperNode.
 
 It imports PyTorch, Flower and Pomona once, and forks a process for every message, which does what ``flwr-clientapp``
 would do and ends. It is an executor of Flower's SuperExec; in place of polls it waits for a byte on its standard input,
@@ -34,9 +34,9 @@ MODULES = (
 )
 
 
-def command(address: str, kit: Path) -> list[str]:
-    """The command line of a kit's resident process, at the address of its SuperNode's runtime."""
-    return [sys.executable, "-m", "pomona.deploy.silo.fork_executor", address, str(kit)]
+def command(address: str) -> list[str]:
+    """The command line of the resident process of a SuperNode with its runtime at this address."""
+    return [sys.executable, "-m", "pomona.deploy.silo.fork_executor", address]
 
 
 def obstacle() -> str:
@@ -125,7 +125,7 @@ def preload() -> None:
 def main() -> None:
     """Fork for every message until the SuperNode ends."""
     die_with_parent()
-    address, _ = sys.argv[1:]
+    (address,) = sys.argv[1:]
     os.umask(0o077)
     preload()
     gc.collect()

@@ -10,7 +10,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
+from dataclasses import dataclass
 from logging import ERROR
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,8 @@ from pomona.deploy.silo.settings import SiloFile
 HOST = "127.0.0.1"
 OPTION, KIT = "--app-sha256", "--kit"
 HELD = 0.25  # seconds that a request for messages takes at least where the gate has held it
+INVALID, CRASHED = 7, 8  # Flower's codes: the app is not accepted; its process has ended without an answer
+CHECK = 50  # looks after which the message's task is looked at
 LOOK = 0.02  # seconds between looks, in this process's memory, for the answer of the message that is being done
 REFUSAL = "refused: the server's app is not the one that this silo agreed to run"
 
@@ -76,25 +78,62 @@ def pinned(get_fab: Callable[[str, int], Any], expected: str) -> Callable[[str, 
     return get
 
 
-def guard(expected: str, stored: Callable[[], None] = lambda: None) -> None:
+@dataclass
+class Worker:
+    """What a SuperNode is doing: its last request for messages, and the message that it waits for an answer to.
+
+    Flower answers for a process that was killed, after a minute without a sign of it, but not for one that was killed
+    before it had fetched its message: nobody would ever answer, and the node would wait for good.
+    """
+
+    asked: float = float("-inf")
+    message: Any = None
+    state: Any = None
+    store: Any = None
+    _looks: int = 0
+    _missed: int = 0
+
+    def begin(self, state: Any, store: Any) -> None:
+        """A request for messages follows."""
+        self.asked, self.message, self.state, self.store = time.monotonic(), None, state, store
+        self._looks = self._missed = 0
+
+    def rest(self) -> None:
+        """Wait before the next request; not where the gate has held the last one."""
+        time.sleep(0.0 if time.monotonic() - self.asked > HELD else flower_internals.IDLE)
+
+    def look(self) -> None:
+        """Wait a moment for the answer; answer with an error where no task is left that could give one."""
+        time.sleep(LOOK)
+        self._looks += 1
+        if self._looks % CHECK == 0 and self.message is not None:
+            # Twice: it may have come, and its task ended, since Flower looked.
+            self._missed = self._missed + 1 if flower_internals.abandoned(self.state) else 0
+            if self._missed == 2:
+                flower_internals.refuse(self.message, CRASHED, "no process answers for it", self.state, self.store)
+
+
+def guard(expected: str, stored: Callable[[], None] = lambda: None) -> Worker:
     """Make Flower's SuperNode refuse all apps but one, and all runs that are not federated; brisk where Flower waits.
 
     Args:
         expected: SHA-256 in hex of the app.
         stored: called after each message that was fetched.
+
+    Returns:
+        What it is doing, from then on.
     """
     from flwr.common.logger import log
 
-    asked = time.monotonic()
+    worker = Worker()
 
     def around(pull: flower_internals.Pull) -> flower_internals.Pull:
-        def guarded(*, receive: Any, get_run: Any, get_fab: Any, **rest: Any) -> int | None:
-            nonlocal asked
-            asked, held = time.monotonic(), list[Any]()
+        def guarded(*, state: Any, object_store: Any, receive: Any, get_run: Any, get_fab: Any, **rest: Any) -> Any:
+            worker.begin(state, object_store)
 
             def receiving() -> Any:
                 got = receive()
-                held[:] = [got[0]] if got else []
+                worker.message = got[0] if got else None
                 return got
 
             def running(run_id: int) -> Any:
@@ -103,11 +142,12 @@ def guard(expected: str, stored: Callable[[], None] = lambda: None) -> None:
                     raise ProtocolError("refused: a run that is no federation's")
                 return run
 
+            kept = {"state": state, "object_store": object_store, "receive": receiving, "get_run": running}
             try:
-                run_id = pull(receive=receiving, get_run=running, get_fab=pinned(get_fab, expected), **rest)
+                run_id = pull(**kept, get_fab=pinned(get_fab, expected), **rest)
             except ProtocolError as fault:
                 log(ERROR, "%s", fault)
-                return flower_internals.refuse(held[0], REFUSAL, rest["state"], rest["object_store"])
+                return flower_internals.refuse(worker.message, INVALID, REFUSAL, state, object_store)
             if run_id is not None:
                 stored()
             return run_id
@@ -115,14 +155,8 @@ def guard(expected: str, stored: Callable[[], None] = lambda: None) -> None:
         return guarded
 
     flower_internals.wrap_pull(around)
-
-    def next_request() -> None:
-        """The gate holds a request until the server has sent something: the next one may follow at once."""
-        time.sleep(0.0 if time.monotonic() - asked > HELD else flower_internals.IDLE)
-
-    flower_internals.replace_waits(
-        {flower_internals.IDLE: next_request, flower_internals.REPLY: partial(time.sleep, LOOK)}
-    )
+    flower_internals.replace_waits({flower_internals.IDLE: worker.rest, flower_internals.REPLY: worker.look})
+    return worker
 
 
 def main(words: Sequence[str] | None = None) -> None:
