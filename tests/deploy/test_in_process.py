@@ -11,10 +11,13 @@ import pytest
 import tomli_w
 from federation_in_process import APPLE, deployed, same
 
+from pomona.core.errors import StorageError
 from pomona.core.membership import Membership
 from pomona.deploy.agreement import Federation
-from pomona.deploy.audit import read, verify
+from pomona.deploy.audit import Audit, read, verify
 from pomona.deploy.message_pieces import unpacked
+from pomona.deploy.server.flower_bus import FlowerBus
+from pomona.deploy.server.handshake import Handshake
 from pomona.deploy.server.member_registry import MemberRegistry
 from pomona.deploy.server.server_app import ServerStatusFile
 from pomona.methods import METHODS
@@ -242,3 +245,30 @@ def test_survival_models_are_those_of_the_simulation(world):
     assert len(task["time_edges"]) == task["outputs"] == 4
     federation.run()
     assert same(deployed(federation), world.simulated(federation))
+
+
+def test_a_node_that_is_known_is_not_asked_again_after_a_restart(world):
+    """But for one that is away. Flower numbers nodes up to 2^64."""
+    federation = world.federation()
+    grid, settings = federation.grid, Federation.load(federation.toml)
+    grid.folders = {2**64 - 1 - i: folder for i, folder in enumerate(grid.folders.values())}
+    run = federation.server / "run"
+    run.mkdir(exist_ok=True)
+
+    def shaken():
+        with Audit(run / "audit.jsonl") as audit:
+            made = Handshake(settings, "ab", MemberRegistry(run, settings), FlowerBus(grid), audit)
+            before = len(grid.sent)
+            made.ask()
+            for ticket, got in made.bus.fetch(made.tickets).items():
+                assert made.meet(ticket, got) == {}
+        return made.nodes, len(grid.sent) - before
+
+    everybody = {i: 2**64 - 1 - i for i in range(3)}
+    assert shaken() == (everybody, 3)
+    assert shaken() == (everybody, 0)
+    grid.gone = {everybody[0]}
+    assert shaken() == ({1: everybody[1], 2: everybody[2]}, 0)
+    (run / "nodes.json").write_text('{"nodes": {"0": "x"}}')
+    with pytest.raises(StorageError, match="silos are asked again"):
+        shaken()

@@ -151,6 +151,9 @@ class LocalFederation:
             return [process for p in self._own.values() if p.poll() is None for process in process_tree(p.pid)]
 
         end(living, patience=10.0)
+        for process in self._own.values():
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(5.0)
 
 
 def kind_of(process: psutil.Process, command: str) -> str:

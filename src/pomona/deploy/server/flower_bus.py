@@ -52,8 +52,11 @@ class FlowerBus:
         return frozenset(self.grid.get_node_ids())
 
     def send(self, messages: Sequence[Outgoing]) -> list[str]:
-        """Push messages, as many at once as fit into memory."""
-        return [ticket for batch in _batches(messages) for ticket in self._push(batch)]
+        """Push messages, as many at once as fit into memory; the request that follows has the gate wake the silos."""
+        tickets = [ticket for batch in _batches(messages) for ticket in self._push(batch)]
+        if tickets:
+            self.online()
+        return tickets
 
     def _push(self, batch: Sequence[Outgoing]) -> list[str]:
         pushed = [

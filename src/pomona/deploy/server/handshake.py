@@ -7,7 +7,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, StringConstraints
 
 from pomona.core.bounds import PLACES, Place
 from pomona.core.errors import ConfigError, ProtocolError
@@ -23,10 +23,13 @@ NODES = "nodes.json"
 TIMEOUT = 120.0  # seconds that a silo may take to say who it is: a process starts, and its data is read
 
 
+NodeId = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,20}$")]  # of Flower: up to 2^64, so not as a number
+
+
 class KnownNodes(Settings):
     """The nodes of silos by place, in ``nodes.json``: Flower gives a key the same node again."""
 
-    nodes: Annotated[dict[Place, Annotated[int, Field(ge=0, lt=2**64)]], Field(max_length=PLACES)] = Field({})
+    nodes: dict[Place, NodeId] = Field({}, max_length=PLACES)
 
 
 @dataclass
@@ -54,7 +57,7 @@ class Handshake:
     def __post_init__(self) -> None:
         """Read which nodes the silos had before a restart."""
         found = read_json(KnownNodes, self._file, remedy="remove it: silos are asked again who they are")
-        self._before = (found or KnownNodes()).nodes
+        self._before = {place: int(node) for place, node in (found or KnownNodes()).nodes.items()}
 
     @property
     def _file(self) -> Path:
@@ -122,7 +125,7 @@ class Handshake:
             raise ProtocolError(f"{reply.silo} was revoked")
         self.registry.register(place, reply.samples)
         self.nodes[place] = node
-        write_json(self._file, KnownNodes(nodes={**self._before, **self.nodes}))
+        write_json(self._file, KnownNodes(nodes={p: str(n) for p, n in {**self._before, **self.nodes}.items()}))
         self.audit.write("present", silo=reply.silo, samples=reply.samples, node=str(node))
         return {}
 

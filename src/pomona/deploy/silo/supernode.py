@@ -24,7 +24,7 @@ from pomona.deploy.silo.resident import Resident
 from pomona.deploy.silo.settings import SiloFile
 
 HOST = "127.0.0.1"
-OPTION, KIT = "--app-sha256", "--kit"
+OPTION = "--app-sha256"
 HELD = 0.25  # seconds that a request for messages takes at least where the gate has held it
 INVALID, CRASHED = 7, 8  # Flower's codes: the app is not accepted; its process has ended without an answer
 CHECK = 50  # looks after which the message's task is looked at
@@ -37,17 +37,7 @@ def command(folder: Path, silo: SiloFile, federation: Federation, app: str) -> l
     ca, key = folder / "certs" / "ca.crt", folder / "keys" / "silo.key"
     secured = ["--root-certificates", str(ca), "--auth-supernode-private-key", str(key)]
     return [
-        *(
-            sys.executable,
-            "-m",
-            "pomona.deploy.silo.supernode",
-            OPTION,
-            app,
-            KIT,
-            str(folder),
-            "--port",
-            str(silo.port),
-        ),
+        *(sys.executable, "-m", "pomona.deploy.silo.supernode", OPTION, app, "--port", str(silo.port)),
         *("--superlink", federation.server, "--host", HOST, "--isolation", "process"),
         *("--node-config", f"folder={_quoted(str(folder))}"),
         *(["--insecure"] if federation.insecure else secured),
@@ -162,17 +152,17 @@ def guard(expected: str, stored: Callable[[], None] = lambda: None) -> Worker:
 def main(words: Sequence[str] | None = None) -> None:
     """Run Flower's SuperNode for the pinned app, and the resident process that does its messages."""
     given = list(sys.argv[1:] if words is None else words)
-    own = dict(zip(given[:6:2], given[1:6:2], strict=False))
+    own = dict(zip(given[:4:2], given[1:4:2], strict=False))
     app = own.get(OPTION, "")
-    if list(own) != [OPTION, KIT, "--port"] or len(app) != 64 or set(app) - set("0123456789abcdef"):
-        sys.exit(f"error[USAGE]: give {OPTION} and the SHA-256 in hex of the app, {KIT} and its folder, --port first")
+    if list(own) != [OPTION, "--port"] or len(app) != 64 or set(app) - set("0123456789abcdef"):
+        sys.exit(f"error[USAGE]: give {OPTION} and the SHA-256 in hex of the app, and --port, first")
     os.environ.update(QUIET)  # Flower reads it when it is imported
     die_with_parent()
     env = {**os.environ, **fork_executor.ONE_THREAD, **fork_executor.POLL}
-    resident = Resident(fork_executor.command(f"{HOST}:{own['--port']}", Path(own[KIT])), env)
+    resident = Resident(fork_executor.command(f"{HOST}:{own['--port']}"), env)
     resident.keep()
     guard(app, resident.ring)
-    sys.argv = ["flower-supernode", *given[4:]]
+    sys.argv = ["flower-supernode", *given[2:]]
     flower_internals.run_supernode()
 
 
