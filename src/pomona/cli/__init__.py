@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from contextlib import redirect_stderr, suppress
 from pathlib import Path
 from threading import current_thread, main_thread
-from typing import Any, NoReturn, TextIO
+from typing import Any, TextIO
 
 from cyclopts import App, CycloptsError
 
+from pomona.cli.signals import heeded
 from pomona.core.errors import PomonaError
 
 app = App(
@@ -93,13 +94,11 @@ class SafeStderr:
 
 def main(words: Sequence[str] | None = None) -> None:
     """Run a command, this process's own without words; a user's mistake is one line and an exit code."""
-    with redirect_stderr(SafeStderr(sys.stderr)):
+    with redirect_stderr(SafeStderr(sys.stderr)), heeded():
         _main(words)
 
 
 def _main(words: Sequence[str] | None) -> None:
-    if current_thread() is main_thread():
-        signal.signal(signal.SIGTERM, _terminate)
     sys.path.append(str(Path.cwd()))  # module:function of a user's own, as `python -m` would find it
     given = list(sys.argv[1:] if words is None else words)
     if given[:1] == ["run"] and set(given) & set(app.help_flags):
@@ -125,8 +124,3 @@ def _main(words: Sequence[str] | None) -> None:
     except BrokenPipeError:
         sys.stderr.close()  # the reader of our output left; that is not a fault
         sys.exit(0)
-
-
-def _terminate(*_: object) -> NoReturn:
-    """SIGTERM ends a run as Ctrl-C does: the round in flight is dropped, the status is written."""
-    raise SystemExit(143)

@@ -1,0 +1,123 @@
+"""A signal that falls into a callback, where Python discards exceptions, still ends the program."""
+
+import signal
+import subprocess
+import sys
+import weakref
+from functools import partial
+from threading import Thread
+
+import pytest
+
+from pomona.cli.signals import heeded
+
+
+class Dying:
+    """Raises a signal in its last moment."""
+
+    def __init__(self, number):
+        self.number = number
+
+    def __del__(self):
+        signal.raise_signal(self.number)
+
+
+class Plain:
+    """Something to refer to."""
+
+
+def goes_on_after(fall):
+    """Call it, then let handlers run for ten seconds, in pieces."""
+    with heeded():
+        fall()
+        for _ in range(1000):
+            signal.sigtimedwait([], 0.01)
+    pytest.fail("the signal was lost")
+
+
+def in_del(number):
+    Dying(number)
+
+
+def in_weak_reference(number):
+    thing = Plain()
+    _ = weakref.ref(thing, lambda _: signal.raise_signal(number))
+    del thing
+
+
+@pytest.mark.parametrize("fall", [in_del, in_weak_reference])
+@pytest.mark.parametrize(("number", "ends"), [(signal.SIGTERM, SystemExit), (signal.SIGINT, KeyboardInterrupt)])
+def test_a_signal_in_a_callback_is_delivered_again(number, ends, fall):
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    with pytest.raises(ends):
+        goes_on_after(partial(fall, number))
+
+
+def test_it_is_delivered_until_it_is_heard():
+    times = []
+
+    class Again:
+        def __del__(self):
+            times.append(1)
+            signal.raise_signal(signal.SIGTERM)
+
+    def twice():
+        Again()
+        handler = signal.getsignal(signal.SIGTERM)
+
+        def into_a_callback(*_):
+            signal.signal(signal.SIGTERM, handler)
+            Again()
+
+        signal.signal(signal.SIGTERM, into_a_callback)  # what is delivered again is lost too
+
+    with pytest.raises(SystemExit):
+        goes_on_after(twice)
+    assert len(times) == 2
+
+
+def test_other_exceptions_in_callbacks_go_where_they_went(monkeypatch):
+    seen = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda args: seen.append(args.exc_value.code))
+    thing = Plain()
+    with heeded():
+        _ = weakref.ref(thing, lambda _: sys.exit(5))
+        del thing
+    assert seen == [5]
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+
+
+def test_outside_the_main_thread_nothing_changes():
+    before, seen = sys.unraisablehook, []
+
+    def look():
+        with heeded():
+            seen.append(sys.unraisablehook)
+
+    thread = Thread(target=look)
+    thread.start()
+    thread.join()
+    assert seen == [before]
+
+
+CALLBACK = """
+import os, signal, weakref
+from pomona.cli import main, app
+
+class Plain: pass
+
+@app.command
+def fall():
+    thing = Plain()
+    _ = weakref.ref(thing, lambda _: os.kill(os.getpid(), signal.SIGTERM))
+    del thing
+    for _ in range(1000):
+        signal.sigtimedwait([], 0.01)
+
+main(["fall"])
+"""
+
+
+def test_a_command_ends_with_143_and_prints_no_ignored_exception():
+    ended = subprocess.run([sys.executable, "-c", CALLBACK], capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stderr) == (143, "")
