@@ -286,3 +286,13 @@ def test_keys_are_brought_to_what_the_book_says():
     assert superlink_client.changes({}, []) == ({}, [])
     with pytest.raises(ConfigError, match=r"silo\.pub"):
         superlink_client.pem("no key")
+
+
+@pytest.mark.parametrize(
+    "module",
+    ["server.launcher", "server.registry_admin", "provision.provision", "silo.supernode_supervisor", "status"],
+)
+def test_supervisors_status_add_and_renew_load_no_pytorch(module):
+    """They live for weeks, or are called often; only what trains, or reads data, needs it."""
+    code = f"import sys, pomona.deploy.{module}; sys.exit(bool({{'torch', 'flwr'}} & sys.modules.keys()))"
+    assert subprocess.run([sys.executable, "-c", code], timeout=100, check=False).returncode == 0
