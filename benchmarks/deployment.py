@@ -112,8 +112,9 @@ def measure(case: Case) -> dict[str, object]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         run = config(case, folder)
-        model = len(Scenario.prepare(run).initial()) * 4
-        found = rehearse(run, folder / "out", _say, **OPTIONS)
+        scenario = Scenario.prepare(run)
+        model = len(scenario.initial()) * 4
+        found = rehearse(scenario, folder / "out", _say, **OPTIONS)
     down, up = (median(bytes_[1:]) / MEGABYTE for bytes_ in (found.bytes_down, found.bytes_up))
     budget = case.method.get("budget")
     models = budget if isinstance(budget, int) else 1

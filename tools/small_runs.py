@@ -157,7 +157,7 @@ def _own_data() -> Iterable[Run]:
 
 def _rehearsal(method: str, wire: str) -> Run:
     """A federation of real processes; their models, and the simulator's run."""
-    command = "deploy rehearse federation.toml data.train_limit=200 data.test_limit=80 --out out"
+    command = "deploy rehearse federation.toml --out out"
     kept = ("out/simulation/**/*", "out/kits/*/state/models/*")
     return Run(f"rehearse-{method}", (command,), {"federation.toml": FEDERATION.format(method=method, wire=wire)}, kept)
 

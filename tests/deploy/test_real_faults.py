@@ -15,11 +15,12 @@ import pytest
 from federation_in_process import settings
 from safetensors.torch import load_file
 
-import pomona
 from pomona.deploy.processes import environment, process_tree
 from pomona.deploy.rehearsal.run import local_federation
 from pomona.federation.transport import Inline
 from pomona.record.reading import load
+from pomona.scenario import Scenario
+from pomona.simulation import simulate
 
 pytestmark = pytest.mark.slow
 ROUNDS = 5
@@ -30,7 +31,7 @@ def local(tmp_path, request):
     """Three silos and a server on loopback, started; whatever is left of them ends with the test."""
     options = {"deadline": 240.0, "wait": 240.0, "patience": 200.0, "quorum": 2, **getattr(request, "param", {})}
     config = settings(method={"name": "apple", "budget": 1}, rounds=ROUNDS)
-    with local_federation(config, tmp_path / "local", **options) as made:
+    with local_federation(Scenario.prepare(config), tmp_path / "local", **options) as made:
         for who in ("server", *made.names):
             made.start(who)
         yield made
@@ -59,7 +60,7 @@ def expected(local, monkeypatch):
 
     monkeypatch.setattr(Inline, "visit", visits)
     out = local.folder / "simulation"
-    pomona.run(local.simulation, out)
+    simulate(local.simulation, out)
     return [load_file(out / "models" / f"client-{i:02d}.safetensors") for i in range(len(local.names))], cohorts
 
 

@@ -5,6 +5,7 @@ from federation_in_process import settings
 
 from pomona.deploy.rehearsal.run import rehearse
 from pomona.methods import METHODS
+from pomona.scenario import Scenario
 
 METHODS_DEPLOYED = [name for name in METHODS if name != "fedavg-data"]
 
@@ -12,7 +13,7 @@ METHODS_DEPLOYED = [name for name in METHODS if name != "fedavg-data"]
 def rehearsed(folder, method, rounds, silos=6):
     """How far the personal models are from the simulator's."""
     config = settings(method=method, rounds=rounds, clients=silos)
-    return rehearse(config, folder / "rehearsal", print, deadline=240.0, wait=240.0, quorum=silos)
+    return rehearse(Scenario.prepare(config), folder / "rehearsal", print, deadline=240.0, wait=240.0, quorum=silos)
 
 
 def test_six_silos(tmp_path):

@@ -16,8 +16,6 @@ from pomona.core.table import of_records
 if TYPE_CHECKING:
     from pomona.deploy.rehearsal.run import Rehearsal
 
-EMBEDDED = {"data": {"name": "digits"}, "partition": {"name": "dirichlet", "beta": 1.0, "min_size": 16}}
-
 
 def rehearse(
     federation: Path,
@@ -30,23 +28,24 @@ def rehearse(
     Parameters
     ----------
     federation
-        the federation.toml; its silos, method and settings are rehearsed, on data that is dealt out to them
+        the federation.toml; its silos, run and task are rehearsed, on made-up samples of the task's form
     words
-        key=value of a run, over those of the file: data=mnist, partition.beta=0.1, rounds=5, model=lenet
+        key=value of a run, over those of the file: rounds=5, model=lenet; or data that has to fit the task, and is
+        dealt out to the silos: data=csv data.path=rows.csv partition.beta=0.1
     """
-    from pomona.config import read_overrides, resolve
+    from pomona.config import read_overrides
     from pomona.deploy.agreement import Federation
     from pomona.deploy.rehearsal.run import rehearse as rehearsed
+    from pomona.deploy.rehearsal.task_samples import scenario
 
     planned = Federation.load(federation)
-    silos, weight = len(planned.silo), {"largest_share": planned.largest_share}
-    config = resolve(EMBEDDED, weight, planned.run, read_overrides(words), {"clients": silos, "workers": 1})
+    prepared = scenario(planned, read_overrides(words))
     folder = to or Path("rehearsals") / f"{planned.name}-{time.strftime('%Y%m%d-%H%M%S')}"
     if folder.exists():
         raise ConfigError(f"{folder} is there already; give another --out")
     agreed = {key: getattr(planned, key) for key in ("wire", "share_scores", "deadline", "patience", "insecure")}
-    agreed["quorum"] = min(planned.quorum, silos)
-    found = rehearsed(config, folder, _say, **agreed)
+    agreed["quorum"] = min(planned.quorum, len(planned.silo))
+    found = rehearsed(prepared, folder, _say, **agreed)
     if json:
         emit({**asdict(found), "largest": found.largest, "folder": str(found.folder)})
     else:

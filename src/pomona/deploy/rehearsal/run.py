@@ -1,4 +1,4 @@
-"""``pomona deploy rehearse``: the whole federation on this machine, and the simulation of the same files beside it.
+"""``pomona deploy rehearse``: the whole federation on this machine, and the simulation of the same samples beside it.
 
 Real SuperLink and SuperNode processes with TLS and keys, started as administrators start them. The result is the
 difference between the personal models of the two, and the cost of a round.
@@ -22,15 +22,14 @@ import tomli_w
 import torch
 from safetensors.torch import load_file
 
-from pomona.config import Config
 from pomona.core.errors import PomonaError, QuorumError
 from pomona.deploy.processes import adopt, disown, end, environment, process_tree, reap
 from pomona.deploy.provision.provision import provision
-from pomona.deploy.rehearsal.files import data_section, federation_file, simulation_of, write_rows
+from pomona.deploy.rehearsal.files import data_section, federation_file, write_rows
 from pomona.record.reading import load
 from pomona.record.result import Result
 from pomona.scenario import Scenario
-from pomona.simulation import run
+from pomona.simulation import simulate
 from pomona.storage.run_status import Status, read_status
 
 Say = Callable[[str], None]
@@ -77,12 +76,12 @@ class Rehearsal:
 class LocalFederation:
     """A federation whose kits lie ready on this machine, and its processes.
 
-    ``names`` are the silos; ``simulation`` is the run of the same files in one process tree.
+    ``names`` are the silos; ``simulation`` is the scenario whose rows lie in their files.
     """
 
     folder: Path
     names: tuple[str, ...]
-    simulation: Config
+    simulation: Scenario
     memory: dict[str, int] = field(default_factory=dict)
     _own: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
@@ -164,10 +163,9 @@ def kind_of(process: psutil.Process, command: str) -> str:
 
 
 @contextmanager
-def local_federation(config: Config, folder: Path, **options: Any) -> Iterator[LocalFederation]:
-    """Kits in a folder for the clients of a simulation, each with its own rows; on leaving, nothing runs any more."""
+def local_federation(scenario: Scenario, folder: Path, **options: Any) -> Iterator[LocalFederation]:
+    """Kits in a folder for the clients of a scenario, each with its own rows; on leaving, nothing runs any more."""
     adopt()
-    scenario = Scenario.prepare(config)
     folder.mkdir(parents=True, exist_ok=True)
     ports = free_ports(1 + len(scenario.partition.clients))
     path = folder / "federation.toml"
@@ -180,18 +178,18 @@ def local_federation(config: Config, folder: Path, **options: Any) -> Iterator[L
         known = tomllib.loads(own.read_text(encoding="utf-8"))
         section = data_section(scenario, {name: files[name]})
         own.write_text(tomli_w.dumps({**known, "port": port, "data": section}), encoding="utf-8")
-    local = LocalFederation(folder, names, simulation_of(scenario, files))
+    local = LocalFederation(folder, names, scenario)
     with ExitStack() as closing:
         closing.callback(disown)
         closing.callback(local.close)
         yield local
 
 
-def rehearse(config: Config, folder: Path, say: Say = lambda _: None, **options: Any) -> Rehearsal:
-    """Deploy the clients of a simulation on this machine, run both, and compare.
+def rehearse(scenario: Scenario, folder: Path, say: Say = lambda _: None, **options: Any) -> Rehearsal:
+    """Deploy the clients of a scenario on this machine, simulate it too, and compare.
 
     Args:
-        config: of the simulation; its clients become silos.
+        scenario: its clients become silos.
         folder: for kits, logs and records; new.
         say: told what is going on.
         options: keys of ``federation.toml`` that are to be others, such as ``wire``.
@@ -199,7 +197,7 @@ def rehearse(config: Config, folder: Path, say: Say = lambda _: None, **options:
     Raises:
         PomonaError: with which the federation ended, or why it could not begin.
     """
-    with local_federation(config, folder, **options) as local:
+    with local_federation(scenario, folder, **options) as local:
         began, at = time.time(), 0
         say(f"{len(local.names)} silos and the server start on loopback")
         for who in ("server", *local.names):
@@ -209,7 +207,7 @@ def rehearse(config: Config, folder: Path, say: Say = lambda _: None, **options:
             nonlocal at
             if status.round > at:
                 at = status.round
-                say(f"round {at} of {config.rounds} committed after {time.time() - began:.0f} s")
+                say(f"round {at} of {scenario.config.rounds} committed after {time.time() - began:.0f} s")
             return status.state != "running"
 
         status = local.wait(ended)
@@ -217,7 +215,7 @@ def rehearse(config: Config, folder: Path, say: Say = lambda _: None, **options:
     if status.state != "finished":
         raise QuorumError(f"the federation ended with code {status.code}: {status.reason}; see {folder}")
     say("the simulator on the same seeds")
-    simulation = run(local.simulation, folder / "simulation")
+    simulation = simulate(local.simulation, folder / "simulation")
     deployed = load(local.server / "run")
     return Rehearsal(
         differences(local, simulation),

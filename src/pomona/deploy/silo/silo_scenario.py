@@ -13,6 +13,7 @@ from pomona.core.round import Roster
 from pomona.core.toml import named
 from pomona.data import csv_table, image_arrays, read
 from pomona.data.dataset import Dataset
+from pomona.data.settings import DataSettings
 from pomona.deploy.agreement import Federation
 from pomona.deploy.message_bodies import EntryForm, Task
 from pomona.deploy.silo.settings import SiloFile
@@ -59,6 +60,12 @@ def conformed(found: Dataset, task: TaskSettings) -> Dataset:
     return replace(dataset, shift=task.shift, scale=task.scale, learn=None)
 
 
+def agreed_data(settings: DataSettings, task: TaskSettings) -> Dataset:
+    """The data that settings name, as it was agreed on. Raises DataError or ConfigError."""
+    by = task.preprocessing
+    return conformed(read(csv_table.read_as(settings, by) if by else settings), task)
+
+
 def _config(silo: SiloFile, federation: Federation, method: MethodSettings | None = None) -> Config:
     """The run as this silo alone would run it; with another method if one is given."""
     own = {"data": silo.data.model_dump(mode="json", exclude_unset=True), "clients": 1, "workers": 1}
@@ -71,8 +78,7 @@ def _config(silo: SiloFile, federation: Federation, method: MethodSettings | Non
 def own_scenario(silo: SiloFile, federation: Federation, method: MethodSettings | None = None) -> Scenario:
     """Read, check and split the silo's data. Raises DataError or ConfigError, before anything is computed."""
     settings = _config(silo, federation, method)
-    by = federation.task.preprocessing
-    dataset = conformed(read(csv_table.read_as(settings.data, by) if by else settings.data), federation.task)
+    dataset = agreed_data(settings.data, federation.task)
     partition = divide(dataset, settings.data, settings.partition, 1, settings.seed)
     own = Scenario(settings, dataset, partition)
     own.check(agreed=True)

@@ -1,0 +1,95 @@
+"""What a rehearsal trains on: made-up samples of the form that the federation agreed on, or data that has to fit it."""
+
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pomona.config import resolve
+from pomona.core.errors import ConfigError
+from pomona.core.rng import stream
+from pomona.core.toml import Tree
+from pomona.data.dataset import Dataset, Owners
+from pomona.deploy.agreement import Federation
+from pomona.deploy.silo.silo_scenario import agreed_data, conformed
+from pomona.deploy.task_settings import TaskSettings
+from pomona.partition import divide
+from pomona.scenario import Scenario
+
+ROLES = (0, 0, 0, 1, 2)  # of each five samples: three for training, one for validation, one for test
+SAMPLES = 120  # of a silo, unless they are large
+ROOM = 2**26  # bytes of a silo's samples
+DEALT = {"partition": {"name": "dirichlet", "beta": 1.0, "min_size": 16}}  # how data that is named is dealt out
+Array = NDArray[Any]
+
+
+def scenario(federation: Federation, over: Tree) -> Scenario:
+    """The federation's run with its own ``[task]``, on samples that are here.
+
+    Args:
+        federation: whose silos, settings and task are rehearsed.
+        over: keys of a run over those of the federation. Where they name data, that is dealt out to the silos, and has
+            to fit the task as a silo's own does; otherwise samples are made up.
+
+    Raises:
+        ConfigError: the model, the method or the settings do not fit the task.
+        DataError: data that is named does not fit it.
+    """
+    task, silos = federation.task, [silo.name for silo in federation.silo]
+    if task.kind == "text":
+        raise ConfigError("[task] is of texts, a rehearsal deals out images and tables; try texts with `pomona run`")
+    named = "name" in over.get("data", {})
+    made: Tree = DEALT if named else {"data": {"name": "made-up"}, "partition": {"name": "natural"}}
+    fixed = {"clients": len(silos), "workers": 1, "metric": federation.config().metric}
+    config = resolve(made, {"largest_share": federation.largest_share}, federation.run, fixed, over)
+    dataset = agreed_data(config.data, task) if named else made_up(task, silos, config.seed)
+    partition = divide(dataset, config.data, config.partition, config.clients, config.seed)
+    ready = Scenario(config, dataset, partition)
+    ready.check(agreed=True)
+    return ready
+
+
+def made_up(task: TaskSettings, silos: list[str], seed: int) -> Dataset:
+    """Random samples of a task for each silo: of nobody, and with nothing to learn.
+
+    A table has the features of ``input_shape``, not the columns that ``preprocessing`` makes them of.
+    """
+    size = prod(task.input_shape) * np.dtype(task.dtype).itemsize
+    each = max(2 * len(ROLES), min(SAMPLES, ROOM // size))
+    n, rng = each * len(silos), stream(seed, "rehearsal")
+    role = np.array(ROLES, np.int8)[np.arange(n) % len(ROLES)]
+    order = np.argsort(role, kind="stable")  # rows for training come first
+    owners = Owners(tuple(silos), np.arange(n)[order] // each, role[order])
+    x, y = _inputs(task, n, rng), _targets(task, n, rng)
+    drawn = Dataset("made-up", task.kind, x, y, task.classes, int((role < 2).sum()), owners=owners)
+    plain = task.model_copy(update={"preprocessing": None})
+    return conformed(replace(drawn, target_kind=task.targets), plain)
+
+
+def _inputs(task: TaskSettings, n: int, rng: np.random.Generator) -> Array:
+    """Samples (n, *input_shape) of the task's dtype; a network sees about standard normal numbers."""
+    x = rng.standard_normal((n, *task.input_shape), np.float32) * np.array(task.scale, np.float32)
+    x += np.array(task.shift, np.float32)
+    if task.dtype == "float32":
+        return x
+    most = np.iinfo(task.dtype)
+    return x.round().clip(most.min, most.max).astype(task.dtype)
+
+
+def _targets(task: TaskSettings, n: int, rng: np.random.Generator) -> Array:
+    """Targets of n samples; every class comes up, where there are samples for all."""
+    match task.targets:
+        case "classes":
+            return rng.permutation(np.arange(n) % len(task.classes))
+        case "segmentation":
+            return rng.integers(len(task.classes), size=(n, *task.input_shape[:-1]), dtype=np.uint8)
+        case "multilabel":
+            return rng.integers(2, size=(n, task.outputs)).astype(np.float32)
+        case "survival":
+            times = rng.uniform(0.1, 1.1, n) * task.time_edges[-1]
+            return np.stack([times, rng.integers(2, size=n)], axis=1).astype(np.float32)
+        case "regression":
+            y = rng.standard_normal((n, task.outputs)) * task.target_scale + task.target_shift
+            return y.astype(np.float32)
