@@ -18,6 +18,7 @@ from torch import Tensor
 from pomona.config import Config
 from pomona.core.errors import StorageError, WorkerError
 from pomona.core.membership import Planned
+from pomona.core.memory import enough
 from pomona.core.round import Roster
 from pomona.federation.callbacks import Callback, NullCallback
 from pomona.federation.checkpointing import Checkpointing, identity
@@ -26,7 +27,7 @@ from pomona.federation.loop import Loop
 from pomona.federation.model_choice import ModelChoice
 from pomona.federation.run_checks import cautions, require_possible
 from pomona.federation.schedule import round_of
-from pomona.federation.state_memory import choose
+from pomona.federation.state_memory import choose, require_training
 from pomona.federation.state_store import Hold
 from pomona.federation.transport import Inline
 from pomona.federation.workers import Workers
@@ -92,7 +93,8 @@ def simulate(
     if out is None:
         scenario = settled(scenario, watcher)
         hold = _kept(scenario, out, watcher)
-        return _train(scenario, RunRecord(None, scenario.config.tree()), watcher, Checkpointing(None, 1, {}), hold)
+        with enough("training"):
+            return _train(scenario, RunRecord(None, scenario.config.tree()), watcher, Checkpointing(None, 1, {}), hold)
     require_own(out)
     if not resume:
         require_free(out)
@@ -116,7 +118,7 @@ def _what(scenario: Scenario) -> tuple[str, str]:
 
 def _recorded(scenario: Scenario, out: Path, watcher: Callback, resume: bool, hold: Hold) -> Result:
     """Run in a folder that is held for it, with its status kept; a lost worker process is made up for once."""
-    with status_kept(out):
+    with status_kept(out), enough("training"):
         try:
             return _attempt(scenario, out, watcher, resume, hold)
         except WorkerError as fault:
@@ -147,6 +149,7 @@ def _attempt(scenario: Scenario, out: Path, watcher: Callback, resume: bool, hol
 def _kept(scenario: Scenario, out: Path | None, watcher: Callback) -> Hold:
     """Place of clients' states, reported if it is the disk. Raises ConfigError if they fit nowhere."""
     config = scenario.config
+    require_training(config, len(scenario.initial()), _workers(config))
     client = config.method.method().client
     first = client.start(scenario.initial, Roster((1,) * config.clients), (0,), config.seed)
     hold, notes = choose(config, first, _workers(config), out)

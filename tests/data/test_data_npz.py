@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from pomona.core.errors import DataError
+from pomona.core.errors import DataError, OutOfMemoryError
 from pomona.data import DataSettings, npz, read
 from pomona.data.medmnist import CLASSES
 
@@ -233,3 +233,9 @@ def test_bad_medmnist(tmp_path, changes, message):
     settings = medmnist(tmp_path, "organamnist", 1, lambda n: np.zeros((n, 1), np.uint8), **changes)
     with pytest.raises(DataError, match=message):
         read(settings)
+
+
+def test_an_array_that_memory_does_not_hold_is_named_with_its_size(tmp_path, monkeypatch):
+    monkeypatch.setattr("pomona.data.array_file.allocate", lambda *_: np.empty(2**58, np.uint8))
+    with pytest.raises(OutOfMemoryError, match=r"own\.npz, array x unpacks to 0\.0 GB \(shape \(4, 3\), float64\)"):
+        own(tmp_path, {"x": X, "y": Y})

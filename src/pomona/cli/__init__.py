@@ -13,6 +13,7 @@ from cyclopts import App, CycloptsError
 
 from pomona.cli.signals import heeded
 from pomona.core.errors import PomonaError
+from pomona.core.memory import enough
 
 app = App(
     name="pomona",
@@ -106,7 +107,8 @@ def _main(words: Sequence[str] | None) -> None:
 
         app["run"].help_epilogue = of_a_run()
     try:
-        app(given, exit_on_error=False, print_error=False)
+        with enough(f"pomona {given[0] if given else ''}".rstrip()):
+            app(given, exit_on_error=False, print_error=False)
         sys.stdout.flush()  # here, and not at the interpreter's end, a reader that has left is no fault
     except PomonaError as fault:
         from pomona.cli.output import shown  # late: most commands end well, and do not need rich before they begin

@@ -103,6 +103,12 @@ class ProtocolError(PomonaError):
     code, kind = 10, "PROTOCOL"
 
 
+class OutOfMemoryError(PomonaError):
+    """Memory that a run needs and the machine, or this process's limit, does not have."""
+
+    code, kind = 11, "MEMORY"
+
+
 def near(name: str, known: Iterable[str]) -> str:
     """A closing half sentence for an unknown name: the nearest known ones, or all of them.
 

@@ -17,6 +17,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from pomona.core import bounds
 from pomona.core.errors import DataError
+from pomona.core.memory import enough
 from pomona.storage.mapped_array import allocate
 
 CHUNK = 1 << 20
@@ -81,6 +82,13 @@ class StoredArray:
         """Number of bytes promised by the header."""
         return math.prod(self.shape) * self.dtype.itemsize
 
+    def unpacking(self) -> AbstractContextManager[None]:
+        """Names the array, and what its header says of it, where memory for it is short. Raises OutOfMemoryError."""
+        return enough(
+            f"{self.where} unpacks to {self.size / 1e9:.1f} GB (shape {self.shape}, {self.dtype})",
+            "store fewer rows or a smaller dtype, or take a machine with more memory",
+        )
+
     def chunks(self) -> Iterator[tuple[int, NDArray[Any]]]:
         """Pairs (first row, rows), read-only and about a megabyte each, for an array stored row by row."""
         with self.open() as stream:
@@ -95,7 +103,8 @@ class StoredArray:
 
     def load(self) -> NDArray[Any]:
         """Read it as it is (for small arrays)."""
-        out = np.empty(self.shape, self.dtype)
+        with self.unpacking():
+            out = np.empty(self.shape, self.dtype)
         self.into(out)
         return out
 
@@ -158,7 +167,8 @@ def joined(
                 f"rows of {part.where} have shape {part.shape[1:]}, those of {parts[0].where} {parts[0].shape[1:]}; "
                 "give all parts the same shape"
             )
-    out = allocate((sum(map(len, parts)), *row), dtype, memory_share)
+    with max(parts, key=lambda part: part.size).unpacking():
+        out = allocate((sum(map(len, parts)), *row), dtype, memory_share)
     start = 0
     for part in parts:
         part.into(out[start : start + len(part)].reshape(part.shape, copy=False))

@@ -12,7 +12,31 @@ from pomona.core.state import flatten
 from pomona.federation.state_store import Hold, as_is, to_file
 from pomona.storage.checkpoint import KEEP
 from pomona.storage.committed_rounds import FOLDER, committed
-from pomona.storage.mapped_array import machine_memory
+from pomona.storage.mapped_array import machine_memory, process_memory
+
+
+def require_training(config: Config, parameters: int, workers: int) -> None:
+    """Raise ConfigError where training on a CPU cannot fit into memory, whatever the network's activations take.
+
+    What is counted is there at the same time: the initial row, each process's network, and of each client that trains
+    its row, its gradient and the optimizer's moments. ``parameters``: numbers in a row of float32.
+    """
+    if config.device != "cpu":
+        return
+    row = 4 * parameters
+    moments = 2 if config.optimizer.name != "sgd" else int(config.momentum > 0)
+    cohort = max(1, round(config.participation * config.clients))
+    at_once, all_at_once = min(cohort, config.rows), min(cohort, workers * config.rows)
+    one, whole = row * (2 + at_once * (2 + moments)), row * (1 + workers + all_at_once * (2 + moments))
+    bounds = ((one, at_once, process_memory(), "a process"), (whole, all_at_once, machine_memory(), "this machine"))
+    for need, trained, have, where in bounds:
+        if need > have:
+            held = f"initial row, network, rows, gradients{f', {moments} of moments' if moments else ''}"
+            raise ConfigError(
+                f"training {parameters:,} parameters needs at least {_gb(need)} ({held} of {trained} at a time), "
+                f"and {where} may have {_gb(have)}; take a smaller model{', fewer workers' if workers > 1 else ''}, or "
+                "train a part of it (model.train)"
+            )
 
 
 def choose(config: Config, first: object, workers: int, out: Path | None) -> tuple[Hold, list[str]]:

@@ -2,6 +2,7 @@
 
 import math
 import os
+import resource
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +17,12 @@ from pomona.core.errors import StorageError
 def machine_memory() -> int:
     """Bytes of physical memory."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def process_memory() -> int:
+    """Bytes that one process may have: those of the machine, or of its limit (``ulimit -v``)."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_AS)
+    return machine_memory() if soft == resource.RLIM_INFINITY else min(soft, machine_memory())
 
 
 def allocate(shape: tuple[int, ...], dtype: DTypeLike, memory_share: float) -> NDArray[np.generic]:

@@ -1,0 +1,62 @@
+"""What Python, NumPy and PyTorch raise where memory is short becomes one line; other faults stay what they are."""
+
+import numpy as np
+import pytest
+import torch
+
+from pomona.config import resolve
+from pomona.core.errors import ConfigError, OutOfMemoryError
+from pomona.core.memory import enough
+from pomona.federation import state_memory
+
+NEVER = 2**58  # bytes: more than any machine's address space
+
+
+def plainly():
+    raise MemoryError
+
+
+@pytest.mark.parametrize(
+    ("takes", "asked"),
+    [
+        (plainly, "there is no memory; "),
+        (lambda: np.empty(NEVER, np.uint8), "256. PiB more"),
+        (lambda: torch.empty(NEVER, dtype=torch.uint8), f"{2**58 / 1e9:.1f} GB more"),
+    ],
+)
+def test_memory_that_is_short_is_one_line(takes, asked):
+    with pytest.raises(OutOfMemoryError, match="drawing: there is no memory") as caught, enough("drawing"):
+        takes()
+    assert asked.replace(".", "") in str(caught.value).replace(".", "")
+    assert caught.value.code == 11
+
+
+def test_other_faults_stay_what_they_are():
+    with pytest.raises(RuntimeError, match="mat1") as caught, enough("drawing"):
+        raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
+    assert type(caught.value) is RuntimeError
+
+
+@pytest.mark.parametrize(
+    ("settings", "workers", "copies", "own"),
+    [
+        ({}, 1, 4, 4),  # initial row, network, row, gradient
+        ({"momentum": 0.9}, 1, 5, 5),
+        ({"optimizer": {"name": "adam"}}, 1, 6, 6),
+        ({}, 2, 1 + 2 + 2 * 2, 4),  # of two processes the initial row is one
+        ({"participation": 0.25}, 2, 1 + 2 + 2, 4),  # one of four clients trains
+    ],
+)
+def test_what_training_holds_at_once_must_fit(settings, workers, copies, own, monkeypatch):
+    config = resolve({"method": "fedavg", "clients": 4, **settings})
+    d = 1000
+    machine = {"have": 4 * d * copies, "own": 4 * d * own}
+    monkeypatch.setattr(state_memory, "machine_memory", lambda: machine["have"])
+    monkeypatch.setattr(state_memory, "process_memory", lambda: machine["own"])
+    state_memory.require_training(config, d, workers)
+    machine["have"] -= 1
+    with pytest.raises(ConfigError, match="this machine may have"):
+        state_memory.require_training(config, d, workers)
+    machine["have"], machine["own"] = 10**9, machine["own"] - 1
+    with pytest.raises(ConfigError, match=r"training 1,000 parameters needs .* a process may have"):
+        state_memory.require_training(config, d, workers)
