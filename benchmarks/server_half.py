@@ -1,12 +1,15 @@
-"""Memory of the server of 100 silos that train 1 of 100 million numbers: its half alone, and with all silos.
+"""Memory of a server whose silos train a ResNet-18, or 1 of 100 million numbers: its half alone, and with all silos.
 
     python benchmarks/server_half.py [--quick]
 
-The first table is one process that holds the frozen part and runs the round loop (downlink, admission, aggregation)
-over silos that answer with noise of the right shape and keep nothing: under a budget M each silo keeps a copy of all
-cores, N times the memory of one row, so that 100 of them do not fit beside their server. "before" is the process's
-resident memory when the loop begins, "peak" its high-water mark from then on, "in N d" what lies between, in rows of
-all silos together; "s" is the last round's time, with that of drawing the noise.
+The first table is one process that holds the frozen part and does what a deployment's server does of a round, but for
+messages: it runs the round loop with checkpoints (downlink as bytes, uplinks from bytes into files, admission,
+aggregation) over silos that answer with noise of the right shape and keep nothing: under a budget M each silo keeps a
+copy of all cores, N times the memory of one row, so that 100 of them do not fit beside their server. "before" is the
+process's resident memory when the loop begins, "peak" its high-water mark from then on (VmHWM, pages of files
+included), "in N d" what lies between, in rows of all silos together; "not in files" is the highest that was seen of
+what the system cannot write to a file and take back (RssAnon and RssShmem, a look every 5 ms); "s" is the last round's
+time, with that of drawing the noise. Files lie in the temporary folder (TMPDIR), which should not be in memory.
 
 The second table is whole runs that train, as in ``memory.py``, the silos in two worker processes that share the frozen
 part; each silo has ten images of noise for training. Linux only.
@@ -15,9 +18,12 @@ part; each silo has ten images of noise for training. Linux only.
 import json
 import subprocess
 import sys
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any
 
 import torch
@@ -27,33 +33,44 @@ from memory import GIGABYTE, RUN, Case, case_of, field, report
 from pomona.core.lazy_tensors import Named
 from pomona.core.rng import stream
 from pomona.core.round import Roster
+from pomona.deploy.tensor_bytes import Encoding, PackedRows
 from pomona.federation.exchange import Arrival, ClientRequest, Reply
 from pomona.federation.transport import SIMULATION, arrived
+from pomona.federation.uplink_spool import UplinkSpool
 from pomona.methods.base import Downlink
 from timing import Table, chosen, publish
 
 # 99,852,209 numbers, of which 993,109 are trained: 9,100 features of a sample, 109 units and 10 outputs above them
 WIDE = ["model.name=mlp", "model.hidden=[10000, 9100, 109]", 'model.train=["fc3.*", "fc4.*"]', "clients=100"]
 NARROW = ["model.name=mlp", "model.hidden=[12, 8]", 'model.train=["fc2.*", "fc3.*"]', "clients=3"]
+RESNET = ["model.name=resnet18"]  # 11,167,562 numbers with one input channel and ten classes
 COMMON = ["rounds=2", "lr=0.01", "workers=2"]
+LOOK = 0.005  # seconds
 
 
 @dataclass(frozen=True)
 class Size:
-    """Runs of one network: the server half alone, and whole, each by settings of the method."""
+    """Runs: the server half alone, and whole, each by settings of network and method."""
 
-    network: list[str]
     alone: dict[str, list[str]]
     whole: dict[str, list[str]]
 
 
 FEDAVG, APPLE = ["method=fedavg"], ["method=apple"]
+FIVE = [*APPLE, "method.budget=5"]
 FULL = Size(
-    WIDE,
-    {"fedavg": FEDAVG, "apple, M = 5": [*APPLE, "method.budget=5"], "apple, M = 99": APPLE},
-    {"fedavg": FEDAVG, "apple, M = 99": APPLE},
+    {
+        "16 silos, resnet18, fedavg": [*RESNET, "clients=16", *FEDAVG],
+        "64 silos, resnet18, fedavg": [*RESNET, "clients=64", *FEDAVG],
+        "16 silos, resnet18, apple, M = 5": [*RESNET, "clients=16", *FIVE],
+        "64 silos, resnet18, apple, M = 5": [*RESNET, "clients=64", *FIVE],
+        "100 silos, 1 of 100 M, fedavg": [*WIDE, *FEDAVG],
+        "100 silos, 1 of 100 M, apple, M = 5": [*WIDE, *FIVE],
+        "100 silos, 1 of 100 M, apple, M = 99": [*WIDE, *APPLE],
+    },
+    {"fedavg": [*WIDE, *FEDAVG], "apple, M = 99": [*WIDE, *APPLE]},
 )
-QUICK = Size(NARROW, {"apple, M = 1": [*APPLE, "method.budget=1"]}, {})
+QUICK = Size({"apple, M = 1": [*NARROW, *APPLE, "method.budget=1"]}, {})
 
 
 class Answers:
@@ -61,12 +78,24 @@ class Answers:
 
     run = SIMULATION
 
+    def __init__(self, folder: Path, silos: int) -> None:
+        self._folder, self._encoding = folder, Encoding("fp32", silos)
+
     def begin(self, ids: tuple[int, ...], roster: Roster, row: Tensor | None) -> None:
         """The silos keep nothing."""
 
     def visit(self, visit: ClientRequest, down: Downlink) -> list[Arrival]:
-        """One answer a silo."""
-        return arrived([Reply(i, self._uplink(i, visit), loss=0.0) for i in visit.ids], visit, down)
+        """One answer a silo, from bytes; the downlink as bytes."""
+        packed = PackedRows(down, self._encoding)
+        for name, rows in down.items():
+            for j in rows.index.unique().tolist():
+                packed.digest(name, j)
+        spool = UplinkSpool.of(visit, self._folder)
+        return arrived([spool.kept(self._reply(i, visit)) for i in visit.ids], visit, down)
+
+    def _reply(self, client: int, visit: ClientRequest) -> Reply:
+        data = self._encoding.pack_uplink(self._uplink(client, visit))
+        return Reply(client, self._encoding.unpack_uplink(data, visit.expects), loss=0.0)
 
     def commit(self, ids: Sequence[int]) -> None:
         """The silos keep nothing."""
@@ -105,11 +134,14 @@ def run(words: list[str]) -> None:
     scenario = scenario_of(config, noise(14 * config.clients))
     roster, record = Roster(tuple(len(c.train) for c in scenario.partition.clients)), RunRecord(None, config.tree())
     server, d = config.method.method().server, len(scenario.initial())
-    parts = (Planned(config.membership, roster), scenario.initial, Answers(), record, NullCallback())
-    loop = Loop(config, server, *parts, Checkpointing(None, 1, {}), metric=scenario.choice.metric)
-    Path("/proc/self/clear_refs").write_text("5")  # the high-water mark starts anew
-    before = field("self", "status", "VmRSS")
-    loop.run()
+    with tempfile.TemporaryDirectory() as out:
+        answers, commits = Answers(Path(out), config.clients), Checkpointing(Path(out), 1, {})
+        parts = (Planned(config.membership, roster), scenario.initial, answers, record, NullCallback())
+        loop = Loop(config, server, *parts, commits, metric=scenario.choice.metric)
+        Path("/proc/self/clear_refs").write_text("5")  # the high-water mark starts anew
+        before = field("self", "status", "VmRSS")
+        with watched() as unfiled:
+            loop.run()
     last = [event for event in record.events if event["event"] == "round"][-1]
     print(
         json.dumps(
@@ -118,12 +150,31 @@ def run(words: list[str]) -> None:
                 "rows": 4 * config.clients * d,
                 "before": before,
                 "peak": field("self", "status", "VmHWM"),
+                "unfiled": max(unfiled),
                 "down": sum(last["bytes_down"]),
                 "up": sum(last["bytes_up"]),
                 "s": last["seconds"],
             }
         )
     )
+
+
+@contextmanager
+def watched() -> Iterator[list[int]]:
+    """Bytes of this process that are in memory and in no file, again and again."""
+    seen, over = [0], Event()
+
+    def look() -> None:
+        while not over.wait(LOOK):
+            seen.append(field("self", "status", "RssAnon") + field("self", "status", "RssShmem"))
+
+    looking = Thread(target=look)
+    looking.start()
+    try:
+        yield seen
+    finally:
+        over.set()
+        looking.join()
 
 
 def alone(case: Case) -> dict[str, object]:
@@ -135,6 +186,7 @@ def alone(case: Case) -> dict[str, object]:
         "N d GB": said["rows"] / GIGABYTE,
         "before GB": said["before"] / GIGABYTE,
         "peak GB": said["peak"] / GIGABYTE,
+        "not in files GB": said["unfiled"] / GIGABYTE,
         "in N d": (said["peak"] - said["before"]) / said["rows"],
         "down GB": said["down"] / GIGABYTE,
         "up GB": said["up"] / GIGABYTE,
@@ -144,11 +196,11 @@ def alone(case: Case) -> dict[str, object]:
 
 def main(size: Size, words: list[str]) -> list[Table]:
     """Measure and print."""
-    cases = {name: case_of(size.network, COMMON, how, words) for name, how in size.alone.items()}
+    cases = {name: case_of(COMMON, how, words) for name, how in size.alone.items()}
     rows = {name: alone(case) for name, case in cases.items()}
     tables = [publish("The server half alone", rows, 1, changed=words)]
     if size.whole:
-        tables.append(report({name: case_of(size.network, COMMON, how) for name, how in size.whole.items()}, words))
+        tables.append(report({name: case_of(COMMON, how) for name, how in size.whole.items()}, words))
     return tables
 
 

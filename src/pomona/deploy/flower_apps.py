@@ -94,7 +94,7 @@ def _handled(folder: Path, message: Message) -> Message:
             logger.info("the server asks who this is")
             return Message.of(silo.greet(body), silo.signer)
         at_round(body.number)
-        answer, uplink = silo.answer(body, message.enclosed)
+        answer, uplink = silo.answer(body, {name: bytes(data) for name, data in message.enclosed.items()})
         logger.info("answered with an uplink of %d bytes", len(uplink))
         audited(silo, "answered", round=body.number, task=body.digest, bytes=len(uplink))
         return Message.of(answer, silo.signer, {"uplink": uplink} if uplink else {})

@@ -23,10 +23,12 @@ class Message:
     kind: str
     body: str
     signature: str = ""
-    enclosed: Mapping[str, bytes] = field(default_factory=dict)
+    enclosed: Mapping[str, bytes | memoryview] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, body: Body, signer: Signer | None = None, enclosed: Mapping[str, bytes] | None = None) -> "Message":
+    def of(
+        cls, body: Body, signer: Signer | None = None, enclosed: Mapping[str, bytes | memoryview] | None = None
+    ) -> "Message":
         """The message with this body, signed if there is a signer."""
         signature = signer.sign(body.kind, body.statement) if signer else ""
         return cls(body.kind, body.model_dump_json(), signature, enclosed or {})

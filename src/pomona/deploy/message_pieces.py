@@ -37,7 +37,7 @@ def packed(message: Message) -> RecordDict:
     return RecordDict({str(i): ConfigRecord({DATA: piece}) for i, piece in enumerate(_cut(parts))})
 
 
-def _cut(parts: Sequence[bytes]) -> Iterator[bytes]:
+def _cut(parts: Sequence[bytes | memoryview]) -> Iterator[bytes]:
     """The parts one after another, in pieces of equal length but for the last."""
     piece = bytearray()
     for whole in parts:

@@ -13,6 +13,7 @@ from torch import Tensor
 from pomona.core.errors import ProtocolError
 from pomona.deploy.message_bodies import DownlinkEntry, EntryForm
 from pomona.methods.base import Downlink, Rows
+from pomona.storage.mapped_tensor import beside, let_go
 from pomona.storage.safetensors_stream import DTYPES, memory, pieces
 from pomona.storage.tensor_validation import decode, largest
 
@@ -32,12 +33,12 @@ class Encoding(NamedTuple):
 
     def pack(self, row: Tensor) -> bytes:
         """The bytes of a row (w,) of a downlink's bank."""
-        return bytes(memory(self._narrow(row)))
+        return bytes(memory(self.narrow(row)))
 
     def unpack(self, data: bytes, form: EntryForm) -> Tensor:
         """A row (w,) from bytes. Raises ProtocolError for another length or numbers that are not finite."""
         blank = torch.empty(form.width, dtype=DTYPES[form.dtype], device="meta")
-        travels = self._narrow(blank).dtype
+        travels = self.narrow(blank).dtype
         if len(data) != form.width * travels.itemsize:
             raise ProtocolError(f"a row has {len(data)} bytes, announced are {form.width * travels.itemsize}")
         row = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
@@ -50,11 +51,11 @@ class Encoding(NamedTuple):
 
     def pack_uplink(self, uplink: Mapping[str, Tensor]) -> bytes:
         """The bytes of an uplink, in the format of safetensors."""
-        return b"".join(pieces({k: self._narrow(t) for k, t in uplink.items()}))
+        return b"".join(pieces({k: self.narrow(t) for k, t in uplink.items()}))
 
     def unpack_uplink(self, data: bytes, expects: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """An uplink from a peer's bytes, in the form that the server half expects. Raises ProtocolError."""
-        spec = {k: self._narrow(t) for k, t in expects.items()}
+        spec = {k: self.narrow(t) for k, t in expects.items()}
         return {k: t.to(expects[k].dtype) for k, t in decode(data, spec, largest(spec)).items()}
 
     def entry(self, entry: DownlinkEntry, rows: Mapping[str, bytes]) -> Rows:
@@ -73,16 +74,17 @@ class Encoding(NamedTuple):
         """The model (width,) that a newcomer starts from; None for the run's initial one. Raises ProtocolError."""
         return self.unpack(rows[digest], EntryForm(many=False, dtype="F32", width=width)) if digest else None
 
-    def _narrow(self, tensor: Tensor) -> Tensor:
+    def narrow(self, tensor: Tensor) -> Tensor:
+        """A tensor in the precision in which it travels."""
         return tensor.to(WIDTH[self.wire]) if tensor.dtype == torch.float32 and tensor.numel() > self.places else tensor
 
 
 class PackedRows:
-    """A downlink's rows as bytes by hash, each packed once for all receivers."""
+    """A downlink's rows as bytes by hash, each packed once for all receivers; in a file where the bank lies in one."""
 
     def __init__(self, down: Downlink, encoding: Encoding) -> None:
         self.down: dict[str, Rows] = dict(down)
-        self.rows: dict[str, bytes] = {}
+        self.rows: dict[str, memoryview] = {}
         self._encoding = encoding
         self._digests: dict[tuple[str, int], str] = {}
 
@@ -94,8 +96,10 @@ class PackedRows:
 
     def add(self, row: Tensor) -> str:
         """Pack one more row. Returns its hash."""
-        data = self._encoding.pack(row)
+        travels = beside(self._encoding.narrow(row), row)
+        data = memory(travels)
         digest = sha256(data)
+        let_go(travels)
         self.rows[digest] = data
         return digest
 
@@ -105,6 +109,6 @@ def form_of(entry: Rows) -> EntryForm:
     return EntryForm(many=entry.index.dim() == 2, dtype=CODES[entry.bank.dtype], width=entry.bank.shape[1])
 
 
-def sha256(data: bytes) -> str:
+def sha256(data: bytes | memoryview) -> str:
     """SHA-256 in hex: the name of a row or an uplink by its bytes."""
     return hashlib.sha256(data).hexdigest()

@@ -10,7 +10,7 @@ proportion; it is no defence against a peer who poisons within them.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import isfinite
+from math import hypot, isfinite
 from statistics import median
 from typing import Any
 
@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from pomona.federation.exchange import Arrival
+from pomona.storage.mapped_tensor import slices
 from pomona.storage.safetensors_stream import digest, shown
 from pomona.storage.tensor_validation import mismatch, non_finite, not_plain, strangers
 
@@ -188,7 +189,10 @@ def _repeated(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> str:
 def _norms(tensors: Mapping[str, Tensor]) -> dict[str, float]:
     """L2 norms, summed in float64; an overflow is infinite."""
     floats = {name: t for name, t in tensors.items() if t.is_floating_point()}
-    return {name: float(torch.linalg.vector_norm(t, dtype=torch.float64)) for name, t in floats.items()}
+    return {
+        name: hypot(*(float(torch.linalg.vector_norm(part, dtype=torch.float64)) for part in slices(t)))
+        for name, t in floats.items()
+    }
 
 
 def _bound(history: Sequence[float], candidates: Sequence[float], limits: AdmissionLimits) -> float:

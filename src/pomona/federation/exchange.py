@@ -3,12 +3,12 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-import torch
 from torch import Tensor
 
 from pomona.core.errors import ProtocolError
 from pomona.core.round import Roster, Round
 from pomona.methods.base import Downlink, Received, Rows
+from pomona.storage.mapped_tensor import stacked
 
 
 @dataclass(frozen=True)
@@ -115,4 +115,4 @@ def one(received: Received, k: int) -> Received:
 def stack(replies: Sequence[Reply], what: Callable[[Reply], Mapping[str, Tensor]]) -> dict[str, Tensor]:
     """The replies' tensors with a leading client axis, in the order of the replies."""
     names = what(replies[0]) if replies else ()
-    return {name: torch.stack([what(r)[name] for r in replies]) for name in names}
+    return {name: stacked([what(r)[name] for r in replies]) for name in names}

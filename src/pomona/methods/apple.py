@@ -127,7 +127,7 @@ def wishes(settings: APPLE, bank: Bank, client: int, roster: base.Roster, round_
 def initial_cores(settings: APPLE, initial: base.Initial, n: int) -> Tensor:
     """All initial cores (n, d), made from the run's seed by every client, so that none is downloaded."""
     if settings.core_init == "common":
-        return initial().repeat(n, 1)
+        return initial().expand(n, -1)
     return torch.stack([initial(j) for j in range(n)])
 
 

@@ -38,7 +38,7 @@ def server(settings: Fomo, offer: Callable[[Bank, Tensor], base.Downlink]) -> ba
 
     def start(initial: base.Initial, roster: base.Roster, seed: int) -> Bank:
         N = len(roster)
-        return Bank(initial().repeat(N, 1), torch.zeros(N, dtype=torch.bool), unasked(settings.budget, N))
+        return Bank(initial().expand(N, -1), torch.zeros(N, dtype=torch.bool), unasked(settings.budget, N))
 
     def down(bank: Bank, ids: tuple[int, ...], roster: base.Roster, round_: base.Round) -> base.Downlink:
         who = torch.tensor(ids)

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from pomona.core.round import Roster, Round
 from pomona.objective.local_training import TRAINING, LocalTraining
+from pomona.storage.mapped_tensor import by_columns, with_rows
 
 
 @dataclass(frozen=True)
@@ -29,17 +30,17 @@ class Rows:
 
 def weighted_mean(W: Tensor, p: Tensor) -> Tensor:
     """sum_i p_i w_i (d,) of rows W (n, d) with weights p (n,) that sum to 1; exactly w where all rows equal w."""
-    return W[0] + p.to(W) @ (W - W[0])
+    return by_columns(lambda w: w[0] + p.to(w) @ (w - w[0]), W)
 
 
 def mean_of(W: Tensor, roster: Roster) -> Tensor:
     """The mean model (d,) of the members, weighted by their samples, from the rows W (N, d) of all clients."""
-    return weighted_mean(W[roster.known], roster.shares[roster.known])
+    return by_columns(lambda w: weighted_mean(w[roster.known], roster.shares[roster.known]), W)
 
 
 def placed(W: Tensor, ids: tuple[int, ...], rows: Tensor) -> Tensor:
     """Rows W (N, d) with ``rows``, one for all (d,) or one each (n, d), in the places of ids."""
-    return W.index_copy(0, torch.tensor(ids, device=W.device), rows.expand(len(ids), -1))
+    return with_rows(W, ids, rows.expand(len(ids), -1))
 
 
 def descend(w: Tensor, g: Tensor, moments: Tensor, round_: Round) -> None:

@@ -51,6 +51,14 @@ def mapped(shape: tuple[int, ...], dtype: DTypeLike, what: str, remedy: str) -> 
         return np.memmap(file, dtype, mode="r+", shape=shape)
 
 
+def reserve(handle: int, size: int) -> None:
+    """Give an empty file its size. Raises OSError: a full disk is an error here, not a bus error at a later write."""
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(handle, 0, size)
+    else:
+        os.truncate(handle, size)
+
+
 @contextmanager
 def room(size: int, what: str, remedy: str) -> Iterator[IO[bytes]]:
     """A file of ``size`` bytes in the temporary folder, without a name; it goes with the last that is mapped of it.
@@ -60,10 +68,7 @@ def room(size: int, what: str, remedy: str) -> Iterator[IO[bytes]]:
     """
     try:
         with tempfile.TemporaryFile() as file:
-            if hasattr(os, "posix_fallocate"):  # a full disk is an error here, not a bus error at some later write
-                os.posix_fallocate(file.fileno(), 0, size)
-            else:
-                file.truncate(size)
+            reserve(file.fileno(), size)
             yield file
     except OSError as fault:
         raise StorageError(

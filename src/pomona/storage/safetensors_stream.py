@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from pomona.core.lazy_tensors import Named, forms
+from pomona.storage.mapped_tensor import slices
 
 DTYPES = {
     "BOOL": torch.bool,
@@ -62,7 +63,8 @@ def pieces(tensors: Named, note: str = "") -> Iterator[bytes | memoryview]:
     """A whole file, piece by piece, without a copy of tensors that lie in memory in order; lazy ones one by one."""
     yield header(tensors, note)
     for name in _order(forms(tensors)):
-        yield memory(tensors[name])
+        for part in slices(tensors[name].detach()):
+            yield memory(part)
 
 
 def layout(file: BinaryIO, size: int, limit: int) -> tuple[dict[str, TensorEntry], str]:

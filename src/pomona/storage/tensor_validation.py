@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from pomona.core.errors import ProtocolError
+from pomona.storage.mapped_tensor import slices
 from pomona.storage.safetensors_stream import fill, header, layout, shown
 
 
@@ -89,7 +90,8 @@ def mismatch(forms: Mapping[str, TensorForm], spec: Mapping[str, Tensor]) -> str
 def non_finite(tensors: Mapping[str, Tensor]) -> str | None:
     """The first tensor with NaN or infinite values, and how many; receivers ask again."""
     for name, tensor in tensors.items():
-        bad = int((~torch.isfinite(tensor)).sum()) if tensor.is_floating_point() else 0
+        parts = slices(tensor) if tensor.is_floating_point() else ()
+        bad = sum(int((~torch.isfinite(part)).sum()) for part in parts)
         if bad:
             return f"tensor {shown(name)} has values that are not finite ({bad} of {tensor.numel()})"
     return None

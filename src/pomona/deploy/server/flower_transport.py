@@ -4,8 +4,10 @@ Silos keep their states themselves. A checkpoint of the server holds which round
 and who made which row.
 """
 
+import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from time import monotonic
 from typing import Any
 
@@ -26,8 +28,11 @@ from pomona.deploy.server.outgoing_task import OutgoingTask, standing
 from pomona.deploy.server.waiting_file import WaitingFile
 from pomona.deploy.tensor_bytes import Encoding, PackedRows, form_of
 from pomona.federation.exchange import Arrival, ClientRequest, Reply
+from pomona.federation.uplink_spool import UplinkSpool
 from pomona.methods.base import Downlink, Server
 from pomona.storage.tensor_validation import largest
+
+SCRATCH = "scratch"  # in the folder run/
 
 
 @dataclass
@@ -56,6 +61,7 @@ class FlowerTransport:
     _origins: dict[str, RowOrigin] = field(default_factory=dict)  # of rows in the bank, by hash
     _fresh: dict[int, Origins] = field(default_factory=dict)
     _round: int = 0
+    _spool: UplinkSpool = field(init=False)  # of the current visit
     _reader: AnswerReader = field(init=False)
     _handshake: Handshake = field(init=False)
     _waiting: WaitingFile = field(init=False)
@@ -66,6 +72,13 @@ class FlowerTransport:
         self._reader = AnswerReader(self.federation, self.run, self.registry, relays)
         self._handshake = Handshake(self.federation, self.run, self.registry, self.bus, self.audit)
         self._waiting = WaitingFile(self.registry.path.parent)
+        shutil.rmtree(self.scratch, ignore_errors=True)  # of a server that was killed at the wrong moment
+        self.scratch.mkdir()
+
+    @property
+    def scratch(self) -> Path:
+        """The folder of files for large tensors, which have names in it for a moment only."""
+        return self.registry.path.parent / SCRATCH
 
     # The round loop's Transport.
 
@@ -80,6 +93,7 @@ class FlowerTransport:
         if request.trains:
             at_round(self._round)
             announce(self.registry.path.parent, largest(request.expects))
+        self._spool = UplinkSpool.of(request, self.scratch)
         packed = PackedRows(down, Encoding(self.federation.wire, self.federation.places))
         tasks = {
             place: OutgoingTask(self._name(place), self._task(request, k, packed), packed.rows)
@@ -151,7 +165,9 @@ class FlowerTransport:
             due = [p for p in tasks if p in open_ - set(waiting.values()) and nodes.get(p) in online]
             waiting |= self._send({p: tasks[p] for p in due}, began + self.federation.deadline - now)
             got = self.bus.fetch([*waiting, *self._handshake.tickets])
-            for ticket, message in got.items():
+            came = bool(got)
+            for ticket in tuple(got):
+                message = got.pop(ticket)  # each goes once it is in the spool
                 if ticket not in waiting:
                     self.absent |= self._handshake.meet(ticket, message)
                     continue
@@ -164,7 +180,7 @@ class FlowerTransport:
             patient = {place for place in open_ if now - last_seen[place] <= self.federation.patience}
             open_ &= patient | set(waiting.values())
             self._waiting.tell(*standing(tasks, arrivals, open_, waiting.values()))
-            if open_ and not got:
+            if open_ and not came:
                 self.bus.wait(self.pause)
         self._waiting.tell(*standing(tasks, arrivals, (), ()))
         return arrivals
@@ -249,9 +265,9 @@ class FlowerTransport:
         if answer.fault and not request.trains:
             sent.fail(answer.fault)
             return None
-        uplink = got.enclosed.get("uplink", b"")
+        uplink = bytes(got.enclosed.get("uplink", b""))
         arrival, self._fresh[place] = self._reader.arrival(place, sent, answer, uplink, request)
-        return arrival
+        return replace(arrival, reply=self._spool.kept(arrival.reply))
 
     def _name(self, place: int) -> str:
         return self.registry.entries[place].name

@@ -24,7 +24,7 @@ class OutgoingTask:
 
     silo: str
     task: Task
-    rows: Mapping[str, bytes]
+    rows: Mapping[str, memoryview]
     attempts: int = 0
     done: bool = False
     reason: str = "it did not answer in time"

@@ -1,0 +1,125 @@
+"""Rows of numbers in scratch files, of which only what is being read or written takes memory; and algebra on them.
+
+Such a tensor is like any other. Its file loses its name as soon as it is mapped, so that it goes with the tensor, and
+with the process whatever ends that. What is made from it by columns or by rows lies in the same folder.
+"""
+
+import ctypes
+import math
+import mmap
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from pomona.core.errors import StorageError
+from pomona.storage.mapped_array import reserve
+
+SLICE = 2**18
+"""Numbers of a row that are worked on at once, in files and in memory: sums then have the same bits in both."""
+_PREFIX = "pomona-scratch-"
+_DONTNEED = 4  # of madvise, on Linux and macOS: the pages of a shared map go, their content stays in the file
+
+
+def mapped(shape: Sequence[int], dtype: torch.dtype, folder: Path) -> Tensor:
+    """Zeros in a file of a folder. An empty tensor has none.
+
+    Raises StorageError where there is no room: here, not at some later write.
+    """
+    size = math.prod(shape) * dtype.itemsize
+    if not size:
+        return torch.empty(tuple(shape), dtype=dtype)
+    try:
+        with tempfile.NamedTemporaryFile(prefix=_PREFIX, dir=folder) as file:
+            reserve(file.fileno(), size)
+            flat = torch.from_file(file.name, shared=True, size=math.prod(shape), dtype=dtype)
+    except OSError as fault:
+        raise StorageError(
+            f"no room for {size / 1e6:.1f} MB of models in {folder} ({fault.strerror or fault}); make room, then resume"
+        ) from fault
+    return flat.view(tuple(shape))
+
+
+def folder_of(tensor: Tensor) -> Path | None:
+    """The folder of the file that a tensor lies in; None for one in memory."""
+    if tensor.device.type != "cpu":
+        return None
+    name = tensor.untyped_storage().filename
+    return Path(name).parent if name and Path(name).name.startswith(_PREFIX) else None
+
+
+def let_go(tensor: Tensor) -> None:
+    """Give back the memory of a tensor's pages, whose content stays in the file; no matter for one in memory."""
+    if folder_of(tensor) is None or not tensor.numel():
+        return
+    begin = tensor.data_ptr()
+    end = begin + (sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True)) + 1) * tensor.itemsize
+    begin -= begin % mmap.PAGESIZE
+    ctypes.CDLL(None).madvise(ctypes.c_void_p(begin), ctypes.c_size_t(end - begin), _DONTNEED)
+
+
+def beside(tensor: Tensor, other: Tensor) -> Tensor:
+    """A tensor, copied into the folder of the other's file where that lies in one and it does not."""
+    folder = folder_of(other)
+    if folder is None or folder_of(tensor) is not None:
+        return tensor
+    new = mapped(tensor.shape, tensor.dtype, folder).copy_(tensor)
+    let_go(new)
+    return new
+
+
+def slices(tensor: Tensor) -> Iterator[Tensor]:
+    """A tensor's numbers (k,) in order, at most ``SLICE`` at once; one empty slice of an empty one."""
+    for piece in tensor.reshape(-1).split(SLICE):
+        yield piece
+        let_go(piece)
+
+
+def by_columns(function: Callable[[Tensor], Tensor], W: Tensor) -> Tensor:
+    """What a function makes (d,) of rows W (n, d), each number of its own column: at most ``SLICE`` columns at once."""
+    if W.dim() != 2 or W.shape[1] <= SLICE:
+        return function(W)
+    parts = []
+    for columns in W.split(SLICE, 1):
+        parts.append(function(columns))
+        let_go(W)
+    return torch.cat(parts)
+
+
+def with_rows(W: Tensor, ids: Sequence[int], rows: Tensor) -> Tensor:
+    """A copy of W (N, ...) with rows (n, ...) in the places of ids; in a file where one of the two is."""
+    places, folder = torch.tensor(ids, dtype=torch.long, device=W.device), folder_of(rows) or folder_of(W)
+    if folder is None:
+        return W.index_copy(0, places, rows)
+    new = mapped(W.shape, W.dtype, folder)
+    flat, old, came = (t.reshape(len(t), -1) for t in (new, W, rows))
+    for begin in range(0, flat.shape[1], SLICE):
+        part = slice(begin, begin + SLICE)
+        flat[:, part] = old[:, part].index_copy(0, places, came[:, part])
+        for tensor in (new, W, rows):
+            let_go(tensor)
+    return new
+
+
+def stacked(rows: Sequence[Tensor]) -> Tensor:
+    """Tensors of one shape with a leading axis; in a file where they lie in one, without a copy if in order there."""
+    folder, first = folder_of(rows[0]), rows[0]
+    if folder is None:
+        return torch.stack(list(rows))
+    if all(_adjoining(one, other) for one, other in pairwise(rows)):
+        return first.as_strided((len(rows), *first.shape), (first.numel(), *first.stride()))
+    new = mapped((len(rows), *first.shape), first.dtype, folder)
+    for place, row in zip(new, rows, strict=True):
+        place.copy_(row)
+        let_go(place)
+        let_go(row)
+    return new
+
+
+def _adjoining(one: Tensor, other: Tensor) -> bool:
+    """Whether a tensor begins in the file where another ends."""
+    same = one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()
+    return same and other.storage_offset() == one.storage_offset() + one.numel() and one.is_contiguous()
