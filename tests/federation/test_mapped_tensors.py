@@ -15,7 +15,7 @@ from pomona.federation import admission
 from pomona.federation.exchange import ClientRequest, Reply, stack
 from pomona.federation.uplink_spool import UplinkSpool
 from pomona.methods import base
-from pomona.storage import mapped_tensor
+from pomona.storage import checkpoint, mapped_tensor
 from pomona.storage.mapped_tensor import folder_of, let_go, mapped, stacked
 from pomona.storage.tensor_validation import non_finite
 
@@ -130,3 +130,16 @@ def test_admission_reads_in_slices(tmp_path):
     assert non_finite({"w": in_file(row, tmp_path)}) is None
     row[[7, 512, -1]] = torch.tensor([torch.nan, torch.inf, -torch.inf])
     assert "(3 of 1003)" in str(non_finite({"w": in_file(row, tmp_path)}))
+
+
+def test_a_round_is_read_into_files_and_written_from_them(tmp_path):
+    scratch, tensors = tmp_path / "scratch", {"server.cores": rows(4), "server.requests": torch.arange(8).view(4, 2)}
+    scratch.mkdir()
+    path = checkpoint.save(tmp_path / "memory", 1, tensors, {})
+    found = checkpoint.in_files(checkpoint.read(path), scratch)
+    for name, tensor in tensors.items():
+        assert torch.equal(found.tensors[name], tensor)
+        assert folder_of(found.tensors[name]) == scratch
+    again = checkpoint.save(tmp_path / "files", 1, {name: found.tensors[name] for name in tensors}, {})
+    assert again.read_bytes() == path.read_bytes()
+    assert again.name == path.name, "the same hash"

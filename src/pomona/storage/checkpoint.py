@@ -8,8 +8,8 @@ of the name, one renaming publishes both, and no damage passes unseen.
 import hashlib
 import json
 import shutil
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from pomona.core.errors import CheckpointError, StorageError
 from pomona.core.lazy_tensors import Lazy, Named, forms
 from pomona.storage.atomic_io import publish
 from pomona.storage.committed_rounds import NAME, committed
+from pomona.storage.mapped_tensor import mapped
 from pomona.storage.safetensors_stream import TensorEntry, fill, layout, pieces
 
 SCHEMA = 3
@@ -97,18 +98,21 @@ def read(path: Path) -> Checkpoint:
         with path.open("rb") as file:
             if hashlib.file_digest(file, "sha256").hexdigest() != name[2]:
                 raise ValueError("its content does not match the checksum in its name")
-            size = file.tell()
-            file.seek(0)
-            entries, note = layout(file, size, size)
-            begin = file.tell()
-        shapes = {name: torch.empty(e.shape, dtype=e.dtype, device="meta") for name, e in entries.items()}
-        tensors = Lazy(shapes, partial(_tensor, path, begin, entries))
+        tensors, note = _tensors(path, torch.empty)
         body = json.loads(note)
         if body["round"] != int(name[1]):
             raise ValueError(f"it holds round {body['round']}")
         return Checkpoint(int(name[1]), tensors, body["meta"], path)
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as fault:
         raise _unusable(path, fault) from fault
+
+
+def in_files(found: Checkpoint, folder: Path) -> Checkpoint:
+    """The same round, its tensors in scratch files of a folder once they are asked for. Raises CheckpointError."""
+    try:
+        return replace(found, tensors=_tensors(found.path, partial(mapped, folder=folder))[0])
+    except (OSError, ValueError) as fault:
+        raise _unusable(found.path, fault) from fault
 
 
 def newest(folder: Path) -> tuple[Checkpoint | None, dict[Path, str]]:
@@ -150,12 +154,24 @@ def differing(stored: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     return sorted(_differing(json.loads(json.dumps(stored)), json.loads(json.dumps(now)), ""))
 
 
-def _tensor(path: Path, begin: int, entries: Mapping[str, TensorEntry], name: str) -> Tensor:
+def _tensors(path: Path, make: Callable[..., Tensor]) -> tuple[Lazy, str]:
+    """The tensors of a file, each read into what ``make(shape, dtype=)`` gives for it; and the note."""
+    with path.open("rb") as file:
+        size = path.stat().st_size
+        entries, note = layout(file, size, size)
+        begin = file.tell()
+    shapes = {name: torch.empty(e.shape, dtype=e.dtype, device="meta") for name, e in entries.items()}
+    return Lazy(shapes, partial(_tensor, path, begin, entries, make)), note
+
+
+def _tensor(
+    path: Path, begin: int, entries: Mapping[str, TensorEntry], make: Callable[..., Tensor], name: str
+) -> Tensor:
     """One tensor of a checkpoint whose tensors' bytes begin at ``begin``."""
     try:
         with path.open("rb") as file:
             file.seek(begin + entries[name].begin)
-            return fill(file, {name: entries[name]})[name]
+            return fill(file, {name: entries[name]}, make)[name]
     except (OSError, ValueError) as fault:
         raise _unusable(path, fault) from fault
 

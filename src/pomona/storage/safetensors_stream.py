@@ -8,7 +8,7 @@ header's length (8 bytes, little-endian), a JSON object with one ``name: {dtype,
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any, BinaryIO
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from pomona.core.lazy_tensors import Named, forms
-from pomona.storage.mapped_tensor import slices
+from pomona.storage.mapped_tensor import let_go, slices
 
 DTYPES = {
     "BOOL": torch.bool,
@@ -104,16 +104,22 @@ def layout(file: BinaryIO, size: int, limit: int) -> tuple[dict[str, TensorEntry
     return dict(entries), notes.get(_NOTE, "")
 
 
-def fill(file: BinaryIO, entries: Mapping[str, TensorEntry]) -> dict[str, Tensor]:
-    """Read the tensors of a checked layout, each straight into its memory. Raises ValueError if bytes are missing."""
+def fill(
+    file: BinaryIO, entries: Mapping[str, TensorEntry], make: Callable[..., Tensor] = torch.empty
+) -> dict[str, Tensor]:
+    """Read the tensors of a checked layout, each straight into what ``make(shape, dtype=)`` gives for it.
+
+    Raises ValueError if bytes are missing.
+    """
     tensors = {}
     for name, entry in entries.items():
-        tensor = torch.empty(entry.shape, dtype=entry.dtype)
+        tensor = make(entry.shape, dtype=entry.dtype)
         raw = memory(tensor)
         if file.readinto(raw) != raw.nbytes:  # type: ignore[attr-defined]
             raise ValueError(f"it ends within {shown(name)}")
         if entry.dtype == torch.bool and (tensor.view(torch.uint8) > 1).any():
             raise ValueError(f"{shown(name)} has truth values other than 0 and 1")
+        let_go(tensor)
         tensors[name] = tensor
     return tensors
 

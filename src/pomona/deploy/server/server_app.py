@@ -80,7 +80,8 @@ def _coordinate(federation: Federation, out: Path, bus: MessageBus, pause: float
         registry = MemberRegistry(out, federation, transport.greet)
         if not point.found:
             _open(record, federation, scenario, registry)
-        commits = Checkpointing(out, 1, stamp, point.found)
+        found = point.found and checkpoint.in_files(point.found, transport.scratch)
+        commits = Checkpointing(out, 1, stamp, found)
         began = time()
         parts = (config, method.server, registry, scenario.initial, transport, record, status, commits)
         metric = scenario.choice.metric
