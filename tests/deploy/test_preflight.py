@@ -116,6 +116,23 @@ def test_a_silo_that_is_ready_says_what_would_leave_it(served):
     assert "accuracy" in leaves["scores"]
     assert "keys of 1 others" in lines["key"].text
     assert "epsilon" not in leaves
+    assert "training loss" in leaves["loss"]
+    assert leaves["asks"] is None, "FedAvg asks for no models"
+    agreement = Federation.load(folder / "federation.toml").agreement
+    assert agreement[:16] in lines["compare"].text.replace(" ", "")
+    assert "telephone" in lines["compare"].text
+
+
+def test_the_models_that_a_silo_asks_for_are_counted(tmp_path):
+    folder, _ = kit(tmp_path, method={"name": "apple", "budget": 2})
+    _, leaves, _ = found(folder)
+    each = 4 * (4 * 8 + 8 + 8 * 2 + 2)
+    assert leaves["asks"] == f"which 2 models of others it wants next, {2 * each / 1e6:.3g} MB a round"
+    assert leaves["models_down"].endswith(f": here at most 2, {2 * each / 1e6:.3g} MB")
+    (folder / "federation.toml").write_text(agreement(9, method="apple"))
+    _, leaves, _ = found(folder)
+    assert leaves["asks"] is None, "all are handed out"
+    assert "at most 3," in leaves["models_down"], "four places"
 
 
 @pytest.mark.parametrize("late", [60, -60])
@@ -544,7 +561,7 @@ def test_check_prints_a_line_each_and_ends_with_the_worst_code(tmp_path, capsys)
     folder, _ = kit(tmp_path)
     assert command("silo", "check", "--folder", str(folder)) == 10
     out = capsys.readouterr().out
-    assert out.count("\nok ") + out.startswith("ok ") == 7
+    assert out.count("\nok ") + out.startswith("ok ") == 8
     assert "What would leave this silo" in out
     assert command("silo", "check", "--folder", str(folder), "--json") == 10
     assert json.loads(capsys.readouterr().out)["code"] == 10

@@ -82,13 +82,13 @@ def test_every_kit_holds_what_it_needs_and_no_more(kit):
     everybody = ("north", "south", "west")
     assert {p.name for p in kit.iterdir()} == {"authority", "server", *everybody}
     assert files(kit / "authority") == {"ca.key", "ca.crt"}
-    assert files(kit / "server") == SHARED | APP | {"pomona-server.service", "app.sha256"} | {
+    assert files(kit / "server") == SHARED | APP | {"pomona-server-hospitals.service", "app.sha256"} | {
         f"certs/{name}" for name in ("ca.crt", "server.crt", "server.key")
     } | {f"keys/{name}" for name in peers(*everybody)}
     for name in everybody:
         own = {"keys/silo.pub"} if name == "west" else {"keys/silo.pub", "keys/silo.key"}
         assert files(kit / name) == SHARED | own | {
-            "pomona-silo.service",
+            "pomona-silo-hospitals.service",
             "silo.toml",
             "app.sha256",
             "certs/ca.crt",
@@ -153,6 +153,7 @@ def test_a_silos_file_fits_other_kinds_of_data_and_privacy(tmp_path, task):
     assert (data.targets, data.classes) == (task.get("targets", "classes"), tuple(task.get("classes", ())))
     assert data.clients[0].train.suffix == ".csv"
     assert bool(data.text_columns) == (task["kind"] == "text")
+    assert (data.label_column, data.label_columns) == (("label", ()) if task.get("classes") else (None, ("target-1",)))
     (home / "silo.toml").write_text((home / "silo.toml").read_text().replace("# accept", "accept"))
     assert SiloFile.load(home / "silo.toml").accept_epsilon == 3.0
     assert "pomona[flower,dp]==" in (home / "Dockerfile").read_text()
@@ -165,6 +166,10 @@ def test_the_readme_says_what_leaves_the_silo(tmp_path, method):
     text = kit_files.silo(Federation.load(path), "north", "0" * 64, own_key=False)["README.md"].decode()
     assert f"signed with your key: {card.up}. " in text
     assert f"private with `{method}`: {card.private}." in text
+    assert "mean training loss" in text
+    assert "kind of the error" in text
+    digits = " ".join(map("".join, zip(*[iter(Federation.load(path).agreement[:16])] * 4, strict=True)))
+    assert f"\n    {digits}\n" in text
     assert "Accuracy" not in text
     assert "{" not in text
 
@@ -375,6 +380,18 @@ def test_the_certificate_names_loopback_only_where_the_server_is_there(kit, tmp_
 # Units, containers, start commands
 
 
+def test_two_federations_share_no_name_on_one_machine(kit, tmp_path):
+    provision(written(tmp_path, {"name": "north"}, name="other"), tmp_path / "kits")
+    for role, member in (("server", "server"), ("silo", "north")):
+        units, names = set(), set()
+        for home in (kit, tmp_path / "kits"):
+            units |= {path.name for path in (home / member).glob("*.service")}
+            made = yaml.safe_load((home / member / "compose.yaml").read_text())
+            names |= {made["name"], made["services"][role]["image"], made["services"][role]["container_name"]}
+        assert units == {f"pomona-{role}-{name}.service" for name in ("hospitals", "other")}
+        assert len(names) == 4, "project and container have one name, the image the version too"
+
+
 @pytest.mark.parametrize("name", ["server", "north"])
 def test_start_is_one_command_of_posix_sh(kit, name, tmp_path):
     bin_ = tmp_path / "bin"
@@ -396,7 +413,7 @@ def test_systemd_accepts_the_units(kit, tmp_path, low):
     if low:
         provision(written(tmp_path, {"name": "north"}, server="fl.example.org:443"), tmp_path / "kits")
         home = tmp_path / "kits"
-    for unit in (home / "server/pomona-server.service", home / "north/pomona-silo.service"):
+    for unit in (home / "server/pomona-server-hospitals.service", home / "north/pomona-silo-hospitals.service"):
         said = subprocess.run(["systemd-analyze", "verify", unit], capture_output=True, text=True, check=True)
         assert said.stdout + said.stderr == ""
         lines = unit.read_text().splitlines()
@@ -425,6 +442,7 @@ def test_compose_files_say_what_they_should(kit, tmp_path):
 COMPOSE = {  # keys of a service, with their types, from the Compose specification
     "build": str,
     "image": str,
+    "container_name": str,
     "command": list,
     "user": str,
     "working_dir": str,

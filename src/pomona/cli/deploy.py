@@ -70,7 +70,8 @@ def _everybody(made: "Provisioned") -> Iterator[str]:
     else:
         yield f"{made.folder}/server  for who runs {f.server}; INSECURE: no encryption, no keys, this machine only"
     yield from _silos(made)
-    yield f"agreement  {f.agreement}; every silo's `pomona silo check` must print the same"
+    yield f"agreement  {f.agreement}"
+    yield f"           {f.digits}: by telephone, every silo reads what `pomona silo check` prints at compare"
     yield "next       add Pomona's wheel to each kit's wheels/ and your number to its README.md, then send it"
 
 

@@ -277,6 +277,12 @@ class Federation(Settings):
         agreed |= {"code": {name: code_sha256(name) for name in own}} if own else {}
         return hashlib.sha256(json.dumps(agreed, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
+    @property
+    def digits(self) -> str:
+        """The first 16 digits of the agreement, in fours: what people compare by telephone."""
+        start = self.agreement[:16]
+        return " ".join(start[i : i + 4] for i in range(0, len(start), 4))
+
 
 def _everywhere(server: Address) -> str:
     return str(Address(server.host if server.loopback else "0.0.0.0", server.port))  # noqa: S104 - silos come from outside

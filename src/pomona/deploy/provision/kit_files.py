@@ -1,5 +1,6 @@
 """Files of a kit besides keys, rendered from ``templates/``: path -> content; nothing is written here."""
 
+import json
 from collections.abc import Iterator
 from datetime import datetime
 from importlib.metadata import version
@@ -10,6 +11,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from pomona.deploy.agreement import PROTOCOL, Address, Federation
 from pomona.deploy.flower_bundle import PIN
+from pomona.deploy.task_settings import TaskSettings
 
 Files = dict[str, bytes]
 Role = Literal["server", "silo"]
@@ -55,6 +57,7 @@ def silo(federation: Federation, name: str, digest: str, *, own_key: bool) -> Fi
         "own_key": own_key,
         "task": task,
         "classes": tomli_w.dumps({"classes": task.classes}).strip(),
+        "labels": json.dumps(_label_columns(task)),
         "suffix": "npz" if task.kind == "image" else "csv",
         "capability": "",
         "restart": "always",
@@ -72,9 +75,14 @@ def app() -> Files:
     } | {f"app/pomona_app/{name}": _rendered(f"app/{name}", {}) for name in package}
 
 
+def _label_columns(task: TaskSettings) -> list[str]:
+    """Names of the columns with a sample's targets, for a silo to replace by its own."""
+    return ["time", "event"] if task.time_edges else [f"target-{k}" for k in range(1, task.outputs + 1)]
+
+
 def _common(role: Role, about: dict[str, Any]) -> Iterator[tuple[str, bytes]]:
     yield "README.md", _rendered(f"{role}.md", about)
-    yield f"pomona-{role}.service", _rendered("pomona.service", about)
+    yield f"{about['unit']}.service", _rendered("pomona.service", about)
     yield ".dockerignore", _rendered("dockerignore", about)
     yield "wheels/README.txt", _rendered("wheels.txt", about)
     for name in ("start.sh", "compose.yaml", "Dockerfile"):
@@ -86,6 +94,7 @@ def _about(role: Role, federation: Federation, member: str) -> dict[str, Any]:
     extras = "flower,dp" if config.privacy else "flower"
     return {
         "role": role,
+        "unit": f"pomona-{role}-{federation.name}",
         "member": member,
         "state": STATE[role],
         "home": f"{HOME}/{federation.name}/{member}",

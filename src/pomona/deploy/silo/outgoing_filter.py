@@ -52,15 +52,25 @@ def scrubbed(fault: BaseException) -> str:
 
 def departing(silo: SiloFile, federation: Federation, numbers: int, samples: int) -> dict[str, Any]:
     """List of everything that will leave a silo; ``numbers``: length of a model, ``samples``: for training."""
-    card = federation.config().method.method().card
+    config = federation.config()
+    card, budget = config.method.method().card, getattr(config.method, "budget", None)
+    most = min(budget or federation.places, federation.places - 1)  # models of others
     each = numbers * (2 if federation.wire == "bf16" else 4)
     return {
         "to": f"the server at {federation.server}, and what the method passes on of it to the other silos",
         "every_round": f"{card.up} of size {each} bytes each (d = the numbers of a model)",
         "bytes_per_model": each,
-        "models_down": card.down,
+        "models_down": f"{card.down}: here at most {most}, {most * each / 1e6:.3g} MB"
+        if hasattr(config.method, "budget")
+        else card.down,
         "models_up": card.up,
         "stays": card.private,
+        "asks": f"which {most} models of others it wants next, {most * each / 1e6:.3g} MB a round" if budget else None,
+        "loss": None
+        if config.privacy and "training-loss" not in config.privacy.acknowledge
+        else f"the mean training loss, {DIGITS} digits, every round",
+        "faults": "the kind of an error, and one line without paths or data, when it happens",
+        "presence": "that it is connected, its address, how long it takes",
         "samples": f"the number of training samples, {samples}, once",
         "scores": "accuracy (4 decimals), loss (3 digits) and number of samples of the own validation and test data"
         if federation.share_scores
@@ -76,6 +86,10 @@ def texts(leaves: dict[str, Any]) -> Iterator[str]:
         "models_down": "receives, models a round",
         "models_up": "sends, models a round",
         "bytes_per_model": "bytes of a model",
+        "asks": "asks for",
+        "loss": "training loss",
+        "faults": "errors",
+        "presence": "the network shows",
         "samples": "also sends",
         "scores": "scores",
         "most": "never more than",

@@ -23,6 +23,7 @@ from pomona.storage.atomic_io import probe
 
 CLOCK = 10.0  # seconds; Flower refuses what was signed more than 5 s in its future or 5 minutes in its past
 SPARE = 20  # rounds' worth of models that the disk should have room for
+TELEPHONE = "read these 16 digits to the lead by telephone; theirs must be the same"
 
 T = TypeVar("T")
 
@@ -76,6 +77,8 @@ def run(folder: Path) -> tuple[list[CheckLine], dict[str, Any], int]:
     checks = Checks()
     silo = checks.make("settings", lambda: _silo(folder))
     federation = checks.make("agreement", lambda: _agreement(folder))
+    if federation:
+        checks.lines.append(CheckLine("compare", "ok", f"{federation.digits}  {TELEPHONE}"))
     checks.make("app", lambda: (None, f"SHA-256 {pinned(folder)[:16]}"))
     leaves: dict[str, Any] = {}
     if federation and not federation.insecure:
@@ -106,7 +109,7 @@ def _agreement(folder: Path) -> tuple[Federation, str]:
         )
     return (
         federation,
-        f"{federation.name}: {now[:16]}, {federation.config().method.name}, {federation.config().rounds} rounds",
+        f"{federation.name}: {federation.config().method.name}, {federation.config().rounds} rounds",
     )
 
 
