@@ -11,6 +11,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import numpy as np
 import pytest
+import torch
 from agreement_file import agreement
 
 from pomona.cli import main
@@ -18,6 +19,8 @@ from pomona.core.errors import ConfigError, DataError, ProtocolError, StorageErr
 from pomona.data.dataset import Dataset
 from pomona.deploy import status
 from pomona.deploy.agreement import Federation
+from pomona.deploy.flower_apps import handled
+from pomona.deploy.message_bus import Message
 from pomona.deploy.pki import certificates, keys
 from pomona.deploy.pki.certificates import certificate, left, private
 from pomona.deploy.server import registry_admin
@@ -565,3 +568,17 @@ def test_check_prints_a_line_each_and_ends_with_the_worst_code(tmp_path, capsys)
     assert "What would leave this silo" in out
     assert command("silo", "check", "--folder", str(folder), "--json") == 10
     assert json.loads(capsys.readouterr().out)["code"] == 10
+
+
+def test_a_silos_threads_are_those_that_it_says(tmp_path):
+    folder, _ = kit(tmp_path)
+    before = torch.get_num_threads()
+    try:
+        for line, threads in (("threads = 2\n", 2), ("", 1)):
+            (folder / "silo.toml").write_text(line + SILO)
+            handled(folder, Message("none", "{}", ""))
+            assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(before)
+    (folder / "silo.toml").write_text("threads = 0\n" + SILO)
+    assert found(folder)[0]["settings"].result == "failed"

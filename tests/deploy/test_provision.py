@@ -25,6 +25,7 @@ from pomona.deploy.agreement import Federation
 from pomona.deploy.pki import certificates, keys
 from pomona.deploy.provision import kit_files
 from pomona.deploy.provision.provision import add, provision, renew
+from pomona.deploy.provision.wheels import wheel
 from pomona.deploy.silo.settings import SiloFile
 from pomona.methods import METHODS
 
@@ -156,14 +157,14 @@ def test_a_silos_file_fits_other_kinds_of_data_and_privacy(tmp_path, task):
     assert (data.label_column, data.label_columns) == (("label", ()) if task.get("classes") else (None, ("target-1",)))
     (home / "silo.toml").write_text((home / "silo.toml").read_text().replace("# accept", "accept"))
     assert SiloFile.load(home / "silo.toml").accept_epsilon == 3.0
-    assert "pomona[flower,dp]==" in (home / "Dockerfile").read_text()
+    assert f'"/wheels/{wheel()}[flower,dp]"' in (home / "Dockerfile").read_text()
 
 
 @pytest.mark.parametrize("method", sorted(set(METHODS) - {"fedavg-data"}))
 def test_the_readme_says_what_leaves_the_silo(tmp_path, method):
     card = METHODS[method]().method().card
     path = written(tmp_path, {"name": "north"}, run={"method": method, "lr": 0.1}, share_scores=False)
-    text = kit_files.silo(Federation.load(path), "north", "0" * 64, own_key=False)["README.md"].decode()
+    text = kit_files.silo(Federation.load(path), "north", "0" * 64, own_key=False, locked=False)["README.md"].decode()
     assert f"signed with your key: {card.up}. " in text
     assert f"private with `{method}`: {card.private}." in text
     assert "mean training loss" in text
@@ -375,6 +376,49 @@ def test_the_certificate_names_loopback_only_where_the_server_is_there(kit, tmp_
     assert names(kit) == {"fl.example.org"}
     provision(written(tmp_path, {"name": "north"}, server="127.0.0.1:9000"), tmp_path / "kits")
     assert names(tmp_path / "kits") == {"127.0.0.1", "localhost", "::1"}
+
+
+# Wheels
+
+
+def test_kits_install_pomonas_file_and_libraries_by_hash(tmp_path, capsys):
+    folder = tmp_path / "wheels"
+    folder.mkdir()
+    made = {
+        wheel(): b"ours",
+        "Other_One-2.0-py3-none-any.whl": b"a",
+        "other_one-2.0-cp311-cp311-linux_x86_64.whl": b"b",
+    }
+    for name, content in made.items():
+        (folder / name).write_bytes(content)
+    path, out = written(tmp_path, {"name": "north"}), tmp_path / "kits"
+    assert call(capsys, path, "--out", out, "--wheels", folder)[0] == 0
+    add(out, "east")
+    pins = " ".join(f"--hash=sha256:{hashlib.sha256(c).hexdigest()}" for c in (b"a", b"b"))
+    for member in ("server", "north", "east"):
+        assert files(out / member / "wheels") == {"README.txt", wheel(), "SHA256SUMS", "requirements.lock"}
+        assert (out / member / "wheels/requirements.lock").read_text() == f"other-one==2.0 {pins}\n"
+        subprocess.run(["sha256sum", "--check", "--quiet", "SHA256SUMS"], cwd=out / member / "wheels", check=True)
+        for name in ("README.md", "Dockerfile"):
+            text = (out / member / name).read_text()
+            assert "--require-hashes" in text
+            assert "--no-deps" in text
+            assert "pomona[" not in text
+
+
+def test_without_wheels_pomona_is_still_a_file_and_no_name(kit, tmp_path):
+    for name in ("README.md", "Dockerfile"):
+        text = (kit / "north" / name).read_text()
+        assert f'wheels/{wheel()}[flower]"' in text
+        assert "--find-links" not in text
+    (tmp_path / "none").mkdir()
+    with pytest.raises(ConfigError, match=r"has no pomona-.*build it there"):
+        provision(written(tmp_path, {"name": "north"}), tmp_path / "kits", tmp_path / "none")
+    (tmp_path / "none" / wheel()).write_bytes(b"x")
+    (tmp_path / "none" / "x.whl").write_bytes(b"x")
+    with pytest.raises(ConfigError, match="not named as a wheel"):
+        provision(written(tmp_path, {"name": "north"}), tmp_path / "kits", tmp_path / "none")
+    assert not (tmp_path / "kits").exists()
 
 
 # Units, containers, start commands

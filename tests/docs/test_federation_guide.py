@@ -263,5 +263,5 @@ def test_the_wheel_installs_and_has_all_that_kits_need(which, wheels, tmp_path):
     (site / "libraries.pth").write_text("\n".join(p for p in sys.path if p.endswith("site-packages")) + "\n")
     assert "federat" in alone(look, tmp_path)
     installed = site / "pomona"
-    assert (installed / "deploy" / "templates" / "silo.toml.jinja").exists()
-    assert (installed / "deploy" / "templates" / "app" / "pyproject.toml.jinja").exists()
+    assert (installed / "deploy" / "provision" / "templates" / "silo.toml.jinja").exists()
+    assert (installed / "deploy" / "provision" / "templates" / "app" / "pyproject.toml.jinja").exists()

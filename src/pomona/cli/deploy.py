@@ -21,6 +21,9 @@ def provision(
     ),
     add: Annotated[str | None, Parameter(help="name of a newcomer to make a kit for")] = None,
     key: Annotated[Path | None, Parameter(help="with --add: the public key that the newcomer brought")] = None,
+    wheels: Annotated[
+        Path | None, Parameter(help="folder with Pomona's wheel, for each kit, and all others, to be installed by hash")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Make keys and a kit for the server and each silo of a federation.
@@ -32,10 +35,10 @@ def provision(
     """
     from pomona.deploy.provision import provision as kits
 
-    if add is not None and federation is None:
+    if add is not None and federation is None and wheels is None:
         made, closing = kits.add(out, add, key), _newcomer
     elif federation is not None and add is None and key is None:
-        made, closing = kits.provision(federation, out), _everybody
+        made, closing = kits.provision(federation, out, wheels), _everybody
     else:
         raise ConfigError("give either a federation.toml, or --add NAME with or without --key FILE")
     if json:
@@ -72,7 +75,12 @@ def _everybody(made: "Provisioned") -> Iterator[str]:
     yield from _silos(made)
     yield f"agreement  {f.agreement}"
     yield f"           {f.digits}: by telephone, every silo reads what `pomona silo check` prints at compare"
-    yield "next       add Pomona's wheel to each kit's wheels/ and your number to its README.md, then send it"
+    wheel = (
+        ""
+        if (made.folder / "server" / "wheels" / "SHA256SUMS").exists()
+        else "Pomona's wheel to each kit's wheels/ and "
+    )
+    yield f"next       add {wheel}your number to each kit's README.md, then send it"
 
 
 def _newcomer(made: "Provisioned") -> Iterator[str]:

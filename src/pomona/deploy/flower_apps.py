@@ -86,8 +86,8 @@ def _handled(folder: Path, message: Message) -> Message:
 
     os.umask(0o077)
     importable(folder)
-    torch.set_num_threads(1)
     silo = Silo(folder)
+    torch.set_num_threads(silo.file.threads)
     try:
         body = message.read(Hello, Task)
         if isinstance(body, Hello):

@@ -11,6 +11,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from pomona.deploy.agreement import PROTOCOL, Address, Federation
 from pomona.deploy.flower_bundle import PIN
+from pomona.deploy.provision.wheels import wheel
 from pomona.deploy.task_settings import TaskSettings
 
 Files = dict[str, bytes]
@@ -30,10 +31,14 @@ _TEMPLATES = Environment(
 )
 
 
-def server(federation: Federation, until: datetime | None) -> Files:
-    """The server's kit without keys and ``federation.toml``; its certificate is valid ``until``."""
+def server(federation: Federation, until: datetime | None, *, locked: bool) -> Files:
+    """The server's kit without keys, wheels and ``federation.toml``; its certificate is valid ``until``.
+
+    ``locked``: there is a list of all libraries with hashes.
+    """
     port = Address.parse(federation.bind).port
     about = _about("server", federation, "server") | {
+        "locked": locked,
         "until": f"{until:%Y-%m-%d}" if until else "",
         "port": port,
         "capability": "CAP_NET_BIND_SERVICE" if port < UNPRIVILEGED else "",
@@ -43,18 +48,20 @@ def server(federation: Federation, until: datetime | None) -> Files:
     return dict(_common("server", about)) | app()
 
 
-def silo(federation: Federation, name: str, digest: str, *, own_key: bool) -> Files:
-    """A silo's kit without keys and ``federation.toml``.
+def silo(federation: Federation, name: str, digest: str, *, own_key: bool, locked: bool) -> Files:
+    """A silo's kit without keys, wheels and ``federation.toml``.
 
     Args:
         federation: the federation.
         name: the silo's.
         digest: SHA-256 in hex of the app that the silo will run, and no other.
         own_key: whether the silo brought its public key, so that its private one is not in the kit.
+        locked: whether there is a list of all libraries with hashes.
     """
     task = federation.task
     about = _about("silo", federation, name) | {
         "own_key": own_key,
+        "locked": locked,
         "task": task,
         "classes": tomli_w.dumps({"classes": task.classes}).strip(),
         "labels": json.dumps(_label_columns(task)),
@@ -102,7 +109,8 @@ def _about(role: Role, federation: Federation, member: str) -> dict[str, Any]:
         "config": config,
         "card": config.method.method().card,
         "version": version("pomona"),
-        "package": f"pomona[{extras}]=={version('pomona')}",
+        "wheel": wheel(),
+        "extras": extras,
     }
 
 

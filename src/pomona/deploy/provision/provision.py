@@ -20,6 +20,7 @@ from pomona.deploy import flower_bundle
 from pomona.deploy.agreement import Address, Federation, FoundingMember
 from pomona.deploy.pki import certificates, keys
 from pomona.deploy.provision import kit_files
+from pomona.deploy.provision.wheels import LOCK, SUMS, of_folder, wheel
 from pomona.storage.atomic_io import sync
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
@@ -55,11 +56,13 @@ class Provisioned:
         )
 
 
-def provision(path: Path, out: Path) -> Provisioned:
+def provision(path: Path, out: Path, wheels: Path | None = None) -> Provisioned:
     """Make the authority and all kits of a ``federation.toml`` in a new folder.
 
+    A folder of ``wheels`` gives each kit Pomona's wheel, and the hashes of all of them.
+
     Raises:
-        ConfigError: a mistake in the file, a silo's key that is none, or no Flower.
+        ConfigError: a mistake in the file, a silo's key that is none, no wheel of Pomona, or no Flower.
         StorageError: the folder exists already, or cannot be written.
     """
     federation = Federation.load(path)
@@ -69,13 +72,15 @@ def provision(path: Path, out: Path) -> Provisioned:
         raise ConfigError(f"{path}: insecure = true has no use for keys; take key out of silo {min(brought)!r}")
     if out.exists() or out.is_symlink():
         raise StorageError(f"{out} exists already, and keys are never overwritten; name a new folder, or --add a silo")
+    installed = of_folder(wheels) if wheels else {}
     with _appearing(out) as made:
         authority = None if federation.insecure else certificates.authority(federation.name)
         members = [_member(authority, federation, name, brought.get(name)) for name in names] if authority else []
         _distinct(members)
         if authority:
             _write(made / "authority", {"ca.key": authority.private, "ca.crt": authority.public})
-        _write(made / "server", _server(federation, authority, members) | agreed)
+        _write(made / "server", _server(federation, authority, members, LOCK in installed) | agreed)
+        _write(made / "server" / "wheels", installed)
         digest = flower_bundle.digest(made / "server" / "app")
         _write(made / "server", {flower_bundle.PIN: f"{digest}\n".encode()})
         _folders(made / "server" / kit_files.STATE["server"])
@@ -159,12 +164,14 @@ def _agreed(path: Path, federation: Federation) -> kit_files.Files:
     return {AGREED: tomli_w.dumps(tree).encode(), WEIGHTS: model.init.read_bytes()}
 
 
-def _server(federation: Federation, authority: keys.Pair | None, members: Sequence[Member]) -> kit_files.Files:
+def _server(
+    federation: Federation, authority: keys.Pair | None, members: Sequence[Member], locked: bool
+) -> kit_files.Files:
     if not authority:
-        return kit_files.server(federation, None)
+        return kit_files.server(federation, None, locked=locked)
     host = Address.parse(federation.server)
     certificate = certificates.server(authority, (host.host, *(LOOPBACK if federation.loopback else ())))
-    files = kit_files.server(federation, certificates.validity(certificate.public))
+    files = kit_files.server(federation, certificates.validity(certificate.public), locked=locked)
     files |= {"certs/ca.crt": authority.public, "certs/server.crt": certificate.public}
     files |= {"certs/server.key": certificate.private}
     return files | {f"keys/{name}": content for name, content in _public(members).items()}
@@ -175,7 +182,12 @@ def _silo(folder: Path, server: Path, name: str, members: Sequence[Member]) -> N
     federation = Federation.load(server / "federation.toml")
     digest = flower_bundle.pinned(server)
     own = next((member for member in members if member.name == name), None)
-    files = kit_files.silo(federation, name, digest, own_key=own is not None and own.private is None)
+    brought = own is not None and own.private is None
+    locked = (server / "wheels" / LOCK).exists()
+    files = kit_files.silo(federation, name, digest, own_key=brought, locked=locked)
+    files |= {
+        f"wheels/{p.name}": p.read_bytes() for p in (server / "wheels").iterdir() if p.name in (wheel(), SUMS, LOCK)
+    }
     files |= {name: (server / name).read_bytes() for name in (AGREED, WEIGHTS) if (server / name).exists()}
     if own:
         files |= {"certs/ca.crt": (server / "certs" / "ca.crt").read_bytes(), "keys/silo.pub": own.public}

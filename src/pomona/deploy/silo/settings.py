@@ -20,6 +20,9 @@ class SiloFile(Settings):
     name: SiloName = Field(description="the silo's name in the federation")
     device: str = Field("cpu", pattern=r"^(cpu|cuda(:[0-9]+)?)$", description="cpu, cuda, or one GPU: cuda:1")
     port: int = Field(9094, ge=1, lt=1 << 16, description="local port of Flower's runtime, one per silo on a machine")
+    threads: int = Field(
+        1, ge=1, le=1024, description="threads of PyTorch; the bits of a model are the same everywhere with 1 alone"
+    )
     proxy: str = Field("", pattern=r"^(https?://\S+)?$", description="proxy on the way to the server; none if empty")
     max_upload_mb: float | None = Field(None, gt=0, description="a round that would send more is refused")
     max_download_mb: float | None = Field(None, gt=0, description="a task that brings more is refused")

@@ -1,0 +1,52 @@
+"""What a kit installs, by file and hash: Pomona's wheel, and a locked list of all libraries."""
+
+import hashlib
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+
+from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+
+from pomona.core.errors import ConfigError, StorageError
+
+SUMS, LOCK = "SHA256SUMS", "requirements.lock"
+
+
+def wheel() -> str:
+    """File name of the wheel of the Pomona that runs."""
+    return f"pomona-{version('pomona')}-py3-none-any.whl"
+
+
+def of_folder(folder: Path) -> Mapping[str, bytes]:
+    """Files of a kit's folder ``wheels`` for a folder of wheels, as ``pip download`` fills it.
+
+    Pomona's wheel, its SHA-256 as ``sha256sum`` writes it, and, where there are other wheels too, ``requirements.lock``:
+    their names, versions and SHA-256. The others themselves are not among the files.
+
+    Raises:
+        ConfigError: Pomona's wheel of this version is not there, or a file that is named as no wheel is.
+        StorageError: a wheel cannot be read.
+    """
+    name = wheel()
+    if not (folder / name).is_file():
+        raise ConfigError(f"{folder} has no {name}; build it there: pip wheel --no-deps --wheel-dir {folder} .")
+    try:
+        own = (folder / name).read_bytes()
+        files = {name: own, SUMS: f"{hashlib.sha256(own).hexdigest()}  {name}\n".encode()}
+        lines = _locked([path for path in sorted(folder.glob("*.whl")) if path.name != name])
+    except OSError as fault:
+        raise StorageError(f"{fault.filename}: cannot be read ({fault.strerror}); fetch the wheel again") from None
+    return files | {LOCK: "".join(lines).encode()} if lines else files
+
+
+def _locked(paths: list[Path]) -> list[str]:
+    """A line for each library and version, with the hash of each of its wheels: one a system and Python."""
+    hashes: dict[str, list[str]] = {}
+    for path in paths:
+        try:
+            name, number, _, _ = parse_wheel_filename(path.name)
+        except InvalidWheelFilename:
+            raise ConfigError(f"{path} is not named as a wheel is; take it out") from None
+        with path.open("rb") as file:
+            hashes.setdefault(f"{name}=={number}", []).append(hashlib.file_digest(file, "sha256").hexdigest())
+    return [" ".join([pin, *(f"--hash=sha256:{one}" for one in found)]) + "\n" for pin, found in hashes.items()]
