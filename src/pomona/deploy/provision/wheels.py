@@ -20,7 +20,7 @@ def wheel() -> str:
 def of_folder(folder: Path) -> Mapping[str, bytes]:
     """Files of a kit's folder ``wheels`` for a folder of wheels, as ``pip download`` fills it.
 
-    Pomona's wheel, its SHA-256 as ``sha256sum`` writes it, and, where there are other wheels too, ``requirements.lock``:
+    Pomona's wheel, its SHA-256 as ``sha256sum`` writes it, and, where there are other wheels, ``requirements.lock``:
     their names, versions and SHA-256. The others themselves are not among the files.
 
     Raises:
