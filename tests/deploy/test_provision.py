@@ -169,6 +169,7 @@ def test_the_readme_says_what_leaves_the_silo(tmp_path, method):
     assert f"private with `{method}`: {card.private}." in text
     assert "mean training loss" in text
     assert "kind of the error" in text
+    assert "systemctl disable --now pomona-silo-hospitals" in text
     digits = " ".join(map("".join, zip(*[iter(Federation.load(path).agreement[:16])] * 4, strict=True)))
     assert f"\n    {digits}\n" in text
     assert "Accuracy" not in text
