@@ -159,8 +159,8 @@ def closing(result: Result, folder: Path, page: Path | None) -> None:
             f"test {metric.heading}, model {s['headline']}, mean over clients: {number(figures['last']['value'])} in "
             f"the last round ({figures['last']['round']}){chosen}, {number(figures['best_test']['value'])} best on test"
             f" ({'BMCTA, ' if metric == ACCURACY else ''}round {figures['best_test']['round']})",
-            f"{samples}worst client {number(clients['worst'])}, a tenth of the clients fare worse than "
-            f"{number(clients['percentile_10'])}{_constant(result, metric)}",
+            f"in the last round: {samples}worst client {number(clients['worst'])}, a tenth of the clients fare "
+            f"worse than {number(clients['percentile_10'])}{_constant(result, metric)}",
         )
     if figures and not figures["last"]:
         lines(f"test loss, model {s['headline']}, mean over clients: {figures['loss']:.4g} in the last round")

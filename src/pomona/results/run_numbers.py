@@ -13,6 +13,7 @@ from pomona.data.catalogue import CATALOGUE
 from pomona.metrics.metric import Metric
 from pomona.record.result import Result
 from pomona.record.rows import Evaluation
+from pomona.results.wording import counted
 
 Key: TypeAlias = tuple[str, str]
 """(model, when) of an evaluation on the test split."""
@@ -121,8 +122,10 @@ class Run:
 
     @property
     def source(self) -> str:
-        """Name of the run's data: own data by their file or folder; empty if unknown."""
+        """Name of the run's data: own data by their file or folder, or as the clients' files; empty if unknown."""
         name = str(self.setting("data.name") or "")
+        if name == "clients":
+            return f"the own files of {counted(len(self.result.about.get('clients') or ()), 'client')}"
         entry, path = CATALOGUE.get(name), self.setting("data.path")
         return (entry and entry.own and path and PurePath(str(path)).name) or name
 

@@ -22,3 +22,8 @@ def counted(n: int, thing: str) -> str:
 def slug(name: str) -> str:
     """A name as it may stand in a file name, an address or an id."""
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "unnamed"
+
+
+def megabytes(n: float) -> str:
+    """Bytes as a number of 10^6, one decimal, or as kB below a tenth of one."""
+    return f"{n / 1e6:,.1f}" if n >= 1e5 or not n else f"{n / 1e3:,.1f} kB"

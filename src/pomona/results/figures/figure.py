@@ -1,7 +1,9 @@
 """A figure with its words and numbers, and the files it is saved as: PNG, SVG and PDF, and its numbers as CSV."""
 
+from base64 import b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -50,6 +52,13 @@ class ReportFigure:
             self.figure.savefig(path, dpi=150, facecolor="white", metadata={dated: None})
             # The places of the first drawing are those of the others.
             self.figure.set_layout_engine("none")
+
+    def png(self) -> str:
+        """The drawing as it stands in a page that needs no other file: a PNG in a data address."""
+        drawn = BytesIO()
+        self.figure.savefig(drawn, format="png", dpi=150, facecolor="white", metadata={"Creation Time": None})
+        self.figure.set_layout_engine("none")
+        return f"data:image/png;base64,{b64encode(drawn.getvalue()).decode('ascii')}"
 
     def csv(self, folder: Path) -> None:
         """Write ``NAME.csv`` into a folder."""

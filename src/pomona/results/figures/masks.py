@@ -1,12 +1,18 @@
 """Masks as they are: each client's best and worst test image, with the truth and what was predicted."""
 
 from math import isnan
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from pomona.record.mask_examples import MOST_CLIENTS, MaskExamples, read
 from pomona.results.figures.axes import panels
 from pomona.results.figures.figure import ReportFigure, Rows
-from pomona.results.figures.style import shorten
+from pomona.results.figures.style import FRAME, shorten
 from pomona.results.run_numbers import NOTHING, Run, leader
+
+if TYPE_CHECKING:
+    from matplotlib.patches import Patch
 
 WHICH = ("best", "worst")
 
@@ -32,6 +38,9 @@ def masks(runs: list[Run]) -> ReportFigure | None:
     for ax in axes.flat:
         ax.set(xticks=[], yticks=[])
         ax.spines[:].set_visible(False)
+    names = [str(name) for name in lead.result.about.get("classes") or ()]
+    names += [f"class {k}" for k in range(len(names), most + 1)]
+    figure.legend(handles=_key(names[: most + 1]), loc="outside lower center", ncols=min(6, most + 1), fontsize=9)
     rows: Rows = [
         {"client": client, "name": lead.client(client), "which": which, "dice": float(found.dice[k])}
         for client, found in shown.items()
@@ -49,6 +58,15 @@ def masks(runs: list[Run]) -> ReportFigure | None:
         figure=figure,
         rows=rows,
     )
+
+
+def _key(names: list[str]) -> list["Patch"]:
+    """Colours of the classes, in the order of their numbers."""
+    from matplotlib import colormaps
+    from matplotlib.patches import Patch
+
+    colours = colormaps["cividis"](np.linspace(0, 1, len(names)))
+    return [Patch(facecolor=c, edgecolor=FRAME, label=shorten(n)) for n, c in zip(names, colours, strict=True)]
 
 
 def examples(run: Run) -> dict[int, MaskExamples]:

@@ -29,12 +29,16 @@ MOST_ROWS = 200  # of one table of a page
 
 
 def outcome_tables(runs: list[Run]) -> list[Table]:
-    """The tables of the leading run with such figures; none where its clients and outcomes make too many rows."""
-    run = leader([run for run in runs if any(_rows(run))])
-    found = list(_rows(run)) if run else []
-    if run is None or len(found) > MOST_ROWS:
+    """The tables of all runs with such figures; of the leading one where all make too many rows, none where it does."""
+    shown = [run for run in runs if any(_rows(run))]
+    if sum(len(list(_rows(run))) for run in shown) > MOST_ROWS:
+        shown = [run for run in shown if run is leader(shown)]
+    found = [([run.label] if len(shown) > 1 else [], *row) for run in shown for row in _rows(run)]
+    if not found or len(found) > MOST_ROWS:
         return []
-    of = f"{run.label}, {run.model}: each client's own test samples, with 95 % intervals."
+    column = ["Run"] if len(shown) > 1 else []
+    models = "; ".join(f"{run.label}, {run.model}" for run in shown)
+    of = f"{models}: each client's own test samples, with 95 % intervals."
     at = Table(
         "outcomes",
         "At a threshold",
@@ -44,9 +48,10 @@ def outcome_tables(runs: list[Run]) -> list[Table]:
             "samples; it is 0.5 (fixed) where they are missing or lack one answer, or where no threshold helps. Right "
             "probabilities have a calibration intercept of 0 and a slope of 1; below 1 they are too extreme.",
         ],
-        ["Client", "Outcome", "Cases", "Test samples", "Threshold", *FIGURES.values()],
+        [*column, "Client", "Outcome", "Cases", "Test samples", "Threshold", *FIGURES.values()],
         [
             [
+                *label,
                 client,
                 name,
                 f"{o['positives']:,}",
@@ -54,13 +59,13 @@ def outcome_tables(runs: list[Run]) -> list[Table]:
                 _threshold(o),
                 *(_cell(o, key) for key in FIGURES),
             ]
-            for client, name, o in found
+            for label, client, name, o in found
         ],
-        range(2),
+        range(2 + len(column)),
     )
     groups = [
-        [client, name, f"{n:,.0f}", f"{mean:.3f}", with_interval(hits / n, wilson(int(hits), int(n)))]
-        for client, name, o in found
+        [*label, client, name, f"{n:,.0f}", f"{mean:.3f}", with_interval(hits / n, wilson(int(hits), int(n)))]
+        for label, client, name, o in found
         for mean, hits, n in o.get("calibration") or ()
         if 0 <= hits <= n and n >= 1
     ]
@@ -68,9 +73,9 @@ def outcome_tables(runs: list[Run]) -> list[Table]:
         "calibration",
         "Calibration",
         [of, "Samples in up to ten groups of equal size, by rising probability: the two last columns should agree."],
-        ["Client", "Outcome", "Test samples", "Mean probability", "Share of cases"],
+        [*column, "Client", "Outcome", "Test samples", "Mean probability", "Share of cases"],
         groups,
-        range(2),
+        range(2 + len(column)),
     )
     return [at, *([calibration] if len(groups) <= MOST_ROWS else [])]
 

@@ -20,9 +20,11 @@ def setup(runs: list[Run]) -> str:
     who = counted(n, "client") if n else "the clients"
     partition = first.setting("partition.name")
     details = ", ".join(filter(None, [f"{partition} partition" if partition else "", _seeds(runs)]))
+    own = first.setting("data.name") == "clients"
+    held = "files of their own" if own else f"parts of {first.source or 'the same data'}"
     return (
         f"{listing([run.label for run in runs])} trained {_models(first)}{_length(runs)} for {who} that "
-        f"hold{'s' if n == 1 else ''} parts of {first.source or 'the same data'}{f' ({details})' if details else ''}."
+        f"hold{'s' if n == 1 else ''} {held}{f' ({details})' if details else ''}."
     )
 
 

@@ -32,11 +32,13 @@ from pomona.results.text.cautions import cautions
 from pomona.results.text.verdicts import verdicts
 from pomona.results.web.page_data import Json, LiveProgress, payload
 from pomona.results.web.page_writer import render, write_page
-from pomona.results.wording import capital
+from pomona.results.wording import capital, megabytes
 
 NAME = "report.html"
 SCRIPTS = ("base", "lines", "maps", "bars", "panels", "learned", "page", "tables")
 """The page's own scripts, in the order in which they build on each other."""
+STILLS = ("masks", "calibration", "survival")
+"""Figures that no script draws: the page shows their pictures."""
 FACTS = ("data", "model", "parameters", "partition_sha256", "versions")
 """What the start event says about a run beyond its settings, as far as a reader needs it to repeat the run."""
 
@@ -112,6 +114,7 @@ def page(runs: list[Run], drawn: list[ReportFigure], live: LiveProgress | None) 
         metric_named=metric_named,
         judges=list(dict.fromkeys(run.metric for run in runs)),
         nothing=NOTHING,
+        megabytes=megabytes,
         spoken=spoken,
         gains=gains,
         sections=parts,
@@ -121,6 +124,7 @@ def page(runs: list[Run], drawn: list[ReportFigure], live: LiveProgress | None) 
         labels=[run.label for run in runs],
         settings=settings(runs),
         pictures=drawn,
+        stills=[picture for picture in drawn if picture.name in STILLS],
         forms=FORMS,
         data=embedded(data),
         script=code,

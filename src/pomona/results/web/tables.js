@@ -2,7 +2,7 @@
 
 /* What a cell counts as: its first number, or its text; nothing where it is undefined. */
 function worth(cell, numeric) {
-  const text = (cell.firstChild?.nodeType === 3 ? cell.firstChild.textContent : cell.firstElementChild?.textContent || cell.textContent).trim();
+  const text = cell.dataset.value ?? (cell.firstChild?.nodeType === 3 ? cell.firstChild.textContent : cell.firstElementChild?.textContent || cell.textContent).trim();
   if (!text || text === NOTHING) return null;
   return numeric ? Number.parseFloat(text.replaceAll(",", "").replace("−", "-")) : text;
 }

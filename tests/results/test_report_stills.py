@@ -1,0 +1,56 @@
+"""Pictures that no script draws, traffic in its unit, and tables of all runs on the report's page."""
+
+from dataclasses import replace
+
+import pytest
+from test_report_tables import judged
+
+from masks import archive, settings
+from pomona.config import resolve
+from pomona.results.figures.masks import masks
+from pomona.results.figures.style import drawing
+from pomona.results.run_numbers import runs
+from pomona.results.tables.outcomes import outcome_tables
+from pomona.results.text.narrative import setup, title
+from pomona.results.web.report_page import page
+from pomona.results.wording import megabytes
+from pomona.simulation import run
+
+
+@pytest.mark.parametrize(
+    ("count", "shown"),
+    [(0, "0.0"), (12_345, "12.3 kB"), (99_999, "100.0 kB"), (100_000, "0.1"), (1_250_000_000, "1,250.0")],
+)
+def test_little_traffic_is_said_in_kilobytes(count, shown):
+    assert megabytes(count) == shown
+
+
+def test_outcomes_are_those_of_each_run():
+    apple = judged(2, True)[0].result
+    other = replace(
+        apple, config={**apple.config, "method": {"name": "fedavg"}}, about={**apple.about, "method": "fedavg"}
+    )
+    both = runs([apple, other])
+    at, calibration = outcome_tables(both)
+    assert at.header[:3] == ["Run", "Client", "Outcome"]
+    assert [row[0] for row in at.rows] == [run.label for run in both for _ in range(2)]
+    assert {row[0] for row in calibration.rows} == {run.label for run in both}
+
+
+def test_clients_own_files_are_called_so():
+    result = judged(3, True)[0].result
+    own = runs([replace(result, config={**result.config, "data": {"name": "clients"}})])
+    assert title(own).endswith(" on the own files of 3 clients")
+    assert "for 3 clients that hold files of their own (" in setup(own)
+
+
+def test_masks_are_on_the_page_with_a_key_of_classes(tmp_path):
+    result = run(resolve(settings(archive(tmp_path / "masks.npz", n=36)), {"rounds": 1}), tmp_path / "run")
+    with drawing():
+        drawn = [figure for figure in (masks(runs([result])),) if figure]
+        text = page(runs([result]), drawn, None)
+    assert '<figure class="still" id="masks-picture">' in text
+    assert 'src="data:image/png;base64,' in text
+    (key,) = drawn[0].figure.legends
+    names = list(result.about["classes"])
+    assert [entry.get_text() for entry in key.get_texts()] == names
