@@ -73,3 +73,17 @@ def test_without_validation_samples_nothing_can_be_chosen():
     config = config.model_copy(update={"data": config.data.model_copy(update={"validation_share": 0.0})})
     with pytest.raises(ConfigError, match="keep looks at validation samples"):
         pomona.run(config)
+
+
+def test_the_card_names_the_round_of_the_file_and_its_figures(tmp_path):
+    result = pomona.run(tiny("fedavg", **RUN, keep="own_best"), tmp_path / "run")
+    model, when = result.about["headline"]
+    for client, number in rounds_chosen(result, "own_best").items():
+        values = [
+            f"{split} {result.metric.number(e.by_client(e.value, [client])[0])}"
+            for split in ("validation", "test")
+            for e in result.curve(model, when, split)
+            if e.round == number
+        ]
+        said = (tmp_path / f"run/models/client-{client:02d}.card.md").read_text()
+        assert f"model of round {number}, {result.metric.heading}: {', '.join(values)}." in said.replace("\\", "")

@@ -66,8 +66,32 @@ def save_cards(folder: Path, scenario: Scenario, result: Result) -> None:
             _sources(result, i),
             spent[i] if spent else None,
             {"who holds which rows": scenario.partition.sha256},
+            _kept(scenario, result, i),
         )
         model_card.write(card, path)
+
+
+def _kept(scenario: Scenario, result: Result, client: int) -> str:
+    """The round of the model that a client's file holds, and its figures, with ``keep = own_best``; empty if unknown.
+
+    A round that is not on record, of a cohort drawn between two evaluations, may be better: then nothing is said.
+    """
+    config = scenario.config
+    if config.keep != "own_best" or (config.eval_every > 1 and config.participation < 1):
+        return ""
+    best, number, metric = float("-inf"), 0, result.metric
+    model, when = config.method.method().card.headline
+    scores: dict[str, dict[int, float]] = {}
+    for split in ("validation", "test"):
+        curve = ((e.round, e.by_client(e.value, [client])[0]) for e in result.curve(model, when, split))
+        scores[split] = {at: value for at, value in curve if value is not None}
+    for at, value in scores["validation"].items():
+        if at > 0 and metric.goodness(value) > best:
+            best, number = metric.goodness(value), at
+    if not number:
+        return ""
+    found = [f"{split} {metric.number(known[number])}" for split, known in scores.items() if number in known]
+    return f"The file holds the model of round {number}, {metric.heading}: {', '.join(found)}."
 
 
 def _sources(result: Result, client: int) -> Sources:

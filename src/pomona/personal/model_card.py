@@ -79,6 +79,7 @@ def card_of(
     sources: Sources,
     epsilon: float | None = None,
     hashes: Mapping[str, str] | None = None,
+    kept: str = "",
 ) -> Card:
     """The card of the model that a client is judged by.
 
@@ -92,6 +93,7 @@ def card_of(
         sources: whom it learnt from.
         epsilon: what the client has spent, None or infinite for no bound; of no meaning in a run without privacy.
         hashes: further ones, by what they are of.
+        kept: which round's model the file holds, and its figures; empty where that is the last one, or not known.
     """
     config, data = scenario.config, scenario.dataset
     card = config.method.method().card
@@ -105,7 +107,10 @@ def card_of(
     last = config.keep == "last"
     whose = "this model" if last else "the last round's model"
     instead = (
-        "" if last else f" The file holds an earlier one where that was better on validation: keep = {config.keep}."
+        ""
+        if last
+        else f" The file holds an earlier one where that was better on validation: keep = {config.keep}."
+        + (f" {kept}" if kept else "")
     )
     named = {
         "this model's file": hashlib.sha256(path.read_bytes()).hexdigest(),
