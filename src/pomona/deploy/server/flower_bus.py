@@ -24,6 +24,7 @@ AGAIN = {3, 5, 8}  # Flower's codes for a node or a process that is gone: messag
 LOOK = 3.0  # seconds that one look for answers waits for those that are on their way
 SWEEP = 5.0  # seconds after which all answers are looked for, also those of which nobody has told
 TOGETHER = 64 * 2**20  # bytes of messages that are sent at once; at least one
+WHOLE = 4  # answers known to be whole that are pulled at a time: each takes some copies of itself until it is spooled
 
 T = TypeVar("T")
 
@@ -73,7 +74,8 @@ class FlowerBus:
     def fetch(self, tickets: Sequence[str]) -> dict[str, Message | Undelivered]:
         """Pull what has come, each ticket by itself: one that cannot be read, or comes drop by drop, holds up no other.
 
-        Flower waits for the parts of an answer whose sender has begun to push it, for up to two hours.
+        Flower waits for the parts of an answer whose sender has begun to push it, for up to two hours. Answers of which
+        the gate has told are whole; of these a few are pulled at a time, and the others when those have been taken.
         """
         due = self._due(tickets)
         for ticket in tickets:
@@ -89,16 +91,18 @@ class FlowerBus:
     def _due(self, tickets: Sequence[str]) -> frozenset[str]:
         """The tickets whose answers are looked for now."""
         self.wait(0.0)
-        told, self._told = self._told, frozenset()
+        whole = [ticket for ticket in tickets if ticket in self._told]
+        now = frozenset(whole[:WHOLE])
+        self._told = frozenset(whole[WHOLE:])
         if self._heard and monotonic() - self._swept < SWEEP:
-            return told
+            return now
         self._swept = monotonic()
-        return frozenset(tickets)
+        return frozenset(tickets) - self._told
 
     def wait(self, seconds: float) -> None:
         """Return when there are answers, or after so many seconds."""
         if self.arrivals:
-            self._told |= self.arrivals.wait(seconds)
+            self._told |= self.arrivals.wait(0.0 if self._told else seconds)
             self._heard = self._heard or bool(self._told)
         else:
             sleep(seconds)
