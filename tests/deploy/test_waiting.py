@@ -10,6 +10,7 @@ import pytest
 from pomona.cli import main
 from pomona.core.errors import QuorumError
 from pomona.deploy import status
+from pomona.deploy.message_pieces import unpacked
 from pomona.deploy.server import flower_transport, waiting_file
 from pomona.deploy.server.flower_transport import FlowerTransport
 from pomona.deploy.server.outgoing_task import OutgoingTask, standing
@@ -68,8 +69,7 @@ def gathering(tmp_path, monkeypatch):
     clock, nodes, members = Clock(), Nodes(), Members(tmp_path, "north", "south")
     for module in (flower_transport, waiting_file):
         monkeypatch.setattr(module, "monotonic", lambda: clock.now)
-    monkeypatch.setattr(flower_transport, "sleep", clock.sleep)
-    bus = SimpleNamespace(fetch=lambda tickets: {})
+    bus = SimpleNamespace(fetch=lambda tickets: {}, wait=clock.sleep)
     federation = SimpleNamespace(wait=600.0, quorum=2)
     transport = FlowerTransport(federation, "ab", SimpleNamespace(relays={}), members, bus, None)
     transport._handshake = nodes
@@ -168,7 +168,7 @@ def test_status_says_for_whom_a_round_waits(world, capsys):
     run = federation.server / "run"
 
     def silent(message, reply):
-        body = json.loads(message.content["texts"]["body"])
+        body = json.loads(unpacked(message.content).body)
         return None if (body.get("number"), message.metadata.dst_node_id) == (2, 11) else reply
 
     def looks(file, *how):

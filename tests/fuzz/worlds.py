@@ -13,6 +13,7 @@ from deploy.federation_in_process import Federation, settings
 from pomona.config import resolve
 from pomona.deploy import flower_apps
 from pomona.deploy.message_bus import Message
+from pomona.deploy.server.arrivals import PIPE
 from pomona.deploy.server.flower_transport import FlowerTransport
 from pomona.experiments import run as run_bench
 from pomona.federation.callbacks import NullCallback
@@ -73,7 +74,7 @@ class World:
     def copy(self, of: Path, name: str) -> Callable[[], Path]:
         """A function that gives the folder ``name`` the content of another one, as it was when this was called."""
         template, work = self.folder / f"{name}-as-it-was", self.folder / name
-        shutil.copytree(of, template)
+        shutil.copytree(of, template, ignore=shutil.ignore_patterns(PIPE))
 
         def anew() -> Path:
             shutil.rmtree(work, ignore_errors=True)
