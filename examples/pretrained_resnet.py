@@ -1,4 +1,4 @@
-"""Pretrain a ResNet-18 on CIFAR-10, then start federations on CIFAR-100 from it, of its head and by LoRA.
+"""Pretrain a ResNet-18 on CIFAR-10, then start federations on CIFAR-100 from it: head, LoRA, the whole.
 
     python examples/pretrained_resnet.py pretrain resnet18-cifar10.safetensors --epochs 20
     python examples/pretrained_resnet.py federate resnet18-cifar10.safetensors --rounds 10
@@ -19,7 +19,7 @@ from pomona.config import merge, read_overrides, resolve
 from pomona.core.toml import Tree
 from pomona.scenario import Scenario
 from pomona.simulation import simulate
-from trained_parts import METHODS, table
+from trained_parts import METHODS, PARTS, table
 
 MODEL = "resnet18"
 
@@ -65,7 +65,7 @@ def main() -> None:
     start: Tree = {} if asked.random else {"init": str(asked.weights), "init_skip": ["fc.*"]}
     data: Tree = {"data": {"name": "cifar100"}}
     merge(data, more)
-    for line in table({"name": MODEL, **start}, ("head", "LoRA"), METHODS, asked.rounds, data):
+    for line in table({"name": MODEL, **start}, PARTS, METHODS, asked.rounds, data):
         print(line, flush=True)
 
 

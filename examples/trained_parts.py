@@ -29,6 +29,7 @@ from pomona.scenario import Scenario
 from pomona.simulation import simulate
 
 METHODS = ("fedavg", "fedrep", "apple", "fedala")
+PARTS = ("head", "LoRA", "all")
 
 
 @dataclass(frozen=True)
@@ -141,13 +142,14 @@ def main() -> None:
     parser.add_argument("--init", type=Path, required=True, help="safetensors file of the network's weights")
     parser.add_argument("--data", required=True)
     parser.add_argument("--rounds", type=int, default=8)
-    parser.add_argument("--parts", nargs="+", default=["head", "LoRA", "all"])
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
     parser.add_argument("--methods", nargs="+", default=METHODS)
-    asked, settings = parser.parse_known_args()
+    parser.add_argument("settings", nargs="*", help="key=value, before the options that take several words")
+    asked = parser.parse_intermixed_args()
     torch.set_num_threads(1)
     model: Tree = {"name": asked.model, "init": str(asked.init), "init_skip": [NETWORKS[asked.model].classifier]}
     more: Tree = {"data": {"name": asked.data}}
-    merge(more, read_overrides(settings))
+    merge(more, read_overrides(asked.settings))
     for line in table(model, asked.parts, asked.methods, asked.rounds, more):
         print(line, flush=True)
 

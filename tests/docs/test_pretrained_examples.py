@@ -51,10 +51,12 @@ def test_what_is_pretrained_is_what_federations_start_from(example, monkeypatch,
     monkeypatch.setattr(example, "METHODS", ("fedrep", "apple"))
     example.main()
     table = cells(capsys.readouterr().out)
-    assert table.keys() == {(part, method) for part in ("head", "LoRA") for method in example.METHODS}
+    parameters = [t.numel() for k, t in start.items() if k.rpartition(".")[2] in {"weight", "bias"}]
+    rows = {"head": HEAD, "LoRA": HEAD + LORA, "all": sum(parameters)}
+    assert table.keys() == {(part, method) for part in rows for method in example.METHODS}
     for (part, method), (row, traffic, *_) in table.items():
         numbers = int(row.replace(",", ""))
-        assert numbers == HEAD + LORA * (part == "LoRA")
+        assert numbers == rows[part]
         down, up = map(float, traffic.split(","))
         sent = numbers - HEAD if method == "fedrep" else numbers  # its last layer stays with the client
         assert up == pytest.approx(2 * 4 * sent / 1e6, rel=5e-3, abs=2e-5)
