@@ -61,6 +61,7 @@ FEDAVG: Tree = {"name": "fedavg"}
 LENET, MNIST = {"name": "lenet"}, (28, 28, 1)
 RESNET, CIFAR = {"name": "resnet18"}, (32, 32, 3)
 FULL = {
+    "small mlp, 4 silos, apple M=1": Case(4, _apple(1), {"name": "mlp", "hidden": [8]}, (8, 8, 1), 8),
     **{
         f"lenet, {silos} silos, {name}": Case(silos, method, LENET, MNIST)
         for silos in (6, 12)
