@@ -113,7 +113,8 @@ class Hold:
 
         if path == ANSWERS:
             reply, missing = PushMessagesRequest.FromString(asked), PushMessagesResponse.FromString(answered)
-            session, ticket = missing.session_id, reply.messages_list[0].metadata.reply_to_message_id
+            session = missing.session_id
+            ticket = next((m.metadata.reply_to_message_id for m in reply.messages_list), "")  # a member may send none
             left = len(missing.objects_to_push)
         else:
             session = PushObjectRequest.FromString(asked).session_id
