@@ -23,11 +23,6 @@ def opened(browser: Any, path: Path, address: str = "") -> None:
     browser.get(path.as_uri() + address)
 
 
-def screen(browser: Any, width: int, height: int = 900) -> None:
-    metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500}
-    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
-
-
 def choose(page: Any, control: str, text: str) -> None:
     from selenium.webdriver.common.by import By
     from selenium.webdriver.support.ui import Select

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browsing import address, choose, colours, contrast, luminance, opened, screen, written
+from browsing import address, choose, colours, contrast, luminance, opened, written
 from learned_results import clustered, each_kind, showing, weighed
 from report_results import degenerate, result
 
+from chromium import screen
 from pomona.record.result import Result
 from pomona.results.web.page_data import LiveProgress
 

@@ -27,3 +27,12 @@ def slug(name: str) -> str:
 def megabytes(n: float) -> str:
     """Bytes as a number of 10^6, one decimal, or as kB below a tenth of one."""
     return f"{n / 1e6:,.1f}" if n >= 1e5 or not n else f"{n / 1e3:,.1f} kB"
+
+
+def size(n: float) -> str:
+    """Bytes for people."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if n < 1000 or unit == "GB":
+            return f"{n:.3g} {unit}"
+        n /= 1000
+    raise AssertionError

@@ -14,12 +14,19 @@ FIGURES = "figures"
 """The folder of figures beside a page."""
 
 
-def render(template: str, **context: Any) -> str:
-    """The HTML of a template in ``web/``, which uses no name that is not given."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined
+WEB = "results/web"
+"""The package's folder of templates that all pages share."""
+
+
+def render(template: str, folder: str = WEB, **context: Any) -> str:
+    """The HTML of a template in a folder of the package, which uses no name that is not given.
+
+    It may build on those in ``WEB``.
+    """
+    from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
-        loader=PackageLoader("pomona", "results/web"),
+        loader=ChoiceLoader([PackageLoader("pomona", place) for place in (folder, WEB)]),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

@@ -1,0 +1,66 @@
+"""The server's first step: from what silos have to how each is to read it."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from pomona.core.errors import DataError, ProtocolError
+from pomona.data.problem_report import listed
+from pomona.survey.replies import ColumnForm, ColumnKind, ColumnsReply, FiguresQuestion, FiguresReply
+from pomona.survey.settings import SurveySettings
+
+
+def agreed(survey: SurveySettings, silos: Mapping[str, ColumnsReply]) -> tuple[FiguresQuestion, tuple[str, ...]]:
+    """How all silos are to read the columns that they share, and what is odd about them, a line each.
+
+    A column that one silo takes for categories is read as such by all; markers of gaps are those of all silos together.
+
+    Raises:
+        DataError: silos have samples or labels of different kinds, or no column in common.
+    """
+    first, one = next(iter(silos.items()))
+    for name, own in silos.items():
+        for what in ("kind", "shape", "dtype", "targets", "labels"):
+            if (mine := getattr(own, what)) != (theirs := getattr(one, what)):
+                raise DataError(
+                    f"silo {name} has {what} {_said(mine)}, {first} {_said(theirs)}; bring both into one form, and "
+                    "start another survey"
+                )
+    by_silo = {name: {form.name: form for form in own.columns} for name, own in silos.items()}
+    common = [form.name for form in one.columns if all(form.name in forms for forms in by_silo.values())]
+    notes = [
+        f"{name} has columns that others have not: {listed(alone)}; it leaves them out by data.drop_columns"
+        for name, forms in by_silo.items()
+        if (alone := [column for column in forms if column not in common])
+    ]
+    if survey.columns:
+        notes += [f"column {column} is not at every silo" for column in survey.columns if column not in common]
+        common = [column for column in common if column in survey.columns]
+    forms = {column: [of[column] for of in by_silo.values()] for column in common}
+    if mixed := [column for column, each in forms.items() if _kinds(each) == {"number", "date"}]:
+        notes.append(f"dates for some silos and numbers for others: {listed(mixed)}; set data.dates at all of them")
+    question = FiguresQuestion(columns=tuple(_form(forms[column]) for column in common if column not in mixed))
+    if not question.columns:
+        raise DataError(f"{listed([*silos])} have no column in common; name their columns alike in their silo.toml")
+    return question, tuple(notes)
+
+
+def require_answered(question: FiguresQuestion, reply: FiguresReply) -> None:
+    """Raise ProtocolError unless a reply says something of each column that was asked about, and of no other."""
+    numbers = {form.name for form in question.columns if form.kind != "category"}
+    names = {form.name for form in question.columns} - numbers
+    untold = {*reply.untold}
+    if {*reply.numbers} != numbers - untold or {*reply.names} != names - untold or untold - numbers - names:
+        raise ProtocolError("its answer is of other columns than were asked about")
+
+
+def _said(value: object) -> str:
+    return listed([*map(str, value)]) or "none" if isinstance(value, tuple) else str(value)
+
+
+def _kinds(forms: Iterable[ColumnForm]) -> set[ColumnKind]:
+    return {form.kind for form in forms}
+
+
+def _form(forms: Sequence[ColumnForm]) -> ColumnForm:
+    kind = "category" if "category" in _kinds(forms) else forms[0].kind
+    markers = dict.fromkeys(marker for form in forms for marker in form.missing)
+    return ColumnForm(name=forms[0].name, kind=kind, missing=tuple(markers)[:50])

@@ -1,0 +1,142 @@
+"""A silo's side of a survey: two pure functions from its data and a question to a reply, and what it remembers."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from pomona.core.errors import DataError, ProtocolError
+from pomona.data.settings import DataSettings
+from pomona.survey.least_count import safe_classes, safe_names, safe_numbers, safe_share
+from pomona.survey.raw_data import RawData, read_raw
+from pomona.survey.replies import (
+    LONGEST_WORD,
+    ColumnsReply,
+    FiguresQuestion,
+    FiguresReply,
+    Names,
+    Numbers,
+)
+from pomona.survey.settings import SurveySettings
+
+AGAIN = "it was told differently in an earlier survey, and would be told twice"
+CHANGED = "the data have other rows than in an earlier survey, and what is new in them could be told by a difference"
+
+
+def columns(survey: SurveySettings, data: DataSettings) -> ColumnsReply:
+    """What the silo has, without any value of it.
+
+    Raises DataError for fewer rows than the least count, or ConfigError and DataError as a reader does.
+    """
+    return _enough(read_raw(data, survey.seed), survey).described()
+
+
+def figures(
+    survey: SurveySettings, question: FiguresQuestion, data: DataSettings, told: FiguresReply | None = None
+) -> tuple[FiguresReply, FiguresReply]:
+    """The columns asked about, in their safe form.
+
+    What was told once is told again as it was, whatever the data are now; a larger least count coarsens it.
+
+    Args:
+        survey: what all agreed to.
+        question: from the server; nothing of it is believed.
+        data: the silo's own section data.
+        told: all that the silo has told in earlier surveys.
+
+    Returns:
+        The reply, and all that the silo has told now; that is to be kept before the reply is sent.
+
+    Raises:
+        ProtocolError: a question about columns that were not offered.
+        DataError, ConfigError: as ``columns``.
+    """
+    offered = {form.name: form for form in columns(survey, data).columns}
+    asked = {form.name: form for form in question.columns}
+    if len(asked) < len(question.columns) or {*asked} - {*offered} or (survey.columns and {*asked} - {*survey.columns}):
+        raise ProtocolError("the server asks about columns that this silo does not have or was not to be asked about")
+    raw = _enough(read_raw(data, survey.seed, [*(offered | asked).values()]), survey)
+    fresh = None if told and told.rows != len(raw.rows) else raw
+    before = told or FiguresReply(rows=len(raw.rows))
+    reply = FiguresReply(
+        rows=before.rows, **_columns(survey, question, before, fresh), **_targets(survey, before, fresh)
+    )
+    return reply, _together(before, reply)
+
+
+def _enough(raw: RawData, survey: SurveySettings) -> RawData:
+    if len(raw.rows) < survey.least:
+        raise DataError(f"fewer training rows than the survey's least count of {survey.least}; nothing can be told")
+    return raw
+
+
+def _columns(
+    survey: SurveySettings, question: FiguresQuestion, before: FiguresReply, fresh: RawData | None
+) -> Mapping[str, Any]:
+    """The columns asked about: as told before, else of the data; and those that would be told by a difference."""
+    numbers: dict[str, Numbers] = {}
+    names: dict[str, Names] = {}
+    untold: dict[str, str] = {}
+    for form in question.columns:
+        name, categories = form.name, form.kind == "category"
+        if name in (before.numbers if categories else before.names):
+            untold[name] = AGAIN
+        elif name in (before.names if categories else before.numbers):
+            if categories:
+                names[name] = coarser_names(before.names[name], survey)
+            else:
+                numbers[name] = coarser_numbers(before.numbers[name], survey)
+        elif fresh is None:
+            untold[name] = CHANGED
+        elif categories:
+            names[name] = safe_names(*fresh.categories(name), survey.least)
+        else:
+            numbers[name] = safe_numbers(fresh.numbers(name), survey.least, survey.cells)
+    return {"numbers": numbers, "names": names, "untold": untold}
+
+
+def coarser_names(column: Names, survey: SurveySettings) -> Names:
+    """A column that was told, with a survey's own least count where that is larger."""
+    return safe_names(column.by_name, column.rest, survey.least)
+
+
+def coarser_numbers(column: Numbers, survey: SurveySettings) -> Numbers:
+    """A column that was told, with a survey's own least count and number of groups where these are coarser."""
+    x = np.repeat([*column.values, np.nan], [*column.counts, column.rest])
+    return safe_numbers(x, survey.least, survey.cells)
+
+
+def _targets(survey: SurveySettings, before: FiguresReply, fresh: RawData | None) -> Mapping[str, Any]:
+    """Labels, other targets and words: as told before, else of the data."""
+    if before.classes or before.targets:
+        words = {word: safe_share(n, before.rows, survey.least) for word, n in before.words.items()}
+        return {
+            "classes": safe_classes(before.classes.by_name, survey.least) if before.classes else None,
+            "targets": {name: coarser_numbers(column, survey) for name, column in before.targets.items()},
+            "words": _most(words, survey.words),
+        }
+    assert fresh, "whoever told anything has told of labels too"
+    words = {w: safe_share(n, before.rows, survey.least) for w, n in fresh.words().items() if len(w) <= LONGEST_WORD}
+    told = {"words": _most(words, survey.words)}
+    if fresh.dataset.targets == "classes":
+        return {**told, "classes": safe_classes(fresh.classes(), survey.least)}
+    targets = {name: safe_numbers(x, survey.least, survey.cells) for name, x in fresh.targets().items()}
+    return {**told, "targets": targets}
+
+
+def _most(words: Mapping[str, int], most: int) -> dict[str, int]:
+    """The most frequent words that may be told."""
+    enough = [(word, n) for word, n in words.items() if n]
+    return dict(sorted(enough, key=lambda item: (-item[1], item[0]))[:most])
+
+
+def _together(before: FiguresReply, reply: FiguresReply) -> FiguresReply:
+    """All that was told, each column as it was told first."""
+    return FiguresReply(
+        rows=before.rows,
+        numbers={**reply.numbers, **before.numbers},
+        names={**reply.names, **before.names},
+        classes=before.classes or reply.classes,
+        targets={**reply.targets, **before.targets},
+        words={**reply.words, **before.words},
+    )
