@@ -172,7 +172,8 @@ def keys(tree: Tree, kind: type[Settings], choices: Choices) -> list[str]:
 def _described(tree: Tree, kind: type[Settings], choices: Choices) -> dict[str, str]:
     """Description of each dotted key, from its settings record."""
     described: dict[str, str] = {}
-    for name, field in kind.model_fields.items():
+    for attribute, field in kind.model_fields.items():
+        name = field.alias or attribute
         part = tree.get(name)
         if name in choices:
             chosen = str(part.get("name")) if isinstance(part, dict) else ""

@@ -25,7 +25,7 @@ def figures(result: Result) -> Figures:
     headline, n = tuple(result.about["headline"]), len(result.about["clients"])
     named = {(e.model, e.when) for e in result.evaluations} - {()}
     order = sorted(named, key=lambda kind: (kind != headline, kind))
-    best = _best(result, *headline)
+    best = best_on_validation(result, *headline)
     return {
         "headline": ", ".join(headline),
         "metric": result.metric.name,
@@ -54,7 +54,7 @@ def seconds(result: Result) -> list[float]:
     return passed
 
 
-def _best(result: Result, model: str, when: str) -> At | None:
+def best_on_validation(result: Result, model: str, when: str) -> At | None:
     """The best client mean on validation and its round, of equally good rounds the first; more is better."""
     n, curve, metric = len(result.about["clients"]), result.curve(model, when, "validation"), result.metric
     values = [[v if v is None else metric.goodness(v) for v in e.by_client(e.value, range(n))] for e in curve]
@@ -68,7 +68,7 @@ def _moments(result: Result, model: str, when: str, n: int) -> dict[str, Any] | 
     tests = {e.round: e for e in result.curve(model, when, "test")}
     if not tests:
         return None
-    best = _best(result, model, when)
+    best = best_on_validation(result, model, when)
     return {
         "last": _moment(tests[max(tests)], n),
         "best_validation": _moment(tests[best.round], n) if best and best.round in tests else None,

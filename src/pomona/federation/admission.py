@@ -22,6 +22,8 @@ from pomona.storage.mapped_tensor import slices
 from pomona.storage.safetensors_stream import digest, shown
 from pomona.storage.tensor_validation import mismatch, non_finite, not_plain, strangers
 
+UNBOUNDED = torch.finfo(torch.float64).max  # as a bound of norms: infinities do not pass it
+
 
 @dataclass(frozen=True)
 class AdmissionLimits:
@@ -99,11 +101,18 @@ class Rejection:
 
 @dataclass(frozen=True)
 class Admission:
-    """Accepted uplinks in the order of clients, rejections, and the history for the next round."""
+    """Accepted uplinks in the order of clients, rejections, and the history for the next round.
+
+    Attributes:
+        norms: by client and float tensor the L2 norm, of uplinks whose form is right; infinite after an overflow.
+        bounds: by float tensor the largest norm of this round; the largest float while too little is known.
+    """
 
     accepted: tuple[Arrival, ...]
     rejected: tuple[Rejection, ...]
     history: History
+    norms: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
+    bounds: Mapping[str, float] = field(default_factory=dict)
 
 
 def admit(
@@ -152,7 +161,7 @@ def admit(
         name: (*history.norms.get(name, ()), *(norms[c][name] for c in accepted))[-limits.window :] for name in bounds
     }
     rejected.sort(key=lambda r: (r.client, r.reason))
-    return Admission(tuple(accepted.values()), tuple(rejected), History(strikes, remembered))
+    return Admission(tuple(accepted.values()), tuple(rejected), History(strikes, remembered), norms, bounds)
 
 
 def _uninvited(arrival: Arrival, expected: Expected, history: History, limits: AdmissionLimits) -> str | None:
@@ -200,7 +209,7 @@ def _bound(history: Sequence[float], candidates: Sequence[float], limits: Admiss
     known = [*history] if len(history) >= limits.enough else [*history, *candidates]
     middle = median(known) if len(known) >= limits.enough else 0.0
     top = limits.factor * middle
-    return top if middle > 0 and isfinite(top) else torch.finfo(torch.float64).max
+    return top if middle > 0 and isfinite(top) else UNBOUNDED
 
 
 def _rejection(client: int, round_: int, reason: str, struck: bool) -> Rejection:

@@ -35,6 +35,11 @@ EVALUATED = ("validation", "test")
 Model = tuple[str, str]  # (model, when)
 Reduce = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 Groups = tuple[tuple[int, ...], ...]  # clients of one process, by the call they train in
+Surety = Callable[[tuple[Tensor, Tensor], int], tuple[float, float] | None]  # of answers and a client: an interval
+
+
+def unsure(answers: tuple[Tensor, Tensor], client: int) -> None:
+    """No interval: the scores of a round are many, and are looked at together."""
 
 
 @dataclass
@@ -43,6 +48,7 @@ class ClientRuntime:
 
     ``groups``: clients that train as rows of one call, each group's longest pass first; see ``grouped``.
     ``hold``: where states are kept. ``metric``: what models are judged by. ``choice``: which models are written.
+    ``surety``: how sure a score is.
     """
 
     client: Client
@@ -53,6 +59,7 @@ class ClientRuntime:
     hold: Hold = as_is
     metric: Metric = ACCURACY
     choice: ModelChoice = field(default_factory=ModelChoice)
+    surety: Surety = unsure
     _states: dict[int, Any] = field(default_factory=dict)
     _pending: dict[int, Any] = field(default_factory=dict)
     _models: dict[int, dict[Model, Tensor]] = field(default_factory=dict)
@@ -259,7 +266,8 @@ class ClientRuntime:
                 value = loss
             case name:
                 value = compute(name, *data.in_units(outputs, targets, client, split), task)
-        return Score(model, when, split, len(targets), loss, accuracy, value)
+        sure = self.surety(data.in_units(outputs, targets, client, split), client)
+        return Score(model, when, split, len(targets), loss, accuracy, value, sure)
 
 
 def seed(value: int) -> None:

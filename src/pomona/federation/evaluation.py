@@ -16,6 +16,7 @@ class Known(NamedTuple):
     loss: float | None
     accuracy: float | None
     value: float | None
+    interval: tuple[float, float] | None = None
 
 
 @dataclass
@@ -35,7 +36,7 @@ class Scoreboard:
         for reply in replies:
             for s in reply.scores:
                 per_client = self._known.setdefault((s.model, s.when, s.split), {})
-                per_client[reply.client] = Known(s.samples, s.loss, s.accuracy, s.value)
+                per_client[reply.client] = Known(s.samples, s.loss, s.accuracy, s.value, s.interval)
 
     def evaluations(self, number: int, when: str, members: Sequence[int]) -> list[Evaluation]:
         """Return what is known after round ``number`` of each named model, received or trained.
@@ -47,8 +48,8 @@ class Scoreboard:
         for (model, moment, split), per_client in self._known.items():
             clients = tuple(i for i in members if i in per_client)
             if moment == when and any(per_client[i].samples for i in clients):
-                samples, loss, accuracy, value = zip(*(per_client[c] for c in clients), strict=True)
-                values = (samples, loss, accuracy, value, self.metric.name)
+                samples, loss, accuracy, value, sure = zip(*(per_client[c] for c in clients), strict=True)
+                values = (samples, loss, accuracy, value, self.metric.name, sure if any(sure) else ())
                 found.append(Evaluation(number, model, when, split, clients, *values))
         return found
 

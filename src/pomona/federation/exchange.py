@@ -41,7 +41,7 @@ class ClientRequest:
 class Score:
     """One client's scores for one named model on one split; None where its samples do not define them.
 
-    ``value``: the run's metric.
+    ``value``: the run's metric; ``interval``: its 95 % confidence interval, where that was asked for and is defined.
     """
 
     model: str
@@ -51,6 +51,7 @@ class Score:
     loss: float | None
     accuracy: float | None
     value: float | None
+    interval: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True)

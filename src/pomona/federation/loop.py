@@ -1,5 +1,6 @@
 """The round loop, once: plan, exchange, aggregate, commit, evaluate, record. A transport only carries."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from time import perf_counter
 from typing import Any, Protocol
@@ -10,7 +11,7 @@ from pomona.core.lazy_tensors import merged, only
 from pomona.core.rng import stream
 from pomona.core.round import Roster
 from pomona.core.state import flatten, rebuild
-from pomona.federation.admission import Expected, History, admit
+from pomona.federation.admission import Admission, Expected, History, admit
 from pomona.federation.batchnorm_statistics import accompanied
 from pomona.federation.callbacks import Callback
 from pomona.federation.checkpointing import Checkpointing
@@ -58,7 +59,8 @@ class Loop:
     """One run of a method over a transport.
 
     ``quorum``: uplinks that a round needs; one with fewer is tried once more, then the run stops. ``metric``: what the
-    clients' scores are values of. ``last``: the last round; an early stop makes it an earlier one.
+    clients' scores are values of. ``judged``: told of each exchange: round, arrivals, admission. ``last``: the
+    last round; an early stop makes it an earlier one.
     """
 
     config: Config
@@ -71,6 +73,7 @@ class Loop:
     commits: Checkpointing
     quorum: int = 1
     metric: Metric = ACCURACY
+    judged: Callable[[int, Sequence[Arrival], Admission], None] = lambda *_: None
     last: int = field(init=False)
     curve: ValidationCurve = field(init=False)
     _scores: Scoreboard = field(init=False)
@@ -198,6 +201,7 @@ class Loop:
             arrivals = self.transport.visit(visit, down)
             faults = tuple(a.reply.fault for a in arrivals if a.reply.fault)
             verdict = admit([a for a in arrivals if not a.reply.fault], expected, self._history)
+            self.judged(number, arrivals, verdict)
             refused = (*faults, *(r.reason for r in verdict.rejected))
             for line in refused:
                 self.watcher.note(line)

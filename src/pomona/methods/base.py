@@ -9,7 +9,8 @@ All that a method needs stands here: ``from pomona.methods import base``.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -22,8 +23,10 @@ from pomona.core.round import Roster, Round
 from pomona.core.settings import Settings
 from pomona.methods.row_algebra import (
     Rows,
+    alike,
     descend,
     mean_of,
+    mean_of_some,
     moments_of,
     over_moments,
     placed,
@@ -35,6 +38,7 @@ from pomona.partition.partition import Partition
 from pomona.privacy.epsilon_projection import Gradients
 from pomona.privacy.releases import RELEASES, Release
 from pomona.record.presentation import Presentation, Quantity
+from pomona.storage.mapped_tensor import by_columns, filed, norms_by_columns, sum_by_columns
 
 __all__ = [
     "RELEASES",
@@ -58,15 +62,20 @@ __all__ = [
     "Server",
     "Trained",
     "Uplink",
+    "alike",
     "averaging",
+    "by_columns",
     "descend",
     "mean_of",
+    "mean_of_some",
     "moments_of",
+    "norms_by_columns",
     "nothing",
     "over_moments",
     "placed",
     "sgd",
     "silent",
+    "sum_by_columns",
     "weighted_mean",
 ]
 
@@ -95,6 +104,10 @@ class Initial:
     def __call__(self, client: int | None = None) -> Tensor:
         """The row (d,) that everybody starts from, or a client's own when one is named."""
         return self.make(client)
+
+    def in_files(self, folder: Path) -> "Initial":
+        """The same rows, each in a scratch file of a folder; so is then what is made of them by columns."""
+        return replace(self, make=lambda client: filed(self.make(client), folder))
 
 
 def nothing(*_: Any) -> None:
@@ -167,6 +180,7 @@ class Card:
         validates: every client needs validation samples.
         needs_total: a round depends on the number of rounds, so that a run cannot be given more.
         steps: the local steps that the update rule holds for.
+        judges: models that its clients observe beside the headline one, other than personal, global and local.
     """
 
     presentation: Presentation
@@ -185,6 +199,7 @@ class Card:
     validates: bool = False
     needs_total: bool = False
     steps: Steps = "any"
+    judges: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

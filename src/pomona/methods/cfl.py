@@ -31,6 +31,7 @@ in evaluation mode.
 
 import math
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -42,6 +43,7 @@ from torch import Tensor
 from pomona.methods import base
 
 NOBODY = -1  # the cluster of who is no member
+TINY = 1e-12  # a shorter update counts as one of this length, and has no direction
 SMALLEST = 3
 """Members that a cluster must have to be split."""
 
@@ -101,14 +103,14 @@ def server(settings: CFL) -> base.Server:
     ) -> Clusters:
         who = torch.tensor(ids)
         state = replace(state, labels=state.labels.masked_fill(~roster.known, NOBODY))
-        updates = (uplink["model"] - state.models[state.labels[who]]).double().cpu()
+        updates = Updates(uplink["model"], state.models, state.labels[who])
         if not state.unit:
             state = replace(state, unit=unit(settings, updates))
         for cluster in state.labels[who].unique().tolist():
-            state = measured(state, cluster, updates[state.labels[who] == cluster])
+            state = measured(state, cluster, updates)
             whole = bool(torch.isin((state.labels == cluster).nonzero(), who).all())
             if round_.number > settings.warmup_rounds and whole and divided(settings, state, cluster):
-                state = split(settings, state, cluster, updates[state.labels[who] == cluster])
+                state = split(settings, state, cluster, updates)
         return averaged(state, uplink["model"], who)
 
     def welcome(state: Clusters, ids: tuple[int, ...], roster: base.Roster) -> tuple[Clusters, Tensor]:
@@ -123,14 +125,51 @@ def server(settings: CFL) -> base.Server:
     return base.Server(start, down, aggregate, welcome, expects, closing=never_split)
 
 
-def unit(settings: CFL, updates: Tensor) -> Tensor:
-    """Unit of the thresholds: the mean norm () of the first updates (n, d), or 1."""
-    return updates.norm(dim=1).mean() if settings.units == "first-round" else torch.ones((), dtype=torch.float64)
+@dataclass(frozen=True)
+class Updates:
+    """A round's updates in double precision: what came, W (n, d), less what was sent; never all of it in memory.
+
+    ``models`` (V, d) are the clusters', ``labels`` (n,) the cluster of each row.
+    """
+
+    W: Tensor
+    models: Tensor
+    labels: Tensor
+
+    @cached_property
+    def norms(self) -> Tensor:
+        """Of each update (n,)."""
+        return base.norms_by_columns(self._of, self.W, self.models)
+
+    def mean_norm(self, cluster: int) -> Tensor:
+        """Norm () of the mean update of a cluster."""
+        own = self.labels == cluster
+        mean = base.norms_by_columns(lambda w, v: self._of(w, v)[own].mean(0, keepdim=True), self.W, self.models)
+        return mean.squeeze(0)
+
+    def similarity(self, cluster: int) -> Tensor:
+        """Cosines (m, m) between a cluster's updates."""
+        own = self.labels == cluster
+        lengths = self.norms[own].clamp_min(TINY).unsqueeze(1)
+
+        def products(w: Tensor, v: Tensor) -> Tensor:
+            units = self._of(w, v)[own] / lengths
+            return units @ units.T
+
+        return base.sum_by_columns(products, self.W, self.models)
+
+    def _of(self, w: Tensor, v: Tensor) -> Tensor:
+        return (w - v[self.labels]).double().cpu()
 
 
-def measured(state: Clusters, cluster: int, updates: Tensor) -> Clusters:
+def unit(settings: CFL, updates: Updates) -> Tensor:
+    """Unit of the thresholds: the mean norm () of the first updates, or 1."""
+    return updates.norms.mean() if settings.units == "first-round" else torch.ones((), dtype=torch.float64)
+
+
+def measured(state: Clusters, cluster: int, updates: Updates) -> Clusters:
     """The state with a cluster's norms of this round."""
-    seen = torch.stack([updates.mean(0).norm(), updates.norm(dim=1).max()])
+    seen = torch.stack([updates.mean_norm(cluster), updates.norms[updates.labels == cluster].max()])
     return replace(state, norms=state.norms.index_copy(0, torch.tensor([cluster]), seen.unsqueeze(0)))
 
 
@@ -141,13 +180,12 @@ def divided(settings: CFL, state: Clusters, cluster: int) -> bool:
     return size >= SMALLEST and float(mean) < settings.eps_mean and float(largest) > settings.eps_max
 
 
-def split(settings: CFL, state: Clusters, cluster: int, updates: Tensor) -> Clusters:
+def split(settings: CFL, state: Clusters, cluster: int, updates: Updates) -> Clusters:
     """The state with a cluster in two; the half with the lowest id keeps its number, the other gets the next.
 
     As it was where the halves are more alike than noise allows to tell.
     """
-    units = torch.nn.functional.normalize(updates, dim=1)
-    similarity = (units @ units.T).numpy()
+    similarity = updates.similarity(cluster).numpy()
     apart = bipartition(similarity)
     across = float(similarity[np.ix_(apart, ~apart)].max())
     if math.sqrt(max(1 - across, 0) / 2) <= settings.gamma_max:
@@ -187,10 +225,9 @@ def never_split(state: Clusters) -> str | None:
 
 def averaged(state: Clusters, W: Tensor, who: Tensor) -> Clusters:
     """The state with each cluster's model the plain mean of its members' among rows W (n, d) of clients ``who``."""
-    models = state.models.clone()
-    for cluster in state.labels[who].unique().tolist():
-        own = W[state.labels[who] == cluster]
-        models[cluster] = base.weighted_mean(own, torch.full((len(own),), 1 / len(own), dtype=torch.float64))
+    models, labels = state.models.clone(), state.labels[who]
+    for cluster in labels.unique().tolist():
+        models[cluster] = base.mean_of_some(W, labels == cluster)
     return replace(state, models=models)
 
 

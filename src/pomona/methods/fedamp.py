@@ -40,11 +40,11 @@ from typing import Annotated, Literal
 import torch
 from pydantic import ConfigDict, Field
 from torch import Tensor
-from torch.nn import functional
 
 from pomona.methods import base
 from pomona.methods.separate import start as separately
 
+TINY = 1e-12  # a shorter model counts as one of this length, and has no direction
 BY_ALIAS = ConfigDict(populate_by_name=True, serialize_by_alias=True)  # lambda is no name in Python
 
 Lambda = Annotated[float, Field(ge=0, alias="lambda", description="weight of the attention term (lambda)")]
@@ -138,16 +138,15 @@ def slope(settings: FedAMP, t: Tensor) -> Tensor:
 
 def distances(W: Tensor) -> Tensor:
     """Squared Euclidean distances (N, N) of rows W (N, d), by one product of the rows with themselves."""
-    D = W - W[0]  # near models cancel badly far from the origin
-    gram = D @ D.T
-    squares = gram.diagonal()
-    return (squares.unsqueeze(1) + squares - 2 * gram).clamp_min(0)
+    G = base.sum_by_columns(lambda w: (w - w[0]) @ (w - w[0]).T, W)  # near models cancel badly far from the origin
+    squares = G.diagonal()
+    return (squares.unsqueeze(1) + squares - 2 * G).clamp_min(0)
 
 
 def cosine_shares(W: Tensor, sigma: float) -> Tensor:
     """exp(sigma cos(w_i, w_j)) over its sum over j != i, (N, N) with a zero diagonal; eq. 8 without 1 - xi_ii."""
-    units = functional.normalize(W, dim=1)
-    scores = (sigma * units @ units.T).fill_diagonal_(-torch.inf)
+    lengths = base.norms_by_columns(lambda w: w, W).clamp_min(TINY).unsqueeze(1)
+    scores = base.sum_by_columns(lambda w: sigma * (w / lengths) @ (w / lengths).T, W).fill_diagonal_(-torch.inf)
     return torch.softmax(scores, dim=1).nan_to_num(0)  # one client alone has nobody to weigh
 
 
@@ -167,9 +166,10 @@ def server(messages: Callable[[Tensor, base.Round], Tensor]) -> base.Server:
 
     def down(models: Tensor, ids: tuple[int, ...], roster: base.Roster, round_: base.Round) -> base.Downlink:
         members = torch.tensor(roster.members)
-        W, who = models[members], torch.searchsorted(members, torch.tensor(ids))
+        W = models if len(members) == len(models) else base.by_columns(lambda w: w[members], models)
+        who = torch.searchsorted(members, torch.tensor(ids))
         xi, coupling = closed(messages(W, round_))
-        cloud = W[0] + xi[who] @ (W - W[0])  # exactly w where all models equal w
+        cloud = base.by_columns(lambda w: w[0] + xi[who] @ (w - w[0]), W)  # exactly w where all models equal w
         attention = xi.new_zeros(len(members), len(models)).index_copy(1, members.to(xi.device), xi)
         return {
             "cloud": base.Rows(cloud, torch.arange(len(ids))),
@@ -183,7 +183,7 @@ def server(messages: Callable[[Tensor, base.Round], Tensor]) -> base.Server:
         return base.placed(models, ids, uplink["model"])
 
     def start(initial: base.Initial, roster: base.Roster, seed: int) -> Tensor:
-        return separately(initial, roster, tuple(range(len(roster))), seed)
+        return base.alike(initial(), len(roster))
 
     def welcome(models: Tensor, ids: tuple[int, ...], roster: base.Roster) -> tuple[Tensor, Tensor]:
         row = base.mean_of(models, roster)

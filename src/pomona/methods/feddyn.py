@@ -55,7 +55,7 @@ def server(alpha: float) -> base.Server:
 
     def begin(initial: base.Initial, roster: base.Roster, seed: int) -> Cloud:
         w = initial()
-        return Cloud(w, w.new_zeros(len(roster), len(w)))
+        return Cloud(w, base.alike(torch.zeros_like(w), len(roster)))
 
     def down(state: Cloud, ids: tuple[int, ...], roster: base.Roster, round_: base.Round) -> base.Downlink:
         return {"model": base.Rows.same(state.model, len(ids))}
@@ -63,9 +63,10 @@ def server(alpha: float) -> base.Server:
     def aggregate(
         state: Cloud, uplink: base.Uplink, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
     ) -> Cloud:
-        moved = uplink["model"] - state.model
-        linear = state.linear.index_add(0, torch.tensor(ids, device=moved.device), moved, alpha=-alpha)
-        h, mean = linear[roster.known].mean(0), state.model + moved.mean(0)
+        w, V, who = state.model, uplink["model"], torch.tensor(ids, device=state.model.device)
+        linear = base.by_columns(lambda h, v, w: h.index_add(0, who, v - w, alpha=-alpha), state.linear, V, w)
+        h = base.by_columns(lambda h: h[roster.known].mean(0), linear)
+        mean = w + base.by_columns(lambda v, w: (v - w).mean(0), V, w)
         return Cloud(mean - h / alpha, linear)
 
     def welcome(state: Cloud, ids: tuple[int, ...], roster: base.Roster) -> tuple[Cloud, Tensor]:

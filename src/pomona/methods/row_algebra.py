@@ -38,6 +38,17 @@ def mean_of(W: Tensor, roster: Roster) -> Tensor:
     return by_columns(lambda w: weighted_mean(w[roster.known], roster.shares[roster.known]), W)
 
 
+def mean_of_some(W: Tensor, chosen: Tensor) -> Tensor:
+    """The plain mean (d,) of those rows W (n, d) that a mask (n,) chooses."""
+    p = torch.full((int(chosen.sum()),), 1 / int(chosen.sum()), dtype=torch.float64)
+    return by_columns(lambda w: weighted_mean(w[chosen], p), W)
+
+
+def alike(row: Tensor, n: int) -> Tensor:
+    """A row (d,) n times (n, d), in the memory of one."""
+    return row.expand(n, -1)
+
+
 def placed(W: Tensor, ids: tuple[int, ...], rows: Tensor) -> Tensor:
     """Rows W (N, d) with ``rows``, one for all (d,) or one each (n, d), in the places of ids."""
     return with_rows(W, ids, rows.expand(len(ids), -1))

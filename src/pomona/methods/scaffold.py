@@ -60,18 +60,19 @@ def server(settings: SCAFFOLD) -> base.Server:
 
     def begin(initial: base.Initial, roster: base.Roster, seed: int) -> Center:
         w = initial()
-        return Center(w, w.new_zeros(len(roster), len(w)))
+        return Center(w, base.alike(torch.zeros_like(w), len(roster)))
 
     def down(state: Center, ids: tuple[int, ...], roster: base.Roster, round_: base.Round) -> base.Downlink:
-        c = state.controls[roster.known].mean(0)
+        c = base.by_columns(lambda controls: controls[roster.known].mean(0), state.controls)
         return {"model": base.Rows.same(state.model, len(ids)), "control": base.Rows.same(c, len(ids))}
 
     def aggregate(
         state: Center, uplink: base.Uplink, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
     ) -> Center:
-        w = state.model + settings.server_lr * uplink["model_delta"].mean(0)
+        w = state.model + settings.server_lr * base.by_columns(lambda delta: delta.mean(0), uplink["model_delta"])
         who = torch.tensor(ids, device=w.device)
-        return Center(w, state.controls.index_add(0, who, uplink["control_delta"]))
+        added = base.by_columns(lambda c, delta: c.index_add(0, who, delta), state.controls, uplink["control_delta"])
+        return Center(w, added)
 
     def expects(state: Center) -> base.Uplink:
         return {"model_delta": state.model, "control_delta": state.controls[0]}

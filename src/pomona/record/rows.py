@@ -20,6 +20,7 @@ class Evaluation:
     uploads it was made from; round 0 is the initial model. ``loss`` is the mean per sample, None where a client has no
     samples. ``accuracy`` is the share of right classes, or of right flags; None for regression. ``value`` is the run's
     ``metric``, None where a client's samples do not define it; in records of before it is the accuracy, else the loss.
+    ``interval`` is its 95 % confidence interval for each client, None where undefined; empty where none were computed.
 
     >>> two = {"clients": (0, 1), "samples": (10, 30), "loss": (0.9, 0.1), "accuracy": (0.5, 1.0)}
     >>> evaluation = Evaluation(round=3, model="personal", when="trained", split="test", **two)
@@ -37,6 +38,7 @@ class Evaluation:
     accuracy: tuple[float | None, ...]
     value: tuple[float | None, ...] = ()
     metric: str = ""
+    interval: tuple[tuple[float, float] | None, ...] = ()
 
     def __post_init__(self) -> None:
         if self.metric not in METRICS and not is_own(self.metric):

@@ -118,11 +118,11 @@ class RunRecord:
 
     def evaluation(self, evaluation: Evaluation) -> None:
         """Append a named evaluation."""
-        self.event("evaluation", **asdict(evaluation))
+        self.event("evaluation", **{k: v for k, v in asdict(evaluation).items() if k != "interval" or v})
 
     def unseen(self, evaluation: Evaluation) -> None:
         """Append the evaluation of a client that was never trained with."""
-        self.event("unseen", **asdict(evaluation))
+        self.event("unseen", **{k: v for k, v in asdict(evaluation).items() if k != "interval"})
 
     def round(self, row: RoundRow) -> None:
         """Append a round."""

@@ -62,6 +62,17 @@ def locked(folder: Path) -> Iterator[None]:
         os.close(handle)
 
 
+@contextmanager
+def waiting_lock(path: Path) -> Iterator[None]:
+    """Hold a lock file, made if absent, against other processes for a moment; waits for it. Raises OSError."""
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
 def require_own(folder: Path) -> None:
     """Raise StorageError unless all in a folder are files and folders of its own.
 

@@ -9,6 +9,7 @@ import math
 import mmap
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from functools import reduce
 from itertools import pairwise
 from pathlib import Path
 
@@ -64,8 +65,11 @@ def let_go(tensor: Tensor) -> None:
 def beside(tensor: Tensor, other: Tensor) -> Tensor:
     """A tensor, copied into the folder of the other's file where that lies in one and it does not."""
     folder = folder_of(other)
-    if folder is None or folder_of(tensor) is not None:
-        return tensor
+    return tensor if folder is None or folder_of(tensor) is not None else filed(tensor, folder)
+
+
+def filed(tensor: Tensor, folder: Path) -> Tensor:
+    """A copy of a tensor in a file of a folder. Raises StorageError where there is no room."""
     new = mapped(tensor.shape, tensor.dtype, folder).copy_(tensor)
     let_go(new)
     return new
@@ -78,15 +82,46 @@ def slices(tensor: Tensor) -> Iterator[Tensor]:
         let_go(piece)
 
 
-def by_columns(function: Callable[[Tensor], Tensor], W: Tensor) -> Tensor:
-    """What a function makes (d,) of rows W (n, d), each number of its own column: at most ``SLICE`` columns at once."""
-    if W.dim() != 2 or W.shape[1] <= SLICE:
-        return function(W)
-    parts = []
-    for columns in W.split(SLICE, 1):
-        parts.append(function(columns))
-        let_go(W)
-    return torch.cat(parts)
+def columns(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """Tensors (..., d) in pieces (..., k) of the same columns, at most ``SLICE`` at once; one piece of none."""
+    for piece in zip(*(tensor.split(SLICE, -1) for tensor in tensors), strict=True):
+        yield piece
+        for tensor in tensors:
+            let_go(tensor)
+
+
+def by_columns(function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
+    """What a function makes of tensors (..., d), each number of its own column: at most ``SLICE`` columns at once.
+
+    Rows (m, d) lie in a file where one of the tensors does; one row (d,) is in memory.
+    """
+    folder, d = next(filter(None, map(folder_of, tensors)), None), tensors[0].shape[-1]
+    parts, whole, begin = [], None, 0
+    for piece in columns(*tensors):
+        part = function(*piece)
+        if part.dim() < 2 or folder is None:
+            parts.append(part)
+            continue
+        if whole is None:
+            whole = mapped((*part.shape[:-1], d), part.dtype, folder)
+        whole[..., begin : begin + part.shape[-1]] = part
+        begin += part.shape[-1]
+        let_go(whole)
+    if whole is not None:
+        return whole
+    return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
+
+
+def sum_by_columns(function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
+    """The sum of what a function makes of tensors (..., d), at most ``SLICE`` columns at once."""
+    return reduce(lambda one, other: one + other, (function(*piece) for piece in columns(*tensors)))
+
+
+def norms_by_columns(function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
+    """Euclidean norms (n,) of the rows (n, d) that a function makes, at most ``SLICE`` columns at once."""
+    parts: list[Tensor] = [torch.linalg.vector_norm(function(*piece), dim=-1) for piece in columns(*tensors)]
+    norms: Tensor = parts[0] if len(parts) == 1 else torch.linalg.vector_norm(torch.stack(parts), dim=0)
+    return norms
 
 
 def with_rows(W: Tensor, ids: Sequence[int], rows: Tensor) -> Tensor:

@@ -64,6 +64,14 @@ def full_metrics(answers: Answers, task: Task, *, seed: int, client: int) -> dic
     return task.evaluate(*_judged(answers, task), stream(seed, "bootstrap", client))
 
 
+def confidence(name: str, answers: Answers, task: Task, *, seed: int, client: int) -> tuple[float, float] | None:
+    """The 95 % confidence interval of a metric; None where the task or the samples define none."""
+    if is_own(name) or not len(answers[1]):
+        return None
+    ends = full_metrics(answers, task, seed=seed, client=client)["intervals"].get(name)
+    return (ends[0], ends[1]) if ends else None
+
+
 def outcome_metrics(tested: Answers, held_out: Answers | None, task: Task, *, seed: int, client: int) -> dict[str, Any]:
     """Under ``outcomes`` the figures of each class or label at a threshold from ``held_out``; nothing of numbers.
 
