@@ -33,7 +33,6 @@ SERVER = {
     "stop": "Stop the server in order.",
     "add": "Add a silo; it joins at the next round.",
     "revoke": "Revoke a silo from the next round on.",
-    "audit": "Show the audit log, or verify it.",
 }
 SILO = {
     "check": "Find out what is wrong before taking part, and say what would leave the silo.",
@@ -66,6 +65,34 @@ for name, what in SILO.items():
     silo.command(f"pomona.cli.silo:{name}", name=name, help=what)
 for side, name in ((server, "server"), (silo, "silo")):
     side.command(f"pomona.cli.logs:{name}", name="logs", help="Show the logs of all its processes, by time.")
+    side.command(f"pomona.cli.uninstall:{name}", name="uninstall", help="Show what lies in the kit, and end it.")
+    side.command(f"pomona.cli.backup:{name}", name="backup", help="Write the kit's backup to a file.")
+    side.command(f"pomona.cli.backup:restore_{name}", name="restore", help="Make a kit of its backup.")
+    side.command(f"pomona.cli.audit:{name}", name="audit", help="Show the audit log, verify it, or send it to syslog.")
+    side.command(f"pomona.cli.monitoring:{name}", name="metrics", help="Serve metrics for Prometheus on loopback.")
+STUDY = {
+    "submit": "Take a study into the queue.",
+    "list": "List the studies in their order, with the silos' decisions.",
+    "result": "Print what a survey, an evaluation or a search has found.",
+    "abort": "End a study, or take it out of the queue.",
+    "resume": "Put a study that was aborted, or that failed, back into the queue.",
+}
+study = App(name="study", help="Studies on a standing federation, one after another.")
+for name, what in STUDY.items():
+    study.command(f"pomona.cli.studies:{'list_' if name == 'list' else name}", name=name, help=what)
+server.command(study)
+DECISIONS = {
+    "studies": "List the studies that the server has offered, and what was decided on each.",
+    "accept": "Accept a study: this silo does its tasks from then on.",
+    "decline": "Decline a study: this silo does none of its tasks.",
+}
+for name, what in DECISIONS.items():
+    silo.command(f"pomona.cli.studies:{name}", name=name, help=what)
+server.command("pomona.cli.monitoring:dashboard", name="dashboard", help="Serve a page of the state on loopback.")
+deploy.command("pomona.cli.key_renewal:certify", name="renew-key", help="Certify a silo's next key.")
+server.command("pomona.cli.key_renewal:swap", name="renew-key", help="Let a silo's next key take its key's place.")
+silo.command("pomona.cli.key_renewal:begin", name="renew-key", help="Make this silo's next key.")
+silo.command("pomona.cli.key_renewal:use", name="use-key", help="Take this silo's next key into use.")
 app.command(server)
 app.command(silo)
 

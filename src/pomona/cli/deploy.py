@@ -65,7 +65,8 @@ def renew(
 
 def _everybody(made: "Provisioned") -> Iterator[str]:
     f = made.federation
-    yield f"federation {f.name}, {f.config().method.name}: kits for the server and {len(made.silos)} silos"
+    what = f.config().method.name if f.comes_with_study else "without a study of its own"
+    yield f"federation {f.name}, {what}: kits for the server and {len(made.silos)} silos"
     if made.until:
         yield f"{made.folder}/authority  stays with you: ca.key adds silos; back it up offline, put it into no kit"
         until = f"its certificate is valid until {made.until:%Y-%m-%d}"

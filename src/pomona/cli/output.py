@@ -15,12 +15,14 @@ from rich.text import Text
 from pomona.core.bounds import plain
 from pomona.core.table import Table
 from pomona.core.toml import Tree, read_file
+from pomona.results import wording
 
 if TYPE_CHECKING:
     from pomona.config import Config
 
 Json = Annotated[bool, Parameter(name="--json", negative="", help="machine-readable output")]
 """The option ``--json`` of every command that prints."""
+size = wording.size
 console = Console(stderr=True)
 out = Console(width=None if sys.stdout.isatty() else 160)  # a file or a pipe has no width of its own
 
@@ -77,12 +79,3 @@ def laid_out(table: Table) -> Grid:
 def print_table(table: Table) -> None:
     """Print a table on standard output."""
     out.print(laid_out(table))
-
-
-def size(n: float) -> str:
-    """Bytes for people."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if n < 1000 or unit == "GB":
-            return f"{n:.3g} {unit}"
-        n /= 1000
-    raise AssertionError

@@ -43,7 +43,8 @@ def rehearse(
     folder = to or Path("rehearsals") / f"{planned.name}-{time.strftime('%Y%m%d-%H%M%S')}"
     if folder.exists():
         raise ConfigError(f"{folder} is there already; give another --out")
-    agreed = {key: getattr(planned, key) for key in ("wire", "share_scores", "deadline", "patience", "insecure")}
+    keys = ("wire", "share_scores", "deadline", "patience", "insecure", "mutual_tls")
+    agreed = {key: getattr(planned, key) for key in keys}
     agreed["quorum"] = min(planned.quorum, len(planned.silo))
     found = rehearsed(prepared, folder, _say, **agreed)
     if json:

@@ -8,28 +8,33 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from pomona.cli.output import Json, emit, out, print_table, say, shown, size, talk
-from pomona.core.errors import ConfigError, StorageError
+from pomona.core.errors import StorageError
 from pomona.core.table import of_records
 
 Folder = Annotated[Path, Parameter(help="the server's kit")]
 KIT = Path("kits/server")
 
 
-def start(*, folder: Folder = KIT, json: Json = False) -> None:
-    """Run the federation until it ends; a run that was begun goes on after its last committed round."""
-    _serve(folder, json, resume=False)
+Standing = Annotated[
+    bool, Parameter(negative="", help="wait for further studies; always so where the kit came without one")
+]
 
 
-def resume(*, folder: Folder = KIT, json: Json = False) -> None:
+def start(*, folder: Folder = KIT, standing: Standing = False, json: Json = False) -> None:
+    """Run the studies until all have ended; one that was begun goes on after its last committed round."""
+    _serve(folder, json, resume=False, standing=standing)
+
+
+def resume(*, folder: Folder = KIT, standing: Standing = False, json: Json = False) -> None:
     """Go on with a run that was interrupted, or that failed; refused where there is nothing to go on with."""
-    _serve(folder, json, resume=True)
+    _serve(folder, json, resume=True, standing=standing)
 
 
-def _serve(folder: Path, json: bool, resume: bool) -> None:
+def _serve(folder: Path, json: bool, resume: bool, standing: bool) -> None:
     from pomona.deploy.server.launcher import serve
 
     try:
-        status = serve(folder, talk, resume)
+        status = serve(folder, talk, resume, standing)
     except KeyboardInterrupt:
         print("error[INTERRUPTED]: stopped before the end; `pomona server resume` goes on", file=sys.stderr)
         sys.exit(130)
@@ -45,6 +50,7 @@ def _serve(folder: Path, json: bool, resume: bool) -> None:
 def status(
     *,
     folder: Folder = KIT,
+    study: Annotated[str | None, Parameter(help="its name; the one that runs, or ran last, if unset")] = None,
     watch: Annotated[bool, Parameter(negative="", help="again every two seconds, until Ctrl-C")] = False,
     json: Json = False,
 ) -> None:
@@ -52,7 +58,7 @@ def status(
     from pomona.deploy.status import server
 
     while True:
-        standing = server(folder)
+        standing = server(folder, study)
         if watch and not json:
             out.clear()
         emit(standing) if json else _show(standing)
@@ -64,11 +70,18 @@ def status(
             return
 
 
+def _progress(s: dict[str, Any]) -> str:
+    """How far a study is; of a survey that is finished, its page."""
+    if s["method"] != "survey":
+        return f", round {s['round']} of {s['rounds']}"
+    return f", page run/studies/{s['study']}/survey.html" if s["state"] == "finished" else ""
+
+
 def _show(s: dict[str, Any]) -> None:
     lines = [
-        f"{s['federation']}, {s['method']}: {s['state']}"
-        + (f" (process {s['pid']} since {s['since']})" if s["pid"] else ""),
-        f"round {s['round']} of {s['rounds']}",
+        f"{s['federation']}: " + (f"process {s['pid']} since {s['since']}" if s["pid"] else "no server runs"),
+        f"study {s['study']}, {s['method']}: {s['state']}{_progress(s)}" if s["study"] else "no study",
+        s["version"],
     ]
     if s["waiting"]:
         lines.append(s["waiting"]["line"])
@@ -84,6 +97,8 @@ def _show(s: dict[str, Any]) -> None:
     say(*lines)
     if s["silos"]:
         print_table(of_records(s["silos"]))
+    if len(s["studies"]) > 1:
+        print_table(of_records(s["studies"]))
 
 
 def stop(*, folder: Folder = KIT, json: Json = False) -> None:
@@ -141,32 +156,3 @@ def revoke(name: str, *, folder: Folder = KIT, json: Json = False) -> None:
         emit({"silo": name, "revoked": True, "remains": LASTING})
     else:
         print(f"{name} is revoked from the next round on. What cannot be undone: {LASTING}")
-
-
-def audit(
-    *,
-    folder: Folder = KIT,
-    verify: Annotated[bool, Parameter(negative="", help="only say whether the file is as it was written")] = False,
-    json: Json = False,
-) -> None:
-    """Show the audit log, or verify it."""
-    from pomona.deploy.audit import read
-    from pomona.deploy.audit import verify as broken
-
-    path = folder / "run" / "audit.jsonl"
-    if not verify:
-        rows = read(path)
-        if json:
-            emit(rows)
-        for row in () if json else rows:
-            rest = "  ".join(f"{k}={v}" for k, v in row.items() if k not in {"time", "event", "chain"})
-            say(f"{row.get('time')}  {row.get('event')!s:<14} {rest}")
-        return
-    first = broken(path)
-    lines = read(path)
-    if json:
-        emit({"whole": first is None, "first_broken_line": first, "lines": len(lines)})
-    elif first is None:
-        print(f"whole: {len(lines)} lines, last chain {lines[-1]['chain'] if lines else 'none'}")
-    if first is not None:
-        raise ConfigError(f"{path}: line {first} is not as it was written; compare with a backup from there on")

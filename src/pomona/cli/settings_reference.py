@@ -1,7 +1,7 @@
 """The reference of all settings, made from the settings records themselves: key, kind of value, default, meaning."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pomona.config import Config
@@ -11,11 +11,18 @@ from pomona.core.optimizer import Optimizer
 from pomona.core.settings import Settings
 from pomona.core.stop import Stop
 from pomona.data.settings import ClientFiles, DataSettings
+from pomona.deploy.agreement import Federation, FoundingMember
+from pomona.deploy.silo.consent_policy import ConsentPolicy
+from pomona.deploy.silo.settings import SiloFile
+from pomona.deploy.study import Study
+from pomona.deploy.study_kinds import EvaluateTerms, SearchTerms
+from pomona.deploy.task_settings import TaskSettings
 from pomona.methods import METHODS
 from pomona.models import ModelSettings
 from pomona.models.settings import PatchSettings
 from pomona.partition import RECIPES
 from pomona.privacy.settings import Privacy
+from pomona.survey.settings import SurveySettings
 
 SECTIONS: Mapping[str, type[Settings]] = {
     "": Config,
@@ -30,6 +37,17 @@ SECTIONS: Mapping[str, type[Settings]] = {
     **{f"partition {name}": kind for name, kind in RECIPES.items()},
     **{f"method {name}": kind for name, kind in METHODS.items()},
 }
+FILES: Mapping[str, type[Settings]] = {  # of a federation between organisations
+    "federation.toml": Federation,
+    "federation.toml, each [[silo]]": FoundingMember,
+    "STUDY.toml": Study,
+    "[task] of both": TaskSettings,
+    "[evaluate] of STUDY.toml": EvaluateTerms,
+    "[search] of STUDY.toml": SearchTerms,
+    "[survey] of STUDY.toml": SurveySettings,
+    "silo.toml": SiloFile,
+    "policy.toml": ConsentPolicy,
+}
 
 
 @dataclass(frozen=True)
@@ -38,7 +56,7 @@ class Setting:
 
     Attributes:
         key: as users write it, with its section.
-        owner: the partition or the method that has the key; empty for keys that every run has.
+        owner: the partition, the method or the file that has the key; empty for keys that every run has.
         kind: the values that it takes, in words.
         default: as it stands in a TOML file; "not set", or "must be set".
         meaning: one line.
@@ -56,13 +74,19 @@ def settings() -> list[Setting]:
     return [setting for title, record in SECTIONS.items() for setting in _of(title, record)]
 
 
+def in_files() -> list[Setting]:
+    """Every setting of a federation's files, by file."""
+    return [replace(setting, owner=title) for title, record in FILES.items() for setting in _of("", record)]
+
+
 def find(word: str) -> list[Setting]:
-    """The settings that a key, a section, a method or a partition names. Raises ConfigError for any other word."""
-    everything, wanted = settings(), word.replace("-", "_")
+    """The settings that a key, a section, a method, a partition or a file names. Raises ConfigError for other words."""
+    everything, wanted = [*settings(), *in_files()], word.replace("-", "_")
     found = [
         s
         for s in everything
-        if wanted in (s.key, s.key.rpartition(".")[2], s.key.partition(".")[0]) or word == s.owner.partition(" ")[2]
+        if wanted in (s.key, s.key.rpartition(".")[2], s.key.partition(".")[0])
+        or word in (s.owner, s.owner.partition(" ")[2])
     ]
     if not found:
         names = {s.key for s in everything} | {s.key.rpartition(".")[2] for s in everything} | {*METHODS, *RECIPES}
@@ -78,16 +102,21 @@ def page() -> str:
         "as `key=value`; later ones win. `pomona run METHOD ... --dry-run` prints all that are in force, and "
         "`pomona settings KEY` explains one.",
     ]
-    for title, record in SECTIONS.items():
-        rows = [f"| `{s.key}` | {s.kind} | {_code(s.default)} | {s.meaning} |" for s in _of(title, record)]
-        if rows:
-            heading = f"## {_heading(title)}"
-            parts.append(
-                "\n".join([heading, "", "| key | values | default | meaning |", "| --- | --- | --- | --- |", *rows])
-            )
+    parts += [_table(_heading(title), found) for title, record in SECTIONS.items() if (found := [*_of(title, record)])]
     plain = [name for name, kind in METHODS.items() if set(kind.model_fields) == {"name"}]
     parts.append(f"Methods without settings of their own: {', '.join(plain)}.")
+    parts.append(
+        "The files of a federation between organisations follow. Section `[run]` of `federation.toml` and `STUDY.toml` "
+        "has the keys above, without those that every silo sets for itself; `[data]` and `[views.NAME]` of `silo.toml` "
+        "have those of section `data`."
+    )
+    parts += [_table(title, [*_of("", record)]) for title, record in FILES.items()]
     return "\n\n".join(parts) + "\n"
+
+
+def _table(heading: str, found: Iterable[Setting]) -> str:
+    rows = [f"| `{s.key}` | {s.kind} | {_code(s.default)} | {s.meaning} |" for s in found]
+    return "\n".join([f"## {heading}", "", "| key | values | default | meaning |", "| --- | --- | --- | --- |", *rows])
 
 
 def _heading(title: str) -> str:

@@ -11,6 +11,9 @@ from pomona.cli.server import stopping
 from pomona.core.table import of_records
 
 Folder = Annotated[Path, Parameter(help="the silo's kit")]
+Study = Annotated[
+    str, Parameter(help="one that the server has offered, by the first digits of its hash or its name; else the kit's")
+]
 HERE = Path()
 
 
@@ -37,15 +40,24 @@ def status(*, folder: Folder = HERE, json: Json = False) -> None:
     lines = [
         f"{s['federation']} at {s['server']}",
         f"node      {s['state']}{why}, since {s['since'] or '-'}, {s['restarts']} restarts",
-        f"round     {s['round'] or 0} of {s['rounds']}, last visit {s['last_visit'] or 'none yet'}",
+        *(f"study     {w['study']} ({w['hash']}): {w['decision']}, round {w['round']}" for w in s["studies"]),
+        f"round     {s['round'] or 0} of {s['rounds']}, last visit {s['last_visit'] or 'none yet'}"
+        if s["own_study"]
+        else "round     the kit came with no study of its own",
         f"traffic   {size(s['bytes_down'])} down, {size(s['bytes_up'])} up",
         f"disk      {s['free_gb']} GB free",
+        f"version   {s['version']}; the server's: {s['server_version'] or 'not known yet'}",
     ]
     torn = s["torn_visits"]
     lines += [f"visits    {torn} lines of state/rounds.jsonl are cut short or damaged, and left out"] if torn else []
     lines += [f"authority valid until {s['authority']}"] if s["authority"] else []
-    for line in lines + ([f"warning: {s['warning']}"] if s["warning"] else []):
-        say(line)
+    lines += [
+        f"privacy   study {p['study']}: "
+        + (f"epsilon {p['spent']:.3g} spent of {bound:.3g}, delta {p['delta']:g}" if bound else "no noise, so no bound")
+        for p in s["privacy"]
+        for bound in [p["epsilon_at_most"]]
+    ]
+    say(*lines, *(f"warning: {text}" for text in (s["warning"], s["version_warning"]) if text))
 
 
 def stop(*, folder: Folder = HERE, json: Json = False) -> None:
@@ -53,12 +65,12 @@ def stop(*, folder: Folder = HERE, json: Json = False) -> None:
     stopping(folder / "state", "silo", json)
 
 
-def check(*, folder: Folder = HERE, json: Json = False) -> None:
+def check(*, study: Study = "", folder: Folder = HERE, json: Json = False) -> None:
     """Find out what is wrong before taking part, and say what would leave the silo."""
     from pomona.deploy.silo.outgoing_filter import texts
     from pomona.deploy.silo.preflight import run
 
-    lines, leaves, code = run(folder)
+    lines, leaves, code = run(folder, study)
     if json:
         emit({"checks": [vars(line) for line in lines], "leaves": leaves, "code": code})
     else:
@@ -71,13 +83,13 @@ def check(*, folder: Folder = HERE, json: Json = False) -> None:
     sys.exit(code)
 
 
-def report(*, folder: Folder = HERE, json: Json = False) -> None:
+def report(*, study: Study = "", folder: Folder = HERE, json: Json = False) -> None:
     """Show what the federation did for this silo: its accuracy, the gain over training alone, who helped."""
     from pomona.cli.progress import watching
     from pomona.deploy.silo.silo_report import report as made
 
     with watching(stays=False) as watcher:
-        r = made(folder, watcher)
+        r, page = made(folder, watcher, study)
     if json:
         emit({**vars(r), "gain": r.gain, "enough": r.enough})
         return
@@ -90,4 +102,4 @@ def report(*, folder: Folder = HERE, json: Json = False) -> None:
     for title, rows in r.peers:
         out.print()
         print_table(of_records(rows, title))
-    print(f"\nwritten  {folder / 'state' / 'report.md'}")
+    print(f"\nwritten  {page}")

@@ -1,28 +1,32 @@
 """The federation's agreement, identical at all members: ``federation.toml``."""
 
 import hashlib
-import ipaddress
 import json
 import re
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field, PrivateAttr, model_validator
 
 from pomona.core.bounds import PLACES, ROUNDS
 from pomona.core.errors import ConfigError
 from pomona.core.optimizer import require_steps
 from pomona.core.registry import code_sha256
 from pomona.core.settings import Settings
-from pomona.core.toml import Tree, named, read_file, validated
+from pomona.core.toml import named, read_file, validated
+from pomona.deploy.address import Address, HostPort
+from pomona.deploy.own_code import named_code
+from pomona.deploy.study import Study, StudyTerms
+from pomona.deploy.study_kinds import LEAST_SAMPLES, at_point
 from pomona.deploy.task_settings import TaskSettings
 
 if TYPE_CHECKING:
     from pomona.config import Config
 
-PROTOCOL = 3  # of the messages between silos and server; another number is another agreement
-RESERVED = {"authority", "server"}  # folders of the kits
+PROTOCOL = 4  # of the messages between silos and server; another number is another agreement
+RESERVED = {"authority", "server", "renewed"}  # folders of the kits
 SPARE = 4  # places for newcomers, unless set
 SHARE = 0.5  # most that a silo weighs unless set: no more than all others together
 
@@ -40,53 +44,6 @@ ELSEWHERE = {
 }
 
 
-class Address(NamedTuple):
-    """A host and a port."""
-
-    host: str
-    port: int
-
-    @classmethod
-    def parse(cls, text: str) -> Self:
-        """Of ``host:port`` or ``[IPv6]:port``. Raises ValueError."""
-        host, _, port = text.rpartition(":")
-        bare = host.removeprefix("[").removesuffix("]")
-        if not (port.isascii() and port.isdecimal() and 0 < int(port) < 1 << 16):
-            raise ValueError("give host:port with a port from 1 to 65535")
-        if host.startswith("[") != (":" in bare) or host.startswith("[") != host.endswith("]"):
-            raise ValueError("give an IPv6 address in brackets: [::1]:8443")
-        labels = bare.split(".")
-        name = all(p and p.replace("-", "").isalnum() and p.isascii() and p.strip("-") == p for p in labels)
-        if not (_ip(bare) or (name and len(bare) < 254 and not labels[-1].isdecimal())):
-            raise ValueError(f"{bare!r} is neither a host name nor an IP address")
-        return cls(bare, int(port))
-
-    @property
-    def loopback(self) -> bool:
-        """Whether only processes of the same machine reach it."""
-        ip = _ip(self.host)
-        return ip.is_loopback if ip else self.host == "localhost"
-
-    @property
-    def ip(self) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-        """The host as an IP address; None if it is a name."""
-        return _ip(self.host)
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-
-def _ip(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    try:
-        return ipaddress.ip_address(host)
-    except ValueError:
-        return None
-
-
-def _address(text: str) -> str:
-    return str(Address.parse(text))
-
-
 def _certificate(text: str) -> str:
     if not re.fullmatch(r"(ecdsa-sha2-nistp384-cert-v01@openssh\.com [A-Za-z0-9+/=]+)?", text):
         raise ValueError("no OpenSSH certificate; a federation of an older Pomona is to be provisioned again")
@@ -102,7 +59,6 @@ def _silo_name(name: str) -> str:
 Name = Annotated[str, Field(pattern="^[a-z0-9][a-z0-9-]{0,39}$")]
 SiloName = Annotated[Name, AfterValidator(_silo_name)]
 Certificate = Annotated[str, Field(max_length=2000), AfterValidator(_certificate)]  # OpenSSH, one line; "" for none
-HostPort = Annotated[str, AfterValidator(_address)]
 
 
 class FoundingMember(Settings):
@@ -112,8 +68,11 @@ class FoundingMember(Settings):
     key: Path | None = Field(None, description="public key that it brought, relative to the file; made for it if unset")
 
 
-class Federation(Settings):
-    """One federation: members, addresses, timeouts, and the run that all members agreed on."""
+class Federation(StudyTerms):
+    """One federation: its members and addresses, and the terms of one study that all members agreed on.
+
+    A ``federation.toml`` may come with the terms of a first study. ``under`` gives the same federation with another's.
+    """
 
     name: Name = Field(description="name of the federation")
     server: HostPort = Field(description="host:port at which silos reach the server; its certificate names the host")
@@ -129,10 +88,6 @@ class Federation(Settings):
         ge=1,
         description="least silos whose uplinks make a round; more than half if unset",
     )
-    deadline: float = Field(7200.0, gt=0, description="seconds a round may take")
-    patience: float = Field(300.0, ge=0, description="seconds a round waits for a silo whose node is offline")
-    wait: float = Field(600.0, ge=0, description="seconds to wait for the silos at the start")
-    wire: Literal["fp32", "bf16"] = Field("fp32", description="numbers as they travel")
     places: int = Field(
         default_factory=lambda known: min(len(known["silo"]) + SPARE, PLACES),
         ge=1,
@@ -140,12 +95,12 @@ class Federation(Settings):
         description="most silos ever; a newcomer takes a free place",
     )
     most_samples: int = Field(10_000_000, ge=1, lt=2**53, description="most samples that a silo may claim")
-    share_scores: bool = Field(
-        True, description="silos send their accuracy and loss on their own validation and test data"
-    )
     insecure: bool = Field(False, description="no TLS and no keys; on loopback only")
-    run: Tree = Field({}, description="keys of a run, without those that every silo sets for itself")
-    task: TaskSettings
+    mutual_tls: bool = Field(
+        False, description="the server hears silos only over connections with their own certificate"
+    )
+    _study: str = PrivateAttr("")
+    _trial: int | None = PrivateAttr(None)
 
     @model_validator(mode="after")
     def _stands(self) -> Self:
@@ -167,6 +122,8 @@ class Federation(Settings):
                 f"insecure = true, but server = {self.server} or bind = {self.bind} is reachable from other machines; "
                 "take insecure out, or use 127.0.0.1 for both"
             )
+        if self.insecure and self.mutual_tls:
+            raise ValueError("mutual_tls = true, but insecure = true means no TLS at all; take one of them out")
         return self
 
     @classmethod
@@ -179,6 +136,8 @@ class Federation(Settings):
         """
         try:
             federation = validated(cls, read_file(path))
+            if federation.kind != "train":
+                raise ConfigError(f"kind = {federation.kind!r} is for a study that is submitted; take it out")
         except ConfigError as fault:
             raise ConfigError(f"{path}: {fault}") from None
         model = federation.run.get("model")
@@ -192,10 +151,70 @@ class Federation(Settings):
         """Read and check all of a ``federation.toml``. Raises ConfigError as ``read``, and for section run."""
         federation = cls.read(path)
         try:
-            federation.config()
+            federation.require_computable()
         except ConfigError as fault:
             raise ConfigError(f"{path}: {fault}") from None
         return federation
+
+    def under(self, study: Study) -> "Federation":
+        """The same federation with a study's terms. Raises ConfigError where they do not fit it."""
+        terms = {name: getattr(study, name) for name in StudyTerms.model_fields}
+        quorum = {} if study.quorum is None else {"quorum": study.quorum}
+        own = {name: getattr(self, name) for name in set(Federation.model_fields) - {"quorum"}}
+        made = validated(Federation, {**own, **terms, **quorum})
+        made._study = study.name
+        return made
+
+    @property
+    def study(self) -> str:
+        """The name of the study whose terms these are; "" for the one that the federation's kits came with, if any."""
+        return self._study
+
+    def trials(self) -> tuple["Federation", ...]:
+        """The federation under each setting that a search tries, as a study of its own; none for other kinds."""
+        if self.search is None or self.trial is not None:
+            return ()
+        return tuple(self._tried(number, point) for number, point in enumerate(self.search.trials))
+
+    def _tried(self, number: int, point: Mapping[str, Any]) -> "Federation":
+        made = self.model_copy(update={"run": at_point(self.run, point)})
+        made._study, made._trial = self._study, number
+        made.__dict__.pop("_config", None)
+        return made
+
+    @property
+    def trial(self) -> int | None:
+        """The number of a search's trial from 0 on, which these terms are; None where they are no trial."""
+        return self._trial
+
+    def shares(self, split: str, samples: int) -> bool:
+        """Whether silos tell their scores on that many samples of a split.
+
+        A search, which chooses by validation samples, tells nothing of test samples; an evaluation nothing of few.
+        """
+        if not self.share_scores or (self.search and split != "validation"):
+            return False
+        return samples >= LEAST_SAMPLES or not self.evaluate
+
+    @property
+    def comes_with_study(self) -> bool:
+        """Whether there is a study to run: a ``federation.toml`` without section task founds a federation alone."""
+        return self.tasked is not None
+
+    @property
+    def task(self) -> TaskSettings:
+        """What all silos agree on about their data. Raises ConfigError where nothing is."""
+        if self.tasked is None:
+            raise ConfigError("section task is missing, which says what all silos agree on about their data")
+        return self.tasked
+
+    def require_computable(self) -> None:
+        """Raise ConfigError unless the study can be run, if there is one."""
+        if self.comes_with_study:
+            for terms in (self, *self.trials()):
+                terms.config()
+        elif self.run:
+            raise ConfigError("there is a section run, but none for task; give both, or neither")
 
     @property
     def loopback(self) -> bool:
@@ -224,7 +243,11 @@ class Federation(Settings):
             key = misplaced[0]
             raise ConfigError(f"run.{key} is no key of a federation: {ELSEWHERE[key]}")
         try:
-            fixed = {"clients": self.places, "workers": 1, "checkpoint_every": 1}
+            fixed: dict[str, Any] = {"clients": self.places, "workers": 1, "checkpoint_every": 1}
+            if self.evaluate:
+                from pomona.deploy import cross_evaluation
+
+                fixed |= cross_evaluation.run(tuple(sorted(self.evaluate.models.values())))
             config = resolve({"largest_share": SHARE}, named(self.run), fixed)
             task = TASKS[self.task.targets]
             # No party sees all labels, so the default metric follows from the targets alone.
@@ -245,6 +268,11 @@ class Federation(Settings):
             raise ConfigError(
                 "run.stop.patience looks at the silos' scores on validation samples; set share_scores = true"
             )
+        if config.privacy and self.search:
+            raise ConfigError(
+                "section run.privacy: each trial of a search would cost epsilon of its own; search without it, on data "
+                "that need no protection, or not at all"
+            )
         if config.keep == "best":
             raise ConfigError(
                 "run.keep = 'best' is for a simulation; in a federation silos keep the last, or their own_best"
@@ -260,22 +288,32 @@ class Federation(Settings):
     def agreement(self) -> str:
         """SHA-256 in hex of what a silo agrees to, defaults written out.
 
-        That is name, run with the file of each module that it names, places, most_samples, task, wire and protocol.
-        Of first weights it is their hash, not where they lie.
+        That is name, places, most_samples, protocol, and of the study its name, kind, view, wire, share_scores, task,
+        survey, and run with the file of each module that it names. Of first weights it is their hash, not their place.
         """
-        config = self.config()
-        run = {k: v for k, v in config.tree().items() if k not in ELSEWHERE}
-        run["model"] = {k: v for k, v in run["model"].items() if k != "init"}
-        task = self.task.model_dump(mode="json")
-        agreed: dict[str, Any] = {"name": self.name, "run": run, "places": self.places, "task": task}
-        agreed |= {"most_samples": self.most_samples, "wire": self.wire, "protocol": PROTOCOL}
-        from pomona.models.packages import package
-
-        metric = (config.metric or "").removeprefix("-")
-        named = (config.method.name, config.model.name, config.model.loss, metric)
-        own = [name for name in named if ":" in name and not package(name)]
-        agreed |= {"code": {name: code_sha256(name) for name in own}} if own else {}
+        agreed: dict[str, Any] = {"name": self.name, "places": self.places, "most_samples": self.most_samples}
+        agreed |= {"study": self.study, "kind": self.kind, "view": self.view, "share_scores": self.share_scores}
+        agreed |= {"wire": self.wire, "protocol": PROTOCOL}
+        agreed |= {"trial": self.trial} if self.trial is not None else {}
+        agreed |= self._computed() if self.comes_with_study else {}
+        agreed |= {"survey": self.survey.model_dump(mode="json")} if self.survey else {}
         return hashlib.sha256(json.dumps(agreed, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+    @property
+    def own_code(self) -> dict[str, str]:
+        """SHA-256 in hex of the file of each own module that the run names, by ``module:name``."""
+        mine = "pomona."  # is of the version, not of the agreement
+        own = [name for name in named_code(self.config().tree()) if not name.startswith(mine)]
+        return {name: code_sha256(name) for name in own}
+
+    def _computed(self) -> dict[str, Any]:
+        """What is computed: the run with its defaults, the task, and the hash of own code that the run names."""
+        run = {k: v for k, v in self.config().tree().items() if k not in ELSEWHERE}
+        run["model"] = {k: v for k, v in run["model"].items() if k != "init"}
+        code = {"code": own} if (own := self.own_code) else {}
+        judged = {"evaluate": self.evaluate.model_dump(mode="json")} if self.evaluate else {}
+        tried = {"search": [terms.agreement for terms in self.trials()]} if self.trials() else {}
+        return {"run": run, "task": self.task.model_dump(mode="json"), **code, **judged, **tried}
 
     @property
     def digits(self) -> str:

@@ -19,6 +19,8 @@ from pomona.deploy.message_bodies import Hello, Refusal, Task
 from pomona.deploy.message_bus import Message
 from pomona.deploy.message_pieces import packed, unpacked
 from pomona.deploy.process_logs import APP, at_round, logging_to
+from pomona.deploy.survey_bodies import SurveyQuestion
+from pomona.deploy.versions import note
 
 STDERR = 2  # the process's own, whatever sys.stderr has been made into
 GRACE = 30.0  # seconds beyond a message's time that a silo may still work on it
@@ -30,12 +32,12 @@ client_app = ClientApp()
 
 @server_app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Run the federation of the folder that the run's configuration names."""
+    """Run the study that the run's configuration names, of the server's kit that it names."""
     from pomona.deploy.server.flower_bus import FlowerBus
     from pomona.deploy.server.server_app import coordinate
 
-    folder = Path(str(context.run_config["folder"]))
-    coordinate(folder, FlowerBus.listening(grid, folder / "run"))
+    kit, study = Path(str(context.run_config["folder"])), str(context.run_config.get("study", ""))
+    coordinate(kit, FlowerBus.listening(grid, kit / "run"), study)
 
 
 @client_app.query()
@@ -83,13 +85,18 @@ def _handled(folder: Path, message: Message) -> Message:
 
     from pomona.deploy.silo.client_app import Silo, audited
     from pomona.deploy.silo.outgoing_filter import scrubbed
+    from pomona.deploy.silo.survey_answers import surveyed
 
     os.umask(0o077)
     importable(folder)
     silo = Silo(folder)
     torch.set_num_threads(silo.file.threads)
+    note(folder / "state", "server", message.versions)
     try:
-        body = message.read(Hello, Task)
+        body: Hello | Task | SurveyQuestion = message.read(Hello, Task, SurveyQuestion)
+        silo = silo.working_for(body.agreement)
+        if isinstance(body, SurveyQuestion) or silo.federation.survey:
+            return Message.of(surveyed(silo, body), silo.signer)
         if isinstance(body, Hello):
             logger.info("the server asks who this is")
             return Message.of(silo.greet(body), silo.signer)

@@ -27,6 +27,20 @@ def replace_waits(waits: dict[float, Callable[[], None]]) -> None:
     vars(node)["time"] = SimpleNamespace(sleep=lambda seconds: waits[seconds]())
 
 
+def replace_fleet_client(make: Callable[[], Any]) -> None:
+    """Have a SuperNode send what it sends to the server through an HTTP client (httpx) of ours."""
+    from flwr.supernode import fleet_http_connection as module
+    from flwr.supernode.fleet_http_client import FleetHttpClient
+
+    class FleetClient(FleetHttpClient):
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
+            self._client.close()
+            self._client = make()
+
+    vars(module)["FleetHttpClient"] = FleetClient
+
+
 def refuse(message: Any, code: int, reason: str, state: Any, store: Any) -> int:
     """Answer a message that was fetched with an error, without an app. Returns the run's id."""
     from flwr.app import Error, Message
@@ -85,3 +99,10 @@ def accepted() -> Any:
     from flwr.supercore.superexec.executor.types import LaunchResult
 
     return LaunchResult.accepted()
+
+
+def leave_out_of_the_log(*paths: str) -> None:
+    """Have SuperLink log requests to further paths only where they fail, as it does for most of its own."""
+    from flwr.supercore import http_logging
+
+    http_logging.ROUTINE_ACCESS_PATHS |= set(paths)

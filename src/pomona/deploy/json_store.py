@@ -32,9 +32,11 @@ def read_json(kind: type[M], path: Path, remedy: str = "restore it from a backup
 
 
 def write_json(path: Path, value: BaseModel) -> None:
-    """Write a file durably. Raises OSError."""
+    """Write a file durably, readable by its owner alone. Raises OSError, and StorageError for too much to be read."""
     text = json.dumps(value.model_dump(mode="json"), indent=1) + "\n"
-    publish(path.parent, [text.encode()], lambda _: path.name, f".{path.stem}")
+    if len(text) > MOST:
+        raise StorageError(f"{path} would have {len(text)} bytes, at most {MOST} are read; make what it holds smaller")
+    publish(path.parent, [text.encode()], lambda _: path.name, f".{path.stem}", 0o600)
 
 
 def _damaged(path: Path, remedy: str, why: str) -> StorageError:

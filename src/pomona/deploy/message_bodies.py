@@ -14,9 +14,12 @@ from pomona.core.bounds import PLACES, Count, Hex, Label, Line, Number, Place, S
 from pomona.core.errors import ProtocolError
 from pomona.core.settings import Settings
 from pomona.deploy.agreement import Certificate, SiloName
+from pomona.deploy.study_kinds import MOST_JUDGED
 
 Token = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{1,64}$")]  # an id drawn at random
 Loss = Annotated[float, Field(ge=-1e100, le=1e100, allow_inf_nan=False)]  # sums over samples and silos stay finite
+PublicKey = Annotated[str, StringConstraints(max_length=1000, pattern=r"^([a-z0-9-]+ [A-Za-z0-9+/=]+)?( [ -~]*)?$")]
+RENEWALS = 20  # of a silo's key
 Hashes = Annotated[tuple[Sha256, ...], Field(max_length=10**5), FailFast()]
 
 
@@ -72,8 +75,22 @@ class Newcomer(Settings):
 
     place: Place
     silo: SiloName
-    key: str = Field(max_length=1000, pattern=r"^([a-z0-9-]+ [A-Za-z0-9+/=]+)?( [ -~]*)?$")  # one OpenSSH line
+    key: PublicKey
     certificate: Certificate
+
+
+class CertifiedKey(Settings):
+    """A silo's public key, and the authority's certificate of it."""
+
+    key: PublicKey
+    certificate: Certificate
+
+
+class Renewal(Settings):
+    """A silo whose key was renewed: all its keys, the one that holds now last."""
+
+    silo: SiloName
+    keys: tuple[CertifiedKey, ...] = Field(min_length=2, max_length=RENEWALS + 1)
 
 
 class Task(Body):
@@ -102,6 +119,7 @@ class Task(Body):
     start: Sha256 | None = None
     downlink: dict[Label, DownlinkEntry] = Field({}, max_length=20)
     newcomers: Annotated[tuple[Newcomer, ...], Field(max_length=PLACES), FailFast()] = ()
+    renewals: Annotated[tuple[Renewal, ...], Field(max_length=PLACES), FailFast()] = ()
 
     @property
     def digest(self) -> str:
@@ -110,8 +128,8 @@ class Task(Body):
 
     @property
     def question(self) -> str:
-        """Hash of the task without newcomers: a task that comes again after someone has joined has the same answer."""
-        return self.model_copy(update={"newcomers": ()}).digest
+        """Hash of the task without newcomers and renewals: it has the same answer after someone has joined."""
+        return self.model_copy(update={"newcomers": (), "renewals": ()}).digest
 
     @property
     def needs(self) -> set[str]:
@@ -130,6 +148,7 @@ class ReportedScore(Settings):
     loss: Loss | None = None
     accuracy: float | None = Field(None, ge=0, le=1)
     value: Loss | None = None
+    interval: tuple[Loss, Loss] | None = None
 
 
 class Answer(Body):
@@ -155,7 +174,7 @@ class Answer(Body):
     uplink: Sha256 | Literal[""] = ""
     rows: dict[Label, Hex] = Field({}, max_length=20)
     loss: Loss | None = None
-    scores: tuple[ReportedScore, ...] = Field((), max_length=100)
+    scores: tuple[ReportedScore, ...] = Field((), max_length=2 * MOST_JUDGED)
     seconds: Seconds = 0.0
     fault: Line = ""
     missing: Hashes = ()
@@ -189,6 +208,15 @@ class HelloReply(Body):
     silo: SiloName
     samples: Count
     fault: Line = ""
+
+
+class Decision(Body):
+    """A silo accepts or declines a study; ``study`` is its agreement's hash."""
+
+    kind = "decision"
+    silo: SiloName
+    study: Sha256
+    accepted: bool
 
 
 def read(kind: type[B], text: str) -> B:

@@ -5,25 +5,28 @@ import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, overload
 
 from pomona.core.bounds import plain
 from pomona.core.errors import PomonaError, ProtocolError, StorageError
-from pomona.deploy.message_bodies import B, Body, read
+from pomona.deploy.message_bodies import B, Body, Refusal, read
 from pomona.deploy.pki.signatures import Signer
+from pomona.deploy.versions import Versions, own, require_understood
 
 A = TypeVar("A", bound=Body)
+C = TypeVar("C", bound=Body)
 logger = logging.getLogger("pomona")
 
 
 @dataclass(frozen=True)
 class Message:
-    """A message: its body in JSON, its sender's signature, and rows or an uplink as bytes by name."""
+    """A message: its body in JSON, its sender's signature, rows or an uplink as bytes by name, its sender's version."""
 
     kind: str
     body: str
     signature: str = ""
     enclosed: Mapping[str, bytes | memoryview] = field(default_factory=dict)
+    versions: Versions | None = field(default_factory=own)
 
     @classmethod
     def of(
@@ -33,12 +36,22 @@ class Message:
         signature = signer.sign(body.kind, body.statement) if signer else ""
         return cls(body.kind, body.model_dump_json(), signature, enclosed or {})
 
-    def read(self, one: type[A], other: type[B]) -> A | B:
-        """The body, which is of one of two kinds. Raises ProtocolError."""
-        if self.kind == one.kind:
-            return read(one, self.body)
-        if self.kind == other.kind:
-            return read(other, self.body)
+    @overload
+    def read(self, one: type[A], other: type[B], /) -> A | B: ...
+
+    @overload
+    def read(self, one: type[A], other: type[B], third: type[C], /) -> A | B | C: ...
+
+    def read(self, *kinds: type[Body]) -> Body:
+        """The body, which is of one of these kinds. Raises ProtocolError, also for a version that is not understood.
+
+        A refusal is read whatever its sender's version: it may say just that.
+        """
+        if self.kind != Refusal.kind:
+            require_understood(self.versions)
+        for kind in kinds:
+            if self.kind == kind.kind:
+                return read(kind, self.body)
         raise ProtocolError(f"a message of kind {plain(self.kind, 40)!r}; check that both sides run the same version")
 
     @property

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pomona.core.bounds import Count, parse
 from pomona.core.errors import ProtocolError
 from pomona.deploy.message_bus import Message
+from pomona.deploy.versions import Versions
 
 PIECE = 5 * 2**20  # bytes of a record, as of Flower's own pieces of an array
 PREFIX = 8  # bytes that say how long the letter is
@@ -18,20 +19,25 @@ WRONG = "a message holds something else than was agreed; check the peer's versio
 
 
 class Letter(BaseModel):
-    """The text of a message, and what is enclosed: names and bytes, in the order in which they follow."""
+    """The text of a message, and what is enclosed: names and bytes, in the order in which they follow.
 
-    model_config = ConfigDict(extra="forbid")
+    Unknown keys are left out, so that another version's letter still says which one that is.
+    """
+
+    model_config = ConfigDict(extra="ignore")
 
     kind: str
     body: str
     signature: str
     enclosed: Annotated[list[tuple[str, Count]], Field(max_length=10**6)]
+    versions: Versions | None = None
 
 
 def packed(message: Message) -> RecordDict:
     """A message as Flower's content: the letter's length, the letter in JSON, what is enclosed; cut into records."""
     sizes = [(name, len(data)) for name, data in message.enclosed.items()]
-    letter = Letter(kind=message.kind, body=message.body, signature=message.signature, enclosed=sizes)
+    told = {"kind": message.kind, "body": message.body, "signature": message.signature, "versions": message.versions}
+    letter = Letter(**told, enclosed=sizes)
     text = letter.model_dump_json().encode()
     parts = [len(text).to_bytes(PREFIX, "little"), text, *message.enclosed.values()]
     return RecordDict({str(i): ConfigRecord({DATA: piece}) for i, piece in enumerate(_cut(parts))})
@@ -68,7 +74,7 @@ def unpacked(content: RecordDict) -> Message:
         enclosed[name], end = bytes(data[end : end + size]), end + size
     if end != len(data) or len(enclosed) != len(letter.enclosed):
         raise ProtocolError(WRONG)
-    return Message(letter.kind, letter.body, letter.signature, enclosed)
+    return Message(letter.kind, letter.body, letter.signature, enclosed, letter.versions)
 
 
 def _piece(content: RecordDict, number: int) -> bytes:

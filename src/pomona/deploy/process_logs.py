@@ -6,14 +6,13 @@ A line: ``2026-11-22T06:42:04.123Z INFO     [round 3] text``. A file that grows 
 import logging
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from threading import Thread
 from typing import IO
-from urllib.parse import unquote, urlsplit
 
 LIMIT = 20_000_000  # bytes of a file before it is set aside
 LONGEST = 20_000  # characters of a line
@@ -31,16 +30,12 @@ class LogFile:
 
     Args:
         path: of the file.
-        hidden: texts that are never written, such as a proxy's password.
     """
 
     path: Path
-    hidden: Collection[str] = ()
 
     def write(self, text: str, level: str = "INFO", number: int | None = None) -> None:
         """Append text, each line of it with the time."""
-        for secret in self.hidden:
-            text = text.replace(secret, "***")
         now = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S.%f}"[:-3]
         head = f"{now}Z {level:<8} " + ("" if number is None else f"[round {number}] ")
         lines = [plain_line(line) for line in text.splitlines()]
@@ -59,12 +54,6 @@ class LogFile:
 def plain_line(text: str) -> str:
     """Text as one line that no terminal obeys, without colours."""
     return "".join(c if c.isprintable() else " " for c in COLOURS.sub("", text[:LONGEST])).rstrip()
-
-
-def passwords(env: Mapping[str, str]) -> list[str]:
-    """The passwords of proxies in a process's variables, as they stand there and as they are sent."""
-    found = [urlsplit(env.get(name, "")).password for name in ("HTTPS_PROXY", "HTTP_PROXY")]
-    return sorted({text for word in found if word for text in (word, unquote(word))})
 
 
 class OutputLog:

@@ -31,15 +31,14 @@ LOCAL = ("localhost", "127.0.0.1", "::1")
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # prctl has no binding in psutil, nor in the standard library
 
 
-def environment(home: Path, proxy: str = "") -> dict[str, str]:
-    """Return a Flower process's variables: Flower's folder, this installation's commands, and the proxy, if any."""
+def environment(home: Path) -> dict[str, str]:
+    """Return a Flower process's variables: Flower's folder and this installation's commands; no proxy."""
     kept = {
         k: v for k, v in os.environ.items() if not k.startswith("FLWR_") and k.lower() not in PROXIES | {"no_proxy"}
     }
     scripts = sysconfig.get_path("scripts")
     ours = {"FLWR_HOME": str(home), "PATH": os.pathsep.join([scripts, os.environ.get("PATH", os.defpath)])}
-    way = {"HTTPS_PROXY": proxy, "HTTP_PROXY": proxy} if proxy else {}
-    return {**kept, **QUIET, **ours, **way, "NO_PROXY": ",".join(LOCAL), "PYTHONUNBUFFERED": "1"}
+    return {**kept, **QUIET, **ours, "NO_PROXY": ",".join(LOCAL), "PYTHONUNBUFFERED": "1"}
 
 
 def start(command: Sequence[str], env: dict[str, str]) -> subprocess.Popen[bytes]:

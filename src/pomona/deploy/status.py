@@ -1,18 +1,23 @@
 """Status of a server or a silo, read from the files in its folder alone."""
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from pomona.core.errors import PomonaError
+from pomona.deploy import versions
 from pomona.deploy.agreement import Federation
 from pomona.deploy.pki import certificates
 from pomona.deploy.processes import holder
 from pomona.deploy.server.member_registry import RegisteredMember, heavy, samples, weight_by_name
 from pomona.deploy.server.registry_admin import entries
+from pomona.deploy.server.study_overview import overview
+from pomona.deploy.server.study_queue import StudyQueue
 from pomona.deploy.silo import history
+from pomona.deploy.silo.known_studies import KnownStudies, KnownStudy
+from pomona.deploy.silo.privacy_budget import overview as privacy
 from pomona.deploy.status_files import LIVE, NODE, WAITING, LiveStatus, NodeStatus, WaitingStatus, read_status_file
 from pomona.storage.run_status import read_status
 
@@ -21,21 +26,30 @@ ENDED = {"stopped", "revoked"}  # last words of a node
 WHOSE = {"certificate": ("the server's", certificates.RENEW), "authority": ("the authority's", certificates.LAST)}
 
 
-def server(folder: Path) -> Row:
+def server(folder: Path, study: str | None = None) -> Row:
     """A server's standing: whether it runs, its round, its silos, its traffic.
 
-    Raises ConfigError or StorageError where the folder is no server's kit or cannot be read.
+    Args:
+        folder: its kit.
+        study: the name of the study that is meant; None for the one that runs, or that ran last.
+
+    Raises ConfigError or StorageError where the folder is no server's kit, has no such study, or cannot be read.
     """
-    federation = Federation.read(folder / "federation.toml")
-    state = folder / "run"
-    said, live, held = read_status(state), read_status_file(LiveStatus, state / LIVE), holder(state)
+    queue = StudyQueue(folder)
+    meant = queue.current if study is None else queue.named(study)
+    federation = meant.agreed(queue.federation, folder) if meant else queue.federation
+    state = meant.folder if meant else folder / "run"
+    said, live, held = read_status(state), read_status_file(LiveStatus, state / LIVE), holder(folder / "run")
     waits = read_status_file(WaitingStatus, state / WAITING)
     current = bool(said and held and said.state == "running" and waits.since >= said.time)  # not of a life before
-    members, share = entries(folder), federation.largest_share
-    weighs = weight_by_name(samples(members), share)
+    members, share = entries(folder, state if meant and meant.name else None), federation.largest_share
+    weighs, spoken = weight_by_name(samples(members), share), versions.noted(state)
     return {
         "federation": federation.name,
+        "study": meant.title if meant else None,
+        "studies": overview(folder),
         "method": _method(federation),
+        "version": str(versions.own()),
         "state": _spoken(said.state if said else None, bool(held)),
         "pid": held.pid if held else None,
         "since": held.since if held else None,
@@ -56,16 +70,21 @@ def server(folder: Path) -> Row:
                 "weight": weighs.get(member.name),
                 "joined": member.joined,
                 "left": member.left,
+                "version": spoken[member.name].pomona if member.name in spoken else None,
                 "why": live.why.get(member.name, ""),
             }
             for member in members
         ],
-        "notes": [*heavy(samples(members), share), *_turned_away(members, live)],
+        "notes": [*_other_versions(spoken), *heavy(samples(members), share), *_turned_away(members, live)],
     }
 
 
 def _method(federation: Federation) -> str:
-    """The method's name; PyTorch is loaded only where the file leaves it to the default."""
+    """The method's name, "" without a study; PyTorch is loaded only where the file leaves it to the default."""
+    if federation.survey:
+        return "survey"
+    if not federation.comes_with_study:
+        return ""
     section = federation.run.get("method")
     name = section.get("name") if isinstance(section, dict) else section
     return str(name or federation.config().method.name)
@@ -86,6 +105,14 @@ def _turned_away(members: Sequence[RegisteredMember], live: LiveStatus) -> list[
     return [f"{node} was turned away: {why}" for node, why in live.why.items() if node not in names]
 
 
+def _other_versions(spoken: Mapping[str, versions.Versions]) -> list[str]:
+    return [
+        f"{name} has {said}, which this server does not work with: {versions.own()}"
+        for name, said in spoken.items()
+        if not said.works_with(versions.own())
+    ]
+
+
 def _spoken(state: str | None, held: bool) -> str:
     """State of a run; a killed run is recognised although its file says it runs."""
     if state == "running" and not held:
@@ -104,19 +131,32 @@ def silo(folder: Path) -> Row:
     return {
         "federation": federation.name,
         "server": federation.server,
+        "version": str(versions.own()),
+        "server_version": str(versions.noted(state).get("server", "")),
+        "version_warning": versions.warning(state, "server"),
         "state": gone if stopped else news.state or "starting",
         "since": news.since,
         "restarts": news.restarts,
         "reason": news.reason,
         "round": visits[-1].round if visits else None,
         "rounds": federation.run.get("rounds"),
+        "own_study": federation.comes_with_study,
+        "studies": [_study(folder, known) for known in KnownStudies(folder).all],
         "last_visit": _when(state / history.FILE),
         "torn_visits": torn,
         "bytes_down": sum(v.bytes_down for v in visits),
         "bytes_up": sum(v.bytes_up for v in visits),
+        "privacy": privacy(folder),
         **_certificate("authority", None if federation.insecure else folder / "certs" / "ca.crt"),
         "free_gb": round(shutil.disk_usage(folder).free / 1e9, 1),
     }
+
+
+def _study(kit: Path, known: KnownStudy) -> Row:
+    """What was decided on a study, and its last round here."""
+    visits, _ = history.read(KnownStudies(kit).home(known))
+    about = {"study": known.study.name, "hash": known.agreement[:16], "decision": known.standing}
+    return {**about, "round": visits[-1].round if visits else 0}
 
 
 def _certificate(name: str, path: Path | None) -> Row:

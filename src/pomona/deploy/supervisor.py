@@ -14,7 +14,7 @@ from typing import Protocol, TypeVar
 
 import psutil
 
-from pomona.deploy.process_logs import LogFile, OutputLog, passwords
+from pomona.deploy.process_logs import LogFile, OutputLog
 from pomona.deploy.processes import adopt, disown, end, process_tree, reap, start, undisturbed
 
 T = TypeVar("T")
@@ -91,7 +91,7 @@ class Supervisor:
         """Start the program."""
         self.process = start(self.command, dict(self.env))
         assert self.process.stdout
-        self._output = OutputLog(self.process.stdout, LogFile(self.log, passwords(self.env)))
+        self._output = OutputLog(self.process.stdout, LogFile(self.log))
         return self.process
 
     def settle(self) -> None:

@@ -17,7 +17,7 @@ from pomona.data.settings import Edge
 class TaskSettings(Settings):
     """The form of one sample, the label map, and the preprocessing."""
 
-    kind: Kind
+    kind: Kind = Field(description="kind of sample")
     input_shape: tuple[Annotated[int, Field(ge=1)], ...] = Field(
         description="one sample as read: (H, W, C), (D, H, W, C), (F,), (T,)"
     )
@@ -34,13 +34,13 @@ class TaskSettings(Settings):
         ge=0,
         description="width of the network's output",
     )
-    targets: Targets = "classes"
+    targets: Targets = Field("classes", description="what a sample's labels are")
     shift: tuple[float, ...] = Field((0.0,), description="the network sees (x - shift) / scale, over the last axis")
-    scale: tuple[float, ...] = (1.0,)
+    scale: tuple[float, ...] = Field((1.0,), description="see shift")
     target_shift: tuple[float, ...] = Field(
         (0.0,), description="of regression: the network learns (y - target_shift) / target_scale"
     )
-    target_scale: tuple[float, ...] = (1.0,)
+    target_scale: tuple[float, ...] = Field((1.0,), description="see target_shift")
     preprocessing: Preprocessing | None = Field(
         None, description="of a table: how its columns become the numbers of input_shape"
     )

@@ -1,4 +1,4 @@
-"""X.509 certificates of the authority and the server: making, renewing and checking them."""
+"""X.509 certificates of the authority, the server and the silos: making, renewing and checking them."""
 
 import stat
 from collections.abc import Iterable
@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, load_pem_priv
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from pomona.core.errors import ConfigError
-from pomona.deploy.pki.keys import Pair, pem, signer
+from pomona.deploy.pki.keys import Pair, load_public, pem, signer
 
 AUTHORITY_DAYS = 3652
 SERVER_DAYS = 825  # the longest that strict TLS clients accept
@@ -44,6 +44,17 @@ def server(issuer: Pair, hosts: Iterable[str], now: datetime | None = None) -> P
     return Pair(pem(key), _served(issuer, key.public_key(), names, now))
 
 
+def client(issuer: Pair, name: str, pub: bytes) -> bytes:
+    """Return a certificate (PEM) by which a silo's key (OpenSSH) shows itself to the server in mutual TLS.
+
+    It is valid as long as the authority. Raises ValueError if the key is not of the kind that silos have.
+    """
+    above = x509.load_pem_x509_certificate(issuer.public)
+    start, until = above.not_valid_before_utc + SKEW, above.not_valid_after_utc
+    made = _certificate(_named(name), above.subject, load_public(pub), start, until)
+    return _signed(made, issuer, ExtendedKeyUsageOID.CLIENT_AUTH)
+
+
 def renewed(issuer: Pair, certificate: bytes, now: datetime | None = None) -> bytes:
     """Return a new certificate (PEM) of a server for the same key and names, valid from now on.
 
@@ -63,17 +74,21 @@ def _served(
     issuer: Pair, key: EllipticCurvePublicKey, names: x509.SubjectAlternativeName, now: datetime | None
 ) -> bytes:
     """Return a server's certificate (PEM); it ends with the authority's at the latest."""
-    above, key_ = x509.load_pem_x509_certificate(issuer.public), signer(issuer.private)
-    start = _start(now)
+    above, start = x509.load_pem_x509_certificate(issuer.public), _start(now)
     until = min(start + timedelta(days=SERVER_DAYS), above.not_valid_after_utc)
+    made = _certificate(_named("server"), above.subject, key, start, until).add_extension(names, critical=False)
+    return _signed(made, issuer, ExtendedKeyUsageOID.SERVER_AUTH)
+
+
+def _signed(made: x509.CertificateBuilder, issuer: Pair, purpose: x509.ObjectIdentifier) -> bytes:
+    """Return the certificate (PEM) of one side of TLS connections, signed by the authority."""
+    key = signer(issuer.private)
     certificate = (
-        _certificate(_named("server"), above.subject, key, start, until)
-        .add_extension(names, critical=False)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        made.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(ca=False), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(key_.public_key()), critical=False)
-        .sign(key_, SHA384())
+        .add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key()), critical=False)
+        .sign(key, SHA384())
     )
     return certificate.public_bytes(Encoding.PEM)
 
@@ -174,7 +189,7 @@ def _general(host: str) -> x509.GeneralName:
 
 
 def _usage(*, ca: bool) -> x509.KeyUsage:
-    """Return the key usage: certificates for the authority, TLS handshakes for a server."""
+    """Return the key usage: certificates for the authority, TLS handshakes for others."""
     return x509.KeyUsage(
         digital_signature=True,
         key_cert_sign=ca,

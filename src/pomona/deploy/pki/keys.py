@@ -7,8 +7,10 @@ so that no SSH server takes one for a login.
 """
 
 import os
+from base64 import b64decode, b64encode
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from hashlib import sha256
 from pathlib import Path
 
 from cryptography import x509
@@ -62,7 +64,7 @@ def public(path: Path) -> bytes:
     except OSError as fault:
         raise ConfigError(f"{path}: cannot be read ({fault.strerror}); name a silo's public key file") from None
     try:
-        return _line(_public(content))
+        return _line(load_public(content))
     except ValueError as fault:
         advice = "make one with: ssh-keygen -t ecdsa -b 384 -N '' -f silo.key"
         if b"PRIVATE KEY" in content:
@@ -70,15 +72,17 @@ def public(path: Path) -> bytes:
         raise ConfigError(f"{path}: {fault}; {advice}") from None
 
 
-def certify(authority: Pair, federation: str, name: str, pub: bytes) -> bytes:
+def certify(authority: Pair, federation: str, name: str, pub: bytes, serial: int = 0) -> bytes:
     """Return the authority's OpenSSH certificate (one line) that a public key (OpenSSH) is the silo's of this name.
 
-    It is valid as long as the authority. Raises ValueError if the key is not of the kind that silos have.
+    ``serial`` is 0 for a silo's first key, and higher for each that takes the place of one before. It is valid as long
+    as the authority. Raises ValueError if the key is not of the kind that silos have.
     """
     issuer = x509.load_pem_x509_certificate(authority.public)
     certificate = (
         SSHCertificateBuilder()
-        .public_key(_public(pub))
+        .public_key(load_public(pub))
+        .serial(serial)
         .type(SSHCertificateType.USER)
         .key_id(name.encode())
         .valid_principals([name.encode()])
@@ -107,13 +111,29 @@ def certified(
             shown.public_bytes() == certificate.strip()
             and shown.type is SSHCertificateType.USER
             and shown.valid_principals == [name.encode()]
-            and shown.public_key() == _public(pub)
+            and shown.public_key() == load_public(pub)
             and shown.critical_options == {FEDERATION: federation.encode()}
             and not shown.extensions
             and shown.valid_after <= (now or datetime.now(UTC)).timestamp() < shown.valid_before
         )
     except (InvalidSignature, *UNREADABLE):
         return False
+
+
+def serial(certificate: bytes) -> int:
+    """Return the serial number of an OpenSSH certificate. Raises ValueError for anything else."""
+    try:
+        shown = load_ssh_public_identity(certificate)
+    except UNREADABLE:
+        shown = None
+    if not isinstance(shown, SSHCertificate):
+        raise ValueError("is no OpenSSH certificate")
+    return shown.serial
+
+
+def fingerprint(pub: bytes) -> str:
+    """Return what ``ssh-keygen -l`` calls a public key (OpenSSH), for people to compare by telephone."""
+    return "SHA256:" + b64encode(sha256(b64decode(pub.split()[1])).digest()).decode().rstrip("=")
 
 
 def write(path: Path, content: bytes, mode: int = 0o600) -> None:
@@ -145,7 +165,8 @@ def replace(path: Path, content: bytes) -> None:
         raise StorageError(f"{path}: cannot be replaced ({fault.strerror}); mend its folder's permissions") from None
 
 
-def _public(content: bytes) -> EllipticCurvePublicKey:
+def load_public(content: bytes) -> EllipticCurvePublicKey:
+    """Return a silo's public key from its OpenSSH line. Raises ValueError if it is not on P-384."""
     try:
         key = load_ssh_public_key(content)
     except UNREADABLE:

@@ -9,7 +9,8 @@ from typing import Any, Literal
 import tomli_w
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from pomona.deploy.agreement import PROTOCOL, Address, Federation
+from pomona.deploy.address import Address
+from pomona.deploy.agreement import PROTOCOL, Federation
 from pomona.deploy.flower_bundle import PIN
 from pomona.deploy.provision.wheels import wheel
 from pomona.deploy.task_settings import TaskSettings
@@ -58,14 +59,14 @@ def silo(federation: Federation, name: str, digest: str, *, own_key: bool, locke
         own_key: whether the silo brought its public key, so that its private one is not in the kit.
         locked: whether there is a list of all libraries with hashes.
     """
-    task = federation.task
+    task = federation.tasked
     about = _about("silo", federation, name) | {
         "own_key": own_key,
         "locked": locked,
         "task": task,
-        "classes": tomli_w.dumps({"classes": task.classes}).strip(),
-        "labels": json.dumps(_label_columns(task)),
-        "suffix": "npz" if task.kind == "image" else "csv",
+        "classes": tomli_w.dumps({"classes": task.classes}).strip() if task else "",
+        "labels": json.dumps(_label_columns(task)) if task else "",
+        "suffix": "npz" if task and task.kind == "image" else "csv",
         "capability": "",
         "restart": "always",
         "host_network": federation.loopback,
@@ -97,17 +98,17 @@ def _common(role: Role, about: dict[str, Any]) -> Iterator[tuple[str, bytes]]:
 
 
 def _about(role: Role, federation: Federation, member: str) -> dict[str, Any]:
-    config = federation.config()
-    extras = "flower,dp" if config.privacy else "flower"
+    config = federation.config() if federation.comes_with_study else None
+    extras = "flower,dp" if config and config.privacy else "flower"
     return {
         "role": role,
-        "unit": f"pomona-{role}-{federation.name}",
+        "unit": f"pomona-{role}-{federation.name}" + (f"-{member}" if role == "silo" else ""),
         "member": member,
         "state": STATE[role],
         "home": f"{HOME}/{federation.name}/{member}",
         "federation": federation,
         "config": config,
-        "card": config.method.method().card,
+        "card": config.method.method().card if config else None,
         "version": version("pomona"),
         "wheel": wheel(),
         "extras": extras,

@@ -4,10 +4,7 @@ All is made beside its place and appears by one renaming: a folder of kits is wh
 never written over. Everything is readable for its owner alone, from the first moment on.
 """
 
-import shutil
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -17,26 +14,32 @@ import tomli_w
 from pomona.core.errors import ConfigError, StorageError
 from pomona.core.toml import read_file, validated
 from pomona.deploy import flower_bundle
-from pomona.deploy.agreement import Address, Federation, FoundingMember
+from pomona.deploy.address import Address
+from pomona.deploy.agreement import Federation, FoundingMember
 from pomona.deploy.pki import certificates, keys
 from pomona.deploy.provision import kit_files
+from pomona.deploy.provision.new_files import appearing, folders, write
 from pomona.deploy.provision.wheels import LOCK, SUMS, of_folder, wheel
-from pomona.storage.atomic_io import sync
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
-EXECUTABLE = "start.sh"
 AGREED = "federation.toml"
+RENEWED = "renewed"  # in the folder of kits: a folder for each silo, and in that one for each key that came later
+SHOWN = "certs/silo.crt"  # by which a silo shows itself in mutual TLS
 WEIGHTS = "weights.safetensors"  # what training starts from, in every kit
 
 
 @dataclass(frozen=True)
 class Member:
-    """A silo's keys: its private one unless it brought its own, its public one, and the authority's certificate."""
+    """A silo's keys: its private one unless it brought its own, its public one, and the authority's certificates.
+
+    ``shown`` is the one for TLS, which is in the silo's own kit alone.
+    """
 
     name: str
     private: bytes | None
     public: bytes
     certificate: bytes
+    shown: bytes = b""
 
 
 @dataclass(frozen=True)
@@ -73,17 +76,17 @@ def provision(path: Path, out: Path, wheels: Path | None = None) -> Provisioned:
     if out.exists() or out.is_symlink():
         raise StorageError(f"{out} exists already, and keys are never overwritten; name a new folder, or --add a silo")
     installed = of_folder(wheels) if wheels else {}
-    with _appearing(out) as made:
+    with appearing(out) as made:
         authority = None if federation.insecure else certificates.authority(federation.name)
         members = [_member(authority, federation, name, brought.get(name)) for name in names] if authority else []
         _distinct(members)
         if authority:
-            _write(made / "authority", {"ca.key": authority.private, "ca.crt": authority.public})
-        _write(made / "server", _server(federation, authority, members, LOCK in installed) | agreed)
-        _write(made / "server" / "wheels", installed)
+            write(made / "authority", {"ca.key": authority.private, "ca.crt": authority.public})
+        write(made / "server", _server(federation, authority, members, LOCK in installed) | agreed)
+        write(made / "server" / "wheels", installed)
         digest = flower_bundle.digest(made / "server" / "app")
-        _write(made / "server", {flower_bundle.PIN: f"{digest}\n".encode()})
-        _folders(made / "server" / kit_files.STATE["server"])
+        write(made / "server", {flower_bundle.PIN: f"{digest}\n".encode()})
+        folders(made / "server" / kit_files.STATE["server"])
         for name in names:
             _silo(made / name, made / "server", name, members)
     return Provisioned(federation, out, names, frozenset(brought))
@@ -96,22 +99,22 @@ def add(out: Path, name: str, key: Path | None = None) -> Provisioned:
         ConfigError: a name that is taken or is none, a key that is none, or no kits with their authority there.
         StorageError: the folder cannot be written.
     """
-    server, federation = out / "server", _provisioned(out)
+    server, federation = out / "server", provisioned(out)
     name = validated(FoundingMember, {"name": name}).name
     if (out / name).exists():
         raise ConfigError(f"silo {name!r} has a kit in {out}; choose a new name, also for one that was revoked")
     if federation.insecure and key:
         raise ConfigError("a federation with insecure = true has no use for keys; leave --key out")
     brought = keys.public(key) if key else None
-    authority = None if federation.insecure else _authority(out)
+    authority = None if federation.insecure else issuer_of(out)
     new = [_member(authority, federation, name, brought)] if authority else []
     members = [*_known(server / "keys"), *new]
-    _distinct(members)
+    _distinct([*members, *(one for folder in sorted((out / RENEWED).glob("*/*")) for one in _known(folder))])
     others = [path.parent for path in sorted(out.glob("*/silo.toml"))]
-    with _appearing(out / name) as made:
+    with appearing(out / name) as made:
         _silo(made, server, name, members)
     for folder in (server / "keys", *(other / "keys" / "peers" for other in others)):
-        _write(folder, _public(new))
+        write(folder, _public(new))
     return Provisioned(federation, out, (name,), frozenset({name} if key else ()))
 
 
@@ -133,9 +136,9 @@ def renew(out: Path) -> Renewed:
         ConfigError: no kits with their authority there, nothing to renew, or an authority that has ended.
         StorageError: the certificate cannot be written.
     """
-    if _provisioned(out).insecure:
+    if provisioned(out).insecure:
         raise ConfigError("a federation with insecure = true has no certificate; there is nothing to renew")
-    issuer, path = _authority(out), out / "server" / "certs" / "server.crt"
+    issuer, path = issuer_of(out), out / "server" / "certs" / "server.crt"
     before = certificates.expires(path)
     if before >= (last := certificates.valid(out / "authority" / "ca.crt")):
         raise ConfigError(f"{path} is valid as long as its authority, until {last:%Y-%m-%d}; {certificates.LAST}")
@@ -147,7 +150,8 @@ def renew(out: Path) -> Renewed:
     return Renewed(path, before, certificates.validity(content))
 
 
-def _provisioned(out: Path) -> Federation:
+def provisioned(out: Path) -> Federation:
+    """What the kits in a folder are of. Raises ConfigError where there are none."""
     path = out / "server" / "federation.toml"
     if not path.is_file():
         raise ConfigError(f"{out} holds no kits; name the folder that `pomona deploy provision` made")
@@ -156,8 +160,7 @@ def _provisioned(out: Path) -> Federation:
 
 def _agreed(path: Path, federation: Federation) -> kit_files.Files:
     """The files that all kits share: the agreement as it was written, or with the weights it names and their hash."""
-    model = federation.config().model
-    if model.init is None:
+    if not federation.comes_with_study or (model := federation.config().model).init is None:
         return {AGREED: path.read_bytes()}
     tree = read_file(path)
     tree["run"]["model"] |= {"init": WEIGHTS, "init_sha256": model.init_sha256}
@@ -191,11 +194,12 @@ def _silo(folder: Path, server: Path, name: str, members: Sequence[Member]) -> N
     files |= {name: (server / name).read_bytes() for name in (AGREED, WEIGHTS) if (server / name).exists()}
     if own:
         files |= {"certs/ca.crt": (server / "certs" / "ca.crt").read_bytes(), "keys/silo.pub": own.public}
+        files |= {SHOWN: own.shown}
         files |= {"keys/silo.key": own.private} if own.private else {}
         files |= {f"keys/peers/{peer}": content for peer, content in _public(members).items()}
-    _write(folder, files)
-    _folders(folder / "data")
-    _folders(folder / kit_files.STATE["silo"])
+    write(folder, files)
+    folders(folder / "data")
+    folders(folder / kit_files.STATE["silo"])
 
 
 def _member(authority: keys.Pair, federation: Federation, name: str, brought: bytes | None) -> Member:
@@ -203,7 +207,8 @@ def _member(authority: keys.Pair, federation: Federation, name: str, brought: by
     public = pair.public if pair else brought
     assert public
     certificate = keys.certify(authority, federation.name, name, public)
-    return Member(name, pair.private if pair else None, public, certificate)
+    shown = certificates.client(authority, name, public)
+    return Member(name, pair.private if pair else None, public, certificate, shown)
 
 
 def _public(members: Sequence[Member]) -> kit_files.Files:
@@ -225,7 +230,8 @@ def _known(folder: Path) -> list[Member]:
         ) from None
 
 
-def _authority(out: Path) -> keys.Pair:
+def issuer_of(out: Path) -> keys.Pair:
+    """The authority in a folder of kits. Raises ConfigError where it is not there."""
     try:
         return keys.Pair((out / "authority" / "ca.key").read_bytes(), (out / "authority" / "ca.crt").read_bytes())
     except OSError as fault:
@@ -241,34 +247,3 @@ def _distinct(members: Sequence[Member]) -> None:
         first = owner.setdefault(member.public, member.name)
         if first != member.name:
             raise ConfigError(f"silos {first!r} and {member.name!r} have the same key; every silo needs its own")
-
-
-def _write(folder: Path, files: Mapping[str, bytes]) -> None:
-    for name, content in files.items():
-        path = folder / name
-        _folders(path.parent)
-        keys.write(path, content, 0o700 if path.name == EXECUTABLE else 0o600)
-
-
-def _folders(path: Path) -> None:
-    """Make a folder with those above it, each for its owner alone; ``Path.mkdir`` would open those above to all."""
-    if not path.is_dir():
-        _folders(path.parent)
-        path.mkdir(mode=0o700)
-
-
-@contextmanager
-def _appearing(folder: Path) -> Iterator[Path]:
-    """A folder to fill, which then appears as ``folder``; or vanishes if it was not filled. Raises StorageError."""
-    made = None
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        made = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
-        yield made
-        made.rename(folder)
-        sync(folder.parent)
-    except OSError as fault:
-        raise StorageError(f"{folder}: cannot be written ({fault.strerror}); choose another place") from None
-    finally:
-        if made:
-            shutil.rmtree(made, ignore_errors=True)  # after the renaming there is nothing left of that name

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 import tomllib
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -94,11 +94,11 @@ class LocalFederation:
         """A silo's kit."""
         return self.folder / "kits" / name
 
-    def start(self, who: str) -> None:
-        """Start the server, or a silo by its name, as its administrator does."""
+    def start(self, who: str, before: Sequence[str] = ()) -> None:
+        """Start the server, or a silo by its name, as its administrator does; by a command that runs others, if any."""
         role, kit = ("server", self.server) if who == "server" else ("silo", self.silo(who))
         with (self.folder / f"{who}.log").open("ab") as file:
-            command = [sys.executable, "-m", "pomona", role, "start", "--folder", str(kit)]
+            command = [*before, sys.executable, "-m", "pomona", role, "start", "--folder", str(kit)]
             env = environment(self.folder) | {"PYTHONPATH": os.pathsep.join(sys.path)}  # own code too
             self._own[who] = subprocess.Popen(
                 command, stdout=file, stderr=subprocess.STDOUT, start_new_session=True, env=env

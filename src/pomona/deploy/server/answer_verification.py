@@ -10,6 +10,7 @@ from pomona.deploy.message_bus import Message
 from pomona.deploy.server.member_registry import MemberRegistry
 from pomona.deploy.server.outgoing_task import OutgoingTask
 from pomona.deploy.tensor_bytes import Encoding, sha256
+from pomona.deploy.versions import note
 from pomona.federation.exchange import Arrival, ClientRequest, Reply, Score
 
 Origins = list[tuple[str, RowOrigin]]  # of rows, with their hashes
@@ -33,6 +34,7 @@ class AnswerReader:
         """The body that the silo of a place has signed. Raises ProtocolError, also for an answer to another task."""
         body: Answer | Refusal = message.read(Answer, Refusal)
         self.registry.require_signed(place, body.kind, body.statement, message.signature)
+        note(self.registry.path.parent, sent.silo, message.versions)
         if isinstance(body, Answer) and (body.silo, body.task) != (sent.silo, sent.task.digest):
             raise ProtocolError("an answer to another task")
         return body
@@ -86,10 +88,13 @@ def checked_scores(answer: Answer, watched: Collection[str], federation: Federat
     """
     if not federation.share_scores:
         return []
-    models = MODELS | {federation.config().method.method().card.headline[0]}
+    card = federation.config().method.method().card
+    models = MODELS | {card.headline[0], *card.judges}
     found: dict[tuple[str, str, str], Score] = {}
     for score in answer.scores:
         key = score.model, score.when, score.split
+        if not federation.shares(score.split, score.samples):
+            raise ProtocolError(f"a score on {score.samples} samples of {score.split}, which was not to be told")
         if score.model not in models or score.when not in watched or key in found:
             raise ProtocolError(f"a score of {score.model!r}, {score.when}, on {score.split}: it was not asked for")
         _require_consistent(score, federation.most_samples)

@@ -29,6 +29,7 @@ Headers = Iterable[tuple[bytes, bytes]]
 OPEN = "/v1/fleet/"
 HEALTH = "/health"
 STANDING = f"{OPEN}pomona/standing"  # answered by the gate itself: whether a silo is a member
+STUDIES = f"{OPEN}pomona/studies"  # and so are requests about studies
 FORWARDED = {b"forwarded", b"via", b"x-forwarded-for", b"x-forwarded-host", b"x-real-ip"}
 ANSWERS, PIECE = f"{OPEN}push-messages", f"{OPEN}push-object"
 
@@ -74,13 +75,15 @@ class Gate:
             federation has no keys, on loopback: then all silos share ``at_once``, and their answers are not added up.
         uplink: bytes of the longest uplink that is agreed on; 0 as long as nobody has been asked for one.
         standing: a word on how the silo stands whose key has signed a request's head, for that silo.
+        desk: answers a member's request about studies, from the member, the path and the body: status and text.
     """
 
     app: Application
-    known: Callable[[Headers], str]
+    known: Callable[[Scope], str]
     uplink: Callable[[], int]
     limits: RequestLimits = RequestLimits()
-    standing: Callable[[Headers], str] = lambda _: ""
+    standing: Callable[[Scope], str] = lambda _: ""
+    desk: Callable[[str, str, bytes], tuple[int, bytes]] = lambda *_: (404, b"")
     _busy: Counter[str] = field(default_factory=Counter)
     _left: dict[str, int] = field(default_factory=dict)  # bytes that a member's answer may still bring
 
@@ -92,10 +95,13 @@ class Gate:
             if scope["type"] != "http" or not scope["path"].startswith(OPEN):
                 return await self.app(scope, receive, send)
             if scope["path"] == STANDING:
-                return await _answer(scope, send, 200, self.standing(scope["headers"]))
-            who = self.known(scope["headers"])
+                return await _answer(scope, send, 200, self.standing(scope))
+            who = self.known(scope)
             with self._slot(who):
                 body = await self._body(who, scope, receive)
+                if scope["path"] == STUDIES or scope["path"].startswith(f"{STUDIES}/"):
+                    text = b"".join(message.get("body", b"") for message in body)
+                    return await _reply(scope, send, *await asyncio.to_thread(self.desk, who, scope["path"], text))
                 await self.app(scope, again(body, receive), self._told(who, scope, send))
         except RequestRefused as refused:
             await _answer(scope, send, refused.status, str(refused))
@@ -147,7 +153,12 @@ def passes(scope: Scope) -> bool:
         return True
     if FORWARDED & {name.lower() for name, _ in scope.get("headers", ())}:
         return False
-    peer, here = _ip(scope.get("client")), _ip(scope.get("server"))
+    return local(scope.get("client"), scope.get("server"))
+
+
+def local(client: Any, server: Any) -> bool:
+    """Whether a connection comes from this machine, by the addresses of its two ends."""
+    peer, here = _ip(client), _ip(server)
     # Where the server listens on one address only, its own processes come from that address.
     return peer is not None and (peer.is_loopback or peer == here)
 
@@ -198,12 +209,16 @@ def _announced(headers: Headers) -> int:
 
 
 async def _answer(scope: Scope, send: Send, status: int, text: str) -> None:
+    await _reply(scope, send, status, f"{text}\n".encode())
+
+
+async def _reply(scope: Scope, send: Send, status: int, text: bytes) -> None:
     if scope["type"] == "websocket":
         await send({"type": "websocket.close", "code": 1008})
         return
     headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"connection", b"close")]
     await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": f"{text}\n".encode()})
+    await send({"type": "http.response.body", "body": text})
 
 
 def _ip(end: Any) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:

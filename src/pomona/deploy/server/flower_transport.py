@@ -17,12 +17,12 @@ from pomona.core.errors import ProtocolError
 from pomona.core.round import Roster
 from pomona.deploy.agreement import Federation
 from pomona.deploy.audit import Audit
-from pomona.deploy.message_bodies import DownlinkEntry, Newcomer, Refusal, RowOrigin, Task
+from pomona.deploy.message_bodies import CertifiedKey, DownlinkEntry, Newcomer, Refusal, Renewal, RowOrigin, Task
 from pomona.deploy.message_bus import Message, MessageBus, Outgoing, Undelivered, untrusted
 from pomona.deploy.process_logs import at_round
 from pomona.deploy.server.answer_verification import AnswerReader, Origins
 from pomona.deploy.server.auth_proxy import announce
-from pomona.deploy.server.handshake import TIMEOUT, Handshake
+from pomona.deploy.server.handshake import Handshake
 from pomona.deploy.server.member_registry import MemberRegistry
 from pomona.deploy.server.outgoing_task import OutgoingTask, standing
 from pomona.deploy.server.waiting_file import WaitingFile
@@ -40,6 +40,7 @@ class FlowerTransport:
     """The transport of a deployment.
 
     Attributes:
+        standing: the kit's folder ``run/``, where the gate looks for what is announced.
         run: id of the run, the same after every restart of the server.
         absent: why silos did not take part in the last visit, by name.
         refused: those of them that answered with something that cannot be used, or would not do what was asked.
@@ -47,6 +48,7 @@ class FlowerTransport:
     """
 
     federation: Federation
+    standing: Path
     run: str
     server: Server
     registry: MemberRegistry
@@ -92,7 +94,7 @@ class FlowerTransport:
         self.absent, self.refused, self._fresh, self._round = {}, set(), {}, request.round.number
         if request.trains:
             at_round(self._round)
-            announce(self.registry.path.parent, largest(request.expects))
+            announce(self.standing, largest(request.expects))
         self._spool = UplinkSpool.of(request, self.scratch)
         packed = PackedRows(down, Encoding(self.federation.wire, self.federation.places))
         tasks = {
@@ -131,21 +133,13 @@ class FlowerTransport:
         """The places whose nodes have said who they are."""
         return frozenset(self._handshake.nodes)
 
-    def greet(self, seconds: float = 0.0, missing: Callable[[], Sequence[str]] = tuple) -> None:
-        """Ask every unknown node who it is; go on for so long, or until no silo is ``missing`` any more."""
-        limit = monotonic() + seconds
-        self._waiting.begin("gathering silos", seconds or TIMEOUT)
-        while True:
-            self._handshake.ask()
-            for ticket, got in self.bus.fetch(self._handshake.tickets).items():
-                self.absent |= self._handshake.meet(ticket, got)
-            away, asked = missing(), self._handshake.asked
-            if (not asked and (not away or monotonic() > limit)) or monotonic() > limit + TIMEOUT:
-                return
-            unmet = dict.fromkeys(away, "has not said who it is") or {f"node {n}": "is asked who it is" for n in asked}
-            here = [e.name for place, e in enumerate(self.registry.entries) if place in self.known]
-            self._waiting.tell(here, unmet)
-            self.bus.wait(self.pause)
+    def greet(self) -> None:
+        """Ask every unknown node who it is, and hear what has come. Waits for nobody: later answers are heard later."""
+        self.absent |= self._handshake.greet()
+
+    def gather(self, seconds: float, missing: Callable[[], Sequence[str]]) -> None:
+        """Greet until no silo is ``missing`` any more, or for so long; a node asked at the end has time to answer."""
+        self.absent |= self._handshake.gather(seconds, missing, self._waiting, self.pause)
 
     # A round's messages.
 
@@ -216,6 +210,11 @@ class FlowerTransport:
                 Newcomer(place=i, silo=e.name, key=e.key, certificate=e.certificate)
                 for i, e in enumerate(members)
                 if i >= len(self.federation.silo)
+            ),
+            renewals=tuple(
+                Renewal(silo=e.name, keys=(*e.earlier, CertifiedKey(key=e.key, certificate=e.certificate)))
+                for e in members
+                if e.earlier
             ),
         )
 

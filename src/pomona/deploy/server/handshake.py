@@ -1,7 +1,7 @@
 """Match Flower nodes to silos: each node is asked and must sign a fresh nonce with its silo's key."""
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
@@ -18,6 +18,8 @@ from pomona.deploy.json_store import read_json, write_json
 from pomona.deploy.message_bodies import Hello, HelloReply, Refusal
 from pomona.deploy.message_bus import Message, MessageBus, Outgoing, Undelivered, untrusted
 from pomona.deploy.server.member_registry import MemberRegistry
+from pomona.deploy.server.waiting_file import WaitingFile
+from pomona.deploy.versions import note
 
 NODES = "nodes.json"
 TIMEOUT = 120.0  # seconds that a silo may take to say who it is: a process starts, and its data is read
@@ -96,6 +98,35 @@ class Handshake:
     def _hello(self) -> Hello:
         return Hello(agreement=self.federation.agreement, run=self.run, nonce=secrets.token_hex(16))
 
+    def greet(self) -> dict[str, str]:
+        """Ask every unknown node who it is, and hear what has come. Waits for nobody: later answers are heard later.
+
+        Returns who was turned away, and why.
+        """
+        self.ask()
+        turned_away: dict[str, str] = {}
+        for ticket, got in self.bus.fetch(self.tickets).items():
+            turned_away |= self.meet(ticket, got)
+        return turned_away
+
+    def gather(
+        self, seconds: float, missing: Callable[[], Sequence[str]], waiting: WaitingFile, pause: float
+    ) -> dict[str, str]:
+        """Greet until no silo is ``missing`` any more, or for so long; a node asked at the end has time to answer.
+
+        Returns who was turned away, and why.
+        """
+        limit, turned_away = monotonic() + seconds, dict[str, str]()
+        waiting.begin("gathering silos", seconds)
+        while True:
+            turned_away |= self.greet()
+            away, now = missing(), monotonic()
+            if not away or now > limit + (TIMEOUT if self.asked else 0.0):
+                return turned_away
+            here = [e.name for place, e in enumerate(self.registry.entries) if place in self.nodes]
+            waiting.tell(here, dict.fromkeys(away, "has not said who it is"))
+            self.bus.wait(pause)
+
     def meet(self, ticket: str, got: Message | Undelivered) -> dict[str, str]:
         """Give a node its silo's place, by the key that signed. Returns who was turned away, and why."""
         node, hello = self._asked.pop(ticket)
@@ -117,6 +148,7 @@ class Handshake:
             if isinstance(reply, Refusal):
                 raise ProtocolError(f"{reply.fault} (not signed by {reply.silo}, whose name it gives)") from None
             raise
+        note(self.registry.path.parent, reply.silo, got.versions)
         if isinstance(reply, Refusal):
             return self._turned_away(reply.silo, reply.fault)
         if (reply.nonce, reply.run, reply.agreement) != (hello.nonce, hello.run, hello.agreement):

@@ -10,13 +10,15 @@ import tomli_w
 
 from pomona.core.errors import CheckpointError, LockedError, StorageError
 from pomona.deploy import flower_bundle
-from pomona.deploy.agreement import Address, Federation
+from pomona.deploy.address import Address
+from pomona.deploy.agreement import Federation
 from pomona.deploy.audit import Audit
 from pomona.deploy.pki.certificates import RENEW, certificate, expires, private, warning
 from pomona.deploy.process_logs import SUPERVISOR, LogFile
 from pomona.deploy.processes import QUIET, environment
 from pomona.deploy.server import superlink
 from pomona.deploy.server.registry_admin import members
+from pomona.deploy.server.study_queue import StudyQueue
 from pomona.deploy.server.superlink_client import SuperLinkClient, connection, reachable
 from pomona.deploy.server.superlink_supervisor import APP, ServerPolicy
 from pomona.deploy.supervisor import Supervisor
@@ -26,13 +28,17 @@ from pomona.storage.lock import locked
 from pomona.storage.run_status import Status, ended, read_status
 
 
-def serve(folder: Path, say: Callable[[str], None], resume: bool = False) -> Status:
-    """Run the federation of a server's kit until it ends; a run that was begun goes on after its last round.
+def serve(folder: Path, say: Callable[[str], None], resume: bool = False, standing: bool = False) -> Status:
+    """Run the studies of a server's kit until all have ended; one that was begun goes on after its last round.
 
     Args:
         folder: the kit.
         say: told of everything that people should know.
         resume: refuse where there is nothing to go on with.
+        standing: wait for further studies when all have ended, as a kit without a study of its own always does.
+
+    Returns:
+        The status of the study that ended last.
 
     Raises:
         PomonaError: nothing has been started.
@@ -41,12 +47,13 @@ def serve(folder: Path, say: Callable[[str], None], resume: bool = False) -> Sta
     federation = Federation.read(folder / "federation.toml")
     folder, state = folder.absolute(), folder.absolute() / "run"
     os.umask(0o077)
-    before = read_status(state)
-    if before and before.state == "finished":
+    standing |= not federation.comes_with_study
+    queue, before = StudyQueue(folder), read_status(state)
+    if before and before.state == "finished" and not standing and not queue.open:
         say(f"the run in {state} is finished after round {before.round}; nothing to do")
         return before
     done = last_round(state)
-    if resume and not (before or done):
+    if resume and not (done or queue.begun):
         raise CheckpointError(f"{state} holds no run to resume; use `pomona server start`")
     try:
         state.mkdir(mode=0o700, exist_ok=True)
@@ -54,9 +61,11 @@ def serve(folder: Path, say: Callable[[str], None], resume: bool = False) -> Sta
             probe(state)
             env = _flower(folder, state, federation)
             require_ready(folder, federation)
-            if before or done:
+            if before and before.state == "failed":
+                queue.resume("")
+            if (before and before.state != "finished") or done:
                 say(f"going on after round {done}")
-            return _served(folder, federation, env, say)
+            return _served(folder, federation, env, say, standing)
     except OSError as fault:
         raise StorageError(f"cannot write {state} ({fault.strerror}); make room, or mend its permissions") from fault
 
@@ -75,7 +84,9 @@ def _flower(folder: Path, state: Path, federation: Federation) -> dict[str, str]
     return env
 
 
-def _served(folder: Path, federation: Federation, env: Mapping[str, str], say: Callable[[str], None]) -> Status:
+def _served(
+    folder: Path, federation: Federation, env: Mapping[str, str], say: Callable[[str], None], standing: bool
+) -> Status:
     state, ca = folder / "run", folder / "certs" / "ca.crt"
     with Audit(state / "audit.jsonl") as audit:
         own = LogFile(state / "logs" / SUPERVISOR)
@@ -95,6 +106,7 @@ def _served(folder: Path, federation: Federation, env: Mapping[str, str], say: C
             lambda: {} if federation.insecure else members(folder),
             tell,
             audit,
+            standing,
         )
         try:
             status = supervisor.run(policy)

@@ -5,8 +5,6 @@ it has, and stops being one with the round after it is revoked. What a round's r
 so that a server that goes on after a kill sees the same one.
 """
 
-import fcntl
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -22,7 +20,9 @@ from pomona.core.settings import Settings
 from pomona.core.weight_limit import weights
 from pomona.deploy.agreement import Certificate, Federation, SiloName
 from pomona.deploy.json_store import read_json, write_json
+from pomona.deploy.message_bodies import RENEWALS, CertifiedKey
 from pomona.deploy.pki.signatures import signed
+from pomona.storage.lock import waiting_lock
 
 if TYPE_CHECKING:
     from pomona.core.round import Roster
@@ -36,7 +36,9 @@ class RegisteredMember:
 
     Attributes:
         key: its public key, one OpenSSH line; empty without keys.
-        certificate: the authority's OpenSSH certificate of name and key; empty for founders, whom every kit knows.
+        certificate: the authority's OpenSSH certificate of name and key; empty for founders, whom every kit knows,
+            until their key is renewed.
+        earlier: the keys that it had before, the oldest first.
         size: its training samples; None until it has said so.
         joined, left: its first and its last round; None while that is open.
         revoked: it is no member from the next round on.
@@ -49,6 +51,7 @@ class RegisteredMember:
     joined: Number | None = None
     left: Number | None = None
     revoked: bool = False
+    earlier: Annotated[tuple[CertifiedKey, ...], Field(max_length=RENEWALS)] = ()
 
 
 class RegistryFile(Settings):
@@ -59,26 +62,34 @@ class RegistryFile(Settings):
 
 
 class MemberRegistry:
-    """The registry of a server's kit; an entry's position is its silo's place. Implements the loop's ``Attendance``."""
+    """The registry of a server's kit; an entry's position is its silo's place. Implements the loop's ``Attendance``.
 
-    def __init__(self, folder: Path, federation: Federation, greet: Callable[[], None] = lambda: None) -> None:
-        """Open the registry in a folder (``run/``), or begin one with the founders of a kit.
+    That in ``run/`` says who is a member, and holds the sizes and rounds of the kit's own study. Each further study has
+    one of its own for those; who is a member it takes from the first.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        federation: Federation,
+        greet: Callable[[], None] = lambda: None,
+        standing: "MemberRegistry | None" = None,
+    ) -> None:
+        """Open the registry in a folder, or begin one with the founders of a kit.
 
         Args:
-            folder: of the file; the founders' keys lie in ``keys/`` beside it.
+            folder: of the file; that of ``run/`` has the founders' keys in ``keys/`` beside it.
             federation: who founded it.
             greet: called before a round's roster is settled, for silos that have come in the meantime.
+            standing: the registry in ``run/``, for one of a further study.
         """
         self._path, self._places, self._greet = folder / ROSTER, federation.places, greet
         self.share, self._most = federation.largest_share, federation.most_samples
-        self._insecure = federation.insecure
+        self._insecure, self._standing = federation.insecure, standing
         if not self._path.exists():
             with self._changing():
                 if not self._path.exists():
-                    keys = folder.parent / "keys"
-                    named = [s.name for s in federation.silo]
-                    texts = ["" if federation.insecure else (keys / f"{n}.pub").read_text().strip() for n in named]
-                    self._write([RegisteredMember(n, k) for n, k in zip(named, texts, strict=True)], 0)
+                    self._write([] if standing else _founders(folder.parent / "keys", federation), 0)
 
     @property
     def path(self) -> Path:
@@ -117,6 +128,13 @@ class MemberRegistry:
     def revoke(self, name: str) -> None:
         """Let a silo be no member from the next round on. Raises ConfigError for an unknown one."""
         self._change(self.place(name), revoked=True)
+
+    def renew(self, name: str, key: CertifiedKey, before: CertifiedKey) -> None:
+        """Give a silo another key, from now on. Raises ConfigError for an unknown silo, or one renewed too often."""
+        entry = self.entries[place := self.place(name)]
+        if len(entry.earlier) >= RENEWALS:
+            raise ConfigError(f"{name} has had {RENEWALS} keys before; revoke it, and add it under a new name")
+        self._change(place, key=key.key, certificate=key.certificate, earlier=(*entry.earlier, before))
 
     def require_signed(self, place: int, kind: str, said: Mapping[str, Any], signature: str) -> None:
         """Raise ProtocolError unless the silo of a place has signed this; without keys nothing is signed."""
@@ -173,7 +191,10 @@ class MemberRegistry:
         page = read_json(RegistryFile, self._path)
         if page is None:
             raise StorageError(f"{self._path} is missing; restore it from a backup")
-        return list(page.silos), page.settled
+        if self._standing is None:
+            return list(page.silos), page.settled
+        own = {entry.name: entry for entry in page.silos}
+        return [_standing(entry, own.get(entry.name)) for entry in self._standing.entries], page.settled
 
     def _write(self, entries: list[RegisteredMember], settled: int) -> None:
         try:
@@ -185,12 +206,20 @@ class MemberRegistry:
     def _changing(self) -> Iterator[None]:
         """Hold the file's lock against the other process that writes it."""
         self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        handle = os.open(self._path.parent / ".roster.lock", os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX)
+        with waiting_lock(self._path.parent / ".roster.lock"):
             yield
-        finally:
-            os.close(handle)
+
+
+def _founders(keys: Path, federation: Federation) -> list[RegisteredMember]:
+    """The members from the beginning, with the public keys in a folder of the kit."""
+    named = [silo.name for silo in federation.silo]
+    return [RegisteredMember(n, "" if federation.insecure else (keys / f"{n}.pub").read_text().strip()) for n in named]
+
+
+def _standing(member: RegisteredMember, own: RegisteredMember | None) -> RegisteredMember:
+    """A member as the federation knows it, with the size and the rounds that it has in one study."""
+    size, joined, left = (own.size, own.joined, own.left) if own else (None, None, None)
+    return replace(member, size=size, joined=joined, left=left)
 
 
 def samples(entries: Sequence[RegisteredMember]) -> dict[str, int]:

@@ -1,9 +1,11 @@
 """Administration of the member registry: admit and revoke silos, and the keys that may connect."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from pomona.core.errors import ConfigError, ProtocolError
 from pomona.deploy.agreement import Federation
+from pomona.deploy.message_bodies import CertifiedKey
 from pomona.deploy.pki import certificates, keys
 from pomona.deploy.server.member_registry import ROSTER, MemberRegistry, RegisteredMember
 from pomona.deploy.server.superlink_client import pem
@@ -14,15 +16,24 @@ LASTING = (
 )
 
 
-def entries(folder: Path) -> list[RegisteredMember]:
+def entries(folder: Path, study: Path | None = None) -> list[RegisteredMember]:
     """All silos that are or were members, by place; the founders where there is no registry yet. Writes nothing.
+
+    Args:
+        folder: the server's kit.
+        study: the folder of a further study, whose sizes and rounds are meant; None for the kit's own.
 
     Raises ConfigError or StorageError.
     """
     federation = Federation.read(folder / "federation.toml")
-    if (folder / "run" / ROSTER).exists():
-        return MemberRegistry(folder / "run", federation).entries
-    return [RegisteredMember(silo.name) for silo in federation.silo]
+    if not (folder / "run" / ROSTER).exists():
+        return [RegisteredMember(silo.name) for silo in federation.silo]
+    standing = MemberRegistry(folder / "run", federation)
+    if study is None:
+        return standing.entries
+    if not (study / ROSTER).exists():
+        return [replace(entry, size=None, joined=None, left=None) for entry in standing.entries]
+    return MemberRegistry(study, federation, standing=standing).entries
 
 
 def members(folder: Path) -> dict[str, bytes]:
@@ -54,8 +65,40 @@ def admit(folder: Path, name: str, key: Path | None) -> int:
         return registry.add(name, "", "")
     if key is None:
         raise ConfigError(f"give the public key of {name}: --key {name}.pub")
-    public = keys.public(key)
-    beside = key.with_suffix(".cert")
+    return registry.add(name, *_certified(folder, federation, name, key))
+
+
+def renew_key(folder: Path, name: str, key: Path) -> str:
+    """Let another key take the place of a silo's; the one before is refused from then on. Returns its fingerprint.
+
+    Args:
+        folder: the server's kit.
+        name: the silo.
+        key: its new public key; the authority's certificate lies beside it, as NAME.cert.
+
+    Raises:
+        ConfigError: no such file or silo, a silo that was revoked, or a key that is not newer than the one it has.
+        ProtocolError: the authority has not certified this name and key.
+    """
+    federation = Federation.read(folder / "federation.toml")
+    if federation.insecure:
+        raise ConfigError("a federation with insecure = true has no keys; there is nothing to renew")
+    registry = MemberRegistry(folder / "run", federation)
+    entry = registry.entries[registry.place(name)]
+    if entry.revoked:
+        raise ConfigError(f"{name} is revoked; have it added under a new name")
+    public, certificate = _certified(folder, federation, name, key)
+    before = entry.certificate or (folder / "keys" / f"{name}.cert").read_text().strip()
+    if keys.serial(certificate.encode()) <= keys.serial(before.encode()):
+        raise ConfigError(f"{key} is not newer than the key that {name} has; take what `pomona deploy renew-key` made")
+    new = CertifiedKey(key=public, certificate=certificate)
+    registry.renew(name, new, CertifiedKey(key=entry.key, certificate=before))
+    return keys.fingerprint(public.encode())
+
+
+def _certified(folder: Path, federation: Federation, name: str, key: Path) -> tuple[str, str]:
+    """A public key and its certificate, which lies beside it, as one line each. Raises as ``admit`` does."""
+    public, beside = keys.public(key), key.with_suffix(".cert")
     try:
         certificate = beside.read_bytes()
     except OSError as fault:
@@ -66,7 +109,7 @@ def admit(folder: Path, name: str, key: Path | None) -> int:
     authority = certificates.content(folder / "certs" / "ca.crt")
     if not keys.certified(authority, federation.name, name, public, certificate):
         raise ProtocolError(f"{key} is not certified as {name}'s by this federation's authority; take its two files")
-    return registry.add(name, public.decode().strip(), certificate.decode().strip())
+    return public.decode().strip(), certificate.decode().strip()
 
 
 def dismiss(folder: Path, name: str) -> None:

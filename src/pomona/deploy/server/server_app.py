@@ -2,7 +2,6 @@
 
 import logging
 import os
-import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,23 +11,30 @@ from typing import Any
 import numpy as np
 import torch
 
-from pomona.core.errors import QuorumError
 from pomona.core.registry import importable
-from pomona.core.settings import Settings
 from pomona.data.dataset import Dataset, network_shape
 from pomona.deploy.agreement import Federation
 from pomona.deploy.audit import Audit
-from pomona.deploy.json_store import read_json, write_json
-from pomona.deploy.message_bodies import Token
+from pomona.deploy.json_store import write_json
 from pomona.deploy.message_bus import MessageBus
 from pomona.deploy.process_logs import SERVER, logging_to
+from pomona.deploy.server import evaluation_result
+from pomona.deploy.server.admission_log import AdmissionLog
+from pomona.deploy.server.consents import Consents
 from pomona.deploy.server.flower_transport import FlowerTransport
+from pomona.deploy.server.gathering import gather_silos
 from pomona.deploy.server.member_registry import MemberRegistry, heavy, samples
+from pomona.deploy.server.registry_admin import entries
+from pomona.deploy.server.run_identity import run_id
+from pomona.deploy.server.search_study import search
+from pomona.deploy.server.study_queue import StudyQueue
+from pomona.deploy.server.survey_app import conduct
 from pomona.deploy.status_files import LIVE, LiveStatus
 from pomona.federation.checkpointing import Checkpointing
 from pomona.federation.loop import Loop
 from pomona.lifecycle import close_record, open_record, resume_point, status_kept
 from pomona.partition.partition import ClientRows, Partition
+from pomona.record.result import Result
 from pomona.record.rows import Evaluation, RoundRow
 from pomona.record.writer import RunRecord
 from pomona.scenario import Scenario
@@ -42,69 +48,81 @@ from pomona.tasks import TASKS
 logger = logging.getLogger("pomona")
 
 
-def coordinate(folder: Path, bus: MessageBus, pause: float = 1.0) -> None:
-    """Run the federation of a server's kit to its end, from its last committed round.
+def coordinate(kit: Path, bus: MessageBus, study: str = "", pause: float = 1.0) -> None:
+    """Run a study of a server's kit to its end, from its last committed round.
 
     Args:
-        folder: the kit.
+        kit: the server's.
         bus: carries messages.
+        study: its name; "" for the one that the kit came with.
         pause: seconds between looks for answers.
 
     Raises:
-        PomonaError: as written to ``run/status.json``.
+        PomonaError: as written to ``status.json`` in the study's folder.
     """
     os.umask(0o077)
     torch.set_num_threads(1)
-    importable(folder)
-    out = folder / "run"
-    with logging_to(out / "logs" / SERVER), locked(out / FOLDER), writing(out), status_kept(out):
-        _coordinate(Federation.load(folder / "federation.toml"), out, bus, pause)
+    importable(kit)
+    queued = StudyQueue(kit).named(study)
+    out = queued.folder
+    declined = Consents(out).declined
+    with logging_to(kit / "run" / "logs" / SERVER), locked(out / FOLDER), writing(out), status_kept(out):
+        federation = queued.agreed(Federation.load(kit / "federation.toml"), kit)
+
+        def rounds(terms: Federation, folder: Path) -> Result:
+            return _rounds(terms, kit / "run", folder, bus, pause, declined)
+
+        match federation.kind:
+            case "survey":
+                conduct(federation, kit / "run", out, bus, pause)
+            case "search":
+                search(federation, queued.name, out, rounds)
+            case "evaluate":
+                result = rounds(federation, out)
+                names = [entry.name for entry in entries(kit) if not entry.revoked]
+                evaluation_result.write(federation, result, names, sorted(declined), out)
+            case "train":
+                rounds(federation, out)
 
 
-def _coordinate(federation: Federation, out: Path, bus: MessageBus, pause: float) -> None:
+def _rounds(
+    federation: Federation, standing: Path, out: Path, bus: MessageBus, pause: float, declined: frozenset[str]
+) -> Result:
+    """Run all rounds of one agreement, in the folder ``out``.
+
+    ``standing`` is the server's ``run/``, shared by all studies; nobody waits for those that have ``declined``.
+    """
     config, scenario = federation.config(), blank(federation)
     stamp = {"schema": checkpoint.SCHEMA, "agreement": federation.agreement}
     point = resume_point(out, stamp)
     write_status(out, Status(state="running", round=point.number))
-    with Audit(out / "audit.jsonl") as audit, RunRecord(out, config.tree(), point.after) as record:
+    with Audit(standing / "audit.jsonl") as audit, RunRecord(out, config.tree(), point.after) as record:
         method = config.method.method()
-        transport = FlowerTransport(
-            federation, _run_id(out), method.server, MemberRegistry(out, federation), bus, audit, pause
-        )
+        members = MemberRegistry(standing, federation) if federation.study else None
+        registry = MemberRegistry(out, federation, standing=members)
+        transport = FlowerTransport(federation, standing, run_id(out), method.server, registry, bus, audit, pause)
         status = ServerStatusFile(out, transport, audit, record)
         for note in point.notes:
             status.note(note)
-        audit.write("start", round=point.number, agreement=federation.agreement, run=transport.run)
-        gather_silos(transport, federation)
+        about = {"study": federation.study} if federation.study else {}
+        about |= {} if federation.trial is None else {"trial": f"{federation.trial:03d}"}
+        audit.write("start", round=point.number, agreement=federation.agreement, run=transport.run, **about)
+        gather_silos(transport, federation, declined)
         # From here on, silos that have come meanwhile are let in before a round's roster is settled.
-        registry = MemberRegistry(out, federation, transport.greet)
+        registry = MemberRegistry(out, federation, transport.greet, members)
         if not point.found:
             _open(record, federation, scenario, registry)
         found = point.found and checkpoint.in_files(point.found, transport.scratch)
         commits = Checkpointing(out, 1, stamp, found)
         began = time()
-        parts = (config, method.server, registry, scenario.initial, transport, record, status, commits)
+        initial = scenario.initial.in_files(transport.scratch)
+        parts = (config, method.server, registry, initial, transport, record, status, commits)
         metric = scenario.choice.metric
-        loop = Loop(*parts, quorum=federation.quorum, metric=metric)
+        loop = Loop(*parts, quorum=federation.quorum, metric=metric, judged=AdmissionLog(audit, registry))
         loop.run()
-        close_record(record, time() - began)
+        result = close_record(record, time() - began)
         audit.write("finished", round=loop.last)
-
-
-def gather_silos(transport: FlowerTransport, federation: Federation) -> None:
-    """Wait for all silos that are members now, whoever comes or is revoked meanwhile. Raises QuorumError."""
-
-    def missing() -> list[str]:
-        return [e.name for i, e in enumerate(transport.registry.entries) if i not in transport.known and not e.revoked]
-
-    transport.greet(federation.wait, missing)
-    everybody = [e.name for e in transport.registry.entries if not e.revoked]
-    away = missing()
-    if len(everybody) - len(away) < federation.quorum:
-        raise QuorumError(
-            f"{len(everybody) - len(away)} of {len(everybody)} silos came within {federation.wait:g} s, "
-            f"{federation.quorum} are needed (missing: {', '.join(sorted(away))}); have them started, then resume"
-        )
+        return result
 
 
 @dataclass
@@ -197,19 +215,3 @@ def _open(record: RunRecord, federation: Federation, scenario: Scenario, registr
     assert record.folder
     (record.folder / "config.toml").write_text(config.toml(), encoding="utf-8")
     open_record(record, scenario, about)
-
-
-class Identity(Settings):
-    """A run's id, in ``run.json``."""
-
-    run: Token
-
-
-def _run_id(out: Path) -> str:
-    """The run's id, drawn once. Raises StorageError for a file that is damaged."""
-    path = out / "run.json"
-    known = read_json(Identity, path)
-    if known is None:
-        known = Identity(run=secrets.token_hex(8))
-        write_json(path, known)
-    return known.run

@@ -19,15 +19,28 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from pomona.deploy.agreement import Address, Federation
+from pomona.deploy import flower_internals
+from pomona.deploy.address import Address
+from pomona.deploy.agreement import Federation
 from pomona.deploy.processes import QUIET, die_with_parent
+from pomona.deploy.server import client_certificates
 from pomona.deploy.server.arrivals import tell
-from pomona.deploy.server.auth_proxy import Gate, Headers, RequestLimits, RequestRefused, announced
+from pomona.deploy.server.auth_proxy import (
+    STANDING,
+    STUDIES,
+    Gate,
+    Headers,
+    RequestLimits,
+    RequestRefused,
+    Scope,
+    announced,
+)
 from pomona.deploy.server.held_requests import Bell, Hold
 from pomona.deploy.server.member_registry import ROSTER
 from pomona.deploy.server.registry_admin import keys_of
+from pomona.deploy.server.study_desk import StudyDesk
 
 HEAD = 20.0  # seconds until a connection must have sent the whole head of a request
 
@@ -145,7 +158,12 @@ def http_protocol(seconds: float = HEAD, leaving: Callable[[], None] = lambda: N
     return HeadTimeout
 
 
-def anonymous(_: Headers) -> str:
+def signed_head(scope: Scope) -> Headers:
+    """The head of a request, which its silo's key has signed."""
+    return cast("Headers", scope["headers"])
+
+
+def anonymous(_: Scope) -> str:
     """Return no name: in a federation without keys, requests are not authenticated."""
     return ""
 
@@ -164,16 +182,23 @@ def main() -> None:
     from flwr.superlink.cli import flower_superlink
     from starlette.middleware import Middleware
 
-    auth = None if federation.insecure else RequestAuth(folder)
-    known, standing = (auth, auth.standing) if auth else (anonymous, anonymous)
+    auth, head = RequestAuth(folder), client_certificates.shown_head if federation.mutual_tls else signed_head
+    known: Callable[[Scope], str] = anonymous if federation.insecure else lambda scope: auth(head(scope))
+    standing: Callable[[Scope], str] = anonymous if federation.insecure else lambda scope: auth.standing(head(scope))
     limits = RequestLimits(at_once=RequestLimits.at_once * (federation.places if federation.insecure else 1))
     uplink = partial(announced, folder / "run")
-    gate = Middleware(Gate, known=known, uplink=uplink, limits=limits, standing=standing)
+    gate = Middleware(Gate, known=known, uplink=uplink, limits=limits, standing=standing, desk=StudyDesk(folder).answer)
     bell = Bell()
     hold = Middleware(Hold, told=partial(tell, folder / "run"), bell=bell)
     others = extensions.get_middleware
     extensions.get_middleware = lambda: (gate, hold, *others())
-    uvicorn.run = partial(uvicorn.run, http=http_protocol(leaving=bell.close))
+    protocol = http_protocol(leaving=bell.close)
+    if federation.mutual_tls:
+        print("INFO : mutual TLS, silos are heard with a certificate of their key alone", flush=True)  # noqa: T201 - the log
+        protocol = client_certificates.showing(protocol)
+        uvicorn.run = partial(uvicorn.run, **client_certificates.asked(folder / "certs" / "ca.crt"))
+    uvicorn.run = partial(uvicorn.run, http=protocol)
+    flower_internals.leave_out_of_the_log(STANDING, STUDIES, "/v1/control/list-nodes")  # some a minute for each silo
     flower_superlink()
 
 

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from pomona.core.errors import ConfigError, ProtocolError
-from pomona.deploy.agreement import Address, Federation
+from pomona.deploy.address import Address
+from pomona.deploy.agreement import Federation
 
 CONNECTION = "pomona"
 NEWEST = 1000  # runs that are looked at: each start of the server makes one, and stops those before it

@@ -1,4 +1,4 @@
-"""The server's policy of supervision: a SuperLink, the keys that may connect to it, and one run until it ends.
+"""The server's policy of supervision: a SuperLink, the keys that may connect to it, and one study after the other.
 
 SuperLink does not continue a run whose ServerApp died, nor any run after its own death. Both are started again here,
 and the run continues after its last committed round. A fault that a restart cannot mend ends the server: a status with
@@ -10,11 +10,12 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from pomona.core.errors import PomonaError, ProtocolError, StorageError
 from pomona.deploy.audit import Audit
 from pomona.deploy.processes import end
+from pomona.deploy.server.run_verdict import Observation, Verdict, judge
+from pomona.deploy.server.study_queue import QueuedStudy, StudyQueue
 from pomona.deploy.server.superlink_client import SuperLinkClient, sync_keys
 from pomona.deploy.supervisor import Restart, Supervisor, backoff
 from pomona.storage.committed_rounds import last_round
@@ -22,55 +23,14 @@ from pomona.storage.run_status import Status, ended, read_status, write_status
 
 APP = "flwr-serverapp"  # part of its command line
 TICK = 1.0  # seconds between observations
-LAUNCH = 60.0  # seconds until a run that was submitted must have a process
 ANSWER = 90.0  # seconds until a SuperLink must answer
-SETTLE = 30.0  # seconds that a ServerApp has to leave after its last word
 STUBBORN = 5  # times that a run may fail with code 1, without a round between
 FIRST, LONGEST = 1.0, 60.0  # seconds before starting again, doubled by each failure since the last round
-
-Verdict = Literal["wait", "finished", "failed", "resubmit", "restart"]
-
-
-@dataclass(frozen=True)
-class Observation:
-    """The state of the server at one moment.
-
-    Attributes:
-        status: the last that the run wrote.
-        age: seconds since then.
-        link, app: whether SuperLink and the ServerApp live.
-        appeared: whether the ServerApp has been seen since the run was submitted.
-        waited: seconds since the run was submitted.
-    """
-
-    status: Status | None
-    age: float
-    link: bool
-    app: bool
-    appeared: bool
-    waited: float
-
-
-def judge(seen: Observation) -> Verdict:
-    """Choose the next action from the observed state of SuperLink and ServerApp."""
-    status = seen.status
-    if status and (not seen.app or seen.age > SETTLE):
-        if status.state == "finished":
-            return "finished"
-        if status.state == "failed" and status.code in range(2, 11):
-            return "failed"
-    if not seen.link:
-        return "restart"
-    if seen.app:
-        return "wait"
-    if seen.appeared:
-        return "resubmit"
-    return "restart" if seen.waited > LAUNCH else "wait"  # nobody launches it: SuperLink's helper is gone
 
 
 @dataclass
 class ServerPolicy:
-    """Keeps one run going.
+    """Keeps the studies of a kit going, one after the other.
 
     Args:
         folder: the server's kit.
@@ -78,6 +38,7 @@ class ServerPolicy:
         fab: the app.
         members: public keys (PEM) of the silos by name, read again whenever ``roster`` changes.
         say: receives every line that people should read.
+        standing: wait for further studies when there is none left.
     """
 
     folder: Path
@@ -86,6 +47,9 @@ class ServerPolicy:
     members: Callable[[], Mapping[str, bytes]]
     say: Callable[[str], None]
     audit: Audit
+    standing: bool = False
+    _study: QueuedStudy | None = None  # the one that runs, or ran last
+    _over: bool = True  # whether that has come to its end
     _link: SuperLinkClient | None = None
     _run: int = 0
     _roster: int = -1
@@ -96,21 +60,80 @@ class ServerPolicy:
 
     @property
     def state(self) -> Path:
-        """The folder of the run."""
-        return self.folder / "run"
+        """The folder of the study that runs, or ran last."""
+        return self._study.folder if self._study else self.folder / "run"
+
+    @property
+    def queue(self) -> StudyQueue:
+        """The studies."""
+        return StudyQueue(self.folder)
 
     def watch(self, supervisor: Supervisor) -> Restart | Status:
-        """Watch one life of the run; return its status once it has ended for good."""
+        """Watch one life of a study; return the last one's status once all have ended for good."""
+        self._choose()
         try:
-            verdict = self._attempt(supervisor)
+            if not supervisor.process:
+                self._launch(supervisor)
+            self._admit()
+            study = self._next(supervisor)
+            if study is None:
+                return read_status(self.state) or Status(state="finished", round=0, code=0)
+            verdict = self._attempt(supervisor, study)
         except ConnectionError as fault:
             self.say(str(fault))
             verdict = "restart"
+        step = self._judged(verdict)
+        if isinstance(step, Restart):
+            return step
+        self._over = True
+        if not self.standing and not self.queue.open:
+            return step
+        self.say(f"{self._title} is over ({step.state}, round {step.round})")
+        return Restart(0.0, stop=False)
+
+    @property
+    def _title(self) -> str:
+        return f"study {self._study.title}" if self._study and self._study.name else "the kit's study"
+
+    def _next(self, supervisor: Supervisor) -> QueuedStudy | None:
+        """The study that is not over, or the next that may run, waited for; None where no more will come.
+
+        Raises ConnectionError where the SuperLink has ended.
+        """
+        queue, told = self.queue, False
+        while self._over:
+            if not self.standing and not queue.open:
+                return None
+            if not told:
+                waiting = [s.title for s in queue.open]
+                self.say(f"waiting for the silos to decide on {', '.join(waiting)}" if waiting else "no study to run")
+                told = True
+            time.sleep(TICK)
+            if not supervisor.alive:
+                raise ConnectionError("the SuperLink has ended")
+            if self._changed():
+                self._admit()
+            self._choose()
+        return self._study
+
+    def _choose(self) -> None:
+        """Take on the study that may run now, unless one is not over yet."""
+        if self._over and (study := self.queue.next()):
+            self._study, self._over, self._failures, self._reached, self._alike = study, False, 0, -1, 0
+            if study.name:
+                self.say(f"study {study.name} begins")
+
+    def _judged(self, verdict: Verdict) -> Restart | Status:
+        """Return what follows from a verdict on the current study: another life, or its last status."""
         round_, status = last_round(self.state), read_status(self.state)
         failed = status is not None and (status.state, status.code) == ("failed", 1)
         self._alike = self._alike * (round_ == self._reached) + failed
         self._failures = 0 if round_ > self._reached else self._failures + 1
         self._reached = max(self._reached, round_)
+        if verdict == "aborted":
+            status = Status(state="interrupted", round=round_, code=143, reason="aborted by the server's operator")
+            write_status(self.state, status)
+            return status
         if verdict in {"finished", "failed"}:
             assert status, "judged by it"
             return status
@@ -129,22 +152,19 @@ class ServerPolicy:
     def stopped(self, fault: BaseException | None, /) -> None:
         """Write why an unfinished run was interrupted."""
         self._close()
-        if fault:
+        if fault and not self._over:
             with suppress(StorageError):
                 status = read_status(self.state)
                 if not (status and status.state == "finished"):  # it may have just finished
                     write_status(self.state, ended(fault, last_round(self.state)))
 
-    def _attempt(self, supervisor: Supervisor) -> Verdict:
-        """Start what does not run, submit the run, and watch until something has to be done."""
-        if not supervisor.process:
-            self._launch(supervisor)
-        self._admit()
+    def _attempt(self, supervisor: Supervisor, study: QueuedStudy) -> Verdict:
+        """Submit a study's run, and watch until something has to be done."""
         assert self._link
         write_status(self.state, Status(state="running", round=last_round(self.state)))
         try:
             self._stop_others(self._link, supervisor)
-            self._run = self._link.submit(self.fab(), {"folder": str(self.folder)})
+            self._run = self._link.submit(self.fab(), {"folder": str(self.folder), "study": study.name})
         except ProtocolError as fault:
             raise ConnectionError(str(fault)) from None
         self.audit.write("submitted", run=str(self._run), round=last_round(self.state))
@@ -158,6 +178,9 @@ class ServerPolicy:
             seen = Observation(status, age, supervisor.alive, app, appeared, time.monotonic() - began)
             if (verdict := judge(seen)) != "wait":
                 return verdict
+            if study.name and self.queue.state(self.queue.named(study.name)) == "aborted":
+                self._stop_others(self._link, supervisor)
+                return "aborted"
             if self._changed():
                 with suppress(ConnectionError):  # tried again at the next observation
                     self._admit()
@@ -205,9 +228,9 @@ class ServerPolicy:
                 raise
 
     def _changed(self) -> bool:
-        """Return whether ``roster.json`` has been written since the last call."""
+        """Return whether ``run/roster.json``, which says who is a member, has been written since the last call."""
         try:
-            now = (self.state / "roster.json").stat().st_mtime_ns
+            now = (self.folder / "run" / "roster.json").stat().st_mtime_ns
         except OSError:
             now = 0
         before, self._roster = self._roster, now

@@ -6,7 +6,8 @@ has trained since. A task that comes again finds its answer beside the rounds.
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from functools import cached_property
+from functools import cached_property, partial
+from math import inf
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -14,47 +15,86 @@ from typing import Any
 from torch import Tensor
 
 from pomona import personal
-from pomona.core.errors import PrivacyError, ProtocolError
+from pomona.core.errors import ConfigError, PrivacyError, ProtocolError
 from pomona.deploy.agreement import Federation
 from pomona.deploy.audit import Audit
 from pomona.deploy.message_bodies import Answer, Hello, HelloReply, RowOrigin, Task, row_statement
 from pomona.deploy.pki.signatures import Signer
 from pomona.deploy.silo import history, own_card
+from pomona.deploy.silo.consent_terms import ConsentTerms
+from pomona.deploy.silo.judged_model import judged_model
+from pomona.deploy.silo.known_studies import KnownStudies, KnownStudy
+from pomona.deploy.silo.lost_rounds import charge
 from pomona.deploy.silo.outgoing_filter import disclosed
+from pomona.deploy.silo.privacy_budget import Claim, Cost, PrivacyBudget
 from pomona.deploy.silo.round_store import RoundStore, RowCache
 from pomona.deploy.silo.row_provenance import Provenance, names
 from pomona.deploy.silo.settings import SiloFile
-from pomona.deploy.silo.silo_scenario import InitialDownlink, at_place, own_scenario, private_objective, roster_of
+from pomona.deploy.silo.silo_scenario import (
+    InitialDownlink,
+    at_place,
+    own_scenario,
+    private_objective,
+    roster_of,
+    worst_cost,
+)
 from pomona.deploy.silo.task_policy import TaskLog, TaskPolicy
 from pomona.deploy.tensor_bytes import Encoding, sha256
-from pomona.federation.client_runtime import ClientRuntime
+from pomona.federation.client_runtime import ClientRuntime, Surety, unsure
 from pomona.federation.exchange import ClientRequest, Reply
 from pomona.federation.model_choice import ModelChoice
 from pomona.federation.schedule import round_of
 from pomona.methods.base import Downlink, Method
 from pomona.scenario import Scenario
+from pomona.tasks.scores import confidence
 
 
 @dataclass(frozen=True)
 class Silo:
-    """A silo's folder (its kit) and what lies in it."""
+    """A silo's folder (its kit) and what lies in it, for one study: None for the one that the kit came with."""
 
     folder: Path
+    study: KnownStudy | None = None
+    trial: int | None = None  # of a study that is a search
+
+    def working_for(self, agreement: str) -> "Silo":
+        """This silo in the study of that hash, if it has accepted it; else in the kit's own.
+
+        Raises ProtocolError for a study that waits for its administrator's word, or that was declined.
+        """
+        if known := KnownStudies(self.folder).find(agreement):
+            known.require_accepted()
+            return Silo(self.folder, known, known.trial(agreement))
+        return self
+
+    @classmethod
+    def in_study(cls, folder: Path, which: str) -> "Silo":
+        """The silo of a kit in the study of a name or the first digits of its hash; "" for the kit's own.
+
+        Raises ConfigError where there is none.
+        """
+        if which:
+            return cls(folder, KnownStudies(folder).named(which))
+        silo = cls(folder)
+        if not silo.federation.comes_with_study:
+            raise ConfigError("this kit came with no study of its own; name one of `pomona silo studies` with --study")
+        return silo
 
     @cached_property
     def federation(self) -> Federation:
-        """The federation's settings; section run is checked where it is needed, so that a refusal can be signed."""
-        return Federation.read(self.folder / "federation.toml")
+        """What was agreed; section run is checked where it is needed, so that a refusal can be signed."""
+        standing = Federation.read(self.folder / "federation.toml")
+        return KnownStudies(self.folder).agreed(standing, self.study, self.trial) if self.study else standing
 
     @cached_property
     def file(self) -> SiloFile:
-        """The silo's own settings."""
-        return SiloFile.load(self.folder / "silo.toml")
+        """The silo's own settings, with the data that the study asks for."""
+        return SiloFile.load(self.folder / "silo.toml").viewed(self.federation.view)
 
     @property
     def state(self) -> Path:
-        """The folder of what never leaves."""
-        return self.folder / "state"
+        """The study's folder of what never leaves."""
+        return KnownStudies(self.folder).home(self.study, self.trial) if self.study else self.folder / "state"
 
     @cached_property
     def method(self) -> Method:
@@ -64,7 +104,18 @@ class Silo:
     @property
     def policy(self) -> TaskPolicy:
         """Policy for the tasks this silo accepts."""
-        return TaskPolicy(self.state, self.federation, self.file.name)
+        return TaskPolicy(self.state, self.federation, self.file.name, self._terms)
+
+    @property
+    def _terms(self) -> ConsentTerms:
+        """The terms under which the study was accepted; a person accepts without any, as does who starts a kit."""
+        return (self.study.terms if self.study else None) or ConsentTerms()
+
+    @property
+    def _most_epsilon(self) -> float | None:
+        """The most that all studies on the study's data may cost together."""
+        said = (self.file.accept_epsilon_total, self._terms.accept_epsilon_total)
+        return min((most for most in said if most is not None), default=None)
 
     @property
     def _rounds(self) -> RoundStore:
@@ -83,7 +134,7 @@ class Silo:
     def greet(self, hello: Hello) -> HelloReply:
         """Identify this silo, with its number of training samples."""
         self.policy.require_agreed(hello.agreement, hello.run)
-        self._require_affordable()
+        self.require_affordable(hello.run)
         return HelloReply(
             agreement=hello.agreement, run=hello.run, nonce=hello.nonce, silo=self.file.name, samples=self._samples
         )
@@ -102,13 +153,13 @@ class Silo:
             PomonaError: the task is not what was agreed, or cannot be done here.
         """
         began = perf_counter()
-        provenance = Provenance(self.folder, self.federation)
+        provenance = Provenance(self.folder, self.state, self.federation)
         self.policy.require_agreed(task.agreement, task.run)
         provenance.require_newcomers(task)
         self.policy.require(task, self._samples)
         initial = InitialDownlink(task, self.method.server, lambda: self._scenario(task))
         self.policy.require_forms(task, forms := self.policy.forms(initial))
-        self._require_affordable()
+        self.require_affordable(task.run)
         self._require_room(enclosed)
         cache, log = RowCache(self.state / "cache"), TaskLog(self.state / "asked.json")
         if given := self._rounds.answered(task):
@@ -122,10 +173,13 @@ class Silo:
         down = {key: self._encoding.entry(entry, rows) for key, entry in task.downlink.items()}
         start = self._encoding.start(task.start, rows, self._width)
         provenance.require(task, self.method.server.relays, rows, lambda key, j: initial.row(key, j, self._encoding))
-        self.policy.pin(task, forms)
+        self.reserve(task.run)
+        self.policy.pin(task, forms, self.own.partition.sha256)
         log.note(task)
         clients, reply = self._visit(task, down, start)
-        about |= disclosed(reply, self.federation.share_scores)
+        if self.own.config.privacy:
+            PrivacyBudget(self.folder).note_spent(task.agreement, task.run, clients.spent(task.place))
+        about |= disclosed(reply, self.federation.shares)
         uplink = b""
         if task.trains and not reply.fault:
             uplink = self._encoding.pack_uplink(reply.uplink)
@@ -162,11 +216,24 @@ class Silo:
         if size > (largest := 8 * (self._width + places) * (places + 8)):  # a row of each place, and some of all
             raise ProtocolError(f"a task with {size / 1e6:.1f} MB; what was agreed fits into {largest / 1e6:.1f} MB")
 
-    def _require_affordable(self) -> None:
-        """Raise PrivacyError if the whole run would cost more privacy than this silo accepts."""
-        most = self.file.accept_epsilon
-        if self.own.config.privacy and most is not None and (worst := max(self.own.epsilons())) > most:
+    def require_affordable(self, run: str) -> None:
+        """Raise PrivacyError if a whole run would cost more privacy than this silo accepts, for it or in all.
+
+        ``run``: its id; "" for any, before there is one.
+        """
+        most = None if self.federation.survey else self.file.accept_epsilon
+        if most is not None and self.own.config.privacy and (worst := max(self.own.epsilons())) > most:
             raise PrivacyError(f"the run would cost epsilon {worst:.3g}, accept_epsilon in silo.toml is {most}")
+        PrivacyBudget(self.folder).require(self.claim(run), self.file.data, self._most_epsilon)
+
+    def claim(self, run: str) -> Claim:
+        """What a run of the study asks of this silo's privacy budget; "" for any run. A survey has no noise."""
+        worst = partial(Cost, inf) if self.federation.survey else lambda: worst_cost(self.own)
+        return Claim(self.federation.study, self.federation.agreement, run, worst)
+
+    def reserve(self, run: str) -> None:
+        """Reserve what a run costs at worst, once. Raises PrivacyError as ``require_affordable``."""
+        PrivacyBudget(self.folder).reserve(self.claim(run), self.file.data, self._most_epsilon)
 
     # Training.
 
@@ -179,19 +246,28 @@ class Silo:
         metric = scenario.choice.metric
         choice = ModelChoice(config.keep, self.method.card.headline, metric)
         parts = (self.method.client, objective, scenario.initial, ((place,),), config.seed)
-        clients = ClientRuntime(*parts, metric=metric, choice=choice)
+        clients = ClientRuntime(*parts, metric=metric, choice=choice, surety=self._surety)
         if config.privacy:
             self._rounds.agree(clients, place)
+            charge(stores, objective, scenario, place)
         if task.settled:
             self._rounds.restore(task.settled, clients, place, roster)
         else:
-            clients.begin((place,), roster, start)
+            clients.begin((place,), roster, judged_model(self.folder, self.federation, self.own, place, start))
         visit = ClientRequest(
             round_of(config, task.number), roster, (place,), task.trains, frozenset(task.watched), keep=True
         )
         (reply,) = clients.visit(visit, down)
         clients.commit((place,))
         return clients, reply
+
+    @property
+    def _surety(self) -> Surety:
+        """How sure a score is: told in an evaluation, of which there is one, and not of each round."""
+        if not self.federation.evaluate:
+            return unsure
+        metric, kind, seed = self.own.choice.metric.name, self.own.task, self.own.config.seed
+        return lambda answers, client: confidence(metric, answers, kind, seed=seed, client=client)
 
     def _scenario(self, task: Task) -> Scenario:
         """The own data at the silo's place among all."""
@@ -239,5 +315,6 @@ class Silo:
 
 def audited(silo: Silo, event: str, **fields: Any) -> None:
     """A line in the silo's own audit log."""
-    with Audit(silo.state / "audit.jsonl") as audit:
-        audit.write(event, **fields)
+    about = {"study": silo.study.study.name} if silo.study else {}
+    with Audit(silo.folder / "state" / "audit.jsonl") as audit:
+        audit.write(event, **about, **fields)

@@ -15,6 +15,7 @@ import select
 import sys
 import threading
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
@@ -34,9 +35,12 @@ MODULES = (
 )
 
 
-def command(address: str) -> list[str]:
-    """The command line of the resident process of a SuperNode with its runtime at this address."""
-    return [sys.executable, "-m", "pomona.deploy.silo.fork_executor", address]
+def command(address: str, *kit: str) -> list[str]:
+    """The command line of the resident process of a SuperNode with its runtime at this address.
+
+    It keeps the data of a kit, if one is given.
+    """
+    return [sys.executable, "-m", "pomona.deploy.silo.fork_executor", address, *kit]
 
 
 def obstacle() -> str:
@@ -50,9 +54,15 @@ def obstacle() -> str:
 
 @dataclass
 class ForkExecutor:
-    """Flower's executor that forks; ``bell`` is the file descriptor that tells of messages."""
+    """Flower's executor that forks.
+
+    Args:
+        bell: file descriptor that tells of messages.
+        read: called between messages; what it has put into memory the children have, too.
+    """
 
     bell: int
+    read: Callable[[], None] = lambda: None
     children: set[int] = field(default_factory=set)
 
     def get_eligible_capacity(self, *_: Any, **__: Any) -> tuple[set[Any], set[str]]:
@@ -65,6 +75,8 @@ class ForkExecutor:
     def reconcile(self) -> None:
         """Wait until there may be a task. Raises SystemExit when the SuperNode has ended, or forking is not safe."""
         self._reap()
+        if not self.children:
+            self.read()
         if why := obstacle():
             sys.exit(f"error[PROCESS]: {why}, and is started anew")
         if select.select([self.bell], [], [], FALLBACK)[0] and not os.read(self.bell, 4096):
@@ -125,12 +137,24 @@ def preload() -> None:
 def main() -> None:
     """Fork for every message until the SuperNode ends."""
     die_with_parent()
-    (address,) = sys.argv[1:]
+    address, *kit = sys.argv[1:]
     os.umask(0o077)
     preload()
+    from pomona.deploy.silo import kept_data
+
     gc.collect()
     gc.freeze()  # what is shared with the children stays shared: no collection writes into it
-    flower_internals.run_superexec(address, ForkExecutor(sys.stdin.fileno()))
+    keeper = kept_data.DataKeeper(Path(*kit)) if kit else None
+    kept_data.use(keeper)
+
+    def read() -> None:
+        if keeper and keeper.refresh():
+            if obstacle():  # a reader has left a thread: from now on without
+                os.execv(sys.executable, command(address))  # noqa: S606 - this very program
+            gc.collect()
+            gc.freeze()
+
+    flower_internals.run_superexec(address, ForkExecutor(sys.stdin.fileno(), read))
 
 
 if __name__ == "__main__":

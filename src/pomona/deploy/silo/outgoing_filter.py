@@ -1,6 +1,6 @@
 """Disclosure by a silo: rounded scores, faults without paths or data, and the statement of what will leave it."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from pomona.core.bounds import plain
@@ -8,6 +8,7 @@ from pomona.core.errors import PomonaError
 from pomona.deploy.agreement import Federation
 from pomona.deploy.message_bodies import ReportedScore
 from pomona.deploy.silo.settings import SiloFile
+from pomona.deploy.study_kinds import LEAST_SAMPLES
 from pomona.federation.exchange import Reply, Score
 
 DIGITS = 3  # of a loss; a share has one more place, so that ten thousand samples can still be told apart
@@ -32,13 +33,19 @@ def rounded(score: Score) -> ReportedScore:
     """A score as others may read it."""
     exact = {k: getattr(score, k) for k in ReportedScore.model_fields}
     return ReportedScore(
-        **{**exact, "loss": loss(score.loss), "accuracy": share(score.accuracy), "value": measure(score.value)}
+        **{
+            **exact,
+            "loss": loss(score.loss),
+            "accuracy": share(score.accuracy),
+            "value": measure(score.value),
+            "interval": score.interval and tuple(map(measure, score.interval)),
+        }
     )
 
 
-def disclosed(reply: Reply, scores: bool) -> dict[str, Any]:
-    """The fields of an answer about a visit; ``scores``: whether those were agreed on."""
-    scores_sent = tuple(rounded(s) for s in reply.scores) if scores else ()
+def disclosed(reply: Reply, shares: Callable[[str, int], bool]) -> dict[str, Any]:
+    """The fields of an answer about a visit; ``shares(split, samples)``: whether such scores were agreed on."""
+    scores_sent = tuple(rounded(s) for s in reply.scores if shares(s.split, s.samples))
     return {"loss": loss(reply.loss), "scores": scores_sent, "fault": plain(reply.fault)}
 
 
@@ -66,27 +73,42 @@ def departing(silo: SiloFile, federation: Federation, numbers: int, samples: int
         "models_up": card.up,
         "stays": card.private,
         "asks": f"which {most} models of others it wants next, {most * each / 1e6:.3g} MB a round" if budget else None,
+        "trials": f"{len(federation.trials())} settings are tried, each for all rounds" if federation.search else None,
         "loss": None
-        if config.privacy and "training-loss" not in config.privacy.acknowledge
+        if federation.evaluate or (config.privacy and "training-loss" not in config.privacy.acknowledge)
         else f"the mean training loss, {DIGITS} digits, every round",
         "faults": "the kind of an error, and one line without paths or data, when it happens",
         "presence": "that it is connected, its address, how long it takes",
         "samples": f"the number of training samples, {samples}, once",
-        "scores": "accuracy (4 decimals), loss (3 digits) and number of samples of the own validation and test data"
-        if federation.share_scores
-        else "none",
+        "scores": _scores(federation),
         "most": None if silo.max_upload_mb is None else f"{silo.max_upload_mb:g} MB a round, else the round is refused",
     }
+
+
+def _scores(federation: Federation) -> str:
+    """What leaves of scores."""
+    each = "accuracy (4 decimals), loss (3 digits) and number of samples of the own"
+    if not federation.share_scores:
+        return "none"
+    if federation.search:
+        return f"{each} validation data, in each trial; none of test data"
+    if federation.evaluate:
+        return f"of each model {each} validation and test data, with an interval; none of fewer than {LEAST_SAMPLES}"
+    return f"{each} validation and test data"
 
 
 def texts(leaves: dict[str, Any]) -> Iterator[str]:
     """The lines that say what would leave."""
     words = {
         "to": "to",
+        "columns": "of columns",
+        "cells": "of their values",
         "models_down": "receives, models a round",
         "models_up": "sends, models a round",
         "bytes_per_model": "bytes of a model",
+        "traffic": "models at most",
         "asks": "asks for",
+        "trials": "trials",
         "loss": "training loss",
         "faults": "errors",
         "presence": "the network shows",
@@ -95,6 +117,7 @@ def texts(leaves: dict[str, Any]) -> Iterator[str]:
         "most": "never more than",
         "stays": "stays in the silo",
         "epsilon": "privacy loss epsilon",
+        "total": "of all on this data",
     }
     for key, word in words.items():
         if leaves.get(key) is not None:

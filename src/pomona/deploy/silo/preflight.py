@@ -4,6 +4,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -14,11 +15,17 @@ from pomona.deploy.flower_bundle import pinned
 from pomona.deploy.json_store import read_json
 from pomona.deploy.pki import keys
 from pomona.deploy.pki.certificates import LAST, private, valid, warning
+from pomona.deploy.silo import survey_preflight
+from pomona.deploy.silo.client_app import Silo
+from pomona.deploy.silo.consent_policy import FILE, ConsentPolicy, verdict
+from pomona.deploy.silo.known_studies import KnownStudy
 from pomona.deploy.silo.outgoing_filter import departing
 from pomona.deploy.silo.settings import SiloFile
-from pomona.deploy.silo.silo_scenario import own_scenario
+from pomona.deploy.silo.study_facts import ANY_RUN, facts
+from pomona.deploy.silo.survey_preflight import readable
 from pomona.deploy.silo.task_policy import PINNED, PinnedAgreement
 from pomona.deploy.silo.watchdog import ask_health
+from pomona.deploy.silo.way_out import WayOut
 from pomona.storage.atomic_io import probe
 
 CLOCK = 10.0  # seconds; Flower refuses what was signed more than 5 s in its future or 5 minutes in its past
@@ -67,8 +74,13 @@ class Checks:
         return max((line.code for line in self.lines), default=0)
 
 
-def run(folder: Path) -> tuple[list[CheckLine], dict[str, Any], int]:
+def run(folder: Path, study: str = "") -> tuple[list[CheckLine], dict[str, Any], int]:
     """All checks of a silo's kit.
+
+    Args:
+        folder: the kit.
+        study: name or first digits of the hash of one that the server has offered, accepted or not; "" for the one
+            that the kit came with, if any.
 
     Returns:
         Their lines, what would leave the silo (empty where that could not be found out), and the exit code.
@@ -76,19 +88,29 @@ def run(folder: Path) -> tuple[list[CheckLine], dict[str, Any], int]:
     importable(folder)
     checks = Checks()
     silo = checks.make("settings", lambda: _silo(folder))
-    federation = checks.make("agreement", lambda: _agreement(folder))
-    if federation:
+    work = checks.make("study", lambda: _study(folder, study)) if study else Silo(folder)
+    federation = checks.make("agreement", lambda: _agreement(work)) if work else None
+    if federation and (federation.comes_with_study or federation.survey):
         checks.lines.append(CheckLine("compare", "ok", f"{federation.digits}  {TELEPHONE}"))
     checks.make("app", lambda: (None, f"SHA-256 {pinned(folder)[:16]}"))
     leaves: dict[str, Any] = {}
     if federation and not federation.insecure:
         checks.make("key", lambda: _key(folder, silo.name if silo else folder.name))
         checks.make("certificate", lambda: _authority(folder))
-    if silo and federation:
-        one, all_ = silo, federation
+    if silo and work and federation:
+        one, within, all_ = silo, work, federation
         checks.make("server", lambda: _server(folder, one, all_))
-        for remark in checks.make("data", lambda: _data(one, all_, leaves)) or ():
-            checks.lines.append(CheckLine("remark", "warning", remark))
+        if federation.survey:
+            checks.make("data", lambda: _surveyed(within, leaves))
+        elif federation.comes_with_study:
+            for remark in checks.make("data", lambda: _data(within, leaves)) or ():
+                checks.lines.append(CheckLine("remark", "warning", remark))
+        else:
+            for name, data in {"data": silo.data, **{f"view {n}": d for n, d in silo.views.items()}}.items():
+                checks.make(name, partial(lambda own: (None, readable(own)), data))
+    if work and work.study:
+        known = work.study
+        checks.make("policy", lambda: _policy(folder, known))
     checks.make("disk", lambda: _disk(folder, leaves.get("bytes_per_model", 0)))
     return checks.lines, leaves, checks.code
 
@@ -98,10 +120,41 @@ def _silo(folder: Path) -> tuple[SiloFile, str]:
     return silo, f"silo {silo.name}, device {silo.device}, local port {silo.port}"
 
 
-def _agreement(folder: Path) -> tuple[Federation, str]:
-    federation = Federation.load(folder / "federation.toml")
+def _study(folder: Path, which: str) -> tuple[Silo, str]:
+    """The silo in a study, and what that would do."""
+    silo = Silo.in_study(folder, which)
+    known = silo.study
+    assert known
+    study = known.study
+    data = f"view {study.view}" if study.view else "[data]"
+    return silo, f"{study.name}: {study.kind} on {data}, {study.deadline:g} s a round at most; {known.standing}"
+
+
+def _policy(folder: Path, known: KnownStudy) -> tuple[None, str]:
+    """What the silo's own rules say of a study."""
+    policy = ConsentPolicy.of(folder)
+    if policy is None:
+        return None, f"there is no {FILE}: only a person accepts here"
+    said = verdict(policy, folder, known)
+    if not said.accepts:
+        raise Remark(f"{FILE} does not accept it: {said.why}")
+    return None, f"{FILE} accepts it: {said.why}"
+
+
+def _agreement(silo: Silo) -> tuple[Federation, str]:
+    folder = silo.folder
+    federation = silo.federation if silo.study else Federation.load(folder / "federation.toml")
     now = federation.agreement
-    pinned = read_json(PinnedAgreement, folder / "state" / PINNED)
+    if silo.study and silo.study.agreement != now:
+        raise ProtocolError(
+            f"study {silo.study.study.name} was offered as {silo.study.agreement[:16]} and is {now[:16]} here now; "
+            "restore federation.toml, and own code that the study names"
+        )
+    if federation.survey:
+        return federation, f"{federation.name}: a survey; nothing is told of fewer than {federation.survey.least} rows"
+    if not federation.comes_with_study:
+        return federation, f"{federation.name}: without a study of its own; `pomona silo studies` lists those offered"
+    pinned = read_json(PinnedAgreement, silo.state / PINNED)
     if pinned and pinned.agreement != now:
         raise ProtocolError(
             f"{folder / 'federation.toml'} says {now[:16]}, this silo began with {pinned.agreement[:16]}; put the old "
@@ -140,8 +193,10 @@ def _authority(folder: Path) -> tuple[None, str]:
 
 
 def _server(folder: Path, silo: SiloFile, federation: Federation) -> tuple[None, str]:
-    answer = ask_health(federation, folder / "certs" / "ca.crt", silo.proxy)
+    answer = ask_health(WayOut.of(folder, silo, federation))
     how = "without TLS" if federation.insecure else "its certificate is the federation's"
+    how += ", it asks for this silo's" if federation.mutual_tls else ""
+    how += f", through {silo.proxy}" if silo.proxy else ""
     if answer.certificate_until and (line := warning(answer.certificate_until)):
         raise Remark(f"{federation.server} answers, but its certificate {line}; ask its administrator to renew it")
     if answer.clock is None:
@@ -156,15 +211,26 @@ def _server(folder: Path, silo: SiloFile, federation: Federation) -> tuple[None,
     return None, f"{federation.server} answers, {how}, clocks agree within {max(1.0, abs(off)):.0f} s"
 
 
-def _data(silo: SiloFile, federation: Federation, leaves: dict[str, Any]) -> tuple[list[str], str]:
+def _surveyed(work: Silo, leaves: dict[str, Any]) -> tuple[None, str]:
+    """Check that raw data can be surveyed; puts what would leave the silo into ``leaves``."""
+    survey = work.federation.survey
+    assert survey
+    found = readable(work.file.data, survey)
+    work.require_affordable(ANY_RUN)
+    leaves |= survey_preflight.departing(work.federation, survey)
+    return None, found
+
+
+def _data(work: Silo, leaves: dict[str, Any]) -> tuple[list[str], str]:
     """Check the data and the model on it; puts what would leave the silo into ``leaves``. Returns remarks."""
     import torch
 
     from pomona.partition.divergence import label_counts
 
+    silo, federation = work.file, work.federation
     if silo.device.startswith("cuda") and not torch.cuda.is_available():
         raise ConfigError(f"device = {silo.device!r}, but PyTorch sees no GPU; set device = 'cpu' in silo.toml")
-    own = own_scenario(silo, federation)
+    own = work.own
     rows = own.partition.clients[0]
     if not len(rows.train):
         raise DataError("no training rows; name a file that has some in section data of silo.toml")
@@ -177,8 +243,12 @@ def _data(silo: SiloFile, federation: Federation, leaves: dict[str, Any]) -> tup
             "the untrained model's loss on this data is not finite; look at shift and scale, and at the data"
         )
     leaves |= departing(silo, federation, model.shape[1], len(rows.train))
+    found = facts(work)
+    leaves["traffic"] = str(found.traffic)
     if own.config.privacy:
         leaves["epsilon"] = _epsilon(own.epsilons()[0], silo, own.config.privacy.delta)
+        leaves["total"] = str(found.total)
+    work.require_affordable(ANY_RUN)
     sizes = f"{len(rows.train)} training, {len(rows.validation)} validation, {len(rows.test)} test samples"
     if own.targets == "classes":
         counts = label_counts(own.partition, own.dataset)[0].tolist()

@@ -16,6 +16,7 @@ from pomona.deploy.agreement import Federation
 from pomona.deploy.json_store import read_json, write_json
 from pomona.deploy.message_bodies import Loss
 from pomona.deploy.silo import history
+from pomona.deploy.silo.client_app import Silo
 from pomona.deploy.silo.history import HistoryEntry
 from pomona.deploy.silo.settings import SiloFile
 from pomona.deploy.silo.silo_scenario import own_scenario
@@ -115,33 +116,40 @@ class Report:
         return "\n".join(lines) + "\n"
 
 
-def report(folder: Path, watch: Callable[[Config], Callback | None] = lambda _: None) -> Report:
-    """Make the report of a silo's kit, and write it to ``state/report.md``.
+def report(
+    folder: Path, watch: Callable[[Config], Callback | None] = lambda _: None, study: str = ""
+) -> tuple[Report, Path]:
+    """Make the report of a silo's kit, and write it to ``report.md`` in the study's folder of ``state``.
 
     Args:
         folder: the kit.
         watch: makes a progress line for the training alone, where that has not been computed yet.
+        study: name or first digits of the hash of one that was offered; "" for the one that the kit came with.
+
+    Returns:
+        The report, and its file.
 
     Raises:
+        ConfigError: there is no such study.
         DataError: there is no evaluation of the own model yet.
         StorageError: the folder cannot be written.
     """
     importable(folder)
-    one, federation = SiloFile.load(folder / "silo.toml"), Federation.load(folder / "federation.toml")
-    seen, _ = history.read(folder / "state")
+    silo = Silo.in_study(folder, study)
+    one, federation, state = silo.file, silo.federation, silo.state
+    seen, _ = history.read(state)
     method = federation.config().method.method()
     own = judged(seen, method.card.headline)
     own["round"] = min(own["round"], federation.config().rounds)  # the closing visit comes after the last round
-    alone = _alone(folder, one, federation, own["round"], watch)
+    alone = _alone(state, one, federation, own["round"], watch)
     names = peers(federation, seen[-1].names)
     tables, numbers = helpers(_last_info(seen), names, one.name, method.card.presentation)
     about = (one.name, federation.name, federation.config().method.name, str(federation.config().metric))
     made = Report(*about, own, alone, tables, numbers)
-    with writing(folder / "state"):
-        publish(folder / "state" / "node", [made.markdown().encode()], lambda _: "report.md").replace(
-            folder / "state" / "report.md"
-        )
-    return made
+    page = state / "report.md"
+    with writing(page):
+        publish(state / "node", [made.markdown().encode()], lambda _: page.name).replace(page)
+    return made, page
 
 
 def judged(seen: Sequence[HistoryEntry], headline: tuple[str, str]) -> dict[str, Any]:
@@ -190,11 +198,11 @@ def _last_info(seen: Sequence[HistoryEntry]) -> Mapping[str, Any]:
 
 
 def _alone(
-    folder: Path, one: SiloFile, federation: Federation, rounds: int, watch: Callable[[Config], Callback | None]
+    state: Path, one: SiloFile, federation: Federation, rounds: int, watch: Callable[[Config], Callback | None]
 ) -> dict[str, Any]:
     """Scores of training alone for as many rounds, computed once."""
     key = f"{federation.agreement}-{federation.config().metric}-{rounds}"
-    path = folder / "state" / "node" / ALONE
+    path = state / "node" / ALONE
     with suppress(StorageError):  # it is computed again
         known = read_json(Alone, path)
         if known and known.key == key:

@@ -3,21 +3,19 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import inf
 from pathlib import Path
 
 import numpy as np
 
 from pomona.config import Config, resolve
-from pomona.core.errors import DataError
 from pomona.core.round import Roster
 from pomona.core.toml import named
-from pomona.data import csv_table, image_arrays, read
-from pomona.data.dataset import Dataset
-from pomona.data.settings import DataSettings
 from pomona.deploy.agreement import Federation
 from pomona.deploy.message_bodies import EntryForm, Task
+from pomona.deploy.silo.kept_data import own_data
+from pomona.deploy.silo.privacy_budget import Cost
 from pomona.deploy.silo.settings import SiloFile
-from pomona.deploy.task_settings import TaskSettings
 from pomona.deploy.tensor_bytes import Encoding, form_of
 from pomona.federation.batchnorm_statistics import accompanied
 from pomona.federation.schedule import round_of
@@ -27,43 +25,6 @@ from pomona.partition import divide
 from pomona.partition.partition import ClientRows
 from pomona.privacy.noise_key import require_sole
 from pomona.scenario import Scenario
-
-
-def conformed(found: Dataset, task: TaskSettings) -> Dataset:
-    """The data with the task's label map, preprocessing and vocabulary. Raises DataError where it does not fit."""
-    known = found.target_kind or task.targets
-    if known != task.targets:
-        raise DataError(f"the targets are {known}, agreed are {task.targets}; set data.targets in silo.toml")
-    table = csv_table.agreed(found, task.preprocessing) if task.preprocessing and found.kind == "table" else found
-    dataset = replace(table, target_shift=task.target_shift, target_scale=task.target_scale, edges=task.time_edges)
-    if dataset.kind != task.kind:
-        raise DataError(f"the data is of kind {dataset.kind}, agreed is {task.kind}; look at section data of silo.toml")
-    if (shape := tuple(dataset.x.shape[1:])) != task.input_shape:
-        raise DataError(f"a sample has shape {shape}, agreed is {task.input_shape}; bring the data into that shape")
-    dataset = replace(dataset, x=image_arrays.as_type(dataset.x, task.dtype, "the data"))
-    if dataset.classes != task.classes:
-        raise DataError(
-            f"the classes are {', '.join(dataset.classes) or 'none'}, agreed are, in this order, "
-            f"{', '.join(task.classes) or 'none'}; set data.classes in silo.toml to these, or rename labels"
-        )
-    if dataset.n_outputs != task.outputs:
-        raise DataError(
-            f"a sample has {dataset.n_outputs} targets, agreed are {task.outputs}; bring them into that form"
-        )
-    if dataset.kind == "text":
-        numbers = {word: number for number, word in enumerate(task.words, start=2)}
-        spoken = np.array([0, 1, *(numbers.get(word, 1) for word in dataset.words)], np.int32)
-        x = spoken[dataset.x] if dataset.words else dataset.x  # tokens without words are numbers already
-        if x.size and int(x.max()) >= task.vocabulary:
-            raise DataError(f"the data has token {int(x.max())}, agreed are {task.vocabulary} tokens; encode it again")
-        return replace(dataset, x=x, vocabulary=task.vocabulary, words=task.words)
-    return replace(dataset, shift=task.shift, scale=task.scale, learn=None)
-
-
-def agreed_data(settings: DataSettings, task: TaskSettings) -> Dataset:
-    """The data that settings name, as it was agreed on. Raises DataError or ConfigError."""
-    by = task.preprocessing
-    return conformed(read(csv_table.read_as(settings, by) if by else settings), task)
 
 
 def _config(silo: SiloFile, federation: Federation, method: MethodSettings | None = None) -> Config:
@@ -78,7 +39,7 @@ def _config(silo: SiloFile, federation: Federation, method: MethodSettings | Non
 def own_scenario(silo: SiloFile, federation: Federation, method: MethodSettings | None = None) -> Scenario:
     """Read, check and split the silo's data. Raises DataError or ConfigError, before anything is computed."""
     settings = _config(silo, federation, method)
-    dataset = agreed_data(settings.data, federation.task)
+    dataset = own_data(settings.data, federation.task)
     partition = divide(dataset, settings.data, settings.partition, 1, settings.seed)
     own = Scenario(settings, dataset, partition)
     own.check(agreed=True)
@@ -99,6 +60,14 @@ def at_place(own: Scenario, federation: Federation, place: int, names: Mapping[i
 def roster_of(task: Task, config: Config) -> Roster:
     """The roster of a task: every place's samples, and the largest share that was agreed on."""
     return Roster(task.sizes, config.largest_share)
+
+
+def worst_cost(own: Scenario) -> Cost:
+    """What a whole run costs at worst on the own data."""
+    privacy = own.config.privacy
+    if privacy is None or privacy.void:
+        return Cost(inf)
+    return Cost(max(own.epsilons()), privacy.delta)
 
 
 def private_objective(scenario: Scenario, folder: Path, place: int, own: SiloFile) -> PrivateObjective:

@@ -8,29 +8,27 @@ from base64 import b64encode
 from pathlib import Path
 from typing import Literal, get_args
 
-from pomona.core.errors import ProtocolError
-from pomona.deploy.agreement import Federation
+from pomona.core.errors import ConfigError, ProtocolError
 from pomona.deploy.silo.watchdog import request
+from pomona.deploy.silo.way_out import WayOut
 
 PATH = "/v1/fleet/pomona/standing"
 REFUSALS = 5  # answers in a row that it was revoked, each after a refused connection, until a silo stops
 Standing = Literal["member", "revoked", "unknown", "unsaid"]
 
 
-def ask_standing(federation: Federation, ca: Path, key: Path, proxy: str = "") -> Standing:
+def ask_standing(way: WayOut, key: Path) -> Standing:
     """Ask the server; "unsaid" where it does not answer, or not with one of its words, or knows no keys.
 
     Args:
-        federation: as agreed.
-        ca: certificate of its authority.
+        way: to the server.
         key: this silo's private key, in OpenSSH's format.
-        proxy: on the way out.
     """
-    if federation.insecure:
+    if way.ca is None:
         return "unsaid"
     try:
-        text = request(federation, ca, PATH, signed(key), proxy).text.decode("ascii", "replace").strip()
-    except (ProtocolError, OSError, ValueError):
+        text = request(way, PATH, signed(key)).text.decode("ascii", "replace").strip()
+    except (ProtocolError, ConfigError, OSError, ValueError):
         return "unsaid"
     return next((word for word in get_args(Standing) if word == text), "unsaid")
 

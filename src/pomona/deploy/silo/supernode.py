@@ -11,9 +11,10 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from logging import ERROR
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from pomona.core.errors import ConfigError, ProtocolError
 from pomona.deploy import flower_internals
@@ -22,9 +23,10 @@ from pomona.deploy.processes import QUIET, die_with_parent
 from pomona.deploy.silo import fork_executor
 from pomona.deploy.silo.resident import Resident
 from pomona.deploy.silo.settings import SiloFile
+from pomona.deploy.silo.way_out import WayOut
 
 HOST = "127.0.0.1"
-OPTION = "--app-sha256"
+OPTION, KIT = "--app-sha256", "--kit"
 HELD = 0.25  # seconds that a request for messages takes at least where the gate has held it
 INVALID, CRASHED = 7, 8  # Flower's codes: the app is not accepted; its process has ended without an answer
 CHECK = 50  # looks after which the message's task is looked at
@@ -37,7 +39,17 @@ def command(folder: Path, silo: SiloFile, federation: Federation, app: str) -> l
     ca, key = folder / "certs" / "ca.crt", folder / "keys" / "silo.key"
     secured = ["--root-certificates", str(ca), "--auth-supernode-private-key", str(key)]
     return [
-        *(sys.executable, "-m", "pomona.deploy.silo.supernode", OPTION, app, "--port", str(silo.port)),
+        *(
+            sys.executable,
+            "-m",
+            "pomona.deploy.silo.supernode",
+            OPTION,
+            app,
+            "--port",
+            str(silo.port),
+            KIT,
+            str(folder),
+        ),
         *("--superlink", federation.server, "--host", HOST, "--isolation", "process"),
         *("--node-config", f"folder={_quoted(str(folder))}"),
         *(["--insecure"] if federation.insecure else secured),
@@ -152,18 +164,30 @@ def guard(expected: str, stored: Callable[[], None] = lambda: None) -> Worker:
 def main(words: Sequence[str] | None = None) -> None:
     """Run Flower's SuperNode for the pinned app, and the resident process that does its messages."""
     given = list(sys.argv[1:] if words is None else words)
-    own = dict(zip(given[:4:2], given[1:4:2], strict=False))
+    own = dict(zip(given[:6:2], given[1:6:2], strict=False))
     app = own.get(OPTION, "")
-    if list(own) != [OPTION, "--port"] or len(app) != 64 or set(app) - set("0123456789abcdef"):
-        sys.exit(f"error[USAGE]: give {OPTION} and the SHA-256 in hex of the app, and --port, first")
+    if list(own) != [OPTION, "--port", KIT] or len(app) != 64 or set(app) - set("0123456789abcdef"):
+        sys.exit(f"error[USAGE]: give {OPTION} and the SHA-256 in hex of the app, --port and {KIT} first")
     os.environ.update(QUIET)  # Flower reads it when it is imported
     die_with_parent()
+    from pomona.deploy.silo.http_client import client
+
     env = {**os.environ, **fork_executor.ONE_THREAD, **fork_executor.POLL}
-    resident = Resident(fork_executor.command(f"{HOST}:{own['--port']}"), env)
+    resident = Resident(fork_executor.command(f"{HOST}:{own['--port']}", own[KIT]), env)
     resident.keep()
     guard(app, resident.ring)
-    sys.argv = ["flower-supernode", *given[2:]]
+    folder = Path(own[KIT])
+    way = WayOut.of(folder, SiloFile.load(folder / "silo.toml"), Federation.read(folder / "federation.toml"))
+    flower_internals.replace_fleet_client(partial(client, way))
+    sys.argv = ["flower-supernode", *given[6:], *given[2:4]]
+    work()
+
+
+def work() -> NoReturn:
+    """Run Flower's SuperNode, and end this process where it has given up: a thread of its would keep it for good."""
     flower_internals.run_supernode()
+    print("the SuperNode has given up its work, and is started again", file=sys.stderr, flush=True)  # noqa: T201 - the log
+    os._exit(1)
 
 
 if __name__ == "__main__":

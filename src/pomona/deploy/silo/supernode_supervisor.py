@@ -9,22 +9,23 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from pomona.core.errors import ConfigError, ProtocolError, StorageError
-from pomona.deploy.agreement import Address, Federation
+from pomona.deploy.agreement import Federation
 from pomona.deploy.flower_bundle import pinned
 from pomona.deploy.process_logs import SUPERVISOR, LogFile
 from pomona.deploy.processes import environment, reap
 from pomona.deploy.silo import supernode
 from pomona.deploy.silo.settings import SiloFile
 from pomona.deploy.silo.standing import REFUSALS, Standing, ask_standing, explained
+from pomona.deploy.silo.study_watch import StudyWatch
 from pomona.deploy.silo.watchdog import (
     HEARTBEAT,
     PATIENCE,
     ConnectionState,
     ask_health,
     connected,
-    proxy_address,
     stuck,
 )
+from pomona.deploy.silo.way_out import WayOut
 from pomona.deploy.status_files import NODE, NodeStatus
 from pomona.deploy.supervisor import Restart, Supervisor, backoff
 from pomona.storage.atomic_io import publish
@@ -48,6 +49,7 @@ class SiloPolicy:
         reach: raises ProtocolError while the server cannot be reached.
         say: receives every line that people should read.
         standing: how the server says that this silo stands, asked once a node was refused.
+        studies: asks the server about studies, and takes in those that are new.
     """
 
     state: Path
@@ -55,6 +57,7 @@ class SiloPolicy:
     reach: Callable[[], object]
     say: Callable[[str], None]
     standing: Callable[[], Standing] = lambda: "unsaid"
+    studies: Callable[[], None] = lambda: None
     _written: NodeStatus | None = None
     _failures: int = 0  # without a steady connection between them
     _restarts: int = 0
@@ -97,6 +100,8 @@ class SiloPolicy:
             now = time.monotonic()
             if now - probed >= PROBE:
                 reachable, probed = self._reachable(), now
+                if reachable:
+                    self.studies()
                 reap({process.pid})
             online = self.online(process.pid)
             if online:
@@ -134,6 +139,7 @@ REASONS = {
     "connection still counts, for a minute; if it stays so, ask the server's administrator",
     "[code: 2001]": "the server admits nobody without a key: compare insecure in its federation.toml and in this one",
     "CERTIFICATE_VERIFY_FAILED": "the server's certificate is not the federation's: `pomona silo check`",
+    "the proxy refuses (": "the proxy refuses this silo's password, or the way to the server: `pomona silo check`",
     "address already in use": "its port is taken: set another one in silo.toml",
     # Flower interrupts itself when a request is answered 401, and says no more than that it ended.
     "SuperNode terminated gracefully": "the server refuses this silo's key: it was revoked, or the clocks differ; "
@@ -163,9 +169,11 @@ def run_node(folder: Path, say: Callable[[str], None]) -> None:
     """
     folder = folder.absolute()
     silo, federation = SiloFile.load(folder / "silo.toml"), Federation.read(folder / "federation.toml")
-    app, ca, key = pinned(folder), folder / "certs" / "ca.crt", folder / "keys" / "silo.key"
+    app, key = pinned(folder), folder / "keys" / "silo.key"
     if not federation.insecure and not key.is_file():
         raise ConfigError(f"{key} is missing; put the private key of this silo there, readable by its owner alone")
+    from pomona.deploy.silo.http_client import client
+
     os.umask(0o077)
     state = folder / "state"
     try:
@@ -173,7 +181,8 @@ def run_node(folder: Path, say: Callable[[str], None]) -> None:
         with locked(state):
             home = state / "flwr"
             home.mkdir(mode=0o700, exist_ok=True)
-            port = (proxy_address(silo.proxy) or Address.parse(federation.server)).port
+            way = WayOut.of(folder, silo, federation)
+            client(way).close()  # raises here for files that cannot be used, and not again and again in the node
 
             own = LogFile(state / "logs" / SUPERVISOR)
 
@@ -185,12 +194,13 @@ def run_node(folder: Path, say: Callable[[str], None]) -> None:
             command, log = supernode.command(folder, silo, federation, app), state / "logs" / "supernode.log"
             policy = SiloPolicy(
                 state,
-                lambda pid: connected(pid, port, silo.port),
-                lambda: ask_health(federation, ca, silo.proxy),
+                lambda pid: connected(pid, way.port, silo.port),
+                lambda: ask_health(way),
                 tell,
-                lambda: ask_standing(federation, ca, key, silo.proxy),
+                lambda: ask_standing(way, key),
+                StudyWatch(folder, tell).look,
             )
-            why = Supervisor(command, environment(home, silo.proxy), log).run(policy)
+            why = Supervisor(command, environment(home), log).run(policy)
             own.write(why, "ERROR")
             raise ProtocolError(why)
     except OSError as fault:

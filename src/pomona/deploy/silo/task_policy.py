@@ -7,7 +7,7 @@ silo's data. The same task again gets the same answer.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -19,20 +19,27 @@ from pomona.core.settings import Settings
 from pomona.deploy.agreement import Federation
 from pomona.deploy.json_store import read_json, write_json
 from pomona.deploy.message_bodies import DownlinkEntry, EntryForm, Task, Token
+from pomona.deploy.silo.consent_terms import ConsentTerms, local_now
 from pomona.deploy.silo.row_provenance import names
 from pomona.deploy.silo.silo_scenario import InitialDownlink
+from pomona.deploy.versions import Versions, own, require_begun
 
 PINNED = "agreement.json"
 START_OVER = "if that is meant, remove state/agreement.json"
 
 
 class PinnedAgreement(Settings):
-    """The pinned agreement; since the first task also the run, this silo's place and the form of tasks' entries."""
+    """The pinned agreement; since the first task also the run, this silo's place and the form of tasks' entries.
+
+    ``begun``: the versions with which it was pinned first. ``rows``: hash of the own data, and of their division.
+    """
 
     agreement: Sha256
     run: Token | None = None
     place: Place | None = None
     forms: dict[Label, EntryForm] | None = Field(None, max_length=20)
+    begun: Versions | None = None
+    rows: Sha256 | None = None
 
 
 @dataclass(frozen=True)
@@ -43,16 +50,20 @@ class TaskPolicy:
         state: the silo's folder for what changes.
         federation: what was agreed.
         silo: the silo's name.
+        terms: under which the study was accepted.
     """
 
     state: Path
     federation: Federation
     silo: str
+    terms: ConsentTerms = field(default_factory=ConsentTerms)
 
     def require_agreed(self, agreement: str, run: str) -> None:
-        """Raise ProtocolError unless the server means what this silo has agreed to, and go on meaning it."""
+        """Raise ProtocolError unless the server means what this silo has agreed to, at a time that it has agreed to."""
+        self.terms.require_time(local_now())
         mine = self.federation.agreement
-        pinned = self._pinned() or self._pin(PinnedAgreement(agreement=mine))
+        pinned = self._pinned() or self._pin(PinnedAgreement(agreement=mine, begun=own()))
+        require_begun(pinned.begun, "this silo's part in the study")
         if mine != pinned.agreement:
             raise ProtocolError(
                 "federation.toml, or own code that it names, is no longer what this silo agreed to when it first "
@@ -78,6 +89,7 @@ class TaskPolicy:
         """
         self.require_agreed(task.agreement, task.run)
         self._require_own(task, samples)
+        self.terms.require_members({place: task.sizes[place] for place in names(self.federation, task)})
         last = self.federation.config().rounds + (not task.trains)  # the closing visit evaluates
         if not task.settled < task.number <= last:
             raise ProtocolError(
@@ -91,11 +103,13 @@ class TaskPolicy:
         known = self._pinned()
         return known.forms if known and known.forms is not None else initial.forms
 
-    def pin(self, task: Task, forms: dict[str, EntryForm]) -> None:
-        """Pin the run, this silo's place and the form of tasks' entries, durably."""
+    def pin(self, task: Task, forms: dict[str, EntryForm], rows: str) -> None:
+        """Pin the run, this silo's place, the form of tasks' entries and the hash of the own data, durably."""
         known = self._pinned()
         if known is None or known.place is None:
-            self._pin(PinnedAgreement(agreement=self.federation.agreement, run=task.run, place=task.place, forms=forms))
+            begun = known.begun if known else own()
+            about = {"run": task.run, "place": task.place, "forms": forms, "begun": begun, "rows": rows}
+            self._pin(PinnedAgreement(agreement=self.federation.agreement, **about))
 
     def require_forms(self, task: Task, forms: Mapping[str, EntryForm]) -> None:
         """Raise ProtocolError unless each entry of a task, and no other, has the form that the method gives it."""

@@ -1,20 +1,16 @@
 """Watchdog: whether a SuperNode still works, seen by its connections, and whether the server can be reached."""
 
-import http.client
 import ssl
-from base64 import b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 import psutil
 
 from pomona.core.errors import ProtocolError
-from pomona.deploy.agreement import Address, Federation
+from pomona.deploy.silo.way_out import WayOut
 
 HEARTBEAT = 30.0  # seconds between a SuperNode's signs of life
 PATIENCE = 5 * HEARTBEAT
@@ -65,22 +61,6 @@ def connected(pid: int, port: int, local: int) -> bool:
     return any(s.status == psutil.CONN_ESTABLISHED and s.raddr.port == port and s.laddr.port != local for s in sockets)
 
 
-def proxy_address(proxy: str) -> Address | None:
-    """Return the address of a proxy; None for no proxy."""
-    if not proxy:
-        return None
-    way = urlsplit(proxy)
-    return Address(way.hostname or "", way.port or (443 if way.scheme == "https" else 80))
-
-
-def _authorization(proxy: str) -> dict[str, str]:
-    way = urlsplit(proxy)
-    if way.username is None:
-        return {}
-    known = f"{unquote(way.username)}:{unquote(way.password or '')}"
-    return {"Proxy-Authorization": f"Basic {b64encode(known.encode()).decode()}"}
-
-
 @dataclass(frozen=True)
 class HealthAnswer:
     """A server's clock (UTC), if it states one, and the end of its certificate (UTC), with TLS."""
@@ -91,65 +71,96 @@ class HealthAnswer:
 
 @dataclass(frozen=True)
 class Answered:
-    """An answer with status 200: its first ``SHORT`` bytes, its date, and the end of the certificate, with TLS."""
+    """An answer with status 200: its first bytes, its date, and the end of the certificate, with TLS."""
 
     text: bytes
     date: str | None
     until: datetime | None
 
 
-def ask_health(federation: Federation, ca: Path, proxy: str = "", timeout: float = 10.0) -> HealthAnswer:
+def ask_health(way: WayOut, timeout: float = 10.0) -> HealthAnswer:
     """Request the server's ``/health`` on the way that a silo reaches it.
 
     Raises ProtocolError if it does not answer, or not as the federation's server.
     """
-    found = request(federation, ca, "/health", {}, proxy, timeout)
+    found = request(way, "/health", {}, timeout)
     return HealthAnswer(parsedate_to_datetime(found.date).astimezone(UTC) if found.date else None, found.until)
 
 
 def request(
-    federation: Federation, ca: Path, path: str, headers: Mapping[str, str], proxy: str = "", timeout: float = 10.0
+    way: WayOut,
+    path: str,
+    headers: Mapping[str, str],
+    timeout: float = 10.0,
+    body: bytes | None = None,
+    most: int = SHORT,
 ) -> Answered:
-    """GET a path of the server, on the way that a silo reaches it.
+    """GET a path of the server, or POST a body to it, on the way that a silo reaches it; ``most`` bytes are read.
 
     Raises ProtocolError if it does not answer with 200, or not as the federation's server.
     """
-    server = Address.parse(federation.server)
-    host, port = proxy_address(proxy) or server
+    import httpx  # comes with Flower, which a machine that only looks on may lack
+
+    from pomona.deploy.silo.http_client import REFUSES, client
+
+    through = f" through {way.proxy}" if way.proxy else ""
     try:
-        if federation.insecure:
-            line: http.client.HTTPConnection = http.client.HTTPConnection(host, port, timeout=timeout)
-        else:
-            context = ssl.create_default_context(cafile=str(ca))
-            line = http.client.HTTPSConnection(host, port, timeout=timeout, context=context)
-        if proxy:
-            line.set_tunnel(*server, headers=_authorization(proxy))
-        try:
-            line.request("GET", path, headers=dict(headers))
-            until = _until(line.sock)
-            answer = line.getresponse()
-            text = answer.read(SHORT)
-        finally:
-            line.close()
-    except ssl.SSLCertVerificationError as fault:
+        word = "GET" if body is None else "POST"
+        asked = client(way, timeout)
+        with asked as line, line.stream(word, way.url + path, headers=dict(headers), content=body) as answer:
+            until = _until(answer.extensions["network_stream"].get_extra_info("ssl_object"))
+            text = _beginning(answer.iter_bytes(2**16), most)
+    except httpx.ProxyError as fault:
+        raise ProtocolError(_refused(way, str(fault).removeprefix(REFUSES).strip(" ()"))) from None
+    except httpx.HTTPError as fault:
+        if (shown := _certificate_fault(fault)) is not None:
+            raise ProtocolError(
+                f"{way.server} shows a certificate that is not the federation's ({shown}); ask for the authority's "
+                "ca.crt, and look for a proxy that opens TLS"
+            ) from None
         raise ProtocolError(
-            f"{federation.server} shows a certificate that is not the federation's ({fault.verify_message}); ask for "
-            "the authority's ca.crt, and look for a proxy that opens TLS"
+            f"{way.server} does not answer{through} ({fault}); is the server up, and the way out open?"
         ) from None
-    except (OSError, http.client.HTTPException) as fault:
-        way = f" through {host}:{port}" if proxy else ""
-        raise ProtocolError(
-            f"{federation.server} does not answer{way} ({fault}); is the server up, and the way out open?"
-        ) from None
-    if answer.status != 200:
-        raise ProtocolError(f"{federation.server} answers {answer.status}; is it a Pomona server?")
+    if answer.status_code != 200:
+        raise ProtocolError(f"{way.server} answers {answer.status_code}; is it a Pomona server?")
     return Answered(text, answer.headers.get("Date"), until)
 
 
-def _until(socket: Any) -> datetime | None:
+def _refused(way: WayOut, answer: str) -> str:
+    """What to do about a proxy that refuses."""
+    if not answer.startswith(("407", "401")):  # the latter is tinyproxy's for a wrong password
+        return f"the proxy {way.proxy} refuses the way to {way.server} ({answer}); have its administrator open it"
+    remedy = (
+        f"it does not take the password of {way.login[0]}; correct proxy_password_file"
+        if way.login
+        else "it asks for a password: set proxy_user and proxy_password_file in silo.toml"
+    )
+    return f"the proxy {way.proxy} refuses this silo ({answer}): {remedy}"
+
+
+def _certificate_fault(fault: BaseException | None) -> str | None:
+    """Why a certificate was not accepted, if that is what a fault comes from."""
+    while fault is not None:
+        if isinstance(fault, ssl.SSLCertVerificationError):
+            return fault.verify_message
+        fault = fault.__cause__ or fault.__context__
+    return None
+
+
+def _beginning(pieces: Iterable[bytes], most: int) -> bytes:
+    """Return the first bytes of an answer; no more of it is read than needed."""
+    text = bytearray()
+    for piece in pieces:
+        text += piece
+        if len(text) >= most:
+            break
+    return bytes(text[:most])
+
+
+def _until(link: Any) -> datetime | None:
     """Return the end (UTC) of the certificate at the other end of a connection; None without TLS."""
-    if not isinstance(socket, ssl.SSLSocket):
+    if link is None:
         return None
-    shown = socket.getpeercert()
+    shown = link.getpeercert()
     assert shown, "it was verified"
     return datetime.fromtimestamp(ssl.cert_time_to_seconds(str(shown["notAfter"])), UTC)

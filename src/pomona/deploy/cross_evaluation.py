@@ -1,0 +1,133 @@
+"""Models judged at silos where they were not trained: a run of one round in which nothing is trained.
+
+    round 1          a silo that has a model of the agreed study sends it; the others send the run's initial model,
+                     which everybody can make, and nobody looks at
+    closing visit    every silo gets the models that were sent, and judges each by its own validation and test samples
+
+Without such models it is the run's initial model, of given weights, that every silo judges; then none travels.
+
+It is a method for the round loop, so that transport, admission, signatures and checkpoints serve it as they do any
+other; but it is no way to learn, and stands in no list of methods.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from pomona.core.bounds import Place
+from pomona.methods import base
+
+GIVEN = "given"
+
+
+def name(place: int) -> str:
+    """The name of the model of the silo at a place."""
+    return f"model {place}"
+
+
+class CrossEvaluation(base.MethodSettings):
+    """Whose models are judged; none: the run's initial one."""
+
+    places: tuple[Place, ...] = Field((), description="the silos that have a model, by their places")
+
+    def method(self) -> base.Method:
+        """The two halves."""
+        if not self.places:
+            return base.Method(base.silent(), base.Client(start, judge_given), replace(CARD, judges=(GIVEN,)))
+        card = replace(
+            CARD,
+            down=f"once, the models that the others sent, {len(self.places)} at most",
+            up="once, its personal model of the study that is judged, if it has one",
+            judges=tuple(map(name, self.places)),
+        )
+        return base.Method(server(frozenset(self.places)), base.Client(start, judge_all(self.places)), card)
+
+
+NAME = f"{__name__}:{CrossEvaluation.__qualname__}"
+
+
+def run(places: tuple[int, ...]) -> dict[str, Any]:
+    """The keys of a run that judges the models of the silos at these places."""
+    return {"method": {"name": NAME, "places": places}, "rounds": 1, "lr": 1.0}
+
+
+@dataclass(frozen=True)
+class Sent:
+    """The models (N, d), and whether each was sent (N,)."""
+
+    models: Tensor
+    there: Tensor
+
+
+def server(places: frozenset[int]) -> base.Server:
+    """Takes the models of some places in, and hands all that came to everybody."""
+
+    def begin(initial: base.Initial, roster: base.Roster, seed: int) -> Sent:
+        return Sent(initial().expand(len(roster), -1), torch.zeros(len(roster), dtype=torch.bool))
+
+    def down(sent: Sent, ids: tuple[int, ...], roster: base.Roster, round_: base.Round) -> base.Downlink:
+        index = [[j if sent.there[j] else i for j in sorted(places)] for i in ids]
+        return {"models": base.Rows(sent.models, torch.tensor(index))}
+
+    def aggregate(
+        sent: Sent, uplink: base.Uplink, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
+    ) -> Sent:
+        who = torch.tensor([i for i in ids if i in places], dtype=torch.long)
+        return Sent(base.placed(sent.models, ids, uplink["model"]), sent.there.index_fill(0, who, True))
+
+    def welcome(sent: Sent, ids: tuple[int, ...], roster: base.Roster) -> tuple[Sent, None]:
+        return sent, None
+
+    return base.Server(
+        begin, down, aggregate, welcome, lambda sent: {"model": sent.models[0]}, relays={"models": "model"}
+    )
+
+
+def start(initial: base.Initial, roster: base.Roster, ids: tuple[int, ...], seed: int) -> Tensor:
+    """Each client's model (n, d): its own of the study that is judged, which stands in the initial one's place."""
+    return initial().repeat(len(ids), 1)
+
+
+def judge_all(places: tuple[int, ...]) -> Any:
+    """A client half that sends its own model first, and judges all models last."""
+
+    def train(
+        W: Tensor, received: base.Received, training: base.LocalTraining, round_: base.Round
+    ) -> base.Trained[Tensor]:
+        if training.trains:
+            return W, {"model": W}, {}
+        models, here = received["models"], training.ids
+        for j in places:
+            own = (here == j).unsqueeze(1)
+            if bool((own | (models.index == j)).any(1).all()):
+                training.observe(name(j), torch.where(own, W, models.bank[j]), "received")
+        return W, {}, {}
+
+    return train
+
+
+def judge_given(
+    W: Tensor, received: base.Received, training: base.LocalTraining, round_: base.Round
+) -> base.Trained[Tensor]:
+    """A client half that judges the model that it started from."""
+    if not training.trains:
+        training.observe(GIVEN, W, "received")
+    return W, {}, {}
+
+
+CARD = base.Card(
+    presentation=base.Presentation("Cross-evaluation", 0),
+    paper="none",
+    summary="each model is judged at every silo; nothing is trained",
+    down="0",
+    up="0",
+    private="the samples",
+    headline=("judged", "received"),
+    keeps="its model",
+    joining="nobody joins: there is one round",
+    gradients=(),
+    not_private="it trains nothing; take run.privacy out",
+)

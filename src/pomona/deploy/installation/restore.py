@@ -1,0 +1,133 @@
+"""A kit from its backup, in a new folder: checked whole before it appears there.
+
+Members are plain files with paths in the kit, no more and no larger than the backup says and its own size allows;
+links, devices and absolute paths are refused. Nothing is unpacked by ``tarfile``: it is read, hashed and written here.
+"""
+
+import hashlib
+import os
+import re
+import secrets
+import tarfile
+from pathlib import Path, PurePosixPath
+from typing import IO
+
+from pydantic import TypeAdapter, ValidationError
+
+from pomona.core.bounds import MOST_BYTES, Within, first, regular
+from pomona.core.errors import ConfigError, StorageError
+from pomona.deploy.audit import Audit
+from pomona.deploy.installation.backup import KEY, MANIFEST, MOST, Backup, SavedFile
+from pomona.deploy.installation.contents import STATE, Role
+from pomona.deploy.provision.new_files import appearing
+from pomona.deploy.silo.lost_rounds import Restored, mark
+from pomona.deploy.versions import own
+
+BLOCK = 2**20
+BROKEN = (tarfile.TarError, EOFError, LookupError, OverflowError, ValueError)
+PLAIN = re.compile(r"[^\x00-\x1f\\]+")  # names of a kit's files
+WITHIN: TypeAdapter[str] = TypeAdapter(Within)
+
+
+def restore(file: Path, folder: Path, whose: Role, trained_until: int | None = None) -> Backup:
+    """Make a kit of its backup, in a new folder.
+
+    Args:
+        file: the backup.
+        folder: new, or empty.
+        whose: the kit that is expected.
+        trained_until: the last round that the silo has trained since, as its administrator knows; None for unknown.
+
+    Raises:
+        ConfigError: no backup, a changed or damaged one, another kit's or another version's.
+        StorageError: the folder holds something, or cannot be written.
+    """
+    regular(file, ConfigError)
+    if folder.is_symlink() or (folder.exists() and (not folder.is_dir() or any(folder.iterdir()))):
+        raise StorageError(f"{folder} holds something already; give a new folder, and put its data there afterwards")
+    with appearing(folder) as made:
+        try:
+            told = _unpacked(file, made)
+        except BROKEN as fault:
+            raise ConfigError(f"{file} is no whole backup ({fault}); take another copy of it") from None
+        _require_fitting(file, told, whose)
+        token = secrets.token_hex(8)
+        for name in told.files:
+            if PurePosixPath(name).name == "ledger.jsonl":
+                mark(made / name, Restored(token=token, until=trained_until))
+        (made / STATE[whose]).mkdir(mode=0o700, exist_ok=True)
+        with Audit(made / STATE[whose] / "audit.jsonl") as audit:
+            audit.write("restored", made=told.made, token=token, trained_until=trained_until)
+    return told
+
+
+def needs_key(folder: Path, told: Backup) -> bool:
+    """Whether a silo's private key has to be put into the kit by hand."""
+    return told.role == "silo" and not told.key and (folder / "certs").is_dir() and not (folder / KEY).exists()
+
+
+def _require_fitting(file: Path, told: Backup, whose: Role) -> None:
+    if told.role != whose:
+        raise ConfigError(f"{file} is the backup of a {told.role}; use `pomona {told.role} restore`")
+    if not told.versions.works_with(own()):
+        raise ConfigError(f"{file} was made by {told.versions}, this is {own()}; restore it with that line of releases")
+
+
+def _unpacked(file: Path, folder: Path) -> Backup:
+    """Write a backup's files into a folder, and compare them with what it says of itself. Raises ValueError."""
+    found: dict[str, SavedFile] = {}
+    told: Backup | None = None
+    room = file.stat().st_size
+    with tarfile.open(file, "r:") as tar:
+        for member in tar:
+            room -= member.size
+            if not member.isreg() or member.issparse() or room < 0 or len(found) >= MOST:
+                raise ValueError(f"{_shown(member.name)} is no plain file of a kit, or too much")
+            source = tar.extractfile(member)
+            assert source
+            if member.name == MANIFEST and told is None:
+                told = _manifest(source.read(MOST_BYTES + 1))
+            elif (name := _name(member.name)) in found:
+                raise ValueError(f"{_shown(name)} comes twice")
+            else:
+                found[name] = _copied(source, folder / name)
+    if told is None or told.files != found:
+        raise ValueError("its files are not those that it was made with")
+    return told
+
+
+def _manifest(text: bytes) -> Backup:
+    try:
+        return Backup.model_validate_json(text)
+    except ValidationError as fault:
+        raise ValueError(first(fault)) from None
+
+
+def _name(name: str) -> str:
+    """The path of a file in a kit. Raises ValueError for any other."""
+    try:
+        path = WITHIN.validate_python(name)
+    except ValidationError:
+        raise ValueError(f"{_shown(name)} is no path in a kit") from None
+    if not PLAIN.fullmatch(path) or str(PurePosixPath(path)) != path or len(path) > 400:
+        raise ValueError(f"{_shown(name)} is no path in a kit")
+    return path
+
+
+def _shown(name: str) -> str:
+    return repr(name[:80])
+
+
+def _copied(source: IO[bytes], path: Path) -> SavedFile:
+    for parent in reversed(path.parents):
+        if not parent.is_dir():
+            parent.mkdir(mode=0o700)
+    content, size = hashlib.sha256(), 0
+    mode = 0o700 if path.name == "start.sh" else 0o600
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode), "wb") as out:
+        while piece := source.read(BLOCK):
+            content.update(piece)
+            size += out.write(piece)
+        out.flush()
+        os.fsync(out.fileno())
+    return SavedFile(size=size, sha256=content.hexdigest())

@@ -1,0 +1,65 @@
+"""Where a silo's samples come from, so that it is seen when two views may hold the same ones."""
+
+import hashlib
+from collections.abc import Iterable
+from pathlib import Path, PurePath
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from pomona.core.bounds import Sha256
+from pomona.core.errors import StorageError
+from pomona.core.settings import Settings
+from pomona.data.settings import DataSettings
+
+
+class DataSource(Settings):
+    """A file or a folder by its real path, else a data set or a reader by its name.
+
+    ``sha256`` is a file's content when it was noted; "" for all else.
+    """
+
+    place: Annotated[str, Field(min_length=1, max_length=2**14)]
+    sha256: Sha256 | Literal[""] = ""
+
+    def shares(self, other: "DataSource") -> bool:
+        """Whether both may hold the same samples: equal places or files, or a folder that the other lies in."""
+        if self.sha256 and self.sha256 == other.sha256:
+            return True
+        one, two = PurePath(self.place), PurePath(other.place)
+        return one == two or one in two.parents or two in one.parents
+
+
+def sources(data: DataSettings) -> tuple[DataSource, ...]:
+    """The places that settings name: files and folders, else the data set; own code that reads always counts.
+
+    A file that only lists others, as a manifest of images does, is one place.
+    """
+    each = [path for client in data.clients for path in (client.train, client.validation, client.test) if path]
+    paths = [str(path.resolve()) for path in (*each, *([data.path] if data.path else []))]
+    names = [data.name] if ":" in data.name or not paths else []
+    return tuple(DataSource(place=place) for place in dict.fromkeys([*paths, *names]))
+
+
+def hashed(found: Iterable[DataSource]) -> tuple[DataSource, ...]:
+    """The same sources with the hash of each plain file, by which it is known under another name.
+
+    Raises StorageError for one that cannot be read.
+    """
+    return tuple(DataSource(place=source.place, sha256=_sha256(Path(source.place))) for source in found)
+
+
+def shared(some: Iterable[DataSource], others: Iterable[DataSource]) -> bool:
+    """Whether any source of some data shares samples with any of others."""
+    theirs = list(others)
+    return any(one.shares(other) for one in some for other in theirs)
+
+
+def _sha256(path: Path) -> str:
+    if not path.is_absolute() or not path.is_file():
+        return ""
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as fault:
+        raise StorageError(f"{path} cannot be read ({fault.strerror}); mend its permissions") from None
