@@ -2,11 +2,15 @@
 
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
+
+from chromium import chromium
 
 torch.set_num_threads(1)
 # How long an example takes is the machine's affair, and no property of the code.
@@ -31,6 +35,13 @@ def real_data() -> Path:
     if not folder:
         pytest.skip("needs real data: set POMONA_DATA to a folder with mnist/ and others")
     return Path(folder)
+
+
+@pytest.fixture(scope="session")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """Chromium; the test skips where there is none."""
+    with chromium(tmp_path_factory.mktemp("profile")) as driver:
+        yield driver
 
 
 @pytest.fixture

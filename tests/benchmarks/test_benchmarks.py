@@ -10,7 +10,13 @@ import torch
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 HELPERS = {"reference", "rounds", "timing"}
-APART = {"memory", "server_half", "deployment"}  # run by tests of their own: Linux only, and many processes
+APART = {
+    "memory",
+    "server_half",
+    "deployment",
+    "deployment_peers",
+    "light_silos",
+}  # run by tests of their own: Linux only, and many processes
 NAMES = sorted({path.stem for path in FOLDER.glob("*.py")} - HELPERS)
 MAY_BE_ANYTHING = {"DR within groups", "DR between groups"}
 
@@ -207,3 +213,12 @@ def test_the_pfl_network_has_the_published_number_of_parameters(monkeypatch):
     module = build(config.model, (3, 32, 32), 10)
     assert sum(p.numel() for p in module.parameters()) == 1_626_442
     assert (config.clients, round(config.clients * config.participation), config.batch_size) == (1000, 50, 10)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["deployment_peers", "light_silos"])
+def test_federations_of_real_processes_are_measured(load, name):
+    pytest.importorskip("flwr")
+    benchmark = load(name)
+    (table,) = benchmark.main(benchmark.QUICK, [])
+    assert all(v > 0 for row in table["rows"].values() for v in row.values() if v is not None)

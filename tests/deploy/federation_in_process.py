@@ -61,9 +61,9 @@ class Federation:
         """The server's kit."""
         return self.kits / "server"
 
-    def run(self):
-        """Run the ServerApp to its end."""
-        context = Context(1, 0, {}, RecordDict(), {"folder": str(self.server)})
+    def run(self, study=""):
+        """Run the ServerApp to the end of a study."""
+        context = Context(1, 0, {}, RecordDict(), {"folder": str(self.server), "study": study})
         server_app(self.grid, context)
 
 

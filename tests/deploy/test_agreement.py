@@ -10,10 +10,12 @@ from hypothesis import strategies as st
 
 from pomona.core.bounds import PLACES, ROUNDS
 from pomona.core.errors import ConfigError
-from pomona.deploy.agreement import ELSEWHERE, RESERVED, Address, Federation
+from pomona.deploy.address import Address
+from pomona.deploy.agreement import ELSEWHERE, RESERVED, Federation
 from pomona.deploy.message_bodies import Task as Message
 from pomona.deploy.message_bodies import read
 from pomona.deploy.silo.settings import SiloFile
+from pomona.deploy.study import Study
 from pomona.deploy.task_settings import TaskSettings
 
 TREE = {
@@ -202,6 +204,8 @@ AGREED = [
     {"task__dtype": "int16"},
     {"task__classes": ["malignant", "benign"]},
     {"run__metric": "auroc"},
+    {"share_scores": False},
+    {"view": "intensive-care"},
     {**NUMBERS},
     {**NUMBERS, "task__target_shift": [3.0]},
     {**NUMBERS, "task__target_scale": [2.0, 4.0]},
@@ -223,7 +227,7 @@ OPEN = [
     {"deadline": 1.0},
     {"patience": 1.0},
     {"wait": 1.0},
-    {"share_scores": False},
+    {"mutual_tls": True},
     {"insecure": True, "server": "127.0.0.1:1"},
     {"silo__0__key": "north.pub"},
     {"silo__0__name": "east"},
@@ -244,7 +248,23 @@ def test_every_agreed_key_has_a_say_in_the_agreement():
 def test_addresses_deadlines_and_the_roster_have_none():
     assert {agreement(**change) for change in OPEN} == {agreement()}
     named = {key.split("__")[0] for change in AGREED + OPEN for key in change}
-    assert named == set(Federation.model_fields)
+    of_other_kinds = {"kind", "evaluate", "search", "survey"}  # of studies that are submitted; see the next test
+    assert named | of_other_kinds == {field.alias or name for name, field in Federation.model_fields.items()}
+
+
+def test_what_a_study_of_another_kind_asks_has_a_say():
+    standing, terms = Federation.model_validate(tree()), {"run": tree()["run"], "task": tree()["task"]}
+    judged = {"of": "", "agreement": "0" * 64, "models": {"north": 0}}
+    studies = [
+        *({"kind": "survey", "survey": {"least": least}} for least in (10, 11)),
+        *({**terms, "kind": "search", "search": {"space": {"lr": [0.1, top]}}} for top in (0.2, 0.3)),
+        *(
+            {"task": terms["task"], "kind": "evaluate", "evaluate": {**judged, "agreement": digit * 64}}
+            for digit in "01"
+        ),
+    ]
+    hashes = [standing.under(Study.model_validate({"name": "one", **study})).agreement for study in studies]
+    assert len(set(hashes)) == len(hashes)
 
 
 def test_a_default_written_out_is_the_same_agreement():

@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 from flwr.supercore.date import now
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes, sign_message
 
+from pomona.deploy.address import Address
 from pomona.deploy.agreement import Federation
 from pomona.deploy.pki import certificates, keys
 from pomona.deploy.processes import environment
@@ -38,6 +39,7 @@ from pomona.deploy.server.auth_proxy import (
 from pomona.deploy.server.registry_admin import dismiss
 from pomona.deploy.server.superlink import RequestAuth, http_protocol
 from pomona.deploy.silo.standing import PATH, ask_standing
+from pomona.deploy.silo.way_out import WayOut
 
 MB = 10**6
 OTHER = "/v1/fleet/pull-messages"
@@ -365,7 +367,8 @@ class SuperLink:
 
 
 def standing(kit, key, authority="ca.crt"):
-    return ask_standing(Federation.read(kit / "federation.toml"), kit / "certs" / authority, key)
+    federation = Federation.read(kit / "federation.toml")
+    return ask_standing(WayOut(Address.parse(federation.server), kit / "certs" / authority), key)
 
 
 def test_a_real_superlink_tells_silos_how_they_stand_and_keeps_its_memory(kits, tmp_path):

@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import logging
 from importlib import import_module
 from pathlib import Path
 
@@ -65,3 +66,20 @@ def test_superexec_asks_its_factory_and_does_what_an_executor_does_in_this_order
     assert list(inspect.signature(run_clientapp).parameters)[:3] == ["runtime_api_address", "token", "insecure"]
     assert module._TASK_POLL_INTERVAL_ENV == "FLWR_SUPEREXEC_TASK_POLL_INTERVAL"
     assert module._MIN_TASK_POLL_INTERVAL_SECONDS == 0.01
+
+
+def test_requests_to_further_paths_are_logged_only_where_they_fail(monkeypatch):
+    from flwr.supercore import http_logging
+
+    monkeypatch.setattr(http_logging, "ROUTINE_ACCESS_PATHS", http_logging.ROUTINE_ACCESS_PATHS)
+    shown = http_logging.RoutineAccessFilter(False)
+
+    def line(path, status):
+        args = ("127.0.0.1:1", "POST", path, "1.1", status)
+        return logging.makeLogRecord({"name": "uvicorn.access", "msg": '%s - "%s %s HTTP/%s" %d', "args": args})
+
+    assert shown.filter(line("/v1/x", 200))
+    flower_internals.leave_out_of_the_log("/v1/x")
+    assert not shown.filter(line("/v1/x", 200))
+    assert shown.filter(line("/v1/x", 500))
+    assert shown.filter(line("/v1/y", 200))

@@ -194,3 +194,15 @@ def test_a_message_whose_process_is_gone_is_answered_for():
     done = subprocess.run([sys.executable, "-c", LOST], capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout.splitlines()[-1:] == ["15 8"], done.stdout
+
+
+def test_a_supernode_that_gives_up_its_work_ends_its_process():
+    """Flower's function returns then, and a thread of its that serves requests lives on."""
+    code, out = said(
+        """
+from pomona.deploy.silo import supernode
+flower_internals.run_supernode = lambda: threading.Thread(target=threading.Event().wait).start()
+supernode.work()
+"""
+    )
+    assert (code, "has given up its work" in out) == (1, True)

@@ -24,9 +24,10 @@ from pomona.deploy.message_bus import Message
 from pomona.deploy.pki import certificates, keys
 from pomona.deploy.pki.certificates import certificate, left, private
 from pomona.deploy.server import registry_admin
-from pomona.deploy.silo import preflight, silo_report, silo_scenario
+from pomona.deploy.silo import agreed_data, preflight, silo_report, silo_scenario
 from pomona.deploy.silo.settings import SiloFile
 from pomona.deploy.silo.watchdog import ask_health
+from pomona.deploy.silo.way_out import WayOut
 
 SILO = """
 name = "north"
@@ -65,6 +66,10 @@ def kit(tmp_path, port=9, **run):
     (folder / "train.csv").write_text(rows(60, 1))
     (folder / "test.csv").write_text(rows(40, 2))
     return folder, ca
+
+
+def way_out(folder):
+    return WayOut.of(folder, SiloFile.load(folder / "silo.toml"), Federation.load(folder / "federation.toml"))
 
 
 def found(folder):
@@ -200,9 +205,8 @@ def test_a_function_in_the_kits_folder_reads_the_data_wherever_the_command_is_ca
 def test_a_strangers_certificate_is_refused(served, tmp_path):
     folder, _ = served
     (folder / "certs" / "ca.crt").write_bytes(certificates.authority("other").public)
-    federation = Federation.load(folder / "federation.toml")
     with pytest.raises(ProtocolError, match="not the federation's"):
-        ask_health(federation, folder / "certs" / "ca.crt")
+        ask_health(way_out(folder))
 
 
 def test_a_server_that_is_not_there_is_named_with_its_proxy(tmp_path):
@@ -211,8 +215,8 @@ def test_a_server_that_is_not_there_is_named_with_its_proxy(tmp_path):
     assert lines["server"].result == "failed"
     assert code == ProtocolError.code
     assert leaves, "the rest is found out all the same"
-    with pytest.raises(ProtocolError, match=r"through 127\.0\.0\.1:9"):
-        ask_health(Federation.load(folder / "federation.toml"), folder / "certs" / "ca.crt", "http://127.0.0.1:9")
+    with pytest.raises(ProtocolError, match=r"through http://127\.0\.0\.1:9"):
+        ask_health(replace(way_out(folder), proxy="http://127.0.0.1:9"))
 
 
 def test_keys_must_be_private_and_fit(tmp_path):
@@ -287,11 +291,11 @@ def test_words_get_the_agreed_numbers():
     x = np.array([[2, 3, 0], [4, 1, 2]], np.int32)
     own = Dataset("t", "text", x, np.array([0, 1]), ("x", "y"), 2, vocabulary=5, words=("w", "new", "u"))
     # w is 4 by agreement, "new" is unknown (1), u is 2.
-    assert silo_scenario.conformed(own, task).x.tolist() == [[4, 1, 0], [2, 1, 4]]
-    assert silo_scenario.conformed(own, task).words == ("u", "v", "w")
+    assert agreed_data.conformed(own, task).x.tolist() == [[4, 1, 0], [2, 1, 4]]
+    assert agreed_data.conformed(own, task).words == ("u", "v", "w")
     numbered = Dataset("t", "text", x + 3, np.array([0, 1]), ("x", "y"), 2, vocabulary=9)
     with pytest.raises(DataError, match="token 7"):
-        silo_scenario.conformed(numbered, task)
+        agreed_data.conformed(numbered, task)
 
 
 def test_an_agreement_that_was_changed_is_refused(tmp_path):
@@ -387,7 +391,7 @@ def test_the_report_names_who_helped_and_the_gain_over_training_alone(tmp_path, 
     assert str(tmp_path) not in page
     kept = folder / "state" / "node" / silo_report.ALONE
     kept.write_text(kept.read_text().replace(f'"value": {said["alone"]["value"]}', '"value": 0.125'))
-    assert silo_report.report(folder).gain == pytest.approx(0.625), "what was computed is not computed again"
+    assert silo_report.report(folder)[0].gain == pytest.approx(0.625), "what was computed is not computed again"
 
 
 def test_training_alone_is_the_method_separate_on_the_own_data(tmp_path):
@@ -401,7 +405,7 @@ def test_training_alone_is_the_method_separate_on_the_own_data(tmp_path):
     )
     assert own.config.rounds == 3
     last = simulate(own).curve("personal", "trained")[-1]
-    alone = silo_report.report(folder).alone
+    alone = silo_report.report(folder)[0].alone
     assert (alone["loss"], alone["accuracy"]) == (last.loss[0], last.accuracy[0])
 
 
@@ -409,7 +413,7 @@ def test_the_closing_visit_is_no_further_round(tmp_path):
     """Of 3 rounds; the visit that evaluates after the last of them has the number 4."""
     folder, _ = kit(tmp_path)
     visited(folder, visit(3, 0.5), visit(4, 0.75))
-    made = silo_report.report(folder)
+    made = silo_report.report(folder)[0]
     assert (made.own["value"], made.own["round"], made.alone["round"]) == (0.75, 3, 3)
 
 
@@ -421,7 +425,7 @@ def test_a_gain_is_not_judged_after_a_few_rounds(tmp_path, capsys):
     assert "gain not judged after 2 rounds, only from 10 on" in said
     page = (folder / "state" / "report.md").read_text()
     assert "- gain over training alone: not judged after 2 rounds, only from 10 on" in page
-    made = silo_report.report(folder)
+    made = silo_report.report(folder)[0]
     assert [replace(made, own=made.own | {"round": n}).enough for n in (9, 10)] == [False, True]
     assert replace(made, own=made.own | {"round": 1}).comparison.startswith("not judged after 1 round,")
 
@@ -434,7 +438,7 @@ def test_the_report_speaks_of_the_metric_that_was_agreed_on(tmp_path, capsys, mo
     agreed.write_text(agreed.read_text().replace("lr = 0.1", 'lr = 0.1\nmetric = "brier"'))
     visited(folder, visit(2, 0.25))
     assert command("silo", "report", "--folder", str(folder)) == 0
-    said, made = capsys.readouterr().out, silo_report.report(folder)
+    said, made = capsys.readouterr().out, silo_report.report(folder)[0]
     assert made.gain == pytest.approx(made.alone["value"] - 0.25)
     assert "test Brier score 0.25 on 40 own samples" in said
     assert f"gain {made.gain:+.4g}" in said
@@ -454,11 +458,11 @@ def test_a_metric_that_does_not_fit_the_task_is_no_agreement(tmp_path):
 def test_without_a_visit_there_is_nothing_to_report(tmp_path):
     folder, _ = kit(tmp_path)
     with pytest.raises(DataError, match="no model has been evaluated"):
-        silo_report.report(folder)
+        silo_report.report(folder)[0]
     visited(folder)
     (folder / "state" / "rounds.jsonl").write_text("nonsense\n")
     with pytest.raises(DataError, match="no model has been evaluated"):
-        silo_report.report(folder)
+        silo_report.report(folder)[0]
 
 
 def test_a_silo_knows_how_it_stands(tmp_path, capsys):

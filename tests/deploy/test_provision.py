@@ -12,10 +12,12 @@ import tomllib
 import zipfile
 from datetime import UTC, datetime, timedelta
 from io import BytesIO
+from pathlib import Path
 
 import pytest
 import tomli_w
 import yaml
+from agreement_file import agreement
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_private_key
 
 from pomona.cli import main
@@ -89,10 +91,11 @@ def test_every_kit_holds_what_it_needs_and_no_more(kit):
     for name in everybody:
         own = {"keys/silo.pub"} if name == "west" else {"keys/silo.pub", "keys/silo.key"}
         assert files(kit / name) == SHARED | own | {
-            "pomona-silo-hospitals.service",
+            f"pomona-silo-hospitals-{name}.service",
             "silo.toml",
             "app.sha256",
             "certs/ca.crt",
+            "certs/silo.crt",
         } | {f"keys/peers/{peer}" for peer in peers(*everybody)}
     assert not [p for p in kit.parent.iterdir() if p.name.startswith(".")]
 
@@ -169,7 +172,7 @@ def test_the_readme_says_what_leaves_the_silo(tmp_path, method):
     assert f"private with `{method}`: {card.private}." in text
     assert "mean training loss" in text
     assert "kind of the error" in text
-    assert "systemctl disable --now pomona-silo-hospitals" in text
+    assert "systemctl disable --now pomona-silo-hospitals-north" in text
     digits = " ".join(map("".join, zip(*[iter(Federation.load(path).agreement[:16])] * 4, strict=True)))
     assert f"\n    {digits}\n" in text
     assert "Accuracy" not in text
@@ -190,7 +193,7 @@ def test_the_app_is_pinned_as_flower_bundles_it(kit, tmp_path):
         names = set(archive.namelist()) - {".info/CONTENT"}
         assert names == {name.removeprefix("app/") for name in APP}
         about = tomllib.loads(archive.read("pyproject.toml").decode())["tool"]["flwr"]["app"]
-        assert about["config"] == {"folder": ""}
+        assert about["config"] == {"folder": "", "study": ""}
         for half in ("serverapp", "clientapp"):
             module, name = about["components"][half].split(":")
             code = archive.read(f"{module.replace('.', '/')}.py").decode()
@@ -425,16 +428,35 @@ def test_without_wheels_pomona_is_still_a_file_and_no_name(kit, tmp_path):
 # Units, containers, start commands
 
 
-def test_two_federations_share_no_name_on_one_machine(kit, tmp_path):
+def test_no_two_kits_share_a_name_on_one_machine(kit, tmp_path):
+    """Two silos of one federation, silos of two, and their servers."""
     provision(written(tmp_path, {"name": "north"}, name="other"), tmp_path / "kits")
-    for role, member in (("server", "server"), ("silo", "north")):
-        units, names = set(), set()
-        for home in (kit, tmp_path / "kits"):
-            units |= {path.name for path in (home / member).glob("*.service")}
-            made = yaml.safe_load((home / member / "compose.yaml").read_text())
-            names |= {made["name"], made["services"][role]["image"], made["services"][role]["container_name"]}
-        assert units == {f"pomona-{role}-{name}.service" for name in ("hospitals", "other")}
-        assert len(names) == 4, "project and container have one name, the image the version too"
+    kits = [kit / "server", kit / "north", kit / "south", tmp_path / "kits" / "server", tmp_path / "kits" / "north"]
+    units, names = set(), set()
+    for home in kits:
+        (unit,) = home.glob("*.service")
+        units.add(unit.name)
+        made = yaml.safe_load((home / "compose.yaml").read_text())
+        (service,) = made["services"].values()
+        names |= {made["name"], service["image"], service["container_name"]}
+    assert units == {f"pomona-server-{name}.service" for name in ("hospitals", "other")} | {
+        f"pomona-silo-{name}.service" for name in ("hospitals-north", "hospitals-south", "other-north")
+    }
+    assert len(names) == 2 * len(kits), "project and container have one name, the image the version too"
+
+
+def test_a_kit_is_installed_as_the_guide_says(kit):
+    """One environment and no root; the machine's service is the other way, and named so."""
+    guide = (Path(__file__).parents[2] / "docs" / "guides" / "federation.md").read_text()
+    for name in ("north", "server"):
+        text = (kit / name / "README.md").read_text()
+        first, service = text.split("## Instead: as a service of the machine")
+        assert "\n    python3 -m venv pomona-env\n" in first
+        assert f'    pomona-env/bin/pip install "{name}/wheels/{wheel()}[flower]"\n' in first
+        assert "/opt/pomona" not in first
+        assert "useradd" in service
+    assert "\npython3 -m venv pomona-env\npomona-env/bin/pip install " in guide
+    assert "/opt/pomona" not in guide.partition("## As a service")[0]
 
 
 @pytest.mark.parametrize("name", ["server", "north"])
@@ -458,7 +480,7 @@ def test_systemd_accepts_the_units(kit, tmp_path, low):
     if low:
         provision(written(tmp_path, {"name": "north"}, server="fl.example.org:443"), tmp_path / "kits")
         home = tmp_path / "kits"
-    for unit in (home / "server/pomona-server-hospitals.service", home / "north/pomona-silo-hospitals.service"):
+    for unit in (home / "server/pomona-server-hospitals.service", home / "north/pomona-silo-hospitals-north.service"):
         said = subprocess.run(["systemd-analyze", "verify", unit], capture_output=True, text=True, check=True)
         assert said.stdout + said.stderr == ""
         lines = unit.read_text().splitlines()
@@ -547,3 +569,24 @@ def test_help_loads_neither_flower_nor_torch():
     code += "assert not {'torch', 'flwr', 'cryptography'} & set(sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "provision" in done.stdout
+
+
+def test_a_federation_without_a_study_has_kits_that_speak_of_none(tmp_path):
+    path = tmp_path / "federation.toml"
+    tree = {k: v for k, v in tomllib.loads(agreement(28443)).items() if k not in {"run", "task"}}
+    path.write_text(tomli_w.dumps(tree))
+    provision(path, tmp_path / "kits")
+    for name in ("server", "north"):
+        readme = (tmp_path / "kits" / name / "README.md").read_text()
+        assert "Method" not in readme
+        assert "study" in readme
+        assert "None" not in readme
+    own = tomllib.loads((tmp_path / "kits/north/silo.toml").read_text())
+    assert own["data"]["label_column"] == "label"
+
+
+def test_a_run_without_a_task_is_no_study(tmp_path):
+    path = tmp_path / "federation.toml"
+    path.write_text(tomli_w.dumps({k: v for k, v in tomllib.loads(agreement(28443)).items() if k != "task"}))
+    with pytest.raises(ConfigError, match="none for task"):
+        provision(path, tmp_path / "kits")

@@ -17,7 +17,7 @@ from pomona.data import DataSettings, csv_table, read
 from pomona.deploy.flower_apps import server_app
 from pomona.deploy.provision.provision import provision
 from pomona.deploy.rehearsal.files import federation_file
-from pomona.deploy.silo.silo_scenario import conformed
+from pomona.deploy.silo.agreed_data import agreed_data, conformed
 from pomona.deploy.task_settings import TaskSettings, of_files
 from pomona.personal import PersonalModel
 from pomona.scenario import Scenario
@@ -135,6 +135,17 @@ def test_a_table_that_does_not_fit_the_agreement(tmp_path, text, said):
     with pytest.raises(Exception, match=said) as fault:
         silo(tmp_path, text, agreement(tmp_path))
     assert "\n" not in str(fault.value)
+
+
+def test_a_silo_without_rows_of_some_class_takes_the_agreed_ones(tmp_path):
+    path = tmp_path / "own.csv"
+    path.write_text("age,ward,outcome\n3,A,ill\n7,B,ill\n")
+    settings = DataSettings(name="csv", path=path, label_column="outcome")
+    found = agreed_data(settings, agreement(tmp_path))
+    assert (found.classes, found.y.tolist()) == (("well", "ill"), [1, 1])
+    path.write_text("age,ward,outcome\n3,A,ill\n7,B,dead\n")
+    with pytest.raises(DataError, match="an unknown class"):
+        agreed_data(settings, agreement(tmp_path))
 
 
 def test_gaps_are_refused_where_none_were_agreed_on(tmp_path):

@@ -10,10 +10,11 @@ from pomona.scenario import Scenario
 METHODS_DEPLOYED = [name for name in METHODS if name != "fedavg-data"]
 
 
-def rehearsed(folder, method, rounds, silos=6):
+def rehearsed(folder, method, rounds, silos=6, **options):
     """How far the personal models are from the simulator's."""
     config = settings(method=method, rounds=rounds, clients=silos)
-    return rehearse(Scenario.prepare(config), folder / "rehearsal", print, deadline=240.0, wait=240.0, quorum=silos)
+    options |= {"deadline": 240.0, "wait": 240.0, "quorum": silos}
+    return rehearse(Scenario.prepare(config), folder / "rehearsal", print, **options)
 
 
 def test_six_silos(tmp_path):
@@ -21,6 +22,14 @@ def test_six_silos(tmp_path):
     assert found.difference == {f"silo-{i}": 0.0 for i in range(6)}
     assert len(found.seconds) == 3
     assert min(found.bytes_down) > 0
+
+
+@pytest.mark.slow
+def test_three_silos_with_mutual_tls(tmp_path):
+    found = rehearsed(tmp_path, {"name": "apple", "budget": 1}, rounds=2, silos=3, mutual_tls=True)
+    assert found.difference == {f"silo-{i}": 0.0 for i in range(3)}
+    log = (tmp_path / "rehearsal" / "kits" / "server" / "run" / "logs" / "superlink.log").read_text()
+    assert "mutual TLS" in log
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from agreement_file import agreement
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,8 +21,9 @@ from pomona.deploy import processes
 from pomona.deploy.audit import Audit, read, verify
 from pomona.deploy.processes import ask_to_stop, end, holder, process_tree
 from pomona.deploy.server import superlink_supervisor as server_supervisor
+from pomona.deploy.server.run_verdict import Observation, judge
 from pomona.deploy.server.superlink_client import Node
-from pomona.deploy.server.superlink_supervisor import APP, Observation, ServerPolicy, judge
+from pomona.deploy.server.superlink_supervisor import APP, ServerPolicy
 from pomona.deploy.silo import supernode_supervisor as silo_supervisor
 from pomona.deploy.silo.supernode_supervisor import SiloPolicy
 from pomona.deploy.silo.watchdog import PATIENCE, ConnectionState, connected, stuck
@@ -117,6 +119,7 @@ def server(folder, link, command=SLEEP, members=None):
     """The two parts of a server's supervision, and the lines that it says."""
     said = []
     (folder / "run").mkdir(exist_ok=True)
+    (folder / "federation.toml").write_text(agreement(28443))
     policy = ServerPolicy(
         folder,
         lambda: link,
@@ -575,5 +578,6 @@ def test_a_status_written_by_the_run_is_what_is_judged(tmp_path, quick):
     write_status(tmp_path / "run", Status(state="failed", round=1, code=7))  # of yesterday
     link = Fake([f"time.sleep(0.2)\n{DONE}"])
     made, policy, _ = server(tmp_path, link)
+    policy.queue.resume("")  # as a start does
     assert finish(made, policy, link).state == "finished"
     assert Path(tmp_path / "run" / "status.json").exists()

@@ -11,10 +11,11 @@ from pomona.cli import main
 from pomona.core.errors import QuorumError
 from pomona.deploy import status
 from pomona.deploy.message_pieces import unpacked
-from pomona.deploy.server import flower_transport, waiting_file
+from pomona.deploy.server import handshake, waiting_file
 from pomona.deploy.server.flower_transport import FlowerTransport
+from pomona.deploy.server.gathering import gather_silos
+from pomona.deploy.server.handshake import TIMEOUT, Handshake
 from pomona.deploy.server.outgoing_task import OutgoingTask, standing
-from pomona.deploy.server.server_app import gather_silos
 from pomona.deploy.server.waiting_file import WaitingFile
 from pomona.deploy.status_files import NAMED, WAITING, WaitingStatus, read_status_file
 from pomona.storage.lock import locked
@@ -45,10 +46,13 @@ class Members:
         self.entries.append(SimpleNamespace(name=name, revoked=False))
 
 
-class Nodes:
-    """A handshake: node k is place k, and answers a hello at the next look after ``answers`` of it."""
+class Nodes(Handshake):
+    """A handshake in which node k is place k, and those in ``asked`` have been asked who they are."""
 
-    def __init__(self):
+    asked = ()
+
+    def __init__(self, registry, bus):
+        self.registry, self.bus = registry, bus
         self.nodes, self.asked = {}, []
 
     @property
@@ -66,13 +70,13 @@ class Nodes:
 @pytest.fixture
 def gathering(tmp_path, monkeypatch):
     """A clock, the members, the nodes, and the transport between them."""
-    clock, nodes, members = Clock(), Nodes(), Members(tmp_path, "north", "south")
-    for module in (flower_transport, waiting_file):
+    clock, members = Clock(), Members(tmp_path, "north", "south")
+    for module in (handshake, waiting_file):
         monkeypatch.setattr(module, "monotonic", lambda: clock.now)
     bus = SimpleNamespace(fetch=lambda tickets: {}, wait=clock.sleep)
     federation = SimpleNamespace(wait=600.0, quorum=2)
-    transport = FlowerTransport(federation, "ab", SimpleNamespace(relays={}), members, bus, None)
-    transport._handshake = nodes
+    transport = FlowerTransport(federation, members.path.parent, "ab", SimpleNamespace(relays={}), members, bus, None)
+    nodes = transport._handshake = Nodes(members, bus)
     return clock, members, nodes, transport, federation
 
 
@@ -93,19 +97,28 @@ def test_a_newcomer_who_greets_while_silos_are_gathered_holds_up_nobody(gatherin
     assert clock.now == 4
 
 
-def test_a_node_that_is_still_asked_who_it_is_is_named_once_all_silos_are_there(gathering, tmp_path):
+def test_a_node_that_never_says_who_it_is_holds_up_nobody_once_all_silos_are_there(gathering):
+    """Neither the beginning, nor any round after it."""
     clock, _, nodes, transport, federation = gathering
-    seen = []
-
-    def answers():
-        seen.append(waiting(tmp_path))
-        nodes.asked.clear()
-
     nodes.asked.append(9)
-    clock.events = {1: lambda: (nodes.met(0), nodes.met(1)), 3: answers}
+    clock.events = {1: lambda: (nodes.met(0), nodes.met(1))}
     gather_silos(transport, federation)
-    assert clock.now == 3
-    assert (seen[0].answered, seen[0].missing) == (("north", "south"), {"node 9": "is asked who it is"})
+    transport.greet()
+    assert (clock.now, nodes.asked) == (1, [9])
+
+
+def test_a_node_that_is_asked_who_it_is_at_the_end_has_time_to_answer(gathering):
+    clock, _, nodes, transport, federation = gathering
+    nodes.met(0)
+    nodes.asked.append(1)
+    clock.events = {700: lambda: nodes.met(1)}
+    gather_silos(transport, federation)
+    assert clock.now == 700
+    nodes.nodes.pop(1)
+    nodes.asked.append(1)
+    with pytest.raises(QuorumError):
+        gather_silos(transport, federation)
+    assert clock.now == 700 + 600 + TIMEOUT + 1
 
 
 def test_who_is_revoked_while_silos_are_gathered_is_not_waited_for(gathering):

@@ -209,6 +209,8 @@ def _of(schema: dict[str, Any], known: dict[str, Any]) -> st.SearchStrategy[Any]
             return text.filter(lambda t: len(t) <= schema.get("maxLength", len(t)))
         case {"type": "string"}:
             return st.text(min_size=schema.get("minLength", 0), max_size=min(20, schema.get("maxLength", 20)))
+        case {"type": "array", "prefixItems": list(each)}:
+            return st.tuples(*(_of(one, known) for one in each)).map(list)
         case {"type": "array"}:
             return st.lists(_of(schema["items"], known), max_size=min(3, schema.get("maxItems", 3)))
         case {"type": "object", "properties": dict(fields)}:

@@ -83,7 +83,9 @@ class Counter:
         run, federation = folder / "run", Federation.load(folder / "federation.toml")
         run.mkdir()
         registry, audit = MemberRegistry(run, federation), Audit(run / "audit.jsonl")
-        return FlowerTransport(federation, self.run, self.method.server, registry, Mailbox(answer), audit, pause=0.0)
+        return FlowerTransport(
+            federation, registry.path.parent, self.run, self.method.server, registry, Mailbox(answer), audit, pause=0.0
+        )
 
     @property
     def run(self):

@@ -1,0 +1,105 @@
+"""Real HTTP proxies on loopback that ask for a password: squid and tinyproxy, as Debian packages have them."""
+
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from base64 import b64encode
+from pathlib import Path
+
+import pytest
+
+USER, PASSWORD = "me", "s3cret-word-of-this-test"
+
+TINYPROXY = """
+Port {port}
+Listen 127.0.0.1
+Timeout 600
+MaxClients 50
+Allow 127.0.0.1
+ConnectPort {allowed}
+BasicAuth {user} {password}
+"""
+SQUID = """
+http_port 127.0.0.1:{port}
+cache_effective_user {account}
+visible_hostname test
+pid_filename none
+cache_log /dev/null
+access_log none
+cache deny all
+auth_param basic program /bin/sh {folder}/judge.sh
+auth_param basic credentialsttl 1 second
+acl known proxy_auth REQUIRED
+acl server port {allowed}
+http_access deny !server
+http_access allow known
+http_access deny all
+shutdown_lifetime 0 seconds
+"""
+JUDGE = """
+while read -r line; do
+    [ "$line" = "{user} {password}" ] && echo OK || echo ERR
+done
+"""
+
+
+class Proxy:
+    """One proxy, which lets through to one port of this machine whoever knows the password."""
+
+    def __init__(self, kind, allowed):
+        self.allowed = allowed
+        self.kind, self.folder = kind, Path(tempfile.mkdtemp(prefix="proxy-"))
+        program = shutil.which(kind, path=os.pathsep.join([os.environ["PATH"], "/usr/sbin"]))
+        if not program:
+            pytest.skip(f"{kind} is not installed")
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self.port = free.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.folder.chmod(0o755)  # squid leaves root's account, and its judge has to be read from there
+        account = "nobody" if os.getuid() == 0 else os.environ.get("USER", "nobody")
+        about = {"port": self.port, "allowed": allowed, "user": USER, "password": PASSWORD, "folder": self.folder}
+        (self.folder / "judge.sh").write_text(JUDGE.format(**about))
+        text = {"squid": SQUID, "tinyproxy": TINYPROXY}[kind]
+        (self.folder / "conf").write_text(text.format(**about, account=account))
+        for path in self.folder.iterdir():
+            path.chmod(0o644)  # whatever umask a test before this one has left
+        option = {"squid": ["-N", "-f"], "tinyproxy": ["-d", "-c"]}[kind]
+        self.command = [program, *option, str(self.folder / "conf")]
+        self.process = None
+        self.start()
+
+    def start(self):
+        """Start it, also after ``stop``, and wait until it knows the password: squid listens before its judge lives."""
+        self.process = subprocess.Popen(self.command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        until = time.monotonic() + 30
+        while self.process.poll() is None and time.monotonic() < until:
+            try:
+                if self._answer() not in (b"", b"407"):
+                    return
+            except OSError:
+                pass
+            time.sleep(0.05)
+        self.process.kill()
+        self.process.wait()
+        pytest.fail(f"{self.kind} does not come up")
+
+    def _answer(self):
+        """The status that a tunnel to the allowed port gets, with the password."""
+        known = b64encode(f"{USER}:{PASSWORD}".encode()).decode()
+        head = f"CONNECT 127.0.0.1:{self.allowed} HTTP/1.1\r\nProxy-Authorization: Basic {known}\r\n\r\n"
+        with socket.create_connection(("127.0.0.1", self.port), 10) as link:
+            link.sendall(head.encode())
+            return link.recv(100)[9:12]
+
+    def stop(self):
+        """Kill it, with all connections through it."""
+        self.process.kill()
+        self.process.wait()
+
+    def remove(self):
+        """Leave nothing."""
+        self.stop()
+        shutil.rmtree(self.folder)

@@ -1,0 +1,56 @@
+"""A folder on a small disk of its own, in a namespace of mounts, for processes that are to run out of room there."""
+
+import os
+import shutil
+import subprocess
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+MAKE = """
+set -e
+cp -a "$1" "$1.before"
+mount -t tmpfs -o mode=700,size="$2" none "$1"
+cp -a "$1.before/." "$1"
+rm -r "$1.before"
+echo mounted
+exec cat
+"""  # which ends with the test's end of its input
+
+
+class SmallDisk:
+    """The disk of a folder; ``before`` are words before a command's that let it run there."""
+
+    def __init__(self, folder, holder):
+        self.root = Path(f"/proc/{holder}/root")
+        self.folder = self.root / str(folder).lstrip("/")
+        self.before = ("nsenter", "-t", str(holder), "-U", "-m", "--preserve-credentials")
+
+    def fill(self, left=0):
+        """Leave so many bytes free."""
+        while (free := shutil.disk_usage(self.folder).free) > left:
+            with (self.folder / "ballast").open("ab") as file:
+                file.write(bytes(min(free - left, 1 << 16)))
+
+    def clear(self):
+        """Take away what filled it."""
+        (self.folder / "ballast").unlink()
+
+
+@contextmanager
+def small_disk(folder, size):
+    """A disk of so many bytes in place of a folder, with the folder's content. Skips where mounts are not permitted."""
+    if not all(map(shutil.which, ("unshare", "nsenter"))):
+        pytest.skip("needs unshare and nsenter (util-linux)")
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    words = ["unshare", "-rm", "sh", "-c", MAKE, "sh", str(folder), str(size)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(words, **pipes, env=os.environ | {"LC_ALL": "C"}, text=True) as holder:
+        if holder.stdout.readline() != "mounted\n":
+            pytest.skip(f"no mount of our own here: {holder.communicate()[1].strip()}")
+        try:
+            yield SmallDisk(folder, holder.pid)
+        finally:
+            holder.stdin.close()
+            holder.wait(10)

@@ -1,0 +1,104 @@
+"""A TCP line that is slow, stalls, is cut, or goes dark: between the silos of a test and its server, on loopback."""
+
+import asyncio
+import random
+import threading
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+PIECE = 16 * 1024  # bytes that are passed on at a time
+
+
+@dataclass
+class Line:
+    """What a line does to what it carries; every field may be changed while it carries.
+
+    Attributes:
+        delay: seconds that each piece takes, each way.
+        rate: bytes a second, of each connection and way; 0 for no limit.
+        lost, again: share of pieces that are lost, and seconds until they have been sent again, as TCP does.
+        cut: bytes after which a connection is cut, on average; 0 for never.
+        dark: whether nothing passes, and no connection ends.
+        connections, cuts: how many there were.
+    """
+
+    delay: float = 0.0
+    rate: float = 0.0
+    lost: float = 0.0
+    again: float = 0.0
+    cut: float = 0.0
+    dark: bool = False
+    connections: int = 0
+    cuts: int = 0
+    _open: set = field(default_factory=set)
+    _draws: random.Random = field(default_factory=lambda: random.Random(5))
+
+    async def carry(self, target, reader, writer):
+        """One connection, until one end closes it or it is cut."""
+        self.connections += 1
+        self._open.add(task := asyncio.current_task())
+        writers = [writer]
+        try:
+            there, onward = await asyncio.open_connection("127.0.0.1", target)
+            writers.append(onward)
+            left = self._draws.expovariate(1 / self.cut) if self.cut else float("inf")
+            ways = {asyncio.ensure_future(self._pass(*way, left)) for way in ((reader, onward), (there, writer))}
+            try:
+                await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for way in ways:
+                    way.cancel()
+        except (OSError, asyncio.CancelledError):  # the server is down, or the test is over
+            pass
+        finally:
+            for one in writers:
+                one.transport.abort()
+            self._open.discard(task)
+
+    def close(self):
+        """End all connections."""
+        for task in self._open:
+            task.cancel()
+
+    async def _pass(self, reader, writer, left):
+        """Pass on what comes one way, for so many bytes; an end that is closed is passed on, too."""
+        try:
+            while piece := await reader.read(PIECE):
+                while self.dark:
+                    await asyncio.sleep(0.05)
+                wait = self.delay + (len(piece) / self.rate if self.rate else 0.0)
+                await asyncio.sleep(wait + (self.again if self._draws.random() < self.lost else 0.0))
+                left -= len(piece)
+                if left < 0:
+                    self.cuts += 1
+                    return
+                writer.write(piece)
+                await writer.drain()
+            writer.close()
+            await writer.wait_closed()
+        except OSError:  # the other end has gone
+            pass
+
+
+@contextmanager
+def troubled(line, port, target):
+    """Carry what comes to one port of loopback to another, in a thread."""
+    ready, ending = threading.Event(), []
+
+    async def serve():
+        over = asyncio.Event()
+        ending.append((asyncio.get_running_loop(), over))
+        async with await asyncio.start_server(lambda *ends: line.carry(target, *ends), "127.0.0.1", port):
+            ready.set()
+            await over.wait()
+            line.close()
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()), daemon=True)
+    thread.start()
+    try:
+        assert ready.wait(10)
+        yield line
+    finally:
+        ((loop, over),) = ending
+        loop.call_soon_threadsafe(over.set)
+        thread.join(10)
