@@ -64,6 +64,10 @@ FULL = Size(
         "64 silos, resnet18, fedavg": [*RESNET, "clients=64", *FEDAVG],
         "16 silos, resnet18, apple, M = 5": [*RESNET, "clients=16", *FIVE],
         "64 silos, resnet18, apple, M = 5": [*RESNET, "clients=64", *FIVE],
+        **{
+            f"64 silos, resnet18, {name}": [*RESNET, "clients=64", f"method={name}"]
+            for name in ("fedamp", "cfl", "scaffold", "feddyn")
+        },
         "100 silos, 1 of 100 M, fedavg": [*WIDE, *FEDAVG],
         "100 silos, 1 of 100 M, apple, M = 5": [*WIDE, *FIVE],
         "100 silos, 1 of 100 M, apple, M = 99": [*WIDE, *APPLE],
@@ -136,7 +140,8 @@ def run(words: list[str]) -> None:
     server, d = config.method.method().server, len(scenario.initial())
     with tempfile.TemporaryDirectory() as out:
         answers, commits = Answers(Path(out), config.clients), Checkpointing(Path(out), 1, {})
-        parts = (Planned(config.membership, roster), scenario.initial, answers, record, NullCallback())
+        initial = scenario.initial.in_files(Path(out))
+        parts = (Planned(config.membership, roster), initial, answers, record, NullCallback())
         loop = Loop(config, server, *parts, commits, metric=scenario.choice.metric)
         Path("/proc/self/clear_refs").write_text("5")  # the high-water mark starts anew
         before = field("self", "status", "VmRSS")

@@ -1,0 +1,1 @@
+"""Federations of others to measure beside; ``deployment_peers.py`` runs them."""

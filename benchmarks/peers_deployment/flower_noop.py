@@ -1,0 +1,172 @@
+"""A federation of plain Flower whose silos do nothing: its own commands, TLS, node keys, default isolation.
+
+The keys and certificates are those of a kit that Pomona provisions; nothing else of Pomona runs.
+"""
+
+import json
+import os
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+
+import tomli_w
+
+from pomona.deploy.flower_bundle import bundle
+from pomona.deploy.processes import adopt, disown, end, environment, process_tree, reap
+from pomona.deploy.provision.provision import provision
+from pomona.deploy.rehearsal.run import free_ports
+from pomona.deploy.server.superlink_client import SuperLinkClient, pem
+
+LIMIT = 600.0  # seconds
+APP = {
+    "pyproject.toml": """
+[project]
+name = "noop"
+version = "1.0.0"
+dependencies = ["flwr"]
+[tool.flwr.app]
+publisher = "bench"
+[tool.flwr.app.components]
+serverapp = "noop.server_app:app"
+clientapp = "noop.client_app:app"
+[tool.flwr.app.config]
+out = ""
+silos = 0
+rounds = 0
+size = 0
+""",
+    "noop/__init__.py": "",
+    "noop/client_app.py": """
+from flwr.app import Message
+from flwr.clientapp import ClientApp
+app = ClientApp()
+@app.train()
+def train(message, context):
+    return Message(message.content, reply_to=message)
+""",
+    "noop/server_app.py": """
+import json, time
+from pathlib import Path
+import numpy as np
+from flwr.app import Array, ArrayRecord, Message, RecordDict
+from flwr.serverapp import ServerApp
+app = ServerApp()
+@app.main()
+def main(grid, context):
+    known, marks = context.run_config, []
+    while len(nodes := list(grid.get_node_ids())) < known["silos"]:
+        time.sleep(0.2)
+    model = ArrayRecord({"w": Array(np.zeros(known["size"], np.float32))})
+    for number in range(known["rounds"]):
+        marks.append(time.time())
+        sent = [Message(RecordDict({"model": model}), node, "train") for node in nodes]
+        assert len(list(grid.send_and_receive(sent, timeout=300))) == len(nodes)
+    marks.append(time.time())
+    Path(known["out"]).write_text(json.dumps(marks))
+""",
+}
+
+
+def app(folder: Path, **other: str) -> bytes:
+    """The bundle of the app that does nothing; ``other``: the text of modules in place of its own."""
+    for name, text in {**APP, **{f"noop/{name}.py": text for name, text in other.items()}}.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text.lstrip())
+    return bundle(folder)
+
+
+@contextmanager
+def processes(folder: Path) -> Iterator["Processes"]:
+    """Processes that end with the block, with all their descendants."""
+    adopt()
+    started = Processes(folder)
+    try:
+        yield started
+    finally:
+        end(lambda: [p for one in started.all if one.poll() is None for p in process_tree(one.pid)], patience=10.0)
+        for one in started.all:
+            one.wait(5)
+        reap()
+        disown()
+
+
+class Processes:
+    """What was started, each with a log in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.all = folder, list[subprocess.Popen[bytes]]()
+
+    def start(self, name: str, words: Sequence[str]) -> subprocess.Popen[bytes]:
+        """Start a command in a session of its own, with a home of its own for Flower."""
+        home = self.folder / f"home-{name}"
+        home.mkdir()
+        with (self.folder / f"{name}.log").open("ab") as log:
+            how = {"stdout": log, "stderr": log, "start_new_session": True}
+            self.all.append(subprocess.Popen(list(words), env=environment(home), **how))  # type: ignore[call-overload]
+        return self.all[-1]
+
+
+def kits(folder: Path, silos: int) -> tuple[Path, str]:
+    """Keys and certificates for so many silos, and the address of their server."""
+    address = f"127.0.0.1:{free_ports(1)[0]}"
+    federation = {
+        "name": "noop",
+        "server": address,
+        "places": silos,
+        "run": {"method": "fedavg", "rounds": 1, "lr": 0.1, "model": {"name": "logistic"}},
+        "task": {"kind": "table", "input_shape": [4], "classes": ["a", "b"]},
+        "silo": [{"name": f"silo-{k}"} for k in range(silos)],
+    }
+    (folder / "federation.toml").write_text(tomli_w.dumps(federation))
+    provision(folder / "federation.toml", folder / "kits")
+    return folder / "kits", address
+
+
+def connected(address: str, ca: Path) -> SuperLinkClient:
+    """A connection to a SuperLink once it answers."""
+    limit = time.monotonic() + LIMIT
+    while True:
+        try:
+            client = SuperLinkClient(address, ca)
+            client.nodes()
+        except ConnectionError:
+            assert time.monotonic() < limit, "no SuperLink"
+            time.sleep(0.2)
+        else:
+            return client
+
+
+def rounds(folder: Path, silos: int, number: int, size: int) -> tuple[float, list[float]]:
+    """Seconds from the first process to the first round, and of each round."""
+    made, address = kits(folder, silos)
+    certs, out, content = made / "server" / "certs", folder / "marks.json", app(folder / "app")
+    os.environ.update({k: v for k, v in environment(folder).items() if k.startswith("FLWR_")})
+    with processes(folder) as running:
+        began = time.time()
+        running.start("link", [
+            *("flower-superlink", "--host", "127.0.0.1", "--port", address.rpartition(":")[2]),
+            *("--database", str(folder / "link.db"), "--enable-supernode-auth"),
+            *("--ssl-ca-certfile", str(certs / "ca.crt"), "--ssl-certfile", str(certs / "server.crt")),
+            *("--ssl-keyfile", str(certs / "server.key")),
+        ])  # fmt: skip
+        client = connected(address, certs / "ca.crt")
+        for k, port in enumerate(free_ports(silos)):
+            kit = made / f"silo-{k}"
+            client.register(f"silo-{k}", pem((made / "server" / "keys" / f"silo-{k}.pub").read_text()))
+            running.start(f"silo-{k}", [
+                *("flower-supernode", "--superlink", address, "--host", "127.0.0.1", "--port", str(port)),
+                *("--root-certificates", str(kit / "certs" / "ca.crt")),
+                *("--auth-supernode-private-key", str(kit / "keys" / "silo.key")),
+            ])  # fmt: skip
+        client.submit(content, {"out": str(out), "silos": silos, "rounds": number, "size": size})
+        limit = time.monotonic() + LIMIT
+        while not out.exists() or not out.stat().st_size:
+            assert time.monotonic() < limit, f"Flower's rounds did not end; logs in {folder}"
+            time.sleep(0.1)
+        client.close()
+        marks = json.loads(out.read_text())
+    return marks[0] - began, [after - before for before, after in pairwise(marks)]

@@ -1,0 +1,43 @@
+"""A federation of NVFlare's proof-of-concept mode whose silos do nothing; run in NVFlare's own environment.
+
+    python nvflare_job.py OUT SILOS ROUNDS
+
+Writes to the file OUT the seconds since 1970 at which it began and at which the first silo got each round's model. Its
+workspace is beside OUT; provisioned kits, mutual TLS, a process a site and job, as `nvflare poc` makes them.
+"""
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+
+def main() -> None:
+    """Run the federation to its end."""
+    out, silos, rounds = Path(sys.argv[1]).absolute(), int(sys.argv[2]), int(sys.argv[3])
+    os.environ["NVFLARE_POC_WORKSPACE"] = str(out.parent / "poc")
+    os.environ["HOME"] = str(out.parent)  # its settings lie there
+    began = time.time()
+    from nvflare.app_common.np.recipes.fedavg import NumpyFedAvgRecipe
+    from nvflare.recipe import PocEnv
+
+    marks = out.with_suffix(".marks")
+    recipe = NumpyFedAvgRecipe(
+        name="noop",
+        model=np.zeros(610, np.float32),
+        min_clients=silos,
+        num_rounds=rounds,
+        train_script=str(Path(__file__).with_name("nvflare_client.py")),
+        train_args=str(marks),
+    )
+    run = recipe.execute(PocEnv(num_clients=silos))
+    run.get_result(timeout=600)
+    received = [float(line) for line in marks.read_text().split()]
+    out.write_text(json.dumps({"began": began, "received": received}))
+
+
+if __name__ == "__main__":
+    main()
