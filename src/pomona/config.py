@@ -60,7 +60,7 @@ def _method(value: Any) -> Any:
     name = value.get("name")
     if name is None:
         raise PydanticKnownError("union_tag_not_found", {"discriminator": "'name'"})
-    if not isinstance(name, str) or (name not in METHODS and ":" not in name):
+    if not isinstance(name, str) or not (methods.is_known(name) or ":" in name):
         raise PydanticKnownError(
             "union_tag_invalid", {"discriminator": "'name'", "tag": str(name), "expected_tags": ", ".join(METHODS)}
         )
@@ -75,10 +75,11 @@ def own_method(tree: Mapping[str, Any]) -> str | None:
 
 
 def _choices(tree: Mapping[str, Any]) -> Choices:
-    """The settings that a section's name chooses, a user's own method in this tree among them."""
-    name = own_method(tree)
-    own = {name: methods.resolve(name)} if name else {}
-    return {"method": {**METHODS, **own}, "partition": RECIPES}
+    """The settings that a section's name chooses; the method of this tree among them, whoever made it."""
+    section = named(tree).get("method")
+    name = section.get("name") if isinstance(section, Mapping) else None
+    this = {name: methods.resolve(name)} if isinstance(name, str) and (methods.is_known(name) or ":" in name) else {}
+    return {"method": {**METHODS, **this}, "partition": RECIPES}
 
 
 def _by_owner(known: Mapping[str, Any]) -> Natural | Iid:

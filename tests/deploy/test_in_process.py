@@ -25,7 +25,7 @@ from pomona.record.reading import load
 from pomona.storage.run_status import read_status
 
 QUICK = ["fedavg", APPLE, "fedfomo", "fedamp", "fedala", "scaffold", "fedrep", "mocha"]
-SLOW = [name for name in METHODS if name not in [*QUICK, "apple", "fedavg-data"]]
+SLOW = [*(name for name in METHODS if name not in [*QUICK, "apple", "fedavg-data"]), "fedrep+adam"]
 
 
 @pytest.mark.parametrize("method", [*QUICK, *(pytest.param(m, marks=pytest.mark.slow) for m in SLOW)], ids=str)

@@ -22,7 +22,7 @@ from pomona.experiments.job import JobState
 from pomona.experiments.results_schema import SavedResults, Timing
 from pomona.experiments.suite import FREE, Size, Suite, branch
 from pomona.experiments.tuning import RULE
-from pomona.methods import METHODS
+from pomona.methods import is_known, resolve
 from pomona.metrics.client_statistics import spread
 from pomona.storage.atomic_io import publish
 
@@ -97,7 +97,7 @@ def collect(suite: Suite, size: Size, groups: Sequence[Group], verdicts: Mapping
 
 def _presentation(method: str) -> dict[str, str]:
     """Default label of a row: the method's title, if the row has a method's name."""
-    return {"title": METHODS[method]().method().card.presentation.title if method in METHODS else method}
+    return {"title": resolve(method)().method().card.presentation.title if is_known(method) else method}
 
 
 def _result(group: Group, verdicts: Mapping[Path, JobState]) -> dict[str, Any]:

@@ -36,7 +36,7 @@ from pomona.core.errors import ConfigError, near
 from pomona.core.settings import Settings
 from pomona.core.toml import Tree, flat
 from pomona.data.catalogue import data_dir
-from pomona.methods import METHODS
+from pomona.methods import METHODS, is_known
 
 Size = Literal["smoke", "cpu", "full"]
 SIZES: tuple[Size, ...] = get_args(Size)
@@ -164,7 +164,7 @@ class Suite(Settings):
     def config(self, size: Size, scenario: str, method: str, point: Point, seed: int) -> Config:
         """The settings of one run. Raises ConfigError naming the cell and every bad key or value."""
         row, column, over = self.method[method], self.scenario[scenario], self.size.get(size, SizePart())
-        named: Tree = {"method": {"name": method}} if method in METHODS else {}
+        named: Tree = {"method": {"name": method}} if is_known(method) else {}
         layers: list[Mapping[str, Any]] = [self.base.run, column.run, named, row.run, row.at.get(scenario, {})]
         layers += [over.run, over.at.get(scenario, {}), *(branch(k, v) for k, v in point.items())]
         try:

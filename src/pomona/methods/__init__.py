@@ -18,6 +18,7 @@ from pomona.methods.fedavg_data import FedAvgData
 from pomona.methods.feddyn import FedDyn
 from pomona.methods.fedfomo import FedFomo
 from pomona.methods.fedfomo_ma import FedFomoMA
+from pomona.methods.fedopt import OPTIMIZERS, FedAdagrad, FedAdam, FedAvgM, FedYogi, optimized
 from pomona.methods.fedphp import FedPHP
 from pomona.methods.fedprox import FedProx, FedProxFT
 from pomona.methods.fedrep import FedRep
@@ -36,6 +37,10 @@ _ALL: tuple[type[MethodSettings], ...] = (
     FedAvgFT,
     FedAvgC,
     FedAvgData,
+    FedAvgM,
+    FedAdagrad,
+    FedYogi,
+    FedAdam,
     FedProx,
     FedProxFT,
     FedProxC,
@@ -68,13 +73,23 @@ _ALL: tuple[type[MethodSettings], ...] = (
 METHODS: dict[str, type[MethodSettings]] = {kind.model_fields["name"].default: kind for kind in _ALL}
 
 
-def resolve(name: str) -> type[MethodSettings]:
-    """The settings behind a name of ``METHODS``, or behind the ``module:Class`` of a user's own, which is imported.
+def is_known(name: str) -> bool:
+    """Whether a name is one of ``METHODS``, or one of them with a server optimizer behind it (``fedrep+adam``)."""
+    inner, _, optimizer = name.rpartition("+")
+    return name in METHODS or (inner in METHODS and optimizer in OPTIMIZERS)
 
-    Raises ConfigError for an unknown name, a module that cannot be imported, or what is no method there.
+
+def resolve(name: str) -> type[MethodSettings]:
+    """The settings behind a known name, or behind the ``module:Class`` of a user's own, which is imported.
+
+    Raises ConfigError for an unknown name, a server optimizer behind a method that does not average, a module that
+    cannot be imported, or what is no method there.
     """
     if name in METHODS:
         return METHODS[name]
+    if is_known(name):
+        inner, _, optimizer = name.rpartition("+")
+        return optimized(METHODS[inner], optimizer)
     if ":" not in name:
         raise ConfigError(f"unknown method {name!r}; {near(name, METHODS)}")
     kind = own(name)

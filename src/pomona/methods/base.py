@@ -130,6 +130,8 @@ class Server:
     ``relays``: entries of the downlink whose rows are clients' uplinks, passed on unchanged, with the uplink's name.
     closing(state) -> what is to be said of the run by its last state, if anything.
     ``global_model``: everybody receives one whole model, which clients observe as "global".
+    ``averages``: the state is the model or part of one (k,) that is sent, and becomes a mean of what comes; a server
+    optimizer may then step towards that mean instead (``fedopt``).
     """
 
     start: Callable[[Initial, Roster, int], Any]
@@ -140,6 +142,7 @@ class Server:
     separable: bool = False
     relays: Mapping[str, str] = field(default_factory=dict)
     global_model: bool = False
+    averages: bool = False
     closing: Callable[[Any], str | None] = nothing
 
 
@@ -259,7 +262,7 @@ def averaging(part: Callable[[Initial], Tensor] | None = None) -> Server:
     def welcome(w: Tensor, ids: tuple[int, ...], roster: Roster) -> tuple[Tensor, Tensor | None]:
         return w, None if part else w
 
-    return Server(start, down, aggregate, welcome, expects, global_model=part is None)
+    return Server(start, down, aggregate, welcome, expects, global_model=part is None, averages=True)
 
 
 def silent() -> Server:

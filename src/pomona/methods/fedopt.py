@@ -1,0 +1,203 @@
+"""Server optimizers: FedAvgM, FedAdam, FedYogi and FedAdagrad, and the same behind any method that averages.
+
+Hsu, Qi, Brown. Measuring the effects of non-identical data distribution for federated visual classification. arXiv
+1909.06335 (FedAvgM). Reddi, Charles, Zaheer, Garrett, Rush, Konecny, Kumar, McMahan. Adaptive federated optimization.
+ICLR 2021 (arXiv 2003.00295), Algorithm 2 (FedAdagrad, FedYogi, FedAdam).
+
+    client           the method's own; FedAvg's under the four names here
+    server           D = mean - w       from the model w that was sent to the mean that the method would take
+    momentum         m <- beta m + D                                w <- w + eta m                       (FedAvgM)
+    adagrad          v <- v + D^2                                   w <- w + eta m / (sqrt(v) + tau)
+    yogi             v <- v - (1 - beta_2) D^2 sign(v - D^2)        the same
+    adam             v <- beta_2 v + (1 - beta_2) D^2               the same
+                     of all three  m <- beta_1 m + (1 - beta_1) D;  m starts at 0, v at tau^2
+
+All products are by element. D is the pseudo-gradient with its sign turned. With eta = 1 and beta = 0 the step of
+FedAvgM is D, and the method is what it would be without an optimizer, to the bit.
+
+A name with ``+momentum``, ``+adagrad``, ``+yogi`` or ``+adam`` behind it (``fedrep+adam``, ``ditto+ala+yogi``) is that
+method with the optimizer at its server, for every method whose server takes a mean of models or of a part of them. What
+stays with the clients is not touched. Of the others SCAFFOLD, FedDyn and the clusters of CFL have server steps of their
+own, and APPLE, FedFomo, FedAMP and MOCHA have no mean.
+
+Differs from the papers: D comes from the mean that the method has, FedAvg's weighted by samples (Algorithm 2 prints a
+uniform one; the experiments weigh by samples). eta stays what it is under ``lr_decay`` and ``lr_schedule``, which set
+the clients' rates. Like the papers, no bias correction. Nesterov's variant of FedAvgM is not offered.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from types import new_class
+from typing import Any, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from pomona.core.errors import ConfigError
+from pomona.core.settings import Settings
+from pomona.methods import base
+from pomona.methods.fedavg import FedAvg
+
+
+class Momentum(Settings):
+    """Settings of server momentum; symbols of the papers in brackets."""
+
+    server_lr: float = Field(1.0, gt=0, description="step of the server along its momentum (eta)")
+    server_momentum: float = Field(0.9, ge=0, lt=1, description="share of the last step that is kept (beta)")
+
+
+class Adagrad(Settings):
+    """Settings of Adagrad at the server; symbols of the papers in brackets."""
+
+    server_lr: float = Field(0.3, gt=0, description="step of the server: what a number moves in round 1 (eta)")
+    server_beta1: float = Field(0.0, ge=0, lt=1, description="decay of the mean update (beta_1)")
+    server_tau: float = Field(1e-3, gt=0, description="adaptivity: updates well below it are not enlarged (tau)")
+
+
+class Adam(Adagrad):
+    """Settings of Adam and Yogi at the server; symbols of the papers in brackets."""
+
+    server_lr: float = Field(0.1, gt=0, description="step of the server: about what a number moves in a round (eta)")
+    server_beta1: float = Field(0.9, ge=0, lt=1, description="decay of the mean update (beta_1)")
+    server_beta2: float = Field(0.99, ge=0, lt=1, description="decay of the mean squared update (beta_2)")
+
+
+@dataclass(frozen=True)
+class Moments:
+    """What an optimizer remembers: m (k,), and v (k,), which is empty where it has none."""
+
+    first: Tensor
+    second: Tensor
+
+
+Rule = Callable[[Any, Tensor, Moments], tuple[Tensor, Moments]]  # settings, D (k,), moments -> step (k,), moments
+
+
+def momentum(settings: Momentum, D: Tensor, moments: Moments) -> tuple[Tensor, Moments]:
+    """The step of FedAvgM."""
+    m = settings.server_momentum * moments.first + D
+    return settings.server_lr * m, Moments(m, moments.second)
+
+
+def adaptive(second: Callable[[Any, Tensor, Tensor], Tensor]) -> Rule:
+    """The step of Algorithm 2 with its rule for v: settings, v (k,), D^2 (k,) -> v (k,)."""
+
+    def rule(settings: Adagrad, D: Tensor, moments: Moments) -> tuple[Tensor, Moments]:
+        m = settings.server_beta1 * moments.first + (1 - settings.server_beta1) * D
+        v = second(settings, moments.second, D * D)
+        return settings.server_lr * m / (v.sqrt() + settings.server_tau), Moments(m, v)
+
+    return rule
+
+
+def adagrad(settings: Adagrad, v: Tensor, square: Tensor) -> Tensor:
+    """Adds the square to v."""
+    return v + square
+
+
+def yogi(settings: Adam, v: Tensor, square: Tensor) -> Tensor:
+    """Moves v towards the square by a share of the square, however far it is."""
+    return v - (1 - settings.server_beta2) * square * torch.sign(v - square)
+
+
+def adam(settings: Adam, v: Tensor, square: Tensor) -> Tensor:
+    """Moves v towards the square by a share of the distance."""
+    return settings.server_beta2 * v + (1 - settings.server_beta2) * square
+
+
+OPTIMIZERS: Mapping[str, tuple[type[Settings], Rule]] = {
+    "momentum": (Momentum, momentum),
+    "adagrad": (Adagrad, adaptive(adagrad)),
+    "yogi": (Adam, adaptive(yogi)),
+    "adam": (Adam, adaptive(adam)),
+}
+"""What may stand behind a method's name: its settings and its rule."""
+
+
+@dataclass(frozen=True)
+class Stepped:
+    """The model or part of one that is sent (k,), and the optimizer's moments."""
+
+    model: Tensor
+    moments: Moments
+
+
+def stepping(inner: base.Server, rule: Rule, settings: Any) -> base.Server:
+    """A server that averages, with a step of an optimizer towards its mean in place of the mean itself."""
+
+    def start(initial: base.Initial, roster: base.Roster, seed: int) -> Stepped:
+        w = inner.start(initial, roster, seed)
+        tau = getattr(settings, "server_tau", None)
+        return Stepped(w, Moments(torch.zeros_like(w), w.new_empty(0) if tau is None else torch.full_like(w, tau**2)))
+
+    def down(state: Stepped, ids: tuple[int, ...], roster: base.Roster, round_: base.Round) -> base.Downlink:
+        return inner.down(state.model, ids, roster, round_)
+
+    def aggregate(
+        state: Stepped, uplink: base.Uplink, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
+    ) -> Stepped:
+        mean = inner.aggregate(state.model, uplink, ids, roster, round_)
+        D = mean - state.model
+        step, moments = rule(settings, D, state.moments)
+        return Stepped(mean + (step - D), moments)  # w + step; exactly the mean where the step is D
+
+    def welcome(state: Stepped, ids: tuple[int, ...], roster: base.Roster) -> tuple[Stepped, Tensor | None]:
+        w, row = inner.welcome(state.model, ids, roster)
+        return replace(state, model=w), row
+
+    def expects(state: Stepped) -> base.Uplink:
+        return inner.expects(state.model)
+
+    return replace(inner, start=start, down=down, aggregate=aggregate, welcome=welcome, expects=expects, averages=False)
+
+
+@cache
+def optimized(kind: type[base.MethodSettings], optimizer: str, called: str | None = None) -> type[base.MethodSettings]:
+    """The settings of a method and those of a server optimizer in one section, and the method with both.
+
+    The same class at each call. Raises ConfigError for a method whose server takes no mean.
+
+    Args:
+        kind: the method's settings.
+        optimizer: a name of ``OPTIMIZERS``.
+        called: title of the new method, whose name is the title in small letters; NAME+optimizer if None.
+    """
+    plain = kind.model_fields["name"].default
+    if not kind().method().server.averages:
+        raise ConfigError(
+            f"unknown method '{plain}+{optimizer}': the server of {plain} takes no mean of models that a server "
+            f"optimizer could step towards; take {plain}, or another method with +{optimizer}"
+        )
+    own, rule = OPTIMIZERS[optimizer]
+    name = called.lower() if called else f"{plain}+{optimizer}"
+
+    def method(settings: Any) -> base.Method:
+        inner = kind.method(settings)
+        server = stepping(inner.server, rule, settings)
+        return replace(inner, server=server, card=_card(inner.card, optimizer, called))
+
+    body = {"__module__": __name__, "__annotations__": {"name": Literal[name]}, "name": name, "method": method}
+    title = called or f"{kind.__name__}{optimizer.capitalize()}"
+    both: type[base.MethodSettings] = new_class(title, (kind, own), exec_body=lambda space: space.update(body))
+    return both
+
+
+def _card(card: base.Card, optimizer: str, called: str | None) -> base.Card:
+    shown = card.presentation
+    source = "Hsu et al., arXiv 1909.06335" if optimizer == "momentum" else "Reddi et al., ICLR 2021, Algorithm 2"
+    return replace(
+        card,
+        presentation=base.Presentation(called or f"{shown.title}+{optimizer}", quantities=shown.quantities),
+        paper=source if called else f"{card.paper}; server: {source}",
+        summary=f"{card.summary}; the server steps towards that mean with {_WORDS[optimizer]}",
+    )
+
+
+_WORDS = {"momentum": "momentum", "adagrad": "Adagrad", "yogi": "Yogi", "adam": "Adam"}
+
+FedAvgM = optimized(FedAvg, "momentum", "FedAvgM")
+FedAdagrad = optimized(FedAvg, "adagrad", "FedAdagrad")
+FedYogi = optimized(FedAvg, "yogi", "FedYogi")
+FedAdam = optimized(FedAvg, "adam", "FedAdam")
