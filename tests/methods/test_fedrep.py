@@ -2,18 +2,15 @@
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from pomona.core.errors import ConfigError
 from pomona.federation.exchange import received_bytes
 from pomona.methods.fedavg import FedAvg
-from pomona.methods.fedrep import FedRep, insert, upper, without
+from pomona.methods.fedrep import FedRep
 from problems import Federation, Quadratics, a_round, quadratics
 
 PASSES = {"epochs": 2, "batch_size": 2, "momentum": 0.9, "lr": 0.05}
-LAYERS = (slice(0, 3), slice(3, 7), slice(7, 8))
 
 
 def test_a_round_by_hand():
@@ -81,19 +78,3 @@ def test_absent_clients_keep_their_heads():
 def test_more_layers_than_there_are_is_refused():
     with pytest.raises(ConfigError, match="set it to 2 or less"):
         Federation(FedRep(shared=3).method(), quadratics(2))
-
-
-@given(st.integers(0, 3), st.integers(1, 3))
-def test_taking_a_part_out_and_putting_it_back_changes_nothing(count, n):
-    W = torch.arange(n * 8, dtype=torch.float64).reshape(n, -1)
-    part = upper(LAYERS, count)
-    assert torch.equal(insert(without(W, part), W[:, part], part), W)
-    assert without(W, part).shape[1] + W[:, part].shape[1] == 8
-
-
-def test_parts_stand_where_their_layers_do():
-    row = torch.arange(8)
-    assert without(row, upper(LAYERS, 1)).tolist() == [0, 1, 2, 3, 4, 5, 6]
-    assert row[upper(LAYERS, 2)].tolist() == [3, 4, 5, 6, 7]
-    assert without(row, upper(LAYERS, 3)).tolist() == []
-    assert without(row, upper(LAYERS, 0)).tolist() == row.tolist()

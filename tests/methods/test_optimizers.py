@@ -10,7 +10,6 @@ import pomona
 from pomona.core.errors import ConfigError
 from pomona.core.optimizer import Optimizer
 from pomona.methods import METHODS, base
-from pomona.methods.fedrep import sgd_on
 from pomona.methods.separate import Separate
 from pomona.objective.local_training import LocalTraining
 from pomona.testing.problems import uneven
@@ -95,7 +94,7 @@ def test_a_part_of_a_row_trains_as_if_it_were_all_there_is():
     part, before = slice(1, 3), W.clone()
     alone = Quadratics(problem.targets[:, part].contiguous(), problem.rows)
     short = base.sgd(LocalTraining(alone, (0, 1), training.roster, round_), W[:, part].clone(), round_)
-    sgd_on(part, training, W, round_, 1, "training")
+    base.sgd_on(part, training, W, round_, 1, "training")
     assert_close(W[:, part], short)
     assert torch.equal(W[:, :1], before[:, :1])
     assert torch.equal(W[:, 3:], before[:, 3:])

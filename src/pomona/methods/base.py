@@ -25,13 +25,19 @@ from pomona.methods.row_algebra import (
     Rows,
     alike,
     descend,
+    head,
+    insert,
     mean_of,
     mean_of_some,
     moments_of,
     over_moments,
     placed,
     sgd,
+    sgd_on,
+    upper,
     weighted_mean,
+    within,
+    without,
 )
 from pomona.objective.local_training import LocalTraining, When
 from pomona.partition.partition import Partition
@@ -66,6 +72,9 @@ __all__ = [
     "averaging",
     "by_columns",
     "descend",
+    "forgetful",
+    "head",
+    "insert",
     "mean_of",
     "mean_of_some",
     "moments_of",
@@ -74,9 +83,13 @@ __all__ = [
     "over_moments",
     "placed",
     "sgd",
+    "sgd_on",
     "silent",
     "sum_by_columns",
+    "upper",
     "weighted_mean",
+    "within",
+    "without",
 ]
 
 
@@ -93,12 +106,14 @@ class Initial:
     """Initial models from the run's seed, the same for whoever asks.
 
     ``initial()`` is the common one, ``initial(i)`` client i's own.
-    ``layers`` are the slices of a row that hold one layer each, from input to output; ``statistics`` (b,) those of
-    BatchNorm that travel beside a global model, empty where none do.
+    ``layers`` are the slices of a row that hold one layer each, from input to output; ``norms`` those of the tensors of
+    normalisation layers, in the order of the row; ``statistics`` (b,) those of BatchNorm that travel beside a global
+    model, empty where none do.
     """
 
     make: Callable[[int | None], Tensor]
     layers: tuple[slice, ...]
+    norms: tuple[slice, ...] = ()
     statistics: Tensor = field(default_factory=lambda: torch.empty(0))
 
     def __call__(self, client: int | None = None) -> Tensor:
@@ -129,7 +144,7 @@ class Server:
     nobody else learns from.
     ``relays``: entries of the downlink whose rows are clients' uplinks, passed on unchanged, with the uplink's name.
     closing(state) -> what is to be said of the run by its last state, if anything.
-    ``global_model``: everybody receives one whole model, which clients observe as "global".
+    ``global_model``: all clients make the same whole model of what they receive, and observe it as "global".
     ``averages``: the state is the model or part of one (k,) that is sent, and becomes a mean of what comes; a server
     optimizer may then step towards that mean instead (``fedopt``).
     """
@@ -184,6 +199,7 @@ class Card:
         needs_total: a round depends on the number of rounds, so that a run cannot be given more.
         steps: the local steps that the update rule holds for.
         judges: models that its clients observe beside the headline one, other than personal, global and local.
+        without_norms: the method that it is in a network without normalisation layers, where it is none of its own.
     """
 
     presentation: Presentation
@@ -203,6 +219,7 @@ class Card:
     needs_total: bool = False
     steps: Steps = "any"
     judges: tuple[str, ...] = ()
+    without_norms: str | None = None
 
 
 @dataclass(frozen=True)
@@ -268,3 +285,13 @@ def averaging(part: Callable[[Initial], Tensor] | None = None) -> Server:
 def silent() -> Server:
     """The server of methods without one."""
     return Server(nothing, lambda *_: {}, nothing, welcome=lambda *_: (None, None), expects=lambda _: {})
+
+
+def forgetful(name: str, weight: float, round_: Round) -> str | None:
+    """A warning of a method whose pull on personal models, ``method.lambda``, is not small against a step."""
+    if round_.lr * weight < 1:
+        return None
+    return (
+        f"{name}: lr x lambda = {round_.lr * weight:.3g}; from 1 on every step forgets the personal model; "
+        f"set method.lambda well below {1 / round_.lr:.3g}, or a smaller lr"
+    )

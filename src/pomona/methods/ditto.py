@@ -47,12 +47,7 @@ class Ditto(base.MethodSettings):
 
     def caution(self, round_: base.Round) -> str | None:
         """Warn of a proximal pull that is not small against a step."""
-        if round_.lr * self.lambda_ < 1:
-            return None
-        return (
-            f"ditto: lr x lambda = {round_.lr * self.lambda_:.3g}; from 1 on every step forgets the personal model; "
-            f"set method.lambda well below {1 / round_.lr:.3g}, or a smaller lr"
-        )
+        return base.forgetful(self.name, self.lambda_, round_)
 
 
 def client(settings: Ditto) -> base.Client:

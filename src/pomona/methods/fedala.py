@@ -33,7 +33,6 @@ from torch import Tensor
 
 from pomona.core.settings import Settings
 from pomona.methods import base, fedavg
-from pomona.methods.fedrep import upper
 
 WINDOW, THRESHOLD = 10, 0.01
 
@@ -89,14 +88,14 @@ def adaptive(inner: base.Client, settings: ALA, personal: bool = True, model: st
 
     def start(initial: base.Initial, roster: base.Roster, ids: tuple[int, ...], seed: int) -> FedALAState:
         last = initial().repeat(len(ids), 1)
-        weights = torch.ones_like(last[:, upper(initial.layers, settings.layers)])
+        weights = torch.ones_like(last[:, base.upper(initial.layers, settings.layers)])
         never = torch.zeros(len(ids), dtype=torch.bool, device=last.device)
         return FedALAState(inner.start(initial, roster, ids, seed), last, weights, never)
 
     def train(
         state: FedALAState, received: base.Received, training: base.LocalTraining, round_: base.Round
     ) -> base.Trained[FedALAState]:
-        w, part = received[model], upper(training.layers, settings.layers)
+        w, part = received[model], base.upper(training.layers, settings.layers)
         begins = ~state.started & (w != state.last).any(1) & (round_.number >= settings.start_round)
         epochs, losses = learn(settings, state, begins, w, part, training, round_)
         mixture = mixed(w, state.last, state.weights, part)

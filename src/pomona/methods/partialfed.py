@@ -32,7 +32,6 @@ from torch import Tensor
 from pomona.core.errors import ConfigError
 from pomona.core.rng import stream
 from pomona.methods import base, separate
-from pomona.methods.fedrep import upper
 from pomona.objective.batches import Batch
 
 STRATEGY_SHARE = 0.2
@@ -94,14 +93,14 @@ def global_part(rule: str, training: base.LocalTraining, rows: Tensor) -> Tensor
     """
     taken = torch.full_like(rows[0], rule != "head-shared", dtype=torch.bool)
     if rule == "local-norm":
-        if not training.objective.norms:
+        if not training.norms:
             raise ConfigError(
                 "method.rule = local-norm, but the network has no normalisation layers; take another rule"
             )
-        for norm in training.objective.norms:
+        for norm in training.norms:
             taken[norm] = False
     else:
-        taken[upper(training.layers, 1)] = rule == "head-shared"
+        taken[base.upper(training.layers, 1)] = rule == "head-shared"
     return taken
 
 

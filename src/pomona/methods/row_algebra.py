@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from pomona.core.errors import ConfigError
 from pomona.core.round import Roster, Round
 from pomona.objective.local_training import TRAINING, LocalTraining
 from pomona.storage.mapped_tensor import by_columns, with_rows
@@ -124,3 +125,51 @@ def sgd(
             g = g + pull(w)
         descend(w, g, moments, round_)
     return W
+
+
+def sgd_on(part: slice, training: LocalTraining, W: Tensor, round_: Round, epochs: int, purpose: str) -> None:
+    """Local SGD on a part of rows W (n, d), in place, the rest held fixed; nothing for an empty part."""
+    if part.start == part.stop:
+        return
+    for batch, w, moments in training.steps(epochs, W, moments_of(W[:, part], round_), purpose=purpose):
+        _, g = training.gradient(w, batch, above=part.start)
+        descend(w[:, part], g[:, part], moments, round_)
+
+
+Layers = tuple[slice, ...]  # of a row, from input to output
+
+
+def upper(layers: Layers, count: int) -> slice:
+    """Slice of the ``count`` upper layers in a row. Raises ConfigError unless that many exist."""
+    if not 0 <= count <= len(layers):
+        raise ConfigError(
+            f"method.shared or method.layers names more layers than the network has; set it to {len(layers)} or less"
+        )
+    return slice(layers[-count].start if count else layers[-1].stop, layers[-1].stop)
+
+
+def head(layers: Layers, shared: int | None) -> slice:
+    """Slice of what stands above the ``shared`` lower layers, the last layer if None. Raises as ``upper``."""
+    return upper(layers, 1 if shared is None else len(layers) - shared)
+
+
+def within(W: Tensor, *parts: slice) -> Tensor:
+    """Some parts of rows (..., d), one behind the other: (..., p)."""
+    return torch.cat([W[..., part] for part in parts] or [W[..., :0]], dim=-1)
+
+
+def without(W: Tensor, *parts: slice) -> Tensor:
+    """Rows (..., d) less some parts, which stand in order and do not overlap: (..., d - p)."""
+    ends = [0, *(part.stop for part in parts)]
+    starts = [*(part.start for part in parts), W.shape[-1]]
+    return within(W, *(slice(end, start) for end, start in zip(ends, starts, strict=True)))
+
+
+def insert(rest: Tensor, values: Tensor, *parts: slice) -> Tensor:
+    """Rows (..., d) of what ``without`` leaves (..., d - p) and what ``within`` takes (..., p), its own memory."""
+    pieces, kept, taken = [], 0, 0
+    for part in parts:
+        gap, length = part.start - kept - taken, part.stop - part.start
+        pieces += [rest[..., kept : kept + gap], values[..., taken : taken + length]]
+        kept, taken = kept + gap, taken + length
+    return torch.cat([*pieces, rest[..., kept:]], dim=-1)

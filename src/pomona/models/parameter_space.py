@@ -45,7 +45,8 @@ class ParameterSpace:
     row: with ``buffers="average"`` the floating-point buffers (BatchNorm statistics) stand behind the parameters of a
     model that was received from all. A row without them is evaluated with statistics estimated on the client's own
     training data; with ``"local"`` every row is. ``layers`` are slices of a row, one a layer from input to output;
-    ``padding`` those that no gradient reaches: the vectors of padding tokens.
+    ``norms`` those of the tensors of normalisation layers, in order; ``padding`` those that no gradient reaches: the
+    vectors of padding tokens.
     """
 
     def __init__(self, module: nn.Module, buffers: Buffers = "local") -> None:
@@ -56,6 +57,7 @@ class ParameterSpace:
         self.buffers = self._entries(moving, self.trained) if buffers == "average" else ()
         self.size = self.buffers[-1].stop if self.buffers else self.trained
         self.layers = self._slices(module)
+        self.norms = self._norms(module)
         self.padding = self._padding(module)
         self.has_statistics = bool(moving)
         if not self.trained:
@@ -80,6 +82,12 @@ class ParameterSpace:
                 "the model's layers are registered in pieces; register each submodule's parameters together"
             )
         return slices
+
+    def _norms(self, module: nn.Module) -> tuple[slice, ...]:
+        """The slices of a row that belong to normalisation layers."""
+        kinds = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm)
+        paths = {path for path, part in module.named_modules() if isinstance(part, kinds)}
+        return tuple(slice(e.start, e.stop) for e in self.parameters if e.name.rpartition(".")[0] in paths)
 
     def statistics_in(self, rows: Tensor) -> tuple[ParameterSlice, ...]:
         """The buffers that rows (..., d) hold: all of the space's, or none where rows end with the parameters."""

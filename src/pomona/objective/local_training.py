@@ -65,6 +65,11 @@ class LocalTraining:
         """Slices of a row, one a layer from input to output."""
         return self.objective.layers
 
+    @property
+    def norms(self) -> tuple[slice, ...]:
+        """Slices of a row, one a tensor of a normalisation layer, in the order of the row."""
+        return self.objective.norms
+
     def steps(
         self, epochs: int, *rows: Tensor, purpose: str = TRAINING, share: float = 1.0
     ) -> Iterator[tuple[Any, ...]]:

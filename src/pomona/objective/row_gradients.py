@@ -49,7 +49,7 @@ class LoopObjective:
     ) -> None:
         self.space = space
         self.data = data
-        self.layers, self.norms = space.layers, _norms(module, space)
+        self.layers, self.norms = space.layers, space.norms
         self.least_batch = 2 if space.has_statistics else 1  # the variance of one sample is no statistic
         self._module, self._enter_training = module, training_mode(module)
         self._whole = whole(module, data.patch)
@@ -261,10 +261,3 @@ class LoopObjective:
                     self._module(plain.seen(part, view)[0])
         for norm, momentum in zip(norms, kept, strict=True):
             norm.momentum = momentum
-
-
-def _norms(module: nn.Module, space: ParameterSpace) -> tuple[slice, ...]:
-    """The slices of a row that belong to normalisation layers."""
-    kinds = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm)
-    paths = {path for path, part in module.named_modules() if isinstance(part, kinds)}
-    return tuple(slice(e.start, e.stop) for e in space.parameters if e.name.rpartition(".")[0] in paths)

@@ -111,7 +111,9 @@ class Federation:
         generator = torch.Generator().manual_seed(99)
         common = torch.randn(d, generator=generator, dtype=torch.float64)
         own = torch.randn(n, d, generator=generator, dtype=torch.float64)
-        self.initial = Initial(lambda client: (common if client is None else own[client]).clone(), problem.layers)
+        self.initial = Initial(
+            lambda client: (common if client is None else own[client]).clone(), problem.layers, problem.norms
+        )
         self.everybody = Roster(tuple(len(r) for r in problem.rows))
         self.roster = self.everybody.only(tuple(range(n)) if members is None else members)
         self.ids = self.roster.members

@@ -126,9 +126,12 @@ def one_client_alone_works(settings: MethodSettings) -> None:
 
 
 def the_loss_falls_towards_the_known_optimum(settings: MethodSettings) -> None:
-    """The judged models lower the mean distance to each client's own optimum, on clients that resemble each other."""
-    centre = torch.full((1, 5), 3.0, dtype=torch.float64)
-    problem = quadratics(3, samples=4)
+    """The judged models lower the mean distance to each client's own optimum, on clients that resemble each other.
+
+    The head is one number of twenty: a method need not train it.
+    """
+    centre = torch.full((1, 20), 3.0, dtype=torch.float64)
+    problem = quadratics(3, samples=4, d=20)
     problem.targets.mul_(0.2).add_(centre)
     problem.data = DeviceDataset(problem.targets, problem.targets, None, None, problem.data.rows, "regression")
     run = after(settings, problem, 0)

@@ -1,0 +1,57 @@
+"""Parts of rows: what is taken out, what is left, and how both are put together again."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pomona.core.errors import ConfigError
+from pomona.methods import base
+
+LAYERS = (slice(0, 3), slice(3, 7), slice(7, 8))
+
+
+@st.composite
+def parts_of(draw, d):
+    """Slices of a row of d numbers, in order, some of them empty or side by side."""
+    ends = sorted(draw(st.lists(st.integers(0, d), max_size=8)))
+    return [slice(a, b) for a, b in zip(ends[::2], ends[1::2], strict=False)]
+
+
+@given(st.data(), st.integers(0, 12), st.integers(0, 3))
+def test_what_is_taken_out_and_what_is_left_make_the_row_again(data, d, n):
+    parts = data.draw(parts_of(d))
+    W = torch.arange(n * d, dtype=torch.float64).reshape(n, d)
+    taken, left = base.within(W, *parts), base.without(W, *parts)
+    assert taken.shape[1] + left.shape[1] == d
+    assert torch.equal(base.insert(left, taken, *parts), W)
+    mask = torch.zeros(d, dtype=torch.bool)
+    for part in parts:
+        mask[part] = True
+    assert torch.equal(taken, W[:, mask])
+    assert torch.equal(left, W[:, ~mask])
+
+
+def test_a_row_that_is_put_together_has_memory_of_its_own():
+    rest, values = torch.zeros(1, 3), torch.ones(1, 2)
+    for parts in ((slice(1, 3),), ()):
+        W = base.insert(rest, values[:, : 2 * len(parts)], *parts)
+        W.add_(5)
+        assert not rest.any()
+
+
+def test_parts_stand_where_their_layers_do():
+    row = torch.arange(8)
+    assert base.without(row, base.upper(LAYERS, 1)).tolist() == [0, 1, 2, 3, 4, 5, 6]
+    assert row[base.upper(LAYERS, 2)].tolist() == [3, 4, 5, 6, 7]
+    assert base.without(row, base.upper(LAYERS, 3)).tolist() == []
+    assert base.without(row, base.upper(LAYERS, 0)).tolist() == row.tolist()
+
+
+def test_a_head_is_what_stands_above_the_shared_layers():
+    assert base.head(LAYERS, None) == base.head(LAYERS, 2) == slice(7, 8)
+    assert base.head(LAYERS, 0) == slice(0, 8)
+    assert base.head(LAYERS, 3) == slice(8, 8)
+    for wrong in (-1, 4):
+        with pytest.raises(ConfigError, match="set it to 3 or less"):
+            base.head(LAYERS, wrong)
