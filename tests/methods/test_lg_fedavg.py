@@ -19,7 +19,7 @@ def test_a_round_by_hand():
     lower, g = run.initial().tolist()
     run.round(a_round(lr=0.5))
     assert run.server.item() == pytest.approx((g - 4) / 2)
-    assert [run.state(i).lower.item() for i in (0, 1)] == pytest.approx([(lower + 4) / 2, (lower + 2) / 2])
+    assert [run.state(i).kept.item() for i in (0, 1)] == pytest.approx([(lower + 4) / 2, (lower + 2) / 2])
     run.round(a_round(2, lr=0.0))
     assert run.model(1, "personal", "received").tolist() == pytest.approx([(lower + 2) / 2, (g - 4) / 2])
 
@@ -39,7 +39,7 @@ def test_with_nothing_shared_it_is_separate_training_to_the_bit():
     for number in (1, 2, 3):
         lg.round(a_round(number, **PASSES))
         alone.round(a_round(number, **PASSES))
-    assert all(torch.equal(lg.state(i).lower, alone.state(i)) for i in range(3))
+    assert all(torch.equal(lg.state(i).kept, alone.state(i)) for i in range(3))
     assert all(not reply.uplink["model"].nbytes for reply in lg.replies)
 
 
@@ -53,6 +53,6 @@ def test_only_the_shared_layer_travels():
 def test_absent_clients_keep_their_layers():
     run = Federation(LGFedAvg().method(), quadratics(3))
     run.round(a_round(1))
-    kept = run.state(1).lower.clone()
+    kept = run.state(1).kept.clone()
     run.round(a_round(2), ids=(0, 2))
-    assert torch.equal(run.state(1).lower, kept)
+    assert torch.equal(run.state(1).kept, kept)

@@ -28,7 +28,8 @@ def require_possible(scenario: Scenario) -> None:
 
 def cautions(scenario: Scenario) -> list[str]:
     """Return a line for each thing that a user should know before the run starts."""
-    lines = [_slow(scenario.config), *scenario.remarks, scenario.choice.reason, _unused(scenario), _frozen(scenario)]
+    lines = [_slow(scenario.config), *scenario.remarks, scenario.choice.reason, _unused(scenario), _normless(scenario)]
+    lines.append(_frozen(scenario))
     return [line for line in lines if line]
 
 
@@ -54,6 +55,15 @@ def _unused(scenario: Scenario) -> str:
             f"buffers = average: {config.method.name} has no global model, so that each client's models have "
             "BatchNorm statistics of its own data"
         )
+    return ""
+
+
+def _normless(scenario: Scenario) -> str:
+    """A method about normalisation layers, and a network without any that is trained."""
+    config = scenario.config
+    other = config.method.method().card.without_norms
+    if other and not scenario.initial.norms:
+        return f"{config.method.name} is {other} here: no normalisation layer of {config.model.name} is trained"
     return ""
 
 

@@ -14,14 +14,11 @@ uniformly (here by samples, so that with all layers shared this is FedAvg), and 
 in an order that shares the convolutions and keeps the upper layers, against the paper.
 """
 
-from dataclasses import dataclass
 from typing import Literal
 
 from pydantic import Field
-from torch import Tensor
 
-from pomona.methods import base
-from pomona.methods.fedrep import insert, upper, without
+from pomona.methods import base, partly_shared
 
 
 class LGFedAvg(base.MethodSettings):
@@ -32,34 +29,11 @@ class LGFedAvg(base.MethodSettings):
 
     def method(self) -> base.Method:
         """The two halves."""
-        server = base.averaging(lambda initial: initial()[upper(initial.layers, self.shared)])
-        return base.Method(server, client(self.shared), CARD)
+        return base.Method(partly_shared.server(self.lower), partly_shared.client(self.lower), CARD)
 
-
-@dataclass(frozen=True)
-class LGFedAvgState:
-    """A client's lower layers (n, d - g)."""
-
-    lower: Tensor
-
-
-def client(shared: int) -> base.Client:
-    """Trains all layers, and sends the upper ones."""
-
-    def start(initial: base.Initial, roster: base.Roster, ids: tuple[int, ...], seed: int) -> LGFedAvgState:
-        return LGFedAvgState(without(initial(), upper(initial.layers, shared)).repeat(len(ids), 1))
-
-    def train(
-        state: LGFedAvgState, received: base.Received, training: base.LocalTraining, round_: base.Round
-    ) -> base.Trained[LGFedAvgState]:
-        part = upper(training.layers, shared)
-        W = insert(state.lower, received["model"], part)
-        training.observe("personal", W, "received")
-        base.sgd(training, W, round_)
-        training.observe("personal", W, "trained")
-        return LGFedAvgState(without(W, part)), {"model": W[:, part].clone()}, {}
-
-    return base.Client(start, train)
+    def lower(self, row: partly_shared.Laid) -> tuple[slice, ...]:
+        """The layers that stay with a client. Raises ConfigError if fewer layers exist than are to be shared."""
+        return (slice(0, base.upper(row.layers, self.shared).start),)
 
 
 CARD = base.Card(

@@ -1,0 +1,84 @@
+"""FedPer: base layers and head in the same steps, of which the base travels; and its reductions."""
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from pomona.core.errors import ConfigError
+from pomona.federation.exchange import received_bytes
+from pomona.methods.fedavg import FedAvg
+from pomona.methods.fedper import FedPer
+from pomona.methods.lg_fedavg import LGFedAvg
+from pomona.methods.partialfed import PartialFed
+from pomona.methods.separate import Separate
+from problems import Federation, Quadratics, a_round, quadratics
+
+PASSES = {"epochs": 2, "batch_size": 2, "momentum": 0.9, "lr": 0.05}
+
+
+def trained(method, problem, rounds=3):
+    run = Federation(method.method(), problem)
+    for number in range(1, rounds + 1):
+        run.round(a_round(number, **PASSES))
+    return run
+
+
+def test_a_round_by_hand():
+    """Sizes 1 and 3, one full-batch step of .5 on base and head: h_i <- (h + a) / 2; phi <- (phi + (a_1 + 3 a_2) / 4) / 2."""
+    samples = torch.tensor([[8.0, 4.0], *[[-8.0, 2.0]] * 3], dtype=torch.float64)
+    run = Federation(FedPer().method(), Quadratics(samples, [[0], [1, 2, 3]]))
+    phi, head = run.initial().tolist()
+    run.round(a_round(lr=0.5))
+    assert run.server.item() == pytest.approx((phi - 4) / 2)
+    assert [run.state(i).kept.item() for i in (0, 1)] == pytest.approx([(head + 4) / 2, (head + 2) / 2])
+    run.round(a_round(2, lr=0.0))
+    assert run.model(1, "personal", "received").tolist() == pytest.approx([(phi - 4) / 2, (head + 2) / 2])
+
+
+def test_with_all_layers_shared_it_is_fedavg_to_the_bit():
+    problem = quadratics(3, samples=5)
+    assert torch.equal(trained(FedPer(shared=2), problem).server, trained(FedAvg(), problem).server)
+
+
+def test_with_no_layer_shared_it_is_separate_training_to_the_bit():
+    problem = quadratics(3, samples=5)
+    run, alone = trained(FedPer(shared=0), problem), trained(Separate(), problem)
+    assert all(torch.equal(run.state(i).kept, alone.state(i)) for i in range(3))
+    assert all(not reply.uplink["model"].nbytes for reply in run.replies)
+
+
+def test_it_is_partialfeds_rule_with_less_traffic():
+    problem = quadratics(3, samples=5, d=7)
+    run, whole = trained(FedPer(), problem), trained(PartialFed(rule="lower-shared"), problem)
+    assert_close(run.server, whole.server[:-1])
+    for i in range(3):
+        assert_close(run.model(i, "personal", "trained"), whole.model(i, "personal", "trained"))
+    down = run.method.server.down(run.server, (0, 1, 2), run.roster, a_round())
+    assert received_bytes(down, (0, 1, 2)) == (6 * 8,) * 3  # six float64 of seven
+    assert [sum(t.nbytes for t in reply.uplink.values()) for reply in run.replies] == [6 * 8] * 3
+
+
+def test_it_shares_what_lg_fedavg_keeps():
+    """Turned round, a row of two layers of one number each: FedPer's base is LG-FedAvg's upper layer."""
+    samples = torch.randn(12, 2, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    rows = [list(range(4 * i, 4 * i + 4)) for i in range(3)]
+    run, turned = (Federation(m, Quadratics(x, rows)) for m, x in
+                   ((FedPer().method(), samples), (LGFedAvg().method(), samples.flip(1))))  # fmt: skip
+    run.server, turned.server = torch.tensor([[1.0], [1.0]], dtype=torch.float64)
+    for number in (1, 2, 3):
+        run.round(a_round(number, **PASSES))
+        turned.round(a_round(number, **PASSES))
+    assert torch.equal(run.server, turned.server)
+
+
+def test_absent_clients_keep_their_heads():
+    run = Federation(FedPer().method(), quadratics(3))
+    run.round(a_round(1))
+    kept = run.state(1).kept.clone()
+    run.round(a_round(2), ids=(0, 2))
+    assert torch.equal(run.state(1).kept, kept)
+
+
+def test_more_layers_than_there_are_is_refused():
+    with pytest.raises(ConfigError, match="set it to 2 or less"):
+        Federation(FedPer(shared=3).method(), quadratics(2))
