@@ -1,0 +1,95 @@
+"""FedBABU: the federation trains the body under a head that nobody trains; clients fine-tune for themselves.
+
+Oh, Kim, Yun. FedBABU: toward enhanced representation for federated image classification. ICLR 2022 (arXiv 2106.06042),
+Algorithm 1.
+
+    objective        min_phi  sum_i n_i / n F_i(h0 o phi)                    h0 the initial head, the same for all
+    client           phi_i <- SGD(phi; E epochs on D_i), h0 fixed
+    server           phi <- sum_i n_i / n phi_i
+    evaluation       m_i <- SGD((phi, h0); fine-tuning epochs on D_i)        of all layers, of the head, or of the body
+
+Only phi travels, in both directions; h0 follows from the run's seed. Named models: ``global, received`` is phi under
+h0, ``personal, received`` the fine-tuned m_i, a throw-away copy that never enters the mean. With all layers shared
+(``shared`` = their number) this is FedAvg-FT to the bit, with 0 epochs of fine-tuning the personal model is the global.
+
+Differs from the paper: that fine-tunes for five epochs, once, after training; here for the run's ``local_epochs`` if
+``finetune_epochs`` is not set, in every round that is evaluated.
+Differs from published code: that averages uniformly, statistics of BatchNorm too; here clients count by samples, and
+every model is evaluated with statistics of the client's own training data.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from pydantic import Field
+from torch import Tensor
+
+from pomona.methods import base
+from pomona.objective.local_training import TRAINING
+
+
+class FedBABU(base.MethodSettings):
+    """FedBABU's settings."""
+
+    name: Literal["fedbabu"] = "fedbabu"
+    shared: int | None = Field(
+        None, ge=0, description="lower layers that are trained together (the body); all but the last if not set"
+    )
+    finetune_epochs: int | None = Field(
+        None, ge=0, le=10**6, description="epochs of fine-tuning; the run's local_epochs if not set"
+    )
+    finetune: Literal["all", "head", "body"] = Field("all", description="what is fine-tuned")
+
+    def method(self) -> base.Method:
+        """The two halves."""
+        tuning = base.Gradients(purpose="finetuning", epochs=self.finetune_epochs, evaluates=True)
+        body = base.averaging(lambda initial: base.without(initial(), base.head(initial.layers, self.shared)))
+        server = replace(body, global_model=True)  # the head is everybody's too
+        return base.Method(server, client(self), replace(CARD, gradients=(base.Gradients(), tuning)))
+
+
+@dataclass(frozen=True)
+class FedBABUState:
+    """The initial head (n, h), which never changes."""
+
+    head: Tensor
+
+
+def client(settings: FedBABU) -> base.Client:
+    """Fine-tunes a copy where it is evaluated, then trains the body."""
+
+    def start(initial: base.Initial, roster: base.Roster, ids: tuple[int, ...], seed: int) -> FedBABUState:
+        return FedBABUState(initial()[base.head(initial.layers, settings.shared)].repeat(len(ids), 1))
+
+    def train(
+        state: FedBABUState, received: base.Received, training: base.LocalTraining, round_: base.Round
+    ) -> base.Trained[FedBABUState]:
+        head = base.head(training.layers, settings.shared)
+        W = base.insert(received["model"], state.head, head)
+        body = slice(0, head.start)
+        training.observe("global", W, "received")
+        if training.watches("received"):
+            part = {"all": slice(0, head.stop), "head": head, "body": body}[settings.finetune]
+            epochs = round_.epochs if settings.finetune_epochs is None else settings.finetune_epochs
+            tuned = W.clone()
+            base.sgd_on(part, training, tuned, round_, epochs, "finetuning")
+            training.observe("personal", tuned, "received")
+        base.sgd_on(body, training, W, round_, round_.epochs, TRAINING)
+        training.observe("local", W, "trained")
+        return state, {"model": base.without(W, head)}, {}
+
+    return base.Client(start, train)
+
+
+CARD = base.Card(
+    presentation=base.Presentation("FedBABU", 28),
+    paper="Oh et al., ICLR 2022, Algorithm 1",
+    summary="one body, trained under a head that stays as it was drawn; each client fine-tunes a copy",
+    down="share of the body",
+    up="share of the body",
+    private="the fine-tuned model",
+    headline=("personal", "received"),
+    keeps="the initial head",
+    joining="a newcomer has the same head, and starts from the global body; unseen: trains on from it",
+    gradients=(base.Gradients(),),
+)
