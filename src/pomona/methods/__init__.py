@@ -15,15 +15,19 @@ from pomona.methods.fedamp import FedAMP, HeurFedAMP
 from pomona.methods.fedavg import FedAvg, FedAvgFT, FedAvgLocal
 from pomona.methods.fedavg_c import FedAvgC, FedProxC
 from pomona.methods.fedavg_data import FedAvgData
+from pomona.methods.fedbabu import FedBABU
+from pomona.methods.fedbn import FedBN
 from pomona.methods.feddyn import FedDyn
 from pomona.methods.fedfomo import FedFomo
 from pomona.methods.fedfomo_ma import FedFomoMA
 from pomona.methods.fedopt import OPTIMIZERS, FedAdagrad, FedAdam, FedAvgM, FedYogi, optimized
+from pomona.methods.fedper import FedPer
 from pomona.methods.fedphp import FedPHP
 from pomona.methods.fedprox import FedProx, FedProxFT
 from pomona.methods.fedrep import FedRep
 from pomona.methods.lg_fedavg import LGFedAvg
 from pomona.methods.mocha import MOCHA
+from pomona.methods.mr_mtl import MRMTL
 from pomona.methods.partialfed import PartialFed
 from pomona.methods.per_fedavg import PerFedAvg
 from pomona.methods.pfedme import PFedMe
@@ -60,6 +64,10 @@ _ALL: tuple[type[MethodSettings], ...] = (
     FedPHP,
     PartialFed,
     LGFedAvg,
+    FedPer,
+    FedBN,
+    FedBABU,
+    MRMTL,
     MOCHA,
     CFL,
     FedProxALA,
