@@ -1,4 +1,4 @@
-"""Peak resident memory of whole runs: APPLE with 100 clients, under a budget, and ResNet-18.
+"""Peak resident memory of whole runs: APPLE with 100 clients, under a budget, 40 clients of 1.6 M numbers, and ResNet-18.
 
     python benchmarks/memory.py [--quick] [key=value ...]
 
@@ -31,9 +31,11 @@ READY = "ready"
 SETTINGS = ["batch_size=10", "data.name=noise", "data.test_share=0.25", "data.validation_share=0.0", "partition=iid"]
 APPLE = ["method=apple", "model=cnn", "rounds=2"]
 RESNET = ["model=resnet18", "rounds=1", "clients=20"]
+WIDE = ["model=mlp", "model.hidden=[2048]", "clients=40", "rounds=2", "eval_every=2", "workers=2"]  # 1.6 million numbers
 BUDGET = ["method=apple", "model=lenet", "method.budget=5", "workers=2"]
 FIFTY = [*BUDGET, "clients=50", "rounds=3", "eval_every=3"]
 THIRTY = [*BUDGET, "clients=30", "rounds=2", "eval_every=2"]
+MANY = ("fedavg", "fedala", "ditto", "apple")
 FILES = ["state_memory=0.01"]
 GIGABYTE = 1e9
 
@@ -67,6 +69,7 @@ FULL = {
     "apple, 50 clients, M = 5, states in files": case_of(FIFTY, FILES),
     "apple, 30 clients, M = 5, states in memory, recorded": case_of(THIRTY, recorded=True),
     "apple, 30 clients, M = 5, states in files, recorded": case_of(THIRTY, FILES, recorded=True),
+    **{f"{m}, 40 clients of 1.6 M, recorded": case_of(WIDE, [f"method={m}"], recorded=True) for m in MANY},
     "resnet18, fedavg, 20 clients, 2 workers, recorded": case_of(RESNET, ["method=fedavg", "workers=2"], recorded=True),
     "resnet18, apple, 20 clients, 2 workers": case_of(RESNET, ["method=apple", "workers=2"]),
 }

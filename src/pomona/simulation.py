@@ -188,9 +188,9 @@ def _train(scenario: Scenario, record: RunRecord, watcher: Callback, commits: Ch
             with writing(out):
                 save_models(out, transport, scenario, method.card.headline, best)
                 save_mask_examples(out, transport, scenario, method.card.headline)
-        else:
-            models = held_models(transport, config.clients, method.card.headline, best)
         totals = _collected(config, transport, record, method.card.headline)
+        if not out:
+            models = held_models(transport, config.clients, method.card.headline, best)
     result = close_record(record, perf_counter() - began, **totals)
     if not out:
         return replace(result, models=models)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import isfinite
 from time import perf_counter
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from pomona.core.round import Roster
 from pomona.core.state import apply, flatten, rebuild, row
 from pomona.federation.exchange import ClientRequest, Reply, Score, cut, one
 from pomona.federation.model_choice import ModelChoice
+from pomona.federation.shared_rows import SharedRows
 from pomona.federation.state_store import Hold, as_is, file_bytes, in_file, in_memory, working
 from pomona.methods.base import Client, Downlink, Initial, Received
 from pomona.metrics.metric import ACCURACY, Metric, is_own
@@ -32,6 +33,7 @@ from pomona.privacy.ledger import Position
 from pomona.tasks.scores import compute, full_metrics, outcome_metrics
 
 EVALUATED = ("validation", "test")
+K = TypeVar("K")
 Model = tuple[str, str]  # (model, when)
 Reduce = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 Groups = tuple[tuple[int, ...], ...]  # clients of one process, by the call they train in
@@ -63,6 +65,7 @@ class ClientRuntime:
     _states: dict[int, Any] = field(default_factory=dict)
     _pending: dict[int, Any] = field(default_factory=dict)
     _models: dict[int, dict[Model, Tensor]] = field(default_factory=dict)
+    _rows: SharedRows = field(default_factory=SharedRows)
 
     def begin(self, ids: tuple[int, ...], roster: Roster, w: Tensor | None) -> None:
         """Make the first states of clients that join; they start from ``w`` (d,), or the run's initial models."""
@@ -105,7 +108,7 @@ class ClientRuntime:
             kind, _, *rest = path.split(".")
             if kind == "kept" and owner(path) in ids:
                 model, when = rest
-                self._models.setdefault(owner(path), {})[model, when] = named[path]
+                self._models.setdefault(owner(path), {})[model, when] = self._rows.shared(named[path])
             elif kind == "chosen" and owner(path) in ids:
                 self.choice.restore(owner(path), rest[0], named[path])
 
@@ -118,6 +121,13 @@ class ClientRuntime:
         if self.choice.headline in kept:
             kept[self.choice.headline] = self.choice.of(client, kept[self.choice.headline], best)
         return {named: self.objective.tensors(w, client) for named, w in kept.items()}
+
+    def handed_over(self, client: int, of: Model, best: int = -1) -> dict[str, Tensor] | None:
+        """As ``models`` of one kept model, None without it; the client keeps none of its models any more."""
+        found = self.models(client, best).get(of)
+        self._models.pop(client, None)
+        self.choice.forget(client)
+        return found
 
     def private(self, client: int) -> dict[str, Tensor]:
         """The tensors of a client's state that its method names private."""
@@ -213,19 +223,33 @@ class ClientRuntime:
                 for (model, when), W in training.observed.items()
                 for split in EVALUATED
             ]
-            if visit.trains:
-                self._pending[client] = self.hold(state if len(ids) == 1 else row(state, k))
-            if visit.keep:
-                rows: dict[Model, Tensor] = {named: W[k].clone() for named, W in training.observed.items()}
-                held, judged = self._models.setdefault(client, {}), self.choice.headline
-                if judged in rows:
-                    self.choice.before(client, held.get(judged), visit.best)
-                    self.choice.after(client, visit.round.number, rows[judged], scores)
-                held.update(rows)
+            kept = state if len(ids) == 1 else row(state, k)
             sent = {n: v[k] for n, v in uplink.items()} if visit.trains else {}  # nobody asks for it
-            seen = {n: v[k].clone() for n, v in info.items()}
-            replies.append(Reply(client, sent, seen, losses[k], scores, (perf_counter() - began) / len(ids)))
+            if visit.keep:
+                kept = apply(self._rows.shared, kept if visit.trains else self.state(client))
+                seen = {named: W[k] if len(ids) == 1 else W[k].clone() for named, W in training.observed.items()}
+                self._keep(client, visit, self._same(seen), scores)
+                sent = self._same(sent)
+            if visit.trains:
+                self._pending[client] = self.hold(kept)
+            said = {n: v[k].clone() for n, v in info.items()}
+            replies.append(Reply(client, sent, said, losses[k], scores, (perf_counter() - began) / len(ids)))
         return replies
+
+    def _keep(self, client: int, visit: ClientRequest, rows: Mapping[Any, Tensor], scores: Sequence[Score]) -> None:
+        """Keep a client's observed models, by (model, when), for the record."""
+        held, judged = self._models.setdefault(client, {}), self.choice.headline
+        if judged in rows:
+            self.choice.before(client, held.get(judged), visit.best)
+            self.choice.after(client, visit.round.number, rows[judged], scores)
+        held.update(rows)
+
+    def _same(self, rows: dict[K, Tensor]) -> dict[K, Tensor]:
+        """Tensors; those of the same bytes as another one here lie in its memory.
+
+        What a client keeps, what it sends and what it is judged by are often one model.
+        """
+        return {name: self._rows.shared(tensor) for name, tensor in rows.items()}
 
     def _figures(self, w: Tensor, client: int, split: str) -> dict[str, Any]:
         """Full metrics of a model on a client's split; on test also of each outcome, at a threshold from validation."""

@@ -165,10 +165,14 @@ class Loop:
         arrivals, refused = self._exchange(
             ClientRequest(round_, roster, asked, True, watched, keep, self.curve.best_round), down, state
         )
-        replies = [a.reply for a in arrivals]
-        ids = tuple(r.client for r in replies)
-        state = self.server.aggregate(state, stack(replies, lambda r: r.uplink), ids, roster, round_)
-        self.transport.commit(ids)
+        ids = tuple(a.reply.client for a in arrivals)
+        self.transport.commit(ids)  # before the uplinks become one tensor: the states that they replace take memory
+        uplink = stack([a.reply for a in arrivals], lambda r: r.uplink)
+        replies = [replace(a.reply, uplink={}) for a in arrivals]
+        sizes = tuple(a.bytes_down for a in arrivals), tuple(a.bytes_up for a in arrivals)
+        del arrivals, down
+        state = self.server.aggregate(state, uplink, ids, roster, round_)
+        del uplink
         self._scores.note(asked, replies)
         evaluations = self._evaluate(number - 1, "received") if "received" in watched else []
         row = RoundRow(
@@ -176,8 +180,7 @@ class Loop:
             perf_counter() - began,
             ids,
             tuple(r.loss for r in replies),
-            tuple(a.bytes_down for a in arrivals),
-            tuple(a.bytes_up for a in arrivals),
+            *sizes,
             {k: v.double().cpu().numpy() for k, v in stack(replies, lambda r: r.info).items()},
             refused,
         )

@@ -54,6 +54,10 @@ class ModelChoice:
             return last
         return self._rows.get(client, last)
 
+    def forget(self, client: int) -> None:
+        """Let go of the model that is held of a client."""
+        self._rows.pop(client, None)
+
     def stored(self, client: int) -> dict[str, Tensor]:
         """What a checkpoint needs, by dotted path."""
         if self.keep == "last" or client not in self._round:

@@ -162,3 +162,4 @@ def _serve(pipe: Any, inherited: list[Any], make: Make, groups: Groups) -> None:
             except Exception as fault:
                 answer = fault
             pipe.send(answer)
+            del request, function, args, answer  # models, which would stay in memory until the next request

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from pomona import personal
 from pomona.federation.client_runtime import ClientRuntime
+from pomona.federation.shared_rows import SharedRows
 from pomona.federation.transport import LocalTransport
 from pomona.personal import model_card
 from pomona.personal.model_card import Sources
@@ -21,9 +22,16 @@ from pomona.scenario import Scenario
 def held_models(
     transport: LocalTransport, clients: int, headline: tuple[str, str], best: int = -1
 ) -> dict[int, Mapping[str, Tensor]]:
-    """Return the model that each client is judged by, of those that have one; ``best``: the best common round."""
-    each = (transport.collect(partial(ClientRuntime.models, best=best), [i])[0] for i in range(clients))
-    return {i: {k: t.cpu().clone() for k, t in m[headline].items()} for i, m in enumerate(each) if headline in m}
+    """Return the model that each client is judged by, of those that have one; ``best``: the best common round.
+
+    The clients keep none after that. Tensors of the same bytes, such as everybody's global model, are one.
+    """
+    rows, held = SharedRows(), dict[int, Mapping[str, Tensor]]()
+    for i in range(clients):
+        (model,) = transport.collect(partial(ClientRuntime.handed_over, of=headline, best=best), [i])
+        if model is not None:
+            held[i] = {name: rows.shared(tensor.cpu().clone()) for name, tensor in model.items()}
+    return held
 
 
 def save_models(

@@ -125,9 +125,14 @@ def norms_by_columns(function: Callable[..., Tensor], *tensors: Tensor) -> Tenso
 
 
 def with_rows(W: Tensor, ids: Sequence[int], rows: Tensor) -> Tensor:
-    """A copy of W (N, ...) with rows (n, ...) in the places of ids; in a file where one of the two is."""
+    """W (N, ...) with rows (n, ...) in the places of ids, as a copy; in a file where one of the two is.
+
+    In memory the rows themselves where they take all places in order: nobody may change them after.
+    """
     places, folder = torch.tensor(ids, dtype=torch.long, device=W.device), folder_of(rows) or folder_of(W)
     if folder is None:
+        if rows.is_contiguous() and (rows.shape, rows.dtype) == (W.shape, W.dtype) and [*ids] == [*range(len(W))]:
+            return rows
         return W.index_copy(0, places, rows)
     new = mapped(W.shape, W.dtype, folder)
     flat, old, came = (t.reshape(len(t), -1) for t in (new, W, rows))

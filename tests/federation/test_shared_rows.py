@@ -1,0 +1,97 @@
+"""Models of the same bytes lie in memory once: the pool alone, and what a whole run's clients hold."""
+
+import gc
+
+import pytest
+import torch
+
+import pomona
+from pomona import simulation
+from pomona.federation.shared_rows import LEAST, SharedRows
+from pomona.storage.mapped_tensor import with_rows
+from problems import tiny
+
+SIZE = 2 * LEAST
+KEPT = {"model": {"name": "mlp", "hidden": [64]}, "rounds": 3, "workers": 1}
+
+
+def place(tensor):
+    return tensor.untyped_storage().data_ptr()
+
+
+def test_equal_bytes_share_memory_in_any_shape():
+    rows, one = SharedRows(), torch.randn(SIZE)
+    assert rows.shared(one) is one
+    assert rows.shared(one.clone()) is one
+    wide = rows.shared(one.clone().view(2, LEAST))
+    assert wide.shape == (2, LEAST)
+    assert place(wide) == place(one)
+    assert torch.equal(wide.flatten(), one)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.bool])
+def test_numbers_come_back_as_they_were(dtype):
+    rows, values = SharedRows(), torch.randn(SIZE).to(dtype)
+    first, second, other = (rows.shared(t) for t in (values.clone(), values.clone(), torch.randn(SIZE).to(dtype)))
+    assert place(first) == place(second)
+    assert torch.equal(second, values)
+    assert place(other) != place(first) or torch.equal(other, first)
+
+
+def test_only_the_very_same_bytes_count():
+    rows, zeros, nan = SharedRows(), torch.zeros(SIZE), torch.full((SIZE,), torch.nan)
+    swapped = torch.arange(SIZE).float()
+    assert place(rows.shared(zeros)) != place(rows.shared(-zeros))  # 0 == -0
+    assert place(rows.shared(nan)) == place(rows.shared(nan.clone()))  # nan != nan
+    rows.shared(swapped)
+    assert torch.equal(rows.shared(swapped.flip(0)), swapped.flip(0))  # of the same sum
+    ints = torch.zeros(SIZE, dtype=torch.int32)
+    assert rows.shared(ints).dtype == torch.int32
+
+
+@pytest.mark.parametrize("size", [0, 1, LEAST - 1])
+def test_small_ones_are_left_alone(size):
+    rows = SharedRows()
+    assert place(rows.shared(torch.ones(size))) != place(rows.shared(torch.ones(size))) or not size
+
+
+def test_nothing_is_kept_alive():
+    rows = SharedRows()
+    rows.shared(torch.ones(SIZE))
+    gc.collect()
+    assert not len(rows._held)
+
+
+def test_rows_in_all_places_are_taken_as_they_are():
+    W, rows = torch.zeros(3, 4), torch.randn(3, 4)
+    assert with_rows(W, (0, 1, 2), rows) is rows
+    assert torch.equal(with_rows(W, (1, 0, 2), rows), rows[[1, 0, 2]])
+    some = with_rows(W, (0, 2), rows[:2])
+    assert torch.equal(some, torch.stack([rows[0], W[1], rows[1]]))
+    assert torch.equal(with_rows(W, (0, 1, 2), rows[:1].expand(3, -1)), rows[:1].repeat(3, 1))
+
+
+# Models of each client at the end: FedAvg the trained one; FedALA beside it the mixture received; Ditto the local and the
+# personal one; APPLE core and personal model. Everybody's global model counts once.
+HELD = {"fedavg": 1, "fedala": 2, "ditto": 2, "apple": 2}
+
+
+@pytest.mark.parametrize("method", HELD)
+def test_at_the_end_of_a_run_each_model_lies_in_memory_once(method, monkeypatch, tmp_path):
+    transports, make = [], simulation._transport
+    monkeypatch.setattr(simulation, "_transport", lambda *parts: transports.append(make(*parts)) or transports[0])
+    config = tiny(method, **KEPT)
+    result = pomona.run(config, tmp_path / "run")
+    runtime = transports[0]._clients
+    tensors = [t for i in range(config.clients) for t in runtime.stored(i).values() if t.numel() >= LEAST]
+    d = sum(t.numel() for t in result.models[0].values())
+    held = {place(t): t.untyped_storage().nbytes() for t in tensors}
+    assert sum(held.values()) == 4 * d * (HELD[method] * config.clients + (method != "apple"))
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_results_in_memory_hold_everybodys_model_once(workers):
+    result = pomona.run(tiny("fedavg", **{**KEPT, "workers": workers}))
+    (first, *others) = result.models.values()
+    assert others
+    assert all(place(t) == place(first[k]) for other in others for k, t in other.items() if t.numel() >= LEAST)
