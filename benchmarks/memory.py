@@ -1,4 +1,4 @@
-"""Peak resident memory of whole runs: APPLE with 100 clients, under a budget, 40 clients of 1.6 M numbers, and ResNet-18.
+"""Peak resident memory of whole runs: APPLE with 100 clients and under a budget, 40 clients, ResNet-18.
 
     python benchmarks/memory.py [--quick] [key=value ...]
 
@@ -31,7 +31,7 @@ READY = "ready"
 SETTINGS = ["batch_size=10", "data.name=noise", "data.test_share=0.25", "data.validation_share=0.0", "partition=iid"]
 APPLE = ["method=apple", "model=cnn", "rounds=2"]
 RESNET = ["model=resnet18", "rounds=1", "clients=20"]
-WIDE = ["model=mlp", "model.hidden=[2048]", "clients=40", "rounds=2", "eval_every=2", "workers=2"]  # 1.6 million numbers
+WIDE = ["model=mlp", "model.hidden=[2048]", "clients=40", "rounds=2", "eval_every=2", "workers=2"]  # 1,628,170 numbers
 BUDGET = ["method=apple", "model=lenet", "method.budget=5", "workers=2"]
 FIFTY = [*BUDGET, "clients=50", "rounds=3", "eval_every=3"]
 THIRTY = [*BUDGET, "clients=30", "rounds=2", "eval_every=2"]
