@@ -26,6 +26,7 @@ from pomona.storage.run_status import read_status
 
 QUICK = ["fedavg", APPLE, "fedfomo", "fedamp", "fedala", "scaffold", "fedrep", "mocha"]
 SLOW = [*(name for name in METHODS if name not in [*QUICK, "apple", "fedavg-data"]), "fedrep+adam"]
+SLOW += [{"name": "pgfed", "mixing": "client", "budget": 1}]
 
 
 @pytest.mark.parametrize("method", [*QUICK, *(pytest.param(m, marks=pytest.mark.slow) for m in SLOW)], ids=str)

@@ -18,6 +18,8 @@ VARIANTS = [
     ("per-fedavg", {"order": "hf"}),
     ("per-fedavg", {"order": "exact"}),
     ("partialfed", {"rule": "lower-shared"}),
+    ("pgfed", {"mixing": "client"}),
+    ("pgfedmo", {"mixing": "client", "budget": 1}),
 ]
 ROUNDS = [("fedamp", {"alpha_schedule": "sqrt"}), ("heurfedamp", {"alpha_schedule": "sqrt"}), ("fedphp", {"mu": 0.0})]
 EVERY = [(name, {}) for name in METHODS]

@@ -32,6 +32,7 @@ def weights(name, shown, settings, rounds=15):
         ("fedamp", "attention", {"sigma": 10.0, "alpha": 1.0}),
         ("heurfedamp", "attention", {"sigma": 2.0}),
         ("fedfomo", "affinity", {}),
+        ("pgfed", "risk_weights", {"mixing": "client", "risk_lr": 0.0012}),
     ],
 )
 def test_partners_weigh_more_than_twice_as_much_as_strangers(name, shown, settings):

@@ -84,6 +84,8 @@ def test_the_record_of_a_round_has_no_loss_where_it_is_hidden(tmp_path):
         ("apfl", {"adaptive": True}),
         ("ditto", {}),
         ("scaffold", {}),
+        ("pgfed", {}),
+        ("pgfedmo", {"mixing": "client", "budget": 1}),
     ],
 )
 def test_all_that_leaves_is_a_function_of_the_noised_gradients(tmp_path, monkeypatch, name, over):

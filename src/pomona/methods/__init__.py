@@ -31,6 +31,7 @@ from pomona.methods.mr_mtl import MRMTL
 from pomona.methods.partialfed import PartialFed
 from pomona.methods.per_fedavg import PerFedAvg
 from pomona.methods.pfedme import PFedMe
+from pomona.methods.pgfed import PGFed, PGFedMo
 from pomona.methods.scaffold import SCAFFOLD
 from pomona.methods.separate import Separate
 
@@ -56,6 +57,8 @@ _ALL: tuple[type[MethodSettings], ...] = (
     FedFomo,
     FedFomoMA,
     APPLE,
+    PGFed,
+    PGFedMo,
     FedALA,
     PerFedAvg,
     FedRep,

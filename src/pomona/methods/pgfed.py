@@ -1,0 +1,192 @@
+"""PGFed and PGFedMo: each client also lowers the risks of the others, each as far as that helps.
+
+Luo, Mendieta, Chen, Wu. PGFed: personalize each client's global objective for federated learning. ICCV 2023
+(arXiv 2212.01448). By authors of APPLE.
+
+    objective        min_{w_i, a_i >= 0}  F_i(w_i) + mu sum_j a_ij F_j(w_i)
+    approximation    F_j(w) ~ F_j(w_j) + <g_j, w - w_j> = o_j + <g_j, w>         g_j = grad F_j(w_j) over all of D_j
+                     at w_j, client j's model after its last local training;     o_j = F_j(w_j) - <g_j, w_j>
+    client           from the cohort's mean model w:  w_i <- w_i - lr (g_i(w_i) + c_i)
+                     a_ij <- max(0, a_ij - eta_2 (mu o_j + <w_i, mu gbar>))      each step, j of the cohort S before
+    server           w <- sum_i n_i / n w_i;   c_i = mu sum_j a_ij g_j;   gbar = 1 / |S| sum_j g_j in place of all g_j
+    PGFedMo          c_i <- (1 - beta) c_i + beta c_i of the client's round before
+    a_ij             1 / |S| when client i first meets the risk of j
+
+A client uploads w_i, g_i, o_i and its row a_i, and downloads w, c_i, gbar and all o_j: no O(N^2) traffic. In round 1
+there are no risks yet. mu = 0 is FedAvg-local, to the bit. ``personal, trained`` is w_i after local training,
+``global`` the mean. The sum holds j = i where i was in S, as in the authors' code.
+
+What the rule for a_ij brings with it: risks are positive, so that a_ij falls wherever the approximation is good, and
+with many steps or a large eta_2 all reach 0, which is FedAvg-local. And with gbar in place of the g_j the step of a_ij
+is a number of j plus a number of i: as long as none is cut at 0 all clients rank the others alike, partners or not.
+
+``mixing = "client"`` is ours: a_i stays private, as in APPLE. A client downloads the g_j of others, all or M a round,
+keeps its own, and takes both steps from one gradient of its own samples, with the exact products:
+
+    client           w_i  <- w_i - lr (g_i(w_i) + mu sum_j a_ij g_j)             j over those downloaded, and i
+                     a_ij <- max(0, a_ij - eta_2 mu (o_j + <g_j, w_i>))
+    budget M         as APPLE's: those never downloaded first, the rest by probabilities that grow with a_ij
+
+Offered are the last g_j of all who ever took part, so that under partial participation some are older.
+
+Under differential privacy g_i comes from noised gradients, one more epoch a round; o_i holds the mean training loss,
+which no noise covers.
+
+Differs from published code: g_j and F_j are means over all samples (there g_j is one over whole batches); momentum
+starts at zero in each round (there it goes on). eta_2 follows the run's schedule of rates.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from pomona.methods import base, pgfed_private
+from pomona.methods.pgfed_risks import QUANTITIES, RISK, UNMET, Risks, meeting, risk, settled
+
+
+class PGFed(base.MethodSettings, Risks):
+    """PGFed's settings."""
+
+    name: Literal["pgfed"] = "pgfed"
+
+    def method(self) -> base.Method:
+        """The two halves."""
+        return made(self, 0.0, CARD)
+
+
+class PGFedMo(base.MethodSettings, Risks):
+    """PGFed with momentum on the others' gradients."""
+
+    name: Literal["pgfedmo"] = "pgfedmo"
+    beta: float = Field(
+        0.5, ge=0, lt=1, description="share of the last round's mixture that is kept (beta); 0 is PGFed"
+    )
+
+    def method(self) -> base.Method:
+        """The two halves."""
+        shown = base.Presentation("PGFedMo", quantities=QUANTITIES)
+        return made(self, self.beta, replace(CARD, presentation=shown, summary=f"{CARD.summary}, with momentum"))
+
+
+def made(settings: Risks, beta: float, card: base.Card) -> base.Method:
+    """The method in the form that ``mixing`` names."""
+    kept = "its last mixture of gradients" if beta else "nothing"
+    if settings.mixing == "server":
+        return base.Method(server(), client(settings, beta), replace(card, keeps=kept))
+    private = replace(
+        card,
+        down="1 + M (N without a budget)",
+        private="the coefficients a_i and the personal model",
+        keeps=f"its last gradient and its coefficients{f'; {kept}' if beta else ''}",
+    )
+    return base.Method(pgfed_private.server(settings), pgfed_private.client(settings, beta), private)
+
+
+@dataclass(frozen=True)
+class Federal:
+    """The server's state.
+
+    The mean model (d,); of each client the last gradient (N, d), its offset (N, 1), its coefficients (N, N), -1 where
+    it never met the risk; who was in the last cohort (N,) bool.
+    """
+
+    model: Tensor
+    gradients: Tensor
+    offsets: Tensor
+    weights: Tensor
+    last: Tensor
+
+
+def server() -> base.Server:
+    """FedAvg's mean, and mixtures of the last cohort's gradients."""
+
+    def start(initial: base.Initial, roster: base.Roster, seed: int) -> Federal:
+        w, N = initial(), len(roster)
+        gradients, nobody = base.alike(torch.zeros_like(w), N), torch.zeros(N, dtype=torch.bool)
+        return Federal(w, gradients, w.new_zeros(N, 1), w.new_full((N, N), UNMET), nobody)
+
+    def down(state: Federal, ids: tuple[int, ...], roster: base.Roster, round_: base.Round) -> base.Downlink:
+        known, each = roster.known.to(state.last.device), torch.arange(len(ids))
+        last = state.last & known
+        a = meeting(state.weights[list(ids)], last.expand(len(ids), -1), known)
+        share = last.to(a) / last.sum().clamp_min(1)
+        return {
+            "model": base.Rows.same(state.model, len(ids)),
+            "mixture": base.Rows(base.by_columns(lambda g: (a * last) @ g, state.gradients), each),
+            "mean_gradient": base.Rows.same(base.by_columns(lambda g: share @ g, state.gradients), len(ids)),
+            "weights": base.Rows(a, each),
+            "offsets": base.Rows.same(state.offsets.squeeze(1), len(ids)),
+            "last": base.Rows.same(last, len(ids)),
+        }
+
+    def aggregate(
+        state: Federal, uplink: base.Uplink, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
+    ) -> Federal:
+        return Federal(
+            base.weighted_mean(uplink["model"], roster.weights(ids)),
+            base.placed(state.gradients, ids, uplink["gradient"]),
+            base.placed(state.offsets, ids, uplink["offset"]),
+            base.placed(state.weights, ids, uplink["weights"]),
+            torch.zeros_like(state.last).index_fill(0, torch.tensor(ids, device=state.last.device), True),
+        )
+
+    def welcome(state: Federal, ids: tuple[int, ...], roster: base.Roster) -> tuple[Federal, Tensor]:
+        anew = base.placed(state.weights, ids, state.weights.new_full((1, len(state.last)), UNMET))
+        return replace(state, weights=anew), state.model
+
+    def expects(state: Federal) -> base.Uplink:
+        own = {"gradient": state.gradients[0], "offset": state.offsets[0], "weights": state.weights[0]}
+        return {"model": state.model, **own}
+
+    return base.Server(start, down, aggregate, welcome, expects, global_model=True)
+
+
+def client(settings: Risks, beta: float) -> base.Client:
+    """Local SGD on its own risk and the received mixture; the state is the last mixture (n, d), (n, 0) without beta."""
+
+    def start(initial: base.Initial, roster: base.Roster, ids: tuple[int, ...], seed: int) -> Tensor:
+        w = initial()
+        return torch.zeros_like(w[: len(w) if beta else 0]).repeat(len(ids), 1)
+
+    def train(
+        before: Tensor, received: base.Received, training: base.LocalTraining, round_: base.Round
+    ) -> base.Trained[Tensor]:
+        w, a, last = received["model"], received["weights"].clone(), received["last"]
+        training.observe("global", w, "received")
+        mu, rate = settings.mu, settings.risk_lr * round_.decay
+        c = settled(mu * received["mixture"], before, beta)
+        slope_at_0, mean = mu * received["offsets"], mu * received["mean_gradient"]
+        W = w.clone()
+        rows = (W, a, c, slope_at_0, mean, last, base.moments_of(W, round_))
+        for batch, own, weights, pull, offsets, gbar, present, velocity in training.steps(round_.epochs, *rows):
+            _, g = training.gradient(own, batch)
+            slope = offsets + (own * gbar).sum(1, keepdim=True)
+            base.descend(own, g + pull, velocity, round_)
+            weights.copy_(torch.where(present, (weights - rate * slope).clamp_min(0), weights))
+        training.observe("personal", W, "trained")
+        G, offset = risk(training, W, round_)
+        uplink = {"model": W, "gradient": G, "offset": offset, "weights": a}
+        return c if beta else before, uplink, {"risk_weights": a.clamp_min(0)}
+
+    return base.Client(start, train)
+
+
+CARD = base.Card(
+    presentation=base.Presentation("PGFed", quantities=QUANTITIES),
+    paper="Luo et al., ICCV 2023",
+    summary="each client lowers the others' risks too, to first order, by weights that it learns",
+    down="3",
+    up="2",
+    private="nothing but the data",
+    headline=("personal", "trained"),
+    keeps="nothing",
+    joining=(
+        "a newcomer starts from the mean model and meets everybody's risk anew; a leaver's risk is in no sum; unseen: "
+        "trains on from the standing mean model under the standing risks"
+    ),
+    gradients=(base.Gradients(), base.Gradients(purpose=RISK, epochs=1)),
+    releases=(replace(base.RELEASES["training-loss"], remedy="take a method without risks of others, such as apple"),),
+)

@@ -1,0 +1,179 @@
+"""PGFed whose clients weigh the others' gradients themselves, so that the coefficients a_i stay private.
+
+The equations stand in ``pgfed``, under ``mixing = "client"``; the choice under a budget is APPLE's (Luo and Wu, IJCAI
+2022, appendix A.2) with a_ij in place of p_ij.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pomona.core.rng import stream
+from pomona.methods import base
+from pomona.methods.pgfed_risks import UNMET, Risks, meeting, risk, settled
+from pomona.methods.request_bank import fresh_first, limit, request, unasked
+
+
+@dataclass(frozen=True)
+class Bank:
+    """The server's state.
+
+    The mean model (d,); of each client the last gradient (N, d) and its offset (N, 1); who has sent one (N,) bool; the
+    ids that each asks for (N, M), its own for none.
+    """
+
+    model: Tensor
+    gradients: Tensor
+    offsets: Tensor
+    sent: Tensor
+    requests: Tensor
+
+
+def server(settings: Risks) -> base.Server:
+    """FedAvg's mean, and single gradients for those who ask."""
+
+    def start(initial: base.Initial, roster: base.Roster, seed: int) -> Bank:
+        w, N = initial(), len(roster)
+        gradients, nobody = base.alike(torch.zeros_like(w), N), torch.zeros(N, dtype=torch.bool)
+        return Bank(w, gradients, w.new_zeros(N, 1), nobody, unasked(settings.budget, N))
+
+    def down(bank: Bank, ids: tuple[int, ...], roster: base.Roster, round_: base.Round) -> base.Downlink:
+        sent = bank.sent & roster.known
+        index = torch.stack([wishes(settings, bank, sent, i, round_) for i in ids])
+        available = sent.index_fill(0, torch.tensor(ids), True)  # when this round's requests are served
+        return {
+            "model": base.Rows.same(bank.model, len(ids)),
+            "gradients": base.Rows(bank.gradients, index),
+            "offsets": base.Rows.same(bank.offsets.squeeze(1), len(ids)),
+            "sent": base.Rows.same(sent, len(ids)),
+            "available": base.Rows.same(available, len(ids)),
+        }
+
+    def aggregate(
+        bank: Bank, uplink: base.Uplink, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
+    ) -> Bank:
+        return Bank(
+            base.weighted_mean(uplink["model"], roster.weights(ids)),
+            base.placed(bank.gradients, ids, uplink["gradient"]),
+            base.placed(bank.offsets, ids, uplink["offset"]),
+            bank.sent.index_fill(0, torch.tensor(ids), True),
+            base.placed(bank.requests, ids, uplink["request"]),
+        )
+
+    def welcome(bank: Bank, ids: tuple[int, ...], roster: base.Roster) -> tuple[Bank, Tensor]:
+        return replace(bank, sent=bank.sent.index_fill(0, torch.tensor(ids), False)), bank.model
+
+    def expects(bank: Bank) -> base.Uplink:
+        own = {"gradient": bank.gradients[0], "offset": bank.offsets[0], "request": bank.requests[0]}
+        return {"model": bank.model, **own}
+
+    relays = {"gradients": "gradient"}
+    return base.Server(start, down, aggregate, welcome, expects, relays=relays, global_model=True)
+
+
+def wishes(settings: Risks, bank: Bank, sent: Tensor, client: int, round_: base.Round) -> Tensor:
+    """The ids (M,) that a client asked for, of those who have ``sent`` (N,); its own id in a place left empty.
+
+    Without a budget that is everybody. For a client that has never taken part the server draws: it has met nobody, so
+    that all are equal to it.
+    """
+    N = len(sent)
+    if not sent[client] or limit(settings.budget, N) == N - 1:
+        return choose(settings, torch.full((N,), UNMET), sent, client, round_.seed, round_.number)
+    asked = bank.requests[client]
+    return torch.where(sent[asked], asked, client)
+
+
+@dataclass(frozen=True)
+class PrivateState:
+    """State of clients: coefficients a_i (n, N), own last gradient (n, d), last mixture (n, d).
+
+    ``mixture`` is (n, 0) without beta.
+    """
+
+    weights: Tensor
+    gradient: Tensor
+    mixture: Tensor
+
+
+def client(settings: Risks, beta: float) -> base.Client:
+    """One gradient of its own samples, two updates."""
+
+    def start(initial: base.Initial, roster: base.Roster, ids: tuple[int, ...], seed: int) -> PrivateState:
+        w = initial()
+        gradient = torch.zeros_like(w).repeat(len(ids), 1)
+        return PrivateState(
+            w.new_full((len(ids), len(roster)), UNMET), gradient, gradient[:, : len(w) if beta else 0].clone()
+        )
+
+    def train(
+        state: PrivateState, received: base.Received, training: base.LocalTraining, round_: base.Round
+    ) -> base.Trained[PrivateState]:
+        training.observe("global", received["model"], "received")
+        whose, came, gradients = offered(received, state.gradient, training.ids)
+        N = state.weights.shape[1]
+        present = came.new_zeros(len(whose), N + 1).scatter(1, whose, came)[:, :N]
+        weights = meeting(state.weights, present, training.roster.known)
+        mu, rate = settings.mu, settings.risk_lr * round_.decay
+        a = padded(weights).gather(1, whose).where(came, 0)
+        offsets = padded(received["offsets"]).gather(1, whose)
+
+        W = received["model"].clone()
+        rows = (W, a, came, gradients, offsets, state.mixture, base.moments_of(W, round_))
+        for batch, own, p, mine, others, o, before, velocity in training.steps(round_.epochs, *rows):
+            _, g = training.gradient(own, batch)
+            slope = mu * (o + products(others, own))
+            pull = settled(mu * mixed(p, others), before, beta)
+            base.descend(own, g + pull, velocity, round_)
+            p.sub_(rate * slope).clamp_min_(0).mul_(mine)
+        training.observe("personal", W, "trained")
+
+        weights = padded(weights).scatter(1, whose, a)[:, :N]
+        mixture = settled(mu * mixed(a, gradients), state.mixture, beta) if beta else state.mixture
+        G, offset = risk(training, W, round_)
+        asks = [
+            choose(settings, row, available, i, round_.seed, round_.number + 1)
+            for row, available, i in zip(weights.cpu(), received["available"], training.clients, strict=True)
+        ]
+        uplink = {"model": W, "gradient": G, "offset": offset, "request": torch.stack(asks)}
+        return PrivateState(weights, G, mixture), uplink, {"risk_weights": weights.clamp_min(0)}
+
+    return base.Client(start, train, private=("weights",))
+
+
+def offered(received: base.Received, own: Tensor, ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Whose gradients there are (n, M + 1), N in an empty place; which places are filled; the gradients (n, M + 1, d).
+
+    The last place is the client's own, of which ``own`` (n, d) is the gradient.
+    """
+    offer, sent = received["gradients"], received["sent"]
+    index, mine = offer.index.to(sent.device), ids.unsqueeze(1).to(sent.device)
+    came = torch.cat([index != mine, sent.gather(1, mine)], 1)
+    whose = torch.cat([index, mine], 1).masked_fill(~came, sent.shape[1])
+    return whose, came, torch.cat([offer.bank[offer.index], own.unsqueeze(1)], 1)
+
+
+def padded(rows: Tensor) -> Tensor:
+    """Rows (n, N) with a column of zeros more, where the empty places point to."""
+    return torch.nn.functional.pad(rows, (0, 1))
+
+
+def mixed(p: Tensor, others: Tensor) -> Tensor:
+    """sum_j p_ij g_j (n, d) of gradients (n, M, d) by weights (n, M)."""
+    return torch.bmm(p.unsqueeze(1), others).squeeze(1)
+
+
+def products(others: Tensor, w: Tensor) -> Tensor:
+    """<g_j, w_i> (n, M) of gradients (n, M, d) with rows (n, d)."""
+    return torch.bmm(others, w.unsqueeze(2)).squeeze(2)
+
+
+def choose(settings: Risks, a: Tensor, available: Tensor, client: int, seed: int, number: int) -> Tensor:
+    """The request (M,) of a client with coefficients a (N,) for round ``number``, among those available (N,)."""
+    draw, places = stream(seed, "request", number, client), limit(settings.budget, len(a))
+    others = np.array([j for j in available.nonzero().squeeze(1).tolist() if j != client], dtype=np.int64)
+    weights = a.double().numpy()[others]
+    chosen = fresh_first(others, weights, weights >= 0, min(places, len(others)), number - 1, draw)
+    return request(chosen.tolist(), client, places)

@@ -1,0 +1,82 @@
+"""What both forms of PGFed share: settings, the pass that takes a client's risk and its gradient, and coefficients.
+
+Luo, Mendieta, Chen, Wu. PGFed: personalize each client's global objective for federated learning. ICCV 2023; the
+equations stand in ``pgfed``.
+"""
+
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from pomona.core.settings import Settings
+from pomona.methods import base
+
+RISK = "risk"
+UNMET = -1.0
+
+
+class Risks(Settings):
+    """Settings of both methods; symbols of the paper in brackets."""
+
+    mu: float = Field(0.1, ge=0, description="weight of the clients' risks beside the own one (mu); 0 is FedAvg-local")
+    risk_lr: float = Field(0.01, ge=0, description="learning rate of the coefficients a_ij (eta_2)")
+    mixing: Literal["server", "client"] = Field(
+        "server",
+        description="who weighs the others' gradients: the server, which sees a_ij, or each client, which keeps them",
+    )
+    budget: int | None = Field(
+        None, ge=1, description="others' gradients a client downloads a round with mixing = client (M); all if not set"
+    )
+
+
+def meeting(a: Tensor, present: Tensor, known: Tensor) -> Tensor:
+    """Coefficients a (n, N) with 1 / |S| for those of this round's risks, ``present`` (n, N), that are met just now.
+
+    -1 marks whose risk was never met; so does it of who is no member, by the mask ``known`` (N,).
+    """
+    share = 1 / present.sum(1, keepdim=True).clamp_min(1)
+    return torch.where(present & (a < 0), share.to(a), a).masked_fill(~known.to(a.device), UNMET)
+
+
+def settled(mixture: Tensor, before: Tensor, beta: float) -> Tensor:
+    """PGFedMo's c_i (n, d) from mu times the new mixture and that of the client's round before; 0 is none yet."""
+    if not beta:
+        return mixture
+    began = before.any(1, keepdim=True)
+    return torch.where(began, torch.lerp(mixture, before, beta), mixture)
+
+
+def risk(training: base.LocalTraining, W: Tensor, round_: base.Round) -> tuple[Tensor, Tensor]:
+    """g_i = grad F_i(w_i) (n, d) at rows W (n, d) over all training data, and the offsets F_i(w_i) - <g_i, w_i> (n, 1).
+
+    A step counts by the samples that it has by the roster, not by those drawn, so that under privacy the size of a
+    draw stays private. A visit that only evaluates takes none.
+    """
+    G, F, counted = torch.zeros_like(W), W.new_zeros(len(W), 1), W.new_zeros(len(W), 1)
+    if not training.trains:
+        return G, F
+    sizes = W.new_tensor([training.roster.sizes[i] for i in training.clients]).unsqueeze(1)
+    for batch, w, total, losses, count, n in training.steps(1, W, G, F, counted, sizes, purpose=RISK):
+        loss, g = training.gradient(w, batch)
+        size = (n - batch.step * round_.batch_size).clamp(1, round_.batch_size)
+        total.addcmul_(size, g)
+        losses.addcmul_(size, loss.to(losses).unsqueeze(1))
+        count.add_(size)
+    counted.clamp_min_(1)
+    G /= counted
+    return G, F / counted - (G * W).sum(1, keepdim=True)
+
+
+QUANTITIES = (
+    base.Quantity(
+        "risk_weights",
+        "matrix",
+        "Whose risks each client lowers beside its own",
+        "a(i, j)",
+        "the coefficient a(i, j), times mu the weight that client i (row) gives the risk of client j (column) in its "
+        "own objective; 0 for risks that it has not met.",
+        history="How the coefficients of each client moved",
+    ),
+)

@@ -1,0 +1,212 @@
+"""PGFed: two rounds by hand, the approximation, reductions, and the form in which coefficients stay private."""
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from pomona.methods.fedavg import FedAvgLocal
+from pomona.methods.pgfed import PGFed, PGFedMo
+from pomona.methods.pgfed_private import choose
+from pomona.methods.pgfed_risks import risk
+from pomona.objective.local_training import LocalTraining
+from problems import Federation, a_round, quadratics, uneven
+
+PASSES = {"epochs": 3, "batch_size": 1, "momentum": 0.9, "lr": 0.03}
+FORMS = [PGFed(), PGFedMo(), PGFed(mixing="client"), PGFedMo(mixing="client"), PGFedMo(mixing="client", budget=1)]
+
+
+def rounds(settings, count, problem, cohorts=None, **over):
+    """A federation after some rounds."""
+    run = Federation(settings.method(), problem)
+    for number in range(1, count + 1):
+        run.round(a_round(number, **over), ids=cohorts and cohorts[(number - 1) % len(cohorts)])
+    return run
+
+
+def centre(problem, i):
+    """Client i's optimum; F_i(w) = |w - centre|^2 / 2 + the spread of its samples."""
+    return problem.targets[problem.rows[i]].mean(0)
+
+
+def value(problem, i, w):
+    """F_i(w) on all samples of client i."""
+    return ((w - problem.targets[problem.rows[i]]) ** 2).sum(1).mean() / 2
+
+
+@pytest.mark.parametrize("settings", FORMS, ids=str)
+def test_without_mu_it_is_fedavg_local_to_the_bit(settings):
+    problem, cohorts = uneven(5, 4, 2), [(0, 1, 2), (0, 2), (1, 2)]
+    one = rounds(settings.model_copy(update={"mu": 0.0}), 5, problem, cohorts, **PASSES)
+    two = rounds(FedAvgLocal(), 5, problem, cohorts, **PASSES)
+    assert torch.equal(one.server.model, two.server)
+    for i in cohorts[4 % 3]:
+        assert torch.equal(one.model(i, "personal", "trained"), two.model(i, "local", "trained"))
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 100])
+@pytest.mark.parametrize("sizes", [(1,), (7, 3, 1), (4, 4)])
+def test_a_risk_and_its_gradient_are_over_all_samples_whatever_the_batches(size, sizes):
+    problem = uneven(*sizes)
+    run = Federation(PGFed().method(), problem)
+    ids = tuple(sorted(range(len(sizes)), key=lambda i: -sizes[i]))
+    W = torch.randn(len(ids), 5, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    round_ = a_round(batch_size=size)
+    G, o = risk(LocalTraining(problem, ids, run.roster, round_), W, round_)
+    for w, g, offset, i in zip(W, G, o, ids, strict=True):
+        assert_close(g, w - centre(problem, i))
+        assert_close(offset, (value(problem, i, w) - g @ w).unsqueeze(0))
+    idle, _ = risk(LocalTraining(problem, ids, run.roster, round_, trains=False), W, round_)
+    assert not idle.any()
+
+
+def test_the_approximation_misses_half_the_squared_distance_on_quadratics():
+    """The Hessian of F_j is the identity: F_j(w) = o_j + <g_j, w> + |w - w_j|^2 / 2, exactly."""
+    problem = quadratics(3, samples=4)
+    run = rounds(PGFed(), 1, problem, lr=0.2)
+    w = torch.full((5,), 0.7, dtype=torch.float64)
+    for reply in run.replies:
+        own, sent = run.model(reply.client, "personal", "trained"), reply.uplink
+        told = sent["offset"] + sent["gradient"] @ w + ((w - own) ** 2).sum() / 2
+        assert_close(told, value(problem, reply.client, w).unsqueeze(0))
+
+
+def two_rounds(problem, exact, mu=0.3, eta=0.02, lr=0.1):
+    """The first two rounds of three clients by the docstring's equations, one full-batch step a round."""
+    w = Federation(PGFed().method(), problem).initial()
+    first = [w - lr * (w - centre(problem, i)) for i in range(3)]
+    g = torch.stack([own - centre(problem, i) for i, own in enumerate(first)])
+    o = torch.stack([value(problem, i, own) - g[i] @ own for i, own in enumerate(first)])
+    w, a = sum(first) / 3, torch.full((3, 3), 1 / 3, dtype=torch.float64)
+    c = mu * a @ g
+    models = [w - lr * (w - centre(problem, i) + c[i]) for i in range(3)]
+    slope = mu * (o + (g @ w if exact else (w @ g.mean(0)).expand(3)))
+    return models, (a - eta * slope).clamp_min(0)
+
+
+@pytest.mark.parametrize("mixing", ["server", "client"])
+def test_two_rounds_by_hand(mixing):
+    problem = quadratics(3, samples=4)
+    run = rounds(PGFed(mu=0.3, risk_lr=0.02, mixing=mixing), 2, problem)
+    models, a = two_rounds(problem, exact=mixing == "client")
+    assert 0 < a.min() < a.max() < 1
+    for i, w in enumerate(models):
+        assert_close(run.model(i, "personal", "trained"), w)
+        assert_close(run.replies[i].info["risk_weights"], a[i])
+    assert_close(run.server.model, sum(models) / 3)
+
+
+def test_the_private_step_is_the_gradient_of_the_approximated_objective():
+    """Autograd on F_i(w) + mu sum_j a_j (o_j + <g_j, w>) over (w, a), one plain step of each, projected onto a >= 0."""
+    problem, mu, eta, lr = quadratics(3, samples=4), 0.5, 0.05, 0.1
+    run = rounds(PGFed(mu=mu, risk_lr=eta, mixing="client"), 2, problem, lr=lr)
+    w, a = run.server.model.clone().requires_grad_(), run.state(1).weights[0].clone().requires_grad_()
+    G, o = run.server.gradients, run.server.offsets.squeeze(1)
+    objective = ((w - problem.targets[problem.rows[1]]) ** 2).sum(1).mean() / 2 + mu * (a * (o + G @ w)).sum()
+    objective.backward()
+    run.round(a_round(3, lr=lr))
+    assert_close(run.model(1, "personal", "trained"), (w - lr * w.grad).detach())
+    assert_close(run.state(1).weights[0], (a - eta * a.grad).clamp_min(0).detach())
+
+
+@pytest.mark.parametrize("kind", [PGFed, PGFedMo])
+def test_who_mixes_does_not_matter_while_coefficients_rest(kind):
+    """At risk_lr = 0 the server's mixture and the client's are the same sum."""
+    problem = uneven(5, 4, 2)
+    one, two = (rounds(kind(risk_lr=0.0, mixing=who), 4, problem, **PASSES) for who in ("server", "client"))
+    assert_close(one.server.model, two.server.model)
+    assert_close(one.server.gradients, two.server.gradients)
+
+
+def test_one_vector_for_all_gradients_makes_all_clients_rank_the_others_alike():
+    """a_ij - a_ik is the same for every client i with gbar; with the exact products it is not."""
+    spread = []
+    for mixing in ("server", "client"):
+        run = rounds(PGFed(risk_lr=0.002, mixing=mixing), 4, quadratics(4, samples=3), **PASSES)
+        A = torch.stack([r.info["risk_weights"] for r in run.replies])
+        assert A.min() > 0
+        spread.append((A - A[:, :1]).std(0).max())
+    assert spread[0] < 1e-12
+    assert spread[1] > 1e-4
+
+
+def test_pgfedmo_without_beta_is_pgfed_to_the_bit():
+    problem = quadratics(3, samples=4)
+    for mixing in ("server", "client"):
+        one = rounds(PGFed(mixing=mixing), 4, problem, **PASSES)
+        two = rounds(PGFedMo(mixing=mixing, beta=0.0), 4, problem, **PASSES)
+        assert torch.equal(one.server.model, two.server.model)
+
+
+def test_momentum_keeps_a_share_of_the_mixture_before():
+    """Third round: c = (1 - beta) mu sum_j a_ij g_j of now + beta of the second round's, which was its first."""
+    beta, mu, problem = 0.25, 0.4, quadratics(2, samples=3)
+    run = rounds(PGFedMo(beta=beta, mu=mu, risk_lr=0.0), 1, problem)
+    second = mu * run.server.gradients.mean(0)
+    run.round(a_round(2))
+    c = (1 - beta) * mu * run.server.gradients.mean(0) + beta * second
+    w = run.server.model
+    run.round(a_round(3))
+    assert_close(run.model(0, "personal", "trained"), w - 0.1 * (w - centre(problem, 0) + c))
+
+
+def test_under_full_coupling_everybody_descends_on_the_sum_of_all_risks():
+    """a_ij fixed at 1 / N and mu = N: the fixed point solves grad F_i(w_i) + sum_j grad F_j(w_j) = 0 for the mean model.
+
+    One full-batch step a round from the mean w: mean grad (1 + mu) = 0, so w settles at the mean of the optima.
+    """
+    problem = quadratics(4, samples=3)
+    run = rounds(PGFed(mu=2.0, risk_lr=0.0), 300, problem, lr=0.05)
+    assert_close(run.server.model, problem.targets.mean(0), atol=1e-8, rtol=0)
+
+
+def test_only_the_cohort_before_counts_and_all_who_ever_sent_are_offered():
+    problem = quadratics(4, samples=3)
+    cohorts = [(0, 1), (2, 3), (0, 3)]
+    paper, own = (rounds(PGFed(mixing=who, risk_lr=0.0), 3, problem, cohorts) for who in ("server", "client"))
+    weights = {r.client: r.info["risk_weights"] for r in paper.replies}
+    assert_close(weights[0], torch.tensor([0.0, 0.0, 0.5, 0.5], dtype=torch.float64))
+    weights = {r.client: r.info["risk_weights"] for r in own.replies}
+    assert (weights[0] > 0).all()
+    assert weights[3][:3].gt(0).all()
+
+
+@pytest.mark.parametrize("budget", [1, 2])
+def test_a_budget_brings_every_gradient_in_turn(budget):
+    problem = quadratics(4, samples=3)
+    run = Federation(PGFed(mixing="client", budget=budget).method(), problem)
+    for number in range(1, 8):
+        down = run.method.server.down(run.server, run.ids, run.roster, a_round(number))
+        filled = [[j for j in row if j != i] for i, row in enumerate(down["gradients"].index.tolist())]
+        assert all(len(set(row)) == len(row) == (0 if number == 1 else budget) for row in filled)
+        run.round(a_round(number))
+        met = [(run.state(i).weights[0] >= 0).sum() for i in range(4)]
+        assert all(m == min(4, 1 + budget * (number - 1)) if number > 1 else m == 0 for m in met)
+
+
+def test_the_choice_prefers_large_coefficients_once_all_are_met():
+    """Probabilities b^a_ij with b = max(1.5, r M / N): at r = 400, M = 1, N = 4 b is 100."""
+    a, offered = torch.tensor([0.0, 1.0, 0.0, 0.0]), torch.ones(4, dtype=torch.bool)
+    settings = PGFed(mixing="client", budget=1)
+    drawn = [int(choose(settings, a, offered, 0, seed, 401)[0]) for seed in range(300)]
+    assert drawn.count(1) / 300 == pytest.approx(100 / 102, abs=0.03)
+    assert 0 not in drawn
+
+
+def test_nobody_offered_is_an_empty_request():
+    nobody = torch.zeros(3, dtype=torch.bool)
+    assert choose(PGFed(mixing="client"), torch.full((3,), -1.0), nobody, 1, 0, 1).tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("mixing", ["server", "client"])
+def test_a_leaver_is_in_no_sum_and_its_successor_is_met_anew(mixing):
+    run = rounds(PGFed(mixing=mixing, risk_lr=0.05, mu=1.0), 3, quadratics(3, samples=3))
+    run.only(0, 1)
+    run.round(a_round(4))
+    assert all(r.info["risk_weights"][2] == 0 for r in run.replies)
+    run.only(0, 1, 2)
+    run.round(a_round(5))
+    w, G, o = run.server.model, run.server.gradients, run.server.offsets.squeeze(1)
+    slope = o[2] + w @ (G.mean(0) if mixing == "server" else G[2])
+    run.round(a_round(6))
+    assert_close(run.replies[0].info["risk_weights"][2], (1 / 3 - 0.05 * slope).clamp_min(0))
+    assert run.replies[0].info["risk_weights"][2] > 0
