@@ -32,8 +32,8 @@ from statistics import median
 
 from deployment import OPTIONS, Case, config
 from peers_deployment import flower_noop
-from pomona.deploy.processes import environment
 from pomona.deploy.rehearsal.run import local_federation
+from pomona.deploy.supervision.processes import environment
 from pomona.record.reading import load
 from pomona.scenario import Scenario
 from timing import Table, chosen, publish

@@ -33,7 +33,7 @@ from memory import GIGABYTE, RUN, Case, case_of, field, report
 from pomona.core.lazy_tensors import Named
 from pomona.core.rng import stream
 from pomona.core.round import Roster
-from pomona.deploy.tensor_bytes import Encoding, PackedRows
+from pomona.deploy.messages.tensor_bytes import Encoding, PackedRows
 from pomona.federation.exchange import Arrival, ClientRequest, Reply
 from pomona.federation.transport import SIMULATION, arrived
 from pomona.federation.uplink_spool import UplinkSpool

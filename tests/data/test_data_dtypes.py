@@ -11,7 +11,7 @@ from pomona.core.errors import ConfigError, DataError
 from pomona.core.rng import stream
 from pomona.data import Dataset, DataSettings, image_arrays, read
 from pomona.data.validation import checked
-from pomona.deploy.silo.agreed_data import conformed
+from pomona.deploy.silo.data.agreed_data import conformed
 from pomona.deploy.task_settings import TaskSettings
 from pomona.objective.device_dataset import DeviceDataset
 from pomona.partition.partition import ClientRows, Partition

@@ -11,7 +11,7 @@ from pomona.core.errors import ConfigError, DataError
 from pomona.core.rng import stream
 from pomona.data import Dataset, DataSettings, csv_table, read
 from pomona.data.csv_table import moments
-from pomona.deploy.silo.agreed_data import conformed
+from pomona.deploy.silo.data.agreed_data import conformed
 from pomona.deploy.task_settings import TaskSettings
 from pomona.personal import PersonalModel
 from pomona.scenario import Scenario

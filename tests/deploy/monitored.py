@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import httpx
 
 from pomona.deploy.json_store import write_json
-from pomona.deploy.status_files import WAITING, WaitingStatus
+from pomona.deploy.supervision.status_files import WAITING, WaitingStatus
 from pomona.storage.lock import locked
 from pomona.storage.run_status import Status, write_status
 

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from federation_in_process import settings
 from safetensors.torch import load_file
 
-from pomona.deploy.processes import process_tree
 from pomona.deploy.rehearsal.run import local_federation
+from pomona.deploy.supervision.processes import process_tree
 from pomona.federation.transport import Inline
 from pomona.record.reading import load
 from pomona.scenario import Scenario

@@ -10,7 +10,7 @@ from test_hostile_members import forged
 
 from pomona.core.errors import QuorumError
 from pomona.deploy.audit import read, verify
-from pomona.deploy.silo import client_app
+from pomona.deploy.silo.tasks import client_app
 from pomona.federation.admission import DEFAULT
 
 

@@ -12,8 +12,8 @@ from pomona.core.bounds import PLACES, ROUNDS
 from pomona.core.errors import ConfigError
 from pomona.deploy.address import Address
 from pomona.deploy.agreement import ELSEWHERE, RESERVED, Federation
-from pomona.deploy.message_bodies import Task as Message
-from pomona.deploy.message_bodies import read
+from pomona.deploy.messages.message_bodies import Task as Message
+from pomona.deploy.messages.message_bodies import read
 from pomona.deploy.silo.settings import SiloFile
 from pomona.deploy.study import Study
 from pomona.deploy.task_settings import TaskSettings

@@ -21,10 +21,8 @@ from flwr.supercore.primitives.asymmetric import public_key_to_bytes, sign_messa
 from pomona.deploy.address import Address
 from pomona.deploy.agreement import Federation
 from pomona.deploy.pki import certificates, keys
-from pomona.deploy.processes import environment
 from pomona.deploy.provision.provision import provision
-from pomona.deploy.server import superlink
-from pomona.deploy.server.auth_proxy import (
+from pomona.deploy.server.gate.auth_proxy import (
     ANSWERS,
     BODY,
     PIECE,
@@ -36,10 +34,12 @@ from pomona.deploy.server.auth_proxy import (
     announce,
     announced,
 )
-from pomona.deploy.server.registry_admin import dismiss
-from pomona.deploy.server.superlink import RequestAuth, http_protocol
-from pomona.deploy.silo.standing import PATH, ask_standing
-from pomona.deploy.silo.way_out import WayOut
+from pomona.deploy.server.members.registry_admin import dismiss
+from pomona.deploy.server.processes import superlink
+from pomona.deploy.server.processes.superlink import RequestAuth, http_protocol
+from pomona.deploy.silo.connection.standing import PATH, ask_standing
+from pomona.deploy.silo.connection.way_out import WayOut
+from pomona.deploy.supervision.processes import environment
 
 MB = 10**6
 OTHER = "/v1/fleet/pull-messages"

@@ -22,11 +22,11 @@ from pomona.deploy.audit import verify
 from pomona.deploy.installation import backup as module
 from pomona.deploy.installation.backup import KEY, MANIFEST, backup
 from pomona.deploy.installation.restore import needs_key, restore
-from pomona.deploy.message_bodies import Task, read
-from pomona.deploy.message_pieces import unpacked
-from pomona.deploy.processes import environment
+from pomona.deploy.messages.message_bodies import Task, read
+from pomona.deploy.messages.message_pieces import unpacked
 from pomona.deploy.rehearsal.run import free_ports, local_federation
-from pomona.deploy.server.server_app import ServerStatusFile
+from pomona.deploy.server.rounds.server_app import ServerStatusFile
+from pomona.deploy.supervision.processes import environment
 from pomona.privacy.epsilon_accounting import Event, combined
 from pomona.privacy.ledger import Ledger
 from pomona.privacy.mechanism import rate, steps

@@ -20,14 +20,14 @@ from pomona.deploy.agreement import Federation
 from pomona.deploy.pki import certificates, keys
 from pomona.deploy.pki.client_context import Shown, client_context
 from pomona.deploy.provision.provision import add, provision
-from pomona.deploy.server import client_certificates
-from pomona.deploy.server.auth_proxy import STANDING, Gate
-from pomona.deploy.server.registry_admin import admit, dismiss
-from pomona.deploy.server.superlink import RequestAuth, http_protocol
-from pomona.deploy.silo.http_client import client
+from pomona.deploy.server.gate import client_certificates
+from pomona.deploy.server.gate.auth_proxy import STANDING, Gate
+from pomona.deploy.server.members.registry_admin import admit, dismiss
+from pomona.deploy.server.processes.superlink import RequestAuth, http_protocol
+from pomona.deploy.silo.connection.http_client import client
+from pomona.deploy.silo.connection.standing import ask_standing
+from pomona.deploy.silo.connection.way_out import WayOut
 from pomona.deploy.silo.settings import SiloFile
-from pomona.deploy.silo.standing import ask_standing
-from pomona.deploy.silo.way_out import WayOut
 
 
 def free_port():

@@ -17,16 +17,18 @@ from test_studies import asking, decided, heard, own_models, study_file
 from pomona.core.errors import ConfigError, ProtocolError, QuorumError
 from pomona.deploy import audit
 from pomona.deploy.agreement import Federation
-from pomona.deploy.server.consents import Consents
-from pomona.deploy.server.study_queue import StudyQueue
-from pomona.deploy.silo import consent_policy, preflight, task_policy
-from pomona.deploy.silo.client_app import Silo
-from pomona.deploy.silo.consent_policy import FILE, ConsentPolicy, judged
-from pomona.deploy.silo.consent_terms import ConsentTerms
-from pomona.deploy.silo.known_studies import KnownStudies
-from pomona.deploy.silo.privacy_budget import Cost
-from pomona.deploy.silo.study_facts import StudyFacts, Traffic
-from pomona.deploy.silo.study_proposals import take_in, visit
+from pomona.deploy.server.studies.consents import Consents
+from pomona.deploy.server.studies.study_queue import StudyQueue
+from pomona.deploy.silo.administration import preflight
+from pomona.deploy.silo.privacy.privacy_budget import Cost
+from pomona.deploy.silo.studies import consent_policy
+from pomona.deploy.silo.studies.consent_policy import FILE, ConsentPolicy, judged
+from pomona.deploy.silo.studies.consent_terms import ConsentTerms
+from pomona.deploy.silo.studies.known_studies import KnownStudies
+from pomona.deploy.silo.studies.silo_in_study import Silo
+from pomona.deploy.silo.studies.study_facts import StudyFacts, Traffic
+from pomona.deploy.silo.studies.study_proposals import take_in, visit
+from pomona.deploy.silo.tasks import task_policy
 from pomona.deploy.study import Study
 
 SOME, OTHER = "a" * 64, "b" * 64

@@ -11,7 +11,7 @@ from pomona.core.errors import ConfigError, StorageError
 from pomona.core.table import of_records
 from pomona.deploy.agreement import Federation
 from pomona.deploy.audit import Audit
-from pomona.deploy.server.member_registry import MemberRegistry
+from pomona.deploy.server.members.member_registry import MemberRegistry
 
 HOSTILE = "[/red] [bold]x\x1b]0;owned\x07\x1b[2J\nforged \u202eline\u2028"
 LIVE = {"round": 2, "present": ["north"], "rejected": ["south"], "why": {"south": "late"}, "seconds": 1.5}

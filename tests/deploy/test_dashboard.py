@@ -26,7 +26,7 @@ from pomona.deploy.monitoring.dashboard import ago
 from pomona.deploy.monitoring.dashboard_app import dashboard_app, new_token
 from pomona.deploy.monitoring.run_history import AuditedServer, Followed, Point
 from pomona.deploy.monitoring.watched_server import WatchedServer
-from pomona.deploy.server.study_queue import StudyQueue
+from pomona.deploy.server.studies.study_queue import StudyQueue
 from pomona.metrics.metric import METRICS
 from pomona.storage.run_status import Status, write_status
 

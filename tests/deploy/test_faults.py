@@ -18,11 +18,11 @@ from federation_in_process import deployed, lost, same
 from pomona.core.errors import CheckpointError, ProtocolError, QuorumError
 from pomona.deploy import flower_apps
 from pomona.deploy.audit import read
-from pomona.deploy.message_bodies import Task
-from pomona.deploy.message_bodies import read as parsed
-from pomona.deploy.server import flower_transport
-from pomona.deploy.silo import client_app
-from pomona.deploy.tensor_bytes import Encoding, PackedRows, sha256
+from pomona.deploy.messages.message_bodies import Task
+from pomona.deploy.messages.message_bodies import read as parsed
+from pomona.deploy.messages.tensor_bytes import Encoding, PackedRows, sha256
+from pomona.deploy.server.rounds import flower_transport
+from pomona.deploy.silo.tasks import client_app
 from pomona.federation.client_runtime import ClientRuntime
 from pomona.federation.loop import Loop
 from pomona.storage.run_status import read_status

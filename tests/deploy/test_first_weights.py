@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 
 from pomona.core.errors import ConfigError
 from pomona.deploy.agreement import Federation
-from pomona.deploy.silo import preflight
+from pomona.deploy.silo.administration import preflight
 from pomona.models import ModelSettings, build
 from pomona.models.weights import read
 from pomona.personal import PersonalModel

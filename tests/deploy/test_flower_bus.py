@@ -5,9 +5,9 @@ from threading import Lock
 
 import pytest
 
-from pomona.deploy.message_bus import Message
-from pomona.deploy.server import flower_bus
-from pomona.deploy.server.flower_bus import WHOLE, FlowerBus
+from pomona.deploy.messages.message_bus import Message
+from pomona.deploy.server.rounds import flower_bus
+from pomona.deploy.server.rounds.flower_bus import WHOLE, FlowerBus
 
 
 @dataclass

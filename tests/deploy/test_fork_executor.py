@@ -9,15 +9,15 @@ import time
 import psutil
 import pytest
 
-from pomona.deploy.silo import fork_executor, resident
+from pomona.deploy.silo.processes import fork_executor, resident
 
 pytest.importorskip("flwr")
 
 READY = """
 import sys, threading
 from pomona.deploy import flower_internals
-from pomona.deploy.silo import fork_executor
-from pomona.deploy.silo.fork_executor import ForkExecutor, obstacle, preload
+from pomona.deploy.silo.processes import fork_executor
+from pomona.deploy.silo.processes.fork_executor import ForkExecutor, obstacle, preload
 """
 
 
@@ -165,7 +165,7 @@ from flwr.supercore.constant import TaskType
 from flwr.supercore.object_store import ObjectStoreFactory
 from flwr.supercore.task_identity import TaskIdentity
 from flwr.supernode.nodestate import NodeStateFactory
-from pomona.deploy.silo import supernode
+from pomona.deploy.silo.processes import supernode
 
 stores = ObjectStoreFactory()
 state, store = NodeStateFactory(objectstore_factory=stores).state(), stores.store()
@@ -200,7 +200,7 @@ def test_a_supernode_that_gives_up_its_work_ends_its_process():
     """Flower's function returns then, and a thread of its that serves requests lives on."""
     code, out = said(
         """
-from pomona.deploy.silo import supernode
+from pomona.deploy.silo.processes import supernode
 flower_internals.run_supernode = lambda: threading.Thread(target=threading.Event().wait).start()
 supernode.work()
 """

@@ -16,8 +16,8 @@ import pytest
 import tomli_w
 
 from pomona.deploy.audit import verify
-from pomona.deploy.processes import process_tree
 from pomona.deploy.rehearsal.run import free_ports
+from pomona.deploy.supervision.processes import process_tree
 from pomona.storage.run_status import read_status
 from surveying import HOSPITALS, heart_disease
 

@@ -9,10 +9,10 @@ pytest.importorskip("flwr")
 from flwr.proto.fleet_pb2 import PullMessagesResponse, PushMessagesRequest, PushMessagesResponse
 from flwr.proto.message_pb2 import Message, Metadata, PushObjectRequest
 
-from pomona.deploy.server import held_requests
-from pomona.deploy.server.arrivals import PIPE, Arrivals, tell
-from pomona.deploy.server.auth_proxy import ANSWERS, PIECE
-from pomona.deploy.server.held_requests import ACTIVATE, SENT, TASKS, Bell, Hold
+from pomona.deploy.server.gate import held_requests
+from pomona.deploy.server.gate.arrivals import PIPE, Arrivals, tell
+from pomona.deploy.server.gate.auth_proxy import ANSWERS, PIECE
+from pomona.deploy.server.gate.held_requests import ACTIVATE, SENT, TASKS, Bell, Hold
 
 LOOK = "/v1/runtime/pull-messages"
 NODES = "/v1/runtime/get-nodes"

@@ -10,11 +10,11 @@ from federation_in_process import APPLE, deployed, same
 
 from pomona.deploy import flower_apps
 from pomona.deploy.audit import read
+from pomona.deploy.messages.tensor_bytes import Encoding
 from pomona.deploy.pki.signatures import Signer
-from pomona.deploy.silo import client_app
-from pomona.deploy.silo.task_policy import TaskPolicy
+from pomona.deploy.silo.tasks import client_app
+from pomona.deploy.silo.tasks.task_policy import TaskPolicy
 from pomona.deploy.status import server
-from pomona.deploy.tensor_bytes import Encoding
 from pomona.record.reading import load
 from pomona.record.run_summary import summarise
 from pomona.results import table

@@ -10,13 +10,22 @@ from test_in_process import PRIVATE, edited
 
 from pomona.core.errors import PrivacyError, ProtocolError, StorageError
 from pomona.deploy.flower_apps import handled
-from pomona.deploy.message_bodies import DownlinkEntry, EntryForm, Hello, Newcomer, RowOrigin, Task, row_statement
-from pomona.deploy.message_bus import Message
+from pomona.deploy.messages.message_bodies import (
+    DownlinkEntry,
+    EntryForm,
+    Hello,
+    Newcomer,
+    RowOrigin,
+    Task,
+    row_statement,
+)
+from pomona.deploy.messages.message_bus import Message
+from pomona.deploy.messages.tensor_bytes import Encoding, sha256
 from pomona.deploy.pki.signatures import Signer
 from pomona.deploy.provision.provision import add
-from pomona.deploy.silo.client_app import Silo
-from pomona.deploy.silo.round_store import RowCache
-from pomona.deploy.tensor_bytes import Encoding, sha256
+from pomona.deploy.silo.studies.silo_in_study import Silo
+from pomona.deploy.silo.tasks.client_app import ClientApp
+from pomona.deploy.silo.tasks.round_store import RowCache
 from pomona.federation.loop import Loop
 from pomona.privacy.ledger import Ledger
 from pomona.storage.committed_rounds import committed
@@ -40,7 +49,7 @@ class Server:
         return self.federation.kits / silo
 
     def greeted(self, silo):
-        return Silo(self.kit(silo)).greet(Hello(agreement=self.agreement, run=self.run, nonce="cd"))
+        return ClientApp(Silo(self.kit(silo))).greet(Hello(agreement=self.agreement, run=self.run, nonce="cd"))
 
     def task(self, number=1, row=None, silo=HOME, **fields):
         """A round's task with one model (d,) for a silo, and the bytes that go with it."""
@@ -64,7 +73,7 @@ class Server:
         return Task(**{**known, **fields})
 
     def ask(self, task, enclosed, silo=HOME):
-        return Silo(self.kit(silo)).answer(task, enclosed)
+        return ClientApp(Silo(self.kit(silo))).answer(task, enclosed)
 
     def signed(self, silo, row, number):
         """Where a silo's row comes from, with its signature."""
@@ -225,7 +234,7 @@ def test_a_silo_works_for_one_run(server):
     other = task.model_copy(update={"run": "ef"})
     for ask in (
         lambda: server.ask(other, enclosed),
-        lambda: Silo(server.kit()).greet(Hello(agreement=task.agreement, run="ef", nonce="cd")),
+        lambda: ClientApp(Silo(server.kit())).greet(Hello(agreement=task.agreement, run="ef", nonce="cd")),
     ):
         with pytest.raises(ProtocolError, match="has begun another run"):
             ask()

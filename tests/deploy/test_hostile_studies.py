@@ -9,20 +9,20 @@ from test_studies import asking, decided, heard, study_file
 from pomona.core.errors import ConfigError, ProtocolError, StorageError
 from pomona.deploy import audit, json_store
 from pomona.deploy.installation.contents import RULES, rule
-from pomona.deploy.message_bodies import Decision
+from pomona.deploy.messages.message_bodies import Decision
+from pomona.deploy.messages.study_exchange import PATH, StudyVisit, TakenDecision
 from pomona.deploy.pki.signatures import Signer
-from pomona.deploy.server import consents
-from pomona.deploy.server.consents import Consents
-from pomona.deploy.server.member_registry import MemberRegistry
-from pomona.deploy.server.study_desk import StudyDesk
-from pomona.deploy.server.study_queue import StudyQueue
-from pomona.deploy.server.superlink_supervisor import ServerPolicy
-from pomona.deploy.silo import study_watch
-from pomona.deploy.silo.known_studies import KnownStudies, KnownStudy
-from pomona.deploy.silo.study_proposals import visit
-from pomona.deploy.silo.study_watch import StudyWatch
+from pomona.deploy.server.members.member_registry import MemberRegistry
+from pomona.deploy.server.processes.superlink_supervisor import ServerPolicy
+from pomona.deploy.server.studies import consents
+from pomona.deploy.server.studies.consents import Consents
+from pomona.deploy.server.studies.study_desk import StudyDesk
+from pomona.deploy.server.studies.study_queue import StudyQueue
+from pomona.deploy.silo.studies import study_watch
+from pomona.deploy.silo.studies.known_studies import KnownStudies, KnownStudy
+from pomona.deploy.silo.studies.study_proposals import visit
+from pomona.deploy.silo.studies.study_watch import StudyWatch
 from pomona.deploy.study import Study
-from pomona.deploy.study_exchange import PATH, StudyVisit, TakenDecision
 
 
 @pytest.fixture

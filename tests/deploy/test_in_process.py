@@ -15,11 +15,11 @@ from pomona.core.errors import StorageError
 from pomona.core.membership import Membership
 from pomona.deploy.agreement import Federation
 from pomona.deploy.audit import Audit, read, verify
-from pomona.deploy.message_pieces import unpacked
-from pomona.deploy.server.flower_bus import FlowerBus
-from pomona.deploy.server.handshake import Handshake
-from pomona.deploy.server.member_registry import MemberRegistry
-from pomona.deploy.server.server_app import ServerStatusFile
+from pomona.deploy.messages.message_pieces import unpacked
+from pomona.deploy.server.members.member_registry import MemberRegistry
+from pomona.deploy.server.rounds.flower_bus import FlowerBus
+from pomona.deploy.server.rounds.handshake import Handshake
+from pomona.deploy.server.rounds.server_app import ServerStatusFile
 from pomona.methods import METHODS
 from pomona.record.reading import load
 from pomona.storage.run_status import read_status

@@ -10,9 +10,9 @@ from pomona.core.errors import ConfigError, StorageError
 from pomona.deploy.json_store import read_json
 from pomona.deploy.pki import keys
 from pomona.deploy.pki.signatures import Signer, signed
-from pomona.deploy.server.server_app import coordinate
-from pomona.deploy.silo.silo_report import ALONE, report
-from pomona.deploy.silo.task_policy import LastTasks, PinnedAgreement
+from pomona.deploy.server.rounds.server_app import coordinate
+from pomona.deploy.silo.administration.silo_report import ALONE, report
+from pomona.deploy.silo.tasks.task_policy import LastTasks, PinnedAgreement
 
 WRONG = [[], "x", -1, 1e999, 10**400, [[]], {"a": 1}]
 
@@ -54,7 +54,7 @@ def test_an_answer_to_an_evaluation_that_is_damaged_is_named(text, server):
 
 
 def test_rounds_alone_are_what_was_seen_by_an_earlier_version(tmp_path):
-    from pomona.deploy.silo.row_provenance import PeerHistory
+    from pomona.deploy.silo.tasks.row_provenance import PeerHistory
 
     path = tmp_path / "seen.json"
     path.write_text('{"silo-0": 3}')

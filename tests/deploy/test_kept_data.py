@@ -9,10 +9,10 @@ from real_federation import check, ended
 
 from pomona.data import DataSettings
 from pomona.deploy.agreement import Federation
-from pomona.deploy.silo import kept_data
-from pomona.deploy.silo.kept_data import DataKeeper, WantedData, own_data, size
+from pomona.deploy.silo.data import kept_data
+from pomona.deploy.silo.data.kept_data import DataKeeper, WantedData, own_data, size
+from pomona.deploy.silo.data.silo_scenario import own_scenario
 from pomona.deploy.silo.settings import SiloFile
-from pomona.deploy.silo.silo_scenario import own_scenario
 from pomona.deploy.task_settings import TaskSettings
 
 TASK = TaskSettings(kind="table", input_shape=(2,), classes=("a", "b"))

@@ -13,17 +13,17 @@ from pomona.cli import main
 from pomona.core.errors import ConfigError, LockedError, ProtocolError
 from pomona.deploy.agreement import Federation
 from pomona.deploy.audit import read
-from pomona.deploy.message_bodies import CertifiedKey, Renewal
+from pomona.deploy.messages.message_bodies import CertifiedKey, Renewal
 from pomona.deploy.pki import certificates, keys
 from pomona.deploy.provision.key_renewal import renew_key as certify
 from pomona.deploy.provision.provision import add
 from pomona.deploy.rehearsal.run import local_federation
-from pomona.deploy.server.member_registry import MemberRegistry
-from pomona.deploy.server.registry_admin import dismiss, members, renew_key
-from pomona.deploy.server.server_app import ServerStatusFile
-from pomona.deploy.server.superlink_client import pem
-from pomona.deploy.silo import preflight
-from pomona.deploy.silo.key_renewal import begin, use
+from pomona.deploy.server.members.member_registry import MemberRegistry
+from pomona.deploy.server.members.registry_admin import dismiss, members, renew_key
+from pomona.deploy.server.members.superlink_client import pem
+from pomona.deploy.server.rounds.server_app import ServerStatusFile
+from pomona.deploy.silo.administration import preflight
+from pomona.deploy.silo.administration.key_renewal import begin, use
 from pomona.record.reading import load
 from pomona.scenario import Scenario
 from pomona.storage.lock import locked
@@ -125,7 +125,7 @@ def test_a_newcomers_key_is_renewed_and_a_newcomer_meets_a_renewed_silo(world):
         add(kits, "late")
         shutil.copytree(south / "data", kits / "late" / "data", dirs_exist_ok=True)
         (kits / "late" / "silo.toml").write_text(text.replace('name = "silo-2"', 'name = "late"', 1))
-        from pomona.deploy.server.registry_admin import admit
+        from pomona.deploy.server.members.registry_admin import admit
 
         admit(federation.server, "late", kits / "server" / "keys" / "late.pub")
         federation.grid.folders[30] = kits / "late"

@@ -27,7 +27,7 @@ from hypothesis import strategies as st
 
 from pomona.core.errors import ConfigError, StorageError
 from pomona.deploy.pki import certificates, keys, signatures
-from pomona.deploy.server import superlink_client
+from pomona.deploy.server.members import superlink_client
 
 NOW = datetime.now(UTC).replace(microsecond=0)
 SECOND = timedelta(seconds=1)

@@ -17,12 +17,14 @@ from pomona.config import resolve  # noqa: F401  settings must be importable wit
 from pomona.core.errors import ConfigError, ProtocolError
 from pomona.deploy import flower_bundle
 from pomona.deploy.agreement import Federation
-from pomona.deploy.processes import QUIET, environment
 from pomona.deploy.provision.provision import provision
-from pomona.deploy.server import auth_proxy, launcher, superlink, superlink_client
-from pomona.deploy.server.superlink import anonymous
-from pomona.deploy.silo import supernode
+from pomona.deploy.server.gate import auth_proxy
+from pomona.deploy.server.members import superlink_client
+from pomona.deploy.server.processes import launcher, superlink
+from pomona.deploy.server.processes.superlink import anonymous
+from pomona.deploy.silo.processes import supernode
 from pomona.deploy.silo.settings import SiloFile
+from pomona.deploy.supervision.processes import QUIET, environment
 
 
 def federation(**keys):
@@ -121,7 +123,7 @@ def test_only_the_pinned_bytes_are_an_app():
 
 GUARDED = """
 import sys
-from pomona.deploy.silo import supernode
+from pomona.deploy.silo.processes import supernode
 supernode.guard("0" * 64)
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.supercore.fab import Fab
@@ -233,13 +235,13 @@ def test_without_a_pin_there_is_no_node(words):
 def test_commands_carry_tls_and_keys_unless_insecure(tmp_path):
     silo = SiloFile.model_validate({"name": "north", "port": 9099, "data": {}})
     server = superlink.command(tmp_path, federation(bind="0.0.0.0:8443", server="fl.example.org:8443"))
-    assert server[1:4] == ["-m", "pomona.deploy.server.superlink", str(tmp_path)]
+    assert server[1:4] == ["-m", "pomona.deploy.server.processes.superlink", str(tmp_path)]
     assert server[4:8] == ["--host", "0.0.0.0", "--port", "8443"]
     assert "--enable-supernode-auth" in server
     assert "--insecure" not in server
     assert "--disable-runtime-dependency-installation" in server
     node = supernode.command(tmp_path, silo, federation(), "a" * 64)
-    assert node[1:5] == ["-m", "pomona.deploy.silo.supernode", "--app-sha256", "a" * 64]
+    assert node[1:5] == ["-m", "pomona.deploy.silo.processes.supernode", "--app-sha256", "a" * 64]
     assert "--auth-supernode-private-key" in node
     assert node[node.index("--host") + 1] == "127.0.0.1"
     assert node[node.index("--node-config") + 1] == f'folder="{tmp_path}"'

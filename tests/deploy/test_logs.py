@@ -9,11 +9,11 @@ import sys
 import pytest
 
 from pomona.cli import main
-from pomona.deploy import process_logs
-from pomona.deploy.log_reader import LogReader, parsed
-from pomona.deploy.process_logs import LINE, LogFile, at_round, logging_to
-from pomona.deploy.silo import client_app
-from pomona.deploy.supervisor import Supervisor
+from pomona.deploy.silo.tasks import client_app
+from pomona.deploy.supervision import process_logs
+from pomona.deploy.supervision.log_reader import LogReader, parsed
+from pomona.deploy.supervision.process_logs import LINE, LogFile, at_round, logging_to
+from pomona.deploy.supervision.supervisor import Supervisor
 
 STAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z (INFO|WARNING|ERROR) +(\[round \d+\] )?\S.*")
 

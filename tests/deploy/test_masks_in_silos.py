@@ -10,7 +10,7 @@ from pomona.config import resolve
 from pomona.core.errors import DataError
 from pomona.deploy.agreement import Federation as Agreement
 from pomona.deploy.rehearsal.files import federation_file
-from pomona.deploy.silo.agreed_data import conformed
+from pomona.deploy.silo.data.agreed_data import conformed
 from pomona.deploy.task_settings import TaskSettings
 from pomona.record.reading import load
 from pomona.scenario import Scenario

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pomona.core.errors import ProtocolError
-from pomona.deploy import message_bodies
+from pomona.deploy.messages import message_bodies
 
 HASH, OTHER = "a" * 64, "b" * 64
 ORIGIN = {"silo": "silo-1", "round": 1, "tensor": "core", "signature": "00ff"}

@@ -8,9 +8,9 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 
 from pomona.core.errors import ProtocolError
-from pomona.deploy import message_pieces
-from pomona.deploy.message_bus import Message
-from pomona.deploy.message_pieces import DATA, Letter, packed, unpacked
+from pomona.deploy.messages import message_pieces
+from pomona.deploy.messages.message_bus import Message
+from pomona.deploy.messages.message_pieces import DATA, Letter, packed, unpacked
 
 
 @pytest.mark.parametrize("enclosed", [{}, {"uplink": b"abc"}, {"a": b"", "b": bytes(range(256)) * 3, "c": b"x"}])

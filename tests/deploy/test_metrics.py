@@ -25,7 +25,7 @@ from pomona.deploy.monitoring.loopback import listening
 from pomona.deploy.monitoring.metrics_app import metrics_app, of_server, of_silo
 from pomona.deploy.monitoring.prometheus_text import CONTENT_TYPE, Family, Sample, rendered, together
 from pomona.deploy.pki import certificates
-from pomona.deploy.status_files import NODE, NodeStatus
+from pomona.deploy.supervision.status_files import NODE, NodeStatus
 from pomona.storage.lock import locked
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "monitoring"

@@ -20,14 +20,15 @@ from pomona.data.dataset import Dataset
 from pomona.deploy import status
 from pomona.deploy.agreement import Federation
 from pomona.deploy.flower_apps import handled
-from pomona.deploy.message_bus import Message
+from pomona.deploy.messages.message_bus import Message
 from pomona.deploy.pki import certificates, keys
 from pomona.deploy.pki.certificates import certificate, left, private
-from pomona.deploy.server import registry_admin
-from pomona.deploy.silo import agreed_data, preflight, silo_report, silo_scenario
+from pomona.deploy.server.members import registry_admin
+from pomona.deploy.silo.administration import preflight, silo_report
+from pomona.deploy.silo.connection.watchdog import ask_health
+from pomona.deploy.silo.connection.way_out import WayOut
+from pomona.deploy.silo.data import agreed_data, silo_scenario
 from pomona.deploy.silo.settings import SiloFile
-from pomona.deploy.silo.watchdog import ask_health
-from pomona.deploy.silo.way_out import WayOut
 
 SILO = """
 name = "north"

@@ -11,11 +11,11 @@ from test_studies import decided, heard, own_models, study_file
 from pomona.core.errors import PrivacyError, StorageError
 from pomona.data.settings import ClientFiles, DataSettings
 from pomona.deploy import audit, status
-from pomona.deploy.server.study_queue import StudyQueue
-from pomona.deploy.silo.client_app import Silo
-from pomona.deploy.silo.data_sources import hashed, shared, sources
-from pomona.deploy.silo.known_studies import KnownStudies
-from pomona.deploy.silo.privacy_budget import MOST, BudgetFile, Claim, Cost, PrivacyBudget
+from pomona.deploy.server.studies.study_queue import StudyQueue
+from pomona.deploy.silo.privacy.data_sources import hashed, shared, sources
+from pomona.deploy.silo.privacy.privacy_budget import MOST, BudgetFile, Claim, Cost, PrivacyBudget
+from pomona.deploy.silo.studies.known_studies import KnownStudies
+from pomona.deploy.silo.studies.silo_in_study import Silo
 
 NOISY = {**PRIVATE, "seed": None}
 
@@ -151,7 +151,7 @@ def test_reservations_have_a_limit(budget, tmp_path, monkeypatch):
     data = clinic(tmp_path, "a.csv")
     budget.reserve(claim(), data, None)
     full = BudgetFile(reservations=budget.reservations * MOST)
-    monkeypatch.setattr("pomona.deploy.silo.privacy_budget.read_json", lambda *_: full)
+    monkeypatch.setattr("pomona.deploy.silo.privacy.privacy_budget.read_json", lambda *_: full)
     with pytest.raises(PrivacyError, match="as many as it takes"):
         budget.reserve(claim("two"), data, None)
 

@@ -19,10 +19,10 @@ from pomona.core.errors import ProtocolError
 from pomona.deploy import status
 from pomona.deploy.audit import read, verify
 from pomona.deploy.flower_bundle import digest
-from pomona.deploy.processes import process_tree
 from pomona.deploy.provision.provision import provision
-from pomona.deploy.server.registry_admin import dismiss
-from pomona.deploy.silo.standing import REFUSALS
+from pomona.deploy.server.members.registry_admin import dismiss
+from pomona.deploy.silo.connection.standing import REFUSALS
+from pomona.deploy.supervision.processes import process_tree
 from pomona.storage.run_status import read_status
 
 pytestmark = pytest.mark.slow
@@ -137,7 +137,7 @@ def test_a_run_survives_every_death_and_leaves_nothing(kits, tmp_path):
         reached = round_(kits)
         until(lambda: round_(kits) > reached)
         strangers_are_refused(kits)
-        os.kill(pid_of(server, "pomona.deploy.server.superlink"), signal.SIGKILL)
+        os.kill(pid_of(server, "pomona.deploy.server.processes.superlink"), signal.SIGKILL)
         until(lambda: "SuperLink is gone" in log.read_text())
         reached = round_(kits)
         until(lambda: round_(kits) > reached)

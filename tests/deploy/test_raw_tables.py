@@ -17,7 +17,7 @@ from pomona.data import DataSettings, csv_table, read
 from pomona.deploy.flower_apps import server_app
 from pomona.deploy.provision.provision import provision
 from pomona.deploy.rehearsal.files import federation_file
-from pomona.deploy.silo.agreed_data import agreed_data, conformed
+from pomona.deploy.silo.data.agreed_data import agreed_data, conformed
 from pomona.deploy.task_settings import TaskSettings, of_files
 from pomona.personal import PersonalModel
 from pomona.scenario import Scenario

@@ -13,7 +13,7 @@ import time
 import pytest
 from real_federation import ROUNDS, after, below, check, ended, kill
 
-from pomona.deploy.processes import environment, process_tree
+from pomona.deploy.supervision.processes import environment, process_tree
 
 pytestmark = pytest.mark.slow
 

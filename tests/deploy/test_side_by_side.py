@@ -7,8 +7,8 @@ from federation_in_process import APPLE, loaded, same, settings
 
 import pomona
 from pomona.deploy.audit import read
-from pomona.deploy.processes import process_tree
 from pomona.deploy.rehearsal.run import local_federation
+from pomona.deploy.supervision.processes import process_tree
 from pomona.scenario import Scenario
 
 pytestmark = pytest.mark.slow

@@ -10,13 +10,13 @@ from federation_in_process import loaded, same
 from pomona.cli import main
 from pomona.core.errors import ConfigError, LockedError, ProtocolError, QuorumError
 from pomona.deploy import audit
-from pomona.deploy.server.consents import Consents
-from pomona.deploy.server.study_desk import StudyDesk
-from pomona.deploy.server.study_queue import StudyQueue
-from pomona.deploy.silo.known_studies import KnownStudies
-from pomona.deploy.silo.study_proposals import consider, visit
+from pomona.deploy.messages.study_exchange import PATH, StudyVisit
+from pomona.deploy.server.studies.consents import Consents
+from pomona.deploy.server.studies.study_desk import StudyDesk
+from pomona.deploy.server.studies.study_queue import StudyQueue
+from pomona.deploy.silo.studies.known_studies import KnownStudies
+from pomona.deploy.silo.studies.study_proposals import consider, visit
 from pomona.deploy.study import Study
-from pomona.deploy.study_exchange import PATH, StudyVisit
 from pomona.storage.lock import locked
 from pomona.storage.run_status import read_status
 
@@ -267,7 +267,7 @@ def test_a_path_that_is_no_hash_names_no_study(federation):
 
 
 def test_a_study_that_no_silo_could_read_is_not_submitted(federation, monkeypatch):
-    monkeypatch.setattr("pomona.deploy.server.study_queue.LONGEST", 100)
+    monkeypatch.setattr("pomona.deploy.server.studies.study_queue.LONGEST", 100)
     with pytest.raises(ConfigError, match="no silo reads"):
         StudyQueue(federation.server).submit(study_file(federation, "second"))
     assert [study.name for study in StudyQueue(federation.server).all] == [""]
@@ -288,7 +288,9 @@ def test_a_decision_is_told_at_once_where_the_server_can_be_reached(federation, 
     with suppress(SystemExit):
         main(["silo", "accept", "second", "--folder", str(federation.kits / "silo-1")])  # no server listens
     assert "cannot be reached" in capsys.readouterr().out
-    monkeypatch.setattr("pomona.deploy.silo.study_proposals.over_the_network", lambda kit: asking(federation, kit.name))
+    monkeypatch.setattr(
+        "pomona.deploy.silo.studies.study_proposals.over_the_network", lambda kit: asking(federation, kit.name)
+    )
     with suppress(SystemExit):
         main(["silo", "accept", "second", "--folder", str(federation.kits / "silo-0")])
     assert "the server knows" in capsys.readouterr().out

@@ -12,13 +12,13 @@ from test_studies import decided, heard, own_models, study_file
 import pomona
 from pomona.core.errors import ConfigError, QuorumError
 from pomona.deploy import audit
-from pomona.deploy.server.study_overview import result_of
-from pomona.deploy.server.study_queue import StudyQueue
-from pomona.deploy.silo.client_app import Silo
-from pomona.deploy.silo.known_studies import KnownStudies
+from pomona.deploy.server.studies.study_overview import result_of
+from pomona.deploy.server.studies.study_queue import StudyQueue
+from pomona.deploy.silo.data.silo_scenario import own_scenario
 from pomona.deploy.silo.settings import SiloFile
-from pomona.deploy.silo.silo_scenario import own_scenario
-from pomona.deploy.silo.study_facts import facts
+from pomona.deploy.silo.studies.known_studies import KnownStudies
+from pomona.deploy.silo.studies.silo_in_study import Silo
+from pomona.deploy.silo.studies.study_facts import facts
 from pomona.deploy.study import Study, weights_file
 from pomona.experiments.cell_metrics import figures
 from pomona.metrics.classification import wilson

@@ -12,11 +12,12 @@ from test_studies import decided, heard, own_models, study_file
 from pomona.core.errors import ConfigError
 from pomona.deploy import status
 from pomona.deploy.agreement import Federation
-from pomona.deploy.server.study_queue import StudyQueue
-from pomona.deploy.silo import history, preflight, silo_report
-from pomona.deploy.silo.client_app import Silo
-from pomona.deploy.silo.known_studies import KnownStudies
-from pomona.deploy.silo.study_facts import facts
+from pomona.deploy.server.studies.study_queue import StudyQueue
+from pomona.deploy.silo import history
+from pomona.deploy.silo.administration import preflight, silo_report
+from pomona.deploy.silo.studies.known_studies import KnownStudies
+from pomona.deploy.silo.studies.silo_in_study import Silo
+from pomona.deploy.silo.studies.study_facts import facts
 
 
 def standing(federation):

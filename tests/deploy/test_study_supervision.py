@@ -11,17 +11,17 @@ import pytest
 import tomli_w
 from agreement_file import TASK, agreement
 
-from pomona.deploy import processes
 from pomona.deploy.audit import Audit
-from pomona.deploy.message_bodies import Decision
-from pomona.deploy.processes import process_tree
-from pomona.deploy.server import superlink_supervisor
-from pomona.deploy.server.consents import Consents
-from pomona.deploy.server.member_registry import MemberRegistry
-from pomona.deploy.server.study_queue import StudyQueue
-from pomona.deploy.server.superlink_supervisor import APP, ServerPolicy
+from pomona.deploy.messages.message_bodies import Decision
+from pomona.deploy.server.members.member_registry import MemberRegistry
+from pomona.deploy.server.processes import superlink_supervisor
+from pomona.deploy.server.processes.superlink_supervisor import APP, ServerPolicy
+from pomona.deploy.server.studies.consents import Consents
+from pomona.deploy.server.studies.study_queue import StudyQueue
 from pomona.deploy.status import server as status_of
-from pomona.deploy.supervisor import Supervisor
+from pomona.deploy.supervision import processes
+from pomona.deploy.supervision.processes import process_tree
+from pomona.deploy.supervision.supervisor import Supervisor
 from pomona.storage.run_status import read_status
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]

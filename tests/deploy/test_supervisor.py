@@ -17,18 +17,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pomona.core.errors import ProtocolError, StorageError
-from pomona.deploy import processes
 from pomona.deploy.audit import Audit, read, verify
-from pomona.deploy.processes import ask_to_stop, end, holder, process_tree
-from pomona.deploy.server import superlink_supervisor as server_supervisor
-from pomona.deploy.server.run_verdict import Observation, judge
-from pomona.deploy.server.superlink_client import Node
-from pomona.deploy.server.superlink_supervisor import APP, ServerPolicy
-from pomona.deploy.silo import supernode_supervisor as silo_supervisor
-from pomona.deploy.silo.supernode_supervisor import SiloPolicy
-from pomona.deploy.silo.watchdog import PATIENCE, ConnectionState, connected, stuck
-from pomona.deploy.status_files import NODE
-from pomona.deploy.supervisor import Supervisor, backoff
+from pomona.deploy.server.members.superlink_client import Node
+from pomona.deploy.server.processes import superlink_supervisor as server_supervisor
+from pomona.deploy.server.processes.run_verdict import Observation, judge
+from pomona.deploy.server.processes.superlink_supervisor import APP, ServerPolicy
+from pomona.deploy.silo.connection.watchdog import PATIENCE, ConnectionState, connected, stuck
+from pomona.deploy.silo.processes import supernode_supervisor as silo_supervisor
+from pomona.deploy.silo.processes.supernode_supervisor import SiloPolicy
+from pomona.deploy.supervision import processes
+from pomona.deploy.supervision.processes import ask_to_stop, end, holder, process_tree
+from pomona.deploy.supervision.status_files import NODE
+from pomona.deploy.supervision.supervisor import Supervisor, backoff
 from pomona.storage.lock import locked
 from pomona.storage.run_status import Status, read_status, write_status
 

@@ -17,19 +17,19 @@ from pomona.core.errors import ConfigError, QuorumError
 from pomona.deploy import audit
 from pomona.deploy.agreement import Federation
 from pomona.deploy.flower_apps import handled, server_app
-from pomona.deploy.message_bodies import Refusal
-from pomona.deploy.message_bus import Message
-from pomona.deploy.message_pieces import packed, unpacked
+from pomona.deploy.messages.message_bodies import Refusal
+from pomona.deploy.messages.message_bus import Message
+from pomona.deploy.messages.message_pieces import packed, unpacked
+from pomona.deploy.messages.survey_bodies import SurveyAnswer, SurveyQuestion
 from pomona.deploy.provision.provision import provision
-from pomona.deploy.server.study_queue import StudyQueue
-from pomona.deploy.silo import preflight
-from pomona.deploy.silo.client_app import Silo
-from pomona.deploy.silo.known_studies import KnownStudies
-from pomona.deploy.silo.outgoing_filter import texts
-from pomona.deploy.silo.privacy_budget import PrivacyBudget
-from pomona.deploy.silo.study_proposals import consider, visit
+from pomona.deploy.server.studies.study_queue import StudyQueue
+from pomona.deploy.silo.administration import preflight
+from pomona.deploy.silo.privacy.outgoing_filter import texts
+from pomona.deploy.silo.privacy.privacy_budget import PrivacyBudget
+from pomona.deploy.silo.studies.known_studies import KnownStudies
+from pomona.deploy.silo.studies.silo_in_study import Silo
+from pomona.deploy.silo.studies.study_proposals import consider, visit
 from pomona.deploy.study import Study
-from pomona.deploy.survey_bodies import SurveyAnswer, SurveyQuestion
 from pomona.deploy.task_settings import TaskSettings
 from pomona.storage.run_status import read_status
 from pomona.survey.result import SurveyResult

@@ -8,8 +8,8 @@ from pomona.core.errors import ConfigError, DataError
 from pomona.deploy.agreement import Federation
 from pomona.deploy.rehearsal.files import data_section, federation_file, write_rows
 from pomona.deploy.rehearsal.task_samples import ROLES, SAMPLES, made_up, scenario
+from pomona.deploy.silo.data.silo_scenario import own_scenario
 from pomona.deploy.silo.settings import SiloFile
-from pomona.deploy.silo.silo_scenario import own_scenario
 
 COLUMNS = [{"name": "age"}, {"name": "sex", "kind": "category", "values": ["f", "m"]}]
 TASKS = {

@@ -9,11 +9,11 @@ from federation_in_process import APPLE, deployed, same, settings
 from pomona.core.errors import CheckpointError, ProtocolError
 from pomona.deploy import status, versions
 from pomona.deploy.audit import read
-from pomona.deploy.message_bodies import Hello, Refusal, Task
-from pomona.deploy.message_bus import Message
-from pomona.deploy.message_pieces import packed, unpacked
+from pomona.deploy.messages.message_bodies import Hello, Refusal, Task
+from pomona.deploy.messages.message_bus import Message
+from pomona.deploy.messages.message_pieces import packed, unpacked
 from pomona.deploy.rehearsal.run import local_federation
-from pomona.deploy.server.server_app import ServerStatusFile
+from pomona.deploy.server.rounds.server_app import ServerStatusFile
 from pomona.deploy.versions import Versions, own, require_begun, require_understood
 from pomona.scenario import Scenario
 from pomona.storage.run_status import read_status

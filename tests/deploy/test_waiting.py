@@ -10,14 +10,14 @@ import pytest
 from pomona.cli import main
 from pomona.core.errors import QuorumError
 from pomona.deploy import status
-from pomona.deploy.message_pieces import unpacked
-from pomona.deploy.server import handshake, waiting_file
-from pomona.deploy.server.flower_transport import FlowerTransport
-from pomona.deploy.server.gathering import gather_silos
-from pomona.deploy.server.handshake import TIMEOUT, Handshake
-from pomona.deploy.server.outgoing_task import OutgoingTask, standing
-from pomona.deploy.server.waiting_file import WaitingFile
-from pomona.deploy.status_files import NAMED, WAITING, WaitingStatus, read_status_file
+from pomona.deploy.messages.message_pieces import unpacked
+from pomona.deploy.server.rounds import handshake, waiting_file
+from pomona.deploy.server.rounds.flower_transport import FlowerTransport
+from pomona.deploy.server.rounds.gathering import gather_silos
+from pomona.deploy.server.rounds.handshake import TIMEOUT, Handshake
+from pomona.deploy.server.rounds.outgoing_task import OutgoingTask, standing
+from pomona.deploy.server.rounds.waiting_file import WaitingFile
+from pomona.deploy.supervision.status_files import NAMED, WAITING, WaitingStatus, read_status_file
 from pomona.storage.lock import locked
 from pomona.storage.run_status import Status, write_status
 

@@ -14,15 +14,15 @@ from test_client_certificates import kits, way  # noqa: F401 - a fixture
 
 from pomona.core.errors import ConfigError, ProtocolError
 from pomona.deploy.agreement import Federation
-from pomona.deploy.processes import process_tree
 from pomona.deploy.rehearsal.run import differences, local_federation
-from pomona.deploy.silo import preflight
-from pomona.deploy.silo.bandwidth import PIECE, Bandwidth
-from pomona.deploy.silo.http_client import Line, client
+from pomona.deploy.silo.administration import preflight
+from pomona.deploy.silo.connection.bandwidth import PIECE, Bandwidth
+from pomona.deploy.silo.connection.http_client import Line, client
+from pomona.deploy.silo.connection.standing import ask_standing
+from pomona.deploy.silo.connection.watchdog import ask_health
+from pomona.deploy.silo.connection.way_out import WayOut
 from pomona.deploy.silo.settings import SiloFile, proxy_address
-from pomona.deploy.silo.standing import ask_standing
-from pomona.deploy.silo.watchdog import ask_health
-from pomona.deploy.silo.way_out import WayOut
+from pomona.deploy.supervision.processes import process_tree
 from pomona.scenario import Scenario
 from pomona.simulation import simulate
 
@@ -257,7 +257,7 @@ def test_a_federation_through_a_proxy_whose_password_is_in_no_environment(tmp_pa
         for process, command in process_tree(os.getpid()).items():
             assert PASSWORD not in command
             assert PASSWORD.encode() not in Path(f"/proc/{process.pid}/environ").read_bytes(), command
-            seen += "pomona.deploy.silo.supernode" in command
+            seen += "pomona.deploy.silo.processes.supernode" in command
         assert seen == 3
         status = local.wait(lambda status: status.state in {"finished", "failed"}, 600)
         assert (status.state, status.round) == ("finished", 3)

@@ -13,9 +13,9 @@ TABLE = TEXT.partition("## Folders")[2].partition("Outside `src/`")[0]
 ORDER = re.findall(r"^\| `([\w/.]+)`", TABLE, re.MULTILINE)
 FILES = sorted(path for path in SOURCE.rglob("*.py") if path.parent != SOURCE or path.name in ORDER)
 APART = [
-    {"deploy/server/", "deploy/silo/"},
-    {"deploy/provision/", "deploy/server/"},
-    {"deploy/provision/", "deploy/silo/"},
+    ("deploy/server/", "deploy/silo/"),
+    ("deploy/provision/", "deploy/server/"),
+    ("deploy/provision/", "deploy/silo/"),
 ]
 """A server and a silo know nothing of each other, and neither needs what made its kit."""
 
@@ -49,10 +49,16 @@ def module(path: Path) -> str:
     return ".".join(("pomona", *path.relative_to(SOURCE).with_suffix("").parts)).removesuffix(".__init__")
 
 
+def apart(one: str, other: str) -> bool:
+    """Whether two rows may not import each other in either direction."""
+    pairs = [(one, other), (other, one)]
+    return any(a.startswith(first) and b.startswith(second) for first, second in APART for a, b in pairs)
+
+
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(SOURCE)))
 def test_imports_go_one_way(path):
     own, parts = part(module(path)), {part(name) for name in modules(path)}
-    assert sorted(p for p in parts if ORDER.index(p) > ORDER.index(own) or {p, own} in APART) == []
+    assert sorted(p for p in parts if ORDER.index(p) > ORDER.index(own) or apart(p, own)) == []
 
 
 def test_no_two_modules_import_each_other():
@@ -65,7 +71,9 @@ PAPERS = {f"pomona.methods.{p.stem}" for p in (SOURCE / "methods").glob("*.py")}
 }
 BY_NAME = {
     "config.py": ["pomona.methods.fedavg"],  # the method of a run that names none
-    "deploy/silo/silo_report.py": ["pomona.methods.separate"],  # a silo's model trained alone, to compare with
+    "deploy/silo/administration/silo_report.py": [
+        "pomona.methods.separate"
+    ],  # a silo's model trained alone, to compare with
 }
 
 

@@ -145,7 +145,7 @@ def test_every_block_is_for_a_machine_and_every_file_is_valid(tmp_path):
 
 def policy(path: Path):
     """A silo's rules, under a name; all of them are explained in the guide's table."""
-    from pomona.deploy.silo.consent_policy import ConsentPolicy
+    from pomona.deploy.silo.studies.consent_policy import ConsentPolicy
 
     assert ConsentPolicy.of(path.parent)
     table = GUIDE.read_text().partition("| key | a study fits if |")[2].partition("\n\n")[0]
@@ -158,8 +158,8 @@ def policy(path: Path):
 def play(tmp_path):
     """An empty stage."""
     pytest.importorskip("flwr")
-    from pomona.deploy.processes import process_tree
     from pomona.deploy.rehearsal.run import free_ports
+    from pomona.deploy.supervision.processes import process_tree
 
     made = Play(tmp_path, free_ports(4))
     yield made
@@ -173,8 +173,8 @@ def answers(play) -> bool:
     from pomona.core.errors import ProtocolError
     from pomona.deploy.address import Address
     from pomona.deploy.agreement import Federation
-    from pomona.deploy.silo.watchdog import ask_health
-    from pomona.deploy.silo.way_out import WayOut
+    from pomona.deploy.silo.connection.watchdog import ask_health
+    from pomona.deploy.silo.connection.way_out import WayOut
 
     kit = play.folder / "A" / "kits" / "server"
     with suppress(ProtocolError):

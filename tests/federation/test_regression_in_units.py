@@ -101,7 +101,7 @@ def test_a_target_that_does_not_vary_is_no_division_by_zero():
 def test_silos_agree_on_the_units_too():
     from pomona.core.toml import tomllib
     from pomona.deploy.rehearsal.files import federation_file
-    from pomona.deploy.silo.agreed_data import conformed
+    from pomona.deploy.silo.data.agreed_data import conformed
     from pomona.deploy.task_settings import TaskSettings
 
     data = days()

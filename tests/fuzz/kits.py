@@ -8,10 +8,11 @@ from receiving import Mailbox
 from targets import TARGETS, Target, command, file, target
 
 from pomona.deploy.audit import Audit
-from pomona.deploy.message_bodies import Task, read
-from pomona.deploy.server.registry_admin import admit, dismiss, members
-from pomona.deploy.server.server_app import coordinate
-from pomona.deploy.silo.client_app import Silo
+from pomona.deploy.messages.message_bodies import Task, read
+from pomona.deploy.server.members.registry_admin import admit, dismiss, members
+from pomona.deploy.server.rounds.server_app import coordinate
+from pomona.deploy.silo.studies.silo_in_study import Silo
+from pomona.deploy.silo.tasks.client_app import ClientApp
 
 # A server's kit.
 
@@ -102,7 +103,7 @@ def of_silo(path, form, exact, world):
     shutil.copytree(world.said["first"].state, kit / "state")
 
     def act(folder):
-        answer, uplink = Silo(folder).answer(task, asked.enclosed)
+        answer, uplink = ClientApp(Silo(folder)).answer(task, asked.enclosed)
         assert not exact or uplink == right or answer.missing
 
     return file(world, kit, f"silo-{path.replace('/', '-').strip('*')}", path, form, act)

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from targets import TARGETS, Target, target
 
 from pomona.core.errors import PomonaError
-from pomona.deploy import message_bodies
-from pomona.deploy.message_bodies import Answer, Hello, HelloReply, Refusal, Task
-from pomona.deploy.silo.client_app import Silo
-from pomona.deploy.tensor_bytes import Encoding, sha256
+from pomona.deploy.messages import message_bodies
+from pomona.deploy.messages.message_bodies import Answer, Hello, HelloReply, Refusal, Task
+from pomona.deploy.messages.tensor_bytes import Encoding, sha256
+from pomona.deploy.silo.studies.silo_in_study import Silo
 
 REFUSED = Valid(b'{"silo": "silo-1", "fault": "no"}', JSON)
 

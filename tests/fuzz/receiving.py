@@ -14,16 +14,16 @@ from targets import target
 from worlds import ROGUE
 
 from pomona.core.errors import PomonaError
-from pomona.deploy import message_bodies
 from pomona.deploy.agreement import Federation
 from pomona.deploy.audit import Audit
-from pomona.deploy.message_bodies import Answer, HelloReply, Refusal, Task
-from pomona.deploy.message_bus import Message
+from pomona.deploy.messages import message_bodies
+from pomona.deploy.messages.message_bodies import Answer, HelloReply, Refusal, Task
+from pomona.deploy.messages.message_bus import Message
+from pomona.deploy.messages.tensor_bytes import sha256
 from pomona.deploy.pki.signatures import Signer
-from pomona.deploy.server.flower_transport import FlowerTransport
-from pomona.deploy.server.member_registry import MemberRegistry
-from pomona.deploy.silo.client_app import Silo
-from pomona.deploy.tensor_bytes import sha256
+from pomona.deploy.server.members.member_registry import MemberRegistry
+from pomona.deploy.server.rounds.flower_transport import FlowerTransport
+from pomona.deploy.silo.studies.silo_in_study import Silo
 from pomona.methods.base import Rows
 
 SILO, PLACE = "silo-1", 1

@@ -12,9 +12,9 @@ import pomona
 from deploy.federation_in_process import Federation, settings
 from pomona.config import resolve
 from pomona.deploy import flower_apps
-from pomona.deploy.message_bus import Message
-from pomona.deploy.server.arrivals import PIPE
-from pomona.deploy.server.flower_transport import FlowerTransport
+from pomona.deploy.messages.message_bus import Message
+from pomona.deploy.server.gate.arrivals import PIPE
+from pomona.deploy.server.rounds.flower_transport import FlowerTransport
 from pomona.experiments import run as run_bench
 from pomona.federation.callbacks import NullCallback
 

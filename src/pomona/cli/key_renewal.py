@@ -13,7 +13,7 @@ TELEPHONE = "by telephone, the lead and the server's administrator read the same
 
 def begin(*, folder: Kit = Path(), json: Json = False) -> None:
     """Make this silo's next key, beside the one in use; it never leaves the silo."""
-    from pomona.deploy.silo.key_renewal import begin as begun
+    from pomona.deploy.silo.administration.key_renewal import begin as begun
 
     public, fingerprint = begun(folder)
     if json:
@@ -32,7 +32,7 @@ def use(came: Path, *, folder: Kit = Path(), json: Json = False) -> None:
     came
         the folder that came back from the lead
     """
-    from pomona.deploy.silo.key_renewal import use as used
+    from pomona.deploy.silo.administration.key_renewal import use as used
 
     fingerprint = used(folder, came)
     if json:
@@ -80,7 +80,7 @@ def swap(
     name
         the silo
     """
-    from pomona.deploy.server.registry_admin import renew_key
+    from pomona.deploy.server.members.registry_admin import renew_key
 
     fingerprint = renew_key(folder, name, key)
     if json:

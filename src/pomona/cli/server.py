@@ -31,7 +31,7 @@ def resume(*, folder: Folder = KIT, standing: Standing = False, json: Json = Fal
 
 
 def _serve(folder: Path, json: bool, resume: bool, standing: bool) -> None:
-    from pomona.deploy.server.launcher import serve
+    from pomona.deploy.server.processes.launcher import serve
 
     try:
         status = serve(folder, talk, resume, standing)
@@ -108,7 +108,7 @@ def stop(*, folder: Folder = KIT, json: Json = False) -> None:
 
 def stopping(state: Path, what: str, json: bool) -> None:
     """Ask the process that holds a folder to stop, and say whether it did."""
-    from pomona.deploy.processes import ask_to_stop, holder
+    from pomona.deploy.supervision.processes import ask_to_stop, holder
 
     if not holder(state):
         raise StorageError(f"no {what} runs in {state}; nothing to stop")
@@ -132,7 +132,7 @@ def add(
     name
         as in its kit, see `pomona deploy provision --add`
     """
-    from pomona.deploy.server.registry_admin import admit
+    from pomona.deploy.server.members.registry_admin import admit
 
     place = admit(folder, name, key)
     if json:
@@ -149,7 +149,7 @@ def revoke(name: str, *, folder: Folder = KIT, json: Json = False) -> None:
     name
         the silo
     """
-    from pomona.deploy.server.registry_admin import LASTING, dismiss
+    from pomona.deploy.server.members.registry_admin import LASTING, dismiss
 
     dismiss(folder, name)
     if json:

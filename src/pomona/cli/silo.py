@@ -19,7 +19,7 @@ HERE = Path()
 
 def start(*, folder: Folder = HERE, json: Json = False) -> None:
     """Take part: keep this silo connected until it is stopped."""
-    from pomona.deploy.silo.supernode_supervisor import run_node
+    from pomona.deploy.silo.processes.supernode_supervisor import run_node
 
     try:
         run_node(folder, (lambda text: emit({"said": text})) if json else talk)
@@ -67,8 +67,8 @@ def stop(*, folder: Folder = HERE, json: Json = False) -> None:
 
 def check(*, study: Study = "", folder: Folder = HERE, json: Json = False) -> None:
     """Find out what is wrong before taking part, and say what would leave the silo."""
-    from pomona.deploy.silo.outgoing_filter import texts
-    from pomona.deploy.silo.preflight import run
+    from pomona.deploy.silo.administration.preflight import run
+    from pomona.deploy.silo.privacy.outgoing_filter import texts
 
     lines, leaves, code = run(folder, study)
     if json:
@@ -86,7 +86,7 @@ def check(*, study: Study = "", folder: Folder = HERE, json: Json = False) -> No
 def report(*, study: Study = "", folder: Folder = HERE, json: Json = False) -> None:
     """Show what the federation did for this silo: its accuracy, the gain over training alone, who helped."""
     from pomona.cli.progress import watching
-    from pomona.deploy.silo.silo_report import report as made
+    from pomona.deploy.silo.administration.silo_report import report as made
 
     with watching(stays=False) as watcher:
         r, page = made(folder, watcher, study)

@@ -26,7 +26,7 @@ def submit(file: Path, *, folder: ServerFolder = KIT, json: Json = False) -> Non
     file
         its STUDY.toml
     """
-    from pomona.deploy.server.study_queue import StudyQueue
+    from pomona.deploy.server.studies.study_queue import StudyQueue
 
     importable(folder)
     known = StudyQueue(folder).submit(file)
@@ -39,7 +39,7 @@ def submit(file: Path, *, folder: ServerFolder = KIT, json: Json = False) -> Non
 
 def list_(*, folder: ServerFolder = KIT, json: Json = False) -> None:
     """List the studies in their order, with the silos' decisions."""
-    from pomona.deploy.server.study_overview import overview
+    from pomona.deploy.server.studies.study_overview import overview
 
     rows = overview(folder)
     emit(rows) if json else print_table(of_records(rows)) if rows else print("no study")
@@ -53,7 +53,7 @@ def abort(name: str, *, folder: ServerFolder = KIT, json: Json = False) -> None:
     name
         the study's
     """
-    from pomona.deploy.server.study_queue import StudyQueue
+    from pomona.deploy.server.studies.study_queue import StudyQueue
 
     StudyQueue(folder).abort(name)
     emit({"study": name, "aborted": True}) if json else print(f"study {name} runs no more; what it has done stays")
@@ -67,7 +67,7 @@ def resume(name: str, *, folder: ServerFolder = KIT, json: Json = False) -> None
     name
         the study's
     """
-    from pomona.deploy.server.study_queue import StudyQueue
+    from pomona.deploy.server.studies.study_queue import StudyQueue
 
     StudyQueue(folder).resume(name)
     emit({"study": name, "resumed": True}) if json else print(f"study {name} goes on when its turn comes")
@@ -81,7 +81,7 @@ def result(name: str, *, folder: ServerFolder = KIT, json: Json = False) -> None
     name
         the study's
     """
-    from pomona.deploy.server.study_overview import result_of
+    from pomona.deploy.server.studies.study_overview import result_of
 
     found = result_of(folder, name, "json" if json else "md")
     print(found, end="")
@@ -94,11 +94,11 @@ def studies(
     json: Json = False,
 ) -> None:
     """List the studies that the server has offered, and what was decided on each."""
-    from pomona.deploy.silo.known_studies import KnownStudies
-    from pomona.deploy.silo.privacy_budget import overview
+    from pomona.deploy.silo.privacy.privacy_budget import overview
+    from pomona.deploy.silo.studies.known_studies import KnownStudies
 
     if ask:
-        from pomona.deploy.silo.study_proposals import consider, over_the_network
+        from pomona.deploy.silo.studies.study_proposals import consider, over_the_network
 
         consider(folder, over_the_network(folder), say)
     rows = [_known(k) for k in KnownStudies(folder).all]
@@ -152,12 +152,12 @@ def decline(study: str, *, by: By = "", folder: SiloFolder = HERE, json: Json = 
 
 
 def _decide(study: str, accepted: bool, by: str, folder: Path, json: bool) -> None:
-    from pomona.deploy.silo.known_studies import KnownStudies
+    from pomona.deploy.silo.studies.known_studies import KnownStudies
 
     known = KnownStudies(folder)
     named = known.named(study)
     if accepted:
-        from pomona.deploy.silo.client_app import Silo
+        from pomona.deploy.silo.studies.silo_in_study import Silo
 
         importable(folder)
         Silo(folder, named).require_affordable("")
@@ -171,7 +171,7 @@ def _decide(study: str, accepted: bool, by: str, folder: Path, json: bool) -> No
 
 def _tell(folder: Path) -> str:
     """Bring decisions to the server at once; where it cannot be reached, a silo that runs does so later."""
-    from pomona.deploy.silo.study_proposals import over_the_network, visit
+    from pomona.deploy.silo.studies.study_proposals import over_the_network, visit
 
     try:
         visit(folder, over_the_network(folder))

@@ -15,11 +15,11 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
 from pomona.core.registry import importable
-from pomona.deploy.message_bodies import Hello, Refusal, Task
-from pomona.deploy.message_bus import Message
-from pomona.deploy.message_pieces import packed, unpacked
-from pomona.deploy.process_logs import APP, at_round, logging_to
-from pomona.deploy.survey_bodies import SurveyQuestion
+from pomona.deploy.messages.message_bodies import Hello, Refusal, Task
+from pomona.deploy.messages.message_bus import Message
+from pomona.deploy.messages.message_pieces import packed, unpacked
+from pomona.deploy.messages.survey_bodies import SurveyQuestion
+from pomona.deploy.supervision.process_logs import APP, at_round, logging_to
 from pomona.deploy.versions import note
 
 STDERR = 2  # the process's own, whatever sys.stderr has been made into
@@ -33,8 +33,8 @@ client_app = ClientApp()
 @server_app.main()
 def main(grid: Grid, context: Context) -> None:
     """Run the study that the run's configuration names, of the server's kit that it names."""
-    from pomona.deploy.server.flower_bus import FlowerBus
-    from pomona.deploy.server.server_app import coordinate
+    from pomona.deploy.server.rounds.flower_bus import FlowerBus
+    from pomona.deploy.server.rounds.server_app import coordinate
 
     kit, study = Path(str(context.run_config["folder"])), str(context.run_config.get("study", ""))
     coordinate(kit, FlowerBus.listening(grid, kit / "run"), study)
@@ -83,9 +83,10 @@ def _handled(folder: Path, message: Message) -> Message:
 
     import torch
 
-    from pomona.deploy.silo.client_app import Silo, audited
-    from pomona.deploy.silo.outgoing_filter import scrubbed
-    from pomona.deploy.silo.survey_answers import surveyed
+    from pomona.deploy.silo.privacy.outgoing_filter import scrubbed
+    from pomona.deploy.silo.studies.silo_in_study import Silo, audited
+    from pomona.deploy.silo.tasks.client_app import ClientApp
+    from pomona.deploy.silo.tasks.survey_answers import surveyed
 
     os.umask(0o077)
     importable(folder)
@@ -99,9 +100,9 @@ def _handled(folder: Path, message: Message) -> Message:
             return Message.of(surveyed(silo, body), silo.signer)
         if isinstance(body, Hello):
             logger.info("the server asks who this is")
-            return Message.of(silo.greet(body), silo.signer)
+            return Message.of(ClientApp(silo).greet(body), silo.signer)
         at_round(body.number)
-        answer, uplink = silo.answer(body, {name: bytes(data) for name, data in message.enclosed.items()})
+        answer, uplink = ClientApp(silo).answer(body, {name: bytes(data) for name, data in message.enclosed.items()})
         logger.info("answered with an uplink of %d bytes", len(uplink))
         audited(silo, "answered", round=body.number, task=body.digest, bytes=len(uplink))
         return Message.of(answer, silo.signer, {"uplink": uplink} if uplink else {})

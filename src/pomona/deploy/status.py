@@ -10,15 +10,23 @@ from pomona.core.errors import PomonaError
 from pomona.deploy import versions
 from pomona.deploy.agreement import Federation
 from pomona.deploy.pki import certificates
-from pomona.deploy.processes import holder
-from pomona.deploy.server.member_registry import RegisteredMember, heavy, samples, weight_by_name
-from pomona.deploy.server.registry_admin import entries
-from pomona.deploy.server.study_overview import overview
-from pomona.deploy.server.study_queue import StudyQueue
+from pomona.deploy.server.members.member_registry import RegisteredMember, heavy, samples, weight_by_name
+from pomona.deploy.server.members.registry_admin import entries
+from pomona.deploy.server.studies.study_overview import overview
+from pomona.deploy.server.studies.study_queue import StudyQueue
 from pomona.deploy.silo import history
-from pomona.deploy.silo.known_studies import KnownStudies, KnownStudy
-from pomona.deploy.silo.privacy_budget import overview as privacy
-from pomona.deploy.status_files import LIVE, NODE, WAITING, LiveStatus, NodeStatus, WaitingStatus, read_status_file
+from pomona.deploy.silo.privacy.privacy_budget import overview as privacy
+from pomona.deploy.silo.studies.known_studies import KnownStudies, KnownStudy
+from pomona.deploy.supervision.processes import holder
+from pomona.deploy.supervision.status_files import (
+    LIVE,
+    NODE,
+    WAITING,
+    LiveStatus,
+    NodeStatus,
+    WaitingStatus,
+    read_status_file,
+)
 from pomona.storage.run_status import read_status
 
 Row = dict[str, Any]

@@ -20,7 +20,7 @@ from pomona.deploy.audit import Audit
 from pomona.deploy.installation.backup import KEY, MANIFEST, MOST, Backup, SavedFile
 from pomona.deploy.installation.contents import STATE, Role
 from pomona.deploy.provision.new_files import appearing
-from pomona.deploy.silo.lost_rounds import Restored, mark
+from pomona.deploy.silo.privacy.lost_rounds import Restored, mark
 from pomona.deploy.versions import own
 
 BLOCK = 2**20

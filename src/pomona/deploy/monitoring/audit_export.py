@@ -25,7 +25,7 @@ from pomona.deploy.monitoring.syslog import (
     local_message,
     message,
 )
-from pomona.deploy.supervisor import backoff
+from pomona.deploy.supervision.supervisor import backoff
 from pomona.storage.atomic_io import writing
 from pomona.storage.hash_chain import parsed
 from pomona.storage.lock import locked

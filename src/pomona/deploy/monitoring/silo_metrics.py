@@ -14,9 +14,9 @@ from pomona.deploy.agreement import Federation
 from pomona.deploy.monitoring.prometheus_text import Family, Sample, counter, gauge, gauges, together
 from pomona.deploy.monitoring.server_metrics import day
 from pomona.deploy.silo import history
-from pomona.deploy.silo.known_studies import KnownStudies
-from pomona.deploy.silo.privacy_budget import KIT
+from pomona.deploy.silo.privacy.privacy_budget import KIT
 from pomona.deploy.silo.settings import SiloFile
+from pomona.deploy.silo.studies.known_studies import KnownStudies
 
 STATES = ("never started", "starting", "connected", "waiting", "restarting", "stopped", "revoked", "killed")
 STANDINGS = ("pending", "accepted", "declined")

@@ -11,7 +11,7 @@ from pomona.deploy import status
 from pomona.deploy.agreement import Federation
 from pomona.deploy.monitoring.privacy_account import PrivacyAccount
 from pomona.deploy.monitoring.run_history import AuditedServer, Followed, JudgedStudy, RecordedRun
-from pomona.deploy.server.study_queue import QueuedStudy, StudyQueue
+from pomona.deploy.server.studies.study_queue import QueuedStudy, StudyQueue
 from pomona.record.events import EVENTS
 
 AUDIT = "audit.jsonl"

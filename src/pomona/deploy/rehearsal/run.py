@@ -23,9 +23,9 @@ import torch
 from safetensors.torch import load_file
 
 from pomona.core.errors import PomonaError, QuorumError
-from pomona.deploy.processes import adopt, disown, end, environment, process_tree, reap
 from pomona.deploy.provision.provision import provision
 from pomona.deploy.rehearsal.files import data_section, federation_file, write_rows
+from pomona.deploy.supervision.processes import adopt, disown, end, environment, process_tree, reap
 from pomona.record.reading import load
 from pomona.record.result import Result
 from pomona.scenario import Scenario
@@ -34,11 +34,11 @@ from pomona.storage.run_status import Status, read_status
 
 Say = Callable[[str], None]
 KINDS = {
-    "SuperLink": "pomona.deploy.server.superlink",
-    "SuperNode": "pomona.deploy.silo.supernode",
+    "SuperLink": "pomona.deploy.server.processes.superlink",
+    "SuperNode": "pomona.deploy.silo.processes.supernode",
     "SuperExec": "flower-superexec",
     "ServerApp": "flwr-serverapp",
-    "resident": "pomona.deploy.silo.fork_executor",
+    "resident": "pomona.deploy.silo.processes.fork_executor",
     "supervisor": "-m pomona s",
 }
 LIMIT = 1200.0  # seconds for the whole federation

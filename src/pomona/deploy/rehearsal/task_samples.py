@@ -13,7 +13,7 @@ from pomona.core.rng import stream
 from pomona.core.toml import Tree
 from pomona.data.dataset import Dataset, Owners
 from pomona.deploy.agreement import Federation
-from pomona.deploy.silo.agreed_data import agreed_data, conformed
+from pomona.deploy.silo.data.agreed_data import agreed_data, conformed
 from pomona.deploy.task_settings import TaskSettings
 from pomona.partition import divide
 from pomona.scenario import Scenario

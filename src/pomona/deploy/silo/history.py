@@ -9,7 +9,7 @@ from pydantic import BaseModel, ValidationError
 
 from pomona.core.bounds import Count, Line, Number
 from pomona.core.errors import StorageError
-from pomona.deploy.message_bodies import ReportedScore
+from pomona.deploy.messages.message_bodies import ReportedScore
 
 FILE = "rounds.jsonl"
 

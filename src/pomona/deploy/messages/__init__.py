@@ -1,0 +1,1 @@
+"""What server and silos send each other: bodies, signed messages, pieces, tensors as bytes."""

@@ -1,0 +1,36 @@
+"""Bodies of messages in a survey: the server's question of a step, and a silo's signed answer."""
+
+import hashlib
+
+from pomona.core.bounds import Sha256
+from pomona.deploy.agreement import SiloName
+from pomona.deploy.messages.message_bodies import Body, Token
+from pomona.survey.replies import ColumnsReply, FiguresQuestion, FiguresReply
+
+
+class SurveyQuestion(Body):
+    """A step of a survey: which columns a silo has, or, with ``figures``, what is in those that all have."""
+
+    kind = "survey-question"
+    longest = 16 * 2**20
+    agreement: Sha256
+    run: Token
+    figures: FiguresQuestion | None = None
+
+    @property
+    def digest(self) -> str:
+        """Hash of the question."""
+        return hashlib.sha256(self.model_dump_json().encode()).hexdigest()
+
+
+class SurveyAnswer(Body):
+    """A silo's answer; ``question`` is the hash of what it answers."""
+
+    kind = "survey-answer"
+    longest = 32 * 2**20
+    agreement: Sha256
+    run: Token
+    silo: SiloName
+    question: Sha256
+    columns: ColumnsReply | None = None
+    figures: FiguresReply | None = None

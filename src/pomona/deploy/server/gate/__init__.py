@@ -1,0 +1,1 @@
+"""The HTTP gate before Flower's SuperLink."""

@@ -1,0 +1,1 @@
+"""The members of a federation, their keys, and how they are admitted."""

@@ -1,0 +1,1 @@
+"""The rounds of a study: greeting, tasks, answers and their verification."""

@@ -1,0 +1,46 @@
+"""Waiting for the silos that take part, before a study begins."""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from pomona.core.errors import QuorumError
+from pomona.deploy.agreement import Federation
+from pomona.deploy.server.members.member_registry import MemberRegistry
+
+
+class Gatherer(Protocol):
+    """Whoever carries messages: it knows which places have said who they are, and can wait for others."""
+
+    @property
+    def registry(self) -> MemberRegistry:
+        """Who is a member."""
+
+    @property
+    def known(self) -> frozenset[int]:
+        """The places whose nodes have said who they are."""
+
+    def gather(self, seconds: float, missing: Callable[[], Sequence[str]]) -> None:
+        """Greet until no silo is ``missing`` any more, or for so long."""
+
+
+def gather_silos(transport: Gatherer, federation: Federation, declined: frozenset[str] = frozenset()) -> None:
+    """Wait for all silos that are members now, whoever comes or is revoked meanwhile. Raises QuorumError.
+
+    Nobody waits for those that have ``declined``.
+    """
+
+    def members() -> list[tuple[int, str]]:
+        entries = enumerate(transport.registry.entries)
+        return [(place, e.name) for place, e in entries if not e.revoked and e.name not in declined]
+
+    def missing() -> list[str]:
+        return [name for place, name in members() if place not in transport.known]
+
+    transport.gather(federation.wait, missing)
+    everybody = [name for _, name in members()]
+    away = missing()
+    if len(everybody) - len(away) < federation.quorum:
+        raise QuorumError(
+            f"{len(everybody) - len(away)} of {len(everybody)} silos came within {federation.wait:g} s, "
+            f"{federation.quorum} are needed (missing: {', '.join(sorted(away))}); have them started, then resume"
+        )

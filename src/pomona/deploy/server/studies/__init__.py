@@ -1,0 +1,1 @@
+"""Studies at the server: queue, consents, searches, evaluations and their pages."""

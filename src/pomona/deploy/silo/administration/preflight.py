@@ -1,0 +1,279 @@
+"""Preflight checks, ``pomona silo check``: settings, keys, server, data and disk of a silo before it starts."""
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from pomona.core.errors import ConfigError, DataError, PomonaError, PrivacyError, ProtocolError, StorageError
+from pomona.core.registry import importable
+from pomona.deploy.agreement import Federation
+from pomona.deploy.flower_bundle import pinned
+from pomona.deploy.json_store import read_json
+from pomona.deploy.pki import keys
+from pomona.deploy.pki.certificates import LAST, private, valid, warning
+from pomona.deploy.silo.connection.watchdog import ask_health
+from pomona.deploy.silo.connection.way_out import WayOut
+from pomona.deploy.silo.data import survey_preflight
+from pomona.deploy.silo.data.survey_preflight import readable
+from pomona.deploy.silo.privacy.outgoing_filter import departing
+from pomona.deploy.silo.settings import SiloFile
+from pomona.deploy.silo.studies.consent_policy import FILE, ConsentPolicy, verdict
+from pomona.deploy.silo.studies.known_studies import KnownStudy
+from pomona.deploy.silo.studies.pinned_agreement import PINNED, PinnedAgreement
+from pomona.deploy.silo.studies.silo_in_study import Silo
+from pomona.deploy.silo.studies.study_facts import ANY_RUN, facts
+from pomona.storage.atomic_io import probe
+
+CLOCK = 10.0  # seconds; Flower refuses what was signed more than 5 s in its future or 5 minutes in its past
+SPARE = 20  # rounds' worth of models that the disk should have room for
+TELEPHONE = "read these 16 digits to the lead by telephone; theirs must be the same"
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class CheckLine:
+    """The result of one check; ``code`` is the exit code of a failure, 0 for others."""
+
+    check: str
+    result: Literal["ok", "warning", "failed"]
+    text: str
+    code: int = 0
+
+
+class Remark(Exception):  # noqa: N818 - it is none
+    """A finding that needs attention but is not a failure."""
+
+
+class Checks:
+    """Collects the lines; what a failed check would have given is None."""
+
+    def __init__(self) -> None:
+        self.lines: list[CheckLine] = []
+
+    def make(self, name: str, check: Callable[[], tuple[T, str]]) -> T | None:
+        """Run one check that returns a value and what to say; a PomonaError is its failure, a Remark its warning."""
+        try:
+            value, text = check()
+        except PomonaError as fault:
+            self.lines.append(CheckLine(name, "failed", str(fault), fault.code))
+        except Remark as fault:
+            self.lines.append(CheckLine(name, "warning", str(fault)))
+        else:
+            self.lines.append(CheckLine(name, "ok", text))
+            return value
+        return None
+
+    @property
+    def code(self) -> int:
+        """The highest code of a failure, 0 where all is well."""
+        return max((line.code for line in self.lines), default=0)
+
+
+def run(folder: Path, study: str = "") -> tuple[list[CheckLine], dict[str, Any], int]:
+    """All checks of a silo's kit.
+
+    Args:
+        folder: the kit.
+        study: name or first digits of the hash of one that the server has offered, accepted or not; "" for the one
+            that the kit came with, if any.
+
+    Returns:
+        Their lines, what would leave the silo (empty where that could not be found out), and the exit code.
+    """
+    importable(folder)
+    checks = Checks()
+    silo = checks.make("settings", lambda: _silo(folder))
+    work = checks.make("study", lambda: _study(folder, study)) if study else Silo(folder)
+    federation = checks.make("agreement", lambda: _agreement(work)) if work else None
+    if federation and (federation.comes_with_study or federation.survey):
+        checks.lines.append(CheckLine("compare", "ok", f"{federation.digits}  {TELEPHONE}"))
+    checks.make("app", lambda: (None, f"SHA-256 {pinned(folder)[:16]}"))
+    leaves: dict[str, Any] = {}
+    if federation and not federation.insecure:
+        checks.make("key", lambda: _key(folder, silo.name if silo else folder.name))
+        checks.make("certificate", lambda: _authority(folder))
+    if silo and work and federation:
+        one, within, all_ = silo, work, federation
+        checks.make("server", lambda: _server(folder, one, all_))
+        if federation.survey:
+            checks.make("data", lambda: _surveyed(within, leaves))
+        elif federation.comes_with_study:
+            for remark in checks.make("data", lambda: _data(within, leaves)) or ():
+                checks.lines.append(CheckLine("remark", "warning", remark))
+        else:
+            for name, data in {"data": silo.data, **{f"view {n}": d for n, d in silo.views.items()}}.items():
+                checks.make(name, partial(lambda own: (None, readable(own)), data))
+    if work and work.study:
+        known = work.study
+        checks.make("policy", lambda: _policy(folder, known))
+    checks.make("disk", lambda: _disk(folder, leaves.get("bytes_per_model", 0)))
+    return checks.lines, leaves, checks.code
+
+
+def _silo(folder: Path) -> tuple[SiloFile, str]:
+    silo = SiloFile.load(folder / "silo.toml")
+    return silo, f"silo {silo.name}, device {silo.device}, local port {silo.port}"
+
+
+def _study(folder: Path, which: str) -> tuple[Silo, str]:
+    """The silo in a study, and what that would do."""
+    silo = Silo.in_study(folder, which)
+    known = silo.study
+    assert known
+    study = known.study
+    data = f"view {study.view}" if study.view else "[data]"
+    return silo, f"{study.name}: {study.kind} on {data}, {study.deadline:g} s a round at most; {known.standing}"
+
+
+def _policy(folder: Path, known: KnownStudy) -> tuple[None, str]:
+    """What the silo's own rules say of a study."""
+    policy = ConsentPolicy.of(folder)
+    if policy is None:
+        return None, f"there is no {FILE}: only a person accepts here"
+    said = verdict(policy, folder, known)
+    if not said.accepts:
+        raise Remark(f"{FILE} does not accept it: {said.why}")
+    return None, f"{FILE} accepts it: {said.why}"
+
+
+def _agreement(silo: Silo) -> tuple[Federation, str]:
+    folder = silo.folder
+    federation = silo.federation if silo.study else Federation.load(folder / "federation.toml")
+    now = federation.agreement
+    if silo.study and silo.study.agreement != now:
+        raise ProtocolError(
+            f"study {silo.study.study.name} was offered as {silo.study.agreement[:16]} and is {now[:16]} here now; "
+            "restore federation.toml, and own code that the study names"
+        )
+    if federation.survey:
+        return federation, f"{federation.name}: a survey; nothing is told of fewer than {federation.survey.least} rows"
+    if not federation.comes_with_study:
+        return federation, f"{federation.name}: without a study of its own; `pomona silo studies` lists those offered"
+    pinned = read_json(PinnedAgreement, silo.state / PINNED)
+    if pinned and pinned.agreement != now:
+        raise ProtocolError(
+            f"{folder / 'federation.toml'} says {now[:16]}, this silo began with {pinned.agreement[:16]}; put the old "
+            "file back"
+        )
+    return (
+        federation,
+        f"{federation.name}: {federation.config().method.name}, {federation.config().rounds} rounds",
+    )
+
+
+def _key(folder: Path, name: str) -> tuple[None, str]:
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_private_key
+
+    path = folder / "keys" / "silo.key"
+    private(path)
+    try:
+        key = load_ssh_private_key(path.read_bytes(), None)
+    except (OSError, *keys.UNREADABLE):
+        raise ConfigError(f"{path} is no unencrypted private key in OpenSSH's format; put the silo's there") from None
+    own = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+    for place in (folder / "keys" / "silo.pub", folder / "keys" / "peers" / f"{name}.pub"):
+        if keys.public(place).strip() != own:
+            raise ConfigError(
+                f"{place} is not the public half of silo.key; the others would refuse this silo: fetch it"
+            )
+    others = len(list((folder / "keys" / "peers").glob("*.pub"))) - 1
+    return None, f"belongs to {name}; keys of {others} others"
+
+
+def _authority(folder: Path) -> tuple[None, str]:
+    until = valid(folder / "certs" / "ca.crt")
+    if line := warning(until):
+        raise Remark(f"the authority's certificate {line}; {LAST}")
+    return None, f"the authority's is valid until {until:%Y-%m-%d}"
+
+
+def _server(folder: Path, silo: SiloFile, federation: Federation) -> tuple[None, str]:
+    answer = ask_health(WayOut.of(folder, silo, federation))
+    how = "without TLS" if federation.insecure else "its certificate is the federation's"
+    how += ", it asks for this silo's" if federation.mutual_tls else ""
+    how += f", through {silo.proxy}" if silo.proxy else ""
+    if answer.certificate_until and (line := warning(answer.certificate_until)):
+        raise Remark(f"{federation.server} answers, but its certificate {line}; ask its administrator to renew it")
+    if answer.clock is None:
+        return None, f"{federation.server} answers, {how}; it does not say its time"
+    off = (datetime.now(UTC) - answer.clock).total_seconds()
+    if abs(off) > CLOCK:
+        ahead = "ahead of" if off > 0 else "behind"
+        raise Remark(
+            f"{federation.server} answers, but this clock is {abs(off):.0f} s {ahead} the server's, which refuses "
+            "signatures from more than 5 s in its future or 5 minutes in its past; synchronise it (NTP)"
+        )
+    return None, f"{federation.server} answers, {how}, clocks agree within {max(1.0, abs(off)):.0f} s"
+
+
+def _surveyed(work: Silo, leaves: dict[str, Any]) -> tuple[None, str]:
+    """Check that raw data can be surveyed; puts what would leave the silo into ``leaves``."""
+    survey = work.federation.survey
+    assert survey
+    found = readable(work.file.data, survey)
+    work.require_affordable(ANY_RUN)
+    leaves |= survey_preflight.departing(work.federation, survey)
+    return None, found
+
+
+def _data(work: Silo, leaves: dict[str, Any]) -> tuple[list[str], str]:
+    """Check the data and the model on it; puts what would leave the silo into ``leaves``. Returns remarks."""
+    import torch
+
+    from pomona.partition.divergence import label_counts
+
+    silo, federation = work.file, work.federation
+    if silo.device.startswith("cuda") and not torch.cuda.is_available():
+        raise ConfigError(f"device = {silo.device!r}, but PyTorch sees no GPU; set device = 'cpu' in silo.toml")
+    own = work.own
+    rows = own.partition.clients[0]
+    if not len(rows.train):
+        raise DataError("no training rows; name a file that has some in section data of silo.toml")
+    objective = own.objective()
+    first = torch.from_numpy(rows.train[: max(objective.least_batch, min(len(rows.train), own.config.batch_size))])
+    model = own.initial().unsqueeze(0)
+    loss, gradient = objective.gradient(model, [first.to(model.device)])
+    if not bool(torch.isfinite(loss).all() and torch.isfinite(gradient).all()):
+        raise DataError(
+            "the untrained model's loss on this data is not finite; look at shift and scale, and at the data"
+        )
+    leaves |= departing(silo, federation, model.shape[1], len(rows.train))
+    found = facts(work)
+    leaves["traffic"] = str(found.traffic)
+    if own.config.privacy:
+        leaves["epsilon"] = _epsilon(own.epsilons()[0], silo, own.config.privacy.delta)
+        leaves["total"] = str(found.total)
+    work.require_affordable(ANY_RUN)
+    sizes = f"{len(rows.train)} training, {len(rows.validation)} validation, {len(rows.test)} test samples"
+    if own.targets == "classes":
+        counts = label_counts(own.partition, own.dataset)[0].tolist()
+        sizes += "; training: " + ", ".join(f"{n} {c}" for c, n in zip(own.dataset.classes, counts, strict=True))
+    return own.remarks, f"{sizes}; the model takes it ({model.shape[1]} numbers, loss {float(loss[0]):.3g} untrained)"
+
+
+def _epsilon(epsilon: float, silo: SiloFile, delta: float) -> str:
+    if silo.accept_epsilon is not None and epsilon > silo.accept_epsilon:
+        raise PrivacyError(
+            f"the whole run costs epsilon {epsilon:.3g}, accept_epsilon = {silo.accept_epsilon:g}; do not take part, "
+            "or raise it"
+        )
+    return f"at most {epsilon:.3g} at delta {delta:g} for the whole run"
+
+
+def _disk(folder: Path, model: int) -> tuple[None, str]:
+    state = folder / "state"
+    try:
+        state.mkdir(mode=0o700, exist_ok=True)
+        probe(state)
+        free = shutil.disk_usage(state).free
+    except OSError as fault:
+        raise StorageError(f"{state} cannot be written ({fault.strerror}); make it the silo's own") from None
+    need = SPARE * model
+    if free < need:
+        raise StorageError(f"{state}: {free / 1e6:.0f} MB free, {need / 1e6:.0f} MB advised; make room")
+    return None, f"{free / 1e9:.1f} GB free"

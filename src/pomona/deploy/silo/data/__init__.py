@@ -1,0 +1,1 @@
+"""A silo's data: read, kept in memory, brought into the agreed form."""

@@ -1,0 +1,1 @@
+"""What leaves a silo, and what all studies together may cost its data."""

@@ -1,0 +1,89 @@
+"""Privacy that was spent between a backup and its restore: nobody knows how much, so the most it can have been counts.
+
+A silo that is restored has its ledger as of the backup. What it has released since is forgotten, although others have
+it. A silo trains each round once and evaluates it once, so what it may have released in the rounds after the last one
+in the backup can be listed: all that its method asks of those rounds. These releases are entered into the ledger at the
+addresses that they had, before any other is made: two of one batch then count as two of one batch.
+"""
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from pomona.core.bounds import Number
+from pomona.core.settings import Settings
+from pomona.deploy.json_store import read_json, write_json
+from pomona.deploy.messages.message_bodies import Token
+from pomona.objective.interface import Objective
+from pomona.objective.private_gradients import PrivateObjective
+from pomona.privacy.epsilon_projection import Gradients
+from pomona.privacy.ledger import Draw, LedgerEntry
+from pomona.privacy.mechanism import steps
+from pomona.scenario import Scenario
+from pomona.storage.committed_rounds import last_round
+
+
+class Restored(Settings):
+    """One restore, beside the key stores until its lost rounds are in the ledger.
+
+    ``after``: the last round in the backup; ``until``: the last one that may have been trained since, None for unknown.
+    """
+
+    token: Token
+    until: Number | None = None
+    after: Number = 0
+
+
+def mark(ledger: Path, restored: Restored) -> None:
+    """Note beside a restored ledger's key store that what was spent since its backup is not in it. Raises OSError."""
+    stores = ledger.parent.parent
+    state = stores.parent.parent
+    write_json(stores / f"restored-{restored.token}.json", restored.model_copy(update={"after": last_round(state)}))
+
+
+def charge(stores: Path, objective: Objective, scenario: Scenario, place: int) -> None:
+    """Enter what may have been released before restores into a silo's ledger; done again after a kill, it costs once.
+
+    Args:
+        stores: the folder of key stores.
+        objective: with the silo's key store, if training is private.
+        scenario: of all places, this silo's data among them.
+        place: the silo's.
+    """
+    if not isinstance(objective, PrivateObjective):
+        return
+    for path in sorted(stores.glob("restored-*.json")):
+        if restored := read_json(Restored, path):
+            store, config = objective.key_store(place), scenario.config
+            n, asked = len(scenario.partition.clients[place].train), config.method.method().card.gradients
+            about = (n, config.batch_size, config.local_epochs, config.rounds)
+            for entry in lost(restored, store.settings.noise_multiplier, asked, *about):
+                store.ledger.append(entry)
+        path.unlink()
+
+
+def lost(
+    restored: Restored, sigma: float, asked: Iterable[Gradients], n: int, size: int, epochs: int, rounds: int
+) -> Iterator[LedgerEntry]:
+    """The most that may have been released in the rounds that a restore has lost; the last visit is one more round.
+
+    Args:
+        restored: which rounds.
+        sigma: noise multiplier.
+        asked: the gradients that the method asks for.
+        n: training samples.
+        size: of a batch.
+        epochs: passes over the data in a round.
+        rounds: of the run.
+    """
+    last = rounds + 1 if restored.until is None else min(restored.until, rounds + 1)
+    for number in range(restored.after + 1, last + 1) if n else ():
+        for kind, gradients in enumerate(asked):
+            if (gradients.once and number > restored.after + 1) or (number > rounds and not gradients.evaluates):
+                continue
+            passes = epochs if gradients.epochs is None else gradients.epochs
+            for step in range(passes * steps(n, size)):
+                draw = Draw(number, gradients.purpose, step, n, size)
+                for k in range(gradients.per_batch):
+                    name = hashlib.blake2b(f"{restored.token} {draw} {kind} {k}".encode(), digest_size=32).hexdigest()
+                    yield LedgerEntry(draw, sigma if gradients.noised else 0.0, name)

@@ -1,0 +1,228 @@
+"""A silo's privacy budget over all studies, ``state/private/budget.json``: what each run may cost, on which data.
+
+Noise keys and ledgers stay with their studies. What a run costs at worst is reserved here before its first task is
+done: once for a run and its data, and again where its administrator begins the study anew. A data set's total is the
+sum over the reservations that share any of its sources, by basic composition: epsilons add up, and so do deltas.
+"""
+
+import fcntl
+import math
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from pomona.core.bounds import Finite, Line, Sha256
+from pomona.core.errors import PrivacyError
+from pomona.core.settings import LARGEST, Settings
+from pomona.data.settings import DataSettings
+from pomona.deploy.audit import Audit, read
+from pomona.deploy.json_store import read_json, write_json
+from pomona.deploy.messages.message_bodies import Token
+from pomona.deploy.silo.privacy.data_sources import DataSource, hashed, shared, sources
+from pomona.storage.atomic_io import writing
+
+FOLDER, FILE = "private", "budget.json"
+RESERVED = "reserved"  # the event in the silo's audit log
+MOST = 10_000  # reservations
+KIT = "the kit's own"
+
+Loss = Annotated[Finite, Field(ge=0)] | None  # None: without a bound
+
+
+@dataclass(frozen=True)
+class Cost:
+    """A privacy loss: epsilon, which is infinite without noise, at delta."""
+
+    epsilon: float = 0.0
+    delta: float = 0.0
+
+    def __add__(self, other: "Cost") -> "Cost":
+        return Cost(self.epsilon + other.epsilon, min(1.0, self.delta + other.delta))
+
+    def __str__(self) -> str:
+        return f"epsilon {self.epsilon:.3g} at delta {self.delta:g}" if math.isfinite(self.epsilon) else "without bound"
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What a run asks for.
+
+    Attributes:
+        study: its name; "" for the kit's own.
+        agreement, run: the agreement's hash, and the run's id; "" for any, where nothing is reserved.
+        worst: computes what it costs at worst; called only where that is not known yet.
+    """
+
+    study: str
+    agreement: str
+    run: str
+    worst: Callable[[], Cost]
+
+
+class Reservation(Settings):
+    """What one run may cost on some data; an epsilon of None has no bound.
+
+    ``spent``: what the study's ledger said after the run's last task, of all the study's runs together.
+    """
+
+    study: Line
+    agreement: Sha256
+    run: Token
+    epsilon: Loss
+    delta: Annotated[Finite, Field(ge=0, le=1)]
+    spent: Loss = 0.0
+    when: Line
+    data: Annotated[tuple[DataSource, ...], Field(max_length=100)]
+
+    @property
+    def cost(self) -> Cost:
+        """What it may cost."""
+        return Cost(math.inf if self.epsilon is None else self.epsilon, self.delta)
+
+    def covers(self, claim: Claim, places: set[str]) -> bool:
+        """Whether it was made for this run and all of these places; what they hold may have changed since."""
+        mine = {source.place for source in self.data}
+        return self.agreement == claim.agreement and claim.run in {"", self.run} and places <= mine
+
+
+class BudgetFile(Settings):
+    """All reservations, oldest first."""
+
+    reservations: Annotated[tuple[Reservation, ...], Field(max_length=MOST)] = ()
+
+
+@dataclass(frozen=True)
+class PrivacyBudget:
+    """The budget in a silo's kit. Everything raises StorageError for a file that cannot be read or written."""
+
+    kit: Path
+
+    @property
+    def reservations(self) -> tuple[Reservation, ...]:
+        """All of them, oldest first. Raises PrivacyError where the file is gone that the audit log speaks of."""
+        if known := read_json(BudgetFile, self._path):
+            return known.reservations
+        log = self.kit / "state" / "audit.jsonl"
+        if log.exists() and any(line.get("event") == RESERVED for line in read(log)):
+            raise PrivacyError(
+                f"{self._path} is missing, but the audit log has reservations; what was spent is unknown: restore it"
+            )
+        return ()
+
+    def total(self, data: DataSettings) -> Cost:
+        """What all runs may cost together that have a source in common with some data."""
+        return _sum(self._on(hashed(sources(data))))
+
+    def total_with(self, claim: Claim, data: DataSettings) -> Cost:
+        """The same with a claim, which counts once."""
+        if made := self._made(claim, data):
+            return _sum(self._on(made.data))
+        return self.total(data) + claim.worst()
+
+    def require(self, claim: Claim, data: DataSettings, most: float | None) -> None:
+        """Raise PrivacyError if a claim would take the total of its data beyond the most; nothing is written."""
+        if most is not None and (total := self.total_with(claim, data)).epsilon > most:
+            raise PrivacyError(
+                f"with study {claim.study or KIT} all on this data may cost {total} together; accept_epsilon_total "
+                f"is {most:g}: do not take part, or raise it"
+            )
+
+    def reserve(self, claim: Claim, data: DataSettings, most: float | None) -> None:
+        """Reserve what a run costs at worst, once. Raises PrivacyError as ``require``, and then reserves nothing.
+
+        Args:
+            claim: of the run.
+            data: that it reads.
+            most: epsilon that all runs on this data may cost together; None for any.
+        """
+        with writing(self._path), self._alone():
+            self.require(claim, data, most)
+            known = self.reservations
+            if self._made(claim, data):
+                return
+            if len(known) == MOST:
+                raise PrivacyError(f"{self._path} has {MOST} reservations, as many as it takes; begin a new federation")
+            if not known:
+                self._write(())  # that there are none is written, too, before the audit log speaks of one
+            cost = claim.worst()
+            about: dict[str, Any] = {"study": claim.study or KIT, "agreement": claim.agreement, "run": claim.run}
+            about |= {"epsilon": _finite(cost.epsilon), "delta": cost.delta}
+            with Audit(self.kit / "state" / "audit.jsonl") as audit:
+                audit.write(RESERVED, **about)
+            when = f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S}Z"
+            self._write((*known, Reservation(**about, when=when, data=hashed(sources(data)))))
+
+    def note_spent(self, agreement: str, run: str, epsilon: float) -> None:
+        """Write down what the study's ledger says after a task of a run."""
+        with writing(self._path), self._alone():
+            self._write(
+                r.model_copy(update={"spent": _finite(epsilon)}) if (r.agreement, r.run) == (agreement, run) else r
+                for r in self.reservations
+            )
+
+    def _made(self, claim: Claim, data: DataSettings) -> Reservation | None:
+        """The reservation that was made for a claim."""
+        places = {source.place for source in sources(data)}
+        return next((r for r in self.reservations if r.covers(claim, places)), None)
+
+    def _on(self, data: tuple[DataSource, ...]) -> list[Reservation]:
+        """The reservations that share a source with some data."""
+        return [r for r in self.reservations if shared(r.data, data)]
+
+    def _write(self, reservations: Iterable[Reservation]) -> None:
+        write_json(self._path, BudgetFile(reservations=tuple(reservations)))
+
+    @property
+    def _path(self) -> Path:
+        return self.kit / "state" / FOLDER / FILE
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Hold the file for this process: several messages may be answered at a time."""
+        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        handle = os.open(self._path.with_name(".budget.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(handle)
+
+
+def overview(kit: Path) -> list[dict[str, Any]]:
+    """A row for each reservation, oldest first; a study without noise has no bound.
+
+    Raises as ``PrivacyBudget.reservations``.
+    """
+    known = PrivacyBudget(kit).reservations
+    return [
+        {
+            "study": r.study,
+            "hash": r.agreement[:16],
+            "epsilon_at_most": r.epsilon,
+            "spent": None if r.epsilon is None else r.spent,
+            "delta": r.delta,
+            "all_on_its_data": _finite(_sum(other for other in known if shared(other.data, r.data)).epsilon),
+            "since": r.when,
+        }
+        for r in known
+    ]
+
+
+def _sum(reservations: Iterable[Reservation]) -> Cost:
+    """The sum over studies; one whose ledger says more than was reserved, after a round was repeated, counts so."""
+    studies: dict[str, Cost] = {}
+    spent: dict[str, float] = {}
+    for r in reservations:
+        studies[r.agreement] = studies.get(r.agreement, Cost()) + r.cost
+        spent[r.agreement] = max(spent.get(r.agreement, 0.0), math.inf if r.spent is None else r.spent)
+    return sum((Cost(max(cost.epsilon, spent[name]), cost.delta) for name, cost in studies.items()), Cost())
+
+
+def _finite(epsilon: float) -> float | None:
+    return epsilon if epsilon <= LARGEST else None

@@ -1,0 +1,200 @@
+"""The studies that a silo knows, in ``state/studies/``: what each says, and what its administrator decided on it.
+
+A study's folder is named after it and its hash. Beside ``study.json`` lies what the silo keeps for that study alone.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from pomona.core.bounds import Line, Sha256
+from pomona.core.errors import ConfigError, ProtocolError
+from pomona.core.settings import Settings
+from pomona.deploy.agreement import Federation
+from pomona.deploy.audit import Audit
+from pomona.deploy.json_store import read_json, write_json
+from pomona.deploy.silo.studies.consent_terms import ConsentTerms
+from pomona.deploy.study import Study
+from pomona.deploy.study_kinds import MOST_TRIALS
+from pomona.storage.lock import waiting_lock
+
+STUDIES, TRIALS, FILE = "studies", "trials", "study.json"
+MOST, MOST_BYTES = 100, 2**26  # of studies that a silo keeps and has not accepted
+LEAST = 8  # digits of its hash that name a study
+Standing = Literal["pending", "accepted", "declined"]
+
+
+class KnownStudy(Settings):
+    """A study and the decision on it.
+
+    Attributes:
+        agreement: its hash, computed here.
+        by, when, why: who decided, when, and by which rule of policy.toml or for which reason.
+        told: whether the server knows.
+        terms: what it is held to since it was accepted by rule; None where a person has decided.
+        trials: the hashes of a search's trials, computed here; who accepts the search accepts them all.
+    """
+
+    agreement: Sha256
+    study: Study
+    standing: Standing = "pending"
+    by: Line = ""
+    when: Line = ""
+    why: Line = ""
+    told: bool = Field(False, description="whether the server knows the decision")
+    terms: ConsentTerms | None = None
+    trials: tuple[Sha256, ...] = Field((), max_length=MOST_TRIALS, description="hashes of a search's trials")
+
+    def require_accepted(self) -> None:
+        """Raise ProtocolError unless it was accepted."""
+        if self.standing == "pending":
+            raise ProtocolError(
+                f"study {self.study.name} waits for this silo's administrator; there: pomona silo studies"
+            )
+        if self.standing == "declined":
+            raise ProtocolError(f"study {self.study.name} was declined by this silo")
+
+    def trial(self, agreement: str) -> int | None:
+        """Which trial of a search a hash is that of; None for a study that is no search.
+
+        Raises ProtocolError for the hash of a search itself, under which nothing runs.
+        """
+        if not self.trials:
+            return None
+        if agreement not in self.trials:
+            raise ProtocolError(f"study {self.study.name} is a search: its trials run, each by its own hash")
+        return self.trials.index(agreement)
+
+
+@dataclass(frozen=True)
+class KnownStudies:
+    """The studies in a silo's kit."""
+
+    kit: Path
+
+    @property
+    def all(self) -> list[KnownStudy]:
+        """All of them, by name. Raises StorageError for a file that cannot be read."""
+        return list(self._found())
+
+    def find(self, agreement: str) -> KnownStudy | None:
+        """The study of a hash, or of that of one of its trials, if it is known."""
+        found = (known for own in (f"*-{agreement}", f"*/{TRIALS}/*-{agreement}/../..") for known in self._found(own))
+        return next((known for known in found if agreement in {known.agreement, *known.trials}), None)
+
+    def named(self, which: str) -> KnownStudy:
+        """The study of a name, or of eight or more first digits of its hash. Raises ConfigError unless one alone is."""
+        sought = which.replace(" ", "")
+        by_hash = len(sought) >= LEAST
+        found = [k for k in self._found() if k.study.name == which or (by_hash and k.agreement.startswith(sought))]
+        if len(found) != 1:
+            how = "no study" if not found else f"{len(found)} studies"
+            raise ConfigError(f"{how} {which!r}; `pomona silo studies` lists names and hashes: give the hash")
+        return found[0]
+
+    def home(self, known: KnownStudy, trial: int | None = None) -> Path:
+        """The folder of what the silo keeps for a study, or for a trial of a search.
+
+        It is named by all of the hash, of which a server could choose a part.
+        """
+        home = self.kit / "state" / STUDIES / f"{known.study.name}-{known.agreement}"
+        return home if trial is None else home / TRIALS / f"{trial:03d}-{known.trials[trial]}"
+
+    def agreed(self, standing: Federation, known: KnownStudy, trial: int | None = None) -> Federation:
+        """The federation with a study's terms, or a trial's; first weights come from the kit's folder ``weights``."""
+        whole = standing.under(known.study.placed(self.kit))
+        return whole if trial is None else whole.trials()[trial]
+
+    def propose(self, known: KnownStudy) -> None:
+        """Keep a study that the server offers; what is known already stays as it is.
+
+        Raises ProtocolError where the server offers more than a silo keeps without a word of its administrator, and
+        OSError.
+        """
+        if self.find(known.agreement) is None:
+            self._require_room(known)
+            self._write(known)
+            with Audit(self.kit / "state" / "audit.jsonl") as audit:
+                audit.write("proposed", study=known.study.name, agreement=known.agreement)
+
+    def decide(
+        self,
+        known: KnownStudy,
+        accepted: bool,
+        by: str,
+        why: str = "",
+        terms: ConsentTerms | None = None,
+        policy: str = "",
+    ) -> KnownStudy:
+        """Write a decision down: in the silo's audit log first, then where tasks are judged by it. Raises OSError.
+
+        Args:
+            known: the study.
+            accepted: or declined.
+            by: who or what has decided.
+            why: for which reason.
+            terms: what the study is held to; None for nothing but its agreement.
+            policy: SHA-256 of the file of rules that has decided, if any; rules decide on nothing that somebody has
+                decided on since they were applied.
+
+        Returns:
+            The study as it stands now.
+        """
+        standing: Standing = "accepted" if accepted else "declined"
+        about = {"study": known.study.name, "agreement": known.agreement, "by": by}
+        about |= {key: text for key, text in (("why", why), ("policy", policy)) if text}
+        with self._changing(known) as now:
+            if policy and now.standing != "pending":
+                return now
+            with Audit(self.kit / "state" / "audit.jsonl") as audit:
+                audit.write(standing, **about)
+            when = f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S}Z"
+            news = {"standing": standing, "by": by, "when": when, "why": why, "told": False, "terms": terms}
+            return self._write(known.model_copy(update=news))
+
+    def remark(self, known: KnownStudy, why: str) -> KnownStudy:
+        """Write down why a study waits for its administrator, if it still does. Returns it as it stands now.
+
+        Raises OSError.
+        """
+        with self._changing(known) as now:
+            return self._write(now.model_copy(update={"why": why})) if now.standing == "pending" else now
+
+    def told(self, known: KnownStudy) -> None:
+        """The server knows this decision; another one, made since, it still has to hear of. Raises OSError."""
+        with self._changing(known) as now:
+            if now == known:
+                self._write(known.model_copy(update={"told": True}))
+
+    @contextmanager
+    def _changing(self, known: KnownStudy) -> Iterator[KnownStudy]:
+        """A study as it stands now, which no other process changes meanwhile: a command, or who asks the server."""
+        with waiting_lock(self.kit / "state" / ".studies.lock"):
+            yield self.find(known.agreement) or known
+
+    def _require_room(self, known: KnownStudy) -> None:
+        """No server fills a silo's disk with studies that nobody has accepted."""
+        idle = [k for k in self._found() if k.standing != "accepted"]
+        size = sum(len(k.study.text) for k in (*idle, known))
+        if len(idle) >= MOST or size > MOST_BYTES:
+            raise ProtocolError(
+                f"{len(idle)} studies, with {size / 1e6:.0f} MB, were offered and not accepted; remove the folders "
+                f"of old ones from state/{STUDIES}, and ask the server's operator"
+            )
+
+    def _found(self, folders: str = "*") -> Iterator[KnownStudy]:
+        for home in sorted((self.kit / "state" / STUDIES).glob(folders)):
+            if known := read_json(KnownStudy, home / FILE):
+                yield known
+
+    def _write(self, known: KnownStudy) -> KnownStudy:
+        home = self.home(known)
+        for folder in (home, *(self.home(known, trial) for trial in range(len(known.trials)))):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_json(home / FILE, known)
+        return known

@@ -1,0 +1,119 @@
+"""A silo's kit at work for one study: what was agreed, the own data, its signature and what a run may cost."""
+
+from dataclasses import dataclass
+from functools import cached_property, partial
+from math import inf
+from pathlib import Path
+from typing import Any
+
+from pomona.core.errors import ConfigError, PrivacyError
+from pomona.deploy.agreement import Federation
+from pomona.deploy.audit import Audit
+from pomona.deploy.pki.signatures import Signer
+from pomona.deploy.silo.data.silo_scenario import own_scenario, worst_cost
+from pomona.deploy.silo.privacy.privacy_budget import Claim, Cost, PrivacyBudget
+from pomona.deploy.silo.settings import SiloFile
+from pomona.deploy.silo.studies.consent_terms import ConsentTerms
+from pomona.deploy.silo.studies.known_studies import KnownStudies, KnownStudy
+from pomona.methods.base import Method
+from pomona.scenario import Scenario
+
+
+@dataclass(frozen=True)
+class Silo:
+    """A silo's folder (its kit) and what lies in it, for one study: None for the one that the kit came with."""
+
+    folder: Path
+    study: KnownStudy | None = None
+    trial: int | None = None  # of a study that is a search
+
+    def working_for(self, agreement: str) -> "Silo":
+        """This silo in the study of that hash, if it has accepted it; else in the kit's own.
+
+        Raises ProtocolError for a study that waits for its administrator's word, or that was declined.
+        """
+        if known := KnownStudies(self.folder).find(agreement):
+            known.require_accepted()
+            return Silo(self.folder, known, known.trial(agreement))
+        return self
+
+    @classmethod
+    def in_study(cls, folder: Path, which: str) -> "Silo":
+        """The silo of a kit in the study of a name or the first digits of its hash; "" for the kit's own.
+
+        Raises ConfigError where there is none.
+        """
+        if which:
+            return cls(folder, KnownStudies(folder).named(which))
+        silo = cls(folder)
+        if not silo.federation.comes_with_study:
+            raise ConfigError("this kit came with no study of its own; name one of `pomona silo studies` with --study")
+        return silo
+
+    @cached_property
+    def federation(self) -> Federation:
+        """What was agreed; section run is checked where it is needed, so that a refusal can be signed."""
+        standing = Federation.read(self.folder / "federation.toml")
+        return KnownStudies(self.folder).agreed(standing, self.study, self.trial) if self.study else standing
+
+    @cached_property
+    def file(self) -> SiloFile:
+        """The silo's own settings, with the data that the study asks for."""
+        return SiloFile.load(self.folder / "silo.toml").viewed(self.federation.view)
+
+    @property
+    def state(self) -> Path:
+        """The study's folder of what never leaves."""
+        return KnownStudies(self.folder).home(self.study, self.trial) if self.study else self.folder / "state"
+
+    @cached_property
+    def method(self) -> Method:
+        """The method agreed on."""
+        return self.federation.config().method.method()
+
+    @property
+    def terms(self) -> ConsentTerms:
+        """The terms under which the study was accepted; a person accepts without any, as does who starts a kit."""
+        return (self.study.terms if self.study else None) or ConsentTerms()
+
+    @property
+    def _most_epsilon(self) -> float | None:
+        """The most that all studies on the study's data may cost together."""
+        said = (self.file.accept_epsilon_total, self.terms.accept_epsilon_total)
+        return min((most for most in said if most is not None), default=None)
+
+    @cached_property
+    def signer(self) -> Signer:
+        """Signs with this silo's key."""
+        return Signer(None if self.federation.insecure else self.folder / "keys" / "silo.key")
+
+    @cached_property
+    def own(self) -> Scenario:
+        """The silo's data, read and checked, as a scenario of one client."""
+        return own_scenario(self.file, self.federation)
+
+    def require_affordable(self, run: str) -> None:
+        """Raise PrivacyError if a whole run would cost more privacy than this silo accepts, for it or in all.
+
+        ``run``: its id; "" for any, before there is one.
+        """
+        most = None if self.federation.survey else self.file.accept_epsilon
+        if most is not None and self.own.config.privacy and (worst := max(self.own.epsilons())) > most:
+            raise PrivacyError(f"the run would cost epsilon {worst:.3g}, accept_epsilon in silo.toml is {most}")
+        PrivacyBudget(self.folder).require(self.claim(run), self.file.data, self._most_epsilon)
+
+    def claim(self, run: str) -> Claim:
+        """What a run of the study asks of this silo's privacy budget; "" for any run. A survey has no noise."""
+        worst = partial(Cost, inf) if self.federation.survey else lambda: worst_cost(self.own)
+        return Claim(self.federation.study, self.federation.agreement, run, worst)
+
+    def reserve(self, run: str) -> None:
+        """Reserve what a run costs at worst, once. Raises PrivacyError as ``require_affordable``."""
+        PrivacyBudget(self.folder).reserve(self.claim(run), self.file.data, self._most_epsilon)
+
+
+def audited(silo: Silo, event: str, **fields: Any) -> None:
+    """A line in the silo's own audit log."""
+    about = {"study": silo.study.study.name} if silo.study else {}
+    with Audit(silo.folder / "state" / "audit.jsonl") as audit:
+        audit.write(event, **about, **fields)

@@ -1,0 +1,137 @@
+"""What a silo asks the server about studies: it brings its decisions, and takes in what is new.
+
+The process that supervises the SuperNode asks. Where there is something new it starts
+``python -m pomona.deploy.silo.studies.study_proposals KIT``: to understand a study takes PyTorch, which a supervisor
+should not hold for weeks.
+"""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from pomona.core.bounds import parse
+from pomona.core.errors import ConfigError, PomonaError, ProtocolError
+from pomona.core.registry import importable
+from pomona.deploy.agreement import Federation
+from pomona.deploy.messages.message_bodies import Decision
+from pomona.deploy.messages.study_exchange import MOST, PATH, OpenStudies, StudyVisit, TakenDecision
+from pomona.deploy.own_code import named_code
+from pomona.deploy.pki.signatures import Signer
+from pomona.deploy.silo.connection.standing import signed
+from pomona.deploy.silo.connection.watchdog import request
+from pomona.deploy.silo.connection.way_out import WayOut
+from pomona.deploy.silo.settings import SiloFile
+from pomona.deploy.silo.studies.known_studies import KnownStudies, KnownStudy
+from pomona.deploy.study import LONGEST, Study
+
+Ask = Callable[[str, bytes | None], bytes]  # a path and what to POST to it, if anything -> the answer
+
+
+def over_the_network(kit: Path) -> Ask:
+    """Requests to the server of a kit's federation, signed as its silo's. Each raises ProtocolError."""
+    federation = Federation.read(kit / "federation.toml")
+    way, key = WayOut.of(kit, SiloFile.load(kit / "silo.toml"), federation), kit / "keys" / "silo.key"
+
+    def ask(path: str, body: bytes | None) -> bytes:
+        headers = {} if federation.insecure else signed(key)
+        return request(way, path, headers, body=body, most=LONGEST).text
+
+    return ask
+
+
+def visit(kit: Path, ask: Ask) -> list[str]:
+    """Bring this silo's decisions to the server. Returns the hashes of open studies that are not known here.
+
+    Raises ProtocolError where the server does not answer, or with something else.
+    """
+    studies, silo = KnownStudies(kit), SiloFile.load(kit / "silo.toml").name
+    federation = Federation.read(kit / "federation.toml")
+    untold = [known for known in studies.all if known.standing != "pending" and not known.told][:MOST]
+    signer = Signer(None if federation.insecure else kit / "keys" / "silo.key") if untold else None
+    taken = []
+    for known in untold:
+        said = Decision(silo=silo, study=known.agreement, accepted=known.standing == "accepted")
+        taken.append(TakenDecision(decision=said, signature=signer.sign(said.kind, said.statement) if signer else ""))
+    answer = ask(PATH, StudyVisit(silo=silo, decisions=tuple(taken)).model_dump_json().encode())
+    try:
+        found = OpenStudies.model_validate(parse(answer, ProtocolError))
+    except ValueError:
+        raise ProtocolError("the server's list of studies cannot be read; is it of the same version?") from None
+    for known in untold:
+        studies.told(known)
+    here = {known.agreement for known in studies.all}
+    return [agreement for agreement in found.studies if agreement not in here]
+
+
+def take_in(kit: Path, agreement: str, ask: Ask) -> KnownStudy:
+    """Fetch a study by its hash, verify it, and keep it for the administrator's decision.
+
+    Raises PomonaError for one that is not what its hash says, or that this silo cannot take part in.
+    """
+    study = Study.parse(ask(f"{PATH}/{agreement}", None))
+    require_harmless(study, SiloFile.load(kit / "silo.toml"))
+    known = KnownStudy(agreement=agreement, study=study)
+    federation = KnownStudies(kit).agreed(Federation.read(kit / "federation.toml"), known)
+    if federation.agreement != agreement:
+        raise ProtocolError(
+            f"study {study.name} has another hash here than at the server; compare Pomona's version, the kit's "
+            "federation.toml, and own code that the study names"
+        )
+    known = known.model_copy(update={"trials": tuple(trial.agreement for trial in federation.trials())})
+    KnownStudies(kit).propose(known)
+    return known
+
+
+def require_harmless(study: Study, file: SiloFile) -> None:
+    """Raise ConfigError for a study that names a file, or own code that this silo has not allowed by name.
+
+    It is checked before anything of the study is resolved, which would import that code.
+    """
+    if refused := [name for name in named_code(study.run) if name not in file.code]:
+        raise ConfigError(
+            f"study {study.name} would run own code, {refused[0]}; if it is meant, read its file, put it into the kit, "
+            f"and name it in silo.toml: code = [{refused[0]!r}]"
+        )
+    model = study.run.get("model")
+    if isinstance(model, dict) and "init" in model:
+        raise ConfigError(f"study {study.name} names a file of first weights by its path; the hash alone may travel")
+
+
+def consider(kit: Path, ask: Ask, say: Callable[[str], None]) -> None:
+    """Take in all studies that are new, apply the kit's rules to all that wait, and say what is to be done."""
+    importable(kit)
+    for agreement in visit(kit, ask):
+        try:
+            take_in(kit, agreement, ask)
+        except PomonaError as fault:
+            say(f"study {agreement[:16]} cannot be taken in: {fault}")
+    for known in KnownStudies(kit).all:
+        if known.standing == "pending":
+            say(_judged(kit, known))
+
+
+def _judged(kit: Path, known: KnownStudy) -> str:
+    """Apply the kit's rules of consent to a study that waits. Returns what came of it, in a line."""
+    from pomona.deploy.silo.studies.consent_policy import decided
+
+    about = f"study {known.study.name} ({known.agreement[:16]})"
+    try:
+        known = decided(kit, known)
+    except PomonaError as fault:
+        return f"{about} waits for a decision, since the rules cannot be applied: {fault}"
+    if known.standing != "pending":
+        return f"{about} is {known.standing} by {known.by}: {known.why}"
+    return f"{about} waits for a decision: pomona silo studies" + (f" ({known.why})" if known.why else "")
+
+
+def main() -> None:
+    """Take in what is new for the kit that is named."""
+    kit = Path(sys.argv[1])
+    try:
+        consider(kit, over_the_network(kit), lambda text: print(text, flush=True))  # noqa: T201 - its output is its log
+    except PomonaError as fault:
+        sys.exit(f"error: {fault}")
+
+
+if __name__ == "__main__":
+    main()

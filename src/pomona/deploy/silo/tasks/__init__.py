@@ -1,0 +1,1 @@
+"""A silo's answers to tasks: policy, provenance of rows, rounds on disk."""

@@ -1,0 +1,97 @@
+"""A silo's part in a survey: each step is answered once, and the same question again gets the same answer.
+
+``state/told/`` holds, for each data set, all that was ever told of it, in any survey: a column is told again as it was
+told first, so that two surveys tell no more than one. The answers of one survey lie in its own folder.
+"""
+
+import hashlib
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
+
+from pomona.core.bounds import Sha256
+from pomona.core.errors import ProtocolError
+from pomona.core.settings import Settings
+from pomona.deploy.json_store import read_json, write_json
+from pomona.deploy.messages.message_bodies import Body, Hello, HelloReply, Task
+from pomona.deploy.messages.survey_bodies import SurveyAnswer, SurveyQuestion
+from pomona.deploy.silo.privacy.data_sources import DataSource, hashed, shared, sources
+from pomona.deploy.silo.studies.silo_in_study import Silo, audited
+from pomona.deploy.silo.tasks.task_policy import TaskPolicy
+from pomona.storage.lock import locked
+from pomona.survey import silo as answers
+from pomona.survey.replies import FiguresReply
+from pomona.survey.settings import SurveySettings
+
+TOLD = "told"
+ANSWERS = "survey.json"
+
+
+class ToldData(Settings):
+    """All that was told of one data set, and where its samples come from."""
+
+    data: Annotated[tuple[DataSource, ...], Field(max_length=100)]
+    told: FiguresReply | None = None
+
+
+class GivenAnswers(Settings):
+    """The answers of one survey, by the question's hash: one for each of two steps."""
+
+    given: dict[Sha256, SurveyAnswer] = Field({}, max_length=2)
+
+
+def surveyed(silo: Silo, body: Hello | Task | SurveyQuestion) -> Body:
+    """What a silo says in a survey that it has accepted.
+
+    Raises:
+        ProtocolError: the study is no survey, the message no question, or a step is asked about in two ways.
+        PomonaError: as ``pomona.survey.silo``.
+    """
+    survey = silo.federation.survey
+    if survey is None or isinstance(body, Task):
+        raise ProtocolError("what the server asks is not of the kind of study that this silo agreed to")
+    TaskPolicy.of(silo).require_agreed(body.agreement, body.run)
+    silo.require_affordable(body.run)
+    if isinstance(body, Hello):
+        rows = answers.columns(survey, silo.file.data).rows
+        return HelloReply(agreement=body.agreement, run=body.run, nonce=body.nonce, silo=silo.file.name, samples=rows)
+    with locked(silo.folder / "state" / TOLD):
+        return _answered(silo, survey, body)
+
+
+def told_before(silo: Silo) -> tuple[ToldData, Path]:
+    """All that was told of the silo's data, by whatever name they go, and its file.
+
+    Raises ProtocolError where surveys have told of several data sets that share samples with these.
+    """
+    folder, own = silo.folder / "state" / TOLD, hashed(sources(silo.file.data))
+    files = {path: read_json(ToldData, path) for path in sorted(folder.glob("*.json"))}
+    found = [(known, path) for path, known in files.items() if known and shared(known.data, own)]
+    if len(found) > 1:
+        raise ProtocolError("surveys have told of parts of these data by themselves; survey each part by itself")
+    places = "\n".join(source.place for source in own)
+    new = folder / f"{hashlib.sha256(places.encode()).hexdigest()[:16]}.json"
+    return found[0] if found else (ToldData(data=own), new)
+
+
+def _answered(silo: Silo, survey: SurveySettings, asked: SurveyQuestion) -> SurveyAnswer:
+    """Raises ProtocolError for another question than that of the same step before."""
+    path = silo.state / ANSWERS
+    known = read_json(GivenAnswers, path) or GivenAnswers()
+    if again := known.given.get(asked.digest):
+        return again
+    if any((answer.columns is None) == (asked.figures is not None) for answer in known.given.values()):
+        raise ProtocolError("this silo has answered another question of this step, and answers each step once")
+    about = {"agreement": asked.agreement, "run": asked.run, "silo": silo.file.name, "question": asked.digest}
+    if asked.figures is None:
+        answer = SurveyAnswer(**about, columns=answers.columns(survey, silo.file.data))
+    else:
+        silo.reserve(asked.run)
+        before, path_of_told = told_before(silo)
+        reply, every = answers.figures(survey, asked.figures, silo.file.data, before.told)
+        write_json(path_of_told, before.model_copy(update={"told": every}))
+        answer = SurveyAnswer(**about, figures=reply)
+    write_json(path, GivenAnswers(given={**known.given, asked.digest: answer}))
+    audited(silo, "answered", step="columns" if asked.figures is None else "figures", question=asked.digest)
+    return answer

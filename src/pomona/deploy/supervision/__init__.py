@@ -1,0 +1,1 @@
+"""Processes that are kept alive, their logs and status files."""
