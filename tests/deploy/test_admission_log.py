@@ -22,15 +22,15 @@ def decisions(federation):
 
 def sent(patch):
     """A dictionary that fills with the norm of the core that each silo sends in each round."""
-    norms, answer = {}, client_app.Silo.answer
+    norms, answer = {}, client_app.ClientApp.answer
 
     def answers(self, task, enclosed):
         body, uplink = answer(self, task, enclosed)
         if task.trains:
-            norms[task.number, self.file.name] = float(np.linalg.norm(load(uplink)["core"].astype(np.float64)))
+            norms[task.number, self.silo.file.name] = float(np.linalg.norm(load(uplink)["core"].astype(np.float64)))
         return body, uplink
 
-    patch.setattr(client_app.Silo, "answer", answers)
+    patch.setattr(client_app.ClientApp, "answer", answers)
     return norms
 
 

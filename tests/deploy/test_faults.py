@@ -86,16 +86,16 @@ def signed_again(silo, task, uplink):
 
 def mistaken(patch, change):
     """Let silo-1 answer round 2 with another uplink, which it signs."""
-    answer = client_app.Silo.answer
+    answer = client_app.ClientApp.answer
 
     def answers(self, task, enclosed):
         body, uplink = answer(self, task, enclosed)
-        if task.trains and task.number == 2 and self.file.name == "silo-1":
+        if task.trains and task.number == 2 and self.silo.file.name == "silo-1":
             uplink = change(uplink)
             body = body.model_copy(update={"uplink": sha256(uplink), "rows": signed_again(self, task, uplink)})
         return body, uplink
 
-    patch.setattr(client_app.Silo, "answer", answers)
+    patch.setattr(client_app.ClientApp, "answer", answers)
 
 
 @pytest.mark.parametrize("what", UPLINKS)
@@ -224,14 +224,14 @@ def test_a_short_cut_of_the_network_is_not_seen_in_the_models(world):
 @pytest.mark.parametrize("samples", [0, -9, 1e18, 2**70, True, "60", None])
 def test_a_silo_that_counts_other_samples_than_it_said_is_absent(samples, world):
     """F27: it signs what it says, so that only admission can tell."""
-    federation, answer = world.federation(run={"rounds": 4}), client_app.Silo.answer
+    federation, answer = world.federation(run={"rounds": 4}), client_app.ClientApp.answer
 
     def answers(self, task, enclosed):
         body, uplink = answer(self, task, enclosed)
-        lies = task.trains and task.number == 2 and self.file.name == "silo-1"
+        lies = task.trains and task.number == 2 and self.silo.file.name == "silo-1"
         return (body.model_copy(update={"samples": samples}) if lies else body), uplink
 
-    world.patch.setattr(client_app.Silo, "answer", answers)
+    world.patch.setattr(client_app.ClientApp, "answer", answers)
     federation.run()
     assert same(deployed(federation), world.simulated(federation, absent=BAD))
 
@@ -264,14 +264,14 @@ def test_a_node_that_comes_back_within_the_round_is_asked_again(world):
 def counted(patch):
     """(round, silo) of every training that was computed, from here on, of silos."""
     trained = []
-    visit = client_app.Silo._visit
+    visit = client_app.ClientApp._visit
 
     def visits(self, task, down, rows):
         if task.trains:
             trained.append((task.number, task.place))
         return visit(self, task, down, rows)
 
-    patch.setattr(client_app.Silo, "_visit", visits)
+    patch.setattr(client_app.ClientApp, "_visit", visits)
     return trained
 
 
@@ -292,14 +292,14 @@ def test_an_answer_to_an_earlier_task_is_not_taken(world):
 
 def test_a_silo_whose_code_fails_tells_nothing(world):
     federation = world.federation(run={"rounds": 4})
-    visit = client_app.Silo._visit
+    visit = client_app.ClientApp._visit
 
     def fails(self, task, down, rows):
-        if task.trains and task.number == 2 and self.file.name == "silo-1":
-            raise RuntimeError(f"patient 17 in {self.folder}")
+        if task.trains and task.number == 2 and self.silo.file.name == "silo-1":
+            raise RuntimeError(f"patient 17 in {self.silo.folder}")
         return visit(self, task, down, rows)
 
-    world.patch.setattr(client_app.Silo, "_visit", fails)
+    world.patch.setattr(client_app.ClientApp, "_visit", fails)
     federation.run()
     log = (federation.server / "run" / "audit.jsonl").read_text()
     assert "RuntimeError" in log

@@ -216,19 +216,19 @@ def test_a_row_that_receivers_would_refuse_is_never_passed_on(method, what, worl
 @pytest.mark.parametrize("lie", ["another silo's key", "another agreement"])
 def test_a_row_signed_for_something_else_is_not_passed_on(lie, world):
     """The answer is silo-1's and well signed; the row in it carries silo-0's word, or is for another agreement."""
-    federation, told = world.federation(quorum=2), client_app.Silo._signatures
+    federation, told = world.federation(quorum=2), client_app.ClientApp._signatures
     signer = Signer(federation.kits / ("silo-0" if "key" in lie else "silo-1") / "keys" / "silo.key")
     other = "0" * 64 if "agreement" in lie else None
 
-    def signatures(silo, task, uplink):
-        if (silo.file.name, task.number) != ("silo-1", 2):
-            return told(silo, task, uplink)
+    def signatures(self, task, uplink):
+        if (self.silo.file.name, task.number) != ("silo-1", 2):
+            return told(self, task, uplink)
         changed = task.model_copy(update={"agreement": other} if other else {})
         with pytest.MonkeyPatch.context() as inner:
-            inner.setitem(silo.__dict__, "signer", signer)
-            return told(silo, changed, uplink)
+            inner.setitem(self.silo.__dict__, "signer", signer)
+            return told(self, changed, uplink)
 
-    world.patch.setattr(client_app.Silo, "_signatures", signatures)
+    world.patch.setattr(client_app.ClientApp, "_signatures", signatures)
     if other:
         forged(federation, lambda said: {**said, "agreement": other})
     federation.run()

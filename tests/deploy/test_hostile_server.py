@@ -351,7 +351,7 @@ def test_an_evaluation_that_a_kill_cut_short_is_made_again(server, world):
         raise KeyboardInterrupt
 
     with world.patch.context() as patch:
-        patch.setattr(Silo, "_note", killed)
+        patch.setattr(ClientApp, "_note", killed)
         with pytest.raises(KeyboardInterrupt):
             server.ask(task, enclosed)
     assert server.ask(task, enclosed)[0].scores

@@ -291,7 +291,13 @@ def test_keys_are_brought_to_what_the_book_says():
 
 @pytest.mark.parametrize(
     "module",
-    ["server.launcher", "server.registry_admin", "provision.provision", "silo.supernode_supervisor", "status"],
+    [
+        "server.processes.launcher",
+        "server.members.registry_admin",
+        "provision.provision",
+        "silo.processes.supernode_supervisor",
+        "status",
+    ],
 )
 def test_supervisors_status_add_and_renew_load_no_pytorch(module):
     """They live for weeks, or are called often; only what trains, or reads data, needs it."""

@@ -133,14 +133,14 @@ def test_logs_are_merged_by_time_and_followed(tmp_path, capsys):
 def test_both_sides_of_a_federation_write_their_logs_and_no_path_of_a_silo_reaches_the_server(world):
     federation = world.federation()
 
-    answer = client_app.Silo.answer
+    answer = client_app.ClientApp.answer
 
-    def answers(silo, task, rows):
-        if silo.file.name == "silo-1" and task.number == 2:
-            raise FileNotFoundError(f"{silo.state}/patients.csv")
-        return answer(silo, task, rows)
+    def answers(self, task, rows):
+        if self.silo.file.name == "silo-1" and task.number == 2:
+            raise FileNotFoundError(f"{self.silo.state}/patients.csv")
+        return answer(self, task, rows)
 
-    world.patch.setattr(client_app.Silo, "answer", answers)
+    world.patch.setattr(client_app.ClientApp, "answer", answers)
     federation.run()
     server = [parsed("server", text) for text in lines(federation.server / "run" / "logs" / "server.log")]
     assert [line.round for line in server if line.text.startswith("committed with")] == [1, 2, 3]
