@@ -46,7 +46,8 @@ def require_patches(config: Config, dataset: Dataset) -> None:
     if wrong := patch.misfit(network_shape(dataset.kind, dataset.x.shape[1:]), dataset.targets):
         raise ConfigError(f"model.patch.size = {list(patch.size)}: {wrong}")
     card = config.method.method().card
-    if taught := next((release for release in card.releases if release.name == "output-criterion"), None):
+    taught = next((release for release in card.releases if release.name == "output-criterion"), None)
+    if taught and not card.batchwise:
         raise ConfigError(
             f"model.patch: {config.method.name} compares outputs on training images, of which every step sees other "
             f"patches; {f'{taught.remedy}, or ' if taught.remedy else ''}take another method"

@@ -47,7 +47,9 @@ def test_workers_and_resumption_give_the_same_bytes(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "method", [{"name": "apple", "budget": 1}, {"name": "fedala"}, {"name": "per-fedavg", "order": "hf"}], ids=str
+    "method",
+    [{"name": "apple", "budget": 1}, {"name": "fedala"}, {"name": "fed-rod"}, {"name": "per-fedavg", "order": "hf"}],
+    ids=str,
 )
 def test_methods_take_patches_as_they_take_images(method, tmp_path):
     result = run(over(tmp_path, method=method))

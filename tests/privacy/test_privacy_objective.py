@@ -83,6 +83,8 @@ def test_the_record_of_a_round_has_no_loss_where_it_is_hidden(tmp_path):
         ("fedala", {}),
         ("apfl", {"adaptive": True}),
         ("ditto", {}),
+        ("fed-rod", {"gamma": 0.0}),
+        ("mr-mtl", {}),
         ("scaffold", {}),
         ("pgfed", {}),
         ("pgfedmo", {"mixing": "client", "budget": 1}),

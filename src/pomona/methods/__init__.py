@@ -25,6 +25,7 @@ from pomona.methods.fedper import FedPer
 from pomona.methods.fedphp import FedPHP
 from pomona.methods.fedprox import FedProx, FedProxFT
 from pomona.methods.fedrep import FedRep
+from pomona.methods.fedrod import FedRoD
 from pomona.methods.lg_fedavg import LGFedAvg
 from pomona.methods.mocha import MOCHA
 from pomona.methods.mr_mtl import MRMTL
@@ -70,6 +71,7 @@ _ALL: tuple[type[MethodSettings], ...] = (
     FedPer,
     FedBN,
     FedBABU,
+    FedRoD,
     MRMTL,
     MOCHA,
     CFL,

@@ -199,6 +199,7 @@ class Card:
         needs_total: a round depends on the number of rounds, so that a run cannot be given more.
         steps: the local steps that the update rule holds for.
         judges: models that its clients observe beside the headline one, other than personal, global and local.
+        batchwise: its criteria on outputs know nothing of training samples but the batch, so that these may be patches.
         without_norms: the method that it is in a network without normalisation layers, where it is none of its own.
     """
 
@@ -219,6 +220,7 @@ class Card:
     needs_total: bool = False
     steps: Steps = "any"
     judges: tuple[str, ...] = ()
+    batchwise: bool = False
     without_norms: str | None = None
 
 

@@ -1,0 +1,141 @@
+"""Fed-RoD: a generic model by a loss that forgets class frequencies, and a head of every client on top of it.
+
+Chen, Chao. On bridging generic and personalized federated learning for image classification. ICLR 2022 (arXiv
+2107.00778), with linear personal heads. The loss is the balanced softmax of Ren et al., NeurIPS 2020.
+
+    generic          min_{phi, g}  sum_i n_i / n B_i(g o phi),    of a sample x of class y, z = g(phi(x)) the K outputs
+                     B_i: -log( n_{i,y}^gamma exp(z_y) / sum_c n_{i,c}^gamma exp(z_c) ),   n_{i,c} samples of class c
+    personal         min_{h_i}  F_i((g + h_i) o phi)                         the run's own loss; phi and g fixed in it
+    client           per batch, both gradients taken before either step, phi_i and g_i copies of what was received:
+                     (phi_i, g_i) <- (phi_i, g_i) - lr dB_i(g_i o phi_i)
+                     h_i          <- h_i - lr dF_i((g_i + h_i) o phi_i) / dh_i
+    server           (phi, g) <- sum_i n_i / n (phi_i, g_i)
+
+g and h_i are linear on the same features, so their sum of outputs is the output of the summed weights: the personal
+model is the row (phi, g + h_i). h_i never leaves the client. Named models: ``global, received`` is (phi, g),
+``local, trained`` (phi_i, g_i); ``personal`` is (phi, g + h_i) as received, and (phi_i, g_i + h_i) after training.
+
+B_i is the run's loss on z + gamma log n_{i,.}: for classes, and for masks with n_{i,c} the pixels of a class. A class
+that a client has nothing of counts as a millionth of a sample, as labels that are smoothed or weighted have no loss at
+log 0; so a client of one class teaches the generic part next to nothing. With other targets there is nothing to
+balance, and B_i is the run's loss, as it is for gamma = 0; then the generic part is FedAvg, to the bit.
+
+Differs from the paper: of its two kinds of personal heads, the hypernetwork, which makes h_i from class frequencies, is
+not offered. h_i starts at 0, so that the personal model starts as the generic one; ``head_start = "copy"`` starts it as
+a copy of the initial g, as implementations by others do, whose personal model starts with twice the head. The authors
+published no code.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from pomona.methods import base
+from pomona.objective.row_gradients import RowCriterion
+
+NOTHING = 1e-6  # what a class without samples counts
+
+
+class FedRoD(base.MethodSettings):
+    """Fed-RoD's settings; symbols of the paper in brackets."""
+
+    name: Literal["fed-rod"] = "fed-rod"
+    gamma: float = Field(
+        1.0,
+        ge=0,
+        le=10,
+        description="how far the generic loss balances class frequencies (gamma); 0: not at all",
+    )
+    head_start: Literal["zero", "copy"] = Field(
+        "zero", description="the personal head at the start: nothing, or a copy of the initial head"
+    )
+
+    def method(self) -> base.Method:
+        """The two halves."""
+        card = CARD
+        if self.gamma:
+            balanced = replace(base.RELEASES["output-criterion"], remedy="set method.gamma=0")
+            card = replace(card, gradients=(base.Gradients(noised=False), base.Gradients()), releases=(balanced,))
+        return base.Method(base.averaging(), client(self), card)
+
+
+@dataclass(frozen=True)
+class FedRoDState:
+    """A client's personal head (n, h), to be added to the generic one."""
+
+    head: Tensor
+
+
+def client(settings: FedRoD) -> base.Client:
+    """Trains the copy of the generic model and the personal head on the same batches."""
+
+    def start(initial: base.Initial, roster: base.Roster, ids: tuple[int, ...], seed: int) -> FedRoDState:
+        head = initial()[base.upper(initial.layers, 1)].repeat(len(ids), 1)
+        return FedRoDState(head if settings.head_start == "copy" else torch.zeros_like(head))
+
+    def train(
+        state: FedRoDState, received: base.Received, training: base.LocalTraining, round_: base.Round
+    ) -> base.Trained[FedRoDState]:
+        part, W, H = base.upper(training.layers, 1), received["model"].clone(), state.head
+        training.observe("global", W, "received")
+        training.observe("personal", added(W, H, part), "received")
+        losses = [balanced(training, c, settings.gamma) for c in training.clients] if settings.gamma else []
+        rows = (W, H, base.moments_of(W, round_), base.moments_of(H, round_))
+        for batch, w, h, velocity_w, velocity_h in training.steps(round_.epochs, *rows):
+            _, g = training.gradient(w, batch, losses[: len(w)] or None)
+            _, at_personal = training.gradient(added(w, h, part), batch, above=part.start)
+            base.descend(w, g, velocity_w, round_)
+            base.descend(h, at_personal[:, part], velocity_h, round_)
+        training.observe("local", W, "trained")
+        training.observe("personal", added(W, H, part), "trained")
+        return FedRoDState(H), {"model": W}, {}
+
+    return base.Client(start, train, private=("head",))
+
+
+def added(W: Tensor, H: Tensor, part: slice) -> Tensor:
+    """Rows (n, d) with heads H (n, h) added to their own."""
+    P = W.clone()
+    P[:, part] += H
+    return P
+
+
+def balanced(training: base.LocalTraining, client: int, gamma: float) -> RowCriterion:
+    """The loss of a batch under a client's class frequencies; the run's own where targets are no classes."""
+    data, plain = training.objective.data, training.objective.criterion
+    if data.targets not in {"classes", "segmentation"}:
+        return lambda outputs, targets, _: plain(outputs, targets).mean()
+    counts = torch.bincount(data.y[data.rows["train"][client]].flatten())
+
+    def loss(outputs: Tensor, targets: Tensor, features: Tensor) -> Tensor:
+        shift = gamma * log_counts(counts, outputs.shape[1]).to(outputs)
+        return plain(outputs + shift.reshape(-1, *[1] * (outputs.dim() - 2)), targets).mean()
+
+    return loss
+
+
+def log_counts(counts: Tensor, classes: int) -> Tensor:
+    """Logarithms (K,) of the samples of each class; ``counts`` may end before the last class."""
+    padded = torch.nn.functional.pad(counts.double(), (0, classes - len(counts)))
+    return padded.clamp_min(NOTHING).log()
+
+
+CARD = base.Card(
+    presentation=base.Presentation("Fed-RoD", 30),
+    paper="Chen and Chao, ICLR 2022",
+    summary="one global model by a class-balanced loss, and a head of each client added to its head",
+    down="1",
+    up="1",
+    private="the personal head",
+    headline=("personal", "trained"),
+    keeps="its personal head",
+    joining=(
+        "a newcomer's personal head starts from its setting, under the global model; unseen: as a newcomer, under the "
+        "standing global model"
+    ),
+    gradients=(base.Gradients(per_batch=2),),
+    batchwise=True,
+)
