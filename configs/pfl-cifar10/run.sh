@@ -3,7 +3,7 @@
 #   configs/pfl-cifar10/run.sh [OUT] [key=value ...]
 # A fifth of the federation, 200 clients, of which 50 take part: a round is the same work as in the whole, which is
 #   clients=1000 participation=0.05 data.train_limit=50000 data.test_limit=10000 rounds=1500
-# and holds several models of each client at once, tens of GB. Seconds of each round are in OUT/rounds.csv.
+# and takes some 6 GB of memory. Seconds of each round are in OUT/rounds.csv.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 out=${1:-runs/pfl-cifar10}

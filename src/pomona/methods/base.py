@@ -39,6 +39,7 @@ from pomona.methods.row_algebra import (
     within,
     without,
 )
+from pomona.objective.constant_features import ConstantFeatures
 from pomona.objective.local_training import LocalTraining, When
 from pomona.partition.partition import Partition
 from pomona.privacy.epsilon_projection import Gradients
@@ -50,6 +51,7 @@ __all__ = [
     "RELEASES",
     "Card",
     "Client",
+    "ConstantFeatures",
     "Downlink",
     "Gradients",
     "Info",

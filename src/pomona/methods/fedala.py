@@ -133,6 +133,8 @@ def learn(
     learning = begins | (state.started & settings.adapt)
     epochs, losses = torch.zeros(len(w)), list[Tensor]()
     shown = torch.zeros(len(w), settings.stage_epochs, dtype=w.dtype)
+    # All epochs have the same batches, and the layers below those with weights stay the received ones.
+    kept = base.ConstantFeatures() if begins.any() else None
     while learning.any() and len(losses) < settings.stage_epochs:
         mixture = mixed(w, state.last, state.weights, part)
         rate = settings.weight_lr * round_.decay * learning.to(w).unsqueeze(1)
@@ -141,7 +143,7 @@ def learn(
         for batch, t, W, own, global_, eta, latest in training.steps(
             1, *rows, purpose="ala", share=settings.sample_share
         ):
-            latest[:], g = training.gradient(t, batch, above=part.start)
+            latest[:], g = training.gradient(t, batch, above=part.start, kept=kept)
             a, b = own[:, part], global_[:, part]
             W.sub_(eta * g[:, part] * (b - a)).clamp_(0, 1)
             t[:, part] = torch.lerp(a, b, W)

@@ -1,14 +1,15 @@
 """Interface of the objective: all that a method may ask of private data."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
 from pomona.objective.batches import Pass
+from pomona.objective.constant_features import ConstantFeatures
 from pomona.objective.device_dataset import DeviceDataset
 from pomona.objective.row_gradients import Criterion, RowCriterion
-from pomona.objective.training_view import Views
+from pomona.objective.training_view import View, Views
 from pomona.privacy.ledger import Position
 
 
@@ -64,6 +65,16 @@ class Objective(Protocol):
 
     def criterion(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """The run's own per-sample losses (b,)."""
+
+
+@runtime_checkable
+class Reusing(Protocol):
+    """An objective that can use again what layers below a coordinate made of a batch."""
+
+    def gradient_above(
+        self, W: Tensor, indices: list[Tensor], above: int, kept: ConstantFeatures, views: Sequence[View]
+    ) -> tuple[Tensor, Tensor]:
+        """As ``Objective.gradient``, for rows that below ``above`` are the same whenever they come with a batch."""
 
 
 @runtime_checkable

@@ -11,7 +11,8 @@ from torch import Tensor
 from pomona.core.errors import DivergedError
 from pomona.core.round import Roster, Round
 from pomona.objective.batches import Batch, Pass, in_step, ordinary
-from pomona.objective.interface import Guarded, Objective
+from pomona.objective.constant_features import ConstantFeatures
+from pomona.objective.interface import Guarded, Objective, Reusing
 from pomona.objective.row_gradients import Criterion, RowCriterion
 from pomona.objective.training_view import View
 
@@ -99,14 +100,22 @@ class LocalTraining:
             yield batch, *(t[:active] for t in rows)
 
     def gradient(
-        self, W: Tensor, batch: Batch, criterion: Criterion | list[RowCriterion] | None = None, above: int = 0
+        self,
+        W: Tensor,
+        batch: Batch,
+        criterion: Criterion | list[RowCriterion] | None = None,
+        above: int = 0,
+        kept: ConstantFeatures | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Mean losses (n,) of rows W on the batch, gradients G (n, d). Raises DivergedError naming who and where.
 
-        A method that needs G from a coordinate on only says so by ``above``: G may be 0 before it.
+        A method that needs G from a coordinate on only says so by ``above``: G may be 0 before it. If in addition W
+        is the same below this coordinate whenever the batch comes, it says so by ``kept``.
         """
         if self.measured is not None and (batch.purpose, batch.step) == (TRAINING, self._unmeasured):
             losses, G = self._measuring(self.measured[: len(W)], W, batch, criterion, above)
+        elif kept is not None and criterion is None and isinstance(self.objective, Reusing):
+            losses, G = self.objective.gradient_above(W, batch.indices, above, kept, self._views(batch))
         else:
             losses, G = self.objective.gradient(W, batch.indices, criterion, above, self._views(batch))
         for k, (loss, index) in enumerate(zip(losses.tolist(), batch.indices, strict=True)):

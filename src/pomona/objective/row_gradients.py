@@ -1,6 +1,6 @@
 """The objective, one row at a time: exact, and on a CPU the fastest way for a single client."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -16,6 +16,7 @@ from pomona.models.layers import layers
 from pomona.models.parameter_space import ParameterSpace
 from pomona.models.sliding_window import whole
 from pomona.models.trained_part import active, frozen, training_mode
+from pomona.objective.constant_features import ConstantFeatures
 from pomona.objective.device_dataset import DeviceDataset
 from pomona.objective.sequential_backward import Chain
 from pomona.objective.training_view import View, Views
@@ -90,6 +91,20 @@ class LoopObjective:
             else:
                 losses[k] = self._chain.gradient(x, row, g, partial(self._loss, y, criterion, k), above)
         G[:, self.space.trained :] = 0
+        return losses, G
+
+    def gradient_above(
+        self, W: Tensor, indices: list[Tensor], above: int, kept: ConstantFeatures, views: Sequence[View]
+    ) -> tuple[Tensor, Tensor]:
+        """As ``gradient``, for rows that below ``above`` are the same whenever they come with a batch of ``kept``."""
+        if self._chain is None:
+            return self.gradient(W, indices, None, above, views)
+        losses, G = torch.empty(len(W)), torch.empty_like(W)
+        G[:, :above] = G[:, self.space.trained :] = 0
+        for k, (row, index, view, g) in enumerate(zip(W, indices, views, G, strict=True)):
+            x, y = self.data.seen(index, view)
+            features = kept.of(view, partial(self._chain.below, x, row, above))
+            losses[k] = self._chain.gradient_above(features, row, g, partial(self._loss, y, None, k), above)
         return losses, G
 
     def hessian(self, W: Tensor, indices: list[Tensor], Z: Tensor, views: Views = None) -> Tensor:

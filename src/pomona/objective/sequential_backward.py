@@ -120,13 +120,26 @@ class Chain:
         The loss is a function of the outputs and of what the last layer receives. ``x`` may be overwritten. Layers
         whose parameters all lie below ``above`` are left out, as far as they come before all others.
         """
-        behind, features = [], x
-        skipped = sum(end <= above for end in self.ends[:-1])
-        for number, step in enumerate(self.steps):
+        return self.gradient_above(self.below(x, row, above), row, g, loss, above)
+
+    @torch.no_grad()
+    def below(self, x: Tensor, row: Tensor, above: int) -> Tensor:
+        """What the layers that ``gradient`` leaves out make of inputs; these themselves where it leaves out none."""
+        for step in self.steps[: self._skipped(above)]:
+            x, _ = step(x, row, True)
+        return x
+
+    @torch.no_grad()
+    def gradient_above(self, x: Tensor, row: Tensor, g: Tensor, loss: Loss, above: int) -> Tensor:
+        """As ``gradient``, of what ``below`` returned.
+
+        This is not overwritten where it is not the input itself: the first layer that is not left out has parameters.
+        """
+        behind, features, skipped = [], x, self._skipped(above)
+        for number, step in enumerate(self.steps[skipped:]):
             features = x
-            x, backward = step(x, row, number <= skipped)
-            if number >= skipped:
-                behind.append(backward)
+            x, backward = step(x, row, number == 0)
+            behind.append(backward)
         with torch.enable_grad():
             outputs, features = x.requires_grad_(), features.detach().requires_grad_()
             value = loss(outputs, features)
@@ -137,6 +150,10 @@ class Chain:
         while behind:
             dy = behind.pop()(dy, g)
         return value.detach()
+
+    def _skipped(self, above: int) -> int:
+        """How many layers come before all that have parameters from ``above`` on; never the last one."""
+        return sum(end <= above for end in self.ends[:-1])
 
 
 def _step(layer: nn.Module, name: str, places: dict[str, ParameterSlice]) -> Step | None:

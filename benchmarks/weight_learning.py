@@ -1,0 +1,76 @@
+"""FedALA's first weight learning: the features of the layers below, kept from epoch to epoch against computed in each.
+
+    python benchmarks/weight_learning.py [--quick] [key=value ...]
+
+A round in which all clients learn their weights for ``stage_epochs``, beside the round before it, which trains alone.
+One process with one thread, images of noise, no evaluation; the numbers of both are the same to the bit, which is
+checked. All take turns.
+"""
+
+from unittest.mock import patch
+
+import torch
+
+from pomona.config import Config, read_overrides, resolve
+from pomona.core.toml import Tree
+from pomona.objective import constant_features
+from rounds import Rounds, noise, scenario_of
+from timing import Table, chosen, measured, publish
+
+SETTINGS: Tree = {
+    "lr": 0.01,
+    "batch_size": 10,
+    "data": {"name": "noise", "test_share": 0.25, "validation_share": 0.0},
+    "partition": {"name": "iid"},
+}
+FULL = ({"clients": 4, "model": "cnn", "method": {"name": "fedala", "stage_epochs": 20}}, 230, 5)
+QUICK = ({"clients": 2, "model": "mlp", "method": {"name": "fedala", "stage_epochs": 2}}, 12, 1)
+
+
+class Stage:
+    """The second round of a federation that starts anew each time; ``keeps``: whether features are kept."""
+
+    def __init__(self, config: Config, images: int, keeps: bool) -> None:
+        self.scenario, self.keeps = scenario_of(config, noise(images * config.clients * 4 // 3)), keeps
+        self.model = torch.empty(0)
+
+    def ready(self) -> None:
+        """The first round."""
+        self.rounds = Rounds(self.scenario)
+        self.rounds.run()
+
+    def learn(self) -> None:
+        """The round with the stage."""
+        of = constant_features.ConstantFeatures.of
+        kept = of if self.keeps else lambda _, __, make: make()
+        with patch.object(constant_features.ConstantFeatures, "of", kept):
+            self.rounds.run()
+        self.model = self.rounds.state
+
+
+def main(size: tuple[Tree, int, int], words: list[str]) -> list[Table]:
+    """Measure and print."""
+    torch.set_num_threads(1)
+    tree, images, turns = size
+    config = resolve(SETTINGS, tree, read_overrides(words))
+    kept, anew = Stage(config, images, True), Stage(config, images, False)
+
+    works = {
+        "a round of training": kept.ready,
+        "with the stage, features kept": kept.learn,
+        "a round of training again": anew.ready,
+        "with the stage, features computed each time": anew.learn,
+    }
+    wall, cpu = measured(works, turns)
+    assert torch.equal(kept.model, anew.model), "the two must give the same numbers"
+    first = next(iter(works))
+    rows = {
+        name: {"median s": wall.median(name), "median cpu s": cpu.median(name), "cpu, cost": cpu.cost(name, first)}
+        for name in works
+    }
+    about = {"model": config.model.name, "batch": config.batch_size, "clients": config.clients, "images": images}
+    return [publish("FedALA's first weight learning", rows, turns, **about, threads=1)]
+
+
+if __name__ == "__main__":
+    main(*chosen(QUICK, FULL))

@@ -1,0 +1,79 @@
+"""Features of layers that stay as they are: the same numbers to the bit, computed once a batch."""
+
+import pytest
+import torch
+
+import pomona
+from pomona.methods.fedala import FedALA
+from pomona.models import ModelSettings
+from pomona.objective.constant_features import ConstantFeatures
+from pomona.objective.sequential_backward import Chain
+from pomona.objective.training_view import View
+from pomona.scenario import Scenario
+from problems import tiny
+
+ROUNDS = {"rounds": 3, "data": {"name": "digits"}, "lr": 0.1}
+
+
+def objective_of(name, **over):
+    scenario = Scenario.prepare(tiny("fedavg", model=ModelSettings(name=name), **over))
+    return scenario.objective(), scenario.initial()
+
+
+@pytest.mark.parametrize("model", ["small", "mlp", "logistic"])
+@pytest.mark.parametrize("augment", [[], ["flip"]])
+def test_gradients_are_the_same_to_the_bit(model, augment):
+    objective, row = objective_of(model, augment=augment)
+    batches = [[objective.data.rows["train"][0][:5]], [objective.data.rows["train"][0][5:6]]]
+    for part in (*objective.layers, slice(len(row), len(row))):
+        kept, above = ConstantFeatures(), part.start
+        for epoch in range(3):
+            W = row.clone().unsqueeze(0)
+            W[:, above:] += 0.1 * epoch  # the layers below stay
+            for step, indices in enumerate(batches):
+                views = [View(0, 1, 1, "ala", step)]
+                losses, G = objective.gradient_above(W, indices, above, kept, views)
+                expected, wanted = objective.gradient(W, indices, None, above, views)
+                assert torch.equal(losses, expected)
+                assert torch.equal(G, wanted)
+
+
+def test_beyond_the_limit_features_are_made_each_time():
+    made = []
+
+    def make():
+        made.append(torch.ones(4))
+        return made[-1]
+
+    kept = ConstantFeatures(limit=20)
+    for _ in range(2):
+        assert kept.of("first", make) is made[0]
+        assert kept.of("second", make) is made[-1]
+    assert len(made) == 3
+
+
+@pytest.mark.parametrize("layers", [0, 1, 2])
+def test_a_run_of_fedala_is_the_same_and_its_stage_computes_lower_layers_once(monkeypatch, layers):
+    def run():
+        passes = []
+        below = Chain.below
+        monkeypatch.setattr(Chain, "below", lambda *a: passes.append(1) or below(*a))
+        method = {"layers": layers, "stage_epochs": 6}
+        result = pomona.run(tiny("fedala", method, **ROUNDS, workers=1))
+        monkeypatch.setattr(Chain, "below", below)
+        return result, len(passes)
+
+    ours, fewer = run()
+    monkeypatch.setattr(ConstantFeatures, "of", lambda self, batch, make: make())
+    theirs, more = run()
+    assert fewer < more
+    for client, model in theirs.models.items():
+        assert all(torch.equal(model[name], ours.models[client][name]) for name in model)
+    assert [r.loss for r in ours.rounds] == [r.loss for r in theirs.rounds]
+    assert [r.info["ala_losses"].tolist() for r in ours.rounds] == [
+        r.info["ala_losses"].tolist() for r in theirs.rounds
+    ]
+    # In round 2 the stage takes six epochs over each batch of which five need no lower layers.
+    config = tiny("fedala", {"layers": layers}, **ROUNDS)
+    sizes = [round(FedALA().sample_share * len(c.train)) for c in Scenario.prepare(config).partition.clients]
+    assert more - fewer == 5 * sum(-(-n // config.batch_size) for n in sizes)
