@@ -221,6 +221,23 @@ def test_a_silo_answers_each_step_once(standing):
     assert "answers each step once" in Refusal.model_validate_json(refused.body).fault
 
 
+def test_a_question_that_could_not_be_answered_was_asked_nevertheless(standing):
+    standing.submitted("look")
+    standing.run("look")
+    node, asked = standing.questions()[-1]
+    question = SurveyQuestion.model_validate_json(asked.body)
+    folder = standing.grid.folders[node]
+    home = next((folder / "state/studies").glob("look-*"))
+    (home / "survey.json").unlink()
+    table = (folder / "table.csv").rename(folder / "away.csv")
+    assert handled(folder, Message.of(question)).kind == Refusal.kind
+    table.rename(folder / "table.csv")
+    fewer = question.figures.model_copy(update={"columns": question.figures.columns[:1]})
+    refused = handled(folder, Message.of(question.model_copy(update={"figures": fewer})))
+    assert "answers each step once" in Refusal.model_validate_json(refused.body).fault
+    assert handled(folder, Message.of(question)).kind == SurveyAnswer.kind
+
+
 def test_a_silo_that_is_gone_is_named_and_the_others_are_told(standing):
     standing.submitted("look", patience=0.0)
 

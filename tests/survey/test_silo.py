@@ -66,6 +66,27 @@ def test_a_question_for_more_than_was_offered_is_refused(tmp_path, survey, colum
         silo.figures(survey, question, table(tmp_path))
 
 
+@pytest.mark.parametrize("rare", ["A", "Z"])
+@pytest.mark.parametrize(("name", "kind"), [("ward", "number"), ("ward", "date"), ("age", "date"), ("visit", "number")])
+def test_no_column_is_read_so_that_its_failure_would_tell_of_a_row(tmp_path, name, kind, rare):
+    def one(lines):
+        return [lines[0], lines[1].replace(",A,", f",{rare},"), *lines[2:]]
+
+    form = ColumnForm(name=name, kind=kind, missing=("A", "B"))
+    with pytest.raises(ProtocolError, match=f"asks about column {name} as {kind}, it was offered as"):
+        silo.figures(SURVEY, FiguresQuestion(columns=(form,)), table(tmp_path, change=one))
+
+
+def test_a_server_cannot_take_a_silo_s_own_markers_of_gaps_away(tmp_path):
+    data = table(tmp_path, change=lambda lines: [lines[0], f"lost{lines[1][2:]}", *lines[2:]])
+    data = data.model_copy(update={"missing_values": {"age": ("lost",)}})
+    answers = [
+        silo.figures(SURVEY, FiguresQuestion(columns=(ColumnForm(name="age", kind="number", missing=m),)), data)
+        for m in ((), ("lost",))
+    ]
+    assert answers[0] == answers[1]
+
+
 def test_what_was_told_is_told_again_whatever_the_data_are_now(tmp_path):
     first, told = asked(table(tmp_path))
     assert asked(table(tmp_path), told=told) == (first, told)

@@ -11,6 +11,7 @@ from pomona.survey.least_count import safe_classes, safe_names, safe_numbers, sa
 from pomona.survey.raw_data import RawData, read_raw
 from pomona.survey.replies import (
     LONGEST_WORD,
+    ColumnForm,
     ColumnsReply,
     FiguresQuestion,
     FiguresReply,
@@ -48,14 +49,15 @@ def figures(
         The reply, and all that the silo has told now; that is to be kept before the reply is sent.
 
     Raises:
-        ProtocolError: a question about columns that were not offered.
+        ProtocolError: a question about columns that were not offered, or not so.
         DataError, ConfigError: as ``columns``.
     """
     offered = {form.name: form for form in columns(survey, data).columns}
     asked = {form.name: form for form in question.columns}
     if len(asked) < len(question.columns) or {*asked} - {*offered} or (survey.columns and {*asked} - {*survey.columns}):
         raise ProtocolError("the server asks about columns that this silo does not have or was not to be asked about")
-    raw = _enough(read_raw(data, survey.seed, [*(offered | asked).values()]), survey)
+    forms = [_readable(form, asked.get(name, form)) for name, form in offered.items()]
+    raw = _enough(read_raw(data, survey.seed, forms), survey)
     fresh = None if told and told.rows != len(raw.rows) else raw
     before = told or FiguresReply(rows=len(raw.rows))
     reply = FiguresReply(
@@ -68,6 +70,17 @@ def _enough(raw: RawData, survey: SurveySettings) -> RawData:
     if len(raw.rows) < survey.least:
         raise DataError(f"fewer training rows than the survey's least count of {survey.least}; nothing can be told")
     return raw
+
+
+def _readable(own: ColumnForm, asked: ColumnForm) -> ColumnForm:
+    """How a column that is asked about is read: as this silo reads it itself, or as categories, as any cell can be.
+
+    A column that cannot be read fails the answer. Were a server free to have names read as numbers, with gap markers
+    of its choice, each failure would say that some cell, of one row perhaps, is none of these. Raises ProtocolError.
+    """
+    if asked.kind not in {own.kind, "category"}:
+        raise ProtocolError(f"the server asks about column {own.name} as {asked.kind}, it was offered as {own.kind}")
+    return asked.model_copy(update={"missing": tuple(dict.fromkeys((*own.missing, *asked.missing)))})
 
 
 def _columns(

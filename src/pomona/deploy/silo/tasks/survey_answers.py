@@ -26,6 +26,7 @@ from pomona.survey.settings import SurveySettings
 
 TOLD = "told"
 ANSWERS = "survey.json"
+AGAIN = "this silo was asked another question of this step, and answers each step once"
 
 
 class ToldData(Settings):
@@ -36,9 +37,13 @@ class ToldData(Settings):
 
 
 class GivenAnswers(Settings):
-    """The answers of one survey, by the question's hash: one for each of two steps."""
+    """The answers of one survey, by the question's hash: one for each of two steps.
+
+    ``asked`` is the second step's question, noted before it is answered: that it cannot be answered is an answer, too.
+    """
 
     given: dict[Sha256, SurveyAnswer] = Field({}, max_length=2)
+    asked: Sha256 | None = None
 
 
 def surveyed(silo: Silo, body: Hello | Task | SurveyQuestion) -> Body:
@@ -82,16 +87,20 @@ def _answered(silo: Silo, survey: SurveySettings, asked: SurveyQuestion) -> Surv
     if again := known.given.get(asked.digest):
         return again
     if any((answer.columns is None) == (asked.figures is not None) for answer in known.given.values()):
-        raise ProtocolError("this silo has answered another question of this step, and answers each step once")
+        raise ProtocolError(AGAIN)
+    if asked.figures and known.asked not in {None, asked.digest}:
+        raise ProtocolError(AGAIN)
     about = {"agreement": asked.agreement, "run": asked.run, "silo": silo.file.name, "question": asked.digest}
     if asked.figures is None:
         answer = SurveyAnswer(**about, columns=answers.columns(survey, silo.file.data))
     else:
         silo.reserve(asked.run)
+        known = known.model_copy(update={"asked": asked.digest})
+        write_json(path, known)
         before, path_of_told = told_before(silo)
         reply, every = answers.figures(survey, asked.figures, silo.file.data, before.told)
         write_json(path_of_told, before.model_copy(update={"told": every}))
         answer = SurveyAnswer(**about, figures=reply)
-    write_json(path, GivenAnswers(given={**known.given, asked.digest: answer}))
+    write_json(path, known.model_copy(update={"given": {**known.given, asked.digest: answer}}))
     audited(silo, "answered", step="columns" if asked.figures is None else "figures", question=asked.digest)
     return answer
