@@ -28,6 +28,7 @@ from pomona.methods.fedrep import FedRep
 from pomona.methods.fedrod import FedRoD
 from pomona.methods.lg_fedavg import LGFedAvg
 from pomona.methods.mocha import MOCHA
+from pomona.methods.moon import MOON
 from pomona.methods.mr_mtl import MRMTL
 from pomona.methods.partialfed import PartialFed
 from pomona.methods.per_fedavg import PerFedAvg
@@ -50,6 +51,7 @@ _ALL: tuple[type[MethodSettings], ...] = (
     FedProx,
     FedProxFT,
     FedProxC,
+    MOON,
     SCAFFOLD,
     FedDyn,
     APFL,

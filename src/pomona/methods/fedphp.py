@@ -24,6 +24,7 @@ from pydantic import Field
 from torch import Tensor
 
 from pomona.methods import base
+from pomona.methods.fixed_models import Said
 from pomona.objective.interface import Objective
 from pomona.objective.row_gradients import RowCriterion
 
@@ -76,10 +77,7 @@ def client(settings: FedPHP) -> base.Client:
             for h, c in zip(state.inherited, training.clients, strict=True)
             if settings.transfer_weight and training.trains
         ]
-        for batch, v, velocity in training.steps(round_.epochs, W, base.moments_of(W, round_)):
-            lessons = [teacher.lesson(index) for teacher, index in zip(teachers, batch.indices, strict=False)]
-            _, g = training.gradient(v, batch, lessons or None)
-            base.descend(v, g, velocity, round_)
+        base.sgd(training, W, round_, losses=[teacher.lesson for teacher in teachers])
         training.observe("local", W, "trained")
 
         kept = state.seen.to(W) * (settings.mu * (round_.number - 1) / round_.total)
@@ -92,29 +90,23 @@ def client(settings: FedPHP) -> base.Client:
 
 @dataclass(frozen=True)
 class Teacher:
-    """Outputs of the inherited model on a client's own training samples.
-
-    ``rows`` (m,) are the samples, ascending; ``says`` (m, f) its features of them, or (m, K) its soft answers.
-    """
+    """What the inherited model says of a client's own training samples: features, or soft answers."""
 
     settings: FedPHP
     objective: Objective
-    rows: Tensor
-    says: Tensor
+    said: Said
 
     @classmethod
     def of(cls, settings: FedPHP, h: Tensor, client: int, objective: Objective) -> "Teacher":
         """Ask an inherited model (d,) about all of a client's training samples, once a round."""
-        rows, order = objective.data.rows["train"][client].sort()
         if settings.transfer == "mmd":
-            says = objective.features(h, client, "train")
-        else:
-            says = objective.data.task.soften(objective.outputs(h, client, "train")[0], TEMPERATURE)
-        return cls(settings, objective, rows, says[order])
+            return cls(settings, objective, Said.features(objective, h, client))
+        said = Said.outputs(objective, h, client)
+        return cls(settings, objective, replace(said, says=objective.data.task.soften(said.says, TEMPERATURE)))
 
     def lesson(self, index: Tensor) -> RowCriterion:
         """The loss of one batch: (1 - lambda) F + lambda R."""
-        told, weight = self.says[torch.searchsorted(self.rows, index)], self.settings.transfer_weight
+        told, weight = self.said.of(index), self.settings.transfer_weight
 
         def loss(outputs: Tensor, targets: Tensor, features: Tensor) -> Tensor:
             task = self.objective.criterion(outputs, targets).mean()

@@ -1,6 +1,6 @@
 """The algebra on rows that methods share, each row the parameters of one model; methods reach it as ``base``."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -9,6 +9,7 @@ from torch import Tensor
 from pomona.core.errors import ConfigError
 from pomona.core.round import Roster, Round
 from pomona.objective.local_training import TRAINING, LocalTraining
+from pomona.objective.row_gradients import RowCriterion
 from pomona.storage.mapped_tensor import by_columns, with_rows
 
 
@@ -107,6 +108,7 @@ def over_moments(mask: Tensor, moments: Tensor) -> Tensor:
 
 
 Pull = Callable[[Tensor], Tensor]  # rows w (a, d) -> an extra gradient term (a, d)
+Loss = Callable[[Tensor], RowCriterion]  # the samples (b,) of a batch -> the loss of one row on it
 
 
 def sgd(
@@ -116,11 +118,16 @@ def sgd(
     epochs: int | None = None,
     pull: Pull | None = None,
     purpose: str = TRAINING,
+    losses: Sequence[Loss] = (),
 ) -> Tensor:
-    """Local steps on rows W (n, d), in place: ``epochs`` passes (the round's if None) over the training data."""
+    """Local steps on rows W (n, d), in place: ``epochs`` passes (the round's if None) over the training data.
+
+    ``losses``, one a row, take the place of the run's own.
+    """
     passes = round_.epochs if epochs is None else epochs
     for batch, w, moments in training.steps(passes, W, moments_of(W, round_), purpose=purpose):
-        _, g = training.gradient(w, batch)
+        criteria = [loss(index) for loss, index in zip(losses, batch.indices, strict=False)]
+        _, g = training.gradient(w, batch, criteria or None)
         if pull is not None:
             g = g + pull(w)
         descend(w, g, moments, round_)

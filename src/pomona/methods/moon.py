@@ -1,0 +1,104 @@
+"""MOON: FedAvg whose clients keep their features near the global model's, and away from their own last ones.
+
+Li, He, Song. Model-contrastive federated learning. CVPR 2021 (arXiv 2103.16257), Algorithm 1.
+
+    client           v <- SGD(w; E epochs on F_i + mu C_i),   of a sample with features z under v, z_w under
+                     the received w, z_p under the client's last local model:
+                     C_i = -log( exp(cos(z, z_w) / tau) / (exp(cos(z, z_w) / tau) + exp(cos(z, z_p) / tau)) )
+    server           as FedAvg: w <- sum_i n_i / n v_i
+
+Features are what the last layer receives. The last local model stays with the client; it starts as the initial one, so
+that in round 1 z_p = z_w, C_i is constant and the round is FedAvg's. mu = 0 is FedAvg, to the bit. Named models as in
+FedAvg. The paper searches mu among 0.1, 1, 5 and 10, with tau = 0.5.
+
+Differs from the paper: that puts a projection head of two layers before the last one; here the network is the run's,
+and may contain one. z_w and z_p are computed once a round, in evaluation mode and on samples as they are: the same
+numbers unless the network normalises over batches or drops units, or training sees changed images.
+Differs from published code: that sees each batch under all three models in every epoch.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+from torch.nn.functional import cosine_similarity, cross_entropy
+
+from pomona.methods import base, separate
+from pomona.methods.fixed_models import Said
+from pomona.objective.row_gradients import RowCriterion
+
+
+class MOON(base.MethodSettings):
+    """MOON's settings; symbols of the paper in brackets."""
+
+    name: Literal["moon"] = "moon"
+    mu: float = Field(1.0, ge=0, description="weight of the contrast in the loss (mu); 0 is FedAvg")
+    temperature: float = Field(0.5, gt=0, description="of the similarities in the contrast (tau)")
+
+    def method(self) -> base.Method:
+        """The two halves."""
+        card = CARD
+        if self.mu:
+            seen = replace(base.RELEASES["output-criterion"], remedy="set method.mu=0")
+            card = replace(card, gradients=(base.Gradients(noised=False),), releases=(seen,))
+        return base.Method(base.averaging(), client(self), card)
+
+
+def client(settings: MOON) -> base.Client:
+    """FedAvg's client under the contrast; the state is its last local model (n, d)."""
+
+    def train(
+        last: Tensor, received: base.Received, training: base.LocalTraining, round_: base.Round
+    ) -> base.Trained[Tensor]:
+        w = received["model"]
+        training.observe("global", w, "received")
+        losses = [
+            contrasted(settings, training, *(Said.features(training.objective, row, c) for row in pair))
+            for *pair, c in zip(w, last, training.clients, strict=True)
+            if settings.mu and training.trains
+        ]
+        W = base.sgd(training, received.get("start", w).clone(), round_, losses=losses)
+        training.observe("local", W, "trained")
+        return W, {"model": W}, {}
+
+    return base.Client(separate.start, train)
+
+
+def contrasted(
+    settings: MOON, training: base.LocalTraining, everybodys: Said, own: Said
+) -> Callable[[Tensor], RowCriterion]:
+    """The loss of a client's batches: its samples -> F + mu C, with what the received and the last local model say."""
+    plain = training.objective.criterion
+
+    def of(index: Tensor) -> RowCriterion:
+        near, far = everybodys.of(index), own.of(index)
+
+        def loss(outputs: Tensor, targets: Tensor, features: Tensor) -> Tensor:
+            return plain(outputs, targets).mean() + settings.mu * contrast(features, near, far, settings.temperature)
+
+        return loss
+
+    return of
+
+
+def contrast(z: Tensor, near: Tensor, far: Tensor, temperature: float) -> Tensor:
+    """The mean () over samples of the contrast of features z (b, f), to be near the second ones and not the third."""
+    similar = torch.stack([cosine_similarity(z, other) for other in (near, far)], 1) / temperature
+    return cross_entropy(similar, torch.zeros(len(z), dtype=torch.long, device=z.device))
+
+
+CARD = base.Card(
+    presentation=base.Presentation("MOON", 31),
+    paper="Li et al., CVPR 2021, Algorithm 1",
+    summary="one global model; clients keep their features near its own",
+    down="1",
+    up="1",
+    private="nothing but the data",
+    headline=("global", "received"),
+    keeps="its last local model",
+    joining="a newcomer's last model is the global one; unseen: trains on from the standing global model",
+    gradients=(base.Gradients(),),
+)

@@ -1,0 +1,111 @@
+"""MOON: the contrast and its gradient, what it is made of, and its reductions to FedAvg."""
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+from torch.testing import assert_close
+
+import pomona
+from pomona.core.round import Roster
+from pomona.methods.fixed_models import Said
+from pomona.methods.moon import MOON, contrast, contrasted
+from pomona.objective.local_training import LocalTraining
+from pomona.scenario import Scenario
+from problems import Federation, a_round, quadratics, tiny
+
+
+def digits():
+    """A scenario of digits with an MLP, and what a method sees of its clients."""
+    scenario = Scenario.prepare(tiny("moon"))
+    sizes = tuple(len(c.train) for c in scenario.partition.clients)
+    return scenario, LocalTraining(scenario.objective(), (0, 1, 2, 3), Roster(sizes), a_round())
+
+
+def test_the_contrast_is_the_papers():
+    z, near, far = torch.randn(3, 7, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+    def cos(a, b):
+        return (a * b).sum(1) / (a.norm(dim=1) * b.norm(dim=1))
+
+    for tau in (0.1, 0.5, 2.0):
+        one, two = torch.exp(cos(z, near) / tau), torch.exp(cos(z, far) / tau)
+        assert_close(contrast(z, near, far, tau), -torch.log(one / (one + two)).mean())
+    assert contrast(near, near, -near, 0.1).item() == pytest.approx(0, abs=1e-8)
+    assert contrast(z, near, near, 0.5).item() == pytest.approx(torch.log(torch.tensor(2.0)).item())
+
+
+def test_features_have_their_samples_whatever_the_order():
+    scenario, training = digits()
+    rows, w = training.objective.data.rows["train"][1], scenario.initial()
+    said = Said.features(training.objective, w, 1)
+    hidden = scenario.module()[:-1]
+    with torch.no_grad():
+        scenario_rows = rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(1))][:9]
+        expected = hidden(training.objective.data.gather(scenario_rows)[0])
+    assert_close(said.of(scenario_rows), expected)
+
+
+def test_loss_and_gradient_are_those_of_the_sum():
+    """Differentiated by PyTorch through the module itself, with three different models."""
+    scenario, training = digits()
+    objective, space = training.objective, training.objective.space
+    v, w, last = (scenario.initial(client) for client in (0, 1, 2))
+    index = objective.data.rows["train"][3][:12]
+    settings = MOON(mu=3.0, temperature=0.4)
+    loss = contrasted(settings, training, *(Said.features(objective, row, 3) for row in (w, last)))(index)
+    losses, G = objective.gradient(v.unsqueeze(0), [index], [loss])
+
+    x, y = objective.data.gather(index)
+    seen = []
+    for row in (v, w, last):
+        module = scenario.module()
+        module.load_state_dict(space.unpack(row))
+        seen.append((module, module[:-1](x.clone())))
+    (module, z), (_, near), (_, far) = seen
+    expected = cross_entropy(module[-1](z), y) + 3.0 * contrast(z, near.detach(), far.detach(), 0.4)
+    parts = torch.autograd.grad(expected, list(module.parameters()))
+    assert_close(losses[0], expected.detach())
+    assert_close(G[0], torch.cat([part.flatten() for part in parts]), rtol=1e-4, atol=1e-6)
+
+
+def losses_of(result):
+    return [r.loss for r in result.rounds], [e.loss for e in result.curve("global", "received")]
+
+
+def test_without_the_contrast_it_is_fedavg_to_the_bit():
+    assert losses_of(pomona.run(tiny("moon", {"mu": 0.0}))) == losses_of(pomona.run(tiny("fedavg")))
+
+
+def test_its_first_round_is_fedavgs_and_the_second_is_not():
+    """In round 1 both models that features are compared with are the initial one: the contrast is log 2, its slope 0."""
+    moon, avg = (pomona.run(tiny(name, settings)) for name, settings in (("moon", {"mu": 4.0}), ("fedavg", {})))
+    (first, second), (plain, plain_second) = (
+        [e.loss for e in r.curve("global", "received")][1:3] for r in (moon, avg)
+    )  # the first is before round 1
+    assert_close(list(first), list(plain))
+    assert max(abs(a - b) for a, b in zip(second, plain_second, strict=True)) > 1e-3
+
+
+def test_training_turns_features_towards_the_global_model():
+    """The cosine of trained features to the received ones is larger, that to the last local ones smaller, than FedAvg's."""
+    scenario, training = digits()
+    w, last = (scenario.initial(client) for client in (1, 2))
+    pair = [Said.features(training.objective, row, 0) for row in (w, last)]
+    ends = []
+    for mu in (0.0, 5.0):
+        alone = LocalTraining(training.objective, (0,), training.roster, a_round(epochs=20, batch_size=16))
+        method = MOON(mu=mu).method()
+        state, _, _ = method.client.train(last.unsqueeze(0).clone(), {"model": w.unsqueeze(0)}, alone, alone.round)
+        z = Said.features(training.objective, state[0], 0).says
+        ends.append(contrast(z, *(said.says for said in pair), 0.5).item())
+    assert ends[1] < ends[0]
+
+
+def test_the_last_model_is_the_trained_one_and_absent_clients_keep_theirs():
+    run = Federation(MOON().method(), quadratics(3))
+    run.round(a_round(1))
+    kept = run.state(1).clone()
+    for i in (0, 1, 2):
+        assert torch.equal(run.state(i)[0], run.model(i, "local", "trained"))
+    run.round(a_round(2), ids=(0, 2))
+    assert torch.equal(run.state(1), kept)
