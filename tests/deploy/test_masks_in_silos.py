@@ -21,12 +21,20 @@ def config(folder, **over):
     return resolve(small, {"largest_share": 0.5, "method": {"name": "apple", "budget": 1}, **over})
 
 
-@pytest.mark.parametrize("patch", [None, {"size": [4, 6], "blend": "gaussian"}], ids=["whole", "patches"])
-def test_a_federation_learns_masks_as_its_simulation_does(patch, tmp_path):
+@pytest.mark.parametrize(
+    ("patch", "over"),
+    [
+        (None, {}),
+        ({"size": [4, 6], "blend": "gaussian"}, {}),
+        (None, {"method": {"name": "fedbn"}}),  # the network has normalisation layers, which stay in the silos
+    ],
+    ids=["whole", "patches", "norms"],
+)
+def test_a_federation_learns_masks_as_its_simulation_does(patch, over, tmp_path):
     if patch:
         pytest.importorskip("monai")
     network = {**settings(tmp_path)["model"], "patch": patch}
-    federation = Federation(tmp_path, config(tmp_path, model=network))
+    federation = Federation(tmp_path, config(tmp_path, model=network, **over))
     federation.run()
     out = tmp_path / "simulation"
     pomona.run(federation.simulation, out)
