@@ -41,7 +41,8 @@ LIMIT = 900  # seconds for one command
 FAILED = "failed"
 VOLATILE = frozenset(
     ("seconds", "simulated_seconds", "started", "time", "since", "versions", "pid", "host", "memory", "folder")
-) | {"sha256", "bytes", "presentation"}  # of files with times in them: how a checkpoint marks the events; and words
+) | {"busy_share", "sha256", "bytes", "presentation"}
+# "sha256" and "bytes" of files with times in them: how a checkpoint marks the events; and words
 """Keys and columns whose values differ from one execution to the next, and words for people."""
 PASSED_OVER = frozenset(("status.json", "timing.json"))  # nothing but times, and hashes of files that are compared
 HASH = re.compile(r"-[0-9a-f]{64}(?=\.safetensors$)")  # of a checkpoint, which holds times

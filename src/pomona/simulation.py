@@ -228,7 +228,9 @@ def _collected(
             record.event("final", **each)
     spent = transport.collect(ClientRuntime.spent, everybody) if config.privacy else None
     filed = sum(transport.collect(ClientRuntime.filed, everybody))
-    return {"state_files_bytes": filed, **privacy(config, spent)}
+    share = transport.busy_share
+    busy = {} if share is None else {"busy_share": share}
+    return {"state_files_bytes": filed, **busy, **privacy(config, spent)}
 
 
 def privacy(config: Config, spent: Sequence[float] | None) -> dict[str, Any]:

@@ -59,7 +59,7 @@ def outcome(folder):
 def timeless(value):
     """A tree without what a clock said."""
     if isinstance(value, dict):
-        return {k: timeless(v) for k, v in value.items() if k not in ("time", "seconds")}
+        return {k: timeless(v) for k, v in value.items() if k not in ("time", "seconds", "busy_share")}
     return value
 
 

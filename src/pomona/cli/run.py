@@ -179,9 +179,10 @@ def closing(result: Result, folder: Path, page: Path | None) -> None:
         lines(f"privacy: the client that spent most has {bound}" + (f"; {p['void']}" if p["void"] else ""))
     per_round = max(1, len(result.rounds))
     seconds = sum(row.seconds for row in result.rounds)
+    busy = f"; all workers busy {s['busy_share']:.0%} of the time" if "busy_share" in s else ""
     lines(
         f"{s['rounds']} rounds in {seconds:.1f} s; {size(s['bytes_down'])} down, {size(s['bytes_up'])} up"
-        f" ({size((s['bytes_down'] + s['bytes_up']) / per_round)} a round)",
+        f" ({size((s['bytes_down'] + s['bytes_up']) / per_round)} a round){busy}",
         f"written  {folder}" + (f", report {page}" if page else ""),
         f"next     pomona compare {folder} OTHER..., or pomona predict {folder}/models/client-00.safetensors INPUT"
         f" (the model of {shown(str(result.about['clients'][0]))})",

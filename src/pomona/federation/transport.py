@@ -47,6 +47,7 @@ class Inline:
     """All clients in this process."""
 
     run = SIMULATION
+    busy_share: float | None = None
 
     def __init__(self, make: Make, groups: Groups) -> None:
         self._clients = make(groups)
@@ -98,6 +99,10 @@ def arrived(replies: Sequence[Reply], visit: ClientRequest, down: Downlink) -> l
 
 class LocalTransport(Transport, Protocol):
     """A transport within one process tree, whose clients can be asked anything."""
+
+    @property
+    def busy_share(self) -> float | None:
+        """Share of the working time in which all its processes worked; None where there is one."""
 
     def collect(self, what: Callable[[ClientRuntime, int], T], ids: Sequence[int]) -> list[T]:
         """What each client's keeper answers to a question, in the order of ids."""

@@ -34,6 +34,7 @@ class Workers:
         self._home: dict[int, int] = {}
         self._pipes: list[Any] = []
         self._processes: list[Any] = []
+        self._together, self._any = 0.0, 0.0  # seconds of visits in which all worked, and in which any did
         for worker, homes in enumerate(spread([sum(sizes[i] for i in group) for group in groups], workers)):
             own = tuple(groups[k] for k in homes)
             here, there = context.Pipe()
@@ -65,7 +66,17 @@ class Workers:
             cut = replace(visit, ids=ids)
             self._send(w, ClientRuntime.visit, cut, own)
         replies = {r.client: r for w in asked for r in self._receive(w)}
+        busy = [sum(replies[visit.ids[k]].seconds for k in part) for part in positions]
+        self._together, self._any = self._together + min(busy), self._any + max(busy)
         return arrived([replies[i] for i in visit.ids], visit, down)
+
+    @property
+    def busy_share(self) -> float | None:
+        """Share of the time in which any worker trained or evaluated, so far, in which all did; None before that.
+
+        All begin together, so it is the work of the one that was done first over that of the last, summed over visits.
+        """
+        return self._together / self._any if self._any else None
 
     def commit(self, ids: Sequence[int]) -> None:
         """Let these clients keep what the last visit made."""

@@ -246,6 +246,7 @@ class _Summary(Kind):
     bytes_up: Count = 0
     seconds: Seconds = 0.0
     state_files_bytes: Count = 0
+    busy_share: Annotated[float, Field(ge=0, le=1)] | None = None
     privacy: _Spent | None = None
 
 

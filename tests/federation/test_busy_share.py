@@ -1,0 +1,50 @@
+"""The share of the time in which all workers work: by hand, and in a run's summary."""
+
+import json
+
+import pytest
+import torch
+
+import pomona
+from pomona.core.round import Roster
+from pomona.federation.client_runtime import ClientRuntime
+from pomona.federation.exchange import ClientRequest, Reply
+from pomona.federation.transport import Inline
+from pomona.federation.workers import Workers
+from pomona.methods.base import Rows
+from problems import passes, tiny
+
+SECONDS = {0: 4.0, 1: 2.0, 2: 1.0}
+
+
+class Clock:
+    """Clients whose work takes so many seconds."""
+
+    def visit(self, visit, down):
+        return [Reply(i, seconds=SECONDS[i]) for i in visit.ids]
+
+
+def test_it_is_what_the_first_one_did_over_what_the_last_one_did(monkeypatch):
+    monkeypatch.setattr(ClientRuntime, "visit", Clock.visit)
+    transport = Workers(lambda groups: Clock(), ((0,), (1,), (2,)), [4, 2, 1], 2)  # workers of (0) and of (1, 2)
+    try:
+        assert transport.busy_share is None
+        for ids, share in (((0, 1, 2), 3 / 4), ((1, 2), 3 / 7), ((0, 2), 4 / 11)):
+            visit = ClientRequest(passes("fedavg"), Roster((4, 2, 1)), ids)
+            transport.visit(visit, {"model": Rows.same(torch.zeros(1), len(ids))})
+            assert transport.busy_share == pytest.approx(share)
+    finally:
+        transport.close()
+
+
+def test_one_process_has_none():
+    assert Inline(lambda groups: Clock(), ((0,),)).busy_share is None
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_run_of_several_workers_reports_it(workers, tmp_path):
+    pomona.run(tiny("fedavg", workers=workers), tmp_path / "run")
+    summary = json.loads((tmp_path / "run/summary.json").read_text())
+    assert ("busy_share" in summary) == (workers == 2)
+    assert 0 <= summary.get("busy_share", 0) <= 1
+    assert pomona.load(tmp_path / "run").summary.get("busy_share") == summary.get("busy_share")
