@@ -24,7 +24,7 @@ from pomona.methods import METHODS
 from pomona.record.reading import load
 from pomona.storage.run_status import read_status
 
-QUICK = ["fedavg", APPLE, "fedfomo", "fedamp", "fedala", "scaffold", "fedrep", "mocha"]
+QUICK = ["fedavg", APPLE, {**APPLE, "core_step": "local"}, "fedfomo", "fedamp", "fedala", "scaffold", "fedrep", "mocha"]
 SLOW = [*(name for name in METHODS if name not in [*QUICK, "apple", "fedavg-data"]), "fedrep+adam"]
 SLOW += [{"name": "pgfed", "mixing": "client", "budget": 1}]
 

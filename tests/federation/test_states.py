@@ -54,7 +54,7 @@ class Listener:
 
 @given(
     st.lists(
-        st.tuples(st.sampled_from(sorted(DTYPES)), st.lists(st.integers(0, 3), max_size=3)), min_size=4, max_size=4
+        st.tuples(st.sampled_from(sorted(DTYPES)), st.lists(st.integers(0, 3), max_size=3)), min_size=5, max_size=5
     )
 )
 def test_a_state_in_a_file_is_the_same_state(shapes):

@@ -10,6 +10,8 @@ VARIANTS = [
     ("apple", {"budget": 1}),
     ("apple", {"budget": 2, "selection": "uniform"}),
     ("apple", {"mu": 1.0}),
+    ("apple", {"core_step": "local"}),
+    ("apple", {"core_step": "local", "budget": 1, "mu": 1.0}),
     ("apfl", {"adaptive": True}),
     ("fedamp", {"start": "cloud"}),
     ("fedamp", {"attention": "scad"}),

@@ -155,6 +155,19 @@ def test_apple_an_unseen_client_learns_its_relationships_alone():
     assert torch.equal(served.cores[2], core)
 
 
+def test_apples_local_step_gives_an_unseen_client_a_model_of_its_own():
+    """Over standing cores: it starts at the mixture from the members' mean, where its own progress counts as well."""
+    run = Federation(APPLE(core_step="local", dr_lr=0).method(), uneven(2, 2, 4), members=(0, 1))
+    run.round(a_round(1))
+    origin = (run.server.cores[0] + run.server.cores[1]) / 2
+    served, _ = adapted(run, 2, 1)
+    best = run.problem.targets[run.problem.rows[2]].mean(0)
+    w = origin + 0.25 * (run.server.cores[0] - origin) + 0.25 * (run.server.cores[1] - origin)
+    learned = run.clients.models(2)["personal", "trained"]["w"]
+    assert float((learned - best).norm()) < float((w - best).norm())
+    assert_close(served.cores[2] - origin, learned - w)
+
+
 def test_fedamp_mixes_members_only():
     run = Federation(FedAMP().method(), uneven(2, 2, 2, 2))
     run.round(a_round(1))

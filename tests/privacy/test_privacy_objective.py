@@ -80,6 +80,7 @@ def test_the_record_of_a_round_has_no_loss_where_it_is_hidden(tmp_path):
     [
         ("apple", {"dr_lr": 0.5}),
         ("apple", {"dr_lr": 0.5, "budget": 1}),
+        ("apple", {"core_step": "local"}),
         ("fedala", {}),
         ("apfl", {"adaptive": True}),
         ("ditto", {}),

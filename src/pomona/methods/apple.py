@@ -14,7 +14,31 @@ Luo, Wu. Adapt to adaptation: learning personalization for cross-silo federated 
                      probability ~ b^|p_ij|, b = max(1.5, r M / N)                                       (eqs. 8, 9)
 
 The core c_i goes up; the row p_i never does. A client chooses in private what to download next, and asks for it
-along with its upload.
+along with its upload. Under a budget no core is downloaded before its first upload: everybody can make it.
+
+Extension, not in the paper: ``core_step = "local"``. Eq. 5 moves the personal model by lr p_ii^2 g, at N equal clients
+lr g / N^2 at first. Here the client learns a model of its own, which starts at its mixture, and passes on the change:
+
+    mixture          m_i(p) = o_i + sum_j p_ij (c_j - o_i), all cores as they stood at the round's start; o_i is the
+                     model that the client started from: where sum_j p_ij = 1, this is eq. 4
+    start            w_i = m_i(p_i)
+    each step        p_i  <- p_i + dp,  dp = -R_i D_i,  D_ij = <g, c_j - o_i> + lambda(r) mu (p_ij - p_0j)
+                     w_i  <- w_i - lr g + sum_j dp_j (c_j - o_i)
+    rates            R_i = ((K + k I) / lr + (lambda(r) mu + 1 / dr_lr) I)^-1,  K_jl = <c_j - o_i, c_l - o_i>, k the
+                     mean eigenvalue of K;  0 while K = 0: progress must come before a choice among it
+    end              c_i  <- c_i + w_i - m_i(p_i)  goes up;  w_i is the personal model
+
+- With w_i = m_i(p_i) + delta_i a round is descent of F_i(m_i(p_i) + delta_i), plus the penalty, in (delta_i, p_i).
+  dp is the minimum of <D_i, dp> + (||sum_j dp_j (c_j - o_i)||^2 + k ||dp||^2) / (2 lr) + ...: what the relationships
+  move is weighed in the model, where lr is known to be right, and k keeps each of them from moving far for little.
+  With A the rows c_j - o_i, w_i moves by -(lr I + A' R_i A) g, and A' R_i A is at most lr I: if F_i is L-smooth and
+  lr L <= 1, a full-batch step without momentum never raises F_i at mu = 0, whatever dr_lr. Nothing here depends on the
+  scale of progress: dr_lr needs no search, and is there for those who want less.
+- It gives up descent in the cores: c_i moves by delta_i, and the next mixture counts it p_ii times, others' p_ji
+  times. On quadratics of curvature 1 with P fixed, rounds follow W <- W - a P (W - W*), 0 < a < 1: each client's own
+  optimum W* is a fixed point, which P repels if an eigenvalue has a negative real part, as of two clients who use but
+  each other's core. Learning p turns those round; over all rounds no bound is proved.
+- Rows p_0 and dr_lr = 0: mixtures are FedAvg's model, w_i is FedAvg-local's. One-hot rows and dr_lr = 0: Separate.
 
 Differs from the paper: the exponential scheduler is printed as e^(r/L), which grows and drops the eps that the text
 defines. p may be negative and need not sum to 1 (the "convex combination" of the text is enforced nowhere, in the
@@ -23,7 +47,8 @@ Differs from published code: the penalty has the paper's factor 1/2 (mu here is 
 was ever downloaded is kept, where the published one stays empty and the choice therefore uniform
 (``selection="uniform"``); cores start from one model unless ``core_init="independent"``, which is what the code does.
 
-The steps of p_i are SGD whatever the optimizer of the cores.
+The steps of p_i are SGD whatever the optimizer of the cores, with the run's momentum. With ``local``, weight decay and
+clipping act on w_i as they do in FedAvg.
 """
 
 import math
@@ -37,6 +62,7 @@ from torch import Tensor
 
 from pomona.core.rng import stream
 from pomona.methods import base
+from pomona.methods.apple_steps import RULES, Mixing
 from pomona.methods.request_bank import fresh_first, limit, request, unasked
 
 EPSILON = 1e-3
@@ -46,7 +72,15 @@ class APPLE(base.MethodSettings):
     """APPLE's settings; symbols of the paper in brackets."""
 
     name: Literal["apple"] = "apple"
-    dr_lr: float = Field(1e-3, ge=0, description="learning rate of the directed relationships (eta_2)")
+    core_step: Literal["paper", "local"] = Field(
+        "paper", description="a core learns by the paper's equation 5, or as a model of its own (an extension)"
+    )
+    dr_lr: float | None = Field(
+        None,
+        ge=0,
+        description="learning rate of the directed relationships (eta_2), 0.001 if not set; with core_step local the "
+        "largest, none if not set",
+    )
     mu: float = Field(0.0, ge=0, description="weight of the proximal term on the directed relationships (mu)")
     schedule: Literal["cosine", "exponential"] = Field("cosine", description="loss scheduler lambda(r)")
     schedule_share: float = Field(
@@ -63,7 +97,7 @@ class APPLE(base.MethodSettings):
     def method(self) -> base.Method:
         """The two halves."""
         weighed = self.mu > 0 and self.schedule_share > 0
-        return base.Method(server(self), client(self), replace(CARD, needs_total=weighed))
+        return base.Method(server(self), client(self), replace(CARDS[self.core_step], needs_total=weighed))
 
 
 def schedule(settings: APPLE, round_: base.Round) -> float:
@@ -81,9 +115,10 @@ def schedule(settings: APPLE, round_: base.Round) -> float:
 
 @dataclass(frozen=True)
 class Bank:
-    """The last core of each client (N, d), and the ids each asks for next (N, M)."""
+    """The last core of each client (N, d); whether it is handed out (N,); the ids each asks for next (N, M)."""
 
     cores: Tensor
+    offered: Tensor
     requests: Tensor
 
 
@@ -92,7 +127,9 @@ def server(settings: APPLE) -> base.Server:
 
     def start(initial: base.Initial, roster: base.Roster, seed: int) -> Bank:
         N = len(roster)
-        return Bank(initial_cores(settings, initial, N), unasked(settings.budget, N))
+        # Who keeps copies made the initial cores itself; who keeps none has to get them like any other.
+        offered = torch.full((N,), limit(settings.budget, N) == N - 1)
+        return Bank(initial_cores(settings, initial, N), offered, unasked(settings.budget, N))
 
     def down(bank: Bank, ids: tuple[int, ...], roster: base.Roster, round_: base.Round) -> base.Downlink:
         return {"cores": base.Rows(bank.cores, torch.stack([wishes(settings, bank, i, roster, round_) for i in ids]))}
@@ -100,11 +137,12 @@ def server(settings: APPLE) -> base.Server:
     def aggregate(
         bank: Bank, uplink: base.Uplink, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
     ) -> Bank:
-        return Bank(base.placed(bank.cores, ids, uplink["core"]), base.placed(bank.requests, ids, uplink["request"]))
+        requests = base.placed(bank.requests, ids, uplink["request"])
+        return Bank(base.placed(bank.cores, ids, uplink["core"]), handed_out(bank, ids), requests)
 
     def welcome(bank: Bank, ids: tuple[int, ...], roster: base.Roster) -> tuple[Bank, Tensor]:
         row = base.mean_of(bank.cores, roster)
-        return Bank(base.placed(bank.cores, ids, row), bank.requests), row
+        return Bank(base.placed(bank.cores, ids, row), handed_out(bank, ids), bank.requests), row
 
     def expects(bank: Bank) -> base.Uplink:
         return {"core": bank.cores[0], "request": bank.requests[0]}
@@ -112,20 +150,26 @@ def server(settings: APPLE) -> base.Server:
     return base.Server(start, down, aggregate, welcome, expects, separable=True, relays={"cores": "core"})
 
 
+def handed_out(bank: Bank, ids: tuple[int, ...]) -> Tensor:
+    """Whose cores are handed out (N,), now that those of ids are other than they started."""
+    return bank.offered.index_fill(0, torch.tensor(ids, dtype=torch.long), True)
+
+
 def wishes(settings: APPLE, bank: Bank, client: int, roster: base.Roster, round_: base.Round) -> Tensor:
-    """The ids (M,) that a client asked for, less those that have left; its own id marks a place left empty.
+    """The ids (M,) that a client asked for, less those not handed out; its own id marks a place left empty.
 
     Before its first uplink it has asked for none; a choice among cores never downloaded needs nothing private.
     """
-    asked = bank.requests[client]
+    asked, there = bank.requests[client], bank.offered & roster.known
     if (asked == client).all():
+        some = roster.only(tuple(i for i in roster.members if there[i] or i == client))
         never = torch.zeros(len(roster), dtype=torch.bool)
-        return choose(settings, roster.shares, never, client, roster, round_.seed, round_.number)
-    return torch.where(roster.known[asked], asked, client)
+        return choose(settings, roster.shares, never, client, some, round_.seed, round_.number)
+    return torch.where(there[asked], asked, client)
 
 
 def initial_cores(settings: APPLE, initial: base.Initial, n: int) -> Tensor:
-    """All initial cores (n, d), made from the run's seed by every client, so that none is downloaded."""
+    """All initial cores (n, d), made from the run's seed by every client."""
     if settings.core_init == "common":
         return initial().expand(n, -1)
     return torch.stack([initial(j) for j in range(n)])
@@ -138,83 +182,59 @@ def initial_cores(settings: APPLE, initial: base.Initial, n: int) -> Tensor:
 class APPLEState:
     """State of clients: core (n, d), its DR row (n, N), and under a budget its copies of all cores.
 
-    ``copies`` (n, N, d) is empty, (n, 0, d), when every round brings all cores; ``fetched`` (n, N) marks what was ever
-    downloaded.
+    ``copies`` (n, N, d) is empty, (n, 0, d), when every round brings all cores; ``seen`` (n, N) marks what was ever
+    downloaded or asked for; ``origin`` (n, d) is the model that it started from, (n, 0) with the paper's step.
     """
 
     core: Tensor
     dr: Tensor
     copies: Tensor
-    fetched: Tensor
+    seen: Tensor
+    origin: Tensor
 
 
 def client(settings: APPLE) -> base.Client:
     """Learns a core and a DR row."""
+    rule = RULES[settings.core_step]
 
     def start(initial: base.Initial, roster: base.Roster, ids: tuple[int, ...], seed: int) -> APPLEState:
         n, N = len(ids), len(roster)
         cores = initial_cores(settings, initial, N)
         kept = cores if limit(settings.budget, N) < N - 1 else cores[:0]
-        fetched = torch.zeros(n, N, dtype=torch.bool)
-        return APPLEState(cores[list(ids)], roster.shares.to(cores).repeat(n, 1), kept.repeat(n, 1, 1), fetched)
+        seen = torch.zeros(n, N, dtype=torch.bool)
+        shares, origin = roster.shares.to(cores).repeat(n, 1), rule.origin(initial(), n)
+        return APPLEState(cores[list(ids)], shares, kept.repeat(n, 1, 1), seen, origin)
 
     def train(
         state: APPLEState, received: base.Received, training: base.LocalTraining, round_: base.Round
     ) -> base.Trained[APPLEState]:
         known = training.roster.known
         copies = refresh(state.copies, received["cores"], known)
-        fetched = state.fetched.scatter(1, received["cores"].index, True)
+        seen = state.seen.scatter(1, received["cores"].index, True)
         known = known.to(state.dr.device)
-        C, P = state.core, state.dr.masked_fill(~known, 0)
+        P = state.dr.masked_fill(~known, 0)
         p0 = training.roster.shares.to(P)
         own = torch.nn.functional.one_hot(training.ids, P.shape[1]).bool().to(P.device)
-        pull = schedule(settings, round_) * settings.mu
-        plain = base.Optimizer()
-        dr_round = replace(round_, lr=settings.dr_lr * round_.decay, weight_decay=0.0, optimizer=plain)
-
-        rows = (C, P, base.moments_of(C, round_), base.moments_of(P, round_), own)
-        scaled = torch.empty_like(C)  # memory for p_ii g, once instead of in each step
-        for batch, c, p, vc, vp, mine in training.steps(round_.epochs, *rows):
-            C0 = copies[: len(c)] if copies.dim() == 3 else copies
-            _, G = training.gradient(personal(p, mine, C0, c), batch)
-            D = (dots(G, C0, mine, c) + pull * (p - p0)) * known
-            base.descend(c, torch.mul(G, p[mine].unsqueeze(1), out=scaled[: len(c)]), vc, round_)
-            base.descend(p, D, vp, dr_round)
-
+        mixing = Mixing(copies, state.origin, own, known, p0, schedule(settings, round_) * settings.mu)
+        C, P, model = rule.move(state.core, P, mixing, training, round_, settings.dr_lr)
         if training.watches("trained"):
-            training.observe("personal", personal(P, own, copies, C), "trained")
-        asks = [
-            choose(settings, p, f, i, training.roster, round_.seed, round_.number + 1)
-            for p, f, i in zip(P.cpu(), fetched, training.clients, strict=True)
-        ]
+            training.observe("personal", model(), "trained")
+        asks = torch.stack(
+            [
+                choose(settings, p, f, i, training.roster, round_.seed, round_.number + 1)
+                for p, f, i in zip(P.cpu(), seen, training.clients, strict=True)
+            ]
+        )
         kept = copies if copies.dim() == 3 else state.copies
         info = {"dr": P, "schedule": torch.full((len(P),), schedule(settings, round_))}
-        return APPLEState(C, P, kept, fetched), {"core": C, "request": torch.stack(asks)}, info
+        return APPLEState(C, P, kept, seen.scatter(1, asks, True), state.origin), {"core": C, "request": asks}, info
 
     def adapt(
         state: APPLEState, received: base.Received, training: base.LocalTraining, round_: base.Round
     ) -> base.Trained[APPLEState]:
-        return train(state, received, training, replace(round_, lr=0.0))  # the DR row alone, over standing cores
+        return train(state, received, training, rule.unseen(round_))
 
-    return base.Client(start, train, private=("dr", "fetched"), adapt=adapt)
-
-
-def personal(p: Tensor, mine: Tensor, C0: Tensor, c: Tensor) -> Tensor:
-    """Eq. 4 with the own core added apart: w_i = sum_{j != i} p_ij C0_j + p_ii c_i, rows (n, d).
-
-    ``C0`` is (N, d) when all clients hold the same copies, else (n, N, d); ``mine`` (n, N) marks a client's own place.
-    """
-    others = p.masked_fill(mine, 0)
-    mixed = others @ C0 if C0.dim() == 2 else torch.bmm(others.unsqueeze(1), C0).squeeze(1)
-    return mixed.addcmul_(p[mine].unsqueeze(1), c)
-
-
-def dots(G: Tensor, C0: Tensor, mine: Tensor, c: Tensor) -> Tensor:
-    """dF_i/dp_ij = <g_i, c_j> of eq. 6 for all pairs (n, N): copies of the others' cores, the own core as it is now."""
-    others = G @ C0.T if C0.dim() == 2 else torch.bmm(C0, G.unsqueeze(2)).squeeze(2)
-    # On a CPU a batched product of single rows takes five times as long.
-    own = torch.stack([torch.dot(g, core) for g, core in zip(G, c, strict=True)])
-    return others.masked_scatter(mine, own)
+    return base.Client(start, train, private=("dr", "seen"), adapt=adapt)
 
 
 def refresh(copies: Tensor, offer: base.Rows, known: Tensor) -> Tensor:
@@ -227,7 +247,7 @@ def refresh(copies: Tensor, offer: base.Rows, known: Tensor) -> Tensor:
 
 
 def choose(
-    settings: APPLE, p: Tensor, fetched: Tensor, client: int, roster: base.Roster, seed: int, number: int
+    settings: APPLE, p: Tensor, seen: Tensor, client: int, roster: base.Roster, seed: int, number: int
 ) -> Tensor:
     """The request (M,) of a client for round ``number`` (A.2)."""
     draw, places = stream(seed, "request", number, client), limit(settings.budget, len(p))
@@ -236,7 +256,7 @@ def choose(
     if settings.selection == "uniform" or len(others) == M:
         chosen = draw.choice(others, M, replace=False)
     else:
-        chosen = fresh_first(others, p.double().numpy()[others], fetched.numpy()[others], M, number - 1, draw)
+        chosen = fresh_first(others, p.double().numpy()[others], seen.numpy()[others], M, number - 1, draw)
     return request(chosen.tolist(), client, places)
 
 
@@ -270,3 +290,19 @@ CARD = base.Card(
     ),
     gradients=(base.Gradients(),),
 )
+
+CARDS = {
+    "paper": CARD,
+    "local": replace(
+        CARD,
+        presentation=base.Presentation("APPLE, local", None, QUANTITIES),
+        paper="an extension of this package to Luo and Wu, IJCAI 2022",
+        summary="each client learns a model of its own over a learned mixture of everybody's progress",
+        keeps="its core, its DR row and the model it started from; under a budget copies of all cores (N models)",
+        joining=(
+            "p_0 follows the roster; a newcomer's core and origin are the members' mean core, its row starts from p_0, "
+            "its column at the others from 0; a leaver's column and copies become 0; unseen: learns its DR row and a "
+            "model of its own"
+        ),
+    ),
+}

@@ -106,8 +106,8 @@ def _in_all(trials: Sequence[Traffic]) -> Traffic:
 
 
 def _rows(entry: Rows) -> int:
-    """How many rows a silo at place 0 gets; its own number marks an empty place."""
-    return 1 if entry.index.dim() == 1 else len(set(entry.index[0].tolist()) - {0})
+    """How many rows a silo gets where its request fills all places; in the first round some may be empty."""
+    return 1 if entry.index.dim() == 1 else entry.index.shape[1]
 
 
 def _bytes(tensor: Tensor, encoding: Encoding) -> int:

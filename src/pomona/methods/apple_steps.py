@@ -1,0 +1,169 @@
+"""How a round moves a client's core and its relationships: APPLE's equations 5 and 6, and the extension ``local``.
+
+Both take one gradient a batch, g = dF_i/dw at the client's mixture. ``methods/apple.py`` says what they are for.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from pomona.methods import base
+
+DR_LR = 1e-3
+"""The paper's learning rate of the directed relationships, where none is set."""
+
+
+@dataclass(frozen=True)
+class Mixing:
+    """What clients mix in a round.
+
+    ``copies`` of all cores: (N, d) where all clients hold the same, else (n, N, d); ``origins`` (n, d), which progress
+    is counted from; ``own`` (n, N) marks a client's own place, ``known`` (N,) the members; ``p0`` (N,) the shares that
+    ``pull``, which is lambda(r) mu, draws the relationships to.
+    """
+
+    copies: Tensor
+    origins: Tensor
+    own: Tensor
+    known: Tensor
+    p0: Tensor
+    pull: float
+
+    def cores(self, n: int) -> Tensor:
+        """The copies of the first n clients."""
+        return self.copies[:n] if self.copies.dim() == 3 else self.copies
+
+    def penalty(self, p: Tensor) -> Tensor:
+        """The penalty's gradient at rows p (n, N)."""
+        return self.pull * (p - self.p0)
+
+
+Moved = tuple[Tensor, Tensor, Callable[[], Tensor]]  # cores (n, d), relationships (n, N), the personal models (n, d)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A rule of the steps of a round.
+
+    move(cores, relationships, mixing, training, round, dr_lr) -> what they become, and the personal models;
+    origin(row, n) -> what n clients who start from a row count progress from;
+    unseen(round) -> the round as a client takes it that nobody learns from.
+    """
+
+    move: Callable[[Tensor, Tensor, Mixing, base.LocalTraining, base.Round, float | None], Moved]
+    origin: Callable[[Tensor, int], Tensor]
+    unseen: Callable[[base.Round], base.Round]
+
+
+def paper(
+    C: Tensor, P: Tensor, mixing: Mixing, training: base.LocalTraining, round_: base.Round, dr_lr: float | None
+) -> Moved:
+    """Eqs. 5 and 6: rows C (n, d) and P (n, N) step by step, in place; ``dr_lr`` is 0.001 if not set."""
+    dr_round = relationships_round(round_, (DR_LR if dr_lr is None else dr_lr) * round_.decay)
+    rows = (C, P, base.moments_of(C, round_), base.moments_of(P, round_), mixing.own)
+    scaled = torch.empty_like(C)  # memory for p_ii g, once instead of in each step
+    for batch, c, p, vc, vp, mine in training.steps(round_.epochs, *rows):
+        C0 = mixing.cores(len(c))
+        _, G = training.gradient(personal(p, mine, C0, c), batch)
+        D = (dots(G, C0, mine, c) + mixing.penalty(p)) * mixing.known
+        base.descend(c, torch.mul(G, p[mine].unsqueeze(1), out=scaled[: len(c)]), vc, round_)
+        base.descend(p, D, vp, dr_round)
+    return C, P, lambda: personal(P, mixing.own, mixing.copies, C)
+
+
+def local(
+    C: Tensor, P: Tensor, mixing: Mixing, training: base.LocalTraining, round_: base.Round, dr_lr: float | None
+) -> Moved:
+    """The extension: W (n, d) starts at the mixture and learns as a model of its own, and so do rows P (n, N).
+
+    Cores stand while it does; at the end the core moves by W less the mixture. P's rates are at most ``dr_lr``.
+    """
+    W, rates = mixture(C, P, mixing), safe_rates(C, mixing, round_, dr_lr)
+    dr_round = relationships_round(round_, 1.0)
+    rows = (W, P, base.moments_of(W, round_), base.moments_of(P, round_), mixing.own, C, mixing.origins, rates)
+    for batch, w, p, vw, vp, mine, c, o, rate in training.steps(round_.epochs, *rows):
+        C0 = mixing.cores(len(w))
+        _, G = training.gradient(w, batch)
+        slopes = dots(G, C0, mine, c) - (G * o).sum(1, keepdim=True)
+        D = torch.bmm(rate, ((slopes + mixing.penalty(p)) * mixing.known).unsqueeze(2)).squeeze(2)
+        base.descend(w, G, vw, round_)
+        before = p.clone()
+        base.descend(p, D, vp, dr_round)
+        change = p - before
+        w.add_(personal(change, mine, C0, c).addcmul_(change.sum(1, keepdim=True), o, value=-1))
+    return W + (C - mixture(C, P, mixing)), P, lambda: W
+
+
+def relationships_round(round_: base.Round, lr: float) -> base.Round:
+    """The round as the steps of P see it: plain SGD with the round's momentum at a rate of their own, no decay."""
+    return replace(round_, lr=lr, weight_decay=0.0, optimizer=base.Optimizer())
+
+
+def personal(p: Tensor, mine: Tensor, C0: Tensor, c: Tensor) -> Tensor:
+    """Eq. 4 with the own core added apart: w_i = sum_{j != i} p_ij C0_j + p_ii c_i, rows (n, d).
+
+    ``C0`` is (N, d) when all clients hold the same copies, else (n, N, d); ``mine`` (n, N) marks a client's own place.
+    """
+    others = p.masked_fill(mine, 0)
+    mixed = others @ C0 if C0.dim() == 2 else torch.bmm(others.unsqueeze(1), C0).squeeze(1)
+    return mixed.addcmul_(p[mine].unsqueeze(1), c)
+
+
+def dots(G: Tensor, C0: Tensor, mine: Tensor, c: Tensor) -> Tensor:
+    """<g_i, c_j> of eq. 6 for all pairs (n, N): copies of the others' cores, the own core as it is now."""
+    others = G @ C0.T if C0.dim() == 2 else torch.bmm(C0, G.unsqueeze(2)).squeeze(2)
+    # On a CPU a batched product of single rows takes five times as long.
+    own = torch.stack([torch.dot(g, core) for g, core in zip(G, c, strict=True)])
+    return others.masked_scatter(mine, own)
+
+
+def mixture(C: Tensor, P: Tensor, mixing: Mixing) -> Tensor:
+    """o_i + sum_j p_ij (c_j - o_i), rows (n, d): exactly c_i for a one-hot row, and where all cores are the origin."""
+    others = P.masked_fill(mixing.own, 0).unsqueeze(1)
+    over = P.sum(1, keepdim=True) - 1
+
+    def mix(C0: Tensor, c: Tensor, o: Tensor) -> Tensor:
+        # Relative to the own core: the sum over others is exactly 0 in both cases.
+        apart = [(q @ ((C0[k] if C0.dim() == 3 else C0) - c[k])).squeeze(0) for k, q in enumerate(others)]
+        return c + torch.stack(apart) + over * (c - o)
+
+    return base.by_columns(mix, mixing.copies, C, mixing.origins)
+
+
+def safe_rates(C: Tensor, mixing: Mixing, round_: base.Round, dr_lr: float | None) -> Tensor:
+    """R_i (n, N, N), by which -R_i D is a step of the relationships that moves no mixture by more than lr g.
+
+    R_i = (K (1 / lr) + (k / lr + lambda(r) mu + 1 / dr_lr) I)^-1 with K the products of all pairs of members' progress
+    c_j - o_i and k the mean of its eigenvalues; 0 where all cores are at the origin: there is nothing to choose from.
+    """
+    limits = (math.inf if dr_lr is None else dr_lr) * round_.decay
+    rates = C.new_zeros(len(C), len(mixing.known), len(mixing.known))
+    members = mixing.known.nonzero().squeeze(1)
+    for k in range(len(C)):
+        values, vectors = torch.linalg.eigh(_products(C, mixing, k))
+        values = values.clamp_min(0)
+        damped = (values + values.mean()) / torch.tensor(round_.lr) + mixing.pull + 1 / torch.tensor(limits)
+        step = torch.where(values.sum() > 0, 1 / damped, 0)
+        rates[k, members.unsqueeze(1), members] = (vectors * step) @ vectors.T
+    return rates
+
+
+def _products(C: Tensor, mixing: Mixing, k: int) -> Tensor:
+    """The products (m, m) of all pairs of members' progress as client k holds it."""
+    copies = mixing.copies[k] if mixing.copies.dim() == 3 else mixing.copies
+    own = mixing.own[k].unsqueeze(1)
+
+    def products(C0: Tensor, c: Tensor, o: Tensor) -> Tensor:
+        apart = (torch.where(own, c, C0) - o)[mixing.known]
+        return apart @ apart.T
+
+    return base.sum_by_columns(products, copies, C[k : k + 1], mixing.origins[k : k + 1])
+
+
+RULES = {
+    "paper": Rule(paper, lambda row, n: row.new_empty(n, 0), lambda round_: replace(round_, lr=0.0)),
+    "local": Rule(local, lambda row, n: row.repeat(n, 1), lambda round_: round_),
+}
