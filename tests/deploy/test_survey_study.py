@@ -32,6 +32,7 @@ from pomona.deploy.silo.studies.study_proposals import consider, visit
 from pomona.deploy.study import Study
 from pomona.deploy.task_settings import TaskSettings
 from pomona.storage.run_status import read_status
+from pomona.survey.replies import FiguresReply, Names, Numbers
 from pomona.survey.result import SurveyResult
 
 SILOS = ("north", "east", "south")
@@ -265,7 +266,7 @@ def test_too_few_answers_end_a_survey_which_can_be_resumed(standing):
     assert list(standing.run("look").silos) == list(SILOS)
 
 
-@pytest.mark.parametrize("change", ["columns", "rows", "silo", "signature", "text"])
+@pytest.mark.parametrize("change", ["columns", "rows", "crowd", "silo", "signature", "text"])
 def test_an_answer_that_is_not_what_was_asked_counts_as_none(standing, change):
     standing.submitted("look")
 
@@ -278,13 +279,18 @@ def test_an_answer_that_is_not_what_was_asked_counts_as_none(standing, change):
             body["figures"]["numbers"]["more"] = body["figures"]["numbers"]["age"]
         elif change == "rows":
             body["figures"]["rows"] += 1
+        elif change == "crowd":  # no sum with these rows is a count any more
+            most = 2**53 - 1
+            told = {"numbers": {"age": Numbers(rest=most)}, "names": {"ward": Names(rest=most)}}
+            forged = FiguresReply(rows=most, classes=Names(names=("ill",), counts=(most,)), **told)
+            body["figures"] = forged.model_dump(mode="json")
         elif change == "silo":
             body["silo"] = "north"
         elif change == "signature":
             body["figures"]["untold"] = {"age": "why"}
         text = "{" * 10**5 if change == "text" else json.dumps(body)
         forged = Message(said.kind, text, said.signature, versions=said.versions)
-        if change in {"columns", "rows", "silo"}:
+        if change in {"columns", "rows", "crowd", "silo"}:
             signature = Silo(standing.kits / "south").signer.sign(said.kind, body)
             forged = Message(said.kind, text, signature, versions=said.versions)
         return FlowerMessage(packed(forged), reply_to=message)

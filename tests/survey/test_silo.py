@@ -10,7 +10,7 @@ from pomona.survey import agreeing, page, silo
 from pomona.survey.figures import moments, pooled
 from pomona.survey.next_task import task_of
 from pomona.survey.raw_data import read_raw
-from pomona.survey.replies import ColumnForm, FiguresQuestion, FiguresReply, Numbers
+from pomona.survey.replies import ColumnForm, FiguresQuestion, FiguresReply, Names, Numbers
 from pomona.survey.settings import SurveySettings
 from surveying import surveyed
 
@@ -282,6 +282,28 @@ def test_hostile_names_and_numbers_are_refused():
         with pytest.raises(ValueError):  # noqa: PT011 - pydantic's, whatever it says
             FiguresReply.model_validate(bad)
     assert FiguresReply.model_validate({"rows": 10, "numbers": {"a": {"rest": 10}}}).numbers["a"] == Numbers(rest=10)
+
+
+def test_an_answer_that_no_silo_makes_is_refused(tmp_path):
+    data, survey = table(tmp_path), SurveySettings(cells=4)
+    own = silo.columns(survey, data)
+    question, _ = agreeing.agreed(survey, {"north": own})
+    reply, _ = silo.figures(survey, question, data)
+    n = reply.rows
+    agreeing.require_answered(survey, question, own, reply, n)
+    fives = Numbers(values=(1.0, 2.0, 3.0, 4.0, 5.0), counts=(10, 10, 10, 10, n - 40))
+    for change, why in (
+        ({"classes": None}, "other labels"),
+        ({"targets": {"more": Numbers(rest=n)}}, "other labels"),
+        ({"numbers": {**reply.numbers, "age": fives}}, "more than 4 cells"),
+        ({"numbers": {**reply.numbers, "age": Numbers(values=(1.0,), counts=(9,), rest=n - 9)}}, "fewer than 10"),
+        ({"names": {"ward": Names(names=("A",), counts=(n - 1,), rest=1)}}, "fewer than 10"),
+        ({"words": {"word": 1}}, "fewer than 10"),
+    ):
+        with pytest.raises(ProtocolError, match=why):
+            agreeing.require_answered(survey, question, own, reply.model_copy(update=change), n)
+    with pytest.raises(ProtocolError, match=f"more than {n - 1} rows"):
+        agreeing.require_answered(survey, question, own, reply, n - 1)
 
 
 def test_a_page_shows_names_as_text(tmp_path):

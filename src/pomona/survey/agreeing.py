@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from pomona.core.errors import DataError, ProtocolError
 from pomona.data.problem_report import listed
-from pomona.survey.replies import ColumnForm, ColumnKind, ColumnsReply, FiguresQuestion, FiguresReply
+from pomona.survey.replies import ColumnForm, ColumnKind, ColumnsReply, FiguresQuestion, FiguresReply, SafeColumn
 from pomona.survey.settings import SurveySettings
 
 
@@ -43,13 +43,36 @@ def agreed(survey: SurveySettings, silos: Mapping[str, ColumnsReply]) -> tuple[F
     return question, tuple(notes)
 
 
-def require_answered(question: FiguresQuestion, reply: FiguresReply) -> None:
-    """Raise ProtocolError unless a reply says something of each column that was asked about, and of no other."""
+def require_answered(
+    survey: SurveySettings, question: FiguresQuestion, own: ColumnsReply, reply: FiguresReply, most: int
+) -> None:
+    """Raise ProtocolError unless a reply is one that a silo makes, whose figures cannot spoil those of others.
+
+    It says something of each column that was asked about, and of no other; of the labels that the silo has; in cells
+    that are neither too small nor too many.
+
+    Args:
+        survey: what all agreed to.
+        question: that was asked.
+        own: what the silo has, as it said.
+        reply: its answer.
+        most: rows that a silo may have.
+    """
     numbers = {form.name for form in question.columns if form.kind != "category"}
     names = {form.name for form in question.columns} - numbers
     untold = {*reply.untold}
     if {*reply.numbers} != numbers - untold or {*reply.names} != names - untold or untold - numbers - names:
         raise ProtocolError("its answer is of other columns than were asked about")
+    labels = own.labels[:1] if own.targets == "survival" else own.labels
+    of_classes = own.targets == "classes"
+    if bool(reply.classes) != of_classes or ((of_classes or labels) and {*reply.targets} != {*labels}):
+        raise ProtocolError("its answer is of other labels than the silo has")
+    told: list[SafeColumn] = [*reply.numbers.values(), *reply.targets.values()]
+    if reply.rows > most or any(len(column.counts) > survey.cells for column in told):
+        raise ProtocolError(f"its answer has more than {survey.cells} cells a column, or more than {most} rows")
+    told += [*reply.names.values(), *([reply.classes] if reply.classes else [])]
+    if any(0 < n < survey.least for n in (*(n for c in told for n in (*c.counts, c.rest)), *reply.words.values())):
+        raise ProtocolError(f"its answer tells of fewer than {survey.least} rows")
 
 
 def _said(value: object) -> str:

@@ -4,7 +4,9 @@ from math import sqrt
 from typing import Any
 
 import numpy as np
+from pydantic import ValidationError
 
+from pomona.core.bounds import first
 from pomona.core.errors import DataError
 from pomona.core.toml import Tree
 from pomona.data.preprocessing import Preprocessing, TableColumn
@@ -30,7 +32,10 @@ def task_of(result: SurveyResult) -> Tree:
     one = result.one
     task: dict[str, Any] = {"kind": one.kind, "dtype": one.dtype, "targets": one.targets, **_targets(result)}
     if one.kind == "table":
-        return task | _table(result)
+        try:
+            return task | _table(result)
+        except ValidationError as fault:
+            raise DataError(f"the columns that were told do not fit into one ({first(fault)})") from None
     if one.kind == "text":
         told = result.words()
         words = sorted(told, key=lambda word: (-told[word], word))[: result.survey.words]
@@ -84,7 +89,8 @@ def _number(result: SurveyResult, form: ColumnForm) -> tuple[TableColumn, list[M
     all_, middle = pooled(told), quantile(told, 0.5, 1)
     fill = middle.value if middle else 0.0
     column = TableColumn(name=form.name, kind=form.kind, missing=form.missing, fill=fill, flagged=all_.rest > 0)
-    filled = pooled([all_, Numbers(values=(fill,), counts=(all_.rest,))]) if all_.rest else all_
+    gaps = Numbers.model_construct(values=(fill,), counts=(all_.rest,), rest=0)  # a sum, which no silo's bounds hold
+    filled = pooled([all_, gaps]) if all_.rest else all_
     return column, [_moments(filled) if middle else UNKNOWN, *_flag(all_.rest, all_.rows)]
 
 

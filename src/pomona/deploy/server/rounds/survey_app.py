@@ -93,6 +93,8 @@ def _first(federation: Federation, inquiry: Inquiry, declined: frozenset[str]) -
 
 def _second(federation: Federation, inquiry: Inquiry, first: FirstStep) -> dict[str, FiguresReply]:
     """Ask the silos of the first step for their figures."""
+    survey, most = federation.survey, federation.most_samples
+    assert survey
     places = {entry.name: place for place, entry in enumerate(inquiry.registry.entries) if not entry.revoked}
     silos = {name: places[name] for name in first.silos if name in places}
     asked = SurveyQuestion(agreement=federation.agreement, run=inquiry.run, figures=first.question)
@@ -100,7 +102,7 @@ def _second(federation: Federation, inquiry: Inquiry, first: FirstStep) -> dict[
     def judge(answer: SurveyAnswer) -> None:
         if not answer.figures or answer.columns:
             raise ProtocolError("an answer to another step")
-        agreeing.require_answered(first.question, answer.figures)
+        agreeing.require_answered(survey, first.question, first.silos[answer.silo], answer.figures, most)
 
     answers = _enough(federation, inquiry, inquiry.ask("figures", asked, silos, judge))
     return {name: answer.figures for name, answer in answers.items() if answer.figures}
