@@ -11,7 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 from scipy.optimize import minimize
 from torch.testing import assert_close
 
-from pomona.methods.fedamp import FedAMP, HeurFedAMP, closed, cosine_shares, distances, slope, step
+from pomona.methods.fedamp import FedAMP, HeurFedAMP, closed, cosine_shares, cut, distances, slope, step
 from pomona.methods.separate import Separate
 from problems import Federation, a_round, quadratics
 
@@ -200,7 +200,7 @@ def test_schedules_of_alpha():
     expected = {"constant": [3.0, 3.0], "sqrt": [0.5, 0.5], "diminishing": [3.0, 0.75]}
     for schedule, values in expected.items():
         settings = FedAMP(lambda_=2.0, alpha=3.0, alpha_schedule=schedule)
-        assert [step(settings, r) for r in rounds] == values
+        assert [step(settings, r, members=3) for r in rounds] == values
 
 
 def test_absent_clients_count_with_the_model_they_sent_last_and_stay_as_they_are():
@@ -235,3 +235,56 @@ def test_lambda_is_a_key_like_any_other(kind):
     for wrong in ({"lamda": 0.25}, {"lambda": 1.0, "lambda_": 2.0}, {"lambda": -1.0}):
         with pytest.raises(ValidationError):
             kind.model_validate({"name": name, **wrong})
+
+
+@pytest.mark.parametrize("kind", ["exponential", "scad", "mcp"])
+@pytest.mark.parametrize("gradient", ["printed", "exact"])
+@given(N=st.integers(1, 300), spread=st.floats(0, 3))
+def test_the_default_step_keeps_cloud_models_convex_at_any_number_of_clients(kind, gradient, N, spread):
+    """A' <= A'(0), so N messages of alpha A' weigh at most N alpha A'(0) = 1; the own model keeps 1 / N at the least."""
+    settings = FedAMP(attention=kind, gradient=gradient)
+    W = random(N, 2, seed=N) * spread
+    alpha = step(settings, a_round(), N)
+    assert 0 < alpha <= 1
+    xi, coupling = closed(settings.factor * alpha * slope(settings, distances(W)))
+    assert float(coupling.max()) <= (N - 1) / N + 1e-9
+    assert float(xi.diagonal().min()) >= 1 / N - 1e-9
+
+
+def test_the_default_step_is_1_while_that_is_convex_and_averages_equal_models_beyond():
+    """A'(0) = 1 / sigma = 1/25: 1 up to 25 clients, 1/4 of 100; half of it with the exact gradient's factor 2."""
+    assert [step(FedAMP(), a_round(), N) for N in (1, 25, 100)] == pytest.approx([1, 1, 0.25])
+    assert step(FedAMP(gradient="exact"), a_round(), 100) == pytest.approx(0.125)
+    assert step(FedAMP(alpha=1.0), a_round(), 100) == 1.0
+    xi, _ = closed(step(FedAMP(), a_round(), 50) * slope(FedAMP(), torch.zeros(50, 50)))
+    assert_close(xi, torch.full((50, 50), 1 / 50))
+
+
+def test_both_halves_take_the_same_step():
+    """One step from the cloud model u, at sigma = 1 and 4 clients: alpha = 1/4, so the pull is 4 lambda."""
+    problem = quadratics(4, samples=1, d=3)
+    run = Federation(FedAMP(sigma=1.0, lambda_=0.5).method(), problem)
+    run.server = random(4, 3)
+    for i in range(4):
+        run.set_state(i, run.server[i : i + 1].clone())
+    before, u = run.server.clone(), clouds(run)
+    run.round(a_round(lr=0.1))
+    assert_close(run.server, before - 0.1 * (before - problem.targets + 2 * (before - u)))
+
+
+@pytest.mark.parametrize(("alpha", "said"), [(None, False), (0.1, False), (1.0, True)])
+def test_a_run_that_left_the_definition_says_so(alpha, said):
+    """At sigma = 1 three equal models have the coupling 2 alpha; the default alpha is 1/3, and 2/3 is convex."""
+    run = Federation(FedAMP(sigma=1.0, alpha=alpha).method(), quadratics(3))
+    remark = run.method.server.closing(run.server, run.roster, a_round())
+    assert (remark is not None) == said
+    if remark:
+        assert "3 of 3 clients" in remark
+        assert "is 2 in the middle" in remark
+
+
+def test_half_of_the_clients_beyond_the_bound_are_not_most():
+    assert cut(torch.tensor([2.0, 0.5])) is None
+    assert "2 of 3" in (cut(torch.tensor([2.0, 0.5, 1.5])) or "")
+    assert cut(torch.ones(3)) is None
+    assert cut(torch.zeros(0)) is None

@@ -50,8 +50,8 @@ def accompanied(server: Server, initial: Initial) -> Server:
     def expects(state: WithStatistics) -> Uplink:
         return {**server.expects(state.method), STATISTICS: state.statistics}
 
-    def closing(state: WithStatistics) -> str | None:
-        return server.closing(state.method)
+    def closing(state: WithStatistics, roster: Roster, round_: Round) -> str | None:
+        return server.closing(state.method, roster, round_)
 
     return replace(
         server, start=start, down=down, aggregate=aggregate, welcome=welcome, expects=expects, closing=closing

@@ -94,7 +94,7 @@ class Loop:
             state = self._round(self._join(state, done), done)
         if self.last < self.config.rounds and (found := self.curve.best):
             self.watcher.note(reason(found, self.last))
-        if remark := self.server.closing(state):
+        if remark := self.server.closing(state, self._roster(self.last), round_of(self.config, self.last)):
             self.watcher.note(remark)
         self._look(state, self.last + 1, self._roster(self.last).members, keep=True)
         self._evaluate(self.last, "received")

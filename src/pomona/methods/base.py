@@ -145,7 +145,7 @@ class Server:
     ``separable``: aggregate touches nothing but what belongs to ids, so a copy of the state can serve one client that
     nobody else learns from.
     ``relays``: entries of the downlink whose rows are clients' uplinks, passed on unchanged, with the uplink's name.
-    closing(state) -> what is to be said of the run by its last state, if anything.
+    closing(state, roster, round) -> what is to be said of the run by its last state and round, if anything.
     ``global_model``: all clients make the same whole model of what they receive, and observe it as "global".
     ``averages``: the state is the model or part of one (k,) that is sent, and becomes a mean of what comes; a server
     optimizer may then step towards that mean instead (``fedopt``).
@@ -160,7 +160,7 @@ class Server:
     relays: Mapping[str, str] = field(default_factory=dict)
     global_model: bool = False
     averages: bool = False
-    closing: Callable[[Any], str | None] = nothing
+    closing: Callable[[Any, Roster, Round], str | None] = nothing
 
 
 @dataclass(frozen=True)

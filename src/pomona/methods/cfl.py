@@ -212,7 +212,7 @@ def bipartition(similarity: NDArray[np.float64]) -> NDArray[np.bool_]:
     return np.asarray(labels != labels[0])
 
 
-def never_split(state: Clusters) -> str | None:
+def never_split(state: Clusters, roster: base.Roster, round_: base.Round) -> str | None:
     """Note for a run that never split and so was FedAvg with a uniform mean."""
     if len(state.models) > 1:
         return None

@@ -21,9 +21,11 @@ it, the row xi_i. Local SGD is stable while lr lambda / alpha_k < 2 (1 + momentu
 stationary point of eq. 1 with lambda / 2 for lambda, because the gradient of A(||w_i - w_j||^2) carries a factor 2 that
 eq. 5 has not. "exact" has xi_ij = 2 alpha_k A', whose fixed point is a stationary point of eq. 1 itself.
 
-Convexity: u_i is a convex combination while sum_{j != i} xi_ij <= 1, which alpha_k (N - 1) A'(0) <= 1 ensures. Where
-the sum is larger, xi_ii is 0 and the other weights are divided by their sum; then the fixed point is another one.
-``coupling`` in info is the sum before that: values above 1 show where it happened.
+Convexity: u_i is a convex combination while sum_{j != i} xi_ij <= 1, which alpha_k (N - 1) A'(0) <= 1 ensures. So the
+default alpha is 1, or 1 / (N A'(0)) where that is less (half of it with ``gradient = "exact"``): then the own model
+weighs at least 1 / N for any number of members N. With an alpha of one's own the sum can be larger: then xi_ii is 0,
+and the other weights are divided by their sum, which has another fixed point. ``coupling`` in info is the sum before
+that, values above 1 show where it happened; a run that ends with more than half of its clients there says so.
 
 Differs from the paper: it does not print its hyper-parameters, nor where the local solve starts (``start``); with few
 steps and a small lambda / alpha, starting from the own model leaves hardly any coupling. All clients join each round
@@ -48,7 +50,6 @@ TINY = 1e-12  # a shorter model counts as one of this length, and has no directi
 BY_ALIAS = ConfigDict(populate_by_name=True, serialize_by_alias=True)  # lambda is no name in Python
 
 Lambda = Annotated[float, Field(ge=0, alias="lambda", description="weight of the attention term (lambda)")]
-Alpha = Annotated[float, Field(gt=0, description="step size of the cloud models (alpha); the pull is lambda / alpha")]
 AlphaSchedule = Annotated[
     Literal["constant", "sqrt", "diminishing"],
     Field(description="alpha_k over the rounds: alpha, lambda / sqrt(rounds), or alpha / k"),
@@ -63,7 +64,12 @@ class FedAMP(base.MethodSettings):
 
     name: Literal["fedamp"] = "fedamp"
     lambda_: Lambda = 1.0
-    alpha: Alpha = 1.0
+    alpha: float | None = Field(
+        None,
+        gt=0,
+        description="step size of the cloud models (alpha), the pull is lambda / alpha; if not set 1, or 1 / (clients "
+        "A'(0)) where that is less, so that cloud models are convex combinations",
+    )
     alpha_schedule: AlphaSchedule = "constant"
     attention: Literal["exponential", "scad", "mcp"] = Field("exponential", description="attention-inducing function A")
     sigma: float = Field(25.0, gt=0, description="scale of the exponential attention (sigma)")
@@ -76,12 +82,16 @@ class FedAMP(base.MethodSettings):
     )
     start: Start = "own"
 
+    @property
+    def factor(self) -> float:
+        """The multiple of A' that a message weighs, beside alpha."""
+        return 2.0 if self.gradient == "exact" else 1.0
+
     def method(self) -> base.Method:
         """The two halves."""
-        factor = 2.0 if self.gradient == "exact" else 1.0
 
         def messages(W: Tensor, round_: base.Round) -> Tensor:
-            return factor * step(self, round_) * slope(self, distances(W))
+            return self.factor * step(self, round_, len(W)) * slope(self, distances(W))
 
         return base.Method(server(messages), client(self), replace(CARD, needs_total=self.alpha_schedule == "sqrt"))
 
@@ -97,7 +107,7 @@ class HeurFedAMP(base.MethodSettings):
     )
     sigma: float = Field(25.0, ge=0, description="scale of the cosine similarity (sigma)")
     lambda_: Lambda = 1.0
-    alpha: Alpha = 1.0
+    alpha: float = Field(1.0, gt=0, description="step size of the cloud models (alpha); the pull is lambda / alpha")
     alpha_schedule: AlphaSchedule = "constant"
     start: Start = "own"
 
@@ -113,15 +123,25 @@ class HeurFedAMP(base.MethodSettings):
         )
 
 
-def step(settings: FedAMP | HeurFedAMP, round_: base.Round) -> float:
+def step(settings: FedAMP | HeurFedAMP, round_: base.Round, members: int) -> float:
     """alpha_k; theorem 1's constant lambda / sqrt(K), or one with an infinite sum and a finite sum of squares."""
+    alpha = settings.alpha
+    if alpha is None:
+        assert isinstance(settings, FedAMP)
+        alpha = convex_step(settings, members)
     match settings.alpha_schedule:
         case "sqrt":
             return settings.lambda_ / math.sqrt(round_.total)
         case "diminishing":
-            return settings.alpha / round_.number
+            return alpha / round_.number
         case _:
-            return settings.alpha
+            return alpha
+
+
+def convex_step(settings: FedAMP, members: int) -> float:
+    """1, or less: the largest alpha at which each of N messages weighs at most 1 / N, A' being largest at 0."""
+    steepest = float(slope(settings, torch.zeros(1, dtype=torch.float64)))
+    return min(1.0, 1 / (members * settings.factor * steepest))
 
 
 def slope(settings: FedAMP, t: Tensor) -> Tensor:
@@ -189,7 +209,25 @@ def server(messages: Callable[[Tensor, base.Round], Tensor]) -> base.Server:
         row = base.mean_of(models, roster)
         return base.placed(models, ids, row), row
 
-    return base.Server(start, down, aggregate, welcome, expects=lambda models: {"model": models[0]}, separable=True)
+    def closing(models: Tensor, roster: base.Roster, round_: base.Round) -> str | None:
+        W = base.by_columns(lambda w: w[torch.tensor(roster.members)], models)
+        return cut(closed(messages(W, round_))[1].squeeze(1))
+
+    return base.Server(
+        start, down, aggregate, welcome, lambda models: {"model": models[0]}, separable=True, closing=closing
+    )
+
+
+def cut(coupling: Tensor) -> str | None:
+    """Note for a run in which most clients' couplings (N,) exceed 1, so that their weights are not the method's."""
+    over = int((coupling > 1 + 1e-6).sum())  # rounding of a sum that is 1
+    if over <= len(coupling) / 2:
+        return None
+    return (
+        f"fedamp: {over} of {len(coupling)} clients give all weight to others (alpha x the sum of A' is "
+        f"{float(coupling.median()):.3g} in the middle, above 1), so that their own models are left out of their cloud "
+        "models, which is not the method; leave method.alpha unset, or lower it"
+    )
 
 
 def client(settings: FedAMP | HeurFedAMP) -> base.Client:
@@ -199,7 +237,8 @@ def client(settings: FedAMP | HeurFedAMP) -> base.Client:
         own: Tensor, received: base.Received, training: base.LocalTraining, round_: base.Round
     ) -> base.Trained[Tensor]:
         cloud = received["cloud"]
-        pull = settings.lambda_ / step(settings, round_) if settings.lambda_ else 0.0
+        alpha = step(settings, round_, len(training.roster.members))
+        pull = settings.lambda_ / alpha if settings.lambda_ else 0.0
         W = received.get("start", own if settings.start == "own" else cloud.clone())
         W = base.sgd(training, W, round_, pull=(lambda w: pull * (w - cloud[: len(w)])) if pull else None)
         training.observe("personal", W, "trained")
