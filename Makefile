@@ -7,14 +7,17 @@ export OMP_NUM_THREADS = 1
 CONSTRAINTS ?= constraints.txt
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check $(CONSTRAINTS:%=-c %)
 
-BENCHMARKS := fedavg_round apple_step apple_round methods weight_learning growth workers rate memory startup stacked frozen_features segmentation_step patches
+BENCHMARKS := fedavg_round native_step apple_step apple_round methods weight_learning growth workers rate memory startup stacked frozen_features segmentation_step patches
 
-.PHONY: demo setup test test-slow fuzz check wheel coverage size same cost bench results clean
+.PHONY: demo setup native test test-slow fuzz check wheel coverage size same cost bench results clean
 
 demo: .venv/demo
 	$(BIN)/pomona demo
 
 setup: .venv/dev
+
+# The optional native engine, compiled here: needs a C++ compiler
+native: .venv/native
 
 test: .venv/dev
 	$(BIN)/pytest -n auto
@@ -77,6 +80,11 @@ results: .venv/demo
 .venv/dev: .venv/bin/pip pyproject.toml $(CONSTRAINTS)
 	$(INSTALL) -e '.[dev]'
 	@touch $@ .venv/demo
+
+NATIVE := native/pyproject.toml native/CMakeLists.txt $(wildcard native/cpp/* native/src/pomona_native/*.py)
+.venv/native: .venv/dev $(NATIVE)
+	$(BIN)/pip install --quiet --disable-pip-version-check --force-reinstall --no-deps ./native
+	@touch $@
 
 clean:
 	rm -rf .venv .coverage .mypy_cache .pytest_cache .ruff_cache .hypothesis

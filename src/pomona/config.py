@@ -149,6 +149,11 @@ class Config(Settings):
         None, ge=1, le=10**4, description="clients that train as rows of one call; if not set 1 on a cpu, all on a gpu"
     )
     precision: Precision = Field("fp32", description="bf16: forward and backward under autocast, float32 weights")
+    engine: Literal["auto", "torch", "native"] = Field(
+        "torch",
+        description="what computes gradients and outputs: PyTorch, or the package pomona-native, for plain chains of "
+        "layers on a cpu; auto takes native where it can",
+    )
     device: Literal["cpu", "cuda"] = Field("cpu", description="where the objective runs")
     privacy: Privacy | None = Field(None, description="differentially private training of every client")
     membership: Membership = Field(Membership(), description="clients that join late, leave, or are never trained with")

@@ -9,7 +9,7 @@ from pomona.config import Config
 from pomona.core.errors import ConfigError
 from pomona.federation.callbacks import Callback
 from pomona.federation.schedule import round_of
-from pomona.lifecycle import rate
+from pomona.lifecycle import begun_with
 from pomona.methods.base import descend, moments_of
 from pomona.objective.range_test import ADAPTIVE_RATES, RATES, Steps, range_test
 from pomona.scenario import Scenario
@@ -32,7 +32,7 @@ def settled(scenario: Scenario, watcher: Callback, before: Path | None = None) -
         return scenario
     if config.privacy:
         raise ConfigError("lr = 'auto' looks at training losses, which privacy does not cover; set lr, e.g. lr=0.1")
-    known = rate(before) if before else None
+    known = begun_with(before, "lr") if before else None
     if known is not None:
         watcher.note(f"lr = {known:g}, as {before} was begun with")
         return scenario.at_rate(known)

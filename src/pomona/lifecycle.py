@@ -27,6 +27,7 @@ from pomona.config import Config, own_method, resolve
 from pomona.core.errors import CheckpointError, ConfigError, LockedError, StorageError
 from pomona.core.toml import read_file
 from pomona.federation.checkpointing import FREE, INERT, find, identity, require_same, without
+from pomona.objective.native_step import release
 from pomona.record.events import EVENTS
 from pomona.record.reading import load, require_unchanged
 from pomona.record.result import Result, gather
@@ -107,6 +108,7 @@ def open_record(record: RunRecord, scenario: Scenario, about: Mapping[str, Any])
         model=config.model.name,
         seed=config.seed,
         versions=versions(),
+        engine=config.engine,
         privacy=config.privacy.void or "private" if config.privacy else None,
         **about,
     )
@@ -127,7 +129,8 @@ def close_record(record: RunRecord, seconds: float, **more: Any) -> Result:
 def versions() -> dict[str, str]:
     """Return the versions that a run is made with."""
     packages = {name: version(name) for name in ("pomona", "torch", "numpy", "scipy", "scikit-learn")}
-    return {"python": sys.version.split()[0], "platform": platform.platform(), **packages}
+    native = {"pomona-native": release()} if release() else {}
+    return {"python": sys.version.split()[0], "platform": platform.platform(), **packages, **native}
 
 
 def moved(then: Mapping[str, str]) -> str:
@@ -184,10 +187,13 @@ def require_own_files(config: Config, partition: str, out: Path) -> None:
         raise CheckpointError(f"{path} cannot be read ({fault}); {beside}") from None
 
 
-def rate(out: Path) -> float | None:
-    """The learning rate of a run's newest whole checkpoint, None before its first. Raises CheckpointError."""
+def begun_with(out: Path, key: str) -> Any:
+    """A setting of the run whose newest whole checkpoint lies in a folder, None before its first.
+
+    Raises CheckpointError if all are damaged.
+    """
     found, _ = newest(out / FOLDER)
-    return float(found.meta["identity"]["config"]["lr"]) if found else None
+    return found.meta["identity"]["config"].get(key) if found else None
 
 
 def _recorded(out: Path, asked: Config) -> Config:

@@ -31,8 +31,9 @@ from pomona.models.weights import initial as initial_weights
 from pomona.objective import augmentation, class_weights
 from pomona.objective.cached_features import cached
 from pomona.objective.device_dataset import DeviceDataset, as_learned
+from pomona.objective.native_step import NativeStep
 from pomona.objective.private_gradients import PrivateObjective
-from pomona.objective.row_gradients import LoopObjective
+from pomona.objective.row_gradients import Criterion, LoopObjective
 from pomona.objective.stacked_gradients import StackedObjective
 from pomona.partition import divide
 from pomona.partition.divergence import label_counts
@@ -90,7 +91,14 @@ class Scenario:
 
     def at_rate(self, lr: float) -> "Scenario":
         """The scenario with this learning rate, and with what has been computed of it so far."""
-        changed = replace(self, config=self.config.model_copy(update={"lr": lr}))
+        return self._set(lr=lr)
+
+    def on_engine(self, engine: str) -> "Scenario":
+        """The scenario with this engine, and with what has been computed of it so far."""
+        return self._set(engine=engine)
+
+    def _set(self, **settings: Any) -> "Scenario":
+        changed = replace(self, config=self.config.model_copy(update=settings))
         vars(changed).update({k: v for k, v in vars(self).items() if k in {"frozen", "resident"}})
         return changed
 
@@ -123,6 +131,8 @@ class Scenario:
         if self.config.privacy:
             require_private(self.config, self.dataset, self.partition, module, agreed)
         require_samples(self.config, self.partition, self.names, module)
+        if self.config.engine == "native" and (why := self.not_native()):
+            raise ConfigError(f"engine = 'native' is not possible: {why}; set engine=torch")
 
     @property
     def remarks(self) -> list[str]:
@@ -203,9 +213,28 @@ class Scenario:
         module, space = self._seen_network()
         # On a CPU convolutions are quicker a client at a time, and what is shared is the method's own algebra.
         flat = not any(isinstance(part, CONVOLUTIONS) for part in module.modules())
-        engine = StackedObjective if self.config.rows > 1 and (flat or self.config.device != "cpu") else LoopObjective
-        loss = criterion(self.config.model, self.task)
-        return engine(module, space, self.resident, loss, self.config.precision)
+        loss, precision = criterion(self.config.model, self.task), self.config.precision
+        native = self._native(module, space, loss)
+        if isinstance(native, NativeStep):
+            return LoopObjective(module, space, self.resident, loss, precision, native)
+        if self.config.rows > 1 and (flat or self.config.device != "cpu"):
+            return StackedObjective(module, space, self.resident, loss, precision)
+        return LoopObjective(module, space, self.resident, loss, precision)
+
+    def not_native(self) -> str:
+        """Why the native engine does not compute this scenario; empty if it does, or would if it were chosen."""
+        native = self._native(*self._seen_network(), criterion(self.config.model, self.task))
+        return native if isinstance(native, str) else ""
+
+    def _native(self, module: nn.Module, space: ParameterSpace, loss: Criterion) -> NativeStep | str:
+        """The native engine for this scenario, or why there is none."""
+        if self.config.engine == "torch":
+            return "engine = 'torch'"
+        if self.config.privacy:
+            return "private gradients are those of single samples"
+        if self.config.rows > 1:
+            return "rows_per_call is above 1"
+        return NativeStep.of(module, space, self.resident, loss, self.config.precision == "bf16")
 
     def _seen_network(self) -> tuple[nn.Module, ParameterSpace]:
         """The network that an objective runs, without the frozen part whose features are kept; and the row's space."""

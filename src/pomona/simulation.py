@@ -20,6 +20,7 @@ from pomona.core.errors import StorageError, WorkerError
 from pomona.core.membership import Planned
 from pomona.core.memory import enough
 from pomona.core.round import Roster
+from pomona.engine import on_engine
 from pomona.federation.callbacks import Callback, NullCallback
 from pomona.federation.checkpointing import Checkpointing, identity
 from pomona.federation.client_runtime import ClientRuntime, Groups, grouped
@@ -91,7 +92,7 @@ def simulate(
     if "\0" in str(out):
         raise StorageError(f"the folder {str(out)!r} has a NUL character in its name; give another folder")
     if out is None:
-        scenario = settled(scenario, watcher)
+        scenario = _settled(scenario, watcher)
         hold = _kept(scenario, out, watcher)
         with enough("training"):
             return _train(scenario, RunRecord(None, scenario.config.tree()), watcher, Checkpointing(None, 1, {}), hold)
@@ -100,7 +101,7 @@ def simulate(
         require_free(out)
     before = read_status(out) if resume else None
     if before and before.state == "finished":
-        scenario = settled(scenario, watcher, out)
+        scenario = _settled(scenario, watcher, out)
         if complete(scenario.config, *_what(scenario), out):
             watcher.note(f"{out} is finished; nothing to do")
             return load(out)
@@ -108,7 +109,12 @@ def simulate(
     hold = _kept(scenario, out, watcher)
     with locked(out), writing(out):
         probe(out)
-        return _recorded(settled(scenario, watcher, out if resume else None), out, watcher, resume, hold)
+        return _recorded(_settled(scenario, watcher, out if resume else None), out, watcher, resume, hold)
+
+
+def _settled(scenario: Scenario, watcher: Callback, before: Path | None = None) -> Scenario:
+    """The scenario with what ``auto`` stands for in engine and learning rate, as the run to go on with has it."""
+    return settled(on_engine(scenario, watcher, before), watcher, before)
 
 
 def _what(scenario: Scenario) -> tuple[str, str]:

@@ -309,3 +309,16 @@ def test_a_silo_must_say_where_its_data_lie(tmp_path):
     path.write_text('name = "north"')
     with pytest.raises(ConfigError, match="data must be set"):
         SiloFile.load(path)
+
+
+def test_an_agreement_names_the_engine(tmp_path):
+    """What a silo has installed does not decide what it computes with."""
+    hashes = set()
+    for engine in ("torch", "native"):
+        f = load(tmp_path, tree(run__engine=engine))
+        assert f.config().engine == engine
+        hashes.add(f.agreement)
+    assert len(hashes) == 2
+    assert load(tmp_path, TREE).agreement in hashes
+    with pytest.raises(ConfigError, match=r"run\.engine must be torch or native"):
+        load(tmp_path, tree(run__engine="auto"))

@@ -282,6 +282,10 @@ class Federation(StudyTerms):
                 "run.lr must be a number, since no one party holds the data to find one; `pomona run` chooses one on "
                 "data like yours"
             )
+        if config.engine == "auto":
+            raise ConfigError(
+                "run.engine must be torch or native: what a silo has installed must not change its numbers unseen"
+            )
         return config
 
     @property

@@ -126,6 +126,8 @@ def sgd(
     """
     passes = round_.epochs if epochs is None else epochs
     for batch, w, moments in training.steps(passes, W, moments_of(W, round_), purpose=purpose):
+        if pull is None and not losses and training.stepped(w, batch, moments, round_):
+            continue
         criteria = [loss(index) for loss, index in zip(losses, batch.indices, strict=False)]
         _, g = training.gradient(w, batch, criteria or None)
         if pull is not None:

@@ -5,6 +5,7 @@ from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
+from pomona.core.round import Round
 from pomona.objective.batches import Pass
 from pomona.objective.constant_features import ConstantFeatures
 from pomona.objective.device_dataset import DeviceDataset
@@ -75,6 +76,16 @@ class Reusing(Protocol):
         self, W: Tensor, indices: list[Tensor], above: int, kept: ConstantFeatures, views: Sequence[View]
     ) -> tuple[Tensor, Tensor]:
         """As ``Objective.gradient``, for rows that below ``above`` are the same whenever they come with a batch."""
+
+
+@runtime_checkable
+class Stepping(Protocol):
+    """An objective that may take whole steps of plain SGD itself."""
+
+    def step(
+        self, W: Tensor, indices: list[Tensor], moments: Tensor, round_: Round, views: Views = None
+    ) -> Tensor | None:
+        """Mean losses (n,) before one step on rows W (n, d), in place; None, with nothing done, if it takes none."""
 
 
 @runtime_checkable

@@ -12,7 +12,7 @@ from pomona.core.errors import DivergedError
 from pomona.core.round import Roster, Round
 from pomona.objective.batches import Batch, Pass, in_step, ordinary
 from pomona.objective.constant_features import ConstantFeatures
-from pomona.objective.interface import Guarded, Objective, Reusing
+from pomona.objective.interface import Guarded, Objective, Reusing, Stepping
 from pomona.objective.row_gradients import Criterion, RowCriterion
 from pomona.objective.training_view import View
 
@@ -118,6 +118,24 @@ class LocalTraining:
             losses, G = self.objective.gradient_above(W, batch.indices, above, kept, self._views(batch))
         else:
             losses, G = self.objective.gradient(W, batch.indices, criterion, above, self._views(batch))
+        self._count(losses, batch)
+        return losses, G
+
+    def stepped(self, W: Tensor, batch: Batch, moments: Tensor, round_: Round) -> bool:
+        """Whether the objective took a step of the round's optimizer on rows W (n, d) itself, in place, in one go.
+
+        If not, nothing was done: ask for the gradient, and take the step with ``descend``. Raises DivergedError.
+        """
+        if self.measured is not None or not isinstance(self.objective, Stepping):
+            return False
+        losses = self.objective.step(W, batch.indices, moments, round_, self._views(batch))
+        if losses is None:
+            return False
+        self._count(losses, batch)
+        return True
+
+    def _count(self, losses: Tensor, batch: Batch) -> None:
+        """Add up the losses of training. Raises DivergedError for one that is no number."""
         for k, (loss, index) in enumerate(zip(losses.tolist(), batch.indices, strict=True)):
             if not isfinite(loss):
                 raise DivergedError(
@@ -127,7 +145,6 @@ class LocalTraining:
             if batch.purpose == TRAINING:
                 self._losses[k] += loss * len(index)
                 self._samples[k] += len(index)
-        return losses, G
 
     def hessian(self, W: Tensor, batch: Batch, Z: Tensor) -> Tensor:
         """Products (n, d) of the Hessians of the mean losses at rows W (n, d) on the batch, with vectors Z (n, d)."""

@@ -12,12 +12,14 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from pomona.core.errors import ConfigError
+from pomona.core.round import Round
 from pomona.models.layers import layers
 from pomona.models.parameter_space import ParameterSpace
 from pomona.models.sliding_window import whole
 from pomona.models.trained_part import active, frozen, training_mode
 from pomona.objective.constant_features import ConstantFeatures
 from pomona.objective.device_dataset import DeviceDataset
+from pomona.objective.native_step import NativeStep, prepared
 from pomona.objective.sequential_backward import Chain
 from pomona.objective.training_view import View, Views
 
@@ -38,6 +40,7 @@ class LoopObjective:
         data: the resident data.
         criterion: (outputs (b, K), targets) -> per-sample losses (b,).
         precision: ``bf16`` runs forward and backward under autocast; rows and gradients stay float32.
+        native: computes what it knows; the rest, criteria that differ from the run's among it, is left to PyTorch.
     """
 
     def __init__(
@@ -47,6 +50,7 @@ class LoopObjective:
         data: DeviceDataset,
         criterion: Criterion,
         precision: Precision = "fp32",
+        native: NativeStep | None = None,
     ) -> None:
         self.space = space
         self.data = data
@@ -55,7 +59,7 @@ class LoopObjective:
         self._module, self._enter_training = module, training_mode(module)
         self._whole = whole(module, data.patch)
         self._criterion = criterion
-        self._precision = precision
+        self._precision, self._native = precision, native
         named = dict(module.named_parameters())
         self._parameters = [named[e.name] for e in space.parameters]
         buffers = dict(module.named_buffers())
@@ -63,6 +67,7 @@ class LoopObjective:
         self._own = [buffer.data for buffer in self._buffers]
         exact = precision == "fp32" and data.x.device.type == "cpu"
         self._chain = Chain.of(module, space, data.x.dim()) if exact else None
+        self._watched = False  # whether a hook waits for what a layer of PyTorch receives
         # PyTorch's backward pass of a GroupNorm that stands first fails where nobody asks for its input's gradient.
         self._asks_inputs = any(isinstance(part, nn.GroupNorm) for part in module.modules()) and data.shift is not None
 
@@ -85,6 +90,9 @@ class LoopObjective:
         G[:, :above] = 0
         self._enter_training()
         for k, (row, index, view, g) in enumerate(zip(W, indices, views or [None] * len(W), G, strict=True)):
+            if self._native and criterion is None:
+                losses[k] = self._native.gradient(row, g, self._batch(self._native, index, view), above)
+                continue
             x, y = self.data.seen(index, view)
             if self._chain is None:
                 losses[k] = self._autograd(x, y, row, g, criterion, k, above)
@@ -106,6 +114,25 @@ class LoopObjective:
             features = kept.of(view, partial(self._chain.below, x, row, above))
             losses[k] = self._chain.gradient_above(features, row, g, partial(self._loss, y, None, k), above)
         return losses, G
+
+    def step(
+        self, W: Tensor, indices: list[Tensor], moments: Tensor, round_: Round, views: Views = None
+    ) -> Tensor | None:
+        """Take one step of plain SGD on rows W (n, d), in place; return their mean losses (n,) before it.
+
+        None, with nothing done, where steps are not taken in one go: by PyTorch, or by another optimizer.
+        ``moments`` (n, d) are what momentum remembers, (n, 0) without.
+        """
+        if self._native is None or not round_.optimizer.plain:
+            return None
+        losses = torch.empty(len(W))
+        for k, (row, index, view) in enumerate(zip(W, indices, views or [None] * len(W), strict=True)):
+            losses[k] = self._native.step(row, moments[k], self._batch(self._native, index, view), round_)
+        return losses
+
+    def _batch(self, native: NativeStep, index: Tensor, view: View | None) -> tuple[Tensor, Tensor, Tensor]:
+        """A batch as the native engine takes it, as training sees it."""
+        return native.resident(index) if self.data.plain or view is None else prepared(*self.data.seen(index, view))
 
     def hessian(self, W: Tensor, indices: list[Tensor], Z: Tensor, views: Views = None) -> Tensor:
         """Products (n, d) of the mean losses' Hessians at rows W (n, d), on the samples, with vectors Z (n, d).
@@ -151,7 +178,7 @@ class LoopObjective:
         self._module.eval()
         index = self.data.rows[split][client]
         at_once = self._at_once(prod(self.data.y.shape[1:]))
-        made = [of(self._forward(part), self.data.target(part)) for part in index.split(at_once)]
+        made = [of(self._forward(row, part), self.data.target(part)) for part in index.split(at_once)]
         return tuple(torch.cat(parts) for parts in zip(*made, strict=True)) if len(index) else ()
 
     def features(self, row: Tensor, client: int, split: str) -> Tensor:
@@ -172,9 +199,11 @@ class LoopObjective:
         seen: list[Tensor] = []
         last = self._module.get_submodule(layers(self._module)[-1][0])
         hook = last.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].flatten(1).float()))
+        self._watched = True
         try:
             yield seen
         finally:
+            self._watched = False
             hook.remove()
 
     @torch.no_grad()
@@ -226,7 +255,10 @@ class LoopObjective:
             entry.view(g).copy_(part)
         return loss.detach()
 
-    def _forward(self, index: Tensor) -> Tensor:
+    def _forward(self, row: Tensor, index: Tensor) -> Tensor:
+        """Outputs (b, K) of samples under the row that is pointed at."""
+        if self._native and not self._watched:
+            return self._native.outputs(row, index)
         x, _ = self.data.gather(index)
         with self._autocast():
             outputs = self._whole(x)

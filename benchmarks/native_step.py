@@ -1,0 +1,144 @@
+"""A training step and evaluation by PyTorch and by the native engine, taking turns, in fp32 and in bf16.
+
+    python benchmarks/native_step.py [--quick] [key=value ...]
+
+One thread, images of noise, ``cnn`` and ``lenet``, batches of 10 and of 256, plain SGD (``momentum=0.9`` for another),
+and the outputs of one batch of 512 images. A step gathers the batch, computes the gradient and changes the row, as
+``methods.row_algebra.sgd`` does. Without the package pomona-native PyTorch's rows alone are measured.
+
+The matrix rate is that of the fastest product found: PyTorch's of square matrices, and the native engine's in a network
+of one wide 1x1 convolution. Operations of a step are counted by PyTorch's flop counter, as if no factor were zero;
+the native engine leaves out those with a gradient that is zero behind pooling and ReLU, so that its share may be
+above 1.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from pomona.config import read_overrides, resolve
+from pomona.core.toml import Tree
+from pomona.data.dataset import Dataset
+from pomona.federation.schedule import round_of
+from pomona.methods.base import descend, moments_of
+from pomona.models.losses import cross_entropy
+from pomona.models.parameter_space import ParameterSpace
+from pomona.objective.device_dataset import DeviceDataset
+from pomona.objective.native_step import NativeStep, release
+from pomona.scenario import Scenario
+from rounds import noise, scenario_of
+from timing import Table, Times, Work, chosen, publish, seconds
+
+PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16}
+SETTINGS: Tree = {"lr": 0.01, "clients": 1, "data": {"name": "noise", "validation_share": 0.0}}
+EVALUATED = 512
+
+
+@dataclass(frozen=True)
+class Size:
+    """(network, batch) of the steps, turns, and the least seconds of a turn, by repeating."""
+
+    steps: tuple[tuple[str, int], ...]
+    turns: int
+    least: float
+
+
+FULL = Size((("cnn", 10), ("cnn", 256), ("lenet", 10), ("lenet", 256)), 15, 0.2)
+QUICK = Size((("lenet", 10),), 2, 0.01)
+
+
+def scenario(model: str, batch: int, precision: str, engine: str, data: Dataset, words: list[str]) -> Scenario:
+    """One client with noise."""
+    layer: Tree = {"model": {"name": model}, "batch_size": batch, "precision": precision, "engine": engine}
+    return scenario_of(resolve(SETTINGS, layer, read_overrides(words)), data)
+
+
+def step(of: Scenario) -> Work:
+    """A step of local SGD on one batch."""
+    objective, round_ = of.objective(), round_of(of.config, 1)
+    W = of.initial().unsqueeze(0)
+    velocity, indices = moments_of(W, round_), [objective.data.rows["train"][0][: of.config.batch_size]]
+
+    def work() -> None:
+        if objective.step(W, indices, velocity, round_) is None:
+            _, G = objective.gradient(W, indices)
+            descend(W, G, velocity, round_)
+
+    return work
+
+
+def evaluation(of: Scenario) -> Work:
+    """Outputs of one large batch."""
+    objective, row = of.objective(), of.initial()
+    objective.data.rows["test"][0] = torch.arange(EVALUATED)
+    return partial(objective.outputs, row, 0, "test")
+
+
+def operations(work: Work) -> int:
+    """Floating-point operations of one call, by PyTorch."""
+    with FlopCounterMode(display=False) as counter:
+        work()
+    return counter.get_total_flops()
+
+
+def products(precision: str) -> dict[str, tuple[Work, int]]:
+    """Matrix products of a precision, each with its operations."""
+    side = 1024
+    a, b = torch.rand(2, side, side, generator=torch.Generator().manual_seed(0)).to(PRECISIONS[precision])
+    made: dict[str, tuple[Work, int]] = {"PyTorch": (partial(torch.mm, a, b, out=torch.empty_like(a)), 2 * side**3)}
+    module = nn.Sequential(nn.Conv2d(512, 32, 1), nn.MaxPool2d(14), nn.Flatten(), nn.Linear(32 * 4, 2))
+    x = torch.rand(4, 28, 28, 512)
+    data = DeviceDataset(x, torch.zeros(4, dtype=torch.int64), None, None, {}, "classes")
+    space = ParameterSpace(module)
+    native = NativeStep.of(module, space, data, cross_entropy, precision == "bf16")
+    if isinstance(native, NativeStep):
+        made["native"] = partial(native.outputs, space.pack(module), torch.arange(4)), 2 * 4 * 28 * 28 * 512 * 32
+    return made
+
+
+def repeated(work: Work, least: float) -> float:
+    """Seconds of one call, the mean of as many as take ``least`` seconds."""
+    times = max(1, round(least / max(1e-6, seconds(work))))
+    return seconds(lambda: [work() for _ in range(times)]) / times
+
+
+def main(size: Size, words: list[str]) -> list[Table]:
+    """Measure and print."""
+    torch.set_num_threads(1)
+    engines = ["torch", "native"] if release() else ["torch"]
+    data = noise(2 * EVALUATED)
+    works: dict[str, Work] = {}
+    flops: dict[str, int] = {}
+    for model, batch in size.steps:
+        for what, make in ((f"step {model} batch {batch}", step), (f"outputs {model}", evaluation)):
+            for precision in PRECISIONS:
+                for engine in engines:
+                    name = f"{what}, {precision}, {engine}"
+                    works[name] = make(scenario(model, batch, precision, engine, data, words))
+                    flops[name] = operations(works[f"{what}, fp32, torch"])
+    measured = {p: products(p) for p in PRECISIONS}
+    rated = {f"product, {p}, {name}": work for p, each in measured.items() for name, (work, _) in each.items()}
+    times = Times.interleaved({n: partial(repeated, w, size.least) for n, w in (works | rated).items()}, size.turns)
+    rates = {
+        p: max(count / times.median(f"product, {p}, {name}") for name, (_, count) in each.items())
+        for p, each in measured.items()
+    }
+    rows: dict[str, Table] = {
+        name: {
+            "median ms": 1e3 * times.median(name),
+            "min ms": 1e3 * min(times.of[name]),
+            "times as fast as torch fp32": times.median(f"{name.split(', ')[0]}, fp32, torch") / times.median(name),
+            "share of the matrix rate": flops[name] / times.median(name) / rates[name.split(", ")[1]],
+        }
+        for name in works
+    }
+    notes = {f"matrix rate {p}, GFLOP/s": f"{rate / 1e9:.4g}" for p, rate in rates.items()}
+    title = "A step and the outputs of a batch, by PyTorch and by the native engine"
+    return [publish(title, rows, times.turns, threads=1, native=release() or "not installed", **notes)]
+
+
+if __name__ == "__main__":
+    main(*chosen(QUICK, FULL))

@@ -1,0 +1,328 @@
+// A convolution, perhaps with max-pooling and ReLU behind it.
+//
+// Forward, the images are the left factor of a product with the turned weights. Backward, most gradients are zero: of
+// a window that is pooled one place has one, and ReLU leaves about half of those. So each that is not zero is taken
+// alone: it adds a patch of the image to the weights' gradient, and a patch of weights to the image's.
+#pragma once
+
+#include "maps.h"
+#include "product.h"
+#include "update.h"
+
+namespace pomona {
+
+struct Pair2 {
+  ptrdiff_t y, x;
+};
+
+struct Geometry {
+  Pair2 kernel, stride, padding, window, hop;  // the last two: pooling's size and stride, 1 for none
+};
+
+class Convolution {
+ public:
+  // `weight`, `bias`: where W (outputs, kernel's height, width, channels) and b (outputs) begin in a row; -1 for none.
+  Convolution(Shape from, ptrdiff_t outputs, Geometry geometry, bool rectified, ptrdiff_t weight, ptrdiff_t bias)
+      : from_(from),
+        geometry_(geometry),
+        rectified_(rectified),
+        weight_(weight),
+        bias_(bias),
+        made_{(from.height + 2 * geometry.padding.y - geometry.kernel.y) / geometry.stride.y + 1,
+              (from.width + 2 * geometry.padding.x - geometry.kernel.x) / geometry.stride.x + 1, outputs},
+        lane_outputs_(whole(outputs)),
+        runs_(geometry.kernel.y),
+        run_(geometry.kernel.x * from.channels),
+        taps_(runs_ * run_),
+        unfolded_(run_ < LANES),
+        pairs_fit_(from.channels % 2 == 0) {}
+
+  Shape to() const {
+    return {(made_.height - geometry_.window.y) / geometry_.hop.y + 1,
+            (made_.width - geometry_.window.x) / geometry_.hop.x + 1, made_.channels};
+  }
+
+  // `pairs`: multiply numbers rounded to bf16, if the channels divide into pairs; if not, they are few.
+  void forward(const float* row, Maps& input, Maps& output, ptrdiff_t batch, bool pairs) {
+    if (pairs && pairs_fit_)
+      forward<Pair>(row, input, output, batch);
+    else
+      forward<float>(row, input, output, batch);
+  }
+
+  // From the gradients at `output` to those at the parameters, and at `input` where they are `wanted`.
+  void backward(const Update& update, Maps& input, Maps& output, ptrdiff_t batch, bool wanted) {
+    // The weights' gradient (outputs, runs, run), each run in whole vectors; of patches that are copied out, one run.
+    const ptrdiff_t runs = unfolded_ ? 1 : runs_, run = unfolded_ ? taps_ : run_, wide = whole(run);
+    gradient_.assign(static_cast<size_t>(made_.channels * runs * wide), 0.0f);
+    bias_gradient_.assign(static_cast<size_t>(lane_outputs_), 0.0f);
+    if (wanted) {
+      spread(update.row + weight_);
+      std::fill(input.framed_gradient(0), input.framed_gradient(batch), 0.0f);
+    }
+    const ptrdiff_t image = unfolded_ ? made_.height * made_.width * whole(taps_) : input.image;
+    const ptrdiff_t chunk = std::max<ptrdiff_t>(1, CACHED / image);
+    for (ptrdiff_t n = 0; n < batch; n += chunk) {
+      const ptrdiff_t images = std::min(chunk, batch - n);
+      counts_.assign(static_cast<size_t>(made_.channels), 0);
+      for (ptrdiff_t k = 0; k < images; ++k) {
+        collect(input, output, n + k, k * image, chunk, wanted);
+        if (wanted) pull(input, n + k);
+      }
+      if (unfolded_) {
+        patches_.resize(static_cast<size_t>(images * image + ROOM));
+        for (ptrdiff_t k = 0; k < images; ++k) unfold(input.framed(n + k), input.row, patches_.data() + k * image);
+        weigh(patches_.data(), runs, wide, 0, chunk * output.shape.height * output.shape.width);
+      } else {
+        weigh(input.framed(n), runs, wide, input.row, chunk * output.shape.height * output.shape.width);
+      }
+    }
+    for (ptrdiff_t o = 0; o < made_.channels * runs; ++o)
+      update.apply(weight_ + o * run, gradient_.data() + o * wide, run);
+    if (bias_ >= 0) update.apply(bias_, bias_gradient_.data(), made_.channels);
+  }
+
+ private:
+  // A gradient that is not zero, and where what it is multiplied with begins: a patch of the image, or of weights.
+  struct Slope {
+    int32_t from;
+    float value;
+  };
+
+  static constexpr ptrdiff_t CACHED = 8192;  // numbers of images that are handled together: 32 KiB, a first cache
+  static constexpr int LONGEST = 12;         // vectors of sums at a time
+
+  template <typename T>
+  static constexpr ptrdiff_t PER = sizeof(T) / (std::is_same_v<T, float> ? 4 : 2);  // numbers in one T
+
+  template <typename T>
+  void forward(const float* row, Maps& input, Maps& output, ptrdiff_t batch) {
+    const Shape to = output.shape;
+    const auto& g = geometry_;
+    const Numbers<T>& weights = turned<T>(row + weight_);
+    sums_.resize(static_cast<size_t>(made_.height * made_.width * lane_outputs_));
+    places_.resize(static_cast<size_t>(batch * to.height * to.width * lane_outputs_));
+    const Common common{static_cast<int>(runs_), static_cast<int>(run_ / PER<T>)};
+    for (ptrdiff_t n = 0; n < batch; ++n) {
+      // The patches of a row are the left factor: they overlap in the framed image, where nothing is copied.
+      const T* image = factor<T>(input, n);
+      ptrdiff_t ready = 0;
+      for (ptrdiff_t y = 0; y < to.height; ++y) {
+        for (; ready < y * g.hop.y + g.window.y; ++ready)
+          product<T>(made_.width, lane_outputs_,
+                     {image + ready * g.stride.y * input.row / PER<T>, g.stride.x * from_.channels / PER<T>, 1,
+                      input.row / PER<T>},
+                     common, weights.data(), lane_outputs_, sums_.data() + ready * made_.width * lane_outputs_,
+                     lane_outputs_, false);
+        for (ptrdiff_t x = 0; x < to.width; ++x)
+          pool(row, y, x, output.values(n) + y * output.row + x * to.channels,
+               places_.data() + ((n * to.height + y) * to.width + x) * lane_outputs_);
+      }
+    }
+  }
+
+  // The turned weights (taps, outputs) in whole vectors; for pairs, two taps beside each other.
+  template <typename T>
+  const Numbers<T>& turned(const float* W) {
+    if constexpr (std::is_same_v<T, float>) {
+      turned_.assign(static_cast<size_t>(taps_ * lane_outputs_), 0);
+      for (ptrdiff_t k = 0; k < taps_; ++k)
+        for (ptrdiff_t o = 0; o < made_.channels; ++o) turned_[k * lane_outputs_ + o] = W[o * taps_ + k];
+      return turned_;
+    } else {
+      turned_pairs_.assign(static_cast<size_t>(taps_ / 2 * lane_outputs_), 0);
+      for (ptrdiff_t k = 0; k < taps_ / 2; ++k)
+        for (ptrdiff_t o = 0; o < made_.channels; ++o)
+          turned_pairs_[k * lane_outputs_ + o] = pair(W[o * taps_ + 2 * k], W[o * taps_ + 2 * k + 1]);
+      return turned_pairs_;
+    }
+  }
+
+  // A framed image, as numbers or as pairs.
+  template <typename T>
+  const T* factor(Maps& input, ptrdiff_t n) {
+    const float* at = input.framed(n);
+    if constexpr (std::is_same_v<T, float>) {
+      return at;
+    } else {
+      pairs_.resize(static_cast<size_t>(input.image / 2));
+      for (ptrdiff_t i = 0; i < input.image / 2; ++i) pairs_[i] = pair(at[2 * i], at[2 * i + 1]);
+      return pairs_.data();
+    }
+  }
+
+  // The largest number of a window, its place in the window, then bias and ReLU. As in PyTorch the first of equals
+  // counts, and what is no number is largest. Adding a bias never changes which is largest.
+  void pool(const float* row, ptrdiff_t y, ptrdiff_t x, float* result, uint8_t* places) const {
+    typedef uint8_t Bytes __attribute__((vector_size(LANES)));
+    const auto& g = geometry_;
+    const float* first = sums_.data() + (y * g.hop.y * made_.width + x * g.hop.x) * lane_outputs_;
+    for (ptrdiff_t o = 0; o < made_.channels; o += LANES) {
+      Vector best = load(first + o);
+      Integers place{};
+      for (ptrdiff_t wy = 0; wy < g.window.y; ++wy)
+        for (ptrdiff_t wx = 0; wx < g.window.x; ++wx) {
+          const Vector here = load(first + (wy * made_.width + wx) * lane_outputs_ + o);
+          const Integers better = (here > best) | (here != here);
+          best = better ? here : best;
+          place = better ? Integers{} + static_cast<int32_t>(wy * g.window.x + wx) : place;
+        }
+      if (bias_ >= 0) best += load(row + bias_ + o, made_.channels - o);
+      if (rectified_) best = best < 0 ? Vector{} : best;
+      store(result + o, best, made_.channels - o);
+      const Bytes small = __builtin_convertvector(place, Bytes);
+      std::memcpy(places + o, &small, sizeof small);
+    }
+  }
+
+  // The gradients of an image that are not zero: for each output channel those of a chunk of images, with where their
+  // patch begins from the chunk's first on; and, where `pulls`, for each place of the convolution those of its
+  // channels, with where their weights begin.
+  void collect(Maps& input, Maps& output, ptrdiff_t n, ptrdiff_t begin, ptrdiff_t chunk, bool pulls) {
+    const Shape to = output.shape;
+    const auto& g = geometry_;
+    const ptrdiff_t most = chunk * to.height * to.width, places = made_.height * made_.width;
+    const ptrdiff_t across = unfolded_ ? whole(taps_) : g.stride.x * from_.channels;  // from patch to patch in a row
+    const ptrdiff_t down = unfolded_ ? made_.width * across : g.stride.y * input.row;
+    slopes_.resize(static_cast<size_t>(made_.channels * most));
+    const ptrdiff_t meet = made_.channels * ceil_div(g.window.y, g.hop.y) * ceil_div(g.window.x, g.hop.x);
+    if (pulls) {
+      pulls_.resize(static_cast<size_t>(places * meet));
+      pull_counts_.assign(static_cast<size_t>(places), 0);
+    }
+    int32_t patch[256], place[256];  // by the place in a window
+    for (ptrdiff_t w = 0; w < g.window.y * g.window.x; ++w) {
+      patch[w] = static_cast<int32_t>(w / g.window.x * down + w % g.window.x * across);
+      place[w] = static_cast<int32_t>(w / g.window.x * made_.width + w % g.window.x);
+    }
+    passed(output, n);
+    for (ptrdiff_t o = 0; o < made_.channels; ++o) {
+      Slope* slopes = slopes_.data() + o * most;
+      ptrdiff_t count = counts_[o];
+      const auto weights = static_cast<int32_t>(o * runs_ * whole(run_));
+      for (ptrdiff_t y = 0; y < to.height; ++y) {
+        const float* dy = passed_.data() + y * to.width * lane_outputs_ + o;
+        const uint8_t* won = places_.data() + (n * to.height + y) * to.width * lane_outputs_ + o;
+        for (ptrdiff_t x = 0; x < to.width; ++x) {
+          const float value = dy[x * lane_outputs_];
+          const uint8_t w = won[x * lane_outputs_];
+          const bool counts = bits_of(value) << 1;  // is not zero: no branch, which would be guessed wrong half the time
+          slopes[count] = {static_cast<int32_t>(begin + y * g.hop.y * down + x * g.hop.x * across) + patch[w], value};
+          count += counts;
+          if (pulls) {
+            const ptrdiff_t at = y * g.hop.y * made_.width + x * g.hop.x + place[w];
+            pulls_[at * meet + pull_counts_[at]] = {weights, value};
+            pull_counts_[at] += counts;
+          }
+        }
+      }
+      counts_[o] = count;
+    }
+    meet_ = meet;
+  }
+
+  // What ReLU lets through of an image's gradients (places, outputs), in whole vectors; the bias's gradient += it.
+  void passed(Maps& output, ptrdiff_t n) {
+    const Shape to = output.shape;
+    passed_.resize(static_cast<size_t>(to.height * to.width * lane_outputs_));
+    for (ptrdiff_t y = 0; y < to.height; ++y)
+      for (ptrdiff_t x = 0; x < to.width; ++x) {
+        const float* dy = output.gradients(n) + y * output.row + x * to.channels;
+        const float* values = output.values(n) + y * output.row + x * to.channels;
+        float* kept = passed_.data() + (y * to.width + x) * lane_outputs_;
+        for (ptrdiff_t o = 0; o < lane_outputs_; o += LANES) {  // past the last there is room, and nobody looks
+          const Vector value = !rectified_ ? load(dy + o) : load(values + o) > 0 ? load(dy + o) : Vector{};
+          store(kept + o, value);
+          store(bias_gradient_.data() + o, load(bias_gradient_.data() + o) + value);
+        }
+      }
+  }
+
+  // The weights' gradient += patches, times the gradients whose they are.
+  void weigh(const float* patches, ptrdiff_t runs, ptrdiff_t wide, ptrdiff_t apart, ptrdiff_t most) {
+    const ptrdiff_t vectors = wide / LANES, pieces = ceil_div(vectors, LONGEST);
+    for (ptrdiff_t o = 0; o < made_.channels; ++o)
+      for (ptrdiff_t r = 0; r < runs; ++r)
+        for (ptrdiff_t piece = 0; piece < pieces; ++piece) {
+          const ptrdiff_t from = vectors * piece / pieces, to = vectors * (piece + 1) / pieces;
+          gathered<LONGEST>(static_cast<int>(to - from), slopes_.data() + o * most, counts_[o],
+                            patches + r * apart + from * LANES,
+                            gradient_.data() + (o * runs + r) * wide + from * LANES);
+        }
+  }
+
+  // The image's gradient += patches of weights, times the gradients at their outputs.
+  void pull(Maps& input, ptrdiff_t n) {
+    const ptrdiff_t wide = whole(run_), vectors = wide / LANES, pieces = ceil_div(vectors, LONGEST / 2);
+    for (ptrdiff_t r = 0; r < runs_; ++r)
+      for (ptrdiff_t piece = 0; piece < pieces; ++piece) {
+        const ptrdiff_t from = vectors * piece / pieces, to = vectors * (piece + 1) / pieces;
+        const float* weights = spread_.data() + r * wide + from * LANES;
+        float* image = input.framed_gradient(n) + r * input.row + from * LANES;
+        // Down the columns: neighbours in a row overlap, and what was just written is slow to read in other pieces.
+        for (ptrdiff_t x = 0; x < made_.width; ++x)
+          for (ptrdiff_t y = 0; y < made_.height; ++y) {
+            const ptrdiff_t at = y * made_.width + x;
+            if (!pull_counts_[at]) continue;
+            gathered<LONGEST / 2>(static_cast<int>(to - from), pulls_.data() + at * meet_, pull_counts_[at], weights,
+                                  image + y * geometry_.stride.y * input.row + x * geometry_.stride.x * from_.channels);
+          }
+      }
+  }
+
+  // sums += each slope's value times the vectors where it says.
+  template <int N>
+  static void gathered(int vectors, const Slope* slopes, ptrdiff_t count, const float* rows, float* sums) {
+    if constexpr (N > 1)
+      if (vectors < N) return gathered<N - 1>(vectors, slopes, count, rows, sums);
+    Vector kept[N];
+#pragma GCC unroll 16
+    for (int j = 0; j < N; ++j) kept[j] = load(sums + j * LANES);
+    for (ptrdiff_t e = 0; e < count; ++e) {
+      const float* row = rows + slopes[e].from;
+#pragma GCC unroll 16
+      for (int j = 0; j < N; ++j) kept[j] += slopes[e].value * load(row + j * LANES);
+    }
+#pragma GCC unroll 16
+    for (int j = 0; j < N; ++j) store(sums + j * LANES, kept[j]);
+  }
+
+  // The patches of an image (places, taps), each in whole vectors with zeros behind. Eight numbers at a time are
+  // copied: what is too much is overwritten by the next, or lies behind the last patch, where there is room.
+  void unfold(const float* framed, ptrdiff_t image_row, float* patches) const {
+    const auto& g = geometry_;
+    for (ptrdiff_t y = 0; y < made_.height; ++y)
+      for (ptrdiff_t x = 0; x < made_.width; ++x, patches += whole(taps_)) {
+        const float* from = framed + y * g.stride.y * image_row + x * g.stride.x * from_.channels;
+        for (ptrdiff_t r = 0; r < runs_; ++r)
+          for (ptrdiff_t i = 0; i < run_; i += 8)
+            std::memcpy(patches + r * run_ + i, from + r * image_row + i, 8 * sizeof(float));
+        for (ptrdiff_t i = taps_; i < whole(taps_); ++i) patches[i] = 0;
+      }
+  }
+
+  // The weights (outputs, runs, run), each run in whole vectors with zeros behind.
+  void spread(const float* W) {
+    spread_.assign(static_cast<size_t>(made_.channels * runs_ * whole(run_)), 0.0f);
+    for (ptrdiff_t k = 0; k < made_.channels * runs_; ++k)
+      std::memcpy(spread_.data() + k * whole(run_), W + k * run_, static_cast<size_t>(run_) * sizeof(float));
+  }
+
+  const Shape from_;
+  const Geometry geometry_;
+  const bool rectified_;
+  const ptrdiff_t weight_, bias_;
+  const Shape made_;  // by the convolution, before pooling
+  const ptrdiff_t lane_outputs_;
+  const ptrdiff_t runs_, run_, taps_;  // in a row of the image, the numbers under a row of the kernel stand together
+  const bool unfolded_;                // patches are copied out for the weights' gradient, since their runs are short
+  const bool pairs_fit_;
+  ptrdiff_t meet_ = 0;
+  Numbers<float> turned_, patches_, sums_, gradient_, bias_gradient_, spread_, passed_;
+  Numbers<Pair> turned_pairs_, pairs_;
+  Numbers<uint8_t> places_;
+  Numbers<Slope> slopes_, pulls_;
+  Numbers<ptrdiff_t> counts_, pull_counts_;
+};
+
+}  // namespace pomona

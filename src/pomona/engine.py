@@ -1,0 +1,36 @@
+"""``engine = "auto"``: what computes a run is chosen once, before its first round; or is what its record says."""
+
+from pathlib import Path
+
+from pomona.federation.callbacks import Callback
+from pomona.lifecycle import begun_with
+from pomona.objective.native_step import release
+from pomona.scenario import Scenario
+
+
+def on_engine(scenario: Scenario, watcher: Callback, before: Path | None = None) -> Scenario:
+    """The scenario with its engine by name: that of the run to go on with, else native where it is possible.
+
+    Args:
+        scenario: any.
+        watcher: told of the engine, and why it is not the other.
+        before: folder of the run to go on with, if there is one.
+
+    Raises:
+        CheckpointError: all checkpoints of that run are damaged.
+        ConfigError: that run was computed by the native engine, which is not possible here.
+    """
+    if scenario.config.engine == "native":
+        watcher.note(f"engine = native: pomona-native {release()}")
+    if scenario.config.engine != "auto":
+        return scenario
+    if (known := begun_with(before, "engine") if before else None) is not None:
+        watcher.note(f"engine = {known}, as {before} was begun with")
+        chosen = scenario.on_engine(known)
+        chosen.check()
+        return chosen
+    if why := scenario.not_native():
+        watcher.note(f"engine = torch: {why}")
+        return scenario.on_engine("torch")
+    watcher.note(f"engine = native: pomona-native {release()}")
+    return scenario.on_engine("native")

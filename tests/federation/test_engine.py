@@ -1,0 +1,143 @@
+"""Setting ``engine``: what a run says, what it records, and what never depends on it."""
+
+from importlib.util import find_spec
+
+import pytest
+
+import pomona
+from pomona.config import resolve
+from pomona.core.errors import CheckpointError, ConfigError
+from pomona.federation.callbacks import NullCallback
+from pomona.lifecycle import versions
+from pomona.objective import native_step
+from pomona.scenario import Scenario
+from problems import tiny
+
+installed = pytest.mark.skipif(
+    find_spec("pomona_native") is None, reason="pomona-native is not installed (make native)"
+)
+CURVE = 5e-3  # of a loss, over some rounds: engines differ in rounding alone, which training makes larger
+
+
+class Listening(NullCallback):
+    def __init__(self):
+        self.said = []
+
+    def note(self, text):
+        self.said.append(text)
+
+
+def run(name="fedavg", folder=None, resume=False, **over):
+    heard = Listening()
+    return pomona.run(tiny(name, **over), folder, heard, resume), heard.said
+
+
+def computed(result):
+    rounds = [(r.round, r.cohort, r.loss, {k: v.tolist() for k, v in r.info.items()}) for r in result.rounds]
+    return rounds, result.evaluations, result.final
+
+
+@pytest.fixture
+def missing(monkeypatch):
+    """As if the package were not installed."""
+    monkeypatch.setattr(native_step, "find_spec", lambda name: None)
+
+
+def test_without_the_package_auto_is_pytorch_and_says_why(missing):
+    by_torch, silent = run(engine="torch")
+    by_auto, said = run(engine="auto")
+    assert silent == []
+    assert said == ["engine = torch: the package pomona-native is not installed"]
+    assert computed(by_auto) == computed(by_torch)
+    assert by_auto.config["engine"] == "torch"
+    assert "pomona-native" not in versions()
+
+
+def test_without_the_package_native_is_refused_before_anything_is_computed(missing):
+    with pytest.raises(ConfigError, match=r"is not possible: .* not installed; set engine=torch"):
+        Scenario.prepare(tiny("fedavg", engine="native"))
+
+
+@installed
+@pytest.mark.parametrize(
+    ("over", "why"),
+    [
+        ({"model": {"name": "resnet18"}}, "no plain sequence"),
+        ({"model": {"name": "mlp", "label_smoothing": 0.1}}, "plain cross-entropy"),
+        ({"rows_per_call": 4}, "rows_per_call"),
+    ],
+)
+def test_what_the_package_does_not_know_is_pytorchs(over, why):
+    config = tiny("fedavg", engine="auto", **over)
+    assert why in Scenario.prepare(config).not_native()
+    with pytest.raises(ConfigError, match=why):
+        Scenario.prepare(config.model_copy(update={"engine": "native"}))
+
+
+@installed
+def test_a_run_says_and_records_its_engine(tmp_path):
+    _, said = run(folder=tmp_path / "run", engine="auto")
+    assert said == [f"engine = native: pomona-native {native_step.release()}"]
+    found = pomona.load(tmp_path / "run")
+    assert found.config["engine"] == "native"
+    assert found.about["engine"] == "native"
+    assert found.about["versions"]["pomona-native"] == native_step.release()
+
+
+@installed
+@pytest.mark.parametrize("name", ["fedavg", "apple", "fedala", "ditto", "fedphp"])
+def test_results_do_not_depend_on_the_number_of_workers(name):
+    alone, _ = run(name, engine="native", model={"name": "small"}, momentum=0.5 if name == "fedavg" else 0.0)
+    two, _ = run(name, engine="native", model={"name": "small"}, momentum=0.5 if name == "fedavg" else 0.0, workers=2)
+    assert computed(alone) == computed(two)
+
+
+@installed
+@pytest.mark.parametrize("engine", ["native", "auto"])
+def test_a_run_goes_on_with_the_engine_it_was_begun_with(tmp_path, engine):
+    whole, _ = run(rounds=4, engine="native")
+    run(folder=tmp_path / "run", rounds=2, engine="native")
+    with pytest.raises(CheckpointError, match="engine"):
+        run(folder=tmp_path / "run", rounds=4, resume=True, engine="torch")
+    parts, said = run(folder=tmp_path / "run", rounds=4, resume=True, engine=engine)
+    assert computed(parts) == computed(whole)
+    assert any("engine = native" in line for line in said)
+
+
+@installed
+def test_a_run_of_pytorch_goes_on_with_it(tmp_path):
+    run(folder=tmp_path / "run", rounds=2)
+    parts, said = run(folder=tmp_path / "run", rounds=4, resume=True, engine="auto")
+    assert computed(parts) == computed(run(rounds=4)[0])
+    assert any(line.startswith("engine = torch, as ") for line in said)
+
+
+@installed
+def test_a_native_run_cannot_go_on_without_the_package(tmp_path, monkeypatch):
+    run(folder=tmp_path / "run", rounds=2, engine="native")
+    monkeypatch.setattr(native_step, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match="not installed"):
+        run(folder=tmp_path / "run", rounds=4, resume=True, engine="auto")
+
+
+@installed
+@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("name", ["fedavg", "apple"])
+def test_curves_are_pytorchs(name, seed):
+    settings = {"rounds": 5, "seed": seed, "model": {"name": "small"}, "momentum": 0.5 if name == "fedavg" else 0.0}
+    by_torch, by_native = (run(name, engine=engine, **settings)[0] for engine in ("torch", "native"))
+    for a, b in zip(by_torch.rounds, by_native.rounds, strict=True):
+        assert b.loss == pytest.approx(a.loss, abs=CURVE)
+
+
+@installed
+def test_fedprox_without_its_term_is_fedavg():
+    assert computed(run("fedavg", engine="native")[0]) == computed(
+        pomona.run(tiny("fedprox", {"mu": 0.0}, engine="native"))
+    )
+
+
+def test_the_setting_is_read():
+    assert resolve({"engine": "auto"}).engine == "auto"
+    with pytest.raises(ConfigError, match="engine"):
+        resolve({"engine": "abacus"})

@@ -1,0 +1,357 @@
+"""The native engine against float64 autograd, and what its door refuses."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.testing import assert_close
+
+from pomona.core.optimizer import Optimizer
+from pomona.core.round import Round
+from pomona.models import ModelSettings, build
+from pomona.models.losses import cross_entropy
+from pomona.models.parameter_space import ParameterSpace
+from pomona.objective.device_dataset import DeviceDataset
+from pomona.objective.native_step import NativeStep
+from pomona.objective.row_gradients import LoopObjective
+
+native = pytest.importorskip("pomona_native", reason="pomona-native is not installed (make native)")
+KINDS = native.kinds()
+BOUND = 5e-6  # relative error of a gradient's norm; float32 rounds to 6e-8, and sums have up to some thousand terms
+
+
+def samples(n, shape, seed=0, kind=np.uint8):
+    draw = np.random.Generator(np.random.Philox(seed))
+    x = draw.integers(0, 256, (n, *shape)).astype(kind)
+    channels = shape[-1]
+    shift = torch.tensor(draw.uniform(100, 150, channels), dtype=torch.float32)
+    scale = torch.tensor(draw.uniform(40, 80, channels), dtype=torch.float32)
+    rows = {"train": [torch.arange(n)], "test": [torch.arange(n)]}
+    return DeviceDataset(torch.from_numpy(x), torch.arange(n) % 3, shift, scale, rows, "classes")
+
+
+def step_of(module, data, kind="", bf16=False):
+    made = NativeStep.of(module, ParameterSpace(module), data, cross_entropy, bf16, kind)
+    assert isinstance(made, NativeStep), made
+    return made
+
+
+def exactly(module, data, index):
+    """(mean loss, gradient row) in float64."""
+    space, row = ParameterSpace(module), None
+    x, y = data.gather(index)
+    precise = nn.Sequential(*module.double().children())
+    for parameter in module.parameters():
+        parameter.grad = None
+    loss = nn.functional.cross_entropy(precise(x.double()), y)
+    loss.backward()
+    row = torch.empty(space.size, dtype=torch.float64)
+    for entry, parameter in zip(space.parameters, module.parameters(), strict=True):
+        entry.view(row).copy_(parameter.grad)
+    module.float()
+    return loss.item(), row
+
+
+def close(module, data, index, kind="", bound=BOUND):
+    space = ParameterSpace(module)
+    row, g = space.pack(module), torch.full((space.size,), torch.nan)
+    kept = row.clone()
+    made = step_of(module, data, kind)
+    loss = made.gradient(row, g, made.resident(index))
+    assert torch.equal(row, kept)
+    expected, wanted = exactly(module, data, index)
+    assert abs(loss - expected) <= 1e-6 * max(1, expected)
+    assert (g - wanted).norm() <= bound * wanted.norm() + 1e-12
+    return made
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("batch", [1, 10, 33])
+@pytest.mark.parametrize(
+    ("model", "shape"),
+    [
+        ("mlp", (28, 28, 1)),
+        ("mlp", (5, 7, 3)),
+        ("logistic", (13,)),
+        ("lenet", (28, 28, 1)),
+        ("cnn", (28, 28, 1)),
+        ("cnn", (32, 32, 3)),
+        ("mcmahan-cnn", (28, 28, 1)),
+        ("fomo-cnn", (32, 32, 3)),
+        ("small", (9, 11, 2)),
+    ],
+)
+def test_gradients_are_those_of_float64(model, shape, batch, kind):
+    channels_first = (shape[-1], *shape[:-1])
+    module = build(ModelSettings(name=model), channels_first, 3, seed=1)
+    data = samples(40, shape, seed=batch)
+    close(module, data, torch.randperm(40, generator=torch.Generator().manual_seed(batch))[:batch], kind)
+
+
+sizes = st.tuples(st.integers(1, 4), st.integers(1, 4))
+
+
+@given(
+    st.integers(1, 3), st.integers(1, 20), sizes, sizes, st.tuples(st.integers(0, 2), st.integers(0, 2)), sizes, sizes,
+    st.booleans(), st.booleans(), st.integers(5, 12), st.sampled_from(KINDS),
+)  # fmt: skip
+@settings(max_examples=120, deadline=None)
+def test_geometry_is_pytorchs(channels, width, kernel, stride, padding, window, hop, rectified, bias, side, kind):
+    """Two convolutions, so that one passes gradients on, with pooling that may overlap or leave gaps."""
+    torch_pool = nn.MaxPool2d(window, hop)
+    layers = [
+        nn.Conv2d(channels, width, 2, bias=bias),
+        *([nn.ReLU()] if rectified else []),
+        nn.Conv2d(width, 5, kernel, stride, padding, bias=bias),
+        torch_pool,
+        nn.ReLU(),
+        nn.Flatten(),
+    ]
+    draw = torch.Generator().manual_seed(channels + 10 * width)
+    try:
+        features = nn.Sequential(*layers)(torch.zeros(1, channels, side, side + 3)).shape[1]
+    except RuntimeError:
+        return  # larger than the image
+    module = nn.Sequential(*layers, nn.Linear(features, 4, bias=bias))
+    for parameter in module.parameters():
+        parameter.data = torch.randn(parameter.shape, generator=draw) * 0.3
+    close(module, samples(6, (side, side + 3, channels)), torch.tensor([4, 0, 4]), kind, 2e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_whole_numbers_are_computed_without_error(kind):
+    """Sums of small whole numbers are exact in float32, so every output is."""
+    draw = torch.Generator().manual_seed(3)
+    module = build(ModelSettings(name="cnn"), (3, 20, 20), 7, seed=1)
+    for parameter in module.parameters():
+        parameter.data = torch.randint(-1, 2, parameter.shape, generator=draw).float()
+    x = torch.randint(-1, 2, (9, 20, 20, 3), generator=draw).float()
+    data = DeviceDataset(x, torch.arange(9) % 3, torch.zeros(1), torch.ones(1), {"train": []}, "classes")
+    index = torch.tensor([8, 1, 1, 5, 0])
+    found = step_of(module, data, kind).outputs(ParameterSpace(module).pack(module), index)
+    assert torch.equal(found.double(), module.double()(x[index].movedim(-1, 1).double()))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_bf16_rounds_the_factors_of_convolutions_and_nothing_else(kind):
+    draw = torch.Generator().manual_seed(4)
+    layers = nn.Conv2d(4, 6, 3, padding=1), nn.MaxPool2d(2), nn.ReLU(), nn.Flatten(), nn.Linear(6 * 4 * 5, 5)
+    module = nn.Sequential(*layers)
+    for parameter in module.parameters():
+        parameter.data = torch.randn(parameter.shape, generator=draw)
+    data = samples(8, (8, 10, 4))
+    x, y = data.gather(torch.arange(8))
+    made, row = step_of(module, data, kind, bf16=True), ParameterSpace(module).pack(module)
+    weight, bias = (p.detach().double() for p in layers[0].parameters())
+    hidden = nn.functional.conv2d(x.bfloat16().double(), weight.bfloat16().double(), bias, padding=1)
+    wanted = nn.functional.linear(
+        layers[3](nn.functional.max_pool2d(hidden, 2).relu()), *(p.detach().double() for p in layers[4].parameters())
+    )
+    assert_close(made.outputs(row, torch.arange(8)).double(), wanted, atol=1e-5, rtol=1e-5)
+    g = torch.empty_like(row)
+    loss = made.gradient(row, g, made.resident(torch.arange(8)))
+    assert loss == pytest.approx(nn.functional.cross_entropy(wanted, y).item(), abs=1e-5)
+    exact = exactly(module, data, torch.arange(8))[1]
+    assert (g - exact).norm() <= 0.05 * exact.norm()  # bf16 has 8 bits; a window's largest number may be another
+
+
+def sgd_round(momentum=0.0, decay=0.0):
+    return Round(1, 1, 0.05, 1.0, 1, 6, momentum, decay, 0, Optimizer())
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize("decay", [0.0, 0.01])
+def test_steps_are_those_of_pytorchs_sgd(momentum, decay):
+    module = build(ModelSettings(name="small"), (3, 9, 9), 3, seed=2)
+    data = samples(30, (9, 9, 3))
+    space = ParameterSpace(module)
+    loop = LoopObjective(module, space, data, cross_entropy, native=step_of(module, data))
+    W, moments = space.pack(module).unsqueeze(0), torch.zeros(1, space.size)
+    round_ = sgd_round(momentum, decay)
+    precise = nn.Sequential(*build(ModelSettings(name="small"), (3, 9, 9), 3, seed=2).double().children())
+    optimizer = torch.optim.SGD(precise.parameters(), lr=0.05, momentum=momentum, weight_decay=decay)
+    for index in torch.arange(30).split(6):
+        losses = loop.step(W, [index], moments if momentum else moments[:, :0], round_)
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(precise(data.gather(index)[0].double()), data.target(index))
+        loss.backward()
+        optimizer.step()
+        assert losses[0].item() == pytest.approx(loss.item(), abs=1e-6)
+    moved = torch.cat([e.view(W[0]).flatten() for e in space.parameters]).double()
+    assert_close(moved, torch.cat([p.flatten() for p in precise.parameters()]).detach(), atol=2e-6, rtol=2e-6)
+
+
+def test_what_takes_no_plain_step_is_left_to_the_method():
+    module, data = build(ModelSettings(name="small"), (3, 9, 9), 3, seed=2), samples(30, (9, 9, 3))
+    space = ParameterSpace(module)
+    W = space.pack(module).unsqueeze(0)
+    by_torch = LoopObjective(module, space, data, cross_entropy)
+    by_native = LoopObjective(module, space, data, cross_entropy, native=step_of(module, data))
+    kept, batch = W.clone(), [torch.arange(6)]
+    sgd = sgd_round()
+    assert by_torch.step(W, batch, W[:, :0], sgd) is None
+    for optimizer in (Optimizer(name="adam"), Optimizer(max_grad_norm=1.0)):
+        assert by_native.step(W, batch, W[:, :0], replace(sgd, optimizer=optimizer)) is None
+    assert torch.equal(W, kept)
+
+
+def test_nothing_is_computed_below_what_is_asked_for():
+    module, data = build(ModelSettings(name="cnn"), (3, 20, 20), 3, seed=1), samples(8, (20, 20, 3))
+    loop = LoopObjective(module, ParameterSpace(module), data, cross_entropy, native=step_of(module, data))
+    W, batch = loop.space.pack(module).unsqueeze(0), [torch.arange(6)]
+    loss, whole = loop.gradient(W, batch)
+    for layer in loop.layers:
+        for above in (layer.start, layer.start + 1):
+            same, part = loop.gradient(W, batch, above=above)
+            assert torch.equal(same, loss)
+            assert torch.equal(part[:, above:], whole[:, above:])
+            assert not part[:, : layer.start].any()
+
+
+def test_a_sample_has_the_same_outputs_beside_any_others():
+    module, data = build(ModelSettings(name="cnn"), (3, 20, 20), 3, seed=1), samples(40, (20, 20, 3))
+    made, row = step_of(module, data), ParameterSpace(module).pack(module)
+    together = made.outputs(row, torch.arange(40))
+    alone = torch.cat([made.outputs(row, torch.tensor([i])) for i in range(40)])
+    assert torch.equal(together, alone)
+    assert made.outputs(row, torch.arange(0)).shape == (0, 3)
+
+
+def test_evaluation_and_features_are_pytorchs():
+    module, data = build(ModelSettings(name="small"), (3, 9, 9), 3, seed=2), samples(30, (9, 9, 3))
+    space = ParameterSpace(module)
+    row = space.pack(module)
+    by_torch = LoopObjective(module, space, data, cross_entropy)
+    by_native = LoopObjective(module, space, data, cross_entropy, native=step_of(module, data))
+    assert_close(by_native.outputs(row, 0, "test")[0], by_torch.outputs(row, 0, "test")[0], atol=1e-5, rtol=1e-5)
+    assert_close(by_native.losses(row, 0, "test"), by_torch.losses(row, 0, "test"), atol=1e-5, rtol=1e-5)
+    assert torch.equal(by_native.features(row, 0, "test"), by_torch.features(row, 0, "test"))
+    other = lambda outputs, y: nn.functional.cross_entropy(outputs, y, reduction="none") * 2  # noqa: E731
+    loss, G = by_native.gradient(row.unsqueeze(0), [torch.arange(5)], other)
+    same, wanted = by_torch.gradient(row.unsqueeze(0), [torch.arange(5)], other)
+    assert torch.equal(loss, same)
+    assert torch.equal(G, wanted)
+
+
+def test_a_diverged_model_has_no_finite_loss():
+    module, data = build(ModelSettings(name="small"), (3, 9, 9), 3, seed=2), samples(8, (9, 9, 3))
+    made, row = step_of(module, data), ParameterSpace(module).pack(module)
+    row[7] = torch.nan
+    assert not np.isfinite(made.gradient(row, torch.empty_like(row), made.resident(torch.arange(4))))
+
+
+@pytest.mark.parametrize(
+    ("module", "shape", "why"),
+    [
+        (nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)), (4,), "BatchNorm1d"),
+        (nn.Sequential(nn.Linear(4, 4), nn.Dropout(), nn.Linear(4, 2)), (4,), "Dropout"),
+        (nn.Sequential(nn.Linear(4, 4), nn.ReLU()), (4,), "last layer"),
+        (nn.Sequential(nn.ReLU(), nn.Linear(4, 4)), (4,), "ReLU"),
+        (nn.Linear(4, 2), (4,), "sequence"),
+        (nn.Sequential(nn.Conv2d(2, 2, 3, groups=2), nn.Flatten(), nn.Linear(8, 2)), (4, 4, 2), "Conv2d"),
+        (nn.Sequential(nn.Conv2d(2, 2, 3, dilation=2), nn.Flatten(), nn.Linear(2, 2)), (5, 5, 2), "Conv2d"),
+        (nn.Sequential(nn.Conv2d(2, 2, 2), nn.MaxPool2d(2, 1, 1), nn.Flatten(), nn.Linear(8, 2)), (2, 2, 2), "MaxPool"),
+        (nn.Sequential(nn.Linear(2, 2), nn.Flatten(), nn.Linear(8, 2)), (2, 2, 2), "Linear"),
+    ],
+)
+def test_other_networks_are_left_to_pytorch(module, shape, why):
+    found = NativeStep.of(module, ParameterSpace(module), samples(4, shape), cross_entropy, False)
+    assert isinstance(found, str)
+    assert why in found
+
+
+def test_other_losses_and_samples_are_left_to_pytorch():
+    module, data = nn.Sequential(nn.Flatten(), nn.Linear(12, 3)), samples(4, (2, 2, 3))
+    space = ParameterSpace(module)
+    assert "cross-entropy" in NativeStep.of(module, space, data, nn.functional.cross_entropy, False)
+    wide = samples(4, (2, 2, 3), kind=np.float64)
+    assert "float64" in NativeStep.of(module, space, wide, cross_entropy, False)
+
+
+class Door:
+    """A small network and arguments that it takes, of which a test spoils one."""
+
+    def __init__(self):
+        self.network = native.load(KINDS[0]).Network(4, 5, 2)
+        self.network.convolution(3, (2, 2), (1, 1), (0, 0), (2, 2), (1, 2), True, 0, 24)
+        self.network.linear(3, False, 27, 27 + 36)
+        size = 27 + 36 + 3
+        self.good = {
+            "row": torch.zeros(size), "target": torch.zeros(size), "x": torch.zeros(6, 4, 5, 2, dtype=torch.uint8),
+            "index": torch.tensor([5, 0]), "targets": torch.tensor([2, 0]), "shift": torch.zeros(2),
+            "scale": torch.ones(1), "bf16": False, "skipped": 0,
+        }  # fmt: skip
+
+    def call(self, **spoilt):
+        return self.network.gradient(**(self.good | spoilt))
+
+
+@pytest.mark.parametrize(
+    "spoilt",
+    [
+        {"row": torch.zeros(65)},
+        {"target": torch.zeros(65)},
+        {"row": torch.zeros(66, dtype=torch.float64)},
+        {"row": torch.zeros(132)[::2]},
+        {"target": torch.zeros(2, 66)},
+        {"x": torch.zeros(6, 5, 4, 2, dtype=torch.uint8)},
+        {"x": torch.zeros(6, 40, dtype=torch.uint8)},
+        {"x": torch.zeros(6, 4, 5, 2, dtype=torch.int8)},
+        {"x": torch.zeros(6, 2, 4, 5, dtype=torch.uint8).movedim(1, -1)},
+        {"index": torch.tensor([6, 0])},
+        {"index": torch.tensor([0, -1])},
+        {"index": torch.tensor([0, 1], dtype=torch.int32)},
+        {"index": torch.tensor([], dtype=torch.int64), "targets": torch.tensor([], dtype=torch.int64)},
+        {"targets": torch.tensor([0])},
+        {"targets": torch.tensor([0, 3])},
+        {"targets": torch.tensor([-1, 0])},
+        {"shift": torch.zeros(3)},
+        {"scale": torch.ones(0)},
+        {"skipped": 2},
+        {"skipped": -1},
+        {"row": None},
+    ],
+)
+def test_the_door_refuses(spoilt):
+    door = Door()
+    assert np.isfinite(door.call())
+    with pytest.raises((ValueError, TypeError)):
+        door.call(**spoilt)
+
+
+small = st.integers(-3, 12) | st.sampled_from([2**15, 2**31, 2**40, 2**62])
+pairs = st.tuples(small, small)
+
+
+@given(st.tuples(small, small, small), small, pairs, pairs, pairs, pairs, pairs, small)
+@settings(max_examples=300, deadline=None)
+def test_sizes_are_taken_or_refused(shape, outputs, kernel, stride, padding, window, hop, weight):
+    try:
+        network = native.load(KINDS[0]).Network(*shape)
+        network.convolution(outputs, kernel, stride, padding, window, hop, True, weight, -1)
+        network.linear(3, False, weight + 2**20, -1)
+    except (ValueError, TypeError):
+        return
+    height, width = (
+        ((n + 2 * p - k) // s + 1 - w) // h + 1
+        for n, p, k, s, w, h in zip(shape[:2], padding, kernel, stride, window, hop, strict=True)
+    )
+    assert height >= 1
+    assert width >= 1
+
+
+def test_layers_stand_in_order():
+    network = native.load(KINDS[0]).Network(4, 5, 2)
+    with pytest.raises(ValueError, match="last layer"):
+        network.gradient(*[torch.zeros(9)] * 2, torch.zeros(1, 4, 5, 2), *[torch.tensor([0])] * 2, *[torch.ones(1)] * 2)
+    network.linear(3, True, 0, -1)
+    with pytest.raises(ValueError, match="begin behind"):
+        network.linear(3, True, 119, -1)
+    with pytest.raises(ValueError, match="cannot follow"):
+        network.convolution(1, (1, 1), (1, 1), (0, 0), (1, 1), (1, 1), False, 200, -1)
+    with pytest.raises(ValueError, match="does not run here"):
+        native.load("z80")
