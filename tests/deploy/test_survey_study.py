@@ -164,6 +164,23 @@ def test_a_copy_of_the_data_under_another_view_is_told_as_before(standing):
         assert set(now) <= set(before)
 
 
+def test_another_label_of_the_same_rows_is_not_taken_for_the_first(standing):
+    standing.submitted("first")
+    standing.run("first")
+    for silo in SILOS[: len(SILOS) - 1]:
+        path = standing.kits / silo / "silo.toml"
+        tree = tomllib.loads(path.read_text())
+        label = "ward" if silo == "north" else "outcome"
+        path.write_text(tomli_w.dumps(tree | {"views": {"other": {**tree["data"], "label_column": label}}}))
+    path = standing.kits / "south" / "silo.toml"
+    tree = tomllib.loads(path.read_text())
+    path.write_text(tomli_w.dumps(tree | {"views": {"other": tree["data"]}}))
+    standing.submitted("second", view="other", survey={"columns": ["age"]})
+    second = standing.run("second")
+    assert list(second.silos) == ["east", "south"]
+    assert "was told of these data with other labels" in second.absent["north"]
+
+
 def test_a_survey_counts_as_a_study_without_noise(standing):
     standing.submitted("look")
     path = standing.kits / "south" / "silo.toml"

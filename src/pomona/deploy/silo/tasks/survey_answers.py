@@ -13,6 +13,7 @@ from pydantic import Field
 from pomona.core.bounds import Sha256
 from pomona.core.errors import ProtocolError
 from pomona.core.settings import Settings
+from pomona.data.settings import DataSettings
 from pomona.deploy.json_store import read_json, write_json
 from pomona.deploy.messages.message_bodies import Body, Hello, HelloReply, Task
 from pomona.deploy.messages.survey_bodies import SurveyAnswer, SurveyQuestion
@@ -30,9 +31,10 @@ AGAIN = "this silo was asked another question of this step, and answers each ste
 
 
 class ToldData(Settings):
-    """All that was told of one data set, and where its samples come from."""
+    """All that was told of one data set, where its samples come from, and the hash of what its labels and texts are."""
 
     data: Annotated[tuple[DataSource, ...], Field(max_length=100)]
+    labels: Sha256 | None = None
     told: FiguresReply | None = None
 
 
@@ -68,16 +70,27 @@ def surveyed(silo: Silo, body: Hello | Task | SurveyQuestion) -> Body:
 def told_before(silo: Silo) -> tuple[ToldData, Path]:
     """All that was told of the silo's data, by whatever name they go, and its file.
 
-    Raises ProtocolError where surveys have told of several data sets that share samples with these.
+    Raises ProtocolError where surveys have told of several data sets that share samples with these, or of other labels:
+    labels have no name in what was told, and would be told again in place of those that are asked about now.
     """
     folder, own = silo.folder / "state" / TOLD, hashed(sources(silo.file.data))
     files = {path: read_json(ToldData, path) for path in sorted(folder.glob("*.json"))}
     found = [(known, path) for path, known in files.items() if known and shared(known.data, own)]
     if len(found) > 1:
         raise ProtocolError("surveys have told of parts of these data by themselves; survey each part by itself")
+    labels = _labels(silo.file.data)
+    if any(known.told and known.labels not in {None, labels} for known, _ in found):
+        raise ProtocolError("a survey was told of these data with other labels, and a silo tells those of one view")
     places = "\n".join(source.place for source in own)
     new = folder / f"{hashlib.sha256(places.encode()).hexdigest()[:16]}.json"
-    return found[0] if found else (ToldData(data=own), new)
+    before, path = found[0] if found else (ToldData(data=own), new)
+    return before.model_copy(update={"labels": labels}), path
+
+
+def _labels(data: DataSettings) -> str:
+    """Hash of the settings that say what labels and texts are."""
+    said = data.model_dump_json(include={"targets", "label_column", "label_columns", "label_above", "text_columns"})
+    return hashlib.sha256(said.encode()).hexdigest()
 
 
 def _answered(silo: Silo, survey: SurveySettings, asked: SurveyQuestion) -> SurveyAnswer:
