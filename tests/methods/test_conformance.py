@@ -20,6 +20,8 @@ VARIANTS = [
     ("per-fedavg", {"order": "hf"}),
     ("per-fedavg", {"order": "exact"}),
     ("partialfed", {"rule": "lower-shared"}),
+    ("ifca", {"clusters": 3}),
+    ("pfedgraph", {"similarity": "models"}),
     ("pgfed", {"mixing": "client"}),
     ("pgfedmo", {"mixing": "client", "budget": 1}),
 ]

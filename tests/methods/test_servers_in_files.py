@@ -25,6 +25,8 @@ def random(*shape, seed=0):
 
 def noise(like, ids, number):
     """Uplinks of clients, as the server half expects them."""
+    if like.dtype == torch.bool:
+        return torch.stack([random(*like.shape, seed=10 * number + i) > 0 for i in ids])
     if not like.is_floating_point():
         return torch.tensor([[j for j in range(N) if j != i][: like.numel()] for i in ids]).view(len(ids), *like.shape)
     return torch.stack([random(*like.shape, seed=10 * number + i) for i in ids]).to(like.dtype)

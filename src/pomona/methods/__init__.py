@@ -17,23 +17,28 @@ from pomona.methods.fedavg_c import FedAvgC, FedProxC
 from pomona.methods.fedavg_data import FedAvgData
 from pomona.methods.fedbabu import FedBABU
 from pomona.methods.fedbn import FedBN
+from pomona.methods.fedcac import FedCAC
 from pomona.methods.feddyn import FedDyn
 from pomona.methods.fedfomo import FedFomo
 from pomona.methods.fedfomo_ma import FedFomoMA
+from pomona.methods.fednova import FedNova
 from pomona.methods.fedopt import OPTIMIZERS, FedAdagrad, FedAdam, FedAvgM, FedYogi, optimized
 from pomona.methods.fedper import FedPer
 from pomona.methods.fedphp import FedPHP
 from pomona.methods.fedprox import FedProx, FedProxFT
 from pomona.methods.fedrep import FedRep
 from pomona.methods.fedrod import FedRoD
+from pomona.methods.ifca import IFCA
 from pomona.methods.lg_fedavg import LGFedAvg
 from pomona.methods.mocha import MOCHA
 from pomona.methods.moon import MOON
 from pomona.methods.mr_mtl import MRMTL
 from pomona.methods.partialfed import PartialFed
 from pomona.methods.per_fedavg import PerFedAvg
+from pomona.methods.pfedgraph import PFedGraph
 from pomona.methods.pfedme import PFedMe
 from pomona.methods.pgfed import PGFed, PGFedMo
+from pomona.methods.q_fedavg import QFedAvg
 from pomona.methods.scaffold import SCAFFOLD
 from pomona.methods.separate import Separate
 
@@ -54,9 +59,12 @@ _ALL: tuple[type[MethodSettings], ...] = (
     MOON,
     SCAFFOLD,
     FedDyn,
+    FedNova,
+    QFedAvg,
     APFL,
     FedAMP,
     HeurFedAMP,
+    PFedGraph,
     FedFomo,
     FedFomoMA,
     APPLE,
@@ -69,6 +77,7 @@ _ALL: tuple[type[MethodSettings], ...] = (
     Ditto,
     FedPHP,
     PartialFed,
+    FedCAC,
     LGFedAvg,
     FedPer,
     FedBN,
@@ -77,6 +86,7 @@ _ALL: tuple[type[MethodSettings], ...] = (
     MRMTL,
     MOCHA,
     CFL,
+    IFCA,
     FedProxALA,
     PerFedAvgALA,
     PFedMeALA,

@@ -84,6 +84,7 @@ __all__ = [
     "nothing",
     "over_moments",
     "placed",
+    "reweighting",
     "sgd",
     "sgd_on",
     "silent",
@@ -284,6 +285,22 @@ def averaging(part: Callable[[Initial], Tensor] | None = None) -> Server:
         return w, None if part else w
 
     return Server(start, down, aggregate, welcome, expects, global_model=part is None, averages=True)
+
+
+def reweighting(says: Uplink, ratios: Callable[[Tensor, Uplink, Tensor, Round], Tensor]) -> Server:
+    """FedAvg's server whose clients count by more than their samples: w <- w + sum_i p_i ratio_i (w_i - w).
+
+    ``says``: examples of what a client uploads beside its model. ratios(w, uplink, p, round) -> (n,), from the model
+    sent (d,) and FedAvg's weights p (n,). Where all ratios are 1 this is FedAvg, to the bit.
+    """
+    mean = averaging()
+
+    def aggregate(w: Tensor, uplink: Uplink, ids: tuple[int, ...], roster: Roster, round_: Round) -> Tensor:
+        p, W = roster.weights(ids).to(w.device), uplink["model"]
+        more = p * (ratios(w, uplink, p, round_).to(p) - 1)
+        return weighted_mean(W, p) + by_columns(lambda rows, sent: more.to(rows) @ (rows - sent), W, w)
+
+    return replace(mean, aggregate=aggregate, expects=lambda w: {"model": w, **says})
 
 
 def silent() -> Server:

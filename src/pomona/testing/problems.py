@@ -108,11 +108,8 @@ class Federation:
     ) -> None:
         self.method, self.problem = method, problem
         d, n = problem.targets.shape[1], len(problem.rows)
-        generator = torch.Generator().manual_seed(99)
-        common = torch.randn(d, generator=generator, dtype=torch.float64)
-        own = torch.randn(n, d, generator=generator, dtype=torch.float64)
         self.initial = Initial(
-            lambda client: (common if client is None else own[client]).clone(), problem.layers, problem.norms
+            lambda client: _drawn(d, 99 if client is None else 100 + client), problem.layers, problem.norms
         )
         self.everybody = Roster(tuple(len(r) for r in problem.rows))
         self.roster = self.everybody.only(tuple(range(n)) if members is None else members)
@@ -152,6 +149,10 @@ class Federation:
     def set_state(self, client: int, state: object) -> None:
         """Put a client's state in place of the one it has."""
         self.clients._states[client] = state
+
+
+def _drawn(d: int, seed: int) -> Tensor:
+    return torch.randn(d, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def passes(settings: MethodSettings, number: int = 1, **over: Any) -> Round:

@@ -1,0 +1,181 @@
+"""FedCAC: clients share what hardly matters with all, and what matters most with those for whom the same matters.
+
+Wu, Liu, Niu, Zhu, Tang. Bold but cautious: unlocking the potential of personalized federated learning through
+cautiously aggressive collaboration. ICCV 2023 (arXiv 2309.11103).
+
+    client           w_i <- SGD(v_i; E epochs);  sensitivity  c_i = |(w_i - v_i) w_i|, by element
+                     critical: the numbers of a layer among its share tau with the largest c_i, a mask m_i
+    server           global model  w = sum_i n_i / n w_i over the cohort
+                     overlap       o_ij = 1 - |m_i - m_j|_1 / (2 |m_i|_1)
+                     threshold     t_r = mean + r / beta (max - mean)     of all o_ij, i != j;  r counts rounds from 1
+                     neighbours    C_i = {i} and all j with o_ij >= t_r
+                     v_i = m_i * mean of w_j over C_i + (1 - m_i) * w
+
+C_i runs over the members who have sent a model. One model goes down and one up, with a mask of one bit a number.
+``personal, received`` is v_i, ``personal, trained`` is w_i. After round beta the threshold exceeds the largest overlap,
+and each client's critical numbers are its own. tau = 0 is FedAvg-local, to the bit.
+
+Differs from published code (by one of the authors, in PFLlib): that takes each tensor for a layer, here weights and
+bias of a layer are one; in its first exchange critical numbers come back as they were initially; its C_i is of the
+round's cohort. Where sensitivities are equal more than the share tau may be critical, as there.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from pomona.methods import base
+
+
+class FedCAC(base.MethodSettings):
+    """FedCAC's settings; symbols of the paper in brackets."""
+
+    name: Literal["fedcac"] = "fedcac"
+    tau: float = Field(0.5, ge=0, le=1, description="share of a layer's numbers that is critical (tau)")
+    beta: int = Field(
+        100, ge=1, le=10**6, description="round after which nobody shares critical numbers any more (beta)"
+    )
+
+    def method(self) -> base.Method:
+        """The two halves."""
+        return base.Method(server(self.beta), client(self.tau), CARD)
+
+
+@dataclass(frozen=True)
+class Bank:
+    """The global model (d,), each client's last model (N, d) and mask (N, d) bool, and who has sent one (N,) bool."""
+
+    model: Tensor
+    models: Tensor
+    masks: Tensor
+    sent: Tensor
+
+
+def server(beta: int) -> base.Server:
+    """Keeps models and masks, and puts a model together for each client."""
+
+    def start(initial: base.Initial, roster: base.Roster, seed: int) -> Bank:
+        w, N = initial(), len(roster)
+        uncritical = base.alike(torch.zeros_like(w, dtype=torch.bool), N)
+        return Bank(w, base.alike(w, N), uncritical, torch.zeros(N, dtype=torch.bool))
+
+    def down(bank: Bank, ids: tuple[int, ...], roster: base.Roster, round_: base.Round) -> base.Downlink:
+        shared = overlaps(bank.masks)
+        near = neighbours(shared, bank.sent & roster.known, (round_.number - 1) / beta)[list(ids)].to(bank.model)
+        mean = near / near.sum(1, keepdim=True)
+        whose = torch.tensor(ids, device=bank.model.device)
+
+        def together(models: Tensor, masks: Tensor, model: Tensor) -> Tensor:
+            return torch.where(masks[whose], model + mean @ (models - model), model)
+
+        each = torch.arange(len(ids))
+        return {
+            "model": base.Rows(base.by_columns(together, bank.models, bank.masks, bank.model), each),
+            "neighbours": base.Rows(near, each),
+            "overlap": base.Rows(shared, torch.tensor(ids)),
+        }
+
+    def aggregate(
+        bank: Bank, uplink: base.Uplink, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
+    ) -> Bank:
+        return Bank(
+            base.weighted_mean(uplink["model"], roster.weights(ids)),
+            base.placed(bank.models, ids, uplink["model"]),
+            base.placed(bank.masks, ids, uplink["critical"]),
+            bank.sent.index_fill(0, torch.tensor(ids), True),
+        )
+
+    def welcome(bank: Bank, ids: tuple[int, ...], roster: base.Roster) -> tuple[Bank, Tensor]:
+        uncritical = base.placed(bank.masks, ids, torch.zeros_like(bank.masks[0]))
+        sent = bank.sent.index_fill(0, torch.tensor(ids), False)
+        return Bank(bank.model, base.placed(bank.models, ids, bank.model), uncritical, sent), bank.model
+
+    def expects(bank: Bank) -> base.Uplink:
+        return {"model": bank.model, "critical": bank.masks[0]}
+
+    return base.Server(start, down, aggregate, welcome, expects)
+
+
+def overlaps(masks: Tensor) -> Tensor:
+    """o_ij (N, N) of masks (N, d): the share of i's critical numbers that j has too; 0 where i has none."""
+    both = base.sum_by_columns(lambda m: m.double() @ m.double().T, masks)
+    count = both.diagonal().unsqueeze(1)
+    apart = count + count.T - 2 * both
+    return torch.where(count > 0, 1 - apart / (2 * count.clamp_min(1)), 0.0)
+
+
+def neighbours(shared: Tensor, sent: Tensor, progress: float) -> Tensor:
+    """C_i as rows (N, N) bool: oneself, and who has sent and overlaps by the threshold; ``progress`` is r / beta."""
+    oneself = torch.eye(len(sent), dtype=torch.bool, device=shared.device)
+    some = sent.to(shared.device)
+    pairs = some & some.unsqueeze(1) & ~oneself
+    if not pairs.any():
+        return oneself
+    mean, largest = shared[pairs].mean(), shared[pairs].max()
+    return oneself | (pairs & (shared >= mean + progress * (largest - mean)))
+
+
+def client(tau: float) -> base.Client:
+    """Local SGD from the received model, and the numbers that it found critical."""
+
+    def train(
+        state: None, received: base.Received, training: base.LocalTraining, round_: base.Round
+    ) -> base.Trained[None]:
+        v = received["model"]
+        training.observe("personal", v, "received")
+        W = base.sgd(training, v.clone(), round_)
+        training.observe("personal", W, "trained")
+        uplink = {"model": W, "critical": critical(((W - v) * W).abs(), training.layers, tau)}
+        info = {"neighbours": received["neighbours"], "overlap": received["overlap"]}
+        return None, uplink, info
+
+    return base.Client(base.nothing, train)
+
+
+def critical(sensitivity: Tensor, layers: tuple[slice, ...], tau: float) -> Tensor:
+    """Mask (n, d) of each layer's share tau, rounded down, with the largest sensitivity (n, d); ties are in it."""
+    mask = torch.zeros_like(sensitivity, dtype=torch.bool)
+    for part in layers:
+        c = sensitivity[:, part]
+        if count := int(tau * c.shape[1]):
+            mask[:, part] = c >= c.kthvalue(c.shape[1] - count + 1, dim=1, keepdim=True).values
+    return mask
+
+
+QUANTITIES = (
+    base.Quantity(
+        "neighbours",
+        "matrix",
+        "Who shares critical numbers with whom",
+        "neighbour",
+        "1 where client i (row) takes the mean of its critical numbers over client j (column) too.",
+        history="How each client's neighbours changed",
+    ),
+    base.Quantity(
+        "overlap",
+        "matrix",
+        "How much of what is critical two clients have in common",
+        "o(i, j)",
+        "the share o(i, j) of the critical numbers of client i (row) that are critical for client j (column) too.",
+        history="How the overlaps moved",
+    ),
+)
+
+CARD = base.Card(
+    presentation=base.Presentation("FedCAC", quantities=QUANTITIES),
+    paper="Wu et al., ICCV 2023",
+    summary="uncritical numbers are averaged over all, critical ones over clients for whom the same are critical",
+    down="1",
+    up="1, and a mask",
+    private="nothing but the data",
+    headline=("personal", "received"),
+    keeps="nothing",
+    joining=(
+        "neighbours are members; a newcomer starts from the global model with nothing critical; unseen: trains on from "
+        "the standing global model"
+    ),
+    gradients=(base.Gradients(),),
+)

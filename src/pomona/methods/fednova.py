@@ -1,0 +1,93 @@
+"""FedNova: FedAvg in which a client that takes more local steps does not pull the model its way for that.
+
+Wang, Liu, Liang, Joshi, Poor. Tackling the objective inconsistency problem in heterogeneous federated optimization.
+NeurIPS 2020 (arXiv 2007.07481), Algorithm 1.
+
+    objective        min_w  sum_i p_i F_i(w),   p_i = n_i / n over the cohort
+    client           w_i <- SGD(w; E epochs), with momentum and a proximal term if set; as a sum of its gradients
+                     w - w_i = lr sum_t a_i,t g_i,t                                                  (eq. 5)
+                     d_i = (w - w_i) / (lr |a_i|_1)         its mean step
+    server           w <- w - lr tau_eff sum_i p_i d_i,     tau_eff = sum_i p_i |a_i|_1               (eqs. 8, 9)
+
+|a_i|_1 is how far a client goes, over lr, where every gradient is 1. The client counts it by the recursion of its own
+steps: from v = z = 0, v <- momentum v + 1 - mu lr z;  z <- z + v;  |a_i|_1 = z. For plain SGD it is the number of steps
+tau_i, with momentum rho (tau - rho (1 - rho^tau) / (1 - rho)) / (1 - rho), with the proximal term
+(1 - (1 - lr mu)^tau) / (lr mu), as in the paper.
+
+FedAvg's fixed point is that of sum_i p_i |a_i|_1 F_i: a client with twice the samples, and so twice the steps, counts
+four times. Where all |a_i|_1 are equal FedNova is FedAvg, to the bit. Named models are FedAvg's.
+
+Differs from published code: with a proximal term that takes the number of steps for tau_eff, and with one beside
+momentum it adds both to |a_i|_1; here tau_eff is eq. 9 and the recursion is exact. Its server momentum is
+``fednova+momentum``.
+"""
+
+from dataclasses import replace
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from pomona.methods import base, fedavg
+
+
+class FedNova(base.MethodSettings):
+    """FedNova's settings; symbols of the paper in brackets."""
+
+    name: Literal["fednova"] = "fednova"
+    mu: float = Field(0.0, ge=0, description="weight of a proximal term as FedProx has it (mu); 0: none")
+
+    def method(self) -> base.Method:
+        """The two halves."""
+        says = {"steps": torch.zeros(1, dtype=torch.float64)}
+        return base.Method(base.reweighting(says, ratios), client(self.mu), CARD)
+
+
+def ratios(w: Tensor, uplink: base.Uplink, p: Tensor, round_: base.Round) -> Tensor:
+    """tau_eff / |a_i|_1 (n,); exactly 1 where all clients took the same."""
+    a = uplink["steps"].squeeze(1).to(p)
+    return (a[0] + p @ (a - a[0])) / a
+
+
+def client(mu: float) -> base.Client:
+    """FedAvg's client, or FedProx's, that counts its steps."""
+
+    def train(
+        state: None, received: base.Received, training: base.LocalTraining, round_: base.Round
+    ) -> base.Trained[None]:
+        w = received["model"]
+        training.observe("global", w, "received")
+        local = received.get("start", w).clone()
+        z = torch.zeros(len(w), 1, dtype=torch.float64, device=w.device)
+        v = torch.zeros_like(z)
+        rows = (local, w, z, v, base.moments_of(local, round_))
+        for batch, y, sent, way, speed, velocity in training.steps(round_.epochs, *rows):
+            _, g = training.gradient(y, batch)
+            base.descend(y, g + mu * (y - sent) if mu else g, velocity, round_)
+            speed.mul_(round_.momentum).add_(1 - mu * round_.lr * way)
+            way.add_(speed)
+        training.observe("local", local, "trained")
+        return None, {"model": local, "steps": z}, {"steps": z.squeeze(1)}
+
+    return base.Client(base.nothing, train)
+
+
+QUANTITIES = (
+    base.Quantity(
+        "steps",
+        "values",
+        "How far each client would go with gradients of 1",
+        "|a|",
+        "the size |a| of a client's local training: its number of steps, with momentum more and with a proximal term "
+        "less; FedNova divides each client's change by it.",
+    ),
+)
+
+CARD = replace(
+    fedavg.CARD,
+    presentation=base.Presentation("FedNova", quantities=QUANTITIES),
+    paper="Wang et al., NeurIPS 2020, Algorithm 1",
+    summary="one global model, the mean of locally trained copies, each by the length of its training",
+    steps="sgd",
+)

@@ -1,0 +1,144 @@
+"""IFCA: several global models; in each round every client trains the one that fits its data best.
+
+Ghosh, Chung, Yin, Ramchandran. An efficient framework for clustered federated learning. NeurIPS 2020
+(arXiv 2006.04088), Algorithm 1 with model averaging.
+
+    objective        min over w^1 .. w^K and clusters  sum_k sum_{i in k} n_i / n F_i(w^k)
+    client           k_i = argmin_k F_i(w^k) over all of its training data, ties to the smaller k;
+                     w_i <- SGD(w^{k_i}; E epochs on D_i)
+    server           w^k <- sum_{i: k_i = k} n_i w_i / sum_{i: k_i = k} n_i;  w^k stays where nobody chose it
+
+All K models are downloaded. ``personal, received`` is the chosen one, ``local, trained`` what the client makes of it.
+K = 1 is FedAvg, to the bit. The counterpart of CFL that works from round 1, for a number of groups that is known.
+
+Models start apart: w^1 from the run's initial model, the others from draws of their own. Which groups are found depends
+on that start: where one of the models fits all clients best they all choose it, and go on to. So they do where all
+models start from one given file (``model.init``). A run that ends with one model chosen says so.
+
+Differs from the paper: the mean is weighted by samples. Sharing the lower layers over clusters, and averaging
+gradients instead of models, are not offered.
+Differs from published code: that restarts from several draws and takes the best.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from pomona.methods import base
+
+NOBODY = -1
+
+
+class IFCA(base.MethodSettings):
+    """IFCA's settings; symbols of the paper in brackets."""
+
+    name: Literal["ifca"] = "ifca"
+    clusters: int = Field(2, ge=1, le=1000, description="global models, all of which every client downloads (K)")
+
+    def method(self) -> base.Method:
+        """The two halves."""
+        return base.Method(server(self.clusters), base.Client(base.nothing, train), CARD)
+
+
+@dataclass(frozen=True)
+class Models:
+    """The global models (K, d), and the one that each client chose last (N, 1), -1 for none yet."""
+
+    models: Tensor
+    labels: Tensor
+
+
+def server(K: int) -> base.Server:
+    """Hands out all models, and averages each over those who chose it."""
+
+    def start(initial: base.Initial, roster: base.Roster, seed: int) -> Models:
+        drawn = [initial(), *(initial(k) for k in range(K - 1))]
+        return Models(torch.stack(drawn), torch.full((len(roster), 1), NOBODY))
+
+    def down(state: Models, ids: tuple[int, ...], roster: base.Roster, round_: base.Round) -> base.Downlink:
+        return {entry(k): base.Rows.same(w, len(ids)) for k, w in enumerate(state.models)}
+
+    def aggregate(
+        state: Models, uplink: base.Uplink, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
+    ) -> Models:
+        W, chosen = uplink["model"], uplink["cluster"].squeeze(1)
+        models = state.models.clone()
+        for k in chosen.unique().tolist():
+            mine = (chosen == k).nonzero().squeeze(1)
+            p = roster.weights(tuple(ids[place] for place in mine.tolist()))
+            models[k] = base.by_columns(lambda w, mine=mine, p=p: base.weighted_mean(w[mine], p), W)
+        return Models(models, base.placed(state.labels, ids, uplink["cluster"]))
+
+    def welcome(state: Models, ids: tuple[int, ...], roster: base.Roster) -> tuple[Models, None]:
+        return state, None
+
+    def expects(state: Models) -> base.Uplink:
+        return {"model": state.models[0], "cluster": state.labels[0]}
+
+    return base.Server(start, down, aggregate, welcome, expects, closing=unused)
+
+
+def entry(k: int) -> str:
+    """The name of a model in the downlink."""
+    return f"model_{k}"
+
+
+def unused(state: Models) -> str | None:
+    """Note for a run in whose last rounds only one of several models was chosen."""
+    taken = state.labels[state.labels != NOBODY].unique()
+    if len(state.models) == 1 or len(taken) > 1:
+        return None
+    return (
+        "ifca: all clients chose one of the models, which is FedAvg; another seed draws other initial models, and "
+        "model.init starts them alike"
+    )
+
+
+def train(state: None, received: base.Received, training: base.LocalTraining, round_: base.Round) -> base.Trained[None]:
+    """Choose by training loss, then train what was chosen."""
+    models = [received[entry(k)] for k in range(len([name for name in received if name.startswith("model_")]))]
+    losses = torch.stack([training.loss(w, "train") for w in models], 1)
+    chosen = losses.argmin(1)
+    W = models[0].clone()
+    for k, w in enumerate(models):
+        W[chosen == k] = w[chosen == k]
+    training.observe("personal", W, "received")
+    W = base.sgd(training, W, round_)
+    training.observe("local", W, "trained")
+    return None, {"model": W, "cluster": chosen.unsqueeze(1).cpu()}, {"cluster": chosen, "cluster_losses": losses}
+
+
+QUANTITIES = (
+    base.Quantity(
+        "cluster",
+        "clusters",
+        "Which global model each client chose",
+        "cluster",
+        "the number of the global model that a client chose in that round.",
+    ),
+    base.Quantity(
+        "cluster_losses",
+        "values",
+        "How each global model fares at each client",
+        "training loss",
+        "the mean training loss of each global model on the client's own data; the smallest is chosen.",
+        entries="model",
+    ),
+)
+
+CARD = base.Card(
+    presentation=base.Presentation("IFCA", quantities=QUANTITIES),
+    paper="Ghosh et al., NeurIPS 2020, Algorithm 1",
+    summary="several global models; every client chooses the one with the smallest loss and trains it",
+    down="K",
+    up="1",
+    private="nothing but the data",
+    headline=("personal", "received"),
+    keeps="nothing",
+    joining="a newcomer chooses among the standing models; unseen: the same, and trains on from its choice",
+    gradients=(base.Gradients(),),
+    releases=(replace(base.RELEASES["training-loss"], remedy="take cfl, which reads no losses"),),
+)

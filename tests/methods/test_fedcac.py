@@ -1,0 +1,102 @@
+"""FedCAC: critical numbers, overlaps and thresholds by hand, and both limits of what is shared."""
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from pomona.methods.fedavg import FedAvgLocal
+from pomona.methods.fedcac import FedCAC, critical, neighbours, overlaps
+from problems import Federation, a_round, quadratics, uneven
+
+PASSES = {"epochs": 2, "batch_size": 1, "momentum": 0.9, "lr": 0.03}
+LAYERS = (slice(0, 4), slice(4, 7), slice(7, 8))
+
+
+def rounds(settings, count, problem, **over):
+    """A federation after some rounds."""
+    run = Federation(settings.method(), problem)
+    for number in range(1, count + 1):
+        run.round(a_round(number, **over))
+    return run
+
+
+@pytest.mark.parametrize("tau", [0.0, 0.3, 0.5, 1.0])
+def test_critical_are_the_most_sensitive_numbers_of_each_layer(tau):
+    c = torch.rand(3, 8, generator=torch.Generator().manual_seed(1))
+    mask = critical(c, LAYERS, tau)
+    for row, found in zip(c, mask, strict=True):
+        for part in LAYERS:
+            own = row[part]
+            most = sorted(range(len(own)), key=lambda k, own=own: -own[k])[: int(tau * len(own))]
+            assert found[part].nonzero().squeeze(1).tolist() == sorted(most)
+
+
+def test_equal_sensitivities_are_critical_together():
+    assert critical(torch.zeros(1, 8), LAYERS, 0.5)[:, :7].all()
+
+
+def test_overlaps_by_hand():
+    """Masks 1100, 1010, 1100, 0000: pairs have 2, 1 or 0 of 2 in common."""
+    masks = torch.tensor([[1, 1, 0, 0], [1, 0, 1, 0], [1, 1, 0, 0], [0, 0, 0, 0]]).bool()
+    expected = torch.tensor([[1, 0.5, 1], [0.5, 1, 0.5], [1, 0.5, 1]], dtype=torch.float64)
+    assert_close(overlaps(masks)[:3, :3], expected)
+    assert not overlaps(masks)[3].any()
+
+
+def test_the_threshold_rises_from_the_mean_to_the_largest():
+    """Overlaps 0.9, 0.5, 0.1 of three pairs: mean 0.5; at half way 0.7, at the end 0.9, then nobody."""
+    shared = torch.tensor([[1, 0.9, 0.5], [0.9, 1, 0.1], [0.5, 0.1, 1]], dtype=torch.float64)
+    everybody, oneself = torch.ones(3, dtype=torch.bool), torch.eye(3, dtype=torch.bool)
+    near = oneself.clone()
+    near[0, 1] = near[1, 0] = True
+    start = near.clone()
+    start[0, 2] = start[2, 0] = True
+    assert torch.equal(neighbours(shared, everybody, 0.0), start)
+    assert torch.equal(neighbours(shared, everybody, 0.5), near)
+    assert torch.equal(neighbours(shared, everybody, 1.0), near)
+    assert torch.equal(neighbours(shared, everybody, 1.01), oneself)
+    assert torch.equal(neighbours(shared, torch.tensor([True, False, False]), 0.0), oneself)
+
+
+def test_nothing_critical_is_fedavg_local_to_the_bit():
+    problem = uneven(5, 3, 2)
+    one, two = rounds(FedCAC(tau=0.0), 4, problem, **PASSES), rounds(FedAvgLocal(), 4, problem, **PASSES)
+    for i in range(3):
+        assert torch.equal(one.model(i, "personal", "received"), two.model(i, "global", "received"))
+        assert torch.equal(one.model(i, "personal", "trained"), two.model(i, "local", "trained"))
+
+
+def test_everything_critical_is_the_own_model_once_nobody_shares():
+    """tau = 1: the overlaps are all 1, so is the threshold; the mean over all is then unweighted."""
+    problem = uneven(5, 3, 2)
+    run = rounds(FedCAC(tau=1.0), 2, problem, **PASSES)
+    before = run.server.models.mean(0)
+    run.round(a_round(3, **PASSES))
+    assert_close(run.model(0, "personal", "received"), before)
+
+
+def test_a_round_by_hand():
+    """What is sent in round 3 from what came in round 2: critical numbers from the neighbours' mean, the rest from all."""
+    problem = quadratics(4, samples=3)
+    run = rounds(FedCAC(tau=0.5, beta=10), 2, problem, lr=0.3)
+    bank = run.server
+    change = [run.model(i, "personal", "trained") - run.model(i, "personal", "received") for i in range(4)]
+    masks = [critical((d * bank.models[i]).abs().unsqueeze(0), problem.layers, 0.5)[0] for i, d in enumerate(change)]
+    assert torch.equal(torch.stack(masks), bank.masks)
+    shared = overlaps(bank.masks)
+    pairs = shared[~torch.eye(4, dtype=torch.bool)]
+    threshold = pairs.mean() + 0.2 * (pairs.max() - pairs.mean())
+    run.round(a_round(3, lr=0.3))
+    for i in range(4):
+        near = [j for j in range(4) if j == i or shared[i, j] >= threshold]
+        expected = torch.where(masks[i], bank.models[near].mean(0), bank.model)
+        assert_close(run.model(i, "personal", "received"), expected)
+
+
+def test_past_beta_critical_numbers_are_the_own_ones():
+    problem = quadratics(4, samples=3)
+    run = rounds(FedCAC(beta=1), 3, problem, lr=0.3)
+    bank = run.server
+    run.round(a_round(4, lr=0.3))
+    for i in range(4):
+        assert_close(run.model(i, "personal", "received"), torch.where(bank.masks[i], bank.models[i], bank.model))

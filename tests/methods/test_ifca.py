@@ -1,0 +1,75 @@
+"""IFCA: FedAvg with one model, the groups with two, and what becomes of a model that nobody chose."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from test_partners import GROUPS, two_groups
+from torch.testing import assert_close
+
+from pomona.methods.fedavg import FedAvg
+from pomona.methods.ifca import IFCA, entry
+from problems import Federation, a_round, quadratics, uneven
+
+PASSES = {"epochs": 2, "batch_size": 2, "momentum": 0.9, "lr": 0.03}
+
+
+def rounds(settings, count, problem, **over):
+    """A federation after some rounds."""
+    run = Federation(settings.method(), problem)
+    for number in range(1, count + 1):
+        run.round(a_round(number, **over))
+    return run
+
+
+def test_one_model_is_fedavg_to_the_bit():
+    problem = uneven(5, 3, 1)
+    one, two = rounds(IFCA(clusters=1), 4, problem, **PASSES), rounds(FedAvg(), 4, problem, **PASSES)
+    assert torch.equal(one.server.models[0], two.server)
+    assert torch.equal(one.model(0, "personal", "received"), two.model(0, "global", "received"))
+    assert one.method.server.closing(one.server) is None
+
+
+def test_clients_choose_by_loss_and_models_are_means_of_who_chose_them():
+    """Round 1 by hand on clients of 4, 2 and 3 samples; models in the downlink are the server's."""
+    problem = uneven(4, 2, 3)
+    run = Federation(IFCA(clusters=3).method(), problem)
+    models = run.server.models.clone()
+    down = run.method.server.down(run.server, run.ids, run.roster, a_round())
+    assert all(torch.equal(down[entry(k)].bank[0], w) for k, w in enumerate(models))
+    run.round(a_round())
+    centres = [problem.targets[r].mean(0) for r in problem.rows]
+    nearest = [int(((models - c) ** 2).sum(1).argmin()) for c in centres]  # the losses differ by the distance alone
+    assert [int(r.info["cluster"]) for r in run.replies] == nearest
+    trained = [models[k] - 0.1 * (models[k] - c) for k, c in zip(nearest, centres, strict=True)]
+    for k, sizes in ((k, [(n, i) for i, n in enumerate((4, 2, 3)) if nearest[i] == k]) for k in range(3)):
+        total = sum(n for n, _ in sizes)
+        expected = sum(n / total * trained[i] for n, i in sizes) if sizes else models[k]
+        assert_close(run.server.models[k], expected)
+
+
+def test_two_groups_are_found_once_each_is_nearer_to_another_model():
+    """From models at 0.5 and -0.5 on the line between the groups' optima, 2 and -2."""
+    run = Federation(IFCA(clusters=2).method(), two_groups())
+    run.server = replace(run.server, models=torch.tensor([[0.5], [-0.5]]).double().repeat(1, 6))
+    for number in range(1, 7):
+        run.round(a_round(number, epochs=2, batch_size=4, lr=0.1))
+    chosen = run.server.labels.squeeze(1).numpy()
+    assert len(set(chosen[GROUPS == 0])) == len(set(chosen[GROUPS == 1])) == 1
+    assert chosen[0] != chosen[3]
+    assert (run.model(0, "personal", "received") > 1).all()
+    assert (run.model(5, "personal", "received") < -1).all()
+
+
+def test_equal_models_are_all_but_one_never_chosen_and_the_run_says_so():
+    run = Federation(IFCA(clusters=2).method(), quadratics(3))
+    run.server.models[1] = run.server.models[0]
+    run.round(a_round())
+    assert not run.server.labels.any()
+    assert "all clients chose one" in run.method.server.closing(run.server)
+
+
+@pytest.mark.parametrize("clusters", [0, 1001])
+def test_a_number_of_clusters_out_of_bounds_is_refused(clusters):
+    with pytest.raises(ValueError, match="clusters"):
+        IFCA(clusters=clusters)

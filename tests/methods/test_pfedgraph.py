@@ -1,0 +1,115 @@
+"""pFedGraph: the graph against an optimizer and its conditions, the step against autograd, and both limits."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+from scipy.optimize import minimize
+from test_partners import GROUPS, two_groups
+from torch.testing import assert_close
+
+from pomona.methods.fedavg import FedAvgLocal
+from pomona.methods.pfedgraph import PFedGraph, onto_simplex, uphill
+from pomona.methods.separate import Separate
+from problems import Federation, a_round, quadratics, uneven
+
+PASSES = {"epochs": 2, "batch_size": 2, "lr": 0.05}
+
+
+def rounds(settings, count, problem, **over):
+    """A federation after some rounds."""
+    run = Federation(settings.method(), problem)
+    for number in range(1, count + 1):
+        run.round(a_round(number, **over))
+    return run
+
+
+@given(arrays.arrays("float64", st.tuples(st.integers(1, 4), st.integers(1, 9)), elements=st.floats(-50, 50)))
+def test_the_projection_meets_the_conditions_of_the_nearest_point(V):
+    """a >= 0, sum 1, and V - a is one number t wherever a > 0, and at most t elsewhere."""
+    V = torch.from_numpy(V)
+    a = onto_simplex(V)
+    assert (a >= 0).all()
+    assert_close(a.sum(1), torch.ones(len(V), dtype=torch.float64))
+    t = (V - a).masked_fill(a == 0, -torch.inf).max(1, keepdim=True).values
+    assert ((V - a) <= t + 1e-9).all()
+    assert ((V - a - t).abs()[a > 0] < 1e-9).all()
+
+
+def test_a_graph_is_the_minimum_of_the_papers_programme():
+    """Against scipy on alpha |a - p|^2 - <a, s> over the simplex, for the changes of a trained federation."""
+    alpha, problem = 0.3, uneven(5, 3, 4, 2)
+    run = rounds(PFedGraph(alpha=alpha), 2, problem, **PASSES)
+    change = run.server.models - run.initial()
+    s = torch.nn.functional.cosine_similarity(change.unsqueeze(1), change.unsqueeze(0), dim=2)
+    p = torch.tensor([5, 3, 4, 2], dtype=torch.float64) / 14
+    down = run.method.server.down(run.server, run.ids, run.roster, a_round(3))
+    for i in range(4):
+        found = minimize(
+            lambda a, i=i: alpha * ((a - p.numpy()) ** 2).sum() - a @ s[i].numpy(),
+            p.numpy(),
+            bounds=[(0, 1)] * 4,
+            constraints={"type": "eq", "fun": lambda a: a.sum() - 1},
+            options={"ftol": 1e-14},
+        )
+        assert_close(down["graph"].bank[i], torch.from_numpy(found.x), atol=1e-6, rtol=0)
+        assert_close(down["model"].bank[i], down["graph"].bank[i] @ run.server.models)
+
+
+def test_the_pull_is_the_gradient_of_the_similarities():
+    """-mu sum_j a_j cos(w, w_j) by autograd."""
+    W = torch.randn(4, 6, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    a, w = torch.tensor([0.5, 0.2, 0.3], dtype=torch.float64), W[3].clone().requires_grad_()
+    (a @ torch.nn.functional.cosine_similarity(w.unsqueeze(0), W[:3])).backward()
+    u = a @ (W[:3] / W[:3].norm(dim=1, keepdim=True))
+    assert_close(uphill(W[3:], u.unsqueeze(0))[0], w.grad)
+    assert torch.equal(uphill(torch.zeros(1, 6), torch.zeros(1, 6)), torch.zeros(1, 6))
+
+
+def test_the_neighbours_directions_pull_local_training():
+    """A second round by hand: theta_i - lr (g_i - mu uphill)."""
+    problem, mu = quadratics(3, samples=3), 0.7
+    run = rounds(PFedGraph(mu=mu), 1, problem)
+    down = run.method.server.down(run.server, run.ids, run.roster, a_round(2))
+    run.round(a_round(2))
+    for i in range(3):
+        theta, u = (down[k].bank[i] for k in ("model", "direction"))
+        g = theta - problem.targets[problem.rows[i]].mean(0) - mu * uphill(theta.unsqueeze(0), u.unsqueeze(0))[0]
+        assert_close(run.model(i, "personal", "trained"), theta - 0.1 * g)
+
+
+def test_a_heavy_pull_to_the_shares_is_fedavg_and_none_is_separate():
+    problem = uneven(5, 3, 2)
+    heavy = rounds(PFedGraph(alpha=1e9, mu=0.0), 4, problem, **PASSES)
+    light = rounds(PFedGraph(alpha=1e-9, mu=0.0), 4, problem, **PASSES)
+    local, alone = rounds(FedAvgLocal(), 4, problem, **PASSES), rounds(Separate(), 4, problem, **PASSES)
+    for i in range(3):
+        trained = heavy.model(i, "personal", "trained")
+        assert_close(trained, local.model(i, "local", "trained"), atol=1e-7, rtol=0)
+        assert_close(light.model(i, "personal", "trained"), alone.model(i, "personal", "trained"))
+
+
+def test_the_first_round_is_fedavgs_to_the_bit():
+    problem = uneven(5, 3, 2)
+    one, two = rounds(PFedGraph(mu=0.5), 1, problem, **PASSES), rounds(FedAvgLocal(), 1, problem, **PASSES)
+    for i in range(3):
+        assert torch.equal(one.model(i, "personal", "trained"), two.model(i, "local", "trained"))
+
+
+@pytest.mark.parametrize("similarity", ["changes", "models"])
+def test_neighbours_are_those_of_the_own_group(similarity):
+    run = rounds(PFedGraph(similarity=similarity), 3, two_groups(), epochs=2, batch_size=4, lr=0.1)
+    graph = torch.stack([r.info["graph"] for r in run.replies]).numpy()
+    same = GROUPS[:, None] == GROUPS
+    assert graph[~same].max() < 0.05
+    assert graph[same].min() > 0.2
+
+
+def test_only_who_has_sent_is_in_the_graph():
+    run = Federation(PFedGraph().method(), quadratics(4, samples=3))
+    run.round(a_round(1), ids=(0, 2))
+    run.round(a_round(2))
+    graph = torch.stack([r.info["graph"] for r in run.replies])
+    assert not graph[:, [1, 3]].any()
+    assert_close(graph.sum(1), torch.ones(4, dtype=torch.float64))

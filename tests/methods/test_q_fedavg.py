@@ -1,0 +1,74 @@
+"""q-FedAvg: a round by hand, FedAvg at q = 0, the stationary point of its objective, and the worst client's loss."""
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from pomona.methods.fedavg import FedAvg
+from pomona.methods.q_fedavg import QFedAvg, shares
+from problems import Federation, a_round, uneven
+
+
+def rounds(settings, count, problem, **over):
+    """A federation after some rounds."""
+    run = Federation(settings.method(), problem)
+    for number in range(1, count + 1):
+        run.round(a_round(number, **over))
+    return run
+
+
+def risks(problem, w):
+    """F_i(w) of all clients."""
+    return torch.stack([((w - problem.targets[r]) ** 2).sum(1).mean() / 2 for r in problem.rows])
+
+
+def test_without_q_it_is_fedavg_to_the_bit():
+    problem, passes = uneven(5, 3, 1), {"epochs": 2, "batch_size": 1, "lr": 0.05}
+    assert torch.equal(
+        rounds(QFedAvg(q=0.0), 4, problem, **passes).server, rounds(FedAvg(), 4, problem, **passes).server
+    )
+
+
+@pytest.mark.parametrize("q", [0.5, 1.0, 3.0])
+def test_a_round_by_hand(q):
+    """The paper's sums, with p_i: D_i = (w - w_i) / lr, h_i = q F^(q - 1) |D|^2 + F^q / lr."""
+    lr, problem = 0.1, uneven(4, 2)
+    run = Federation(QFedAvg(q=q).method(), problem)
+    w = run.initial()
+    F, p = risks(problem, w), torch.tensor([2 / 3, 1 / 3], dtype=torch.float64)
+    run.round(a_round(lr=lr, epochs=2))
+    D = torch.stack([(w - r.uplink["model"]) / lr for r in run.replies])
+    h = q * F ** (q - 1) * (D**2).sum(1) + F**q / lr
+    assert_close(run.server, w - (p * F**q) @ D / (p @ h))
+    assert_close(torch.stack([r.info["risk"] for r in run.replies]), F)
+
+
+@pytest.mark.parametrize("q", [0.0, 1.0, 2.0])
+def test_it_settles_where_its_objective_is_stationary(q):
+    """One full-batch step a round: at rest sum_i p_i F_i^q grad F_i = 0."""
+    problem = uneven(6, 3, 1)
+    w = rounds(QFedAvg(q=q), 800, problem, lr=0.5).server.requires_grad_()
+    p = torch.tensor([0.6, 0.3, 0.1], dtype=torch.float64)
+    (p @ risks(problem, w) ** (q + 1) / (q + 1)).backward()
+    assert w.grad.norm() < 1e-6
+
+
+def test_a_larger_q_helps_the_worst_client():
+    problem = uneven(10, 1)
+    worst = [risks(problem, rounds(QFedAvg(q=q), 300, problem, lr=0.5).server).max() for q in (0.0, 1.0, 4.0)]
+    assert worst[0] > worst[1] > worst[2]
+
+
+def test_a_loss_of_zero_counts_for_nothing_and_breaks_nothing():
+    F, far, p = torch.tensor([0.0, 2.0]).double(), torch.tensor([0.0, 1.0]).double(), torch.tensor([0.5, 0.5]).double()
+    for q in (0.0, 0.5, 1.0, 5.0):
+        found = shares(q, F, far, p, 0.1)
+        assert torch.isfinite(found).all()
+        assert (found >= 0).all()
+    assert shares(5.0, F, far, p, 0.1)[0] < 1e-9
+
+
+def test_clients_alike_share_equally_whatever_q():
+    one = torch.ones(3, dtype=torch.float64)
+    found = shares(2.0, one, one, one / 3, 0.5)
+    assert_close(found, found[0].expand(3))
