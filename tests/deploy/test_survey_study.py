@@ -13,7 +13,7 @@ from flwr.app import Message as FlowerMessage
 from test_studies import asking
 
 from pomona.cli import main
-from pomona.core.errors import ConfigError, QuorumError
+from pomona.core.errors import ConfigError, PrivacyError, QuorumError
 from pomona.deploy import audit
 from pomona.deploy.agreement import Federation
 from pomona.deploy.flower_apps import handled, server_app
@@ -190,6 +190,31 @@ def test_a_survey_counts_as_a_study_without_noise(standing):
     (made,) = PrivacyBudget(standing.kits / "north").reservations
     assert (made.study, made.epsilon) == ("look", None)
     assert PrivacyBudget(standing.kits / "south").reservations == ()
+
+
+def test_a_survey_with_noise_costs_its_epsilon_and_no_more(standing):
+    noise = {"epsilon": 2.0, "edges": {"age": [0.0, 30.0, 60.0, 90.0]}, "classes": ["ill", "well"]}
+    standing.submitted("look", survey={"noise": noise})
+    for silo, most in (("south", 1.9), ("east", 2.0)):
+        path = standing.kits / silo / "silo.toml"
+        path.write_text(tomli_w.dumps(tomllib.loads(path.read_text()) | {"accept_epsilon_total": most}))
+    result = standing.run("look")
+    assert list(result.silos) == ["north", "east"]
+    assert all([*told.figures.numbers] == ["age"] and not told.figures.names for told in result.silos.values())
+    (made,) = PrivacyBudget(standing.kits / "east").reservations
+    assert (made.epsilon, made.delta, made.spent) == (2.0, 0.0, 2.0)
+    standing.submitted("again", survey={"noise": noise})
+    kit = standing.kits / "east"
+    with pytest.raises(PrivacyError, match="may cost epsilon 4 at delta 0 together"):
+        Silo(kit, KnownStudies(kit).named("again")).require_affordable("")
+
+
+def test_a_silo_may_bound_what_one_survey_costs(standing):
+    noise = {"epsilon": 2.0, "classes": ["ill", "well"], "edges": {"age": [0.0, 50.0, 100.0]}}
+    standing.submitted("look", survey={"noise": noise})
+    path = standing.kits / "south" / "silo.toml"
+    path.write_text(tomli_w.dumps(tomllib.loads(path.read_text()) | {"accept_epsilon": 1.5}))
+    assert list(standing.run("look").silos) == ["north", "east"]
 
 
 def test_a_policy_may_accept_surveys(standing):

@@ -22,7 +22,7 @@ from pomona.models import ModelSettings
 from pomona.models.settings import PatchSettings
 from pomona.partition import RECIPES
 from pomona.privacy.settings import Privacy
-from pomona.survey.settings import SurveySettings
+from pomona.survey.settings import Noise, SurveySettings
 
 SECTIONS: Mapping[str, type[Settings]] = {
     "": Config,
@@ -45,6 +45,7 @@ FILES: Mapping[str, type[Settings]] = {  # of a federation between organisations
     "[evaluate] of STUDY.toml": EvaluateTerms,
     "[search] of STUDY.toml": SearchTerms,
     "[survey] of STUDY.toml": SurveySettings,
+    "[survey.noise] of STUDY.toml": Noise,
     "silo.toml": SiloFile,
     "policy.toml": ConsentPolicy,
 }

@@ -44,6 +44,11 @@ def opening(result: SurveyResult, lacking: str = "") -> list[str]:
         f"No silo told of fewer than {least} rows: smaller numbers are within others, and cannot be had by a "
         f"difference. Numbers come in groups of at least {least} rows, each by its middle value to four digits.",
     ]
+    if noise := result.survey.noise:
+        said.append(
+            f"Counts have noise: each silo's answer is differentially private with epsilon {noise.epsilon:g}, in "
+            f"{noise.columns} columns whose cells were agreed before; their sum is the exact number of rows."
+        )
     said += [f"Absent: {', '.join(result.absent)}."] if result.absent else []
     return [*said, *result.notes, *([f"There is no section task: {lacking}"] if lacking else [])]
 

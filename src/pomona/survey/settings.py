@@ -1,13 +1,59 @@
 """Settings of a survey: what is asked, and how few rows are never told of. All silos consent to them."""
 
-from typing import Annotated
+from itertools import pairwise
+from typing import Annotated, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
+from pomona.core.bounds import Finite
 from pomona.core.settings import Settings
-from pomona.survey.replies import MOST_CELLS, MOST_COLUMNS, MOST_WORDS, ToldName
+from pomona.survey.replies import MOST_CELLS, MOST_COLUMNS, MOST_WORDS, ToldName, rounded
 
 Share = Annotated[float, Field(ge=0, le=1)]
+
+
+Edges = Annotated[tuple[Finite, ...], Field(min_length=2, max_length=MOST_CELLS + 1)]
+CellNames = Annotated[tuple[ToldName, ...], Field(min_length=1, max_length=MOST_CELLS)]
+
+
+class Noise(Settings):
+    """What makes a survey differentially private: epsilon, and the cells of every column that is told."""
+
+    epsilon: float = Field(gt=0, le=100, description="privacy loss of the whole survey, for each silo's data")
+    edges: dict[ToldName, Edges] = Field(
+        {}, max_length=MOST_COLUMNS, description="of columns and targets that are numbers: edges of bins, ascending"
+    )
+    categories: dict[ToldName, CellNames] = Field(
+        {}, max_length=MOST_COLUMNS, description="of columns that are categories: those that are counted"
+    )
+    classes: tuple[ToldName, ...] = Field(
+        (), max_length=MOST_CELLS, description="classes that are counted; without them nothing is told of labels"
+    )
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if not self.columns:
+            raise ValueError("agree on the cells of a column, by edges, categories or classes; else nothing is told")
+        if twice := sorted({*self.edges} & {*self.categories}):
+            raise ValueError(f"{twice[0]} has edges and categories; a column has one of them")
+        for name in self.edges:
+            if any(b <= a for a, b in pairwise(self.edges[name])) or len({*self.middles(name)}) < len(
+                self.middles(name)
+            ):
+                raise ValueError(f"edges of {name} must ascend, with middles that differ in four digits")
+        for name, values in {**self.categories, "classes": self.classes}.items():
+            if len({*values}) < len(values):
+                raise ValueError(f"{name} names a cell twice")
+        return self
+
+    @property
+    def columns(self) -> int:
+        """Number of columns, labels and targets that are counted."""
+        return len(self.edges) + len(self.categories) + bool(self.classes)
+
+    def middles(self, name: str) -> tuple[float, ...]:
+        """The middle of each bin of a column, to four digits."""
+        return tuple(rounded(a + (b - a) / 2) for a, b in pairwise(self.edges[name]))
 
 
 class SurveySettings(Settings):
@@ -28,5 +74,8 @@ class SurveySettings(Settings):
     )
     category_share: Share = Field(
         0.01, description="categories in a smaller share of all rows get no column in the next study's task"
+    )
+    noise: Noise | None = Field(
+        None, description="differential privacy: noise on counts of agreed cells; other columns are not told"
     )
     intervals: int = Field(10, ge=1, le=1000, description="survival: most intervals of time in the next study's task")

@@ -1,5 +1,6 @@
 """A silo's side of a survey: two pure functions from its data and a question to a reply, and what it remembers."""
 
+import secrets
 from collections.abc import Mapping
 from typing import Any
 
@@ -8,6 +9,7 @@ import numpy as np
 from pomona.core.errors import DataError, ProtocolError
 from pomona.data.settings import DataSettings
 from pomona.survey.least_count import safe_classes, safe_names, safe_numbers, safe_share
+from pomona.survey.noise import NoisyData, agreed_columns
 from pomona.survey.raw_data import RawData, read_raw
 from pomona.survey.replies import (
     LONGEST_WORD,
@@ -29,11 +31,23 @@ def columns(survey: SurveySettings, data: DataSettings) -> ColumnsReply:
 
     Raises DataError for fewer rows than the least count, or ConfigError and DataError as a reader does.
     """
+    return _offered(_described(survey, data), survey)
+
+
+def _described(survey: SurveySettings, data: DataSettings) -> ColumnsReply:
     return _enough(read_raw(data, survey.seed), survey).described()
 
 
+def _offered(found: ColumnsReply, survey: SurveySettings) -> ColumnsReply:
+    return agreed_columns(found, survey.noise) if survey.noise else found
+
+
 def figures(
-    survey: SurveySettings, question: FiguresQuestion, data: DataSettings, told: FiguresReply | None = None
+    survey: SurveySettings,
+    question: FiguresQuestion,
+    data: DataSettings,
+    told: FiguresReply | None = None,
+    generator: np.random.Generator | None = None,
 ) -> tuple[FiguresReply, FiguresReply]:
     """The columns asked about, in their safe form.
 
@@ -44,6 +58,7 @@ def figures(
         question: from the server; nothing of it is believed.
         data: the silo's own section data.
         told: all that the silo has told in earlier surveys.
+        generator: of the noise, where the survey has some: from a secret, and used once. A new one by default.
 
     Returns:
         The reply, and all that the silo has told now; that is to be kept before the reply is sent.
@@ -52,18 +67,29 @@ def figures(
         ProtocolError: a question about columns that were not offered, or not so.
         DataError, ConfigError: as ``columns``.
     """
-    offered = {form.name: form for form in columns(survey, data).columns}
+    found = _described(survey, data)
+    offered = {form.name for form in _offered(found, survey).columns}
     asked = {form.name: form for form in question.columns}
-    if len(asked) < len(question.columns) or {*asked} - {*offered} or (survey.columns and {*asked} - {*survey.columns}):
+    if len(asked) < len(question.columns) or {*asked} - offered or (survey.columns and {*asked} - {*survey.columns}):
         raise ProtocolError("the server asks about columns that this silo does not have or was not to be asked about")
-    forms = [_readable(form, asked.get(name, form)) for name, form in offered.items()]
+    if survey.noise and any(
+        (form.kind == "category") != (name in survey.noise.categories) for name, form in asked.items()
+    ):
+        raise ProtocolError("the server asks about columns as another kind than their agreed cells are of")
+    forms = [_readable(form, asked.get(form.name, form)) for form in found.columns]
     raw = _enough(read_raw(data, survey.seed, forms), survey)
-    fresh = None if told and told.rows != len(raw.rows) else raw
+    shown = NoisyData(raw, survey.noise, generator or secret_generator()) if survey.noise else raw
+    fresh = None if told and told.rows != len(raw.rows) else shown
     before = told or FiguresReply(rows=len(raw.rows))
     reply = FiguresReply(
         rows=before.rows, **_columns(survey, question, before, fresh), **_targets(survey, before, fresh)
     )
     return reply, _together(before, reply)
+
+
+def secret_generator() -> np.random.Generator:
+    """A generator of noise that nobody can repeat."""
+    return np.random.Generator(np.random.Philox(secrets.randbits(128)))
 
 
 def _enough(raw: RawData, survey: SurveySettings) -> RawData:
@@ -84,7 +110,7 @@ def _readable(own: ColumnForm, asked: ColumnForm) -> ColumnForm:
 
 
 def _columns(
-    survey: SurveySettings, question: FiguresQuestion, before: FiguresReply, fresh: RawData | None
+    survey: SurveySettings, question: FiguresQuestion, before: FiguresReply, fresh: RawData | NoisyData | None
 ) -> Mapping[str, Any]:
     """The columns asked about: as told before, else of the data; and those that would be told by a difference."""
     numbers: dict[str, Numbers] = {}
@@ -119,7 +145,7 @@ def coarser_numbers(column: Numbers, survey: SurveySettings) -> Numbers:
     return safe_numbers(x, survey.least, survey.cells)
 
 
-def _targets(survey: SurveySettings, before: FiguresReply, fresh: RawData | None) -> Mapping[str, Any]:
+def _targets(survey: SurveySettings, before: FiguresReply, fresh: RawData | NoisyData | None) -> Mapping[str, Any]:
     """Labels, other targets and words: as told before, else of the data."""
     if before.classes or before.targets:
         words = {word: safe_share(n, before.rows, survey.least) for word, n in before.words.items()}

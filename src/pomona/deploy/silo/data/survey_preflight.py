@@ -21,12 +21,14 @@ def readable(data: DataSettings, survey: SurveySettings | None = None) -> str:
 
 def departing(federation: Federation, survey: SurveySettings) -> dict[str, Any]:
     """List of everything that leaves a silo in a survey, by the keys of ``outgoing_filter.texts``."""
-    asked = ", ".join(survey.columns) or "all that every silo has"
+    noise = survey.noise
+    asked = ", ".join(survey.columns) or ("those with agreed cells" if noise else "all that every silo has")
+    private = f", counted with noise of epsilon {noise.epsilon:g} for all columns together" if noise else ""
     return {
         "to": f"the server at {federation.server}, whose operator sees each silo's answers",
         "columns": f"names and kinds of columns; asked about: {asked}",
         "cells": f"counts of groups of {survey.least} rows or more, {survey.cells} groups a column at most, and each "
-        "group's middle value; of texts, words in as many; once, and the same again in every later survey",
+        f"group's middle value{private}; of texts, words in as many; once, and the same again in every later survey",
         "faults": "the kind of an error, and one line without paths or data, when it happens",
         "presence": "that it is connected, its address, how long it takes",
         "stays": f"every row, every cell of fewer than {survey.least} rows, smallest and largest values",

@@ -97,15 +97,25 @@ class Silo:
 
         ``run``: its id; "" for any, before there is one.
         """
-        most = None if self.federation.survey else self.file.accept_epsilon
-        if most is not None and self.own.config.privacy and (worst := max(self.own.epsilons())) > most:
+        most = self.file.accept_epsilon
+        if most is not None and (worst := self._epsilon_with_noise) is not None and worst > most:
             raise PrivacyError(f"the run would cost epsilon {worst:.3g}, accept_epsilon in silo.toml is {most}")
         PrivacyBudget(self.folder).require(self.claim(run), self.file.data, self._most_epsilon)
 
     def claim(self, run: str) -> Claim:
-        """What a run of the study asks of this silo's privacy budget; "" for any run. A survey has no noise."""
-        worst = partial(Cost, inf) if self.federation.survey else lambda: worst_cost(self.own)
-        return Claim(self.federation.study, self.federation.agreement, run, worst)
+        """What a run of the study asks of this silo's privacy budget; "" for any run."""
+        survey = self.federation.survey
+        told = partial(Cost, survey.noise.epsilon if survey and survey.noise else inf)
+        return Claim(
+            self.federation.study, self.federation.agreement, run, told if survey else lambda: worst_cost(self.own)
+        )
+
+    @property
+    def _epsilon_with_noise(self) -> float | None:
+        """What a run costs; None where it has no noise."""
+        if survey := self.federation.survey:
+            return survey.noise.epsilon if survey.noise else None
+        return max(self.own.epsilons()) if self.own.config.privacy else None
 
     def reserve(self, run: str) -> None:
         """Reserve what a run costs at worst, once. Raises PrivacyError as ``require_affordable``."""

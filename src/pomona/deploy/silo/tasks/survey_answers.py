@@ -18,6 +18,7 @@ from pomona.deploy.json_store import read_json, write_json
 from pomona.deploy.messages.message_bodies import Body, Hello, HelloReply, Task
 from pomona.deploy.messages.survey_bodies import SurveyAnswer, SurveyQuestion
 from pomona.deploy.silo.privacy.data_sources import DataSource, hashed, shared, sources
+from pomona.deploy.silo.privacy.privacy_budget import PrivacyBudget
 from pomona.deploy.silo.studies.silo_in_study import Silo, audited
 from pomona.deploy.silo.tasks.task_policy import TaskPolicy
 from pomona.storage.lock import locked
@@ -114,6 +115,8 @@ def _answered(silo: Silo, survey: SurveySettings, asked: SurveyQuestion) -> Surv
         reply, every = answers.figures(survey, asked.figures, silo.file.data, before.told)
         write_json(path_of_told, before.model_copy(update={"told": every}))
         answer = SurveyAnswer(**about, figures=reply)
+        if survey.noise:
+            PrivacyBudget(silo.folder).note_spent(asked.agreement, asked.run, survey.noise.epsilon)
     write_json(path, known.model_copy(update={"given": {**known.given, asked.digest: answer}}))
     audited(silo, "answered", step="columns" if asked.figures is None else "figures", question=asked.digest)
     return answer
