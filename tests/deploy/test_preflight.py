@@ -525,7 +525,7 @@ def test_silos_are_added_with_the_authoritys_word_and_revoked(tmp_path, capsys):
         registry_admin.admit(folder, "east", file)
     shown.write_bytes(keys.certify(ca, "try", "east", new.public))
     assert command(*words, "--json") == 0
-    assert json.loads(capsys.readouterr().out) == {"silo": "east", "place": 2}
+    assert json.loads(capsys.readouterr().out) == {"silo": "east", "place": 2, "reopened": []}
     assert sorted(registry_admin.members(folder)) == ["east", "north", "south"]
     assert command("server", "revoke", "south", "--folder", str(folder)) == 0
     assert "cannot be undone" in capsys.readouterr().out

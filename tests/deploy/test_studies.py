@@ -11,6 +11,7 @@ from pomona.cli import main
 from pomona.core.errors import ConfigError, LockedError, ProtocolError, QuorumError
 from pomona.deploy import audit
 from pomona.deploy.messages.study_exchange import PATH, StudyVisit
+from pomona.deploy.provision.provision import add
 from pomona.deploy.server.studies.consents import Consents
 from pomona.deploy.server.studies.study_desk import StudyDesk
 from pomona.deploy.server.studies.study_queue import StudyQueue
@@ -132,6 +133,23 @@ def test_a_study_that_too_many_decline_never_runs(federation):
     decided(federation, "silo-1", "second", accepted=False)
     assert queue.state(queue.named("second")) == "declined"
     assert [study.name for study in queue.open] == [""]
+
+
+def test_a_newcomer_that_opens_a_declined_study_again_does_not_do_so_unseen(world, capsys):
+    federation = world.federation(places=4)
+    queue = StudyQueue(federation.server)
+    queue.submit(study_file(federation, "second", quorum=2))
+    for silo in ("silo-1", "silo-2"):
+        heard(federation, silo)
+        decided(federation, silo, "second", accepted=False)
+    assert queue.state(queue.named("second")) == "declined"
+    add(federation.kits, "late")
+    key = federation.server / "keys" / "late.pub"
+    with pytest.raises(SystemExit, match="0"):
+        main(["server", "add", "late", "--key", str(key), "--folder", str(federation.server)])
+    assert queue.state(queue.named("second")) == "proposed"
+    assert "study second, which was declined, is open again" in capsys.readouterr().out
+    assert Consents(queue.named("second").folder).declined == {"silo-1", "silo-2"}
 
 
 def test_those_who_say_nothing_are_waited_for_no_longer_than_agreed(federation):

@@ -133,12 +133,21 @@ def add(
         as in its kit, see `pomona deploy provision --add`
     """
     from pomona.deploy.server.members.registry_admin import admit
+    from pomona.deploy.server.studies.study_queue import StudyQueue
 
+    queue = StudyQueue(folder)
+    declined = queue.declined
     place = admit(folder, name, key)
+    reopened = sorted(declined - queue.declined)
     if json:
-        emit({"silo": name, "place": place})
-    else:
-        print(f"{name} has place {place} and joins at the next round that it is there for")
+        emit({"silo": name, "place": place, "reopened": reopened})
+        return
+    print(f"{name} has place {place} and joins at the next round that it is there for")
+    for study in reopened:
+        print(
+            f"study {study}, which was declined, is open again: with {name} enough members could accept; if it shall "
+            f"not run, `pomona server study abort {study}`"
+        )
 
 
 def revoke(name: str, *, folder: Folder = KIT, json: Json = False) -> None:

@@ -121,6 +121,11 @@ class StudyQueue:
         """The studies that have not come to their end."""
         return [study for study in self.all if self.state(study) not in OVER]
 
+    @property
+    def declined(self) -> frozenset[str]:
+        """The names of studies that too many members have declined; one more member can open them again."""
+        return frozenset(study.name for study in self.all if self.state(study) == "declined")
+
     def submit(self, path: Path) -> SubmittedStudy:
         """Take a ``STUDY.toml`` into the queue. Raises ConfigError, StorageError, or LockedError during another's."""
         with locked(self.kit / "run" / STUDIES):
