@@ -27,7 +27,7 @@ def test_one_model_is_fedavg_to_the_bit():
     one, two = rounds(IFCA(clusters=1), 4, problem, **PASSES), rounds(FedAvg(), 4, problem, **PASSES)
     assert torch.equal(one.server.models[0], two.server)
     assert torch.equal(one.model(0, "personal", "received"), two.model(0, "global", "received"))
-    assert one.method.server.closing(one.server) is None
+    assert one.method.server.closing(one.server, one.roster, a_round()) is None
 
 
 def test_clients_choose_by_loss_and_models_are_means_of_who_chose_them():
@@ -66,7 +66,7 @@ def test_equal_models_are_all_but_one_never_chosen_and_the_run_says_so():
     run.server.models[1] = run.server.models[0]
     run.round(a_round())
     assert not run.server.labels.any()
-    assert "all clients chose one" in run.method.server.closing(run.server)
+    assert "all clients chose one" in run.method.server.closing(run.server, run.roster, a_round())
 
 
 @pytest.mark.parametrize("clusters", [0, 1001])

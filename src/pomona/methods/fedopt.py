@@ -150,7 +150,19 @@ def stepping(inner: base.Server, rule: Rule, settings: Any) -> base.Server:
     def expects(state: Stepped) -> base.Uplink:
         return inner.expects(state.model)
 
-    return replace(inner, start=start, down=down, aggregate=aggregate, welcome=welcome, expects=expects, averages=False)
+    def closing(state: Stepped, roster: base.Roster, round_: base.Round) -> str | None:
+        return inner.closing(state.model, roster, round_)
+
+    return replace(
+        inner,
+        start=start,
+        down=down,
+        aggregate=aggregate,
+        welcome=welcome,
+        expects=expects,
+        closing=closing,
+        averages=False,
+    )
 
 
 @cache

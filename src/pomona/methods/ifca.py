@@ -86,7 +86,7 @@ def entry(k: int) -> str:
     return f"model_{k}"
 
 
-def unused(state: Models) -> str | None:
+def unused(state: Models, roster: base.Roster, round_: base.Round) -> str | None:
     """Note for a run in whose last rounds only one of several models was chosen."""
     taken = state.labels[state.labels != NOBODY].unique()
     if len(state.models) == 1 or len(taken) > 1:
