@@ -10,11 +10,13 @@ from typing import Any
 import psutil
 
 from pomona.core.errors import ProtocolError
+from pomona.deploy.silo.connection.time_limit import limited
 from pomona.deploy.silo.connection.way_out import WayOut
 
 HEARTBEAT = 30.0  # seconds between a SuperNode's signs of life
 PATIENCE = 5 * HEARTBEAT
 SHORT = 100  # bytes of an answer that are read
+WHOLE = 60.0  # seconds until an answer must be there, however slowly it comes: the supervisor has other duties
 
 
 @dataclass(frozen=True)
@@ -94,8 +96,18 @@ def request(
     timeout: float = 10.0,
     body: bytes | None = None,
     most: int = SHORT,
+    whole: float = WHOLE,
 ) -> Answered:
-    """GET a path of the server, or POST a body to it, on the way that a silo reaches it; ``most`` bytes are read.
+    """GET a path of the server, or POST a body to it, on the way that a silo reaches it.
+
+    Args:
+        way: to the server.
+        path: of the request.
+        headers: of the request.
+        timeout: seconds until the next byte.
+        body: that is sent, if any.
+        most: bytes of the answer that are read.
+        whole: seconds until all of them are there.
 
     Raises ProtocolError if it does not answer with 200, or not as the federation's server.
     """
@@ -106,8 +118,12 @@ def request(
     through = f" through {way.proxy}" if way.proxy else ""
     try:
         word = "GET" if body is None else "POST"
-        asked = client(way, timeout)
-        with asked as line, line.stream(word, way.url + path, headers=dict(headers), content=body) as answer:
+        asked: dict[str, Any] = {"method": word, "url": way.url + path, "headers": dict(headers), "content": body}
+        with (
+            limited(whole) as limit,
+            client(way, timeout) as line,
+            line.stream(**asked, extensions=limit.extensions) as answer,
+        ):
             until = _until(answer.extensions["network_stream"].get_extra_info("ssl_object"))
             text = _beginning(answer.iter_bytes(2**16), most)
     except httpx.ProxyError as fault:
@@ -121,6 +137,8 @@ def request(
         raise ProtocolError(
             f"{way.server} does not answer{through} ({fault}); is the server up, and the way out open?"
         ) from None
+    if limit.over:  # where an answer has no length, its end looks like any other
+        raise ProtocolError(f"{way.server} has not answered within {whole:g} s; is the way out too slow?")
     if answer.status_code != 200:
         raise ProtocolError(f"{way.server} answers {answer.status_code}; is it a Pomona server?")
     return Answered(text, answer.headers.get("Date"), until)

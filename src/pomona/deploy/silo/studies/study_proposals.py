@@ -18,12 +18,13 @@ from pomona.deploy.messages.study_exchange import MOST, PATH, OpenStudies, Study
 from pomona.deploy.own_code import named_code
 from pomona.deploy.pki.signatures import Signer
 from pomona.deploy.silo.connection.standing import signed
-from pomona.deploy.silo.connection.watchdog import request
+from pomona.deploy.silo.connection.watchdog import WHOLE, request
 from pomona.deploy.silo.connection.way_out import WayOut
 from pomona.deploy.silo.settings import SiloFile
 from pomona.deploy.silo.studies.known_studies import KnownStudies, KnownStudy
 from pomona.deploy.study import LONGEST, Study
 
+TEXT = 600.0  # seconds until a study's text must be there; LONGEST bytes take 70 s at 2 Mbit/s
 Ask = Callable[[str, bytes | None], bytes]  # a path and what to POST to it, if anything -> the answer
 
 
@@ -34,7 +35,8 @@ def over_the_network(kit: Path) -> Ask:
 
     def ask(path: str, body: bytes | None) -> bytes:
         headers = {} if federation.insecure else signed(key)
-        return request(way, path, headers, body=body, most=LONGEST).text
+        whole = WHOLE if body else TEXT  # a visit is the supervisor's, a text is fetched by a process of its own
+        return request(way, path, headers, body=body, most=LONGEST, whole=whole).text
 
     return ask
 
