@@ -5,14 +5,14 @@ from dataclasses import replace
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from pomona.federation.exchange import ClientRequest, received_bytes
 from pomona.methods.fedfomo import FedFomo, FedFomoState, normalised
 from pomona.methods.fedfomo_ma import FedFomoMA
-from pomona.methods.fedfomo_server import choose
+from pomona.methods.fedfomo_server import ask, choose
 from pomona.methods.request_bank import limit
 from pomona.methods.separate import Separate
 from pomona.objective.local_training import LocalTraining
@@ -31,7 +31,7 @@ def rigged(settings, problem, models, previous):
     N = len(models)
     everybody = torch.arange(N)
     requests = torch.stack([everybody[everybody != i] for i in range(N)])
-    run.server = replace(run.server, models=models, uploaded=torch.ones(N, dtype=torch.bool), requests=requests)
+    run.server = replace(run.server, models=models, uploaded=torch.ones(N, dtype=torch.long), requests=requests)
     for i in range(N):
         old = run.state(i)
         run.set_state(
@@ -154,7 +154,7 @@ def test_traffic_follows_the_budget():
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_only_models_of_those_who_have_uploaded_are_sent(kind):
-    run = Federation(kind(budget=3).method(), quadratics(6))
+    run = Federation(kind(budget=3, candidates="everybody").method(), quadratics(6))
     before = set()
     for number, ids in enumerate([(0, 1), (2, 3), (0, 4), (1, 5)], start=1):
         down = run.method.server.down(run.server, ids, run.roster, a_round(number))["models"]
@@ -171,7 +171,7 @@ def test_only_models_of_those_who_have_uploaded_are_sent(kind):
 
 
 def test_what_was_asked_for_comes():
-    run = Federation(FedFomo(budget=2).method(), quadratics(5))
+    run = Federation(FedFomo(budget=2, candidates="everybody").method(), quadratics(5))
     run.round(a_round(1))
     asked = run.server.requests.clone()
     down = run.method.server.down(run.server, (1, 4), run.roster, a_round(2))["models"]
@@ -182,7 +182,7 @@ def test_an_upload_that_never_came_leaves_its_place_empty():
     """Both ask for each other, and one of them was lost on the way."""
     run = Federation(FedFomo().method(), quadratics(3))
     run.round(a_round(1))
-    run.server = replace(run.server, uploaded=torch.tensor([True, True, False]))
+    run.server = replace(run.server, uploaded=torch.tensor([1, 1, 0]))
     down = run.method.server.down(run.server, (0, 1), run.roster, a_round(2))["models"]
     assert down.index.tolist() == [[1], [0]]
 
@@ -194,7 +194,12 @@ def test_a_place_left_empty_counts_for_nothing(kind, a, gain):
     Eq. 3 from 0 (loss 2) to 1 (loss .5) with a = 2: 1.5. Eq. 14 with models 0, 1, 4 and a = 1: without 1 the mean 5 / 3
     becomes 2, and the loss (2 / 3)^2 / 2 becomes 1 / 2: 5 / 18.
     """
-    run = rigged(kind(), line(9, a, 9), values(0, 1, 4).unsqueeze(1), torch.zeros(3, 1, dtype=torch.float64))
+    run = rigged(
+        kind(candidates="everybody"),
+        line(9, a, 9),
+        values(0, 1, 4).unsqueeze(1),
+        torch.zeros(3, 1, dtype=torch.float64),
+    )
     run.server = replace(run.server, requests=torch.tensor([[1, 2], [1, 1], [0, 1]]))
     run.round(a_round(2), ids=(0, 1))
     assert_close(run.state(1).affinity[0], values(0, 1 + gain, 0))
@@ -298,7 +303,7 @@ def test_model_averages_by_hand():
 
 
 def test_averages_run_over_those_who_have_uploaded_and_fall_back_to_the_mean():
-    run = Federation(FedFomoMA().method(), quadratics(4))
+    run = Federation(FedFomoMA(candidates="everybody").method(), quadratics(4))
     first = run.method.server.down(run.server, run.ids, run.roster, a_round(1))
     assert torch.equal(first["mean"].bank[0], run.initial())
     run.round(a_round(1), ids=(1,))
@@ -332,3 +337,61 @@ def test_one_client_alone_trains_alone(kind):
         for run in (fomo, alone):
             run.round(a_round(number))
     assert_close(fomo.state(0).current, alone.state(0))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("budget", [None, 1, 2])
+def test_where_all_take_part_the_last_round_is_everybody_to_the_bit(kind, budget):
+    runs = [Federation(kind(budget=budget, candidates=c).method(), quadratics(5)) for c in ("last-round", "everybody")]
+    for number in range(1, 6):
+        for run in runs:
+            run.round(a_round(number, epochs=2))
+    for i in range(5):
+        last, ever = (run.state(i) for run in runs)
+        assert torch.equal(last.current, ever.current)
+        assert torch.equal(last.affinity, ever.affinity)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(cohorts=st.lists(st.sets(st.integers(0, 5), min_size=1), min_size=1, max_size=6), budget=st.integers(1, 5))
+@settings(max_examples=20, deadline=None)
+def test_what_is_offered_came_in_the_last_round(kind, cohorts, budget):
+    """Section 3.1. A cohort of one would have nobody's model but its own: then the one that came before it, too."""
+    run, came = Federation(kind(budget=budget).method(), quadratics(6)), []
+    for number, cohort in enumerate(cohorts, start=1):
+        ids = tuple(sorted(cohort))
+        offered = set(came[-1]) if came else set()
+        if len(offered) == 1:
+            older = [who - offered for who in reversed(came[:-1])]
+            offered |= next((who for who in older if who), set())
+        index = run.method.server.down(run.server, ids, run.roster, a_round(number))["models"].index
+        for i, sent in zip(ids, index.tolist(), strict=True):
+            assert set(sent) - {i} <= offered
+            assert len(set(sent) - {i}) == min(budget, len(offered - {i}))
+        run.round(a_round(number), ids)
+        came = [who - cohort for who in came] + [cohort]
+
+
+def test_of_the_last_rounds_models_those_that_a_client_prefers_come():
+    """Client 0 found 3 better than 1, 1 better than 2; when it comes again, 1 and 2 are there."""
+    run = Federation(FedFomo(budget=1, epsilon=0.0).method(), quadratics(4))
+    requests = torch.tensor([[3, 1, 2], [1, 1, 1], [2, 2, 2], [3, 3, 3]])
+    run.server = replace(run.server, uploaded=torch.tensor([1, 2, 2, 1]), requests=requests)
+    down = run.method.server.down(run.server, (0,), run.roster, a_round(3))["models"]
+    assert down.index.tolist() == [[1]]
+
+
+def test_a_request_is_the_order_of_all_others_by_affinity():
+    p = torch.tensor([0.2, 5.0, -1.0, 0.7])
+    assert ask(FedFomo(budget=1), p, torch.ones(4, dtype=torch.bool), 1, a_round(1)).tolist() == [3, 0, 2]
+    known = torch.tensor([True, True, False, True])
+    assert ask(FedFomo(), p, known, 1, a_round(1)).tolist() == [3, 0, 1]  # its own place for who is no member
+
+
+def test_a_client_that_nobody_learns_from_keeps_the_models_of_the_last_round():
+    """What an unseen client uploads to its private copy of the state does not take the others' off it."""
+    run = Federation(FedFomo().method(), quadratics(4))
+    run.round(a_round(1))
+    run.server = replace(run.server, uploaded=torch.tensor([5, 1, 1, 1]))
+    down = run.method.server.down(run.server, (0,), run.roster, a_round(6))["models"]
+    assert sorted(down.index[0].tolist()) == [1, 2, 3]

@@ -11,19 +11,26 @@ Zhang, Sapra, Fidler, Yeung, Alvarez. Personalized federated learning with first
                      each place taken with probability epsilon by a random model not yet picked
 
 The server keeps the last model of each client. The row p_i stays with client i, which asks for models along with its
-upload: the server sees the requests only. It tells clients who has a model to offer (this round's cohort among them);
-for a client that never asked it draws at random, as all p_ij (j != i) are equal then. Round 1 brings no models.
+upload: it sends the order in which it prefers the others, and when it takes part again the server gives it M of the
+models that came in the round before (section 3.1). With ``candidates = "everybody"`` all models that were ever sent are
+on offer, however old; then the server tells clients who has one (this round's cohort among them), and sees the M chosen
+ones only. Where all clients take part in each round both are the same. For a client that never asked the server draws
+at random, as all p_ij (j != i) are equal then. Round 1 brings no models.
 
 The validation share (the paper's split is 80/20) is a setting of the data: ``data.validation_share``. Validation
 losses are read past the gradient, so a differentially private objective does not cover them.
 
 Differs from the paper: the budget M counts other clients; its server ranks the affinities, which it must know for
-that. The paper says that links between clients and their uploads can be removed. That is not offered: affinities and
-requests name whose models helped, so a server that serves them cannot forget who sent what. Eq. 12
-does not derive eq. 3, which is taken as a definition; an unchanged model (0 / 0) has the weight 0.
+that; here it knows their order. Where one client alone took part in a round, models of the one before stay on offer.
+A member who joined since a client last asked comes last for it. The paper says that links between clients and their
+uploads can be removed. That is not offered: affinities and requests name whose models helped, so a server that serves
+them cannot forget who sent what. Eq. 12 does not derive eq. 3, which is taken as a definition; an unchanged model
+(0 / 0) has the weight 0.
 Differs from published code: that measures distances by the L1 norm (``norm="l1"``), adds w / sum |w| to p, starts p_ii
 at 0.1, repeats the same "random" choice each round, lets the own model count in M, augments validation images, and
-also sends the means of spectral clusters of the true number, of which the paper says nothing.
+also sends the means of spectral clusters of the true number, of which the paper says nothing. Under partial
+participation it trains all clients once before round 1, and draws the same cohort in every round, as it seeds the draw
+anew.
 """
 
 from collections.abc import Callable, Iterator
@@ -35,7 +42,7 @@ from pydantic import Field
 from torch import Tensor
 
 from pomona.methods import base
-from pomona.methods.fedfomo_server import Bank, Fomo, choose, server
+from pomona.methods.fedfomo_server import Bank, Fomo, ask, server
 from pomona.methods.separate import start as separately
 
 
@@ -64,7 +71,7 @@ VALIDATION_LOSSES = replace(
 )
 
 
-def offer_models(bank: Bank, index: Tensor) -> base.Downlink:
+def offer_models(bank: Bank, index: Tensor, offered: Tensor) -> base.Downlink:
     """Single models."""
     return {"models": base.Rows(bank.models, index)}
 
@@ -118,7 +125,7 @@ def train(
         previous = verdict.personal[:, : state.previous.shape[1]].clone()
         W = base.sgd(training, verdict.personal, round_)
         asks = [
-            choose(settings, p, available, i, round_.seed, round_.number)
+            ask(settings, p, available, i, round_)
             for p, available, i in zip(affinity, received["available"], training.clients, strict=True)
         ]
         uplink = {"model": W, "request": torch.stack(asks)}

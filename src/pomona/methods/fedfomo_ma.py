@@ -39,14 +39,14 @@ class FedFomoMA(Fomo):
         )
 
 
-def offer_means(bank: Bank, index: Tensor) -> base.Downlink:
-    """The mean of all models sent so far (the initial one before the first), and the means without one of them."""
-    sent = bank.models[bank.uploaded] if bank.uploaded.any() else bank.models[:1]
+def offer_means(bank: Bank, index: Tensor, offered: Tensor) -> base.Downlink:
+    """The mean of the models on offer (the initial one before the first), and the means without one of them."""
+    sent = bank.models[offered] if offered.any() else bank.models[:1]
     mean = base.weighted_mean(sent, torch.full((len(sent),), 1 / len(sent), dtype=torch.float64))
     return {
         "models": base.Rows(without(mean, bank.models, len(sent)), index),
         "mean": base.Rows.same(mean, len(index)),
-        "uploaded": base.Rows.same(bank.uploaded, len(index)),
+        "uploaded": base.Rows.same(offered, len(index)),
     }
 
 

@@ -1,13 +1,16 @@
 """FedFomo's server and a client's choice: models are kept, and those that a client asks for are handed out.
 
-Zhang et al., ICLR 2021, section 3.2. Shared by ``fedfomo`` and ``fedfomo_ma``, which differ in what is handed out.
+Zhang et al., ICLR 2021, sections 3.1 and 3.2. Shared by ``fedfomo`` and ``fedfomo_ma``, which differ in what is handed
+out.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
 
@@ -22,37 +25,48 @@ class Fomo(base.MethodSettings):
     budget: int | None = Field(None, ge=1, description="others' models a client downloads a round (M); all if not set")
     epsilon: float = Field(0.3, ge=0, le=1, description="chance of a random model in each place (epsilon)")
     epsilon_decay: float = Field(0.05, ge=0, le=1, description="taken off epsilon after each round")
+    candidates: Literal["last-round", "everybody"] = Field(
+        "last-round",
+        description="models that can be downloaded: those of the last round (the paper), or the last of everybody who "
+        "ever sent one; the same where all clients take part in each round",
+    )
 
 
 @dataclass(frozen=True)
 class Bank:
-    """The last model of each client (N, d); who has sent one (N,); the ids each asks for (N, M), its own for none."""
+    """The last model of each client (N, d); the round that it came in (N,), 0 for none; and requests, ids (N, K).
+
+    With candidates from the last round a request is the order in which a client prefers all others, K = N - 1, as it
+    does not know whose models there will be; from everybody it is the M that it wants. Its own id stands for none.
+    """
 
     models: Tensor
     uploaded: Tensor
     requests: Tensor
 
 
-def server(settings: Fomo, offer: Callable[[Bank, Tensor], base.Downlink]) -> base.Server:
-    """Keeps models; answers with ``offer(bank, index)``, index (n, M) naming whose."""
+def server(settings: Fomo, offer: Callable[[Bank, Tensor, Tensor], base.Downlink]) -> base.Server:
+    """Keeps models; answers with ``offer(bank, index, offered)``, index (n, M) naming whose of those on offer (N,)."""
 
     def start(initial: base.Initial, roster: base.Roster, seed: int) -> Bank:
         N = len(roster)
-        return Bank(initial().expand(N, -1), torch.zeros(N, dtype=torch.bool), unasked(settings.budget, N))
+        places = settings.budget if settings.candidates == "everybody" else None
+        return Bank(initial().expand(N, -1), torch.zeros(N, dtype=torch.long), unasked(places, N))
 
     def down(bank: Bank, ids: tuple[int, ...], roster: base.Roster, round_: base.Round) -> base.Downlink:
         who = torch.tensor(ids)
-        bank = replace(bank, uploaded=bank.uploaded & roster.known)
-        index = torch.stack([wishes(settings, bank, i, round_) for i in ids])
+        offered = on_offer(settings, bank.uploaded * roster.known)
+        index = torch.stack([wishes(settings, bank, offered, i, round_) for i in ids])
         widest = int((index != who.unsqueeze(1)).sum(1).max())
-        available = bank.uploaded.index_fill(0, who, True)  # when this round's requests are served
-        return {**offer(bank, index[:, :widest]), "available": base.Rows.same(available, len(ids))}
+        # Requests that come in this round are served in a later one, when this cohort has models to offer.
+        available = offered.index_fill(0, who, True) if settings.candidates == "everybody" else roster.known
+        return {**offer(bank, index[:, :widest], offered), "available": base.Rows.same(available, len(ids))}
 
     def aggregate(
         bank: Bank, uplink: base.Uplink, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
     ) -> Bank:
         models, requests = uplink["model"], uplink["request"]
-        uploaded = bank.uploaded.index_fill(0, torch.tensor(ids), True)
+        uploaded = bank.uploaded.index_fill(0, torch.tensor(ids), round_.number)
         return Bank(base.placed(bank.models, ids, models), uploaded, base.placed(bank.requests, ids, requests))
 
     def welcome(bank: Bank, ids: tuple[int, ...], roster: base.Roster) -> tuple[Bank, Tensor]:
@@ -65,22 +79,54 @@ def server(settings: Fomo, offer: Callable[[Bank, Tensor], base.Downlink]) -> ba
     return base.Server(start, down, aggregate, welcome, expects, separable=True)
 
 
-def wishes(settings: Fomo, bank: Bank, client: int, round_: base.Round) -> Tensor:
-    """The ids (M,) that a client asked for, or a uniform draw if it never did; its own id where there is none."""
+def on_offer(settings: Fomo, uploaded: Tensor) -> Tensor:
+    """Mask (N,) of the models that can be downloaded, by the rounds (N,) that they came in.
+
+    Those of the last round; where one client alone took part in it, those of the one before too, as it has its own.
+    """
+    if settings.candidates == "everybody":
+        return uploaded > 0
+    latest = uploaded.sort(descending=True).values[:2].min()
+    return uploaded >= latest.clamp_min(1)
+
+
+def wishes(settings: Fomo, bank: Bank, offered: Tensor, client: int, round_: base.Round) -> Tensor:
+    """The ids (M,) that a client is sent, of those on offer (N,); its own id where there is none.
+
+    A uniform draw if it never asked, else what it asked for, or epsilon-greedily by the order that it sent.
+    """
+    asked, N = bank.requests[client], len(bank.models)
     if not bank.uploaded[client]:
-        equal = torch.zeros(len(bank.models))
-        return choose(settings, equal, bank.uploaded, client, round_.seed, round_.number - 1)
-    asked = bank.requests[client]
-    return request(asked[bank.uploaded[asked] & (asked != client)].tolist(), client, len(asked))
+        return choose(settings, torch.zeros(N), offered, client, round_.seed, round_.number - 1)
+    if settings.candidates == "everybody":
+        return request(asked[offered[asked] & (asked != client)].tolist(), client, len(asked))
+    order = asked[asked != client]
+    p = torch.zeros(N).index_copy(0, order, torch.arange(len(order), 0, -1, dtype=torch.float32))
+    return choose(settings, p, offered, client, round_.seed, round_.number - 1)
+
+
+def ask(settings: Fomo, p: Tensor, available: Tensor, client: int, round_: base.Round) -> Tensor:
+    """A client's request: the ids (M,) that it wants of those available (N,), or the order of all of them (N - 1,)."""
+    if settings.candidates == "everybody":
+        return choose(settings, p, available, client, round_.seed, round_.number)
+    order = preferred(p, available, client, stream(round_.seed, "request", round_.number, client))
+    none = torch.full((len(p) - 1 - len(order),), client)
+    return torch.cat([torch.from_numpy(order), none])
+
+
+def preferred(p: Tensor, available: Tensor, client: int, draw: np.random.Generator) -> NDArray[np.int64]:
+    """The others that are available, by falling p (N,); ties in random order."""
+    others = available.clone().index_fill_(0, torch.tensor(client), False).numpy().nonzero()[0]
+    shuffled = draw.permutation(others)
+    order: NDArray[np.int64] = shuffled[np.argsort(-p.numpy()[shuffled], kind="stable")]
+    return order
 
 
 def choose(settings: Fomo, p: Tensor, available: Tensor, client: int, seed: int, number: int) -> Tensor:
-    """The ids (M,) that a client asks for in round ``number``, epsilon-greedily by p (N,) among those available."""
+    """The ids (M,) that a client is given after round ``number``, epsilon-greedily by p (N,) among those available."""
     draw = stream(seed, "request", number, client)
     epsilon = settings.epsilon - settings.epsilon_decay * (number - 1)
-    others = available.clone().index_fill_(0, torch.tensor(client), False).numpy().nonzero()[0]
-    shuffled = draw.permutation(others)  # ties are taken in random order
-    pool = shuffled[np.argsort(-p.numpy()[shuffled], kind="stable")].tolist()
+    pool = preferred(p, available, client, draw).tolist()
     most = limit(settings.budget, len(p))
     places = min(most, len(pool))
     picked = [pool.pop(int(draw.integers(len(pool))) if draw.random() < epsilon else 0) for _ in range(places)]
