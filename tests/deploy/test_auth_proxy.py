@@ -5,8 +5,10 @@ import re
 import socket
 import ssl
 import subprocess
+import threading
 import time
 from base64 import b64encode
+from collections import Counter
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
@@ -27,6 +29,7 @@ from pomona.deploy.server.gate.auth_proxy import (
     BODY,
     PIECE,
     STANDING,
+    STUDIES,
     TRIES,
     Gate,
     RequestLimits,
@@ -83,6 +86,32 @@ class Behind:
         scope = {"type": "http", "path": path, "headers": list(headers), "client": ("203.0.113.9", 1), "server": None}
         await self.gate(scope, receive, send)
         return statuses[0]
+
+
+def test_a_member_has_one_visit_at_the_desk_at_a_time():
+    """Visits have threads, of which there are few: no member takes them all."""
+    here, most, go = Counter(), Counter(), threading.Event()
+
+    def desk(who, _path, _body):
+        here[who] += 1
+        most[who] = max(most[who], here[who])
+        assert go.wait(30.0)
+        here[who] -= 1
+        return 200, b""
+
+    async def visits():
+        behind = Behind(lambda scope: dict(scope["headers"])[b"who"].decode())
+        behind.gate.desk = desk
+        asked = [behind.ask(STUDIES, b"", headers=[(b"who", who)]) for who in (b"north",) * 3 + (b"south",)]
+        running = asyncio.gather(*asked)
+        while here.total() < 2:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.05)
+        go.set()
+        return await running
+
+    assert asyncio.run(asyncio.wait_for(visits(), 60.0)) == [200] * 4
+    assert most == {"north": 1, "south": 1}
 
 
 def length(n):

@@ -8,7 +8,7 @@ that was agreed on.
 
 import asyncio
 import ipaddress
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, MutableMapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -75,7 +75,8 @@ class Gate:
             federation has no keys, on loopback: then all silos share ``at_once``, and their answers are not added up.
         uplink: bytes of the longest uplink that is agreed on; 0 as long as nobody has been asked for one.
         standing: a word on how the silo stands whose key has signed a request's head, for that silo.
-        desk: answers a member's request about studies, from the member, the path and the body: status and text.
+        desk: answers a member's request about studies, from the member, the path and the body: status and text; one
+            of each member's at a time.
     """
 
     app: Application
@@ -85,6 +86,7 @@ class Gate:
     standing: Callable[[Scope], str] = lambda _: ""
     desk: Callable[[str, str, bytes], tuple[int, bytes]] = lambda *_: (404, b"")
     _busy: Counter[str] = field(default_factory=Counter)
+    _visits: defaultdict[str, asyncio.Lock] = field(default_factory=lambda: defaultdict(asyncio.Lock))
     _left: dict[str, int] = field(default_factory=dict)  # bytes that a member's answer may still bring
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -101,7 +103,9 @@ class Gate:
                 body = await self._body(who, scope, receive)
                 if scope["path"] == STUDIES or scope["path"].startswith(f"{STUDIES}/"):
                     text = b"".join(message.get("body", b"") for message in body)
-                    return await _reply(scope, send, *await asyncio.to_thread(self.desk, who, scope["path"], text))
+                    async with self._visits[who]:  # threads are few, and all members'
+                        answer = await asyncio.to_thread(self.desk, who, scope["path"], text)
+                    return await _reply(scope, send, *answer)
                 await self.app(scope, again(body, receive), self._told(who, scope, send))
         except RequestRefused as refused:
             await _answer(scope, send, refused.status, str(refused))
