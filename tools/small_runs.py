@@ -47,6 +47,7 @@ VARIANTS = {
     "membership-fedfomo": f"fedfomo {SKEWED} membership.joins.3=2 membership.leaves.0=2 method.budget=2",
     "unseen": f"fedala {SKEWED} membership.unseen=[3] membership.adapt_rounds=2",
     "budget": f"apple {SKEWED} method.budget=2",
+    "local-step": f"apple {SKEWED} method.core_step=local method.budget=2",
     "attention": "fedamp method.attention=mcp method.gradient=exact method.start=cloud",
     "hessian": "per-fedavg method.order=exact",
     "distance": "fedphp method.transfer=mmd",

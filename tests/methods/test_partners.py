@@ -29,6 +29,7 @@ def weights(name, shown, settings, rounds=15):
     ("name", "shown", "settings"),
     [
         ("apple", "dr", {"dr_lr": 0.02}),
+        ("apple", "dr", {"core_step": "local"}),
         ("fedamp", "attention", {"sigma": 10.0, "alpha": 1.0}),
         ("heurfedamp", "attention", {"sigma": 2.0}),
         ("fedfomo", "affinity", {}),
