@@ -1,0 +1,1 @@
+"""A method for Pomona; it stands in ``my_method.method``."""
