@@ -171,6 +171,19 @@ def test_a_file_is_known_by_its_path_by_a_link_and_by_its_content(tmp_path):
     assert shared(noted, hashed(sources(clinic(tmp_path, "a.csv"))))
 
 
+def test_a_file_that_moved_is_known_by_its_new_path_after_it_has_grown(budget, tmp_path):
+    old = clinic(tmp_path / "old", "a.csv", "test.csv")
+    budget.reserve(claim("one", 1.0), old, None)
+    (tmp_path / "old").rename(tmp_path / "moved")
+    moved, other = clinic(tmp_path / "moved", "a.csv", "test.csv"), clinic(tmp_path / "moved", "b.csv", "test.csv")
+    (tmp_path / "moved" / "test.csv").write_text("another")
+    budget.reserve(claim("two", 2.0), moved, None)
+    (tmp_path / "moved" / "a.csv").write_text("a.csv and more")
+    assert budget.total(moved).epsilon == 3.0
+    assert budget.total(clinic(tmp_path / "moved", "a.csv")).epsilon == 3.0
+    assert budget.total(other).epsilon == 2.0, "only the file of the same content is the first study's"
+
+
 def test_a_folder_holds_what_lies_in_it_and_a_reader_is_known_by_its_name(tmp_path):
     inner = clinic(tmp_path / "images", "a.csv")
     assert shared(sources(DataSettings(name="images", path=tmp_path / "images")), sources(inner))

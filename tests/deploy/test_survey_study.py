@@ -164,6 +164,22 @@ def test_a_copy_of_the_data_under_another_view_is_told_as_before(standing):
         assert set(now) <= set(before)
 
 
+def test_data_that_moved_are_told_as_before_also_once_they_have_grown(standing):
+    standing.submitted("first", survey={"columns": ["age"]})
+    first = standing.run("first")
+    kit = standing.kits / "north"
+    (kit / "table.csv").rename(kit / "moved.csv")
+    path = kit / "silo.toml"
+    tree = tomllib.loads(path.read_text())
+    path.write_text(tomli_w.dumps({**tree, "data": {**tree["data"], "path": "moved.csv"}}))
+    standing.submitted("second", survey={"columns": ["age"]})
+    assert standing.run("second").silos["north"].figures == first.silos["north"].figures
+    moved = kit / "moved.csv"
+    moved.write_text(moved.read_text() + "99,A,ill\n" * 3)
+    standing.submitted("third", survey={"columns": ["age"]})
+    assert standing.run("third").silos["north"].figures == first.silos["north"].figures
+
+
 def test_another_label_of_the_same_rows_is_not_taken_for_the_first(standing):
     standing.submitted("first")
     standing.run("first")

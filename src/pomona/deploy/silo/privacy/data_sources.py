@@ -12,6 +12,8 @@ from pomona.core.errors import StorageError
 from pomona.core.settings import Settings
 from pomona.data.settings import DataSettings
 
+MOST_SOURCES = 10_000  # of one data set, by all names that its files have had
+
 
 class DataSource(Settings):
     """A file or a folder by its real path, else a data set or a reader by its name.
@@ -53,6 +55,16 @@ def shared(some: Iterable[DataSource], others: Iterable[DataSource]) -> bool:
     """Whether any source of some data shares samples with any of others."""
     theirs = list(others)
     return any(one.shares(other) for one in some for other in theirs)
+
+
+def with_names(known: Iterable[DataSource], own: Iterable[DataSource]) -> tuple[DataSource, ...]:
+    """Sources that were noted, and with them the paths and contents under which own data hold the same files now.
+
+    So a file that was moved is known by its new path before it grows.
+    """
+    noted = tuple(known)
+    places, contents = {one.place for one in noted}, {one.sha256 for one in noted if one.sha256}
+    return tuple(dict.fromkeys((*noted, *(one for one in own if one.place in places or one.sha256 in contents))))
 
 
 def _sha256(path: Path) -> str:

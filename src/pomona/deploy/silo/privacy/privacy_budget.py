@@ -24,7 +24,7 @@ from pomona.data.settings import DataSettings
 from pomona.deploy.audit import Audit, read
 from pomona.deploy.json_store import read_json, write_json
 from pomona.deploy.messages.message_bodies import Token
-from pomona.deploy.silo.privacy.data_sources import DataSource, hashed, shared, sources
+from pomona.deploy.silo.privacy.data_sources import MOST_SOURCES, DataSource, hashed, shared, sources, with_names
 from pomona.storage.atomic_io import writing
 
 FOLDER, FILE = "private", "budget.json"
@@ -78,7 +78,7 @@ class Reservation(Settings):
     delta: Annotated[Finite, Field(ge=0, le=1)]
     spent: Loss = 0.0
     when: Line
-    data: Annotated[tuple[DataSource, ...], Field(max_length=100)]
+    data: Annotated[tuple[DataSource, ...], Field(max_length=MOST_SOURCES)]
 
     @property
     def cost(self) -> Cost:
@@ -156,7 +156,9 @@ class PrivacyBudget:
             with Audit(self.kit / "state" / "audit.jsonl") as audit:
                 audit.write(RESERVED, **about)
             when = f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S}Z"
-            self._write((*known, Reservation(**about, when=when, data=hashed(sources(data)))))
+            own = hashed(sources(data))
+            named = (r.model_copy(update={"data": with_names(r.data, own)}) for r in known)
+            self._write((*named, Reservation(**about, when=when, data=own)))
 
     def note_spent(self, agreement: str, run: str, epsilon: float) -> None:
         """Write down what the study's ledger says after a task of a run."""

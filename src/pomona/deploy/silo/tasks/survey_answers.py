@@ -17,7 +17,7 @@ from pomona.data.settings import DataSettings
 from pomona.deploy.json_store import read_json, write_json
 from pomona.deploy.messages.message_bodies import Body, Hello, HelloReply, Task
 from pomona.deploy.messages.survey_bodies import SurveyAnswer, SurveyQuestion
-from pomona.deploy.silo.privacy.data_sources import DataSource, hashed, shared, sources
+from pomona.deploy.silo.privacy.data_sources import MOST_SOURCES, DataSource, hashed, shared, sources, with_names
 from pomona.deploy.silo.privacy.privacy_budget import PrivacyBudget
 from pomona.deploy.silo.studies.silo_in_study import Silo, audited
 from pomona.deploy.silo.tasks.task_policy import TaskPolicy
@@ -34,7 +34,7 @@ AGAIN = "this silo was asked another question of this step, and answers each ste
 class ToldData(Settings):
     """All that was told of one data set, where its samples come from, and the hash of what its labels and texts are."""
 
-    data: Annotated[tuple[DataSource, ...], Field(max_length=100)]
+    data: Annotated[tuple[DataSource, ...], Field(max_length=MOST_SOURCES)]
     labels: Sha256 | None = None
     told: FiguresReply | None = None
 
@@ -85,7 +85,7 @@ def told_before(silo: Silo) -> tuple[ToldData, Path]:
     places = "\n".join(source.place for source in own)
     new = folder / f"{hashlib.sha256(places.encode()).hexdigest()[:16]}.json"
     before, path = found[0] if found else (ToldData(data=own), new)
-    return before.model_copy(update={"labels": labels}), path
+    return before.model_copy(update={"labels": labels, "data": with_names(before.data, own)}), path
 
 
 def _labels(data: DataSettings) -> str:
