@@ -157,12 +157,12 @@ def test_clients_who_use_but_each_others_core_part_unless_they_learn():
     problem = quadratics(2)
     swapped = torch.eye(2, dtype=torch.float64).flip(0)
     far = {}
-    for name, dr_lr in {"fixed": 0.0, "learned": None}.items():
+    for name, dr_lr, rounds in (("fixed", 0.0, 31), ("learned", None, 160)):
         run = Federation(local(dr_lr=dr_lr, core_init="independent"), problem)
         with_cores(run, run.server.cores, swapped)
         o, best = run.state(0).origin, optima(problem)
         far[name] = []
-        for number in range(1, 41):
+        for number in range(1, rounds + 1):
             rows = torch.cat([run.state(i).dr for i in run.ids])
             far[name].append(float((o + rows @ (run.server.cores - o) - best).norm()))
             run.round(a_round(number, lr=0.3))
