@@ -2,8 +2,11 @@
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pomona.methods import METHODS
+from pomona.methods.fedala import mixed
 from problems import Federation, a_round, quadratics
 
 PLUGGED = [name for name in METHODS if name.endswith("+ala")]
@@ -34,6 +37,20 @@ def test_weights_that_learn_change_what_is_trained(name):
         not torch.equal(one.uplink["model"], two.uplink["model"])
         for one, two in zip(runs[0].replies, runs[1].replies, strict=True)
     )
+
+
+@given(st.integers(1, 6), st.floats(0, 2))
+def test_a_last_layer_that_is_not_received_gives_ala_nothing_to_do(size, eta):
+    """FedRep with ALA as table 4 has it, p = 1: received and own head are one, and so is each mixture of them."""
+    draw = torch.Generator().manual_seed(size)
+    last = torch.randn(2, size + 3, generator=draw)
+    w, head = torch.randn(2, size + 3, generator=draw), slice(3, size + 3)
+    w[:, head] = last[:, head]
+    weights = torch.rand(2, size, generator=draw)
+    assert torch.equal(mixed(w, last, weights, head), w)
+    g = torch.randn(2, size, generator=draw)
+    moved = weights.sub(eta * g * (w - last)[:, head]).clamp(0, 1)  # eq. 5
+    assert torch.equal(moved, weights)
 
 
 def test_the_proximal_centre_stays_the_received_model():

@@ -5,8 +5,8 @@ Zhang, Hua, Wang, Song, Xue, Ma, Guan. FedALA: adaptive local aggregation for pe
 received model, for FedAMP the cloud model u_i. A method that names a personal model of its own is still judged by that.
 
 Not offered, because there is no one received model to start from: APPLE, FedFomo, LG-FedAvg, MOCHA; FedRep, which
-receives a part of one; PartialFed, which trains two models side by side (table 4 has both, but not how). FedAvg with
-ALA is ``fedala``.
+receives no last layer for the weights to be on, and PartialFed, which mixes the two models itself. Table 4 has both,
+but neither paper nor code says how; at its p = 1 ALA leaves FedRep as it is. FedAvg with ALA is ``fedala``.
 """
 
 from types import new_class

@@ -1,7 +1,7 @@
 """PartialFed: each client takes over part of the global model, layer by layer, and keeps its own last layers elsewhere.
 
 Sun, Huo, Yang, Bai. PartialFed: cross-domain personalized federated learning via partial initialization. NeurIPS 2021.
-No code was published; this is a reconstruction.
+Its authors published no code; this is a reconstruction.
 
     start            t_i = z * w + (1 - z) * w_i, gates z in {0, 1} a layer; w received, w_i the client's last model
     rules (Fix)      lower-shared: all layers but the last are global;  head-shared: the last one only;
@@ -74,7 +74,7 @@ def fixed(rule: str) -> base.Client:
     def train(
         last: Tensor, received: base.Received, training: base.LocalTraining, round_: base.Round
     ) -> base.Trained[Tensor]:
-        w = received.get("start", received["model"])
+        w = received["model"]
         taken = global_part(rule, training, last)
         W = torch.where(taken, w, last)
         training.observe("personal", W, "received")
@@ -125,7 +125,7 @@ def adaptive(temperature: float) -> base.Client:
     def train(
         state: PartialFedState, received: base.Received, training: base.LocalTraining, round_: base.Round
     ) -> base.Trained[PartialFedState]:
-        A, B, pi = received.get("start", received["model"]).clone(), state.last, state.logits
+        A, B, pi = received["model"].clone(), state.last, state.logits
         layer = layer_of(training.layers).to(A.device)
         training.observe("personal", torch.where((pi >= 0)[:, layer], A, B), "received")
 
