@@ -227,9 +227,9 @@ def _collected(
 ) -> dict[str, Any]:
     """Put the clients' answers and final metrics on record; return what the summary says beside them."""
     everybody = tuple(range(config.clients))
-    answers = transport.collect(partial(ClientRuntime.answers, of=headline), everybody)
-    record.answers({i: own for i, own in enumerate(answers) if own is not None})
-    for metrics in transport.collect(ClientRuntime.metrics, everybody):
+    found = transport.collect(partial(ClientRuntime.final, of=headline), everybody)
+    record.answers({i: own for i, (own, _) in enumerate(found) if own is not None})
+    for _, metrics in found:
         for each in metrics:
             record.event("final", **each)
     spent = transport.collect(ClientRuntime.spent, everybody) if config.privacy else None

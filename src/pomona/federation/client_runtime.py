@@ -19,23 +19,21 @@ from pomona.core.lazy_tensors import Named, form
 from pomona.core.rng import number
 from pomona.core.round import Roster
 from pomona.core.state import apply, flatten, rebuild, row
+from pomona.federation.examination import EVALUATED, Examination, Figures, Model
 from pomona.federation.exchange import ClientRequest, Reply, Score, cut, one
 from pomona.federation.model_choice import ModelChoice
 from pomona.federation.shared_rows import SharedRows
 from pomona.federation.state_store import Hold, as_is, file_bytes, in_file, in_memory, working
 from pomona.methods.base import Client, Downlink, Initial, Received
-from pomona.metrics.metric import ACCURACY, Metric, is_own
-from pomona.metrics.nan_safe import Array, row_means
-from pomona.metrics.overlap import dice
+from pomona.metrics.metric import ACCURACY, Metric
+from pomona.metrics.nan_safe import Array
 from pomona.objective.interface import Guarded, Objective
 from pomona.objective.local_training import STATISTICS, LocalTraining
 from pomona.privacy.ledger import Position
-from pomona.tasks.scores import compute, full_metrics, outcome_metrics
+from pomona.record.predictions import Answers
+from pomona.tasks.scores import compute
 
-EVALUATED = ("validation", "test")
 K = TypeVar("K")
-Model = tuple[str, str]  # (model, when)
-Reduce = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 Groups = tuple[tuple[int, ...], ...]  # clients of one process, by the call they train in
 Surety = Callable[[tuple[Tensor, Tensor], int], tuple[float, float] | None]  # of answers and a client: an interval
 
@@ -152,41 +150,20 @@ class ClientRuntime:
         if isinstance(self.objective, Guarded):
             self.objective.require(client, Position(*positions[client]))
 
-    def metrics(self, client: int) -> list[dict[str, Any]]:
-        """Full metrics of the kept models on each split, one record a model and split."""
-        return [
-            {"model": model, "when": when, "split": split, "client": client} | self._figures(w, client, split)
-            for (model, when), w in sorted(self._models.get(client, {}).items(), key=lambda kept: kept[0])
-            for split in EVALUATED
-            if len(self.objective.data.rows[split][client])
-        ]
+    def final(self, client: int, of: Model) -> tuple[Answers | None, list[Figures]]:
+        """What the record says at the end: answers of one kept model, and figures of all, as ``Examination``."""
+        return self._examined(client).final(of)
 
-    def answers(self, client: int, of: Model) -> tuple[NDArray[np.float32], NDArray[Any]] | None:
-        """Outputs (n, K) of a kept model on a client's test samples, and their targets; None without either."""
-        w = self._models.get(client, {}).get(of)
-        if w is None or not len(self.objective.data.rows["test"][client]):
-            return None
-        outputs, targets = self._answers(w, client, "test", self.objective.data.task.reduce)
-        return outputs.float().cpu().numpy(), targets.cpu().numpy()
+    def metrics(self, client: int, of: Model) -> list[Figures]:
+        """Full metrics of a kept model on each split that has samples, one record a split; none without it."""
+        return self._examined(client).metrics([of])
 
     def extremes(self, client: int, of: Model) -> tuple[NDArray[np.int64], NDArray[np.uint8], Array] | None:
-        """Of a kept model's predicted masks on a client's test samples those of the best and the worst Dice.
+        """The best and the worst mask that a kept model predicts, as ``Examination``."""
+        return self._examined(client).extremes(of)
 
-        Returns:
-            Numbers of the rows (2,), class numbers (2, *S), and Dice (2,); None without masks, model or samples.
-        """
-        w, rows = self._models.get(client, {}).get(of), self.objective.data.rows["test"][client]
-        if self.objective.data.targets != "segmentation" or w is None or not len(rows):
-            return None
-        task = self.objective.data.task
-
-        def seen(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-            return outputs.argmax(1).to(torch.uint8), task.reduce(outputs, targets)[0]
-
-        masks, counts = (t.cpu().numpy() for t in self.objective.batchwise(w, client, "test", seen))
-        scores = row_means(dice(counts.astype(float))[:, 1:])
-        ends = np.array([np.nan_to_num(scores, nan=-1.0).argmax(), np.nan_to_num(scores, nan=2.0).argmin()])
-        return rows.cpu().numpy()[ends], masks[ends], scores[ends]
+    def _examined(self, client: int) -> Examination:
+        return Examination(self.objective, self.metric, self.seed, client, self._models.get(client, {}))
 
     def state(self, client: int) -> Any:
         """A client's committed state; None before it has begun."""
@@ -218,11 +195,9 @@ class ClientRuntime:
             uplink = {**uplink, STATISTICS: training.measured}
         losses, replies = training.training_losses(), []
         for k, client in enumerate(ids):
-            scores = [
-                self._score(model, when, split, client, W[k])
-                for (model, when), W in training.observed.items()
-                for split in EVALUATED
-            ]
+            # One tensor for all splits of a model: what its evaluation needs beside it is then computed once.
+            models = {named: W[k] for named, W in training.observed.items()}
+            scores = [self._score(*named, split, client, w) for named, w in models.items() for split in EVALUATED]
             kept = state if len(ids) == 1 else row(state, k)
             sent = {n: v[k] for n, v in uplink.items()} if visit.trains else {}  # nobody asks for it
             if visit.keep:
@@ -250,25 +225,6 @@ class ClientRuntime:
         What a client keeps, what it sends and what it is judged by are often one model.
         """
         return {name: self._rows.shared(tensor) for name, tensor in rows.items()}
-
-    def _figures(self, w: Tensor, client: int, split: str) -> dict[str, Any]:
-        """Full metrics of a model on a client's split; on test also of each outcome, at a threshold from validation."""
-        data, task = self.objective.data, self.objective.data.task
-        answers = self._answers(w, client, split, task.examine if split == "test" else task.reduce)
-        found = full_metrics(answers, task, seed=self.seed, client=client)
-        if is_own(self.metric.name):
-            found[self.metric.name] = compute(self.metric.name, *answers, task)
-        if split != "test" or not task.outcomes:
-            return found
-        held_out = None
-        if len(data.rows["validation"][client]):
-            held_out = self._answers(w, client, "validation", task.reduce)
-        return found | outcome_metrics(answers, held_out, task, seed=self.seed, client=client)
-
-    def _answers(self, w: Tensor, client: int, split: str, reduce: Reduce) -> tuple[Tensor, Tensor]:
-        """Outputs of a model on a client's split, which has samples, and the targets, both reduced and in units."""
-        outputs, targets = self.objective.batchwise(w, client, split, reduce)
-        return self.objective.data.in_units(outputs, targets, client, split)
 
     def _score(self, model: str, when: str, split: str, client: int, w: Tensor) -> Score:
         data, task = self.objective.data, self.objective.data.task

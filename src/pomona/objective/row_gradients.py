@@ -19,6 +19,7 @@ from pomona.models.sliding_window import whole
 from pomona.models.trained_part import active, frozen, training_mode
 from pomona.objective.constant_features import ConstantFeatures
 from pomona.objective.device_dataset import DeviceDataset
+from pomona.objective.estimated_statistics import Estimates
 from pomona.objective.native_step import NativeStep, prepared
 from pomona.objective.sequential_backward import Chain
 from pomona.objective.training_view import View, Views
@@ -65,6 +66,7 @@ class LoopObjective:
         buffers = dict(module.named_buffers())
         self._buffers = [buffers[e.name] for e in space.buffers]
         self._own = [buffer.data for buffer in self._buffers]
+        self._estimates = Estimates()
         exact = precision == "fp32" and data.x.device.type == "cpu"
         self._chain = Chain.of(module, space, data.x.dim()) if exact else None
         self._watched = False  # whether a hook waits for what a layer of PyTorch receives
@@ -286,15 +288,22 @@ class LoopObjective:
     def _evaluable(self, row: Tensor, client: int) -> None:
         """Point at a row, with statistics of a client's own where the row brings none."""
         self._point_at(row)
-        if self.space.has_statistics and not self.space.statistics_in(row):
-            self._estimate_statistics(client)
+        if not self.space.has_statistics or self.space.statistics_in(row):
+            return
+        norms = [part for _, part in active(self._module) if isinstance(part, nn.modules.batchnorm._BatchNorm)]
+        moving = [buffer for norm in norms for buffer in (norm.running_mean, norm.running_var) if buffer is not None]
+        if (known := self._estimates.of(row, client)) is None:
+            self._estimate_statistics(norms, client)
+            self._estimates.keep(row, client, [buffer.clone() for buffer in moving])
+        else:
+            for buffer, value in zip(moving, known, strict=True):
+                buffer.copy_(value)
 
-    def _estimate_statistics(self, client: int) -> None:
+    def _estimate_statistics(self, norms: Sequence[nn.modules.batchnorm._BatchNorm], client: int) -> None:
         """BatchNorm statistics of the model pointed at, as plain averages over the client's training batches.
 
         Of a network that sees patches, over one a sample, always the same.
         """
-        norms = [part for _, part in active(self._module) if isinstance(part, nn.modules.batchnorm._BatchNorm)]
         kept = [m.momentum for m in norms]
         for norm in norms:
             norm.reset_running_stats()

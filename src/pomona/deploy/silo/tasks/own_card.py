@@ -55,8 +55,8 @@ def _metrics(scenario: Scenario, clients: ClientRuntime, reply: Reply, task: Tas
         found = next((s for s in reply.scores if (s.model, s.when, s.split) == judged and s.samples), None)
         metric = scenario.choice.metric.name
         return {"loss": found.loss, "accuracy": found.accuracy, metric: found.value} if found else {}
-    each = clients.metrics(task.place)
-    return next((found for found in each if (found["model"], found["when"], found["split"]) == judged), {})
+    each = clients.metrics(task.place, judged[:2])
+    return next((found for found in each if found["split"] == "test"), {})
 
 
 def _sources(state: Path, scenario: Scenario, federation: Federation, task: Task) -> Sources:

@@ -1,0 +1,105 @@
+"""Full figures of a client's kept models, at the end of a run: each model passes over each split once."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache, cached_property, partial
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from pomona.metrics.metric import Metric, is_own
+from pomona.metrics.nan_safe import Array, row_means
+from pomona.metrics.overlap import dice
+from pomona.objective.interface import Objective
+from pomona.record.predictions import Answers
+from pomona.tasks.scores import compute, full_metrics, outcome_metrics
+
+EVALUATED = ("validation", "test")
+Model = tuple[str, str]  # (model, when)
+Figures = dict[str, Any]
+Reduce = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+Ask = Callable[[str, Reduce], tuple[Tensor, Tensor]]  # (split, what is asked) -> one model's answers
+
+
+@dataclass(frozen=True)
+class Examination:
+    """A client's models, asked about its samples; what was answered once is remembered while this object lives.
+
+    Attributes:
+        metric: what the run is judged by.
+        seed: of the run, for intervals.
+        models: rows (d,) by (model, when).
+    """
+
+    objective: Objective
+    metric: Metric
+    seed: int
+    client: int
+    models: Mapping[Model, Tensor]
+
+    def final(self, of: Model) -> tuple[Answers | None, list[Figures]]:
+        """Answers of one model on test, and figures of all, in the order of their names.
+
+        Returns:
+            Outputs (n, K) on the client's test samples, and their targets, None without model or samples; and figures.
+        """
+        answers = None
+        if of in self.models and self._samples("test"):
+            outputs, targets = self._asks[of]("test", self.objective.data.task.reduce)
+            answers = outputs.float().cpu().numpy(), targets.cpu().numpy()
+        return answers, self.metrics(sorted(self.models))
+
+    def metrics(self, which: Iterable[Model]) -> list[Figures]:
+        """Full metrics of those of these models that are here on each split that has samples, one record a split."""
+        return [
+            {"model": model, "when": when, "split": split, "client": self.client}
+            | self._figures(self._asks[model, when], split)
+            for model, when in which
+            for split in EVALUATED
+            if (model, when) in self.models and self._samples(split)
+        ]
+
+    def extremes(self, of: Model) -> tuple[NDArray[np.int64], NDArray[np.uint8], Array] | None:
+        """Of a model's predicted masks on the client's test samples those of the best and the worst Dice.
+
+        Returns:
+            Numbers of the rows (2,), class numbers (2, *S), and Dice (2,); None without masks, model or samples.
+        """
+        data, w = self.objective.data, self.models.get(of)
+        if data.targets != "segmentation" or w is None or not self._samples("test"):
+            return None
+
+        def seen(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+            return outputs.argmax(1).to(torch.uint8), data.task.reduce(outputs, targets)[0]
+
+        masks, counts = (t.cpu().numpy() for t in self.objective.batchwise(w, self.client, "test", seen))
+        scores = row_means(dice(counts.astype(float))[:, 1:])
+        ends = np.array([np.nan_to_num(scores, nan=-1.0).argmax(), np.nan_to_num(scores, nan=2.0).argmin()])
+        return data.rows["test"][self.client].cpu().numpy()[ends], masks[ends], scores[ends]
+
+    @cached_property
+    def _asks(self) -> dict[Model, Ask]:
+        return {named: cache(partial(self._answers, w)) for named, w in self.models.items()}
+
+    def _answers(self, w: Tensor, split: str, reduce: Reduce) -> tuple[Tensor, Tensor]:
+        """Outputs of a model on a split, which has samples, and the targets, both reduced and in units."""
+        outputs, targets = self.objective.batchwise(w, self.client, split, reduce)
+        return self.objective.data.in_units(outputs, targets, self.client, split)
+
+    def _figures(self, ask: Ask, split: str) -> Figures:
+        """Full metrics of a model on a split; on test also of each outcome, at a threshold from validation."""
+        task = self.objective.data.task
+        answers = ask(split, task.examine if split == "test" else task.reduce)
+        found = full_metrics(answers, task, seed=self.seed, client=self.client)
+        if is_own(self.metric.name):
+            found[self.metric.name] = compute(self.metric.name, *answers, task)
+        if split != "test" or not task.outcomes:
+            return found
+        held_out = ask("validation", task.reduce) if self._samples("validation") else None
+        return found | outcome_metrics(answers, held_out, task, seed=self.seed, client=self.client)
+
+    def _samples(self, split: str) -> int:
+        return len(self.objective.data.rows[split][self.client])

@@ -1,0 +1,111 @@
+"""Evaluations share what they have in common: fewer passes over the samples, the same numbers to the bit."""
+
+import sys
+from collections import Counter
+
+import pytest
+import torch
+from torch import nn
+
+import pomona
+from pomona.federation.examination import Examination
+from pomona.metrics.metric import ACCURACY
+from pomona.objective.estimated_statistics import Estimates
+from pomona.objective.row_gradients import LoopObjective
+from pomona.scenario import Scenario
+from problems import tiny
+
+NORMED = {"model": {"name": "tests_evaluated:normed"}, "rounds": 2, "workers": 1}
+
+
+def normed(settings, input_shape, n_outputs, vocabulary):
+    """BatchNorm between two layers."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, n_outputs))
+
+
+@pytest.fixture(autouse=True)
+def own_networks(monkeypatch):
+    monkeypatch.setitem(sys.modules, "tests_evaluated", sys.modules[__name__])
+
+
+@pytest.fixture
+def scenario():
+    return Scenario.prepare(tiny("fedavg", **NORMED))
+
+
+def test_a_model_is_known_as_the_same_tensor_unchanged():
+    rows, estimates = torch.zeros(2, 3), Estimates()
+    row = rows[0]
+    estimates.keep(row, 1, [torch.ones(1)])
+    assert estimates.of(row, 1) == [torch.ones(1)]
+    assert estimates.of(row, 2) is None
+    assert estimates.of(rows[0], 1) is None  # another tensor on the same memory
+    rows.add_(1)  # changes the row too
+    assert estimates.of(row, 1) is None
+
+
+def test_statistics_are_estimated_once_for_all_splits_and_anew_after_a_change(scenario, monkeypatch):
+    objective, made = scenario.objective(), []
+    estimate = LoopObjective._estimate_statistics
+    monkeypatch.setattr(
+        LoopObjective, "_estimate_statistics", lambda self, n, c: made.append(c) or estimate(self, n, c)
+    )
+
+    def losses(row, client, split):
+        return objective.losses(row, client, split)
+
+    def anew(row, client, split):
+        return scenario.objective().losses(row.clone(), client, split)
+
+    row = scenario.initial()
+    for client in (0, 1):
+        for split in ("validation", "test"):
+            assert torch.equal(losses(row, client, split), anew(row, client, split))
+    assert Counter(made) == {0: 3, 1: 3}  # once for both splits, and for each split anew
+    objective.gradient(row.unsqueeze(0), [objective.data.rows["train"][0][:5]])  # moves the network's own statistics
+    assert torch.equal(losses(row, 1, "test"), anew(row, 1, "test"))
+    row.mul_(1.5)
+    assert torch.equal(losses(row, 1, "test"), anew(row, 1, "test"))
+    named, others = (o.tensors(row, 1) for o in (objective, scenario.objective()))
+    assert all(torch.equal(named[k], others[k]) for k in others)
+
+
+@pytest.mark.parametrize("name", ["fedavg", "apfl"])
+def test_a_run_with_batchnorm_is_what_it_is_without_sharing(name, monkeypatch):
+    shared = pomona.run(tiny(name, **NORMED))
+    monkeypatch.setattr(Estimates, "of", lambda *_: None)
+    apart = pomona.run(tiny(name, **NORMED))
+    assert shared.evaluations == apart.evaluations
+    assert shared.final == apart.final
+
+
+def test_at_the_end_each_model_passes_once_over_each_split(scenario, monkeypatch):
+    passes, batchwise = Counter(), LoopObjective.batchwise
+
+    def counted(self, row, client, split, of):
+        passes[client, split] += 1
+        return batchwise(self, row, client, split, of)
+
+    monkeypatch.setattr(LoopObjective, "batchwise", counted)
+    row = scenario.initial()
+    models = {("global", "received"): row, ("local", "trained"): row + 0.01}
+    objective = scenario.objective()
+    task = objective.data.task
+    assert task.examine is task.reduce
+    answers, figures = Examination(objective, ACCURACY, 0, 0, models).final(("local", "trained"))
+    assert passes == {(0, "validation"): 2, (0, "test"): 2}
+    outputs, targets = objective.outputs(models["local", "trained"], 0, "test")
+    assert (answers[0] == outputs.numpy()).all()
+    assert (answers[1] == targets.numpy()).all()
+    assert [(f["model"], f["when"], f["split"]) for f in figures] == [
+        (*named, split) for named in models for split in ("validation", "test")
+    ]
+    alone = Examination(objective, ACCURACY, 0, 0, models).metrics([("local", "trained")])
+    assert alone == figures[2:]
+
+
+def test_a_model_that_is_not_kept_has_no_figures(scenario):
+    nothing = Examination(scenario.objective(), ACCURACY, 0, 0, {})
+    assert nothing.final(("global", "received")) == (None, [])
+    assert nothing.metrics([("global", "received")]) == []
+    assert nothing.extremes(("global", "received")) is None
