@@ -4,7 +4,8 @@
 
 One thread, images of noise, ``cnn`` and ``lenet``, batches of 10 and of 256, plain SGD (``momentum=0.9`` for another),
 and the outputs of one batch of 512 images. A step gathers the batch, computes the gradient and changes the row, as
-``methods.row_algebra.sgd`` does. Without the package pomona-native PyTorch's rows alone are measured.
+``methods.row_algebra.sgd`` does. Times are those of the processor, which other work on the machine disturbs less than
+those of the clock. Without the package pomona-native PyTorch's rows alone are measured.
 
 The matrix rate is that of the fastest product found: PyTorch's of square matrices, and the native engine's in a network
 of one wide 1x1 convolution. Operations of a step are counted by PyTorch's flop counter, as if no factor were zero;
@@ -14,6 +15,7 @@ above 1.
 
 from dataclasses import dataclass
 from functools import partial
+from time import process_time
 
 import torch
 from torch import nn
@@ -46,7 +48,7 @@ class Size:
     least: float
 
 
-FULL = Size((("cnn", 10), ("cnn", 256), ("lenet", 10), ("lenet", 256)), 15, 0.2)
+FULL = Size((("cnn", 10), ("cnn", 256), ("lenet", 10), ("lenet", 256)), 9, 0.1)
 QUICK = Size((("lenet", 10),), 2, 0.01)
 
 
@@ -100,9 +102,12 @@ def products(precision: str) -> dict[str, tuple[Work, int]]:
 
 
 def repeated(work: Work, least: float) -> float:
-    """Seconds of one call, the mean of as many as take ``least`` seconds."""
+    """CPU seconds of one call, the mean of as many as take ``least`` seconds."""
     times = max(1, round(least / max(1e-6, seconds(work))))
-    return seconds(lambda: [work() for _ in range(times)]) / times
+    began = process_time()
+    for _ in range(times):
+        work()
+    return (process_time() - began) / times
 
 
 def main(size: Size, words: list[str]) -> list[Table]:

@@ -54,7 +54,7 @@ class Linear {
       }
     }
     if (wanted) changes_.assign(static_cast<size_t>(batch * stride_), 0.0f);
-    const ptrdiff_t block = batch > 2 * TALLEST ? 4 * TALLEST : TALLEST;
+    const ptrdiff_t block = 2 * TALLEST;
     block_.resize(static_cast<size_t>(block * stride_));
     for (ptrdiff_t o = 0; o < outputs_; o += block) {  // W is read for dx and changed while it is in the cache
       const ptrdiff_t rows = std::min(block, outputs_ - o);

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import tomllib
 from dataclasses import replace
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -35,6 +36,17 @@ def test_deployed_models_are_those_of_the_simulation(method, world):
     federation.run()
     assert same(deployed(federation), world.simulated(federation))
     assert read_status(federation.server / "run").state == "finished"
+
+
+@pytest.mark.skipif(find_spec("pomona_native") is None, reason="pomona-native is not installed (make native)")
+@pytest.mark.parametrize("method", ["fedavg", APPLE], ids=str)
+def test_so_they_are_with_the_native_engine(method, world):
+    federation = world.federation(
+        method if isinstance(method, dict) else {"name": method}, run={"engine": "native", "momentum": 0.5}
+    )
+    federation.run()
+    assert same(deployed(federation), world.simulated(federation))
+    assert load(federation.server / "run").about["engine"] == "native"
 
 
 def test_a_silo_that_hangs_ends_and_says_where():
