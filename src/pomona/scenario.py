@@ -322,6 +322,7 @@ class Scenario:
             "sizes": {part: [len(getattr(c, part)) for c in rows] for part in ("train", "validation", "test")},
             "label_counts": label_counts(self.partition, self.dataset).tolist() if self.targets == "classes" else None,
             "groups": list(self.partition.groups),
+            "target_groups": list(self.partition.target_groups),
             "data": {"name": self.dataset.name, "fingerprint": self.partition.recipe["fingerprint"]},
             "partition_sha256": self.partition.sha256,
             "targets": self.targets,

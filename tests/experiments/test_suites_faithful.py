@@ -36,3 +36,23 @@ def test_fedamps_scale_is_searched_and_every_search_is_as_long(table, size):
     tried = {g.method: {p.get("method.sigma") for p in g.points} for g in groups if g.method == "fedamp"}
     assert tried == {"fedamp": {10.0, 25.0, 100.0}}
     assert {len(g.points) for g in groups} == {1, 3}
+
+
+def test_fedfomos_figure_3_is_100_epochs_and_its_targets_are_shuffled_five_times():
+    """Section 4: "over 100 training epochs", E = 5; "repeating the shuffling five times"."""
+    assert {c.config.rounds * c.config.local_epochs for c in cells("fedfomo-ablations", "full")} == {100}
+    assert {c.seed for c in cells("fedfomo-table3", "full")} == set(range(5))
+
+
+@pytest.mark.parametrize("file", [f for f in SUITES if f.stem.startswith("fedfomo")], ids=lambda p: p.stem)
+def test_fedfomos_network_is_mcmahans_and_its_candidates_are_the_last_rounds(file):
+    """Section 4: "the same CNN architecture as in McMahan et al. (2016)"; section 3.1: the active clients' uploads."""
+    for cell in cells(file.stem, "full"):
+        assert cell.config.model.name == "mcmahan-cnn"
+        assert getattr(cell.config.method, "candidates", "last-round") == "last-round"
+
+
+def test_fedfomos_figure_1_has_100_clients_of_which_a_tenth_takes_part():
+    tenth = [c.config for c in cells("fedfomo-figures", "full") if not c.scenario.startswith("weights")]
+    assert {(c.clients, c.participation, c.rounds, c.local_epochs) for c in tenth} == {(100, 0.1, 100, 5)}
+    assert {c.partition.name for c in tenth} == {"latent"}

@@ -1,3 +1,5 @@
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -6,7 +8,7 @@ from partition_data import NO_VALIDATION, divided, sizes, table
 from pomona.core.errors import ConfigError, DataError
 from pomona.data.dataset import Dataset
 from pomona.data.settings import DataSettings
-from pomona.partition import Latent, divide
+from pomona.partition import FromFile, Latent, divide
 from pomona.partition.embedding import network
 from pomona.partition.holdout import open_task
 
@@ -50,6 +52,23 @@ def test_shuffled_targets_permute_pairs_only():
     assert pairs[0] != pairs[1]
     assert sorted(pairs[0]) == sorted(pairs[1])
     assert own.groups == shuffled.groups
+    assert own.targets == ()
+    assert own.target_groups == ()
+    assert [pairs[0][t] for t in shuffled.targets] == pairs[1]
+    assert shuffled.target_groups == tuple(shuffled.groups[t] for t in shuffled.targets)
+
+
+def test_targets_are_in_the_partitions_file(tmp_path):
+    data, _ = blobs()
+    made = divide(data, DataSettings(), Latent(distributions=4, shuffle_targets=True), 8, 3)
+    made.save(tmp_path / "p.json")
+    again = divided(data, FromFile(path=tmp_path / "p.json"), 8)
+    assert (again.targets, again.sha256) == (made.targets, made.sha256)
+    body = json.loads(made.text())
+    for wrong in ([0] * 8, [0, 1], [8, *range(1, 8)]):
+        (tmp_path / "p.json").write_text(json.dumps({**body, "targets": wrong}))
+        with pytest.raises(DataError, match="targets must name each client once"):
+            divided(data, FromFile(path=tmp_path / "p.json"), 8)
 
 
 @pytest.mark.parametrize("kind", ["image", "table"])

@@ -1,7 +1,7 @@
 """What methods show of themselves: series, scales, clusters, and the numbers and files behind the figures."""
 
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from learned_results import CFL, clustered, each_kind, noise, showing, weighed
 from matplotlib import colors
 from PIL import Image
+from report_results import result
 
 from pomona.record.presentation import Presentation, Quantity
 from pomona.record.result import Result
@@ -121,6 +122,36 @@ def test_trajectories_have_a_panel_for_each_client_that_came() -> None:
     titles = [ax.get_title(loc="left") for ax in picture.figure.axes if ax.get_visible()]
     assert titles == [f"clinic {i + 1}" for i in range(4)]
     assert len(picture.rows) == 5 * 4
+
+
+def test_clients_judged_by_another_groups_samples_are_marked() -> None:
+    """FedFomo's figures 4 and 6: in client i's panel those stand out who hold what it is judged by."""
+    base = showing(each_kind())
+    own = [0, 0, 1, 1, 2, 2]
+    base = replace(base, about={**base.about, "groups": own})
+    away = [i for i in range(6) if own[i] != own[::-1][i]]
+    assert away
+    made = drawn(replace(base, about={**base.about, "target_groups": own[::-1]}))
+    for i, ax in enumerate(made["affinity-trajectories"].figure.axes[:6]):
+        assert ax.get_title(loc="left").endswith("*") == (i in away)
+    dots = [line for line in made["affinity-heatmap"].figure.axes[0].lines if line.get_marker() == "."]
+    assert len(dots) == len(away)
+    assert sum(len(line.get_xdata()) for line in dots) == sum(own.count(own[::-1][i]) for i in away)
+    plain = drawn(base)
+    assert not plain["affinity-heatmap"].figure.axes[0].lines
+    assert "judged by" not in plain["affinity-trajectories"].caption
+
+
+def test_each_line_of_one_clients_relationships_is_named() -> None:
+    """APPLE's figure 3."""
+    picture = drawn(result("apple", n=6))["dr-first"]
+    lines = {line.get_label(): line.get_ydata() for line in picture.figure.axes[0].lines}
+    assert set(lines) == {f"clinic {j + 1}" for j in range(6)}
+    for j in range(6):
+        np.testing.assert_allclose(lines[f"clinic {j + 1}"], [row[f"p_{j}"] for row in picture.rows])
+    assert {row["client"] for row in picture.rows} == {0}
+    many = drawn(result("apple", n=30))["dr-first"]
+    assert "Named are the 20 highest of 30" in many.caption
 
 
 def test_values_hold_the_numbers_and_their_mean() -> None:

@@ -28,7 +28,7 @@ from pomona.results.web.report_page import write
 
 VOID = {"meta", "br", "hr", "img", "input", "link", "source", "wbr", "col", "area", "base", "embed", "track"}
 FIGURES = {
-    "curves", "traffic", "clients", "spread", "confusion", "dr-heatmap", "dr-trajectories", "dr-self", "schedule",
+    "curves", "traffic", "clients", "spread", "confusion", "dr-heatmap", "dr-trajectories", "dr-first", "dr-self", "schedule",
     "labels", "holders",
 }  # fmt: skip
 
@@ -271,7 +271,7 @@ def test_names_from_data_are_text(tmp_path: Path) -> None:
     assert json.loads(page.scripts[0])["runs"][0]["clients"] == names
 
 
-RELATIONSHIPS = {"dr-heatmap", "dr-trajectories", "dr-self"}
+RELATIONSHIPS = {"dr-heatmap", "dr-trajectories", "dr-first", "dr-self"}
 FEW = FIGURES | {"calibration"}  # of two classes, whose calibration is drawn
 PLAIN = FEW - RELATIONSHIPS - {"schedule"}
 DRAWN = {

@@ -78,6 +78,7 @@ def divide(dataset: Dataset, data: DataSettings, partition: PartitionSettings, c
         },
         groups=_both(plan.groups, turns),
         turns=turns,
+        targets=plan.targets,
     )
     check(made, dataset, f"partition {partition.name!r}", partition.remedy)
     return made

@@ -39,23 +39,32 @@ class Partition:
         recipe: how it was made (name, settings, seed, fingerprint of the data).
         groups: (n,) the hidden group of each client, where the recipe has groups; never shown to a method.
         turns: (n,) quarter turns applied to a client's images, () for none (a scanner that stands differently).
+        targets: (n,) the client whose validation and test rows each client was given, () where each keeps its own.
     """
 
     clients: tuple[ClientRows, ...]
     recipe: dict[str, Any]
     groups: tuple[int, ...] = ()
     turns: tuple[int, ...] = ()
+    targets: tuple[int, ...] = ()
 
     def text(self) -> str:
         """The canonical JSON form."""
         clients = [{k: getattr(c, k).tolist() for k in ("train", "validation", "test")} for c in self.clients]
         body = {"format": FORMAT, "recipe": self.recipe, "groups": self.groups, "turns": self.turns, "clients": clients}
+        if self.targets:  # without them a partition has the text, and the hash, that it always had
+            body["targets"] = self.targets
         return json.dumps(body, sort_keys=True, separators=(",", ":"))
 
     @cached_property
     def sha256(self) -> str:
         """Hash of the canonical form: the same partition on every machine has the same hash."""
         return hashlib.sha256(self.text().encode()).hexdigest()
+
+    @property
+    def target_groups(self) -> tuple[int, ...]:
+        """(n,) the hidden group whose samples each client is judged by; () where that is its own, or unknown."""
+        return tuple(self.groups[t] for t in self.targets) if self.groups else ()
 
     def save(self, path: Path) -> None:
         """Write the canonical form to a file."""
@@ -80,7 +89,7 @@ class Partition:
         clients = tuple(
             ClientRows(*(np.array(part, np.int64) for part in (c.train, c.validation, c.test))) for c in saved.clients
         )
-        return cls(clients, saved.recipe, tuple(saved.groups), tuple(saved.turns))
+        return cls(clients, saved.recipe, tuple(saved.groups), tuple(saved.turns), tuple(saved.targets))
 
 
 Whole = Annotated[int, Field(strict=True, ge=-(2**63), lt=2**63)]
@@ -97,4 +106,5 @@ class _Saved(Settings):
     recipe: dict[str, Any]
     groups: list[Whole]
     turns: list[Whole]
+    targets: list[Whole] = Field(default=[])
     clients: list[_Rows]

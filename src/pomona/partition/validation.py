@@ -14,7 +14,7 @@ def check(partition: Partition, dataset: Dataset, source: str, remedy: str = "ma
     """Raise DataError unless the partition is one of this data set.
 
     Every row number is within the data, each list ascends, no row is held twice, every client can train, and groups and
-    turns, where there are any, name one number a client.
+    turns, where there are any, name one number a client, targets each client once.
 
     Args:
         partition: what is checked.
@@ -42,5 +42,7 @@ def check(partition: Partition, dataset: Dataset, source: str, remedy: str = "ma
     for what, values in (("groups", partition.groups), ("turns", partition.turns)):
         if len(values) not in (0, len(partition.clients)):
             raise DataError(f"{source}: {what} has {len(values)} entries for {len(partition.clients)} clients")
+    if partition.targets and sorted(partition.targets) != list(range(len(partition.clients))):
+        raise DataError(f"{source}: targets must name each client once; make the partition anew")
     if not set(partition.turns) <= set(range(4)):
         raise DataError(f"{source}: turns must be 0, 1, 2 or 3 quarter turns, got {sorted(set(partition.turns))}")

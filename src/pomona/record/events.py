@@ -113,6 +113,7 @@ class StartEvent(Kind):
     sizes: dict[Label, list[Count]] = {}
     label_counts: Counts | None = None
     groups: list[Place] = []
+    target_groups: list[Place] = []
     data: _Data = _Data()
     partition_sha256: Line = ""
     parameters: Count = 0

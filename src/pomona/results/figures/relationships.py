@@ -14,19 +14,25 @@ from pomona.results.wording import slug
 PANELS = 12
 HARDLY = 0.05
 """A relationship that is nearer than this to where it started has hardly moved."""
+TARGET = "#d62728"
+NAMED = 20
+"""Lines of one panel that can be told apart."""
 LINES = 1500
 """Corners of lines beyond which a panel becomes a small picture, not paths."""
 
 
 def figures(series: Series) -> list[ReportFigure]:
-    """The heat maps of a matrix; over several rounds also its trajectories, and its diagonal if that has a heading."""
+    """The heat maps of a matrix; over several rounds also its trajectories, and if its diagonal has a heading that too.
+
+    With the diagonal comes the row of one client, its lines named.
+    """
     if series.n < 2:
         return []
     moving = len(series.rounds) > 1
     return [
         heatmap(series),
         *([trajectories(series.thinned())] if moving else []),
-        *([diagonal(series.thinned())] if moving and series.quantity.own else []),
+        *([one_client(series.thinned()), diagonal(series.thinned())] if moving and series.quantity.own else []),
     ]
 
 
@@ -64,6 +70,10 @@ def heatmap(series: Series) -> ReportFigure:
                 ax.add_patch(
                     Rectangle((start - 0.5, start - 0.5), length, length, fill=False, edgecolor=DARK, linewidth=1.6)
                 )
+        for row, i in enumerate(sequence):
+            if i in series.strangers:  # the clients that hold what it is judged by
+                columns = [k for k, j in enumerate(sequence) if series.groups[j] == series.target_groups[i]]
+                ax.plot(columns, [row] * len(columns), ".", color=TARGET, markersize=3)
         ax.set(title=f"round {series.rounds[t]}", xlabel="client j")
         bare(ax)
         if n <= 25:
@@ -84,6 +94,11 @@ def heatmap(series: Series) -> ReportFigure:
         + " Clients with high entries for each other stand together (clustered on the last round)."
         + (" They have hardly moved from the shares of the samples that they start from." if unmoved(series) else "")
         + (" Frames are the true groups, which no client was told." if series.groups else "")
+        + (
+            " Dots are the clients that hold what client i is judged by, where that is another group."
+            if series.strangers
+            else ""
+        )
         + series.absence,
         alt=f"Heat maps of {what.symbol} between {n} clients with {series.run.label} at "
         f"round{'s' if len(moments) > 1 else ''} {', '.join(str(series.rounds[t]) for t in moments)}. "
@@ -163,18 +178,19 @@ def trajectories(series: Series) -> ReportFigure:
     # Many clients or rounds would be megabytes of paths: those become one small picture.
     look: dict[str, Any] = {"linewidth": 1.0, "rasterized": n * len(rounds) > LINES}
     for i, ax in zip(clients, axes.flat, strict=False):
-        kin = [j for j in range(n) if j != i and series.groups and series.groups[i] == series.groups[j]]
+        kin = [j for j in range(n) if j != i and series.groups and series.target_groups[i] == series.groups[j]]
         rest = [j for j in range(n) if j != i and j not in kin]
         bundle(ax, rounds, values[:, i, rest], color=FRAME, alpha=0.7, **look)
         bundle(ax, rounds, values[:, i, kin], color=KIN, **look)
         ax.plot(rounds, values[:, i, i], color=own, linewidth=2.4)
-        ax.set_title(series.names[i])
+        ax.set_title(f"{series.names[i]} *" if i in series.strangers else series.names[i])
         grid(ax)
     for ax in list(axes.flat)[len(clients) :]:
         ax.set_visible(False)
     key = [axes.flat[0].plot([], [], color=own, linewidth=2.4, label="client i itself")[0]]
     if series.groups:
-        key += axes.flat[0].plot([], [], color=KIN, label="clients of its true group")
+        whose = "clients with what it is judged by" if series.strangers else "clients of its true group"
+        key += axes.flat[0].plot([], [], color=KIN, label=whose)
     key += axes.flat[0].plot([], [], color=FRAME, label="other clients")
     figure.legend(handles=key, loc="outside lower center", ncols=3)
     for ax in axes[:, 0]:
@@ -186,12 +202,49 @@ def trajectories(series: Series) -> ReportFigure:
         name=f"{slug(what.name)}-trajectories",
         title=what.history or what.title,
         caption=f"{series.run.label}: {what.symbol} over the rounds, a panel for each client i, a line for each client "
-        f"j; the thick line is its entry for itself.{first}{series.absence}",
+        f"j; the thick line is its entry for itself.{_elsewhere(series)}{first}{series.absence}",
         alt=f"Small line charts of {what.symbol} with {series.run.label} over rounds {rounds[0]} to {rounds[-1]}, one "
         f"for each of {len(clients)} clients. At the end {len(highest)} of them have their highest entry for "
         "themselves.",
         figure=figure,
         rows=_rows(series, range(len(rounds)), clients),
+    )
+
+
+def _elsewhere(series: Series) -> str:
+    """A sentence on clients that are judged by samples of another group; nothing where there are none."""
+    if not series.strangers:
+        return ""
+    return " A star marks clients that are judged by samples of another true group than the one they train on."
+
+
+def one_client(series: Series) -> ReportFigure:
+    """The row of the first client that came, over the rounds, each line named (APPLE's figure 3)."""
+    n, rounds, what = series.n, series.rounds, series.quantity
+    i = series.seen[0]
+    values, who = series.values[:, i, :], series.run.client(i)
+    figure, axes = panels(6.4, 3.6)
+    ax = axes[0, 0]
+    colours = client_colours(n)
+    named = sorted(range(n), key=lambda j: -np.nan_to_num(values[-1, j]))[:NAMED]
+    if n > NAMED:
+        bundle(ax, rounds, values[:, [j for j in range(n) if j not in named]], color=FRAME, linewidth=0.8)
+    for j in named:
+        ax.plot(rounds, values[:, j], color=colours[j], linewidth=2.6 if j == i else 1.4, label=series.names[j])
+    ax.set_ylabel(what.symbol.replace("i", str(i)))
+    over_rounds(ax)
+    grid(ax)
+    figure.legend(loc="outside right center", title="client j")
+    rest = f" Named are the {NAMED} highest of {n} at the end." if n > NAMED else ""
+    return ReportFigure(
+        name=f"{slug(what.name)}-first",
+        title=f"{what.title}: {who}",
+        caption=f"{series.run.label}: {what.symbol} of client i = {who} over the rounds, a line for each client j, in "
+        f"the order in which they end; the thick line is its entry for itself.{rest}{series.absence}",
+        alt=f"Line chart of {what.symbol} of {who} with {series.run.label} over rounds {rounds[0]} to {rounds[-1]}. At "
+        f"the end {series.run.client(named[0])} has the highest entry, {values[-1, named[0]]:.3f}.",
+        figure=figure,
+        rows=_rows(series, range(len(rounds)), [i]),
     )
 
 

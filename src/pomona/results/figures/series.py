@@ -47,6 +47,17 @@ class Series:
         groups = list(self.run.result.about.get("groups") or ())
         return groups if len(groups) == self.n else []
 
+    @property
+    def target_groups(self) -> list[int]:
+        """The hidden group by whose samples each client is judged; its own where the record names no other."""
+        targets = list(self.run.result.about.get("target_groups") or ())
+        return targets if self.groups and len(targets) == self.n else self.groups
+
+    @property
+    def strangers(self) -> list[int]:
+        """The clients that are judged by samples of another group than their own."""
+        return [i for i, (own, to) in enumerate(zip(self.groups, self.target_groups, strict=True)) if own != to]
+
     @cached_property
     def names(self) -> list[str]:
         """The clients' names, short enough for an axis."""
