@@ -1,5 +1,6 @@
 """Backups: a restored silo goes on with equal bits, an older or copied one is refused, privacy is never spent twice."""
 
+import hashlib
 import io
 import json
 import os
@@ -20,13 +21,14 @@ from pomona.core.errors import ConfigError, LockedError, StorageError
 from pomona.deploy.audit import read as audit_lines
 from pomona.deploy.audit import verify
 from pomona.deploy.installation import backup as module
-from pomona.deploy.installation.backup import KEY, MANIFEST, backup
+from pomona.deploy.installation.backup import KEY, MANIFEST, Backup, SavedFile, backup
 from pomona.deploy.installation.restore import needs_key, restore
 from pomona.deploy.messages.message_bodies import Task, read
 from pomona.deploy.messages.message_pieces import unpacked
 from pomona.deploy.rehearsal.run import free_ports, local_federation
 from pomona.deploy.server.rounds.server_app import ServerStatusFile
 from pomona.deploy.supervision.processes import environment
+from pomona.deploy.versions import own
 from pomona.privacy.epsilon_accounting import Event, combined
 from pomona.privacy.ledger import Ledger
 from pomona.privacy.mechanism import rate, steps
@@ -344,6 +346,18 @@ WRONG = {
     "another manifest": lambda good: [*good[:-1], (member(MANIFEST), b"{}")],
     "deep": lambda good: [*good[:-1], (member(MANIFEST), b"[" * 10**5)],
 }
+
+
+@pytest.mark.parametrize("name", ["ledger.jsonl", "state/ledger.jsonl", "keys/ledger.jsonl"])
+def test_a_file_named_like_a_ledger_has_nothing_written_outside_the_kit(name, kit, tmp_path):
+    (tmp_path / "place").mkdir()
+    files = {name: SavedFile(size=0, sha256=hashlib.sha256(b"").hexdigest())}
+    about = {"role": "silo", "federation": "f", "made": "now", "key": False, "versions": own(), "files": files}
+    told = Backup(**about).model_dump_json().encode()
+    crafted = tar(tmp_path / "bad.tar", (member(name), b""), (member(MANIFEST), told))
+    restore(crafted, tmp_path / "place" / "new", "silo")
+    assert [path.name for path in (tmp_path / "place").iterdir()] == ["new"]
+    assert not list(tmp_path.rglob("restored-*"))
 
 
 @pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG)

@@ -2,6 +2,7 @@
 
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 from federation_in_process import deployed, same
@@ -298,6 +299,28 @@ def test_a_fingerprint_is_the_one_of_ssh_keygen(kits):
     path = kits / "silo-0" / "keys" / "silo.pub"
     said = subprocess.run(["ssh-keygen", "-l", "-f", str(path)], capture_output=True, text=True, check=True).stdout
     assert said.split()[1] == keys.fingerprint(path.read_bytes())
+
+
+def test_a_kill_at_the_very_end_does_not_stand_in_the_way_of_the_next_renewal(kits, monkeypatch):
+    public, _ = begin(kits / "silo-0")
+    came = certify(kits, "silo-0", public).folder
+    renew_key(kits / "server", "silo-0", came / "silo-0.pub")
+    unlink = Path.unlink
+
+    def killed(path, **how):
+        if path == public:
+            raise KeyboardInterrupt
+        unlink(path, **how)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", killed)
+        with pytest.raises(KeyboardInterrupt):
+            use(kits / "silo-0", came, known)
+    assert public.exists()
+    assert keys.public(kits / "silo-0" / "keys" / "silo.pub") == keys.public(public)
+    before = public.read_bytes()
+    renewed(kits, "silo-0")
+    assert keys.public(kits / "silo-0" / "keys" / "silo.pub") != before
 
 
 def test_what_cannot_be_renewed_is_said(kits, tmp_path):

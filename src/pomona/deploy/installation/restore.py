@@ -24,6 +24,7 @@ from pomona.deploy.silo.privacy.lost_rounds import Restored, mark
 from pomona.deploy.versions import own
 
 BLOCK = 2**20
+LEDGER = "private/dp/*/ledger.jsonl"  # in the state of a study; a file of that name elsewhere is none
 BROKEN = (tarfile.TarError, EOFError, LookupError, OverflowError, ValueError)
 PLAIN = re.compile(r"[^\x00-\x1f\\]+")  # names of a kit's files
 WITHIN: TypeAdapter[str] = TypeAdapter(Within)
@@ -53,7 +54,7 @@ def restore(file: Path, folder: Path, whose: Role, trained_until: int | None = N
         _require_fitting(file, told, whose)
         token = secrets.token_hex(8)
         for name in told.files:
-            if PurePosixPath(name).name == "ledger.jsonl":
+            if PurePosixPath(name).match(LEDGER):
                 mark(made / name, Restored(token=token, until=trained_until))
         (made / STATE[whose]).mkdir(mode=0o700, exist_ok=True)
         with Audit(made / STATE[whose] / "audit.jsonl") as audit:

@@ -26,8 +26,9 @@ def begin(folder: Path) -> tuple[Path, str]:
     if Federation.read(folder / "federation.toml").insecure:
         raise ConfigError("a federation with insecure = true has no keys; there is nothing to renew")
     private, public = (folder / "keys" / name for name in NEXT)
-    if private.exists() or public.exists():
+    if private.exists():
         raise ConfigError(f"{private} is there already: go on with it, or remove it and next.pub to begin anew")
+    public.unlink(missing_ok=True)  # without its private key: a kill fell into the end of the renewal before
     pair = keys.silo()
     keys.write(private, pair.private)
     keys.write(public, pair.public)
