@@ -246,7 +246,16 @@ def test_dropout_draws_for_each_row_apart_and_repeats_with_the_generator():
     assert len(set(runs[0].tolist())) == len(W)
 
 
-METHOD_TABLE = [("fedavg", {}), ("apple", {}), ("apple", {"budget": 2}), ("fedphp", {})]
+METHOD_TABLE = [
+    ("fedavg", {}),
+    ("apple", {}),
+    ("apple", {"budget": 2}),
+    ("fedphp", {}),
+    ("fednova", {}),
+    ("ifca", {}),
+    ("pfedgraph", {}),
+    ("pgfed", {}),
+]
 
 
 @pytest.mark.parametrize(("name", "settings"), METHOD_TABLE)

@@ -109,8 +109,8 @@ def server() -> base.Server:
         return Federal(w, gradients, w.new_zeros(N, 1), w.new_full((N, N), UNMET), nobody)
 
     def down(state: Federal, ids: tuple[int, ...], roster: base.Roster, round_: base.Round) -> base.Downlink:
-        known, each = roster.known.to(state.last.device), torch.arange(len(ids))
-        last = state.last & known
+        known, each = roster.known, torch.arange(len(ids))
+        last = (state.last & known).to(state.model.device)
         a = meeting(state.weights[list(ids)], last.expand(len(ids), -1), known)
         share = last.to(a) / last.sum().clamp_min(1)
         return {

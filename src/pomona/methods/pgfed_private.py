@@ -148,8 +148,8 @@ def offered(received: base.Received, own: Tensor, ids: Tensor) -> tuple[Tensor, 
 
     The last place is the client's own, of which ``own`` (n, d) is the gradient.
     """
-    offer, sent = received["gradients"], received["sent"]
-    index, mine = offer.index.to(sent.device), ids.unsqueeze(1).to(sent.device)
+    offer, sent = received["gradients"], received["sent"].to(own.device)
+    index, mine = offer.index.to(own.device), ids.unsqueeze(1).to(own.device)
     came = torch.cat([index != mine, sent.gather(1, mine)], 1)
     whose = torch.cat([index, mine], 1).masked_fill(~came, sent.shape[1])
     return whose, came, torch.cat([offer.bank[offer.index], own.unsqueeze(1)], 1)
