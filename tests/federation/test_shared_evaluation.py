@@ -23,6 +23,12 @@ def normed(settings, input_shape, n_outputs, vocabulary):
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, n_outputs))
 
 
+def dropped(settings, input_shape, n_outputs, vocabulary):
+    """Dropout before BatchNorm."""
+    layers = normed(settings, input_shape, n_outputs, vocabulary)
+    return nn.Sequential(layers[0], layers[1], nn.Dropout(0.5), *layers[2:])
+
+
 @pytest.fixture(autouse=True)
 def own_networks(monkeypatch):
     monkeypatch.setitem(sys.modules, "tests_evaluated", sys.modules[__name__])
@@ -109,3 +115,12 @@ def test_a_model_that_is_not_kept_has_no_figures(scenario):
     assert nothing.final(("global", "received")) == (None, [])
     assert nothing.metrics([("global", "received")]) == []
     assert nothing.extremes(("global", "received")) is None
+
+
+def test_statistics_are_estimated_without_dropout_so_that_runs_repeat():
+    dropping = {"name": "tests_evaluated:dropped"}
+    runs = [pomona.run(tiny("fedavg", **{**NORMED, "model": dropping, "workers": w})) for w in (1, 1, 2)]
+    assert runs[0].evaluations == runs[1].evaluations == runs[2].evaluations
+    with_, without = (Scenario.prepare(tiny("fedavg", **{**NORMED, "model": m})) for m in (dropping, NORMED["model"]))
+    row = without.initial()
+    assert torch.equal(with_.objective().losses(row, 0, "test"), without.objective().losses(row, 0, "test"))

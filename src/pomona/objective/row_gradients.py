@@ -302,13 +302,14 @@ class LoopObjective:
     def _estimate_statistics(self, norms: Sequence[nn.modules.batchnorm._BatchNorm], client: int) -> None:
         """BatchNorm statistics of the model pointed at, as plain averages over the client's training batches.
 
-        Of a network that sees patches, over one a sample, always the same.
+        Of a network that sees patches, over one a sample, always the same. Dropout is off, as where they are used.
         """
         kept = [m.momentum for m in norms]
+        self._module.eval()
         for norm in norms:
+            norm.train()
             norm.reset_running_stats()
             norm.momentum = None  # cumulative average
-        self._enter_training()
         plain, view = replace(self.data, augment=(), weights=None), View(client, 0, 0, "statistics", 0)
         pixels = prod(self.data.patch.size if self.data.patch else self.data.y.shape[1:])
         for part in self.data.rows["train"][client].split(self._at_once(pixels)):
