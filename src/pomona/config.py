@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal, Self
 
 import tomli_w
+import torch
 from pydantic import (
     BeforeValidator,
     Field,
@@ -44,6 +45,11 @@ def _rate(value: Any) -> Any:
     if value != "auto" and not (isinstance(value, int | float) and 0 < value <= 1e30):
         raise ValueError("must be 'auto' or a finite number above 0")
     return value
+
+
+def _device(value: Any) -> Any:
+    """A device by its name; ``auto`` becomes what is there, so that the record says what was taken."""
+    return ("cuda" if torch.cuda.is_available() else "cpu") if value == "auto" else value
 
 
 Rate = Annotated[float | Literal["auto"], BeforeValidator(_rate)]
@@ -154,7 +160,9 @@ class Config(Settings):
         description="what computes gradients and outputs: PyTorch, or the package pomona-native, for plain chains of "
         "layers on a cpu; auto takes native where it can",
     )
-    device: Literal["cpu", "cuda"] = Field("cpu", description="where the objective runs")
+    device: Annotated[Literal["cpu", "cuda"], BeforeValidator(_device)] = Field(
+        "cpu", description="where the objective runs; auto: cuda where PyTorch sees a GPU, else cpu"
+    )
     privacy: Privacy | None = Field(None, description="differentially private training of every client")
     membership: Membership = Field(Membership(), description="clients that join late, leave, or are never trained with")
     checkpoint_every: int = Field(1, ge=1, le=10**6, description="rounds between checkpoints; the last is one")

@@ -6,6 +6,7 @@ import re
 
 import pytest
 import tomli_w
+import torch
 from bench_suites import SUITE, changed, here
 from rich.console import Console
 
@@ -14,6 +15,7 @@ from pomona.cli import main
 from pomona.experiments import run
 from pomona.experiments.grid import plan
 from pomona.experiments.job import Failure, JobState
+from pomona.experiments.packaged_suites import suites
 from pomona.experiments.suite import read_suite
 from pomona.storage.run_status import Status, write_status
 
@@ -99,3 +101,40 @@ def test_the_live_table_counts_what_is_done_runs_and_failed(monkeypatch, tmp_pat
     assert "data missing" in drawn
     assert "3 of 6 runs done, about" in drawn
     assert re.search(r"apple.*1/3", drawn)
+
+
+def test_without_a_suite_those_of_the_package_are_listed(call):
+    code, out, _ = call()
+    assert code == 0
+    assert all(name in out for name in ("digits", "apple-table1", "fedamp-table3", "fedfomo-figures"))
+    code, out, _ = call("--json")
+    listed = json.loads(out)
+    assert [s["suite"] for s in listed] == list(suites())
+    assert all(read_suite(suites()[s["suite"]]).title == s["title"] for s in listed)
+
+
+def test_an_unknown_suite_is_named_with_those_like_it(call):
+    code, _, err = call("digit")
+    assert code == 2
+    assert "no file and no suite 'digit'; did you mean digits" in err
+
+
+def test_settings_on_the_command_line_hold_for_every_run(call, tmp_path):
+    """They win over scenario, method, size and search; what they set is not searched."""
+    path, out = suite_file(tmp_path, changed(seeds=[0], method={"separate": {"batch_size": 8}})), tmp_path / "out"
+    code, _, err = call(path, "rounds=1", "batch_size=32", "lr=0.1", "--out", out, "--jobs", "1")
+    assert code == 0, err
+    results = json.loads((out / "results.json").read_text())
+    (made,) = results["results"]
+    assert (made["settings"]["rounds"], made["settings"]["batch_size"], made["settings"]["lr"]) == (1, 32, 0.1)
+    assert made["search"] == []
+    code, _, err = call(path, "rouns=1", "--out", tmp_path / "other")
+    assert code == 2
+    assert "did you mean rounds" in err
+
+
+@pytest.mark.parametrize(("there", "device"), [(False, "cpu"), (True, "cuda")])
+def test_a_suite_of_a_paper_takes_the_device_that_is_there(monkeypatch, there, device):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: there)
+    for name in ("apple-table1", "fedala-table2", "fedamp-table1", "fedfomo-table1"):
+        assert {c.config.device for g in plan(read_suite(suites()[name]), "full") for c in g.cells()} == {device}

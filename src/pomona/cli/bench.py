@@ -15,12 +15,16 @@ from rich.table import Table
 from rich.text import Text
 
 from pomona.cli.output import Json, console, emit, print_table, talk
+from pomona.config import merge, read_overrides
+from pomona.core.table import Table as Words
+from pomona.core.toml import Tree
 from pomona.experiments import Bench, read_suite, run
 from pomona.experiments.bench_results import RESULTS, TIMING
 from pomona.experiments.bench_table import grid, heading, reasons, values
 from pomona.experiments.dask_cluster import cluster
 from pomona.experiments.grid import Group
 from pomona.experiments.job import JobState
+from pomona.experiments.packaged_suites import suite_file, suites
 from pomona.experiments.suite import Size
 from pomona.storage.run_status import read_status
 
@@ -28,8 +32,8 @@ EVERY = 5.0  # seconds between two lines where there is no terminal
 
 
 def bench(
-    suite: Path,
-    *,
+    suite: str | None = None,
+    *words: str,
     size: Annotated[Size, Parameter(help="which of the suite's sizes")] = "cpu",
     out: Annotated[Path | None, Parameter(help="folder of the bench; default runs/SUITE-SIZE")] = None,
     executor: Annotated[
@@ -40,17 +44,24 @@ def bench(
     retry: Annotated[bool, Parameter(negative="", help="run failed cells again")] = False,
     json: Json = False,
 ) -> None:
-    """Run a suite, or go on with it: the same command again keeps what is finished.
+    """Run a suite, or go on with it: the same command again keeps what is finished. Without a suite, list those known.
 
     Exit code 1 if a cell failed; the others are finished and tabulated all the same.
 
     Parameters
     ----------
     suite
-        a suite's TOML file
+        a suite's TOML file, or the name of one that comes with the package
+    words
+        key=value settings of every run, over those of the suite, for example rounds=10 device=cpu
     """
-    folder = out or Path("runs") / f"{suite.stem}-{size}"
-    plan = read_suite(suite)
+    if suite is None:
+        _listing(json)
+        return
+    file = suite_file(suite)
+    folder = out or Path("runs") / f"{file.stem}-{size}"
+    plan = read_suite(file)
+    plan = plan.model_copy(update={"settings": merged(plan.settings, read_overrides(words))})
     try:
         with ExitStack() as stack:
             workers = stack.enter_context(cluster(executor, folder)) if executor else None
@@ -62,6 +73,24 @@ def bench(
     _closing(made, json)
     if "failed" in made.counts:
         sys.exit(1)
+
+
+def merged(tree: Tree, over: Tree) -> Tree:
+    """One tree laid over another."""
+    both: Tree = {}
+    for layer in (tree, over):
+        merge(both, layer)
+    return both
+
+
+def _listing(json: bool) -> None:
+    """The suites that come with the package."""
+    known = {name: read_suite(file) for name, file in suites().items()}
+    if json:
+        emit([{"suite": name, "title": s.title, "file": str(suites()[name])} for name, s in known.items()])
+        return
+    rows = [[name, s.title] for name, s in known.items()]
+    print_table(Words("suites", "Suites; run one with `pomona bench NAME`", [], ["suite", "title"], rows, range(2)))
 
 
 class Board:

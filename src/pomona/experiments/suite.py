@@ -21,7 +21,8 @@
     search."method.mu" = [0.01, 0.1]  # its own grid, beside the common one
     at.dirichlet.lr = 0.1             # what holds in one scenario alone
 
-Later layers win: base, scenario, method, method in the scenario, size, size in the scenario, the point searched.
+Later layers win: base, scenario, method, method in the scenario, size, size in the scenario, the point searched, and
+`[settings]`, which hold for every run at every size (``pomona bench SUITE key=value`` writes there).
 """
 
 import tomllib
@@ -115,6 +116,7 @@ class Suite(Settings):
     search: Space = Field(default={}, description="Dotted keys and the values to try with every method.")
     keep_models: bool = Field(default=False, description="Keep the models of finished cells.")
     base: Part = Field(default=Part(), description="Settings of every run.")
+    settings: Tree = Field(default={}, description="Settings of every run, over all others; they are not searched.")
     size: dict[Size, SizePart] = Field(default={}, description="What each size changes.")
     scenario: dict[Name, ScenarioPart] = Field(min_length=1, description="Columns.")
     method: dict[Name, MethodPart] = Field(min_length=1, description="Rows.")
@@ -159,14 +161,15 @@ class Suite(Settings):
         if part.points == 1:
             return {}
         common = self.search if part.search is None else part.search
-        return {**common, **part.search_of.get(method, self.method[method].search)}
+        grid = {**common, **part.search_of.get(method, self.method[method].search)}
+        return {key: values for key, values in grid.items() if key not in flat(self.settings)}
 
     def config(self, size: Size, scenario: str, method: str, point: Point, seed: int) -> Config:
         """The settings of one run. Raises ConfigError naming the cell and every bad key or value."""
         row, column, over = self.method[method], self.scenario[scenario], self.size.get(size, SizePart())
         named: Tree = {"method": {"name": method}} if is_known(method) else {}
         layers: list[Mapping[str, Any]] = [self.base.run, column.run, named, row.run, row.at.get(scenario, {})]
-        layers += [over.run, over.at.get(scenario, {}), *(branch(k, v) for k, v in point.items())]
+        layers += [over.run, over.at.get(scenario, {}), *(branch(k, v) for k, v in point.items()), self.settings]
         try:
             if not named and "method" not in row.run:
                 raise ConfigError(f"unknown method {method!r}; {near(method, METHODS)}, or name it: method = ...")
