@@ -1,6 +1,7 @@
 """What an evaluation found: the matrix of models and silos, as ``evaluation.json`` and as a page."""
 
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,12 @@ class EvaluationResult(Settings):
 
     def cell(self, model: str, silo: str, split: str) -> JudgedCell | None:
         """One model at one silo; None where nothing was told."""
-        return next((c for c in self.cells if (c.model, c.silo, c.split) == (model, silo, split)), None)
+        return self._found.get((model, silo, split))
+
+    @cached_property
+    def _found(self) -> dict[tuple[str, str, str], JudgedCell]:
+        """The cells by model, silo and split: a hundred models at a hundred silos are looked up 20,000 times."""
+        return {(c.model, c.silo, c.split): c for c in self.cells}
 
 
 def gathered(result: Result, federation: Federation, names: Sequence[str], declined: Sequence[str]) -> EvaluationResult:
