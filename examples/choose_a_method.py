@@ -1,6 +1,6 @@
 """The measured table of docs/guides/choose-a-method.md: methods on three small federations, tuned alike, over seeds.
 
-    python examples/choose_a_method.py runs/choose-a-method           # 360 short runs; resumable
+    python examples/choose_a_method.py runs/choose-a-method           # 450 short runs; resumable
     python examples/choose_a_method.py runs/smoke --size smoke        # a look in a minute
 
 What is run stands in suites/choose-a-method.toml. A cell is the test accuracy of the model that the method's paper

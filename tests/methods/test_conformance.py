@@ -20,6 +20,8 @@ VARIANTS = [
     ("per-fedavg", {"order": "hf"}),
     ("per-fedavg", {"order": "exact"}),
     ("partialfed", {"rule": "lower-shared"}),
+    ("fedbabu", {"finetune": "head"}),
+    ("fed-rod", {"gamma": 0.0, "head_start": "copy"}),
     ("ifca", {"clusters": 3}),
     ("pfedgraph", {"similarity": "models"}),
     ("pgfed", {"mixing": "client"}),

@@ -251,6 +251,7 @@ METHOD_TABLE = [
     ("apple", {}),
     ("apple", {"budget": 2}),
     ("fedphp", {}),
+    ("fed-rod", {}),
     ("fednova", {}),
     ("ifca", {}),
     ("pfedgraph", {}),
