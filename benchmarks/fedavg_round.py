@@ -6,7 +6,8 @@ MNIST pooled and split anew (a quarter for testing), Dirichlet(0.1), 20 clients,
 ``cnn`` (582,026 parameters), the global model evaluated on all test data in each round: the set-up in which users of
 the published simulators report their seconds. Images of noise stand in for MNIST where POMONA_DATA is not set. The
 reference runs in two processes of one thread: the same code in one process with two threads is slower. With
-``precision=fp32`` that alone is measured; without it bf16 takes its turn too.
+``precision=fp32`` that alone is measured, without it bf16 takes its turn too; and so with ``engine=torch`` and the
+native engine, where it is installed.
 """
 
 import os
@@ -20,6 +21,7 @@ from pomona.config import read_overrides, resolve
 from pomona.core.toml import Tree
 from pomona.data import read
 from pomona.objective.device_dataset import DeviceDataset
+from pomona.objective.native_step import release
 from pomona.scenario import Scenario
 from reference import Client, Cnn, Processes
 from rounds import Rounds, noise, scenario_of
@@ -67,9 +69,14 @@ def main(size: Size, words: list[str]) -> list[Table]:
     real = "POMONA_DATA" in os.environ
     over = read_overrides(words)
     precisions = [over.pop("precision")] if "precision" in over else ["fp32", "bf16"]
+    engines = [over.pop("engine")] if "engine" in over else ["torch", "native"] if release() else ["torch"]
     data = {"name": "mnist", "train_limit": size.images, "test_limit": size.images} if real else {"name": "noise"}
-    configs = {p: resolve(SETTINGS, {"data": data, "precision": p}, over) for p in precisions}
-    config = configs[precisions[0]]
+    configs = {
+        f"{p}, {e}": resolve(SETTINGS, {"data": data, "precision": p, "engine": e}, over)
+        for p in precisions
+        for e in engines
+    }
+    config = next(iter(configs.values()))
     dataset = read(config.data) if real else noise(size.images or 70_000)
     scenario = scenario_of(config, dataset)
     make = partial(Cnn, 32, 64, 512)
