@@ -146,6 +146,12 @@ class Config(Settings):
     seed: int = Field(0, ge=0, lt=2**63, description="root of every random stream")
     clients: int = Field(12, ge=1, le=10**4, description="members; those of the data where it names them")
     participation: float = Field(1.0, gt=0, le=1, description="share of the clients in a round, drawn uniformly")
+    absence: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="chance that a client drawn for a round sits it out, each on its own; one stays at the least",
+    )
     largest_share: float = Field(1.0, gt=0, le=1, description="most that one client weighs in a mean; 1: no limit")
     workers: int | None = Field(None, ge=1, le=10**4, description="worker processes; as many as cores if not set")
     state_memory: float = Field(

@@ -8,6 +8,7 @@ import torch
 from pomona.experiments.grid import plan
 from pomona.experiments.suite import SIZES, read_suite
 from pomona.methods.fedamp import FedAMP, slope, step
+from pomona.results.paper_tables import printed
 from problems import a_round
 
 FOLDER = Path(__file__).parents[2] / "suites"
@@ -56,3 +57,33 @@ def test_fedfomos_figure_1_has_100_clients_of_which_a_tenth_takes_part():
     tenth = [c.config for c in cells("fedfomo-figures", "full") if not c.scenario.startswith("weights")]
     assert {(c.clients, c.participation, c.rounds, c.local_epochs) for c in tenth} == {(100, 0.1, 100, 5)}
     assert {c.partition.name for c in tenth} == {"latent"}
+
+
+@pytest.mark.parametrize("table", [1, 2, 3, 4])
+def test_fedala_trains_on_three_quarters_of_the_rows(table):
+    """Section 5: a quarter for testing. FedFomo judges models on validation samples, and must have some."""
+    for cell in cells(f"fedala-table{table}", "full"):
+        data = cell.config.data
+        assert (data.split, data.test_share) == ("pooled", 0.25)
+        assert data.validation_share == (0.1 if cell.method == "fedfomo" else 0)
+
+
+def test_fedala_without_adaptation_stands_beside_the_papers_figure():
+    suite = read_suite(FOLDER / "fedala-table2.toml")
+    column, row = suite.scenario["tiny-without-adaptation"], suite.method["fedala-frozen"]
+    figure = printed("fedala", column.table)[column.setting, column.dataset, row.row]
+    assert figure.value == 33.81
+    assert {c.config.method.adapt for c in cells("fedala-table2", "full") if c.method == "fedala-frozen"} == {False}
+
+
+def test_apples_appendix_b3_is_searched_for_every_row_of_table_1():
+    groups = plan(read_suite(FOLDER / "apple-table1.toml"), "full")
+    grid = {(lr, decay) for lr in (0.01, 0.001, 0.0001) for decay in (1.0, 0.9964, 0.9)}
+    assert {(g.method, frozenset((p["lr"], p["lr_decay"]) for p in g.points)) for g in groups} == {
+        (m, frozenset(grid)) for m in read_suite(FOLDER / "apple-table1.toml").method
+    }
+    starts = {c.config.method.core_init for g in groups if g.method == "apple-independent" for c in g.cells()}
+    assert starts == {"independent"}
+    ours, theirs = ({c.scenario: c.config.method for g in groups if g.method == m for c in g.cells()}
+                    for m in ("apple", "apple-independent"))  # fmt: skip
+    assert {s: m.model_copy(update={"core_init": "common"}) for s, m in theirs.items()} == ours

@@ -7,7 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pomona
+from pomona.config import Config
 from pomona.core.errors import CheckpointError, ConfigError
+from pomona.federation.loop import select
 from pomona.federation.schedule import round_of
 from problems import tiny
 
@@ -56,3 +58,27 @@ def test_a_cosine_over_all_rounds_cannot_be_given_more(tmp_path):
     pomona.run(tiny("fedavg", rounds=1, lr_schedule="cosine"), tmp_path / "run")
     with pytest.raises(CheckpointError, match="lr_schedule = cosine lays its schedule out over all rounds"):
         pomona.run(tiny("fedavg", rounds=2, lr_schedule="cosine"), tmp_path / "run", resume=True)
+
+
+@given(st.integers(1, 40), st.floats(0, 0.99), st.integers(1, 5))
+def test_clients_sit_rounds_out_on_their_own(n, absence, number):
+    """Who stays depends on the seed, the round and the client alone: another's presence does not matter."""
+    config, members = Config(clients=n, absence=absence), tuple(range(n))
+    cohort = select(config, members, number)
+    assert cohort
+    assert list(cohort) == sorted(set(cohort))
+    if len(cohort) > 1:
+        assert set(select(config, cohort, number)) == set(cohort)
+    if absence == 0:
+        assert cohort == members
+
+
+def test_absence_is_as_frequent_as_it_is_set():
+    """2000 draws at 0.3: the deviation of their mean is 0.01, so that 0.05 is five of them; a share comes before it."""
+    config = Config(clients=20, absence=0.3)
+    there = [len(select(config, tuple(range(20)), k)) for k in range(1, 101)]
+    assert abs(sum(there) / 2000 - 0.7) < 0.05
+    assert (
+        max(len(select(Config(clients=20, absence=0.3, participation=0.5), tuple(range(20)), k)) for k in range(1, 21))
+        <= 10
+    )

@@ -43,7 +43,14 @@ def compare(*runs: Path, latex: Flag = False, markdown: Flag = False, json: Json
         print_table(run_table(rows))
 
 
-def report(*runs: Path, to: Annotated[Path | None, Parameter(name="--out")] = None, json: Json = False) -> None:
+def report(
+    *runs: Path,
+    to: Annotated[Path | None, Parameter(name="--out")] = None,
+    figures: Annotated[
+        bool, Parameter(negative="", help="of a bench: also a report of each scenario's runs, below scenarios/")
+    ] = False,
+    json: Json = False,
+) -> None:
     """Write the report page of recorded runs, or a bench's comparison with the paper whose table it repeats.
 
     Parameters
@@ -53,8 +60,14 @@ def report(*runs: Path, to: Annotated[Path | None, Parameter(name="--out")] = No
     to
         folder for the page; the first run's, or the bench's, if not given
     """
-    page = _compared(runs[0], to) if _bench(runs) else _reported(runs, to)
-    emit({"report": page}) if json else print(page)
+    if not _bench(runs):
+        page, others = _reported(runs, to), []
+    else:
+        page, others = _compared(runs[0], to), _by_scenario(runs[0], to) if figures else []
+    if json:
+        emit({"report": page, **({"scenarios": others} if others else {})})
+    else:
+        print(page, *others, sep="\n")
 
 
 def _bench(runs: tuple[Path, ...]) -> bool:
@@ -70,6 +83,19 @@ def _compared(bench: Path, to: Path | None) -> Path:
     from pomona.results.web.comparison_page import write
 
     return write(load_bench(bench), to or bench)
+
+
+def _by_scenario(bench: Path, to: Path | None) -> list[Path]:
+    """Reports of the runs behind a bench's table: of each scenario, every method's first seed that is finished."""
+    from pomona.experiments import load as load_bench
+    from pomona.results.web.report_page import write
+
+    first: dict[str, list[Path]] = {}
+    for row in load_bench(bench).results["results"]:
+        done = [bench / cell["folder"] for cell in row["cells"] if cell["state"] == "finished"]
+        first.setdefault(row["scenario"], []).extend(done[:1])
+    folder = (to or bench) / "scenarios"
+    return [write([load(run) for run in runs], folder / scenario) for scenario, runs in first.items() if runs]
 
 
 def _reported(runs: tuple[Path, ...], to: Path | None) -> Path:

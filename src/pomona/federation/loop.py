@@ -41,12 +41,18 @@ class Attendance(Protocol):
 
 
 def select(config: Config, members: tuple[int, ...], number: int) -> tuple[int, ...]:
-    """The cohort of a round: a uniform draw from the members without replacement, ids ascending."""
+    """The cohort of a round: a uniform draw from the members without replacement, less those absent; ids ascending."""
     size = max(1, round(config.participation * len(members)))
-    if size >= len(members):
-        return members
-    draw = stream(config.seed, "selection", number).choice(len(members), size, replace=False)
-    return tuple(members[i] for i in sorted(draw.tolist()))
+    if size < len(members):
+        draw = stream(config.seed, "selection", number).choice(len(members), size, replace=False)
+        members = tuple(members[i] for i in sorted(draw.tolist()))
+    return present(config, members, number) if config.absence and members else members
+
+
+def present(config: Config, ids: tuple[int, ...], number: int) -> tuple[int, ...]:
+    """Those who do not sit a round out; where all would, the one whose draw is the highest stays."""
+    draws = {i: stream(config.seed, "absence", number, i).random() for i in ids}
+    return tuple(i for i in ids if draws[i] >= config.absence) or (max(ids, key=draws.__getitem__),)
 
 
 def due(config: Config, number: int) -> bool:

@@ -85,7 +85,7 @@ def _kept(scenario: Scenario, result: Result, client: int) -> str:
     A round that is not on record, of a cohort drawn between two evaluations, may be better: then nothing is said.
     """
     config = scenario.config
-    if config.keep != "own_best" or (config.eval_every > 1 and config.participation < 1):
+    if config.keep != "own_best" or (config.eval_every > 1 and (config.participation < 1 or config.absence > 0)):
         return ""
     best, number, metric = float("-inf"), 0, result.metric
     model, when = config.method.method().card.headline
