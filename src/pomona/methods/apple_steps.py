@@ -136,18 +136,19 @@ def mixture(C: Tensor, P: Tensor, mixing: Mixing) -> Tensor:
 def safe_rates(C: Tensor, mixing: Mixing, round_: base.Round, dr_lr: float | None) -> Tensor:
     """R_i (n, N, N), by which -R_i D is a step of the relationships that moves no mixture by more than lr g.
 
-    R_i = (K (1 / lr) + (k / lr + lambda(r) mu + 1 / dr_lr) I)^-1 with K the products of all pairs of members' progress
+    R_i = ((K + k I) / lr + (lambda(r) mu + 1 / dr_lr) I)^-1 over members, K the products of all pairs of their progress
     c_j - o_i and k the mean of its eigenvalues; 0 where all cores are at the origin: there is nothing to choose from.
     """
-    limits = (math.inf if dr_lr is None else dr_lr) * round_.decay
+    largest = math.inf if dr_lr is None else dr_lr * round_.decay
+    lr, least = torch.tensor(round_.lr, dtype=torch.float64), 1 / torch.tensor(largest, dtype=torch.float64)
     rates = C.new_zeros(len(C), len(mixing.known), len(mixing.known))
     members = mixing.known.nonzero().squeeze(1)
     for k in range(len(C)):
         values, vectors = torch.linalg.eigh(_products(C, mixing, k))
         values = values.clamp_min(0)
-        damped = (values + values.mean()) / torch.tensor(round_.lr) + mixing.pull + 1 / torch.tensor(limits)
-        step = torch.where(values.sum() > 0, 1 / damped, 0)
-        rates[k, members.unsqueeze(1), members] = (vectors * step) @ vectors.T
+        damped = (values + values.mean()) / lr + (mixing.pull + least)
+        inverse = torch.where(values.sum() > 0, 1 / damped, 0)
+        rates[k, members.unsqueeze(1), members] = (vectors * inverse) @ vectors.T
     return rates
 
 
