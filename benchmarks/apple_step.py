@@ -30,7 +30,7 @@ SETTINGS: Tree = {
     "momentum": 0.9,
     "lr": 0.01,
     "model": {"name": "lenet"},
-    "method": {"name": "apple", "mu": 0.01},
+    "method": {"name": "apple", "dr_lr": 0.001, "mu": 0.01},
     "data": {"name": "noise", "validation_share": 0.0},
     "partition": {"name": "iid"},
 }

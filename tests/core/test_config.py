@@ -262,7 +262,7 @@ def test_near_names_fall_back_to_all():
     [
         ("data.augment", "did you mean augment?"),
         ("model.pretrained", "model has "),
-        ("callbacks", "the top level has augment, batch_size, "),
+        ("callbacks", "the top level has absence, augment, "),
         ("model.hiden", "did you mean model.hidden?"),
         ("data.drop_column", "did you mean data.drop_columns"),
         ("rouns", "did you mean rounds?"),

@@ -13,6 +13,7 @@ from pomona.deploy.messages import message_bodies
 from pomona.deploy.messages.message_bodies import Answer, Hello, HelloReply, Refusal, Task
 from pomona.deploy.messages.tensor_bytes import Encoding, sha256
 from pomona.deploy.silo.studies.silo_in_study import Silo
+from pomona.deploy.silo.tasks.client_app import ClientApp
 
 REFUSED = Valid(b'{"silo": "silo-1", "fault": "no"}', JSON)
 
@@ -59,7 +60,7 @@ def silo(world, name, state):
         shutil.rmtree(kit / "state", ignore_errors=True)
         if state:
             shutil.copytree(state, kit / "state")
-        return one
+        return ClientApp(one)
 
     return back
 
