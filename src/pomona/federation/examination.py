@@ -82,12 +82,8 @@ class Examination:
 
     @cached_property
     def _asks(self) -> dict[Model, Ask]:
-        return {named: cache(partial(self._answers, w)) for named, w in self.models.items()}
-
-    def _answers(self, w: Tensor, split: str, reduce: Reduce) -> tuple[Tensor, Tensor]:
-        """Outputs of a model on a split, which has samples, and the targets, both reduced and in units."""
-        outputs, targets = self.objective.batchwise(w, self.client, split, reduce)
-        return self.objective.data.in_units(outputs, targets, self.client, split)
+        # Nothing in here refers to this object: with a cycle the objective, and a ledger it locks, would outlive it.
+        return {named: cache(partial(_answers, self.objective, self.client, w)) for named, w in self.models.items()}
 
     def _figures(self, ask: Ask, split: str) -> Figures:
         """Full metrics of a model on a split; on test also of each outcome, at a threshold from validation."""
@@ -103,3 +99,9 @@ class Examination:
 
     def _samples(self, split: str) -> int:
         return len(self.objective.data.rows[split][self.client])
+
+
+def _answers(objective: Objective, client: int, w: Tensor, split: str, reduce: Reduce) -> tuple[Tensor, Tensor]:
+    """Outputs of a model on a split, which has samples, and the targets, both reduced and in units."""
+    outputs, targets = objective.batchwise(w, client, split, reduce)
+    return objective.data.in_units(outputs, targets, client, split)
