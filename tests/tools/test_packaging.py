@@ -11,6 +11,7 @@ ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = {name: words for name, words in PROJECT["optional-dependencies"].items() if name != "dev"}
 DECLARED = [*PROJECT["dependencies"], *(word for words in EXTRAS.values() for word in words)]
+OWN = {"pomona", "pomona_native"}  # the second is built from native/, and optional
 OF_OTHERS = {"markupsafe", "pydantic-core"}  # parts of jinja2 and pydantic
 
 
@@ -28,7 +29,7 @@ def imports(path):
 
 def test_every_import_is_declared():
     names = {name for path in (ROOT / "src").rglob("*.py") for name in imports(path)}
-    foreign = names - sys.stdlib_module_names - {"pomona", ""}
+    foreign = names - sys.stdlib_module_names - {*OWN, ""}
     known = packages_distributions()
     used = {package(known[name][0]) for name in foreign}
     assert used - OF_OTHERS - {package(word) for word in DECLARED} == set()
