@@ -75,7 +75,8 @@ def _runs(made: Comparison, entry: ComparisonRow) -> list[str]:
         data.append(
             f"{plain(str(name))} stands in for {entry.dataset}, so the levels have nothing to do with each other"
         )
-    limits = [f"{own[key]:,} {part} rows at most" for part in ("train", "test") if own.get(key := f"data.{part}_limit")]
+    given = {part: own.get(f"data.{part}_limit") for part in ("train", "test")}
+    limits = [f"{most:,} {part} rows at most" for part, most in given.items() if isinstance(most, int)]
     data += [" and ".join(limits) + ", not all"] if limits else []
     unsaid = "" if theirs else f" The {NAMES[made.paper]} paper does not state its settings; these are ours."
     facts = [*data, *other]
