@@ -153,14 +153,15 @@ def measure(size: Size) -> Table:
                 how = (made / f"silo-{k}", address, size.numbers, over)
                 Thread(target=light_silo, args=how, daemon=True).start()
             words = {"out": str(out), "silos": size.silos, "rounds": size.rounds, "size": size.numbers}
-            client.submit(content, words)
+            run = client.submit(content, words)
             process = psutil.Process(link.pid)
 
             def reached(number: int) -> tuple[float, int, int]:
                 limit = time.monotonic() + LIMIT
                 while not out.exists() or len(out.read_text().splitlines()) < number:
                     assert time.monotonic() < limit, f"round {number} did not come"
-                    time.sleep(0.02)
+                    assert run in client.unfinished(), (folder / "link.log").read_text()[-3000:]
+                    time.sleep(0.2)
                 spent = process.cpu_times()
                 return spent.user + spent.system, requests.number, field(str(link.pid), "status", "VmHWM")
 

@@ -3,6 +3,8 @@
 import ast
 import inspect
 import logging
+import sqlite3
+from contextlib import closing
 from importlib import import_module
 from pathlib import Path
 
@@ -83,3 +85,14 @@ def test_requests_to_further_paths_are_logged_only_where_they_fail(monkeypatch):
     assert not shown.filter(line("/v1/x", 200))
     assert shown.filter(line("/v1/x", 500))
     assert shown.filter(line("/v1/y", 200))
+
+
+def test_superlinks_database_is_waited_for_as_long_as_we_say(monkeypatch, tmp_path):
+    from flwr.supercore import sql_mixin
+
+    monkeypatch.setattr(sql_mixin, "SQLITE_PRAGMAS", sql_mixin.SQLITE_PRAGMAS)
+    flower_internals.wait_for_database(7)
+    with closing(sqlite3.connect(tmp_path / "link.db")) as connection:
+        sql_mixin._set_sqlite_pragmas(connection, None)
+        said = {name: connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("busy_timeout", "journal_mode")}
+    assert said == {"busy_timeout": 7000, "journal_mode": "wal"}

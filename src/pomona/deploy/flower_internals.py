@@ -106,3 +106,11 @@ def leave_out_of_the_log(*paths: str) -> None:
     from flwr.supercore import http_logging
 
     http_logging.ROUTINE_ACCESS_PATHS |= set(paths)
+
+
+def wait_for_database(seconds: int) -> None:
+    """Have SuperLink wait that long for its database while another of its requests writes it; Flower fails after 5."""
+    from flwr.supercore import sql_mixin
+
+    others = tuple(p for p in sql_mixin.SQLITE_PRAGMAS if p[0] != "busy_timeout")
+    vars(sql_mixin)["SQLITE_PRAGMAS"] = (("busy_timeout", str(1000 * seconds)), *others)

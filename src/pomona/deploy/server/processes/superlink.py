@@ -45,6 +45,7 @@ from pomona.deploy.server.studies.study_desk import StudyDesk
 from pomona.deploy.supervision.processes import QUIET, die_with_parent
 
 HEAD = 20.0  # seconds until a connection must have sent the whole head of a request
+DATABASE = 60  # seconds that a request waits for others to write the database: a hundred silos ask at once
 
 
 def command(folder: Path, federation: Federation) -> list[str]:
@@ -200,6 +201,7 @@ def main() -> None:
         protocol = client_certificates.showing(protocol)
         uvicorn.run = partial(uvicorn.run, **client_certificates.asked(folder / "certs" / "ca.crt"))
     uvicorn.run = partial(uvicorn.run, http=protocol)
+    flower_internals.wait_for_database(DATABASE)
     flower_internals.leave_out_of_the_log(STANDING, STUDIES, "/v1/control/list-nodes")  # some a minute for each silo
     flower_superlink()
 
