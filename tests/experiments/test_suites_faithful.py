@@ -73,7 +73,16 @@ def test_fedala_without_adaptation_stands_beside_the_papers_figure():
     column, row = suite.scenario["tiny-without-adaptation"], suite.method["fedala-frozen"]
     figure = printed("fedala", column.table)[column.setting, column.dataset, row.row]
     assert figure.value == 33.81
-    assert {c.config.method.adapt for c in cells("fedala-table2", "full") if c.method == "fedala-frozen"} == {False}
+    assert {c.config.method.round_epochs for c in cells("fedala-table2", "full") if c.method == "fedala-frozen"} == {0}
+
+
+def test_fedalas_figure_3_learns_weights_for_six_epochs_in_each_round():
+    """Figure 3: "at least six epochs in each iteration", on MNIST and CIFAR-10."""
+    drawn = [c.config for c in cells("fedala-table2", "full") if "figure3" in c.scenario]
+    assert {(c.data.name, c.method.name, c.method.round_epochs) for c in drawn} == {
+        ("mnist", "fedala", 6),
+        ("cifar10", "fedala", 6),
+    }
 
 
 def test_apples_appendix_b3_is_searched_for_every_row_of_table_1():

@@ -16,7 +16,7 @@ VARIANTS = [
     ("fedamp", {"start": "cloud"}),
     ("fedamp", {"attention": "scad"}),
     ("fedfomo", {"budget": 1}),
-    ("fedala", {"layers": 2, "adapt": False}),
+    ("fedala", {"layers": 2, "round_epochs": 0}),
     ("per-fedavg", {"order": "hf"}),
     ("per-fedavg", {"order": "exact"}),
     ("partialfed", {"rule": "lower-shared"}),

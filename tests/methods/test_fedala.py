@@ -130,8 +130,38 @@ def test_the_stage_is_capped():
     assert all(info(run, i, "ala_epochs") == 4 for i in range(3))
 
 
+def test_later_rounds_may_have_more_epochs_and_each_takes_the_steps_of_eq_5():
+    """As above with a cap of 2 and three later epochs: W <- clip(W - .05 (t - 1) (4 - w_i), 0, 1), t = w_i + (4 - w_i) W."""
+    problem = Quadratics(torch.tensor([[1.0], [0.0]], dtype=torch.float64), [[0], [1]])
+    settings = FedALA(sample_share=1.0, weight_lr=0.05, stage_epochs=2, round_epochs=3)
+    run = Federation(settings.method(), problem)
+    run.server = torch.tensor([4.0], dtype=torch.float64)
+    state_with(run, 0, last=torch.zeros(1, 1, dtype=torch.float64))
+    run.round(a_round(1, lr=0.0))
+    weight = run.state(0).weights.item()
+    run.server, last = torch.tensor([4.0], dtype=torch.float64), run.state(0).last.item()
+    run.round(a_round(2, lr=0.0))
+    expected = []
+    for _ in range(3):
+        mixture = last + (4 - last) * weight
+        expected.append((mixture - 1) ** 2 / 2)
+        weight = min(1.0, max(0.0, weight - 0.05 * (mixture - 1) * (4 - last)))
+    assert 0 < weight < 1
+    assert info(run, 0, "ala_losses").tolist() == pytest.approx(expected, rel=1e-9)
+    assert info(run, 0, "ala_epochs") == 3
+    assert run.state(0).weights.item() == pytest.approx(weight, rel=1e-9)
+
+
+def test_one_client_begins_while_another_has_its_later_epochs():
+    run = Federation(FedALA(stage_epochs=5, round_epochs=2, weight_lr=0.5).method(), quadratics(3))
+    run.round(a_round(1), ids=(0, 1))
+    run.round(a_round(2), ids=(0, 1))
+    run.round(a_round(3), ids=(0, 2))
+    assert {r.client: float(r.info["ala_epochs"]) for r in run.replies} == {0: 2, 2: 5}
+
+
 def test_without_adaptation_the_initial_weights_are_reused():
-    run = Federation(FedALA(adapt=False, weight_lr=0.5).method(), quadratics(3))
+    run = Federation(FedALA(round_epochs=0, weight_lr=0.5).method(), quadratics(3))
     for number in (1, 2):
         run.round(a_round(number))
     kept = [run.state(i).weights.clone() for i in range(3)]

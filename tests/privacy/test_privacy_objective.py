@@ -82,6 +82,8 @@ def test_the_record_of_a_round_has_no_loss_where_it_is_hidden(tmp_path):
         ("apple", {"dr_lr": 0.5, "budget": 1}),
         ("apple", {"core_step": "local"}),
         ("fedala", {}),
+        ("fedala", {"round_epochs": 3}),
+        ("fedala", {"round_epochs": 0}),
         ("apfl", {"adaptive": True}),
         ("ditto", {}),
         ("fed-rod", {"gamma": 0.0}),

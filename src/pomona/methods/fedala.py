@@ -6,6 +6,7 @@ Zhang, Hua, Wang, Song, Xue, Ma, Guan. FedALA: adaptive local aggregation for pe
     start            t_i = w_i + (w - w_i) * [1; W_i]                        (eq. 4; W_i on the p upper layers only)
     weights          W_i <- clip(W_i - eta dF_i(t_i)/dt * (w - w_i), 0, 1)   (eq. 5, the chain rule written out)
                      on a random share s of D_i: in the initial stage until converged, later for one epoch a round
+                     (``round_epochs``; figure 3 has at least six)
     client           w_i <- SGD(t_i; E epochs on D_i)
     server           as FedAvg: w <- sum_i n_i / n w_i
 
@@ -45,7 +46,9 @@ class ALA(Settings):
     weight_lr: float = Field(1.0, ge=0, description="learning rate of the weights (eta)")
     stage_epochs: int = Field(40, ge=1, le=10**6, description="most epochs of the initial stage")
     start_round: int = Field(1, ge=1, le=10**6, description="first round in which the weights learn")
-    adapt: bool = Field(True, description="go on learning the weights after the initial stage, an epoch a round")
+    round_epochs: int = Field(
+        1, ge=0, le=10**6, description="epochs on the weights in each round after the initial stage; 0 leaves them as then"
+    )
 
 
 class FedALA(base.MethodSettings, ALA):
@@ -125,17 +128,18 @@ def learn(
     training: base.LocalTraining,
     round_: base.Round,
 ) -> tuple[Tensor, Tensor]:
-    """Eq. 5, in place on the state's weights: until converged for those who begin, one epoch for the others.
+    """Eq. 5, in place on the state's weights: until converged for those who begin, ``round_epochs`` for the others.
 
     Returns the epochs that each client learned for (n,), and the loss of each epoch's last batch, by which the stage
-    ends (n, stage_epochs): 0 after a client's last epoch.
+    ends (n, the most epochs of a round): 0 after a client's last epoch.
     """
-    learning = begins | (state.started & settings.adapt)
+    most = torch.where(begins, settings.stage_epochs, settings.round_epochs * state.started.long())
+    learning = most > 0
     epochs, losses = torch.zeros(len(w)), list[Tensor]()
-    shown = torch.zeros(len(w), settings.stage_epochs, dtype=w.dtype)
+    shown = torch.zeros(len(w), max(settings.stage_epochs, settings.round_epochs), dtype=w.dtype)
     # All epochs have the same batches, and the layers below those with weights stay the received ones.
-    kept = base.ConstantFeatures() if begins.any() else None
-    while learning.any() and len(losses) < settings.stage_epochs:
+    kept = base.ConstantFeatures() if int(most.max()) > 1 else None
+    while learning.any():
         mixture = mixed(w, state.last, state.weights, part)
         rate = settings.weight_lr * round_.decay * learning.to(w).unsqueeze(1)
         loss = w.new_zeros(len(w))
@@ -150,7 +154,7 @@ def learn(
         epochs += learning.cpu()
         shown[:, len(losses)] = (loss * learning).cpu()
         losses.append(loss)
-        learning = begins & learning & ~converged(losses)
+        learning = learning & (len(losses) < most) & ~(begins & converged(losses))
     return epochs, shown
 
 
@@ -201,11 +205,12 @@ def adaptive_card(card: base.Card, settings: ALA, personal: bool = True) -> base
     """The card of a method with ALA before its local training; ``personal`` as in ``adaptive``."""
     # The stage's epochs go over one batch order: all of its gradients meet on the same batches.
     stage = base.Gradients(per_batch=settings.stage_epochs, purpose="ala stage", epochs=1, once=True)
+    later = [base.Gradients(per_batch=settings.round_epochs, purpose="ala", epochs=1)] if settings.round_epochs else []
     shown = card.presentation
     return replace(
         card,
         presentation=base.Presentation(f"{shown.title}+ALA", quantities=(*shown.quantities, *QUANTITIES)),
-        gradients=(*card.gradients, stage, base.Gradients(purpose="ala", epochs=1)),
+        gradients=(*card.gradients, stage, *later),
         paper=f"{card.paper}; ALA: Zhang et al., AAAI 2023, eqs. 4, 5",
         summary=f"{card.summary}; each client starts from its own mixture of the received model and its last one",
         private=f"{card.private}; ALA's weights",
