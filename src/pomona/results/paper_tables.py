@@ -3,7 +3,8 @@
 Sources: Luo and Wu, "Adapt to Adaptation: Learning Personalization for Cross-Silo Federated Learning" (APPLE), IJCAI
 2022, and its slides; Huang et al., "Personalized Cross-Silo Federated Learning on Non-IID Data" (FedAMP), AAAI 2021;
 Zhang et al., "FedALA", AAAI 2023; Zhang et al., "Personalized Federated Learning with First Order Model Optimization"
-(FedFomo), ICLR 2021. ``paper_tables.json`` beside this file holds them.
+(FedFomo), ICLR 2021; Luo et al., "PGFed", ICCV 2023, table 1 as its authors' repository shows it (ljaiverson/pgfed).
+``paper_tables.json`` beside this file holds them.
 """
 
 import json
@@ -14,8 +15,14 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, Literal, NamedTuple
 
-NAMES = {"apple": "APPLE", "fedamp": "FedAMP", "fedala": "FedALA", "fedfomo": "FedFomo"}
-OWN = {"apple": ("APPLE",), "fedamp": ("FedAMP", "HeurFedAMP"), "fedala": ("FedALA",), "fedfomo": ("FedFomo",)}
+NAMES = {"apple": "APPLE", "fedamp": "FedAMP", "fedala": "FedALA", "fedfomo": "FedFomo", "pgfed": "PGFed"}
+OWN = {
+    "apple": ("APPLE",),
+    "fedamp": ("FedAMP", "HeurFedAMP"),
+    "fedala": ("FedALA",),
+    "fedfomo": ("FedFomo",),
+    "pgfed": ("PGFed",),
+}
 """How the rows of a paper's own methods begin."""
 
 Moment = Literal["best_test", "best_validation", "last"]
@@ -49,11 +56,13 @@ COUNTED = {
     "fedamp": COUNTS["best_test"],
     "fedala": COUNTS["best_test_pooled"],
     "fedfomo": COUNTS["last"],
+    "pgfed": COUNTS["best_test"],
 }
 """How a paper counts: the best round on test (BMCTA, BMTA), or the last; over clients, or over samples.
 
 FedALA's published code reports all right answers over all test samples (``serverALA.py``, ``evaluate``). Under label
-skew that is points away from the mean over clients, in either direction.
+skew that is points away from the mean over clients, in either direction. PGFed's reports the mean over clients, whether
+they took part or not (``serverbase.py``, ``evaluate``); of FedBABU alone after the last round.
 """
 
 SETTINGS: Mapping[str, Mapping[str, Any]] = {
@@ -61,6 +70,7 @@ SETTINGS: Mapping[str, Mapping[str, Any]] = {
     "fedamp": {},
     "fedala": {"clients": 20, "rounds": 2000, "local_epochs": 1, "batch_size": 10},
     "fedfomo": {"clients": 15, "rounds": 20, "local_epochs": 5, "batch_size": 50},
+    "pgfed": {"rounds": 150, "local_epochs": 5, "batch_size": 10, "participation": 0.25, "model.name": "cnn"},
 }
 """What a paper states for all of its tables; a setting's own words go before."""
 

@@ -17,6 +17,7 @@ TABLES = {
     "fedamp": ["1", "2", "3"],
     "fedala": ["1", "2", "3", "4"],
     "fedfomo": ["1", "2", "3", "4 and 6", "5", "6"],
+    "pgfed": ["1"],
 }
 ABSENT = {"FedRep+ALA", "PartialFed+ALA"}  # no whole model is received there for ALA to weigh
 ELSEWHERE = {("FedFomo(MA)", "4 and 6")}

@@ -9,7 +9,7 @@ from pomona.results.tables.comparison_tables import in_paper
 from pomona.results.tables.cost import converged
 
 TABLES = {("apple", t) for t in "123"} | {("fedamp", t) for t in "123"} | {("fedala", t) for t in "1234"}
-TABLES |= {("fedfomo", t) for t in "123456"}
+TABLES |= {("fedfomo", t) for t in "123456"} | {("pgfed", "1")}
 
 
 def test_figures_are_found_as_printed():
