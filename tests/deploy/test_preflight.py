@@ -126,7 +126,7 @@ def test_a_silo_that_is_ready_says_what_would_leave_it(served):
     assert "keys of 1 others" in lines["key"].text
     assert "epsilon" not in leaves
     assert "training loss" in leaves["loss"]
-    assert leaves["asks"] is None, "FedAvg asks for no models"
+    assert leaves["tells"] is None, "FedAvg sends a model and no more"
     agreement = Federation.load(folder / "federation.toml").agreement
     assert agreement[:16] in lines["compare"].text.replace(" ", "")
     assert "telephone" in lines["compare"].text
@@ -136,12 +136,21 @@ def test_the_models_that_a_silo_asks_for_are_counted(tmp_path):
     folder, _ = kit(tmp_path, method={"name": "apple", "budget": 2})
     _, leaves, _ = found(folder)
     each = 4 * (4 * 8 + 8 + 8 * 2 + 2)
-    assert leaves["asks"] == f"which 2 models of others it wants next, {2 * each / 1e6:.3g} MB a round"
+    assert leaves["tells"] == "whose cores it wants next, at most 2"
     assert leaves["models_down"].endswith(f": here at most 2, {2 * each / 1e6:.3g} MB")
     (folder / "federation.toml").write_text(agreement(9, method="apple"))
     _, leaves, _ = found(folder)
-    assert leaves["asks"] is None, "all are handed out"
+    assert leaves["tells"].endswith("everybody's"), "all are handed out"
     assert "at most 3," in leaves["models_down"], "four places"
+
+
+def test_what_a_method_tells_the_server_beside_models_is_said(tmp_path, capsys):
+    folder, _ = kit(tmp_path, method="fedfomo")
+    assert found(folder)[1]["tells"] == "in which order it prefers the others' models"
+    command("silo", "check", "--folder", str(folder))
+    assert "tells of itself          in which order it prefers the others' models" in capsys.readouterr().out
+    (folder / "federation.toml").write_text(agreement(9, method={"name": "fedfomo", "candidates": "everybody", "budget": 2}))
+    assert found(folder)[1]["tells"] == "whose models it wants next, at most 2"
 
 
 @pytest.mark.parametrize("late", [60, -60])
@@ -272,6 +281,22 @@ def test_what_is_odd_about_the_data_is_said_as_a_run_says_it(tmp_path, capsys):
     assert next(line for line in lines if line.check == "data").result == "ok"
     assert command("silo", "check", "--folder", str(folder)) == code == ProtocolError.code  # no server is there
     assert "warning  remark       all rows are of class a" in " ".join(capsys.readouterr().out.split("\n"))
+
+
+@pytest.mark.parametrize(
+    ("method", "words"),
+    [
+        ({"name": "ditto", "lambda": 20.0}, "lr x lambda = 2;"),  # lr 0.1
+        ({"name": "pfedme", "lambda": 15.0, "personal_lr": 0.1}, "personal_lr x lambda = 1.5;"),
+        ("fedbn", "no normalisation layer of mlp is trained"),
+    ],
+)
+def test_what_a_simulation_says_first_a_silo_hears_too(tmp_path, method, words):
+    folder, _ = kit(tmp_path, method=method)
+    lines, _, _ = found(folder)
+    assert lines["remark"].result == "warning"
+    assert words in lines["remark"].text
+    assert lines["data"].result == "ok"
 
 
 def test_words_get_the_agreed_numbers():

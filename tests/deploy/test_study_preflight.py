@@ -62,6 +62,26 @@ def test_a_study_is_checked_before_it_is_accepted(world):
     assert not (kit / "state/private").exists()
 
 
+def test_what_to_know_of_a_study_is_said_before_it_is_accepted(world):
+    federation = world.federation("fedavg")
+    kit, terms = federation.kits / "silo-0", tomllib.loads(federation.toml.read_text())["run"]
+    offered(federation, run={**terms, "method": {"name": "ditto", "lambda": 20.0}})
+    lines, _ = checked(kit, "second")
+    assert lines["study"].text.endswith("pending")
+    assert "lr x lambda = 2;" in lines["remark"].text
+    offered(federation, "third", run={**terms, "method": "ifca"})
+    assert checked(kit, "third")[1]["tells"] == "which of the global models fits its training data best"
+
+
+def test_a_caution_about_one_trial_of_a_search_is_said(world):
+    federation = world.federation("fedavg")
+    kit, terms = federation.kits / "silo-0", tomllib.loads(federation.toml.read_text())["run"]
+    space = {"method.lambda": [0.1, 20.0]}
+    searched = {"kind": "search", "run": {**terms, "method": {"name": "ditto"}}, "search": {"space": space}}
+    offered(federation, **searched)
+    assert "lr x lambda = 2;" in checked(kit, "second")[0]["remark"].text
+
+
 def test_more_than_is_accepted_in_all_fails_the_check(world):
     pytest.importorskip("opacus")
     federation = world.federation("fedavg", run={"privacy": {**PRIVATE, "seed": None}})

@@ -49,6 +49,7 @@ def _page(module: str, names: list[str]) -> str:
                     f"- **does**: {card.summary}",
                     f"- **models**: {card.down} down, {card.up} up, per client and round",
                     f"- **private**: {card.private}",
+                    *([f"- **the server also learns**: {'; '.join(card.tells.values())}"] if card.tells else []),
                     f"- **judged**: {', '.join(card.headline)}",
                     f"- **needs**: {card.needs}",
                     f"- **a client keeps**: {card.keeps}",

@@ -96,8 +96,10 @@ class APPLE(base.MethodSettings):
 
     def method(self) -> base.Method:
         """The two halves."""
-        weighed = self.mu > 0 and self.schedule_share > 0
-        return base.Method(server(self), client(self), replace(CARDS[self.core_step], needs_total=weighed))
+        weighed, card = self.mu > 0 and self.schedule_share > 0, CARDS[self.core_step]
+        if self.budget:
+            card = replace(card, tells={"request": f"whose cores it wants next, at most {self.budget}"})
+        return base.Method(server(self), client(self), replace(card, needs_total=weighed))
 
 
 def schedule(settings: APPLE, round_: base.Round) -> float:
@@ -289,6 +291,7 @@ CARD = base.Card(
         "over standing cores"
     ),
     gradients=(base.Gradients(),),
+    tells={"request": "whose cores it wants next: everybody's"},
 )
 
 CARDS = {

@@ -204,6 +204,7 @@ class Card:
         judges: models that its clients observe beside the headline one, other than personal, global and local.
         batchwise: its criteria on outputs know nothing of training samples but the batch, so that these may be patches.
         without_norms: the method that it is in a network without normalisation layers, where it is none of its own.
+        tells: what the server learns of a client by an entry of its uplink that is no model, in half a sentence each.
     """
 
     presentation: Presentation
@@ -225,6 +226,7 @@ class Card:
     judges: tuple[str, ...] = ()
     batchwise: bool = False
     without_norms: str | None = None
+    tells: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

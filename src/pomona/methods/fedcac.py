@@ -178,4 +178,5 @@ CARD = base.Card(
         "the standing global model"
     ),
     gradients=(base.Gradients(),),
+    tells={"critical": "which numbers of the model matter to it"},
 )

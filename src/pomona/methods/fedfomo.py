@@ -42,7 +42,7 @@ from pydantic import Field
 from torch import Tensor
 
 from pomona.methods import base
-from pomona.methods.fedfomo_server import Bank, Fomo, ask, server
+from pomona.methods.fedfomo_server import Bank, Fomo, ask, server, told
 from pomona.methods.separate import start as separately
 
 
@@ -63,7 +63,8 @@ class FedFomo(Fomo):
             return judge_models(state, received, training, order)
 
         relaying = replace(server(self, offer_models), relays={"models": "model"})
-        return base.Method(relaying, base.Client(start, train(self, judge), private=("affinity",)), CARD)
+        card = replace(CARD, tells=told(self))
+        return base.Method(relaying, base.Client(start, train(self, judge), private=("affinity",)), card)
 
 
 VALIDATION_LOSSES = replace(

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from pomona.methods import base, fedfomo
 from pomona.methods.fedfomo import FedFomoState, Judgement, each, moved, normalised, train, untouched
-from pomona.methods.fedfomo_server import Bank, Fomo, server
+from pomona.methods.fedfomo_server import Bank, Fomo, server, told
 
 
 class FedFomoMA(Fomo):
@@ -34,9 +34,8 @@ class FedFomoMA(Fomo):
         def start(initial: base.Initial, roster: base.Roster, ids: tuple[int, ...], seed: int) -> FedFomoState:
             return untouched(initial, roster, ids, seed, previous=initial()[:0])
 
-        return base.Method(
-            server(self, offer_means), base.Client(start, train(self, judge_means), private=("affinity",)), CARD
-        )
+        half = base.Client(start, train(self, judge_means), private=("affinity",))
+        return base.Method(server(self, offer_means), half, replace(CARD, tells=told(self)))
 
 
 def offer_means(bank: Bank, index: Tensor, offered: Tensor) -> base.Downlink:

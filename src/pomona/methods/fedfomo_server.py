@@ -32,6 +32,13 @@ class Fomo(base.MethodSettings):
     )
 
 
+def told(settings: Fomo) -> dict[str, str]:
+    """What a request tells the server, for the card."""
+    if settings.candidates == "everybody":
+        return {"request": "whose models it wants next" + (f", at most {settings.budget}" if settings.budget else "")}
+    return {"request": "in which order it prefers the others' models"}
+
+
 @dataclass(frozen=True)
 class Bank:
     """The last model of each client (N, d); the round that it came in (N,), 0 for none; and requests, ids (N, K).

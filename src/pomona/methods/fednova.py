@@ -90,4 +90,5 @@ CARD = replace(
     paper="Wang et al., NeurIPS 2020, Algorithm 1",
     summary="one global model, the mean of locally trained copies, each by the length of its training",
     steps="sgd",
+    tells={"steps": "how far it trained, which follows from its number of samples"},
 )

@@ -23,7 +23,8 @@ balance, and B_i is the run's loss, as it is for gamma = 0; then the generic par
 Differs from the paper: of its two kinds of personal heads, the hypernetwork, which makes h_i from class frequencies, is
 not offered. h_i starts at 0, so that the personal model starts as the generic one; ``head_start = "copy"`` starts it as
 a copy of the initial g, as implementations by others do, whose personal model starts with twice the head. The authors
-published no code.
+published no code. The paper judges the generic model and the personal one; the card names the latter after training,
+where implementations by others judge it as received.
 """
 
 from dataclasses import dataclass, replace

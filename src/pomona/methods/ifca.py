@@ -17,7 +17,11 @@ models start from one given file (``model.init``). A run that ends with one mode
 
 Differs from the paper: the mean is weighted by samples. Sharing the lower layers over clusters, and averaging
 gradients instead of models, are not offered.
-Differs from published code: that restarts from several draws and takes the best.
+Differs from published code, which helps the draw along: on synthetic data the best of ten is kept, by its distance to
+the true models; on CIFAR-10 it is repeated until each of four models is chosen by a tenth of the cohort (of two by 35 %);
+on FEMNIST the models begin as one trained by FedAvg under heads of their own, and train for 20 rounds on random groups.
+On MNIST it is one draw, as here. Its accuracy on MNIST and CIFAR-10 is that of the model with the smallest loss on the
+test samples; here it is that of the model chosen by training samples.
 """
 
 from dataclasses import dataclass, replace
@@ -141,4 +145,5 @@ CARD = base.Card(
     joining="a newcomer chooses among the standing models; unseen: the same, and trains on from its choice",
     gradients=(base.Gradients(),),
     releases=(replace(base.RELEASES["training-loss"], remedy="take cfl, which reads no losses"),),
+    tells={"cluster": "which of the global models fits its training data best"},
 )

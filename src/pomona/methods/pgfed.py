@@ -44,7 +44,7 @@ from pydantic import Field
 from torch import Tensor
 
 from pomona.methods import base, pgfed_private
-from pomona.methods.pgfed_risks import QUANTITIES, RISK, UNMET, Risks, meeting, risk, settled
+from pomona.methods.pgfed_risks import QUANTITIES, RISK, RISKS_TOLD, UNMET, Risks, meeting, risk, settled
 
 
 class PGFed(base.MethodSettings, Risks):
@@ -81,6 +81,7 @@ def made(settings: Risks, beta: float, card: base.Card) -> base.Method:
         down="1 + M (N without a budget)",
         private="the coefficients a_i and the personal model",
         keeps=f"its last gradient and its coefficients{f'; {kept}' if beta else ''}",
+        tells={**RISKS_TOLD, "request": "whose gradients it wants next"},
     )
     return base.Method(pgfed_private.server(settings), pgfed_private.client(settings, beta), private)
 
@@ -189,4 +190,5 @@ CARD = base.Card(
     ),
     gradients=(base.Gradients(), base.Gradients(purpose=RISK, epochs=1)),
     releases=(replace(base.RELEASES["training-loss"], remedy="take a method without risks of others, such as apple"),),
+    tells={**RISKS_TOLD, "weights": "whose risks it weighs how much"},
 )

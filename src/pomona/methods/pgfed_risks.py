@@ -14,6 +14,10 @@ from pomona.core.settings import Settings
 from pomona.methods import base
 
 RISK = "risk"
+RISKS_TOLD = {
+    "gradient": "the gradient over all of its training data",
+    "offset": "its mean training loss, to first order",
+}
 UNMET = -1.0
 
 

@@ -81,4 +81,5 @@ CARD = replace(
     summary="one global model, the mean of locally trained copies in which clients that fare worse count for more",
     releases=(replace(base.RELEASES["training-loss"], remedy="take fedavg"),),
     steps="plain",
+    tells={"risk": "the mean loss of the global model on its training data"},
 )

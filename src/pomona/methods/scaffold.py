@@ -128,4 +128,5 @@ CARD = base.Card(
     joining="c is the mean over the members: a leaver takes its own term along, a newcomer brings 0",
     gradients=(base.Gradients(),),
     steps="plain",
+    tells={"model_delta": "its change of the model", "control_delta": "the change of its control variate"},
 )

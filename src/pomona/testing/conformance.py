@@ -18,6 +18,10 @@ from pomona.testing.round_checks import ROUND_CHECKS
 from pomona.testing.task_checks import TASK_CHECKS
 
 
+MODELS = {"model", "core", "head"}
+"""Names of an uplink's entry that is the client's model, or a part of it."""
+
+
 @dataclass(frozen=True)
 class Check:
     """One property of a method; calling it raises AssertionError, or what the method raises, where it does not hold."""
@@ -113,10 +117,19 @@ def the_card_says_whether_a_round_depends_on_how_many_there_will_be(settings: Me
     assert same(*held) is not settings.method().card.needs_total
 
 
+def the_card_says_what_an_uplink_tells_beside_models(settings: MethodSettings) -> None:
+    """Who decides on a study reads the card: of an entry that is no model, or a part of one, it says what it tells."""
+    method, problem = settings.method(), quadratics(3, samples=4)
+    run = Federation(method, problem)
+    said, sent = set(method.card.tells), set(method.server.expects(run.server))
+    assert said == sent - MODELS, f"an uplink has {sorted(sent - MODELS)} beside models, the card tells of {sorted(said)}"
+
+
 CHECKS: tuple[Callable[[MethodSettings], None], ...] = (
     *ROUND_CHECKS,
     *TASK_CHECKS,
     clients_of_one_class_and_partial_participation_work,
     the_card_says_how_many_gradients_a_round_takes,
     the_card_says_whether_a_round_depends_on_how_many_there_will_be,
+    the_card_says_what_an_uplink_tells_beside_models,
 )

@@ -25,7 +25,7 @@ from pomona.deploy.silo.studies.consent_policy import FILE, ConsentPolicy, verdi
 from pomona.deploy.silo.studies.known_studies import KnownStudy
 from pomona.deploy.silo.studies.pinned_agreement import PINNED, PinnedAgreement
 from pomona.deploy.silo.studies.silo_in_study import Silo
-from pomona.deploy.silo.studies.study_facts import ANY_RUN, facts
+from pomona.deploy.silo.studies.study_facts import ANY_RUN, facts, remarks
 from pomona.storage.atomic_io import probe
 
 CLOCK = 10.0  # seconds; Flower refuses what was signed more than 5 s in its future or 5 minutes in its past
@@ -253,7 +253,7 @@ def _data(work: Silo, leaves: dict[str, Any]) -> tuple[list[str], str]:
     if own.targets == "classes":
         counts = label_counts(own.partition, own.dataset)[0].tolist()
         sizes += "; training: " + ", ".join(f"{n} {c}" for c, n in zip(own.dataset.classes, counts, strict=True))
-    return own.remarks, f"{sizes}; the model takes it ({model.shape[1]} numbers, loss {float(loss[0]):.3g} untrained)"
+    return remarks(work), f"{sizes}; the model takes it ({model.shape[1]} numbers, loss {float(loss[0]):.3g} untrained)"
 
 
 def _epsilon(epsilon: float, silo: SiloFile, delta: float) -> str:

@@ -72,7 +72,7 @@ def departing(silo: SiloFile, federation: Federation, numbers: int, samples: int
         else card.down,
         "models_up": card.up,
         "stays": card.private,
-        "asks": f"which {most} models of others it wants next, {most * each / 1e6:.3g} MB a round" if budget else None,
+        "tells": "; ".join(card.tells.values()) or None,
         "trials": f"{len(federation.trials())} settings are tried, each for all rounds" if federation.search else None,
         "loss": None
         if federation.evaluate or (config.privacy and "training-loss" not in config.privacy.acknowledge)
@@ -107,7 +107,7 @@ def texts(leaves: dict[str, Any]) -> Iterator[str]:
         "models_up": "sends, models a round",
         "bytes_per_model": "bytes of a model",
         "traffic": "models at most",
-        "asks": "asks for",
+        "tells": "tells of itself",
         "trials": "trials",
         "loss": "training loss",
         "faults": "errors",

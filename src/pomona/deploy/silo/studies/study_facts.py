@@ -14,6 +14,7 @@ from pomona.deploy.silo.data.survey_preflight import readable
 from pomona.deploy.silo.privacy.privacy_budget import Cost, PrivacyBudget
 from pomona.deploy.silo.studies.silo_in_study import Silo
 from pomona.federation.batchnorm_statistics import accompanied
+from pomona.federation.run_checks import cautions
 from pomona.federation.schedule import round_of
 from pomona.methods.base import Rows
 from pomona.scenario import Scenario
@@ -81,6 +82,16 @@ def facts(silo: Silo) -> StudyFacts:
         total=total,
         traffic=_in_all([traffic(own, terms) for terms in federation.trials() or (federation,)]),
     )
+
+
+def remarks(silo: Silo) -> list[str]:
+    """What a simulation on the own data would say before it starts: of data, network, method and settings.
+
+    Raises PomonaError as ``facts``.
+    """
+    runs = [terms.config() for terms in silo.federation.trials() or (silo.federation,)]
+    of_methods = [config.method.method().caution(round_of(config, 1)) for config in runs]
+    return list(dict.fromkeys([*cautions(silo.own), *(line for line in of_methods if line)]))
 
 
 def traffic(own: Scenario, federation: Federation) -> Traffic:
