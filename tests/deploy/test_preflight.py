@@ -149,7 +149,8 @@ def test_what_a_method_tells_the_server_beside_models_is_said(tmp_path, capsys):
     assert found(folder)[1]["tells"] == "in which order it prefers the others' models"
     command("silo", "check", "--folder", str(folder))
     assert "tells of itself          in which order it prefers the others' models" in capsys.readouterr().out
-    (folder / "federation.toml").write_text(agreement(9, method={"name": "fedfomo", "candidates": "everybody", "budget": 2}))
+    among_all = {"name": "fedfomo", "candidates": "everybody", "budget": 2}
+    (folder / "federation.toml").write_text(agreement(9, method=among_all))
     assert found(folder)[1]["tells"] == "whose models it wants next, at most 2"
 
 

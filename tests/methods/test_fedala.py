@@ -131,7 +131,7 @@ def test_the_stage_is_capped():
 
 
 def test_later_rounds_may_have_more_epochs_and_each_takes_the_steps_of_eq_5():
-    """As above with a cap of 2 and three later epochs: W <- clip(W - .05 (t - 1) (4 - w_i), 0, 1), t = w_i + (4 - w_i) W."""
+    """As above, a cap of 2, then three epochs: W <- clip(W - .05 (t - 1) (4 - w_i), 0, 1), t = w_i + (4 - w_i) W."""
     problem = Quadratics(torch.tensor([[1.0], [0.0]], dtype=torch.float64), [[0], [1]])
     settings = FedALA(sample_share=1.0, weight_lr=0.05, stage_epochs=2, round_epochs=3)
     run = Federation(settings.method(), problem)

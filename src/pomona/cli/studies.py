@@ -110,7 +110,8 @@ def studies(
         print_table(of_records(rows))
         waiting = [r for r in rows if r["decision"] == "pending"]
         if waiting:
-            say(f"pomona silo check --study {waiting[0]['hash'][:9]} says what it would do, what would leave, and what to know first")
+            say(f"pomona silo check --study {waiting[0]['hash'][:9]} says what it would do, what to know first,")
+            say("and what would leave")
             say(f"pomona silo accept {waiting[0]['hash'][:9]}   or   decline")
     if not json and (costs := overview(folder)):
         print_table(of_records(costs, "Privacy: epsilon that is reserved on this silo's data, and spent"))

@@ -47,7 +47,7 @@ class ALA(Settings):
     stage_epochs: int = Field(40, ge=1, le=10**6, description="most epochs of the initial stage")
     start_round: int = Field(1, ge=1, le=10**6, description="first round in which the weights learn")
     round_epochs: int = Field(
-        1, ge=0, le=10**6, description="epochs on the weights in each round after the initial stage; 0 leaves them as then"
+        1, ge=0, le=10**6, description="epochs on the weights in a round after the initial stage; 0 leaves them as then"
     )
 
 

@@ -18,7 +18,7 @@ models start from one given file (``model.init``). A run that ends with one mode
 Differs from the paper: the mean is weighted by samples. Sharing the lower layers over clusters, and averaging
 gradients instead of models, are not offered.
 Differs from published code, which helps the draw along: on synthetic data the best of ten is kept, by its distance to
-the true models; on CIFAR-10 it is repeated until each of four models is chosen by a tenth of the cohort (of two by 35 %);
+the true models; on CIFAR-10 it is repeated until a tenth of the cohort chooses each of four models, 35 % each of two;
 on FEMNIST the models begin as one trained by FedAvg under heads of their own, and train for 20 rounds on random groups.
 On MNIST it is one draw, as here. Its accuracy on MNIST and CIFAR-10 is that of the model with the smallest loss on the
 test samples; here it is that of the model chosen by training samples.
