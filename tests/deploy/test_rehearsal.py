@@ -1,13 +1,28 @@
 """The whole federation with real Flower processes, TLS and keys on: the models of the simulator, bit by bit."""
 
 import pytest
+from agreement_file import agreement
 from federation_in_process import settings
 
+from pomona.core.errors import ConfigError
+from pomona.deploy.agreement import Federation
 from pomona.deploy.rehearsal.run import rehearse
 from pomona.methods import METHODS
 from pomona.scenario import Scenario
 
-METHODS_DEPLOYED = [name for name in METHODS if name != "fedavg-data"]
+METHODS_DEPLOYED = [name for name, settings in METHODS.items() if settings().method().share is None]
+
+
+def test_a_federation_offers_every_method_but_the_one_that_hands_samples_to_all(tmp_path):
+    for name in METHODS:
+        file = tmp_path / "federation.toml"
+        file.write_text(agreement(9, method=name, momentum=0.0))
+        if name in METHODS_DEPLOYED:
+            assert Federation.load(file).config().method.name == name
+        else:
+            with pytest.raises(ConfigError, match="hands samples to every client; silos keep theirs"):
+                Federation.load(file)
+    assert set(METHODS) - set(METHODS_DEPLOYED) == {"fedavg-data"}
 
 
 def rehearsed(folder, method, rounds, silos=6, **options):
