@@ -70,7 +70,7 @@ def collect(suite: Suite, size: Size, groups: Sequence[Group], verdicts: Mapping
     made_with = {json.dumps(v.figures["versions"]) for v in own.values() if v.figures}
     results = {
         "schema": SCHEMA,
-        **{key: getattr(suite, key) for key in ("title", "paper", "table", "note")},
+        **{key: getattr(suite, key) for key in ("title", "paper", "table", "note", "own")},
         "size": size,
         "seeds": list(part.seeds or ()),
         "tuning": {"points": part.points, "seed": suite.search_seed, "rule": RULE},

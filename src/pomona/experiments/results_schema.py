@@ -121,6 +121,7 @@ class SavedResults(Kind):
     paper: Line
     table: Line
     note: Line
+    own: list[Line] = []
     size: Line
     seeds: list[Count]
     tuning: _Tuning

@@ -110,6 +110,9 @@ class Suite(Settings):
     paper: str = Field(default="", description="The paper whose table it is.")
     table: str = Field(default="", description="The table's number in the paper.")
     note: str = Field(default="", description="What differs from the paper, for people.")
+    own: tuple[str, ...] = Field(
+        default=(), description="Rows that are tested against every other; those of the paper's methods if empty."
+    )
     seeds: Seeds = Field(default=(0,), description="Seeds of the cells.")
     points: int = Field(default=1, ge=1, description="Settings tried for a method, at most; 1: none is searched.")
     search_seed: int = Field(default=0, ge=0, description="Seed of the draw of points, and of the runs that try them.")
@@ -127,7 +130,7 @@ class Suite(Settings):
         sizes, columns, rows = self.size.values(), self.scenario.values(), self.method.values()
         scenarios = [n for size in sizes for n in (*size.at, *size.scenarios)] + [n for row in rows for n in row.at]
         methods = [n for size in sizes for n in (*size.methods, *size.search_of)]
-        methods += [n for column in columns for n in column.methods]
+        methods += [*self.own, *(n for column in columns for n in column.methods)]
         axes = [("scenario", n, list(self.scenario)) for n in scenarios]
         axes += [("method", n, list(self.method)) for n in methods]
         for kind, name, known in axes:

@@ -19,6 +19,7 @@ from pomona.results.paper_tables import COUNTS
 from pomona.results.tables.client_tests import gains, paired, spread_table, wilcoxon_table
 from pomona.results.tables.comparison_tables import grid, records
 from pomona.results.tables.cost import cost_table
+from pomona.results.tables.speed import first_at, speed_table
 from pomona.results.text.discussion import sentences
 from pomona.results.web.comparison_page import rank, write
 
@@ -71,6 +72,42 @@ def test_traffic_is_counted_in_models(tiny):
     assert models["FedAvg"] == ["1.00", "1.00"]
     assert float(models["APPLE, mu!=0"][1]) == pytest.approx(1, abs=0.02)  # and the names of the cores it wants
     assert all(float(row[7]) <= 3 for row in table.rows)
+
+
+def test_rounds_and_bytes_to_an_accuracy_are_those_of_the_curves(tiny):
+    made = comparison(tiny)
+    lines = {(row[0], row[1]): row[2:] for row in speed_table(made).rows}
+    for row, method in (("FedAvg", "fedavg"), ("APPLE, mu!=0", "apple")):
+        entry, alone = made.at("one", method), made.at("one", "separate")
+        ends, floors = ([values[-1] for _, values in e.curve()] for e in (entry, alone))
+        a_round = [(c["figures"]["bytes_down"] + c["figures"]["bytes_up"]) / 3 / 1e6 for c in entry.cells]
+        own, other = lines["MNIST, pathological", row][:2], lines["MNIST, pathological", row][2:]
+        for (said, sent), targets in ((own, [0.95 * e for e in ends]), (other, floors)):
+            when = [
+                next((r for r, v in zip(rounds, values, strict=True) if v >= target), None)
+                for (rounds, values), target in zip(entry.curve(), targets, strict=True)
+            ]
+            there = [(r, r * each) for r, each in zip(when, a_round, strict=True) if r is not None]
+            if not there:
+                assert (said, sent) == ("not reached", "-")
+                continue
+            of = "" if len(there) == 2 else " (1 of 2)"
+            assert said == f"{fmean(r for r, _ in there):.1f}{of}"
+            assert sent == f"{fmean(mb for _, mb in there):.3g}"
+    assert lines["MNIST, pathological", "Separate"][1] == "0"
+
+
+def test_a_target_is_reached_by_the_first_value_that_has_it():
+    assert first_at([2, 4, 6], [0.5, None, 0.7], 0.5) == 2
+    assert first_at([2, 4, 6], [0.5, None, 0.7], 0.6) == 6
+    assert first_at([2, 4], [0.5, 0.6], 0.61) is None
+
+
+def test_a_suite_without_a_paper_names_the_rows_that_are_tested(tiny):
+    named = replace(tiny, results={**tiny.results, "paper": "", "own": ["fedavg"]})
+    lines = wilcoxon_table(comparison(named)).rows
+    assert {(row[1], row[2]) for row in lines} == {("FedAvg", "Separate"), ("FedAvg", "APPLE, mu!=0")}
+    assert wilcoxon_table(comparison(replace(tiny, results={**tiny.results, "paper": ""}))) is None
 
 
 def test_differences_are_facts_of_the_runs(tiny):

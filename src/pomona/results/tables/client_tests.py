@@ -70,7 +70,7 @@ def spread_table(made: Comparison) -> Table | None:
 
 
 def wilcoxon_table(made: Comparison) -> Table | None:
-    """Wilcoxon's signed-rank test over clients: each of the paper's own methods against every other."""
+    """Wilcoxon's signed-rank test over clients: each of the suite's, or the paper's, own methods against every other."""
     rows = [line for scenario in made.scenarios for line in _tests(made, made.of(scenario))]
     note = (
         "Two-sided test of the values of the same clients (all seeds together) in the round best on validation; "
@@ -83,7 +83,8 @@ def wilcoxon_table(made: Comparison) -> Table | None:
 
 def _tests(made: Comparison, entries: Sequence[ComparisonRow]) -> list[list[str]]:
     done = [e for e in entries if e.cells]
-    own = [e for e in done if e.row.startswith(OWN.get(made.paper, ()))]
+    named = made.bench.results.get("own", ())
+    own = [e for e in done if e.method in named or (not named and e.row.startswith(OWN.get(made.paper, ())))]
     found = []
     for one in own:
         for other in done:
