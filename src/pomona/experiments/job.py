@@ -116,8 +116,9 @@ def look(folder: Path, config: Config) -> JobState:
 def _require_same(folder: Path, stored: Tree, config: Config) -> None:
     """Refuse a finished run whose settings had other defaults when it was made."""
     then, now = flat(stored), flat(config.tree())
-    if now["lr"] == "auto":  # the run has the number that was found
-        then["lr"] = "auto"
+    for key in ("lr", "engine"):  # the run has what was found
+        if now[key] == "auto":
+            then[key] = "auto"
     changed = [k for k in sorted(then.keys() & now.keys()) if then[k] != now[k] and k not in FREE]
     if changed:
         raise StorageError(

@@ -121,7 +121,7 @@ class SavedResults(Kind):
     paper: Line
     table: Line
     note: Line
-    own: list[Line] = []
+    own: list[Line] = Field(default=[])
     size: Line
     seeds: list[Count]
     tuning: _Tuning

@@ -17,7 +17,6 @@ from pomona.testing.problems import Federation, passes, quadratics, same, states
 from pomona.testing.round_checks import ROUND_CHECKS
 from pomona.testing.task_checks import TASK_CHECKS
 
-
 MODELS = {"model", "core", "head"}
 """Names of an uplink's entry that is the client's model, or a part of it."""
 

@@ -70,7 +70,7 @@ def spread_table(made: Comparison) -> Table | None:
 
 
 def wilcoxon_table(made: Comparison) -> Table | None:
-    """Wilcoxon's signed-rank test over clients: each of the suite's, or the paper's, own methods against every other."""
+    """Wilcoxon's signed-rank test over clients: each of the suite's or the paper's own methods against every other."""
     rows = [line for scenario in made.scenarios for line in _tests(made, made.of(scenario))]
     note = (
         "Two-sided test of the values of the same clients (all seeds together) in the round best on validation; "
