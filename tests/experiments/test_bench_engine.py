@@ -223,6 +223,12 @@ def test_a_bench_that_names_no_rate_keeps_the_runs_that_found_one(tmp_path):
     assert run(suite, tmp_path, Never()).counts == {"finished": 1}
 
 
+def test_a_bench_that_leaves_the_engine_open_keeps_the_runs_that_chose_one(tmp_path):
+    suite = changed(base={"engine": "auto"})
+    assert run(suite, tmp_path, here()).counts == {"finished": 6}
+    assert run(suite, tmp_path, Never()).counts == {"finished": 6}
+
+
 def test_a_run_made_with_other_defaults_is_refused(tmp_path):
     suite = changed(points=1, seeds=[0], method={"separate": {}}, base={"rounds": 1})
     (result,) = run(suite, tmp_path, here()).results["results"]
