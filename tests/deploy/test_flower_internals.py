@@ -45,6 +45,8 @@ def test_a_supernodes_worker_is_made_of_what_is_replaced():
     from flwr.supernode import start_client_internal as node
 
     assert calls(node.start_client_internal, "_pull_and_store_message") == [[]]
+    assert calls(node.start_client_internal, "_push_messages") == [[]]
+    assert {"state", "object_store"} <= set(inspect.signature(node._push_messages).parameters)
     assert {"receive", "get_run", "get_fab", "state", "object_store"} <= set(
         inspect.signature(node._pull_and_store_message).parameters
     )

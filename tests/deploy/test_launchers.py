@@ -181,6 +181,73 @@ def test_a_supernode_refuses_a_foreign_app_with_an_error_that_names_no_path(kind
     assert log in done.stderr + done.stdout
 
 
+ANSWERED = """
+import threading
+from pomona.deploy.silo.processes import supernode
+supernode.guard("0" * 64)
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
+from flwr.supercore.object_store import ObjectStoreFactory
+from flwr.supercore.run import Run
+from flwr.supercore.task_identity import TaskIdentity
+from flwr.supernode import start_client_internal as node
+from flwr.supernode.nodestate import NodeStateFactory
+from flwr.supernode.start_client_internal import RunNotRunningException
+
+stores = ObjectStoreFactory()
+state, store = NodeStateFactory(objectstore_factory=stores).state(), stores.store()
+state.set_node_id(5)
+
+def message(run_id):
+    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = run_id, 1, 1
+    made = Message(content=RecordDict({"a": ConfigRecord({"b": run_id})}), dst_node_id=5, message_type="train")
+    made.metadata.__dict__.update(_run_id=run_id, _message_id=made.object_id, _src_node_id=1)
+    TaskIdentity._run_id = TaskIdentity._node_id = TaskIdentity._task_id = None  # as in a SuperNode
+    state.store_run(Run.create_empty(run_id))
+    return made
+
+def fetched(one, confirm):
+    tree = get_object_tree(one)
+    objects = {k: made.deflate() for k, made in get_all_nested_objects(one).items()}
+    return node._pull_and_store_message(
+        state=state, object_store=store, node_config={}, receive=lambda: (one, tree), get_run=None, get_fab=None,
+        pull_object=lambda run_id, k: objects[k], confirm_message_received=confirm, trusted_entities=None)
+
+def answer(one):
+    reply = Message(RecordDict(), reply_to=one)
+    node._insert_message(reply, state, store)
+    return reply.metadata.message_id
+
+def ended(*_):
+    raise RunNotRunningException
+
+sent = []
+def send(reply, *_):
+    sent.append(reply.metadata.reply_to_message_id)
+    return set(), ""
+
+first, second = message(7), message(8)
+assert fetched(first, ended) is None
+late = answer(first)
+assert fetched(second, lambda *_: None) == 8
+threading.Timer(0.3, answer, [second]).start()
+node._push_messages(state=state, object_store=store, send=send, push_object=None)
+assert sent == [second.metadata.message_id], "the answer to a message whose run had ended"
+assert store.get(late) is None
+assert not state.get_messages_legacy(is_reply=True)
+"""
+
+
+def test_an_answer_to_a_message_whose_run_ended_while_it_was_fetched_is_not_sent_for_the_next():
+    """Else the node would stay one answer late: each next one would be sent when the message after it has come."""
+    pytest.importorskip("flwr")
+    words = [sys.executable, "-c", ANSWERED]
+    done = subprocess.run(
+        words, capture_output=True, text=True, timeout=100, env=environment(Path("/nowhere")), check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
 @pytest.fixture(scope="module")
 def kits(tmp_path_factory):
     """Kits of a federation on a free port."""

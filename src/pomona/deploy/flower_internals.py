@@ -5,12 +5,14 @@ gone or has changed.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
 IDLE, REPLY = 3.0, 0.5  # seconds that a SuperNode sleeps: no message was there; an answer, or a part of it, is not yet
 
 Pull = Callable[..., int | None]
+Push = Callable[..., None]
 
 
 def wrap_pull(around: Callable[[Pull], Pull]) -> None:
@@ -18,6 +20,42 @@ def wrap_pull(around: Callable[[Pull], Pull]) -> None:
     from flwr.supernode import start_client_internal as node
 
     node._pull_and_store_message = around(node._pull_and_store_message)
+
+
+def wrap_push(around: Callable[[Push], Push]) -> None:
+    """Replace the function by which a SuperNode waits for the answer to the message that it fetched, and sends it."""
+    from flwr.supernode import start_client_internal as node
+
+    node._push_messages = around(node._push_messages)
+
+
+@dataclass(frozen=True)
+class OneAnswer:
+    """A SuperNode's state that holds of all answers those to one message; others are dropped as they are found.
+
+    A SuperNode sends whatever answer is there and then fetches the next message. Where the run of a message ended while
+    that was fetched, nobody waits for its answer, but the app gives one: sent in place of the next message's, it would
+    leave this node one answer late for good.
+    """
+
+    state: Any
+    store: Any
+    message: Any
+
+    def __getattr__(self, name: str) -> Any:  # all else
+        return getattr(self.state, name)
+
+    def get_messages_legacy(self, **which: Any) -> list[Any]:
+        """Answers to the message that nobody has got yet."""
+        awaited = list[Any]()
+        for found in self.state.get_messages_legacy(**which):
+            if found.metadata.reply_to_message_id == self.message.metadata.message_id:
+                awaited.append(found)
+                continue
+            ids = [found.metadata.message_id, found.metadata.reply_to_message_id]
+            self.state.delete_messages(message_ids=ids)
+            self.store.delete(found.metadata.message_id)
+        return awaited
 
 
 def replace_waits(waits: dict[float, Callable[[], None]]) -> None:
@@ -111,6 +149,7 @@ def leave_out_of_the_log(*paths: str) -> None:
 def wait_for_database(seconds: int) -> None:
     """Have SuperLink wait that long for its database while another of its requests writes it; Flower fails after 5."""
     from flwr.supercore import sql_mixin
+    from flwr.supercore.constant import SQLITE_PRAGMAS
 
-    others = tuple(p for p in sql_mixin.SQLITE_PRAGMAS if p[0] != "busy_timeout")
+    others = tuple(pragma for pragma in SQLITE_PRAGMAS if pragma[0] != "busy_timeout")
     vars(sql_mixin)["SQLITE_PRAGMAS"] = (("busy_timeout", str(1000 * seconds)), *others)

@@ -156,7 +156,15 @@ def guard(expected: str, stored: Callable[[], None] = lambda: None) -> Worker:
 
         return guarded
 
+    def answering(push: flower_internals.Push) -> flower_internals.Push:
+        def one(*, state: Any, object_store: Any, **rest: Any) -> None:
+            awaited = flower_internals.OneAnswer(state, object_store, worker.message)
+            push(state=awaited, object_store=object_store, **rest)
+
+        return one
+
     flower_internals.wrap_pull(around)
+    flower_internals.wrap_push(answering)
     flower_internals.replace_waits({flower_internals.IDLE: worker.rest, flower_internals.REPLY: worker.look})
     return worker
 
