@@ -62,7 +62,7 @@ def test_a_silo_without_the_code_says_so(world, module):
     names_another_method(federation.kits / "silo-1", "not_here:Mine")
     federation.run()
     assert reasons(federation) == {
-        "silo-1": "CONFIG: section run: cannot load 'not_here:Mine' (No module named 'not_here'); "
+        "silo-1": "PROTOCOL: section run: cannot load 'not_here:Mine' (No module named 'not_here'); "
         "give an importable module:attribute"
     }
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from pomona.core.bounds import plain
-from pomona.core.errors import PomonaError
+from pomona.core.errors import ConfigError, DataError, PomonaError, StorageError
 from pomona.deploy.agreement import Federation
 from pomona.deploy.messages.message_bodies import ReportedScore
 from pomona.deploy.silo.settings import SiloFile
@@ -12,6 +12,7 @@ from pomona.deploy.study_kinds import LEAST_SAMPLES
 from pomona.federation.exchange import Reply, Score
 
 DIGITS = 3  # of a loss; a share has one more place, so that ten thousand samples can still be told apart
+QUOTING = ConfigError, DataError, StorageError  # their lines name cells, columns, classes, own settings, files
 
 
 def loss(value: float | None) -> float | None:
@@ -50,9 +51,13 @@ def disclosed(reply: Reply, shares: Callable[[str, int], bool]) -> dict[str, Any
 
 
 def scrubbed(fault: BaseException) -> str:
-    """A fault as others may read it: its kind, and for one of ours the line, without paths."""
-    if not isinstance(fault, PomonaError):
-        return f"a {type(fault).__name__}; the silo's log has the rest"
+    """A fault as others may read it: its kind and, of one about a message or the agreement, its line without paths.
+
+    Of data, settings and files it is the kind alone: what is wrong with one cell may be told to nobody else.
+    """
+    if not isinstance(fault, PomonaError) or isinstance(fault, QUOTING):
+        what = fault.kind if isinstance(fault, PomonaError) else f"a {type(fault).__name__}"
+        return f"{what}; the silo's log has the rest"
     words = str(fault).split()
     return f"{fault.kind}: " + " ".join("(path)" if "/" in w.strip("'\"(),;:") else w for w in words)
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from pomona.core.errors import ConfigError
+from pomona.core.errors import ProtocolError
 from pomona.deploy.agreement import Federation
 from pomona.deploy.json_store import read_json
 from pomona.deploy.silo.settings import SiloFile
@@ -26,23 +26,23 @@ def judged_model(kit: Path, federation: Federation, own: Scenario, place: int, s
         start: what it begins with otherwise; None for the run's initial model.
 
     Raises:
-        ConfigError: the model is not there, is another network's, or the silo's data have changed since.
+        ProtocolError: the model is not there, is another network's, or the silo's data have changed since.
         StorageError: its file is damaged.
     """
     terms, file = federation.evaluate, SiloFile.load(kit / "silo.toml")
     if terms is None or file.name not in terms.models:
         return start
     if terms.models[file.name] != place:
-        raise ConfigError(f"the study expects this silo's model at place {terms.models[file.name]}, it has {place}")
+        raise ProtocolError(f"the study expects this silo's model at place {terms.models[file.name]}, it has {place}")
     source, folder = _source(kit, terms.agreement or "")
     path = folder / "models" / "personal.safetensors"
     if not path.exists():
-        raise ConfigError(f"the study judges models of {terms.of or 'the first study'}, but there is no {path}")
+        raise ProtocolError(f"the study judges models of {terms.of or 'the first study'}, but there is no {path}")
     _require_same(source, federation)
     pinned = read_json(PinnedAgreement, folder / PINNED)
     known = pinned.rows if pinned and source.view == federation.view else None
     if known not in {None, own.partition.sha256}:
-        raise ConfigError(
+        raise ProtocolError(
             "this silo's data, or its division, is not what its model was trained on, which might be judged by samples "
             "that it has seen; put the data back, or have the study name a view of other data"
         )
@@ -50,13 +50,13 @@ def judged_model(kit: Path, federation: Federation, own: Scenario, place: int, s
 
 
 def _source(kit: Path, agreement: str) -> tuple[Federation, Path]:
-    """The terms under which the models were trained, and the folder of what this silo kept. Raises ConfigError."""
+    """The terms under which the models were trained, and the folder of what this silo kept. Raises ProtocolError."""
     standing, studies = Federation.read(kit / "federation.toml"), KnownStudies(kit)
     if known := studies.find(agreement):
         return studies.agreed(standing, known), studies.home(known)
     if standing.comes_with_study and standing.agreement == agreement:
         return standing, kit / "state"
-    raise ConfigError(f"this silo knows no study with the hash {agreement[:16]}, whose models are to be judged")
+    raise ProtocolError(f"this silo knows no study with the hash {agreement[:16]}, whose models are to be judged")
 
 
 def _require_same(source: Federation, federation: Federation) -> None:
@@ -69,4 +69,4 @@ def _require_same(source: Federation, federation: Federation) -> None:
     }
     for key, (one, other) in pairs.items():
         if one != other:
-            raise ConfigError(f"{key} is not that of the study whose models are judged; give the same")
+            raise ProtocolError(f"{key} is not that of the study whose models are judged; give the same")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from pomona.core.bounds import Number, Sha256
-from pomona.core.errors import ProtocolError
+from pomona.core.errors import ConfigError, ProtocolError
 from pomona.core.settings import Settings
 from pomona.deploy.agreement import Federation
 from pomona.deploy.json_store import read_json, write_json
@@ -51,7 +51,7 @@ class TaskPolicy:
     def require_agreed(self, agreement: str, run: str) -> None:
         """Raise ProtocolError unless the server means what this silo has agreed to, at a time that it has agreed to."""
         self.terms.require_time(local_now())
-        mine = self.federation.agreement
+        mine = self._agreement()
         pinned = self._pinned() or self._pin(PinnedAgreement(agreement=mine, begun=own()))
         require_begun(pinned.begun, "this silo's part in the study")
         if mine != pinned.agreement:
@@ -69,6 +69,13 @@ class TaskPolicy:
                 f"the server has begun another run ({run}) than the one that this silo works for ({pinned.run}); "
                 f"{START_OVER}"
             )
+
+    def _agreement(self) -> str:
+        """The hash of what was agreed. Raises ProtocolError where that cannot be computed here: own code is missing."""
+        try:
+            return self.federation.agreement
+        except ConfigError as fault:
+            raise ProtocolError(str(fault)) from None
 
     def require(self, task: Task, samples: int) -> None:
         """Raise ProtocolError unless a task is one that this silo agreed to.
