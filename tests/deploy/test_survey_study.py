@@ -247,6 +247,20 @@ def test_a_policy_may_accept_surveys(standing):
     assert known["north"].why == "kind survey, least count 10, without bound"
 
 
+def test_a_policy_accepts_no_survey_of_fewer_rows_than_it_says(standing):
+    for silo, least in zip(SILOS, (None, 5, 6), strict=True):
+        policy = {"kinds": ["survey"], "otherwise": "decline", **({} if least is None else {"least_count": least})}
+        (standing.kits / silo / "policy.toml").write_text(tomli_w.dumps(policy))
+    path = standing.folder / "look.toml"
+    path.write_text(tomli_w.dumps({"name": "look", "kind": "survey", "survey": {"least": 5}}))
+    standing.queue.submit(path)
+    for silo in SILOS:
+        standing.hear(silo)
+    known = {silo: KnownStudies(standing.kits / silo).named("look") for silo in SILOS}
+    assert [k.standing for k in known.values()] == ["declined", "accepted", "declined"]
+    assert known["south"].why == "survey.least = 5, fewer than least_count = 6"
+
+
 def test_status_names_the_page_of_a_survey(standing, capsys):
     standing.submitted("look")
     standing.run("look")
@@ -324,7 +338,7 @@ def test_too_few_answers_end_a_survey_which_can_be_resumed(standing):
     assert list(standing.run("look").silos) == list(SILOS)
 
 
-@pytest.mark.parametrize("change", ["columns", "rows", "crowd", "silo", "signature", "text"])
+@pytest.mark.parametrize("change", ["columns", "rows", "nothing", "crowd", "silo", "signature", "text"])
 def test_an_answer_that_is_not_what_was_asked_counts_as_none(standing, change):
     standing.submitted("look")
 
@@ -337,6 +351,9 @@ def test_an_answer_that_is_not_what_was_asked_counts_as_none(standing, change):
             body["figures"]["numbers"]["more"] = body["figures"]["numbers"]["age"]
         elif change == "rows":
             body["figures"]["rows"] += 1
+        elif change == "nothing":  # shares of no rows are no numbers
+            forged = FiguresReply(rows=0, numbers={"age": Numbers()}, names={"ward": Names()}, classes=Names())
+            body["figures"] = forged.model_dump(mode="json")
         elif change == "crowd":  # no sum with these rows is a count any more
             most = 2**53 - 1
             told = {"numbers": {"age": Numbers(rest=most)}, "names": {"ward": Names(rest=most)}}
@@ -348,7 +365,7 @@ def test_an_answer_that_is_not_what_was_asked_counts_as_none(standing, change):
             body["figures"]["untold"] = {"age": "why"}
         text = "{" * 10**5 if change == "text" else json.dumps(body)
         forged = Message(said.kind, text, said.signature, versions=said.versions)
-        if change in {"columns", "rows", "crowd", "silo"}:
+        if change in {"columns", "rows", "nothing", "crowd", "silo"}:
             signature = Silo(standing.kits / "south").signer.sign(said.kind, body)
             forged = Message(said.kind, text, signature, versions=said.versions)
         return FlowerMessage(packed(forged), reply_to=message)
@@ -370,6 +387,16 @@ def test_what_no_survey_can_be():
     ):
         with pytest.raises(ValueError):  # noqa: PT011 - pydantic's, whatever it says
             Study.model_validate(bad)
+
+
+def test_a_silo_that_does_not_know_the_study_says_so_and_pins_nothing(standing):
+    path = standing.folder / "look.toml"
+    path.write_text(tomli_w.dumps({"name": "look", "kind": "survey"}))
+    known = standing.queue.submit(path)
+    folder = standing.kits / "north"
+    refused = handled(folder, Message.of(SurveyQuestion(agreement=known.agreement, run="ab")))
+    assert f"knows no study {known.agreement[:16]}" in Refusal.model_validate_json(refused.body).fault
+    assert not (folder / "state/agreement.json").exists()
 
 
 def test_a_kit_comes_with_no_survey(tmp_path):

@@ -15,7 +15,7 @@ from pomona.data.settings import DataSettings
 from pomona.survey import agreeing, page, silo
 from pomona.survey.least_count import safe_classes, safe_names, safe_numbers
 from pomona.survey.next_task import task_of
-from pomona.survey.noise import NoisyData, apportioned, geometric
+from pomona.survey.noise import NoisyData, agreed_columns, apportioned, geometric
 from pomona.survey.raw_data import read_raw
 from pomona.survey.replies import ColumnForm, FiguresQuestion, FiguresReply
 from pomona.survey.settings import Noise, SurveySettings
@@ -162,3 +162,18 @@ def test_the_page_says_so_and_the_task_is_made_from_noisy_counts(tmp_path):
 def test_cells_that_cannot_be_counted_are_refused(wrong):
     with pytest.raises(ValidationError):
         Noise(**wrong)
+
+
+def test_bins_of_a_target_tell_no_column_of_its_name(tmp_path):
+    """Both would be counted, by the epsilon of one."""
+    found = silo.columns(SurveySettings(), table(tmp_path))
+    noise = Noise(epsilon=1.0, edges={"age": EDGES})
+    assert [form.name for form in agreed_columns(found, noise).columns] == ["age"]
+    assert agreed_columns(found.model_copy(update={"labels": ("age",)}), noise).columns == ()
+
+
+def test_a_page_of_a_survey_that_tells_no_class_has_no_table_of_classes(tmp_path):
+    result = surveyed({"north": table(tmp_path)}, with_noise(1.0, edges={"age": EDGES}))
+    text = (page.write(result, tmp_path / "page").parent / "survey.md").read_text()
+    assert "Classes by silo" not in text
+    assert "nan" not in text

@@ -302,7 +302,7 @@ def test_an_answer_that_no_silo_makes_is_refused(tmp_path):
     ):
         with pytest.raises(ProtocolError, match=why):
             agreeing.require_answered(survey, question, own, reply.model_copy(update=change), n)
-    with pytest.raises(ProtocolError, match=f"more than {n - 1} rows"):
+    with pytest.raises(ProtocolError, match=f"not of 10 to {n - 1}"):
         agreeing.require_answered(survey, question, own, reply, n - 1)
 
 

@@ -68,8 +68,10 @@ def require_answered(
     if bool(reply.classes) != of_classes or ((of_classes or labels) and {*reply.targets} != {*labels}):
         raise ProtocolError("its answer is of other labels than the silo has")
     told: list[SafeColumn] = [*reply.numbers.values(), *reply.targets.values()]
-    if reply.rows > most or any(len(column.counts) > survey.cells for column in told):
-        raise ProtocolError(f"its answer has more than {survey.cells} cells a column, or more than {most} rows")
+    if not survey.least <= reply.rows <= most:
+        raise ProtocolError(f"its answer is of {reply.rows} rows, not of {survey.least} to {most}")
+    if any(len(column.counts) > survey.cells for column in told):
+        raise ProtocolError(f"its answer has more than {survey.cells} cells a column")
     told += [*reply.names.values(), *([reply.classes] if reply.classes else [])]
     if any(0 < n < survey.least for n in (*(n for c in told for n in (*c.counts, c.rest)), *reply.words.values())):
         raise ProtocolError(f"its answer tells of fewer than {survey.least} rows")

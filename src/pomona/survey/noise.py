@@ -121,10 +121,14 @@ class NoisyData:
 
 
 def agreed_columns(found: ColumnsReply, noise: Noise) -> ColumnsReply:
-    """What a silo has, with the columns alone whose cells were agreed; bins are no use to it for its categories."""
+    """What a silo has, with the columns alone whose cells were agreed; bins are no use to it for its categories.
+
+    Bins that a target's name has are the target's: a column called alike would be told by the same part of epsilon.
+    """
     forms = [
         form.model_copy(update={"kind": "category"}) if form.name in noise.categories else form
         for form in found.columns
-        if form.name in noise.categories or (form.name in noise.edges and form.kind != "category")
+        if form.name in noise.categories
+        or (form.name in noise.edges and form.kind != "category" and form.name not in found.labels)
     ]
     return found.model_copy(update={"columns": tuple(forms)})

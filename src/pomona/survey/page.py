@@ -26,9 +26,7 @@ def write(result: SurveyResult, out: Path) -> Path:
         task, lacking = tomli_w.dumps({"task": task_of(result)}), ""
     except DataError as fault:
         task, lacking = "", str(fault)
-    texts = (
-        {RESULT: result.model_dump_json(indent=1) + "\n", TASK: task} if task else {RESULT: result.model_dump_json()}
-    )
+    texts = {RESULT: result.model_dump_json(indent=1) + "\n", **({TASK: task} if task else {})}
     made = tables(result)
     told = opening(result, lacking)
     parts = ["# Survey", *told, *(markdown(table).rstrip() for table in made)]

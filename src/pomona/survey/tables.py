@@ -1,6 +1,7 @@
 """A survey's tables: labels and columns, of all silos and of each, and how far silos are from one another."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import isnan
 
 import numpy as np
 
@@ -35,14 +36,14 @@ def _untold(why: Mapping[str, str]) -> str:
 
 
 def classes(result: SurveyResult) -> Table | None:
-    """Rows of each class at each silo, and the label skew."""
-    if result.one.targets != "classes":
+    """Rows of each class at each silo, and the label skew; none where no silo told a class."""
+    if result.one.targets != "classes" or not result.classes:
         return None
     told = {name: (own.figures.classes or Names()).by_name for name, own in result.silos.items()}
     counts = np.array([[own.get(name, 0) for name in result.classes] for own in told.values()], np.int64)
     spread, apart = effective_classes(counts), emd(counts)
     rows = [
-        [name, *(_cell(own.get(label), result) for label in result.classes), f"{spread[i]:.2f}", f"{apart[i]:.2f}"]
+        [name, *(_cell(own.get(label), result) for label in result.classes), *_skew(spread[i], apart[i])]
         for i, (name, own) in enumerate(told.items())
     ]
     sums = [_count(n) if n else _few(result) for n in counts.sum(axis=0).tolist()]
@@ -54,6 +55,11 @@ def classes(result: SurveyResult) -> Table | None:
     )
     head = ["silo", *result.classes, "effective classes", "distance"]
     return Table("classes", "Classes by silo", notes, head, rows)
+
+
+def _skew(spread: float, apart: float) -> list[str]:
+    """Of a silo that told no class there is none."""
+    return [NOTHING if isnan(value) else f"{value:.2f}" for value in (spread, apart)]
 
 
 def targets(result: SurveyResult) -> Table | None:

@@ -13,7 +13,6 @@ from pomona.core.bounds import ROUNDS, Finite, Sha256
 from pomona.core.errors import ConfigError, PomonaError
 from pomona.core.toml import read_file, validated
 from pomona.deploy.agreement import Federation
-from pomona.deploy.silo.privacy.outgoing_filter import scrubbed
 from pomona.deploy.silo.studies.consent_terms import ConsentTerms, local_now
 from pomona.deploy.silo.studies.known_studies import KnownStudies, KnownStudy
 from pomona.deploy.silo.studies.silo_in_study import Silo
@@ -26,7 +25,7 @@ Named = Annotated[str, Field(min_length=1, max_length=200)]
 
 
 class ConsentPolicy(ConsentTerms):
-    """Rules that a study must fit, all of them, to be accepted; a rule that is not set fits every study."""
+    """Rules that a study must fit, all of them, to be accepted; one without a default fits all while it is not set."""
 
     kinds: tuple[Kind, ...] = Field(min_length=1, max_length=20, description="kinds of studies; must be set")
     methods: tuple[Named, ...] = Field((), max_length=1000, description="names of methods; any if empty")
@@ -37,6 +36,7 @@ class ConsentPolicy(ConsentTerms):
     views: tuple[View, ...] = Field(
         (), max_length=1000, description='data that a study may ask for, "" for [data]; any if empty'
     )
+    least_count: int = Field(10, ge=3, le=10**6, description="a survey tells of no fewer rows than this")
     rounds: int | None = Field(None, ge=1, lt=ROUNDS, description="most rounds")
     mb_a_round: Megabytes | None = Field(None, description="most megabytes of models, both ways, in a round")
     mb_in_all: Megabytes | None = Field(None, description="most megabytes of models, both ways, in all rounds")
@@ -106,6 +106,8 @@ def _misfits(
         yield f"at most {federation.places} silos, fewer than members = {policy.members}"
     if policy.accept_epsilon_total is not None and found.total.epsilon > policy.accept_epsilon_total:
         yield f"all on this data may cost {found.total}, more than {policy.accept_epsilon_total:g}"
+    if federation.survey and federation.survey.least < policy.least_count:
+        yield f"survey.least = {federation.survey.least}, fewer than least_count = {policy.least_count}"
     traffic = found.traffic
     if policy.rounds is not None and traffic.rounds > policy.rounds:
         yield f"{traffic.rounds} rounds, more than {policy.rounds}"
@@ -124,7 +126,7 @@ def verdict(policy: ConsentPolicy, kit: Path, known: KnownStudy) -> Verdict:
         silo.require_affordable("")
         return judged(policy, known.study, silo.federation, facts(silo), local_now().date())
     except PomonaError as fault:
-        return Verdict(False, scrubbed(fault))
+        return Verdict(False, f"{fault.kind}: {fault}")
 
 
 def decided(kit: Path, known: KnownStudy) -> KnownStudy:

@@ -6,7 +6,7 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from pomona.core.errors import ConfigError, PrivacyError
+from pomona.core.errors import ConfigError, PrivacyError, ProtocolError
 from pomona.deploy.agreement import Federation
 from pomona.deploy.audit import Audit
 from pomona.deploy.pki.signatures import Signer
@@ -30,11 +30,14 @@ class Silo:
     def working_for(self, agreement: str) -> "Silo":
         """This silo in the study of that hash, if it has accepted it; else in the kit's own.
 
-        Raises ProtocolError for a study that waits for its administrator's word, or that was declined.
+        Raises ProtocolError for a study that waits for its administrator's word, or that was declined, and for an
+        unknown one where the kit came with none.
         """
         if known := KnownStudies(self.folder).find(agreement):
             known.require_accepted()
             return Silo(self.folder, known, known.trial(agreement))
+        if not self.federation.comes_with_study:
+            raise ProtocolError(f"this silo knows no study {agreement[:16]}; there: pomona silo studies --ask")
         return self
 
     @classmethod
