@@ -1,6 +1,7 @@
 """A hostile server that offers studies, and a hostile silo that decides on them: what is lost, mixed up or let in."""
 
 import json
+import threading
 from pathlib import PurePosixPath
 
 import pytest
@@ -67,6 +68,29 @@ def test_rules_decide_on_nothing_that_the_administrator_has_decided_on_meanwhile
     assert known.remark(judged, "no rule fits") == declined
     assert known.named("second") == declined
     assert known.decide(declined, True, "Dr. North").standing == "accepted"
+
+
+def test_a_study_that_two_processes_take_in_at_once_stays_as_it_was_decided(federation, monkeypatch):
+    """One has looked, the other takes the study in and decides on it, then the first one writes."""
+    known = StudyQueue(federation.server).submit(study_file(federation, "second"))
+    studies, new = KnownStudies(federation.kits / "silo-0"), KnownStudy(agreement=known.agreement, study=known.study)
+    room, others = KnownStudies._require_room, []
+
+    def other():
+        studies.propose(new)
+        studies.decide(studies.named("second"), True, "Dr. North")
+
+    def require_room(self, one):
+        room(self, one)
+        if not others:
+            others.append(threading.Thread(target=other))
+            others[0].start()
+            others[0].join(0.5)
+
+    monkeypatch.setattr(KnownStudies, "_require_room", require_room)
+    studies.propose(new)
+    others[0].join(10)
+    assert studies.named("second").standing == "accepted"
 
 
 def test_studies_whose_hashes_begin_alike_have_nothing_in_common(federation, offered):

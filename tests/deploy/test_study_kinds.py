@@ -11,7 +11,10 @@ from test_studies import decided, heard, own_models, study_file
 
 import pomona
 from pomona.core.errors import ConfigError, QuorumError
-from pomona.deploy import audit
+from pomona.deploy import audit, status
+from pomona.deploy.monitoring.prometheus_text import rendered
+from pomona.deploy.monitoring.silo_metrics import WatchedSilo
+from pomona.deploy.monitoring.watched_server import WatchedServer
 from pomona.deploy.server.studies.study_overview import result_of
 from pomona.deploy.server.studies.study_queue import StudyQueue
 from pomona.deploy.silo.data.silo_scenario import own_scenario
@@ -24,6 +27,7 @@ from pomona.experiments.cell_metrics import figures
 from pomona.metrics.classification import wilson
 from pomona.models.weights import read as weights_of
 from pomona.personal import PersonalModel
+from pomona.storage.lock import locked
 from pomona.storage.run_status import read_status
 
 
@@ -250,6 +254,31 @@ def test_a_search_that_was_killed_repeats_no_finished_trial(federation):
     assert not [m for m in federation.grid.sent if whole.trials[0] in str(m.content)]
     assert (folder / "trials/000/events.jsonl").read_bytes() == first
     assert [t["number"] for t in trials(folder)["trials"]] == [0, 1, 2]
+
+
+def test_while_a_search_runs_it_is_seen_for_whom_its_trial_waits(federation):
+    """Asked by silo-1, in the last round of the second trial of three rounds each."""
+    submitted(federation, search_file(federation))
+    whole, seen = KnownStudies(federation.kits / "silo-0").named("tune"), []
+
+    def look(message, reply):
+        if message.metadata.dst_node_id == 11 and whole.trials[1] in str(message.content):
+            seen.append((status.server(federation.server), status.silo(federation.kits / "silo-0")))
+        return reply
+
+    federation.grid.faults.append(look)
+    with locked(federation.server / "run"):
+        federation.run("tune")
+    at_server, at_silo = seen[-1]
+    assert (at_server["state"], at_server["trial"], at_server["rounds"]) == ("running", 1, 3)
+    assert at_server["waiting"]["asked"] == federation.names
+    assert [silo["state"] for silo in at_server["silos"]] == ["present"] * 3
+    own = next(row for row in at_silo["studies"] if row["study"] == "tune")
+    assert own["round"] >= 3
+    view = WatchedServer.of(federation.server).study("tune")
+    assert view.recorded.rounds[-1].round == 3
+    samples = rendered(WatchedSilo.of(federation.kits / "silo-0").look()[1])
+    assert 'pomona_silo_bytes_total{study="tune",direction="up"} 0' not in samples
 
 
 def test_nothing_runs_under_the_hash_of_the_search_itself(federation):

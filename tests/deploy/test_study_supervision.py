@@ -137,6 +137,21 @@ def test_a_study_that_fails_for_good_does_not_keep_the_next_from_running(kit):
     assert StudyQueue(kit).next().name == "one"
 
 
+def test_a_search_goes_on_after_more_faults_than_one_run_may_have(kit):
+    """Each life begins the next trial and fails; the seventh ends well."""
+    submitted(kit, "one")
+    program = (
+        "trials = out / 'trials'\ntrials.mkdir(exist_ok=True)\nnumber = len(list(trials.iterdir()))\n"
+        "(trials / f'{number:03d}').mkdir()\ntime.sleep(0.2)\n"
+        f"if number < 6:\n    {SAYS.format('failed', 0, 1).replace(chr(10), chr(10) + '    ').rstrip()}\nelse:\n"
+        f"    {SAYS.format('finished', 0, 0).replace(chr(10), chr(10) + '    ').rstrip()}\n"
+    )
+    link = Link({"one": program})
+    status, _ = supervised(kit, link)
+    assert status.state == "finished"
+    assert link.submitted == ["one"] * 7
+
+
 def test_an_aborted_study_ends_at_once_and_the_next_begins(kit):
     submitted(kit, "one", "two")
     link = Link({"one": SAYS.format("running", 1, "null") + "time.sleep(60)", "two": DONE})

@@ -73,7 +73,8 @@ def status(
 def _progress(s: dict[str, Any]) -> str:
     """How far a study is; of a survey that is finished, its page."""
     if s["method"] != "survey":
-        return f", round {s['round']} of {s['rounds']}"
+        trial = "" if s["trial"] is None else f", trial {s['trial']}"
+        return f"{trial}, round {s['round']} of {s['rounds']}"
     return f", page run/studies/{s['study']}/survey.html" if s["state"] == "finished" else ""
 
 

@@ -46,12 +46,12 @@ def server(folder: Path, study: str | None = None) -> Row:
     queue = StudyQueue(folder)
     meant = queue.current if study is None else queue.named(study)
     federation = meant.agreed(queue.federation, folder) if meant else queue.federation
-    state = meant.folder if meant else folder / "run"
-    said, live, held = read_status(state), read_status_file(LiveStatus, state / LIVE), holder(folder / "run")
-    waits = read_status_file(WaitingStatus, state / WAITING)
+    state, work = (meant.folder, meant.at_work) if meant else (folder / "run", folder / "run")
+    said, live, held = read_status(state), read_status_file(LiveStatus, work / LIVE), holder(folder / "run")
+    waits, rounds = read_status_file(WaitingStatus, work / WAITING), read_status(work)
     current = bool(said and held and said.state == "running" and waits.since >= said.time)  # not of a life before
-    members, share = entries(folder, state if meant and meant.name else None), federation.largest_share
-    weighs, spoken = weight_by_name(samples(members), share), versions.noted(state)
+    members, share = entries(folder, work if meant and meant.name else None), federation.largest_share
+    weighs, spoken = weight_by_name(samples(members), share), versions.noted(work)
     return {
         "federation": federation.name,
         "study": meant.title if meant else None,
@@ -61,7 +61,8 @@ def server(folder: Path, study: str | None = None) -> Row:
         "state": _spoken(said.state if said else None, bool(held)),
         "pid": held.pid if held else None,
         "since": held.since if held else None,
-        "round": said.round if said else 0,
+        "trial": None if work == state else int(work.name),
+        "round": rounds.round if rounds else 0,
         "rounds": live.rounds or federation.run.get("rounds"),
         "code": said.code if said else None,
         "reason": said.reason if said else "",
@@ -162,7 +163,7 @@ def silo(folder: Path) -> Row:
 
 def _study(kit: Path, known: KnownStudy) -> Row:
     """What was decided on a study, and its last round here."""
-    visits, _ = history.read(KnownStudies(kit).home(known))
+    visits = [visit for home in KnownStudies(kit).homes(known) for visit in history.read(home)[0]]
     about = {"study": known.study.name, "hash": known.agreement[:16], "decision": known.standing}
     return {**about, "round": visits[-1].round if visits else 0}
 

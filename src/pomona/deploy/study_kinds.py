@@ -12,6 +12,7 @@ from pomona.core.toml import Tree, flat
 
 MOST_JUDGED = 500  # models in one study; each has a score on two splits
 MOST_TRIALS = 200
+TRIALS = "trials"  # folder of a search's trials, in that of the study
 FIXED = ("method", "model", "metric", "model.init", "model.init_sha256", "model.loss")  # what consent rests on
 MOST_CELLS = 10_000  # of the grid that they are drawn from
 RESULTS = {"evaluate": "evaluation", "search": "search", "survey": "survey"}  # names of a study's result files by kind

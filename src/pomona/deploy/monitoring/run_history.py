@@ -13,7 +13,6 @@ from pomona.record import events
 from pomona.record.rows import Evaluation
 from pomona.storage.hash_chain import parsed
 
-AUDIT = "audit.jsonl"
 RECENT = 200  # decisions and rounds that are kept one by one
 SPOKE = {"present", "received"}  # events that a silo's own signature stands behind
 Key = tuple[str, str, str]  # model, when, split

@@ -3,7 +3,7 @@
 import math
 import shutil
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -40,22 +40,22 @@ class WatchedSilo:
     def look(self) -> tuple[dict[str, Any], list[Family]]:
         """How it stands, as ``status.silo`` says it, and all metrics. Raises StorageError, ConfigError."""
         now, own = status.silo(self.kit), SiloFile.load(self.kit / "silo.toml")
-        studies = {title: self._study(folder, agreed) for title, folder, agreed in self._studies()}
+        studies = {title: self._study(homes, agreed) for title, homes, agreed in self._studies()}
         return now, [*self._node(now, own), *together("study", studies)]
 
-    def _studies(self) -> Iterator[tuple[str, Path, Federation]]:
-        """Of each study that this silo takes part in: its name, its folder, what was agreed."""
+    def _studies(self) -> Iterator[tuple[str, Sequence[Path], Federation]]:
+        """Of each study that this silo takes part in: its name, the folders of its rounds, what was agreed."""
         federation, known = Federation.read(self.kit / "federation.toml"), KnownStudies(self.kit)
         if federation.comes_with_study:
-            yield KIT, self.kit / "state", federation
+            yield KIT, [self.kit / "state"], federation
         for study in known.all:
             if study.standing == "accepted":
-                yield study.study.name, known.home(study), known.agreed(federation, study)
+                yield study.study.name, known.homes(study), known.agreed(federation, study)
 
     def _node(self, now: dict[str, Any], own: SiloFile) -> list[Family]:
         about = {"federation": now["federation"], "silo": own.name, "version": version("pomona")}
         counted = Counter(str(known.standing) for known in KnownStudies(self.kit).all)
-        spent, reserved = (_by_study(now["privacy"], key) for key in ("spent", "epsilon_at_most"))
+        spent, reserved = _by_study(now["privacy"], "spent", max), _by_study(now["privacy"], "epsilon_at_most", sum)
         most = max((_bound(row["all_on_its_data"]) for row in now["privacy"]), default=None)
         return [
             gauge(f"{PREFIX}_info", "What runs here, in labels; the value says nothing.", 1, **about),
@@ -81,10 +81,11 @@ class WatchedSilo:
             gauge(f"{PREFIX}_disk_free_bytes", "Room on the kit's disk.", shutil.disk_usage(self.kit).free),
         ]  # fmt: skip
 
-    def _study(self, folder: Path, agreed: Federation) -> list[Family]:
-        visits, _ = history.read(folder)
+    def _study(self, homes: Sequence[Path], agreed: Federation) -> list[Family]:
+        begun = [(home, visits) for home in homes if (visits := history.read(home)[0])]
+        visits = [visit for _, each in begun for visit in each]
         traffic = {"down": sum(v.bytes_down for v in visits), "up": sum(v.bytes_up for v in visits)}
-        last = (folder / history.FILE).stat().st_mtime if visits else None
+        last = (begun[-1][0] / history.FILE).stat().st_mtime if begun else None
         return [
             gauge(f"{PREFIX}_round", "The round of the last visit.", visits[-1].round if visits else None),
             gauge(f"{PREFIX}_rounds", "Rounds of the whole study.", agreed.run.get("rounds")),
@@ -96,12 +97,14 @@ class WatchedSilo:
         ]  # fmt: skip
 
 
-def _by_study(rows: Sequence[Mapping[str, Any]], key: str) -> dict[str, float | None]:
-    """A figure of each study's reservations, added up."""
-    total: dict[str, float | None] = {}
-    for row in rows:
-        total[row["study"]] = (total.get(row["study"]) or 0.0) + _bound(row[key])
-    return total
+def _by_study(
+    rows: Sequence[Mapping[str, Any]], key: str, over: Callable[[Sequence[float]], float]
+) -> dict[str, float | None]:
+    """A figure of each study over its reservations: what they may cost adds up, what its ledger says has done so."""
+    return {
+        name: over([_bound(row[key]) for row in rows if row["study"] == name])
+        for name in dict.fromkeys(row["study"] for row in rows)
+    }
 
 
 def _bound(epsilon: float | None) -> float:

@@ -26,7 +26,7 @@ class StudyView:
         name: "" for the one that the kit came with.
         folder: of its run.
         standing: as ``status.server`` says it, with each silo's ``epsilon``.
-        recorded: what its events have told.
+        recorded: what its events have told; of a search those of its newest trial.
         judged: what the audit log says of it.
         seen, lost: as ``AuditedServer`` has them.
     """
@@ -46,7 +46,7 @@ class WatchedServer:
 
     kit: Path
     _audit: Followed[AuditedServer] = field(init=False)
-    _records: dict[str, Followed[RecordedRun]] = field(default_factory=dict)
+    _records: dict[Path, Followed[RecordedRun]] = field(default_factory=dict)
     _accounts: dict[str, PrivacyAccount] = field(default_factory=dict)
     _lock: Lock = field(default_factory=Lock)
 
@@ -74,7 +74,8 @@ class WatchedServer:
         name, folder = (meant.name, meant.folder) if meant else ("", self.kit / "run")
         with self._lock:
             audited = self._audit.look()
-            record = self._records.setdefault(name, Followed(folder / EVENTS, RecordedRun)).look()
+            events = (meant.at_work if meant else folder) / EVENTS
+            record = self._records.setdefault(events, Followed(events, RecordedRun)).look()
             standing = status.server(self.kit, meant.name if meant else None)
             if name not in self._accounts:
                 agreed = meant.agreed(queue.federation, self.kit) if meant else queue.federation

@@ -55,7 +55,7 @@ class ServerPolicy:
     _roster: int = -1
     _trouble: str = ""
     _failures: int = 0  # since the last committed round
-    _reached: int = -1
+    _reached: tuple[str, int] = ("", -1)  # the folder of rounds that is worked in, and the last one there
     _alike: int = 0  # failures with code 1 since then
 
     @property
@@ -119,7 +119,8 @@ class ServerPolicy:
     def _choose(self) -> None:
         """Take on the study that may run now, unless one is not over yet."""
         if self._over and (study := self.queue.next()):
-            self._study, self._over, self._failures, self._reached, self._alike = study, False, 0, -1, 0
+            self._study, self._over, self._failures, self._alike = study, False, 0, 0
+            self._reached = "", -1
             if study.name:
                 self.say(f"study {study.name} begins")
 
@@ -127,9 +128,10 @@ class ServerPolicy:
         """Return what follows from a verdict on the current study: another life, or its last status."""
         round_, status = last_round(self.state), read_status(self.state)
         failed = status is not None and (status.state, status.code) == ("failed", 1)
-        self._alike = self._alike * (round_ == self._reached) + failed
-        self._failures = 0 if round_ > self._reached else self._failures + 1
-        self._reached = max(self._reached, round_)
+        reached = self._progress()
+        self._alike = self._alike * (reached == self._reached) + failed
+        self._failures = 0 if reached > self._reached else self._failures + 1
+        self._reached = max(self._reached, reached)
         if verdict == "aborted":
             status = Status(state="interrupted", round=round_, code=143, reason="aborted by the server's operator")
             write_status(self.state, status)
@@ -148,6 +150,11 @@ class ServerPolicy:
         self.audit.write("lost", process=lost, round=round_, failures=self._failures)
         self._close() if verdict == "restart" else self._give_up_run()
         return Restart(delay, stop=verdict == "restart")
+
+    def _progress(self) -> tuple[str, int]:
+        """How far the current study is: greater means further. A search goes on with its trials."""
+        work = self._study.at_work if self._study else self.state
+        return str(work), last_round(work)
 
     def stopped(self, fault: BaseException | None, /) -> None:
         """Write why an unfinished run was interrupted."""

@@ -12,7 +12,7 @@ from pomona.core.table import Table, of_records
 from pomona.deploy.agreement import Federation
 from pomona.deploy.server.studies.result_page import ResultFiles
 from pomona.deploy.study import Study, StudyTerms
-from pomona.deploy.study_kinds import RESULTS
+from pomona.deploy.study_kinds import RESULTS, TRIALS
 from pomona.experiments.cell_metrics import best_on_validation
 from pomona.experiments.tuning import RULE, choose
 from pomona.lifecycle import status_kept
@@ -21,7 +21,7 @@ from pomona.record.reading import load
 from pomona.record.result import Result
 from pomona.storage.run_status import Status, read_status, write_status
 
-TRIALS, WINNER = "trials", "STUDY.toml"
+WINNER = "STUDY.toml"
 Rounds = Callable[[Federation, Path], Result]
 
 

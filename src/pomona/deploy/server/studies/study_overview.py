@@ -36,14 +36,14 @@ def result_of(kit: Path, name: str, form: Literal["json", "md"]) -> str:
 
 
 def _row(queue: StudyQueue, study: QueuedStudy, members: list[str]) -> Row:
-    said, known = read_status(study.folder), study.known
+    said, rounds, known = read_status(study.folder), read_status(study.at_work), study.known
     decided = Consents(study.folder).decisions if known else {}
     return {
         "study": study.title,
         "hash": known.agreement[:16] if known else "",
         "kind": known.study.kind if known else queue.federation.kind,
         "state": queue.state(study),
-        "round": said.round if said else 0,
+        "round": rounds.round if rounds else 0,
         "accepted": ", ".join(name for name in members if name in decided and decided[name].accepted),
         "declined": ", ".join(name for name in members if name in decided and not decided[name].accepted),
         "undecided": ", ".join(name for name in members if name not in decided) if known else "",

@@ -21,6 +21,7 @@ from pomona.deploy.server.members.registry_admin import entries
 from pomona.deploy.server.studies.consents import Consents
 from pomona.deploy.server.studies.judged_study import completed
 from pomona.deploy.study import LONGEST, Study, weights_file
+from pomona.deploy.study_kinds import TRIALS
 from pomona.storage.atomic_io import publish
 from pomona.storage.lock import locked
 from pomona.storage.run_status import read_status, write_status
@@ -58,6 +59,11 @@ class QueuedStudy:
     def title(self) -> str:
         """Its name for people."""
         return self.name or "the kit's own"
+
+    @property
+    def at_work(self) -> Path:
+        """The folder of the rounds that go on, or were the last: of a search its newest trial's."""
+        return max((self.folder / TRIALS).glob("[0-9][0-9][0-9]"), default=self.folder)
 
     def agreed(self, federation: Federation, kit: Path) -> Federation:
         """The federation with this study's terms; first weights come from the kit's folder ``weights``."""

@@ -4,7 +4,7 @@ A study's folder is named after it and its hash. Beside ``study.json`` lies what
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,10 +20,10 @@ from pomona.deploy.audit import Audit
 from pomona.deploy.json_store import read_json, write_json
 from pomona.deploy.silo.studies.consent_terms import ConsentTerms
 from pomona.deploy.study import Study
-from pomona.deploy.study_kinds import MOST_TRIALS
+from pomona.deploy.study_kinds import MOST_TRIALS, TRIALS
 from pomona.storage.lock import waiting_lock
 
-STUDIES, TRIALS, FILE = "studies", "trials", "study.json"
+STUDIES, FILE = "studies", "study.json"
 MOST, MOST_BYTES = 100, 2**26  # of studies that a silo keeps and has not accepted
 LEAST = 8  # digits of its hash that name a study
 Standing = Literal["pending", "accepted", "declined"]
@@ -105,6 +105,10 @@ class KnownStudies:
         home = self.kit / "state" / STUDIES / f"{known.study.name}-{known.agreement}"
         return home if trial is None else home / TRIALS / f"{trial:03d}-{known.trials[trial]}"
 
+    def homes(self, known: KnownStudy) -> list[Path]:
+        """The folders of its rounds: of a search those of its trials, in their order."""
+        return [self.home(known, trial) for trial in range(len(known.trials))] or [self.home(known)]
+
     def agreed(self, standing: Federation, known: KnownStudy, trial: int | None = None) -> Federation:
         """The federation with a study's terms, or a trial's; first weights come from the kit's folder ``weights``."""
         whole = standing.under(known.study.placed(self.kit))
@@ -116,11 +120,12 @@ class KnownStudies:
         Raises ProtocolError where the server offers more than a silo keeps without a word of its administrator, and
         OSError.
         """
-        if self.find(known.agreement) is None:
-            self._require_room(known)
-            self._write(known)
-            with Audit(self.kit / "state" / "audit.jsonl") as audit:
-                audit.write("proposed", study=known.study.name, agreement=known.agreement)
+        with self._alone():
+            if self.find(known.agreement) is None:
+                self._require_room(known)
+                self._write(known)
+                with Audit(self.kit / "state" / "audit.jsonl") as audit:
+                    audit.write("proposed", study=known.study.name, agreement=known.agreement)
 
     def decide(
         self,
@@ -173,9 +178,13 @@ class KnownStudies:
 
     @contextmanager
     def _changing(self, known: KnownStudy) -> Iterator[KnownStudy]:
-        """A study as it stands now, which no other process changes meanwhile: a command, or who asks the server."""
-        with waiting_lock(self.kit / "state" / ".studies.lock"):
+        """A study as it stands now, which no other process changes meanwhile."""
+        with self._alone():
             yield self.find(known.agreement) or known
+
+    def _alone(self) -> AbstractContextManager[None]:
+        """Hold the studies against other processes: a command, or who asks the server."""
+        return waiting_lock(self.kit / "state" / ".studies.lock")
 
     def _require_room(self, known: KnownStudy) -> None:
         """No server fills a silo's disk with studies that nobody has accepted."""
