@@ -74,6 +74,8 @@ ANSWERS = {
     "a loss of 1e308": figure(loss=1e308),
     "a training loss of -1e308": lambda said: {**said, "loss": -1e308},
     "a metric of 1e308": figure(value=1e308),
+    "a value that no accuracy can be": figure(value=1.5),
+    "an interval from its upper end to its lower": figure(interval=[0.9, 0.1]),
     "a model that nobody has": figure(model="mine"),
     "a moment that was not asked for": figure(when="received"),
     "the same figure twice": lambda said: {**said, "scores": said["scores"] + said["scores"][:1]},

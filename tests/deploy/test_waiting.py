@@ -133,6 +133,15 @@ def test_who_is_revoked_while_silos_are_gathered_is_not_waited_for(gathering):
     assert clock.now == 5
 
 
+def test_who_declines_while_silos_are_gathered_is_not_waited_for(gathering):
+    clock, members, nodes, transport, federation = gathering
+    members.add("east")
+    declined = set()
+    clock.events = {1: lambda: (nodes.met(0), nodes.met(1)), 5: lambda: declined.add("east")}
+    gather_silos(transport, federation, lambda: frozenset(declined))
+    assert clock.now == 5
+
+
 def test_whoever_stays_away_is_named_all_the_while_and_at_the_end(gathering, tmp_path, caplog):
     clock, _, nodes, transport, federation = gathering
     seen = []

@@ -12,6 +12,7 @@ from pomona.deploy.server.members.member_registry import MemberRegistry
 from pomona.deploy.server.rounds.outgoing_task import OutgoingTask
 from pomona.deploy.versions import note
 from pomona.federation.exchange import Arrival, ClientRequest, Reply, Score
+from pomona.metrics.metric import Metric, metric_named
 
 Origins = list[tuple[str, RowOrigin]]  # of rows, with their hashes
 MODELS = {"personal", "global", "local"}  # see ``record.Evaluation``
@@ -84,12 +85,12 @@ def checked_scores(answer: Answer, watched: Collection[str], federation: Federat
 
     Raises:
         ProtocolError: a score that was not asked for, that comes twice, that is on more samples than were agreed that a
-            silo may have, or that contradicts itself.
+            silo may have, that the metric cannot be, or that contradicts itself.
     """
     if not federation.share_scores:
         return []
     card = federation.config().method.method().card
-    models = MODELS | {card.headline[0], *card.judges}
+    models, metric = MODELS | {card.headline[0], *card.judges}, metric_named(str(federation.config().metric))
     found: dict[tuple[str, str, str], Score] = {}
     for score in answer.scores:
         key = score.model, score.when, score.split
@@ -97,13 +98,17 @@ def checked_scores(answer: Answer, watched: Collection[str], federation: Federat
             raise ProtocolError(f"a score on {score.samples} samples of {score.split}, which was not to be told")
         if score.model not in models or score.when not in watched or key in found:
             raise ProtocolError(f"a score of {score.model!r}, {score.when}, on {score.split}: it was not asked for")
-        _require_consistent(score, federation.most_samples)
+        _require_consistent(score, federation.most_samples, metric)
         found[key] = Score(**score.model_dump())
     return list(found.values())
 
 
-def _require_consistent(score: ReportedScore, most: int) -> None:
+def _require_consistent(score: ReportedScore, most: int, metric: Metric) -> None:
     if score.samples > most:
         raise ProtocolError(f"a score on {score.samples:.4g} samples, most_samples is {most}")
     if (score.loss is None) != (score.samples == 0) or (score.accuracy is not None and not score.samples):
         raise ProtocolError(f"a score on {score.samples} samples has a loss of {score.loss}")
+    if score.value is not None and not metric.low <= score.value <= metric.high:
+        raise ProtocolError(f"a score of {score.value:.4g}, which no {metric.title} can be")
+    if score.interval and score.interval[0] > score.interval[1]:
+        raise ProtocolError(f"an interval from {score.interval[0]:.4g} to {score.interval[1]:.4g}")

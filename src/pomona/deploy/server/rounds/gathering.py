@@ -23,15 +23,17 @@ class Gatherer(Protocol):
         """Greet until no silo is ``missing`` any more, or for so long."""
 
 
-def gather_silos(transport: Gatherer, federation: Federation, declined: frozenset[str] = frozenset()) -> None:
+def gather_silos(
+    transport: Gatherer, federation: Federation, declined: Callable[[], frozenset[str]] = frozenset
+) -> None:
     """Wait for all silos that are members now, whoever comes or is revoked meanwhile. Raises QuorumError.
 
-    Nobody waits for those that have ``declined``.
+    Nobody waits for those that have ``declined``, be it meanwhile.
     """
 
     def members() -> list[tuple[int, str]]:
-        entries = enumerate(transport.registry.entries)
-        return [(place, e.name) for place, e in entries if not e.revoked and e.name not in declined]
+        entries, out = enumerate(transport.registry.entries), declined()
+        return [(place, e.name) for place, e in entries if not e.revoked and e.name not in out]
 
     def missing() -> list[str]:
         return [name for place, name in members() if place not in transport.known]

@@ -65,12 +65,12 @@ def coordinate(kit: Path, bus: MessageBus, study: str = "", pause: float = 1.0) 
     importable(kit)
     queued = StudyQueue(kit).named(study)
     out = queued.folder
-    declined = Consents(out).declined
+    consents = Consents(out)
     with logging_to(kit / "run" / "logs" / SERVER), locked(out / FOLDER), writing(out), status_kept(out):
         federation = queued.agreed(Federation.load(kit / "federation.toml"), kit)
 
         def rounds(terms: Federation, folder: Path) -> Result:
-            return _rounds(terms, kit / "run", folder, bus, pause, declined)
+            return _rounds(terms, kit / "run", folder, bus, pause, consents)
 
         match federation.kind:
             case "survey":
@@ -80,17 +80,17 @@ def coordinate(kit: Path, bus: MessageBus, study: str = "", pause: float = 1.0) 
             case "evaluate":
                 result = rounds(federation, out)
                 names = [entry.name for entry in entries(kit) if not entry.revoked]
-                evaluation_result.write(federation, result, names, sorted(declined), out)
+                evaluation_result.write(federation, result, names, sorted(consents.declined), out)
             case "train":
                 rounds(federation, out)
 
 
 def _rounds(
-    federation: Federation, standing: Path, out: Path, bus: MessageBus, pause: float, declined: frozenset[str]
+    federation: Federation, standing: Path, out: Path, bus: MessageBus, pause: float, consents: Consents
 ) -> Result:
     """Run all rounds of one agreement, in the folder ``out``.
 
-    ``standing`` is the server's ``run/``, shared by all studies; nobody waits for those that have ``declined``.
+    ``standing`` is the server's ``run/``, shared by all studies; nobody waits for those that have declined.
     """
     config, scenario = federation.config(), blank(federation)
     stamp = {"schema": checkpoint.SCHEMA, "agreement": federation.agreement}
@@ -107,7 +107,7 @@ def _rounds(
         about = {"study": federation.study} if federation.study else {}
         about |= {} if federation.trial is None else {"trial": f"{federation.trial:03d}"}
         audit.write("start", round=point.number, agreement=federation.agreement, run=transport.run, **about)
-        gather_silos(transport, federation, declined)
+        gather_silos(transport, federation, lambda: consents.declined)
         # From here on, silos that have come meanwhile are let in before a round's roster is settled.
         registry = MemberRegistry(out, federation, transport.greet, members)
         if not point.found:

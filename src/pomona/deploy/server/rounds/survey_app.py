@@ -53,9 +53,9 @@ def conduct(federation: Federation, standing: Path, out: Path, bus: MessageBus, 
         inquiry = Inquiry(federation, run_id(out), registry, bus, audit, pause)
         about = {"agreement": federation.agreement, "run": inquiry.run, "study": federation.study}
         audit.write("start", round=0, **about)
-        declined = Consents(out).declined
-        gather_silos(inquiry, federation, declined)
-        first = read_json(FirstStep, out / FIRST) or _first(federation, inquiry, declined)
+        consents = Consents(out)
+        gather_silos(inquiry, federation, lambda: consents.declined)
+        first = read_json(FirstStep, out / FIRST) or _first(federation, inquiry, consents.declined)
         write_json(out / FIRST, first)
         write_status(out, Status(state="running", round=1))
         told = _second(federation, inquiry, first)
