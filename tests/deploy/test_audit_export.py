@@ -265,3 +265,10 @@ def test_bytes_that_nobody_acknowledges_are_a_lost_connection(tmp_path, monkeypa
         with pytest.raises(StorageError, match=r"timed out|acknowledged"):
             out.once()
     assert not (out.folder / CURSOR).exists()
+
+
+@pytest.mark.parametrize("words", [("--verify", "--syslog", "unix:/dev/log"), ("--follow",)])
+def test_options_that_do_not_go_together_are_refused(tmp_path, words, capsys):
+    folder, _ = kit(tmp_path)
+    assert command("silo", "audit", *words, "--folder", folder) == ConfigError.code
+    assert "--syslog" in capsys.readouterr().err

@@ -2,14 +2,14 @@
 
 import os
 import stat
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import pytest
 
 from pomona.cli import main
 from pomona.core.errors import ConfigError, LockedError, StorageError
 from pomona.deploy.installation import uninstall as module
-from pomona.deploy.installation.contents import contents, require_kit
+from pomona.deploy.installation.contents import RULES, contents, require_kit, rule
 from pomona.deploy.installation.uninstall import BLOCK, uninstall
 from pomona.storage.lock import locked
 
@@ -20,6 +20,7 @@ KEPT = {
     "state/models/personal.safetensors",
     "state/private/dp/client-00/ledger.jsonl",
     "state/report.md",
+    "state/told/0123456789abcdef.json",
 }
 SECRET = {
     "keys/silo.key",
@@ -246,6 +247,15 @@ def test_a_server_keeps_its_record_and_erases_silos_models(world):
         )
     } | {"kept/federation.toml"}
     uninstall(federation.server, "server")
+
+
+@pytest.mark.parametrize(
+    "name", ["survey.html", "survey.json", "task.toml", "evaluation.csv", "search.md", "STUDY.toml"]
+)
+def test_a_server_keeps_what_studies_without_a_model_have_found(name):
+    path = PurePosixPath("run/studies/look", name)
+    assert rule(path, RULES["server"]).fate == "keep"
+    assert rule(path.parent / "trials/000/checkpoints/round-000001-aa.safetensors", RULES["server"]).fate == "erase"
 
 
 def test_a_silo_of_a_real_kit_keeps_its_model_and_loses_its_key(world):

@@ -9,6 +9,7 @@ from cyclopts import Parameter
 
 from pomona.cli.output import Json, emit, say, talk
 from pomona.core.errors import ConfigError
+from pomona.deploy.installation.contents import STATE, Role
 
 FILE = "audit.jsonl"
 Verify = Annotated[bool, Parameter(negative="", help="only say whether the file is as it was written")]
@@ -24,10 +25,7 @@ def server(
     syslog: Syslog = None, follow: Follow = False, facility: Facility = "local0", json: Json = False,
 ) -> None:  # fmt: skip
     """Show the server's audit log, verify it, or send it to syslog."""
-    if syslog is not None:
-        _export("server", folder, folder / "run", syslog, facility, follow, json)
-    else:
-        (_verify if verify else _show)(folder / "run" / FILE, json)
+    _audit("server", folder, verify, syslog, follow, facility, json)
 
 
 def silo(
@@ -35,10 +33,21 @@ def silo(
     syslog: Syslog = None, follow: Follow = False, facility: Facility = "local0", json: Json = False,
 ) -> None:  # fmt: skip
     """Show the silo's audit log, verify it, or send it to syslog."""
+    _audit("silo", folder, verify, syslog, follow, facility, json)
+
+
+def _audit(
+    side: Role, folder: Path, verify: bool, syslog: str | None, follow: bool, facility: str, json: bool
+) -> None:  # fmt: skip
+    path = folder / STATE[side] / FILE
+    if verify and syslog is not None:
+        raise ConfigError("--verify and --syslog are two things to do; give one of them")
+    if follow and syslog is None:
+        raise ConfigError("--follow goes with --syslog; to look on, `logs --follow`")
     if syslog is not None:
-        _export("silo", folder, folder / "state", syslog, facility, follow, json)
+        _export(side, folder, path, syslog, facility, follow, json)
     else:
-        (_verify if verify else _show)(folder / "state" / FILE, json)
+        (_verify if verify else _show)(path, json)
 
 
 def _show(path: Path, json: bool) -> None:
@@ -64,11 +73,11 @@ def _verify(path: Path, json: bool) -> None:
         raise ConfigError(f"{path}: line {first} is not as it was written; compare with a backup from there on")
 
 
-def _export(side: str, folder: Path, state: Path, syslog: str, facility: str, follow: bool, json: bool) -> None:
+def _export(side: Role, folder: Path, path: Path, syslog: str, facility: str, follow: bool, json: bool) -> None:
     from pomona.deploy.monitoring.audit_export import exporter
 
     os.umask(0o077)
-    export = exporter(side, folder, state / FILE, syslog, facility, talk)
+    export = exporter(side, folder, path, syslog, facility, talk)
     if not follow:
         sent = export.once()
         emit({"sent": sent}) if json else print(f"sent {sent} lines to {export.to}")

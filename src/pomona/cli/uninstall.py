@@ -24,7 +24,7 @@ def server(
     *, folder: Annotated[Path, Parameter(help="the server's kit")] = Path("kits/server"), do: Do = False,
     json: Json = False,
 ) -> None:  # fmt: skip
-    """End this server: the record and the audit log are kept, silos' models, keys and states erased."""
+    """End this server: record, results and audit log are kept, silos' models, keys and states erased."""
     _end(folder, "server", do, json)
 
 

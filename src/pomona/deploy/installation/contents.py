@@ -13,6 +13,7 @@ from pathlib import Path, PurePosixPath
 from typing import Literal
 
 from pomona.core.errors import ConfigError, StorageError
+from pomona.deploy.study_kinds import RESULTS
 from pomona.storage.lock import LOCK
 
 Fate = Literal["keep", "erase", "remove", "stays"]
@@ -65,6 +66,7 @@ RULES: dict[Role, tuple[Rule, ...]] = {
         Rule("state/*audit.jsonl", "keep", "audit log"),
         Rule("state/*ledger.jsonl", "keep", "privacy ledger: what was spent on your data"),
         Rule("state/private/budget.json", "keep", "privacy budget: what all studies may have spent on your data"),
+        Rule("state/told/*.json", "keep", "what surveys have told of your data"),
         Rule("state/private/*", "erase", "key of the noise"),
         Rule("state/*cache/*", "erase", "other silos' models"),
         Rule("state/*checkpoints/*", "erase", "what the method keeps between rounds, and answers"),
@@ -80,6 +82,10 @@ RULES: dict[Role, tuple[Rule, ...]] = {
         *(
             Rule(f"run/*{name}", "keep", "record of the run: figures that silos agreed to share, no models")
             for name in ("config.toml", "events.jsonl", "clients.csv", "rounds.csv", "summary.json", "roster.json")
+        ),
+        *(
+            Rule(f"run/studies/*/{name}", "keep", "results of surveys, evaluations and searches")
+            for name in (*(f"{result}.*" for result in RESULTS.values()), "*.toml")
         ),
         Rule("run/*study.json", "keep", "studies"),
         Rule("run/*consents.json", "keep", "who accepted which study"),
