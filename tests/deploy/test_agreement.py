@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from pomona.core.bounds import PLACES, ROUNDS
 from pomona.core.errors import ConfigError
 from pomona.deploy.address import Address
-from pomona.deploy.agreement import ELSEWHERE, RESERVED, Federation
+from pomona.deploy.agreed_config import ELSEWHERE
+from pomona.deploy.agreement import RESERVED, Federation
 from pomona.deploy.messages.message_bodies import Task as Message
 from pomona.deploy.messages.message_bodies import read
 from pomona.deploy.silo.settings import SiloFile

@@ -12,10 +12,9 @@ from pydantic import AfterValidator, Field, PrivateAttr, model_validator
 
 from pomona.core.bounds import PLACES, ROUNDS
 from pomona.core.errors import ConfigError
-from pomona.core.optimizer import require_steps
 from pomona.core.registry import code_sha256
 from pomona.core.settings import Settings
-from pomona.core.toml import named, read_file, validated
+from pomona.core.toml import read_file, validated
 from pomona.deploy.address import Address, HostPort
 from pomona.deploy.own_code import named_code
 from pomona.deploy.study import Study, StudyTerms
@@ -29,19 +28,6 @@ PROTOCOL = 4  # of the messages between silos and server; another number is anot
 RESERVED = {"authority", "server", "renewed"}  # folders of the kits
 SPARE = 4  # places for newcomers, unless set
 SHARE = 0.5  # most that a silo weighs unless set: no more than all others together
-
-# Keys of a run that every silo sets for itself, or that a federation sets in another place.
-ELSEWHERE = {
-    "data": "each silo names its own in silo.toml",
-    "partition": "the silos are the partition",
-    "clients": "set places",
-    "membership": "silos are added and revoked by `pomona server`",
-    "workers": "every silo is one process",
-    "state_memory": "every silo keeps its state in its own folder",
-    "device": "each silo sets its own in silo.toml",
-    "rows_per_call": "every silo is one row",
-    "checkpoint_every": "every round is committed",
-}
 
 
 def _certificate(text: str) -> str:
@@ -233,60 +219,9 @@ class Federation(StudyTerms):
 
     @cached_property
     def _config(self) -> "Config":
-        from pomona.config import resolve
-        from pomona.models.weights import initial
-        from pomona.tasks import TASKS
-        from pomona.tasks.default_metric import require
+        from pomona.deploy.agreed_config import resolved  # late: it takes PyTorch
 
-        misplaced = sorted(set(self.run) & set(ELSEWHERE))
-        if misplaced:
-            key = misplaced[0]
-            raise ConfigError(f"run.{key} is no key of a federation: {ELSEWHERE[key]}")
-        try:
-            fixed: dict[str, Any] = {"clients": self.places, "workers": 1, "checkpoint_every": 1}
-            if self.evaluate:
-                from pomona.deploy import cross_evaluation
-
-                fixed |= cross_evaluation.run(tuple(sorted(self.evaluate.models.values())))
-            config = resolve({"largest_share": SHARE}, named(self.run), fixed)
-            task = TASKS[self.task.targets]
-            # No party sees all labels, so the default metric follows from the targets alone.
-            metric = require(config.metric or task.usual, task)
-            config = config.model_copy(update={"metric": metric.name})
-            steps = config.method.method().card.steps
-            require_steps(config.method.name, steps, config.momentum, config.optimizer)
-            if given := initial(config.model):
-                pinned = config.model.model_copy(update={"init_sha256": given.sha256})
-                config = config.model_copy(update={"model": pinned})
-        except ConfigError as fault:
-            raise ConfigError(f"section run: {fault}") from None
-        if config.method.method().share:
-            raise ConfigError(
-                f"run.method = {config.method.name!r} hands samples to every client; silos keep theirs: take another"
-            )
-        if config.stop.patience is not None and not self.share_scores:
-            raise ConfigError(
-                "run.stop.patience looks at the silos' scores on validation samples; set share_scores = true"
-            )
-        if config.privacy and self.search:
-            raise ConfigError(
-                "section run.privacy: each trial of a search would cost epsilon of its own; search without it, on data "
-                "that need no protection, or not at all"
-            )
-        if config.keep == "best":
-            raise ConfigError(
-                "run.keep = 'best' is for a simulation; in a federation silos keep the last, or their own_best"
-            )
-        if config.lr == "auto":
-            raise ConfigError(
-                "run.lr must be a number, since no one party holds the data to find one; `pomona run` chooses one on "
-                "data like yours"
-            )
-        if config.engine == "auto":
-            raise ConfigError(
-                "run.engine must be torch or native: what a silo has installed must not change its numbers unseen"
-            )
-        return config
+        return resolved(self, self.task, self.places, SHARE)
 
     @property
     def agreement(self) -> str:
@@ -312,6 +247,8 @@ class Federation(StudyTerms):
 
     def _computed(self) -> dict[str, Any]:
         """What is computed: the run with its defaults, the task, and the hash of own code that the run names."""
+        from pomona.deploy.agreed_config import ELSEWHERE
+
         run = {k: v for k, v in self.config().tree().items() if k not in ELSEWHERE}
         run["model"] = {k: v for k, v in run["model"].items() if k != "init"}
         code = {"code": own} if (own := self.own_code) else {}

@@ -10,7 +10,7 @@ import tomli_w
 from pomona.config import Config, resolve
 from pomona.core.errors import ConfigError
 from pomona.core.toml import Tree
-from pomona.deploy.agreement import ELSEWHERE
+from pomona.deploy.agreed_config import ELSEWHERE
 from pomona.deploy.task_settings import of_samples
 from pomona.partition.partition import ClientRows
 from pomona.scenario import Scenario

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import Field, ValidationError
 from pydantic.dataclasses import dataclass
 
-from pomona.core.bounds import Count, Number, plain
+from pomona.core.bounds import PLACES, Count, Number, plain
 from pomona.core.errors import ConfigError, ProtocolError, StorageError, near
 from pomona.core.settings import Settings
 from pomona.core.weight_limit import weights
@@ -58,7 +58,7 @@ class RegistryFile(Settings):
     """All that the file holds: the entries, and the last round whose roster is settled."""
 
     settled: Number
-    silos: tuple[RegisteredMember, ...] = Field(max_length=10**4)
+    silos: tuple[RegisteredMember, ...] = Field(max_length=PLACES)
 
 
 class MemberRegistry:

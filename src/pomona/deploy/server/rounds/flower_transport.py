@@ -17,22 +17,14 @@ from pomona.core.errors import ProtocolError
 from pomona.core.round import Roster
 from pomona.deploy.agreement import Federation
 from pomona.deploy.audit import Audit
-from pomona.deploy.messages.message_bodies import (
-    CertifiedKey,
-    DownlinkEntry,
-    Newcomer,
-    Refusal,
-    Renewal,
-    RowOrigin,
-    Task,
-)
+from pomona.deploy.messages.message_bodies import Newcomer, Refusal, Renewal, RowOrigin, Task
 from pomona.deploy.messages.message_bus import Message, MessageBus, Outgoing, Undelivered, untrusted
-from pomona.deploy.messages.tensor_bytes import Encoding, PackedRows, form_of
+from pomona.deploy.messages.tensor_bytes import Encoding, PackedRows
 from pomona.deploy.server.gate.auth_proxy import announce
 from pomona.deploy.server.members.member_registry import MemberRegistry
 from pomona.deploy.server.rounds.answer_verification import AnswerReader, Origins
 from pomona.deploy.server.rounds.handshake import Handshake
-from pomona.deploy.server.rounds.outgoing_task import OutgoingTask, standing
+from pomona.deploy.server.rounds.outgoing_task import OutgoingTask, downlink_entry, introductions, standing
 from pomona.deploy.server.rounds.waiting_file import WaitingFile
 from pomona.deploy.supervision.process_logs import at_round
 from pomona.federation.exchange import Arrival, ClientRequest, Reply
@@ -104,9 +96,13 @@ class FlowerTransport:
             at_round(self._round)
             announce(self.standing, largest(request.expects))
         self._spool = UplinkSpool.of(request, self.scratch)
-        packed = PackedRows(down, Encoding(self.federation.wire, self.federation.places))
+        packed, members = (
+            PackedRows(down, Encoding(self.federation.wire, self.federation.places)),
+            self.registry.entries,
+        )
+        shown = introductions(members, len(self.federation.silo))
         tasks = {
-            place: OutgoingTask(self._name(place), self._task(request, k, packed), packed.rows)
+            place: OutgoingTask(members[place].name, self._task(request, k, packed, *shown), packed.rows)
             for k, place in enumerate(request.ids)
         }
         arrivals = self._exchange(tasks, request)
@@ -118,8 +114,9 @@ class FlowerTransport:
 
     def commit(self, ids: Sequence[int]) -> None:
         """The round counts for these silos; they learn of it with their next task."""
+        members = self.registry.entries
         for place in ids:
-            self._settled[place], silo = self._round, self._name(place)
+            self._settled[place], silo = self._round, members[place].name
             others = {digest: origin for digest, origin in self._origins.items() if origin.silo != silo}
             self._origins = others | dict(self._fresh.get(place, []))
             self._starts.pop(place, None)
@@ -187,22 +184,20 @@ class FlowerTransport:
         self._waiting.tell(*standing(tasks, arrivals, (), ()))
         return arrivals
 
-    def _task(self, request: ClientRequest, k: int, packed: PackedRows) -> Task:
+    def _task(
+        self,
+        request: ClientRequest,
+        k: int,
+        packed: PackedRows,
+        newcomers: tuple[Newcomer, ...],
+        renewals: tuple[Renewal, ...],
+    ) -> Task:
         """The task of receiver ``k`` of a request."""
-        place, members = request.ids[k], self.registry.entries
-        downlink = {}
-        for key, rows in packed.down.items():
-            form = form_of(rows)
-            index = rows.index[k].tolist() if form.many else [int(rows.index[k])]
-            digests = {j: packed.digest(key, j) for j in dict.fromkeys(index) if not form.many or j != place}
-            origins = {j: self._origins[d] for j, d in digests.items() if d in self._origins}
-            downlink[key] = DownlinkEntry(
-                form=form,
-                index=tuple(index) if form.many else (0,),
-                rows=digests if form.many else {0: digests[index[0]]},
-                origins=origins if key in self.server.relays else {},
-            )
-        start = self._starts.get(place)
+        place, start = request.ids[k], self._starts.get(request.ids[k])
+        downlink = {
+            key: downlink_entry(packed, key, k, place, self._origins if key in self.server.relays else {})
+            for key in packed.down
+        }
         return Task(
             agreement=self.federation.agreement,
             run=self.run,
@@ -214,16 +209,8 @@ class FlowerTransport:
             settled=self._settled.get(place, 0),
             start=None if start is None else packed.add(start),
             downlink=downlink,
-            newcomers=tuple(
-                Newcomer(place=i, silo=e.name, key=e.key, certificate=e.certificate)
-                for i, e in enumerate(members)
-                if i >= len(self.federation.silo)
-            ),
-            renewals=tuple(
-                Renewal(silo=e.name, keys=(*e.earlier, CertifiedKey(key=e.key, certificate=e.certificate)))
-                for e in members
-                if e.earlier
-            ),
+            newcomers=newcomers,
+            renewals=renewals,
         )
 
     def _send(self, due: Mapping[int, OutgoingTask], seconds: float) -> dict[str, int]:
@@ -275,6 +262,3 @@ class FlowerTransport:
         uplink = bytes(got.enclosed.get("uplink", b""))
         arrival, self._fresh[place] = self._reader.arrival(place, sent, answer, uplink, request)
         return replace(arrival, reply=self._spool.kept(arrival.reply))
-
-    def _name(self, place: int) -> str:
-        return self.registry.entries[place].name

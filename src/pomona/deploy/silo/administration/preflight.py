@@ -1,22 +1,16 @@
 """Preflight checks, ``pomona silo check``: settings, keys, server, data and disk of a silo before it starts."""
 
-import shutil
-from collections.abc import Callable
-from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any
 
-from pomona.core.errors import ConfigError, DataError, PomonaError, PrivacyError, ProtocolError, StorageError
+from pomona.core.errors import ConfigError, DataError, PrivacyError, ProtocolError
 from pomona.core.registry import importable
 from pomona.deploy.agreement import Federation
 from pomona.deploy.flower_bundle import pinned
 from pomona.deploy.json_store import read_json
-from pomona.deploy.pki import keys
-from pomona.deploy.pki.certificates import LAST, private, valid, warning
-from pomona.deploy.silo.connection.watchdog import ask_health
-from pomona.deploy.silo.connection.way_out import WayOut
+from pomona.deploy.silo.administration import kit_checks
+from pomona.deploy.silo.administration.check_lines import CheckLine, Checks, Remark
 from pomona.deploy.silo.data import survey_preflight
 from pomona.deploy.silo.data.survey_preflight import readable
 from pomona.deploy.silo.privacy.outgoing_filter import departing
@@ -26,52 +20,8 @@ from pomona.deploy.silo.studies.known_studies import KnownStudy
 from pomona.deploy.silo.studies.pinned_agreement import PINNED, PinnedAgreement
 from pomona.deploy.silo.studies.silo_in_study import Silo
 from pomona.deploy.silo.studies.study_facts import ANY_RUN, facts, remarks
-from pomona.storage.atomic_io import probe
 
-CLOCK = 10.0  # seconds; Flower refuses what was signed more than 5 s in its future or 5 minutes in its past
-SPARE = 20  # rounds' worth of models that the disk should have room for
 TELEPHONE = "read these 16 digits to the lead by telephone; theirs must be the same"
-
-T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class CheckLine:
-    """The result of one check; ``code`` is the exit code of a failure, 0 for others."""
-
-    check: str
-    result: Literal["ok", "warning", "failed"]
-    text: str
-    code: int = 0
-
-
-class Remark(Exception):  # noqa: N818 - it is none
-    """A finding that needs attention but is not a failure."""
-
-
-class Checks:
-    """Collects the lines; what a failed check would have given is None."""
-
-    def __init__(self) -> None:
-        self.lines: list[CheckLine] = []
-
-    def make(self, name: str, check: Callable[[], tuple[T, str]]) -> T | None:
-        """Run one check that returns a value and what to say; a PomonaError is its failure, a Remark its warning."""
-        try:
-            value, text = check()
-        except PomonaError as fault:
-            self.lines.append(CheckLine(name, "failed", str(fault), fault.code))
-        except Remark as fault:
-            self.lines.append(CheckLine(name, "warning", str(fault)))
-        else:
-            self.lines.append(CheckLine(name, "ok", text))
-            return value
-        return None
-
-    @property
-    def code(self) -> int:
-        """The highest code of a failure, 0 where all is well."""
-        return max((line.code for line in self.lines), default=0)
 
 
 def run(folder: Path, study: str = "") -> tuple[list[CheckLine], dict[str, Any], int]:
@@ -95,11 +45,11 @@ def run(folder: Path, study: str = "") -> tuple[list[CheckLine], dict[str, Any],
     checks.make("app", lambda: (None, f"SHA-256 {pinned(folder)[:16]}"))
     leaves: dict[str, Any] = {}
     if federation and not federation.insecure:
-        checks.make("key", lambda: _key(folder, silo.name if silo else folder.name))
-        checks.make("certificate", lambda: _authority(folder))
+        checks.make("key", lambda: kit_checks.own_key(folder, silo.name if silo else folder.name))
+        checks.make("certificate", lambda: kit_checks.authority(folder))
     if silo and work and federation:
         one, within, all_ = silo, work, federation
-        checks.make("server", lambda: _server(folder, one, all_))
+        checks.make("server", lambda: kit_checks.server(folder, one, all_))
         if federation.survey:
             checks.make("data", lambda: _surveyed(within, leaves))
         elif federation.comes_with_study:
@@ -111,7 +61,7 @@ def run(folder: Path, study: str = "") -> tuple[list[CheckLine], dict[str, Any],
     if work and work.study:
         known = work.study
         checks.make("policy", lambda: _policy(folder, known))
-    checks.make("disk", lambda: _disk(folder, leaves.get("bytes_per_model", 0)))
+    checks.make("disk", lambda: kit_checks.disk(folder, leaves.get("bytes_per_model", 0)))
     return checks.lines, leaves, checks.code
 
 
@@ -166,51 +116,6 @@ def _agreement(silo: Silo) -> tuple[Federation, str]:
     )
 
 
-def _key(folder: Path, name: str) -> tuple[None, str]:
-    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_private_key
-
-    path = folder / "keys" / "silo.key"
-    private(path)
-    try:
-        key = load_ssh_private_key(path.read_bytes(), None)
-    except (OSError, *keys.UNREADABLE):
-        raise ConfigError(f"{path} is no unencrypted private key in OpenSSH's format; put the silo's there") from None
-    own = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
-    for place in (folder / "keys" / "silo.pub", folder / "keys" / "peers" / f"{name}.pub"):
-        if keys.public(place).strip() != own:
-            raise ConfigError(
-                f"{place} is not the public half of silo.key; the others would refuse this silo: fetch it"
-            )
-    others = len(list((folder / "keys" / "peers").glob("*.pub"))) - 1
-    return None, f"belongs to {name}; keys of {others} others"
-
-
-def _authority(folder: Path) -> tuple[None, str]:
-    until = valid(folder / "certs" / "ca.crt")
-    if line := warning(until):
-        raise Remark(f"the authority's certificate {line}; {LAST}")
-    return None, f"the authority's is valid until {until:%Y-%m-%d}"
-
-
-def _server(folder: Path, silo: SiloFile, federation: Federation) -> tuple[None, str]:
-    answer = ask_health(WayOut.of(folder, silo, federation))
-    how = "without TLS" if federation.insecure else "its certificate is the federation's"
-    how += ", it asks for this silo's" if federation.mutual_tls else ""
-    how += f", through {silo.proxy}" if silo.proxy else ""
-    if answer.certificate_until and (line := warning(answer.certificate_until)):
-        raise Remark(f"{federation.server} answers, but its certificate {line}; ask its administrator to renew it")
-    if answer.clock is None:
-        return None, f"{federation.server} answers, {how}; it does not say its time"
-    off = (datetime.now(UTC) - answer.clock).total_seconds()
-    if abs(off) > CLOCK:
-        ahead = "ahead of" if off > 0 else "behind"
-        raise Remark(
-            f"{federation.server} answers, but this clock is {abs(off):.0f} s {ahead} the server's, which refuses "
-            "signatures from more than 5 s in its future or 5 minutes in its past; synchronise it (NTP)"
-        )
-    return None, f"{federation.server} answers, {how}, clocks agree within {max(1.0, abs(off)):.0f} s"
-
-
 def _surveyed(work: Silo, leaves: dict[str, Any]) -> tuple[None, str]:
     """Check that raw data can be surveyed; puts what would leave the silo into ``leaves``."""
     survey = work.federation.survey
@@ -263,17 +168,3 @@ def _epsilon(epsilon: float, silo: SiloFile, delta: float) -> str:
             "or raise it"
         )
     return f"at most {epsilon:.3g} at delta {delta:g} for the whole run"
-
-
-def _disk(folder: Path, model: int) -> tuple[None, str]:
-    state = folder / "state"
-    try:
-        state.mkdir(mode=0o700, exist_ok=True)
-        probe(state)
-        free = shutil.disk_usage(state).free
-    except OSError as fault:
-        raise StorageError(f"{state} cannot be written ({fault.strerror}); make it the silo's own") from None
-    need = SPARE * model
-    if free < need:
-        raise StorageError(f"{state}: {free / 1e6:.0f} MB free, {need / 1e6:.0f} MB advised; make room")
-    return None, f"{free / 1e9:.1f} GB free"

@@ -131,7 +131,7 @@ def main() -> None:
     kit = Path(sys.argv[1])
     try:
         consider(kit, over_the_network(kit), lambda text: print(text, flush=True))  # noqa: T201 - its output is its log
-    except PomonaError as fault:
+    except (PomonaError, OSError) as fault:
         sys.exit(f"error: {fault}")
 
 

@@ -1,0 +1,48 @@
+"""Results of checks, a line each: what is well, what needs attention, what has failed."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, TypeVar
+
+from pomona.core.errors import PomonaError
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class CheckLine:
+    """The result of one check; ``code`` is the exit code of a failure, 0 for others."""
+
+    check: str
+    result: Literal["ok", "warning", "failed"]
+    text: str
+    code: int = 0
+
+
+class Remark(Exception):  # noqa: N818 - it is none
+    """A finding that needs attention but is not a failure."""
+
+
+class Checks:
+    """Collects the lines; what a failed check would have given is None."""
+
+    def __init__(self) -> None:
+        self.lines: list[CheckLine] = []
+
+    def make(self, name: str, check: Callable[[], tuple[T, str]]) -> T | None:
+        """Run one check that returns a value and what to say; a PomonaError is its failure, a Remark its warning."""
+        try:
+            value, text = check()
+        except PomonaError as fault:
+            self.lines.append(CheckLine(name, "failed", str(fault), fault.code))
+        except Remark as fault:
+            self.lines.append(CheckLine(name, "warning", str(fault)))
+        else:
+            self.lines.append(CheckLine(name, "ok", text))
+            return value
+        return None
+
+    @property
+    def code(self) -> int:
+        """The highest code of a failure, 0 where all is well."""
+        return max((line.code for line in self.lines), default=0)
