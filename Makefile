@@ -9,7 +9,7 @@ INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check $(CONSTRAINTS:
 
 BENCHMARKS := fedavg_round native_step apple_step apple_round methods weight_learning growth workers rate memory startup stacked frozen_features segmentation_step patches
 
-.PHONY: demo setup native test test-slow fuzz check wheel coverage size same cost bench results clean
+.PHONY: demo setup native test test-slow fuzz check wheel coverage size same cost bench peers-setup peers results clean
 
 demo: .venv/demo
 	$(BIN)/pomona demo
@@ -66,6 +66,14 @@ cost: .venv/demo
 # ARGS=--quick for a look in a minute
 bench: .venv/dev
 	for name in $(BENCHMARKS); do $(BIN)/python benchmarks/$$name.py $(ARGS) || exit 1; done
+
+# Environments of other simulators, in .venv/peers; PEERS="fluke pfl" for some of them
+peers-setup: .venv/dev
+	$(BIN)/python benchmarks/peers/set_up.py $(PEERS)
+
+# Pomona and the others in turns, on one task; ARGS="peers=pomona,pfllib methods=fedavg" for a part, --quick for a look
+peers: .venv/dev
+	$(BIN)/python benchmarks/named_peers.py $(ARGS)
 
 results: .venv/demo
 	PATH=$(CURDIR)/$(BIN):$$PATH configs/apple-table1/run.sh

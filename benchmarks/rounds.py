@@ -7,7 +7,7 @@ from pomona.core.rng import stream
 from pomona.core.round import Roster
 from pomona.data.dataset import Dataset
 from pomona.federation.client_runtime import ClientRuntime, Groups, grouped
-from pomona.federation.exchange import ClientRequest, stack
+from pomona.federation.exchange import ClientRequest, Score, stack
 from pomona.federation.loop import round_of
 from pomona.federation.transport import Inline
 from pomona.federation.workers import Workers
@@ -31,6 +31,11 @@ def scenario_of(config: Config, dataset: Dataset) -> Scenario:
     return Scenario(config, dataset, partition)
 
 
+def pooled(scores: list[Score]) -> float:
+    """Accuracy over all samples."""
+    return sum(s.samples * (s.accuracy or 0) for s in scores) / sum(s.samples for s in scores)
+
+
 class Rounds:
     """A method, a round at a time, in this process or in workers; ``watched`` as in ``ClientRequest``."""
 
@@ -48,6 +53,7 @@ class Rounds:
         self.state = self.method.server.start(scenario.initial, self.roster, config.seed)
         self.number = 0
         self.accuracy = float("nan")
+        self.accuracies: dict[tuple[str, str], float] = {}  # the same of each model and moment that was watched
         self.traffic = 0, 0  # bytes down and up of all clients in the last round
 
     def run(self) -> None:
@@ -63,7 +69,9 @@ class Rounds:
         self.transport.commit(self.ids)
         scores = [s for r in replies for s in r.scores if s.split == "test" and s.samples]
         if scores:
-            self.accuracy = sum(s.samples * (s.accuracy or 0) for s in scores) / sum(s.samples for s in scores)
+            self.accuracy = pooled(scores)
+            named = {(s.model, s.when) for s in scores}
+            self.accuracies = {n: pooled([s for s in scores if (s.model, s.when) == n]) for n in named}
 
     def close(self) -> None:
         """End the workers."""

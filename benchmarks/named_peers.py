@@ -1,0 +1,283 @@
+"""One round of one task, by Pomona and by the simulators of others, in turns.
+
+    python benchmarks/named_peers.py [--quick] [peers=pomona,pfllib] [methods=fedavg,ditto] [rounds=3] [images=N]
+
+The task is that of ``fedavg_round.py``: MNIST pooled and split anew, Dirichlet(0.1), 20 clients, batch 10, one local
+epoch, the network ``cnn`` (582,026 parameters), from the same first weights, all test data evaluated in every round. It
+is prepared before anything is measured, and lies in a folder that all read (``peers/task.py``). Images of noise stand
+in for MNIST where POMONA_DATA is not set.
+
+Every candidate is a program of its own in an environment of its own (``make peers-setup``; those that have none are
+named and left out), started before the first turn. A round begins when it is told to (``peers/turns.py``), and the
+others sleep until it is over: a first round warms up, then ``rounds`` count. Processor seconds are those of all of a
+candidate's processes. Accuracy is that of the same number of rounds of training, over all test samples; ``--`` where a
+framework does not evaluate that model.
+
+FedAvg is measured on all images. The other methods, some of which take minutes a round elsewhere, on a quarter of them
+and for one round after the one that warms up, FedALA for two: in its second one weights are learned for many epochs.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+import psutil
+
+from fedavg_round import SETTINGS
+from peers import set_up, task
+from peers.turns import FOLDER
+from pomona.config import resolve
+from pomona.core.toml import Tree
+from pomona.data import read
+from pomona.deploy.supervision.processes import adopt, disown, end, process_tree, reap
+from pomona.models.parameter_space import ParameterSpace
+from pomona.objective.native_step import release
+from pomona.scenario import Scenario
+from rounds import noise, scenario_of
+from timing import Table, chosen, publish
+
+HERE = Path(__file__).parent / "peers"
+PATIENCE = 3600.0  # seconds that a round may take
+PFLLIB = ("fedavg", "fedala", "ditto", "apfl", "fedamp", "apple")
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A candidate: its program and how that uses the cores.
+
+    ``environment``: a name in ``set_up.NAMES``, or empty for Pomona's own.
+    """
+
+    script: str
+    environment: str = ""
+    words: tuple[str, ...] = ()
+    methods: tuple[str, ...] = ("fedavg",)
+
+    @property
+    def python(self) -> str:
+        """The interpreter."""
+        return str(set_up.python(self.environment)) if self.environment else sys.executable
+
+    @property
+    def missing(self) -> str:
+        """Why it cannot run; empty if it can."""
+        if self.environment:
+            return set_up.missing(self.environment)
+        return "pomona-native is not installed: make native" if "native" in self.words and not release() else ""
+
+
+TWO_PROCESSES, TWO_THREADS = ("--processes", "2"), ("--threads", "2")
+FLUKE = ("fedavg", "fedala", "ditto", "apfl", "fedamp")
+PEERS = {
+    "pomona": Peer("pomona_rounds.py", "", TWO_PROCESSES, PFLLIB),
+    "pomona-native": Peer("pomona_rounds.py", "", (*TWO_PROCESSES, "--engine", "native"), PFLLIB),
+    "pfllib": Peer("pfllib_rounds.py", "pfllib", TWO_THREADS, PFLLIB),
+    "fluke": Peer("fluke_rounds.py", "fluke", TWO_THREADS, FLUKE),
+    "pfl": Peer("pfl_rounds.py", "pfl", TWO_PROCESSES),
+    "flower": Peer("flower_rounds.py", "flower", TWO_PROCESSES),
+    "nvflare": Peer("nvflare_rounds.py", "nvflare", TWO_PROCESSES),
+    "flgo": Peer("flgo_rounds.py", "flgo", TWO_THREADS),
+}
+# Slower ways, or with less work, of those above: measured when they are asked for.
+OTHERS = {
+    "pfllib-1-thread": Peer("pfllib_rounds.py", "pfllib", (), PFLLIB),
+    "pfllib-test-alone": Peer("pfllib_rounds.py", "pfllib", (*TWO_THREADS, "--test-alone"), PFLLIB),
+    "fluke-1-thread": Peer("fluke_rounds.py", "fluke", (), FLUKE),
+    "pfl-2-threads": Peer("pfl_rounds.py", "pfl", TWO_THREADS),
+    "flgo-2-processes": Peer("flgo_rounds.py", "flgo", TWO_PROCESSES),
+    "flgo-1-thread": Peer("flgo_rounds.py", "flgo"),
+}
+
+
+@dataclass(frozen=True)
+class Size:
+    """Images in all (all of MNIST's if not set) and rounds that count, of FedAvg and of the others; who and what.
+
+    ``others``: how many rounds of another method count, if not one.
+    """
+
+    images: int | None
+    rounds: int
+    images_of_others: int
+    others: Mapping[str, int]
+    peers: tuple[str, ...]
+    methods: tuple[str, ...]
+
+
+FULL = Size(None, 3, 17_500, {"fedala": 2}, tuple(PEERS), tuple(task.METHODS))
+QUICK = Size(1_000, 1, 1_000, {}, ("pomona", "pomona-native"), ("fedavg",))
+
+
+def prepare(folder: Path, images: int | None, seed: int) -> task.Task:
+    """Write the task that everybody gets."""
+    real, train = "POMONA_DATA" in os.environ, images and images * 3 // 4
+    data: Tree = {"name": "mnist", "train_limit": train, "test_limit": images and images - train}
+    config = resolve(SETTINGS, {"data": data if real else {"name": "noise"}, "seed": seed})
+    dataset = read(config.data) if real else noise(images or 70_000)
+    return written(folder, scenario_of(config, dataset))
+
+
+def written(folder: Path, scenario: Scenario) -> task.Task:
+    """A scenario as a task."""
+    config, dataset = scenario.config, scenario.dataset
+    module = scenario.module()
+    row = scenario.initial(None)
+    weights = ParameterSpace(module).unpack(row)
+    rows = {f"{s}_{i}": getattr(c, s) for i, c in enumerate(scenario.partition.clients) for s in ("train", "test")}
+    rows |= {f"weights_{k}": weights[n].contiguous().numpy() for k, (n, _) in enumerate(module.named_parameters())}
+    rows |= {name: np.asarray(getattr(dataset, name), np.float32) for name in ("shift", "scale")}
+    names = ("clients", "batch_size", "lr", "local_epochs", "seed")
+    return task.write(folder, dataset.x, dataset.y, rows, {name: getattr(config, name) for name in names})
+
+
+class Running:
+    """A candidate's program, waiting for its turn or having it."""
+
+    def __init__(self, name: str, peer: Peer, at: Path, method: str, rounds: int) -> None:
+        self.name, self.folder, self.done = name, at / f"{name}-turns", 0
+        self.folder.mkdir()
+        env = {**os.environ, FOLDER: str(self.folder), "PFLLIB": str(set_up.checkout()), "FLWR_TELEMETRY_ENABLED": "0"}
+        env |= {
+            "OMP_NUM_THREADS": "1",
+            "PYTHONUNBUFFERED": "1",
+            "HOME": str(self.folder),
+            "FLWR_HOME": str(self.folder),
+        }
+        env |= {"RAY_USAGE_STATS_ENABLED": "0", "WANDB_MODE": "disabled", "PYTHONPATH": own_path(peer)}
+        words = [peer.python, str(HERE / peer.script), str(at / "task"), method, str(rounds), *peer.words]
+        with (self.folder / "log").open("wb") as log:
+            self.process = subprocess.Popen(words, env=env, stdout=log, stderr=log, cwd=self.folder)
+
+    def wait(self, number: int) -> None:
+        """Until round ``number`` could begin, so that the one before is over."""
+        until = time.monotonic() + PATIENCE
+        while not (self.folder / f"asked-{number}").exists():
+            if self.process.poll() is not None or time.monotonic() > until:
+                log = (self.folder / "log").read_text(errors="replace")
+                raise SystemExit(f"{self.name} did not get to round {number}:\n{log[-4000:]}")
+            time.sleep(0.005)
+
+    def round(self) -> tuple[float, float]:
+        """Let it have its turn. Seconds by the clock, and of processors."""
+        self.done += 1
+        used, began = self.used(), time.perf_counter()
+        (self.folder / f"go-{self.done}").touch()
+        self.wait(self.done + 1)
+        return time.perf_counter() - began, self.used() - used
+
+    def used(self) -> float:
+        """Processor seconds so far of its processes, ended ones included."""
+        total = 0.0
+        for process in process_tree(self.process.pid):
+            try:
+                total += sum(process.cpu_times()[:4])  # user, system, and these of children that have ended
+            except psutil.Error:  # it has just ended
+                continue
+        return total
+
+    def accuracies(self) -> dict[int, float]:
+        """Test accuracy by rounds of training."""
+        told, found = self.folder / "scores.jsonl", defaultdict[int, list[Mapping[str, float]]](list)
+        for line in told.read_text().splitlines() if told.exists() else ():
+            score = json.loads(line)
+            found[score["trained"]].append(score)
+        return {n: sum(s["right"] for s in ss) / sum(s["samples"] for s in ss) for n, ss in found.items()}
+
+
+def own_path(peer: Peer) -> str:
+    """PYTHONPATH for a candidate: Pomona keeps what it was given; the others' child processes find the programs."""
+    return str(HERE) if peer.environment else os.environ.get("PYTHONPATH", "")
+
+
+@contextmanager
+def running(at: Path, method: str, names: Sequence[str], rounds: int) -> Iterator[list[Running]]:
+    """Candidates' programs, ready for their first turns; they end with the block, with all their descendants."""
+    adopt()
+    before, all_of_them = {*psutil.Process().children()}, list[Running]()
+    try:
+        for name in names:  # one after another: some start many processes
+            all_of_them.append(Running(name, {**PEERS, **OTHERS}[name], at, method, rounds))
+            all_of_them[-1].wait(1)
+        yield all_of_them
+    finally:
+        end(lambda: [p for one in all_of_them for p in process_tree(one.process.pid)], patience=5.0)
+        for one in all_of_them:
+            one.process.wait(5)
+        end(lambda: {*psutil.Process().children()} - before, patience=5.0)  # what had left its tree
+        reap()
+        disown()
+
+
+def measure(at: Path, method: str, names: Sequence[str], rounds: int, notes: Mapping[str, object]) -> Table:
+    """All candidates' rounds of one method, in turns."""
+    with running(at, method, names, rounds + 1) as candidates:
+        took = [{one.name: one.round() for one in candidates} for _ in range(rounds + 1)]
+        for number, row in enumerate(took):
+            print(json.dumps({"method": method, "round": number + 1, "seconds": row}), file=sys.stderr, flush=True)
+        judged = {one.name: one.accuracies() for one in candidates}
+    first = names[0]
+    rows = {}
+    for name in names:
+        wall, used = zip(*(row[name] for row in took[1:]), strict=True)
+        share = [row[name][0] / row[first][0] for row in took[1:]]
+        after = [judged[name].get(n) for n in range(1, rounds + 1)]
+        rows[name] = {
+            "median s": median(wall),
+            "min s": min(wall),
+            "max s": max(wall),
+            f"times {first}'s": median(share),
+            "processor s": median(used),
+            "accuracy after 1, 2, ... rounds": " ".join("--" if a is None else f"{a:.4f}" for a in after),
+            "how": " ".join({**PEERS, **OTHERS}[name].words).replace("--", ""),
+        }
+    return publish(f"A round of {method}", rows, rounds, **notes)
+
+
+def main(size: Size, words: list[str]) -> list[Table]:
+    """Measure and print."""
+    given = dict(word.partition("=")[::2] for word in words)
+    assert given.keys() <= {"peers", "methods", "rounds", "images", "seed"}, given
+    listed: Callable[[str, tuple[str, ...]], tuple[str, ...]] = lambda key, usual: (  # noqa: E731
+        tuple(given[key].split(",")) if key in given else usual
+    )
+    peers, methods, seed = listed("peers", size.peers), listed("methods", size.methods), int(given.get("seed", 0))
+    here = []
+    for name in peers:
+        peer = {**PEERS, **OTHERS}[name]
+        print(f"{name}: {peer.missing}", file=sys.stderr, flush=True) if peer.missing else here.append(name)
+    tables = []
+    for method in methods:
+        able = [name for name in here if method in {**PEERS, **OTHERS}[name].methods]
+        images, rounds = (size.images, size.rounds) if method == "fedavg" else (
+            size.images_of_others, size.others.get(method, 1)
+        )  # fmt: skip
+        images, rounds = int(given["images"]) if "images" in given else images, int(given.get("rounds", rounds))
+        with ExitStack() as stack:
+            at = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            made = prepare(at / "task", images, seed)
+            sizes = {
+                s: sum(len(made.rows[f"{s}_{i}"]) for i in range(made.settings["clients"])) for s in ("train", "test")
+            }
+            notes = {
+                "data": "MNIST" if "POMONA_DATA" in os.environ else "noise (POMONA_DATA is not set)",
+                "training images": sizes["train"],
+                "test images": sizes["test"],
+                "load before": os.getloadavg()[0],
+                "seed": seed,
+            }
+            tables.append(measure(at, method, able, rounds, notes))
+    return tables
+
+
+if __name__ == "__main__":
+    main(*chosen(QUICK, FULL))

@@ -1,0 +1,82 @@
+"""FLGo on the task: python flgo_rounds.py TASK fedavg ROUNDS --threads 2: FedAvg by its own server and client.
+
+``--processes`` above 1: its pool of processes, which it starts anew in each round.
+"""
+
+import json
+from types import ModuleType
+from typing import Any
+
+import flgo
+import flgo_task
+import torch
+import turns
+import vision  # noqa: F401
+from flgo.algorithm import fedbase
+from flgo.experiment.logger.simple_logger import SimpleLogger
+from task import AT_ONCE, Task, arguments
+
+
+class Server(fedbase.BasicServer):
+    """FLGo's, whose rounds wait for their turn."""
+
+    def iterate(self) -> Any:
+        """One round."""
+        turns.begin(self.current_round)
+        return super().iterate()
+
+
+class Client(fedbase.BasicClient):
+    """FLGo's."""
+
+
+class Logger(SimpleLogger):
+    """FLGo's simple one, which evaluates the global model on all test data."""
+
+    def log_once(self, *args: Any, **kwargs: Any) -> None:
+        """Evaluate."""
+        super().log_once(*args, **kwargs)
+        done = len(self.output["test_accuracy"]) - 1  # the first is that of the initial model
+        if done:
+            turns.tell(done, self.output["test_accuracy"][-1], len(flgo_task.test_data))
+
+
+def main() -> None:
+    """Run."""
+    given = arguments()
+    torch.set_num_threads(given.threads)
+    task = Task(given.folder.absolute())
+    s = task.settings
+    folder = task.folder / "flgo"
+    folder.mkdir(exist_ok=True)
+    names = [f"Client{i}" for i in range(s["clients"])]
+    ends = torch.tensor([len(task.rows[f"train_{i}"]) for i in range(s["clients"])]).cumsum(0).tolist()
+    held = {n: {"data": [*range(a, b)]} for n, a, b in zip(names, [0, *ends[:-1]], ends, strict=True)}
+    (folder / "info").write_text(
+        json.dumps({"benchmark": "flgo_task", "scene": "horizontal", "num_clients": len(names)})
+    )
+    (folder / "data.json").write_text(json.dumps({"client_names": names, **held}))
+    for name in ("log", "record"):
+        (folder / name).mkdir(exist_ok=True)
+    flgo_task.load(task)
+    algorithm = ModuleType("fedavg")
+    algorithm.Server, algorithm.Client = Server, Client  # type: ignore[attr-defined]
+    option = {
+        "num_rounds": given.rounds + 1,  # the last one never gets its turn
+        "num_epochs": s["local_epochs"],
+        "batch_size": s["batch_size"],
+        "learning_rate": s["lr"],
+        "proportion": 1.0,
+        "sample": "full",
+        "aggregate": "weighted_com",
+        "train_holdout": 0.0,
+        "no_drop_last": True,
+        "test_batch_size": AT_ONCE,
+        "num_parallels": given.processes,
+        "seed": s["seed"],
+    }
+    flgo.init(str(folder), algorithm, option, model=flgo_task, Logger=Logger).run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,55 @@
+"""The task as FLGo wants its benchmarks: a module with data, network and calculator."""
+
+import sys
+from typing import Any
+
+import vision  # noqa: F401
+from flgo.benchmark.toolkits.cv.classification import FromDatasetPipe, GeneralCalculator
+from flgo.utils.fmodule import FModule
+from task import Cnn, Task
+from torch import Tensor
+from torch.utils.data import TensorDataset
+
+TaskCalculator = GeneralCalculator
+
+
+class Model(FModule):  # type: ignore[misc]
+    """The network."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = Cnn()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, 1, 28, 28) -> (B, 10) logits."""
+        return self.net(x)
+
+
+class TaskPipe(FromDatasetPipe):  # type: ignore[misc]
+    """Who holds which rows is in the folder; the data are in memory."""
+
+    def __init__(self, task_path: str) -> None:
+        super().__init__(task_path, train_data=train_data, val_data=None, test_data=test_data)
+
+
+def load(task: Task) -> None:
+    """Make the data of a task those of this module; FLGo asks for a module ``core`` in it."""
+    globals().update(
+        given=task, train_data=TensorDataset(*task.joined("train")), test_data=TensorDataset(*task.joined("test"))
+    )
+    sys.modules[f"{__name__}.core"] = sys.modules[__name__]
+
+
+def init_global_module(owner: Any) -> None:
+    """Give the server its first model."""
+    if "Server" in type(owner).__name__:
+        owner.model = given.start(Model())
+
+
+def init_local_module(owner: Any) -> None:
+    """Clients get theirs from the server."""
+
+
+given: Any = None
+train_data: Any = None
+test_data: Any = None

@@ -1,0 +1,79 @@
+"""Flower's simulation on the task: python flower_rounds.py TASK fedavg ROUNDS --processes 2 --threads 1: FedAvg.
+
+Ray with as many actors of one processor each; an actor reads the data once. The server evaluates the mean.
+"""
+
+from functools import cache
+from typing import Any
+
+import torch
+import turns
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import ServerApp
+from flwr.serverapp.strategy import FedAvg
+from flwr.simulation import run_simulation
+from task import Cnn, Task, arguments, right
+from torch.nn.functional import cross_entropy
+
+app, server = ClientApp(), ServerApp()
+GIVEN = arguments()
+TASK = Task(GIVEN.folder.absolute())
+
+
+@cache
+def samples(client: int) -> Any:
+    """A client's training data, once in each actor."""
+    torch.set_num_threads(GIVEN.threads)
+    return TASK.part("train", client)
+
+
+@app.train()
+def train(message: Message, context: Any) -> Message:
+    """An epoch of SGD."""
+    x, y = samples(int(context.node_config["partition-id"]))
+    net, s = Cnn(), TASK.settings
+    net.load_state_dict(message.content["arrays"].to_torch_state_dict())
+    optimizer = torch.optim.SGD(net.parameters(), s["lr"])
+    for _ in range(s["local_epochs"]):
+        for rows in torch.randperm(len(y)).split(s["batch_size"]):
+            optimizer.zero_grad()
+            cross_entropy(net(x[rows]), y[rows]).backward()
+            optimizer.step()
+    reply = {"arrays": ArrayRecord(net.state_dict()), "metrics": MetricRecord({"num-examples": len(y)})}
+    return Message(RecordDict(reply), reply_to=message)
+
+
+@server.main()
+def main(grid: Any, context: Any) -> None:
+    """All rounds, and one more, which never gets its turn."""
+    n, test = TASK.settings["clients"], TASK.joined("test")
+    torch.set_num_threads(GIVEN.processes * GIVEN.threads)  # the actors are idle while it evaluates
+
+    def judge(number: int, arrays: ArrayRecord) -> MetricRecord:
+        if number:
+            net = Cnn()
+            net.load_state_dict(arrays.to_torch_state_dict())
+            turns.tell(number, right(net, *test) / len(test[1]), len(test[1]))
+        turns.begin(number + 1)
+        return MetricRecord({})
+
+    FedAvg(fraction_train=1.0, fraction_evaluate=0.0, min_train_nodes=n, min_available_nodes=n).start(
+        grid=grid,
+        initial_arrays=ArrayRecord(TASK.start(Cnn()).state_dict()),
+        train_config=ConfigRecord({}),
+        num_rounds=GIVEN.rounds + 1,
+        evaluate_fn=judge,
+    )
+
+
+if __name__ == "__main__":
+    run_simulation(
+        server,
+        app,
+        TASK.settings["clients"],
+        backend_config={
+            "init_args": {"num_cpus": GIVEN.processes, "include_dashboard": False},
+            "client_resources": {"num_cpus": 1, "num_gpus": 0},
+        },
+    )

@@ -1,0 +1,114 @@
+"""fluke on the task: python fluke_rounds.py TASK METHOD ROUNDS --threads 2.
+
+One process; models stay in memory; accuracy is the only metric. fluke leaves out a last batch of one sample.
+"""
+
+from typing import Any
+
+import torch
+import turns
+import vision  # noqa: F401
+from fluke import DDict, FlukeENV
+from fluke.algorithms.apfl import APFL
+from fluke.algorithms.ditto import Ditto
+from fluke.algorithms.fedala import FedALA
+from fluke.algorithms.fedamp import FedAMP
+from fluke.algorithms.fedavg import FedAVG
+from fluke.data import FastDataLoader
+from fluke.evaluation import ClassificationEval
+from fluke.nets import EncoderHeadNet
+from fluke.utils import ClientObserver, FederationObserver, ServerObserver
+from task import AT_ONCE, CLASSES, METHODS, Cnn, Task, arguments
+from torchmetrics import Accuracy
+
+ALGORITHMS = {"fedavg": FedAVG, "fedala": FedALA, "ditto": Ditto, "apfl": APFL, "fedamp": FedAMP}
+# Which model a method's clients have evaluated, and after how many rounds of training in round n: n - this.
+MOMENTS = {"fedala": ("pre_fit", 1), "fedamp": ("pre_fit", 1), "ditto": ("post_fit", 0), "apfl": ("post_fit", 0)}
+
+
+class Split:
+    """What fluke asks a splitter for: the clients' data and the server's."""
+
+    num_classes = CLASSES
+
+    def __init__(self, task: Task, personal: bool) -> None:
+        self.task, self.personal = task, personal
+
+    def assign(self, n: int, batch_size: int) -> Any:
+        """The clients' loaders of training and test data, and the server's of test data."""
+
+        def loaders(parts: Any, size: int, shuffle: bool) -> list[Any]:
+            return [FastDataLoader(x, y, num_labels=CLASSES, batch_size=size, shuffle=shuffle) for x, y in parts]
+
+        test = loaders(self.task.parts("test"), AT_ONCE, False) if self.personal else [None] * n
+        all_of_it = None if self.personal else loaders([self.task.joined("test")], AT_ONCE, False)[0]
+        return (loaders(self.task.parts("train"), batch_size, True), test), all_of_it
+
+
+class Watch(FederationObserver, ServerObserver, ClientObserver):
+    """Begins each round and tells what was evaluated."""
+
+    def __init__(self, task: Task, before: int) -> None:
+        self.task, self.before = task, before
+
+    def start_round(self, round: int, **_: Any) -> None:  # noqa: A002 - fluke's name
+        """A round is about to begin."""
+        turns.begin(round)
+
+    def server_evaluation(self, round: int, eval_type: str, evals: Any, **_: Any) -> None:  # noqa: A002
+        """The global model was evaluated after the round."""
+        if eval_type == "global":
+            turns.tell(round, evals["accuracy"], sum(len(self.task.rows[f"test_{i}"]) for i in range(self.clients)))
+
+    def client_evaluation(self, round: int, client_id: int, evals: Any, **_: Any) -> None:  # noqa: A002
+        """A client's model was evaluated."""
+        if round > 0:
+            turns.tell(round - self.before, evals["accuracy"], len(self.task.rows[f"test_{client_id}"]))
+
+    @property
+    def clients(self) -> int:
+        """Their number."""
+        return int(self.task.settings["clients"])
+
+
+def parameters(task: Task, method: str) -> Any:
+    """Settings in fluke's words."""
+    s, known = task.settings, METHODS[method]
+    lr, epochs = s["lr"], s["local_epochs"]
+    own = {
+        "fedala": {"ala_sample_size": known.get("share"), "eta": known.get("eta")},
+        "ditto": {"lam": known.get("lambda"), "tau": epochs},
+        "apfl": {"lam": known.get("alpha")},
+        "fedamp": {"lam": lr * known.get("lambda", 0)},  # it divides by the learning rate
+    }.get(method, {})
+    servers = {"apfl": {"tau": 1}, "fedamp": {"sigma": known.get("sigma"), "alpha": 1.0}}
+    network = task.start(Cnn())
+    model = EncoderHeadNet(network[0], network[1])
+    client = {"batch_size": s["batch_size"], "local_epochs": epochs, "loss": "CrossEntropyLoss", **own}
+    client |= {"optimizer": DDict(lr=lr), "scheduler": DDict(gamma=1, step_size=1)}
+    if method not in ("fedavg", "fedala"):
+        client["model"] = model
+    return DDict(client=DDict(**client), server=DDict(weighted=True, **servers.get(method, {})), model=model)
+
+
+def main() -> None:
+    """Run."""
+    given = arguments()
+    torch.set_num_threads(given.threads)
+    task = Task(given.folder)
+    fluke, personal = FlukeENV(), given.method in MOMENTS
+    moment, before = MOMENTS.get(given.method, ("", 0))
+    fluke.set_seed(task.settings["seed"])
+    fluke.set_inmemory(True)
+    fluke.set_evaluator(
+        ClassificationEval(eval_every=1, n_classes=CLASSES, accuracy=Accuracy(task="multiclass", num_classes=CLASSES))
+    )
+    fluke.set_eval_cfg(server=not personal, locals=False, pre_fit=moment == "pre_fit", post_fit=moment == "post_fit")
+    settings = parameters(task, given.method)
+    run = ALGORITHMS[given.method](task.settings["clients"], Split(task, personal), settings)
+    run.set_callbacks(Watch(task, before))
+    run.run(given.rounds + 1, 1.0)  # the last one never gets its turn
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,120 @@
+"""PFLlib on the task: python pfllib_rounds.py TASK METHOD ROUNDS --threads 2; PFLLIB names its checkout.
+
+Its own servers, clients and evaluation, which reads each client's file anew for each pass, drops the last incomplete
+batch of training, and evaluates on all training data as well as on all test data. ``--test-alone`` leaves the training
+data out of evaluation, which no option of PFLlib's does.
+"""
+
+import os
+import random
+import sys
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import turns
+from task import CLASSES, METHODS, Cnn, Task, arguments
+
+DATA = "Task"
+SERVERS = {
+    "fedavg": ("serveravg", "FedAvg"),
+    "fedala": ("serverala", "FedALA"),
+    "ditto": ("serverditto", "Ditto"),
+    "apfl": ("serverapfl", "APFL"),
+    "fedamp": ("serveramp", "FedAMP"),
+    "apple": ("serverapple", "APPLE"),
+}
+
+
+def files(task: Task) -> Path:
+    """Write the task as PFLlib's data sets are; returns the folder to work in, as its programs work in ``system``."""
+    root = task.folder / "pfllib"
+    for split in ("train", "test"):
+        folder = root / "dataset" / DATA / split
+        folder.mkdir(parents=True, exist_ok=True)
+        for i, (x, y) in enumerate(task.parts(split)):
+            np.savez_compressed(folder / f"{i}.npz", data={"x": x.numpy(), "y": y.numpy()})  # type: ignore[arg-type]
+    work = root / "system"
+    work.mkdir(exist_ok=True)
+    return work
+
+
+def settings(task: Task, method: str, rounds: int) -> Namespace:
+    """What its command line would hand on."""
+    s, of = task.settings, METHODS
+    general = {
+        "model": task.start(Cnn()),
+        "device": "cpu",
+        "dataset": DATA,
+        "num_classes": CLASSES,
+        "global_rounds": rounds,
+        "local_epochs": s["local_epochs"],
+        "batch_size": s["batch_size"],
+        "local_learning_rate": s["lr"],
+        "num_clients": s["clients"],
+        "algorithm": method,
+        "join_ratio": 1.0,
+        "eval_gap": 1,
+        "top_cnt": 100,
+        "time_threthold": 10_000,
+        "learning_rate_decay_gamma": 0.99,
+        "batch_num_per_client": 2,
+        "dlg_gap": 100,
+        "save_folder_name": "items",
+        "goal": "test",
+    }
+    off = ("random_join_ratio", "few_shot", "time_select", "auto_break", "client_drop_rate", "train_slow_rate")
+    off += ("send_slow_rate", "dlg_eval", "num_new_clients", "fine_tuning_epoch_new", "learning_rate_decay")
+    own: dict[str, dict[str, Any]] = {
+        "fedala": {"eta": of["fedala"]["eta"], "rand_percent": int(100 * of["fedala"]["share"]), "layer_idx": 2},
+        "ditto": {"mu": of["ditto"]["lambda"], "plocal_epochs": s["local_epochs"]},
+        "apfl": {"alpha": of["apfl"]["alpha"]},
+        "fedamp": {"alphaK": 1.0, "lamda": of["fedamp"]["lambda"], "sigma": of["fedamp"]["sigma"]},
+        "apple": {"dr_learning_rate": of["apple"]["dr_lr"], "mu": of["apple"]["mu"], "L": of["apple"]["L"]},
+    }
+    return Namespace(**general, **dict.fromkeys(off, 0), **own.get(method, {}))
+
+
+def turned(server: Any, samples: int, test_alone: bool) -> Any:
+    """A server class whose rounds wait for their turn; a round begins with the choice of its clients."""
+
+    class Turned(server):  # type: ignore[misc]
+        def select_clients(self) -> Any:
+            over = len(self.Budget)
+            if over:  # it evaluates what is sent out, or was trained before; the last of several is the personal model
+                turns.tell(over - 1, float(self.rs_test_acc[-1]), samples)
+            turns.begin(over + 1)
+            return super().select_clients()
+
+        def train_metrics(self) -> Any:
+            return ([0], [1], [0]) if test_alone else super().train_metrics()
+
+        def train_metrics_personalized(self) -> Any:
+            return ([0], [1], [0]) if test_alone else super().train_metrics_personalized()
+
+    return Turned
+
+
+def main() -> None:
+    """Run."""
+    given = arguments()
+    torch.set_num_threads(given.threads)
+    sys.path.insert(0, str(Path(os.environ["PFLLIB"]).absolute() / "system"))
+    task = Task(given.folder.absolute())
+    os.chdir(files(task))
+    module, name = SERVERS[given.method]
+    server = getattr(__import__(f"flcore.servers.{module}", fromlist=[name]), name)
+    samples = sum(len(task.rows[f"test_{i}"]) for i in range(task.settings["clients"]))
+    args = settings(task, given.method, given.rounds)  # it runs one round more than this, which never gets its turn
+    run = turned(server, samples, given.test_alone)(args, 0)
+    seed = task.settings["seed"]
+    random.seed(seed)
+    np.random.seed(seed)  # noqa: NPY002 - the generator that PFLlib draws from
+    torch.manual_seed(seed)
+    run.train()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,57 @@
+"""Environments for the simulators of others, one each, never Pomona's own: python benchmarks/peers/set_up.py [NAME ...]
+
+Each goes to ``.venv/peers/NAME`` (PEERS_FOLDER names another place than ``.venv/peers``), with the versions in
+``NAME.txt`` beside this file. PFLlib is not on PyPI: its repository is cloned into the folder ``PFLlib`` of its
+environment, at the commit below; where its public address cannot be reached, PFLLIB names a clone that can. pfl needs
+Python below 3.13: PYTHON names another one than this.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).parent
+FOLDER = Path(os.environ.get("PEERS_FOLDER", HERE.parents[1] / ".venv" / "peers")).absolute()
+PFLLIB = "https://github.com/TsingZ0/PFLlib"
+COMMIT = "d832e76f6a23b833038949ec1e4fdefe63a4d350"  # 2025-11-29
+NAMES = tuple(sorted(path.stem for path in HERE.glob("*.txt")))
+
+
+def python(name: str) -> Path:
+    """The interpreter of an environment, whether there is one or not."""
+    return FOLDER / name / "bin" / "python"
+
+
+def checkout() -> Path:
+    """Where PFLlib lies."""
+    return FOLDER / "pfllib" / "PFLlib"
+
+
+def missing(name: str) -> str:
+    """How to make an environment that is not there; empty if it is."""
+    there = (FOLDER / name / "ready").exists()
+    return "" if there else f"{name} is not set up: python benchmarks/peers/set_up.py {name}"
+
+
+def set_up(name: str) -> None:
+    """Make an environment, or bring it up to date."""
+    folder = FOLDER / name
+    done = folder / "ready"
+    done.unlink(missing_ok=True)
+    if not python(name).exists():
+        subprocess.run([os.environ.get("PYTHON", sys.executable), "-m", "venv", str(folder)], check=True)
+    pip = [str(python(name)), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([*pip, "-r", str(HERE / f"{name}.txt")], check=True)
+    if name == "pfllib":
+        if not checkout().exists():
+            subprocess.run(["git", "clone", "--quiet", os.environ.get("PFLLIB", PFLLIB), str(checkout())], check=True)
+        subprocess.run(["git", "-C", str(checkout()), "checkout", "--quiet", COMMIT], check=True)
+    done.touch()
+
+
+if __name__ == "__main__":
+    for chosen in sys.argv[1:] or NAMES:
+        assert chosen in NAMES, f"{chosen}: one of {', '.join(NAMES)}"
+        set_up(chosen)
+        print(chosen, "is ready", flush=True)

@@ -1,0 +1,132 @@
+"""The task that all simulators get: a folder with the samples, who holds which, the first weights and the settings.
+
+    images.npy  (N, 28, 28, 1) uint8      labels.npy  (N,) int64
+    rows.npz    train_0, test_0, train_1, ...: rows of each client; weights_0, ...: the network's parameters in
+                PyTorch's order, float32; shift and scale: the network sees (images - shift) / scale
+    settings.json
+
+NumPy and PyTorch only: the environments of the others do not have Pomona. The images are mapped, so that a process that
+serves one client reads no others.
+"""
+
+import argparse
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+CLASSES = 10
+AT_ONCE = 512  # images in a batch of evaluation, where the framework lets us choose
+# In the papers' symbols, the same for all who have the method. FedAMP's alpha is left to each: there it is a step that
+# the method itself bounds.
+METHODS: dict[str, dict[str, float]] = {
+    "fedavg": {},
+    "fedala": {"share": 0.8, "eta": 1.0},  # weights of the last layer
+    "ditto": {"lambda": 1.0},
+    "apfl": {"alpha": 0.5},
+    "fedamp": {"lambda": 1.0, "sigma": 25.0},
+    "apple": {"dr_lr": 0.01, "mu": 0.1, "L": 0.2},
+}
+
+
+class Cnn(nn.Sequential):
+    """Two 5x5 convolutions and two linear layers for 28x28 images, 582,026 parameters, as published code writes it."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            nn.Sequential(
+                *(nn.Conv2d(1, 32, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(32, 64, 5), nn.ReLU(), nn.MaxPool2d(2)),
+                *(nn.Flatten(), nn.Linear(1024, 512), nn.ReLU()),
+            ),
+            nn.Linear(512, CLASSES),
+        )
+
+
+@dataclass(frozen=True)
+class Task:
+    """What ``write`` has left in a folder."""
+
+    folder: Path
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """``clients``, ``batch_size``, ``lr``, ``local_epochs``, ``seed``."""
+        return dict(json.loads((self.folder / "settings.json").read_text()))
+
+    @cached_property
+    def rows(self) -> Mapping[str, np.ndarray]:
+        """Arrays by name, as above."""
+        with np.load(self.folder / "rows.npz") as file:
+            return {name: file[name] for name in file.files}
+
+    @cached_property
+    def images(self) -> np.ndarray:
+        """All images, mapped."""
+        return np.load(self.folder / "images.npy", mmap_mode="r")
+
+    @cached_property
+    def labels(self) -> np.ndarray:
+        """All labels, mapped."""
+        return np.load(self.folder / "labels.npy", mmap_mode="r")
+
+    def normalised(self, rows: np.ndarray) -> tuple[Tensor, Tensor]:
+        """Images (n, 1, 28, 28) float32 as the network takes them, and classes (n,) int64, of these rows."""
+        x = torch.from_numpy(np.asarray(self.images[rows])).movedim(-1, 1).float()
+        shift, scale = (torch.from_numpy(self.rows[name]).view(-1, 1, 1) for name in ("shift", "scale"))
+        return ((x - shift) / scale).contiguous(), torch.from_numpy(np.asarray(self.labels[rows]))
+
+    def part(self, split: str, client: int) -> tuple[Tensor, Tensor]:
+        """One client's ``train`` or ``test`` samples."""
+        return self.normalised(self.rows[f"{split}_{client}"])
+
+    def parts(self, split: str) -> list[tuple[Tensor, Tensor]]:
+        """All clients' samples, in id order."""
+        return [self.part(split, i) for i in range(self.settings["clients"])]
+
+    def joined(self, split: str) -> tuple[Tensor, Tensor]:
+        """All clients' samples in one, in id order."""
+        return self.normalised(np.concatenate([self.rows[f"{split}_{i}"] for i in range(self.settings["clients"])]))
+
+    def start(self, network: nn.Module) -> nn.Module:
+        """Give a network the task's first weights; returns it."""
+        for k, parameter in enumerate(network.parameters()):
+            parameter.data.copy_(torch.from_numpy(self.rows[f"weights_{k}"]))
+        return network
+
+
+def write(
+    folder: Path, images: np.ndarray, labels: np.ndarray, rows: Mapping[str, np.ndarray], settings: Mapping[str, Any]
+) -> Task:
+    """Write a task; the arguments as at the top of this file."""
+    folder.mkdir(parents=True, exist_ok=True)
+    np.save(folder / "images.npy", images)
+    np.save(folder / "labels.npy", labels)
+    np.savez(folder / "rows.npz", **rows)
+    (folder / "settings.json").write_text(json.dumps(dict(settings)))
+    return Task(folder)
+
+
+@torch.no_grad()
+def right(network: nn.Module, x: Tensor, y: Tensor) -> int:
+    """How many samples a network classifies correctly."""
+    network.eval()
+    return sum(int((network(a).argmax(1) == b).sum()) for a, b in zip(x.split(AT_ONCE), y.split(AT_ONCE), strict=True))
+
+
+def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
+    """What every script is called with: ``task method rounds [--threads 2] [--processes 1] [--engine torch] ...``."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("method", choices=METHODS)
+    parser.add_argument("rounds", type=int)
+    parser.add_argument("--threads", type=int, default=1, help="of PyTorch in each process")
+    parser.add_argument("--processes", type=int, default=1, help="that train at the same time")
+    parser.add_argument("--engine", default="torch", help="of Pomona")
+    parser.add_argument("--test-alone", action="store_true", help="do not evaluate on training data, too")
+    return parser.parse_args(words)

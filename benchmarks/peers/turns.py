@@ -1,0 +1,38 @@
+"""Rounds that wait for their turn, in any process of any framework. Standard library only.
+
+A script calls ``begin(n)`` wherever its framework is about to begin round n, and ``tell`` with what it found out about
+accuracy. Under ``named_peers.py`` the folder that PEERS_TURNS names holds files: ``asked-n`` says that round n could
+begin and therefore that round n - 1 is over, ``go-n`` that it may, ``scores.jsonl`` what was told. Threads and child
+processes see files alike, which is all that the frameworks have in common. Without PEERS_TURNS nothing waits, and what
+is told is printed.
+"""
+
+import json
+import os
+import time
+from pathlib import Path
+
+FOLDER = "PEERS_TURNS"
+PAUSE = 0.005  # seconds between two looks
+
+
+def begin(number: int) -> None:
+    """Say that round ``number`` (from 1) could begin; return when it may."""
+    if FOLDER not in os.environ:
+        return
+    folder = Path(os.environ[FOLDER])
+    (folder / f"asked-{number}").touch()
+    while not (folder / f"go-{number}").exists():
+        time.sleep(PAUSE)
+
+
+def tell(trained: int, accuracy: float, samples: int) -> None:
+    """Tell the test accuracy of a model, or of one client's, after ``trained`` rounds of training, over ``samples``."""
+    line = json.dumps({"trained": trained, "right": accuracy * samples, "samples": samples})
+    if FOLDER not in os.environ:
+        print(line, flush=True)
+        return
+    # One write of a short line in append mode is whole, whoever else writes.
+    file = os.open(Path(os.environ[FOLDER]) / "scores.jsonl", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    os.write(file, f"{line}\n".encode())
+    os.close(file)
