@@ -3,7 +3,8 @@
 Each goes to ``.venv/peers/NAME`` (PEERS_FOLDER names another place than ``.venv/peers``), with the versions in
 ``NAME.txt`` beside this file. PFLlib is not on PyPI: its repository is cloned into the folder ``PFLlib`` of its
 environment, at the commit below; where its public address cannot be reached, PFLLIB names a clone that can. pfl needs
-Python below 3.13: PYTHON names another one than this.
+Python below 3.13: PYTHON names another one than this. Installed by uv, which is among Pomona's development tools and
+takes settings from its own variables: UV_TORCH_BACKEND=cpu saves some GB where PyTorch would come with CUDA.
 """
 
 import os
@@ -39,14 +40,16 @@ def set_up(name: str) -> None:
     folder = FOLDER / name
     done = folder / "ready"
     done.unlink(missing_ok=True)
+    uv = [sys.executable, "-m", "uv", "--quiet"]
     if not python(name).exists():
-        subprocess.run([os.environ.get("PYTHON", sys.executable), "-m", "venv", str(folder)], check=True)
-    pip = [str(python(name)), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*pip, "-r", str(HERE / f"{name}.txt")], check=True)
+        subprocess.run([*uv, "venv", "--python", os.environ.get("PYTHON", sys.executable), str(folder)], check=True)
+    subprocess.run([*uv, "pip", "install", "--python", str(python(name)), "-r", str(HERE / f"{name}.txt")], check=True)
     if name == "pfllib":
+        git = ["git", "-C", str(checkout())]
         if not checkout().exists():
-            subprocess.run(["git", "clone", "--quiet", os.environ.get("PFLLIB", PFLLIB), str(checkout())], check=True)
-        subprocess.run(["git", "-C", str(checkout()), "checkout", "--quiet", COMMIT], check=True)
+            where = os.environ.get("PFLLIB", PFLLIB)
+            subprocess.run(["git", "clone", "--quiet", "--no-checkout", where, str(checkout())], check=True)
+        subprocess.run([*git, "checkout", "--quiet", COMMIT, "--", "system"], check=True)  # its programs alone
     done.touch()
 
 

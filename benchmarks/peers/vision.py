@@ -1,7 +1,7 @@
 """torchvision beside a CPU build of PyTorch: frameworks import it, and none of its operators is used here.
 
 PyPI's torchvision is built for CUDA; beside a PyTorch without it its compiled operators do not load, and its import
-fails where it describes one of them. That one is declared then. Import this module before such a framework.
+fails where it describes two of them. These are declared then. Import this module before such a framework.
 """
 
 import sys
@@ -14,7 +14,8 @@ except RuntimeError:
     for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
         del sys.modules[name]
     library = torch.library.Library("torchvision", "FRAGMENT")
-    library.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    for name in ("nms", "qnms"):
+        library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
     import torchvision
 
 __all__ = ["torchvision"]
