@@ -8,7 +8,7 @@ from flgo.benchmark.toolkits.cv.classification import FromDatasetPipe, GeneralCa
 from flgo.utils.fmodule import FModule
 from task import Cnn, Task
 from torch import Tensor
-from torch.utils.data import TensorDataset
+from torch.utils.data import Subset, TensorDataset
 
 TaskCalculator = GeneralCalculator
 
@@ -27,6 +27,12 @@ class Model(FModule):  # type: ignore[misc]
 
 class TaskPipe(FromDatasetPipe):  # type: ignore[misc]
     """Who holds which rows is in the folder; the data are in memory."""
+
+    class TaskDataset(Subset[Any]):
+        """A client's samples: FLGo's own class of this name is one that PyTorch no longer accepts."""
+
+        def __init__(self, dataset: Any, indices: list[int], *_: Any) -> None:
+            super().__init__(dataset, indices)
 
     def __init__(self, task_path: str) -> None:
         super().__init__(task_path, train_data=train_data, val_data=None, test_data=test_data)
