@@ -3,7 +3,9 @@
     python benchmarks/apple_step.py [--quick] [key=value ...]
 
 LeNet 20-50-500, batch 256, 12 clients, momentum 0.9, images of noise, one thread. Both get the batch's images from
-their own resident data, and take the same step (the first losses are compared).
+their own resident data, and take the same step (the first losses are compared). Seconds are the processor's. With
+``engine=torch`` or ``precision=fp32`` that alone is measured; without, the native engine takes its turn too where it
+is installed, and so does bf16 where the processor knows it.
 """
 
 from collections.abc import Callable
@@ -16,13 +18,15 @@ from pomona.config import read_overrides, resolve
 from pomona.core.round import Roster
 from pomona.core.toml import Tree
 from pomona.federation.loop import round_of
+from pomona.federation.run_checks import bf16_instructions
 from pomona.methods.apple import APPLE
 from pomona.methods.base import Rows
 from pomona.objective.local_training import LocalTraining
+from pomona.objective.native_step import release
 from pomona.scenario import Scenario
 from reference import AppleClient, Cnn, Mixture
 from rounds import noise, scenario_of
-from timing import Table, Times, chosen, seconds
+from timing import Table, Times, chosen, cpu_seconds
 
 SETTINGS: Tree = {
     "clients": 12,
@@ -94,12 +98,16 @@ class ReferenceSteps:
 def main(size: Size, words: list[str]) -> list[Table]:
     """Measure and print."""
     torch.set_num_threads(1)
-    configs = {p: resolve(SETTINGS, {"precision": p}, read_overrides(words)) for p in ("fp32", "bf16")}
-    c = configs["fp32"]
+    over = read_overrides(words)
+    known = ["fp32", "bf16"] if bf16_instructions() else ["fp32"]
+    precisions = [over.pop("precision")] if "precision" in over else known
+    engines = [over.pop("engine")] if "engine" in over else ["torch", "native"] if release() else ["torch"]
+    configs = {f"{p}, {e}": resolve(SETTINGS, {"precision": p, "engine": e}, over) for p in precisions for e in engines}
+    c = next(iter(configs.values()))
     images = noise(c.clients * size.steps * c.batch_size * 5 // 4)
     scenarios = {p: scenario_of(config, images) for p, config in configs.items()}
     runs = {
-        "reference": ReferenceSteps(scenarios["fp32"]),
+        "reference": ReferenceSteps(next(iter(scenarios.values()))),
         **{f"pomona {p}": PomonaSteps(s) for p, s in scenarios.items()},
     }
     first = {name: round(run.run(), 5) for name, run in runs.items()}
@@ -109,7 +117,7 @@ def main(size: Size, words: list[str]) -> list[Table]:
 
 
 def _a_step(run: Callable[[], object], steps: int) -> float:
-    return seconds(run) / steps
+    return cpu_seconds(run) / steps
 
 
 if __name__ == "__main__":

@@ -33,21 +33,22 @@ SETTINGS: Tree = {
     "lr": 0.005,
     "model": {"name": "cnn"},
     "data": {"split": "pooled", "test_share": 0.25, "validation_share": 0.0},
-    "partition": {"name": "dirichlet", "beta": 0.1},
+    "partition": {"name": "dirichlet"},
 }
 CORES = 2
 
 
 @dataclass(frozen=True)
 class Size:
-    """Images in all, all of MNIST's if not set, and turns."""
+    """Images in all, all of MNIST's if not set; turns; the partition's concentration, which few images limit."""
 
     images: int | None
     turns: int
+    beta: float = 0.1
 
 
 FULL = Size(None, 3)
-QUICK = Size(400, 1)
+QUICK = Size(400, 1, 1.0)
 
 
 def clients(scenario: Scenario, make: Callable[[], Cnn]) -> list[Client]:
@@ -71,10 +72,9 @@ def main(size: Size, words: list[str]) -> list[Table]:
     precisions = [over.pop("precision")] if "precision" in over else ["fp32", "bf16"]
     engines = [over.pop("engine")] if "engine" in over else ["torch", "native"] if release() else ["torch"]
     data = {"name": "mnist", "train_limit": size.images, "test_limit": size.images} if real else {"name": "noise"}
+    common: Tree = {"data": data, "partition": {"beta": size.beta}}
     configs = {
-        f"{p}, {e}": resolve(SETTINGS, {"data": data, "precision": p, "engine": e}, over)
-        for p in precisions
-        for e in engines
+        f"{p}, {e}": resolve(SETTINGS, common, {"precision": p, "engine": e}, over) for p in precisions for e in engines
     }
     config = next(iter(configs.values()))
     dataset = read(config.data) if real else noise(size.images or 70_000)

@@ -60,6 +60,7 @@ class Convolution {
       spread(update.row + weight_);
       std::fill(input.framed_gradient(0), input.framed_gradient(batch), 0.0f);
     }
+    const bool learns = update.wants(weight_, made_.channels * taps_);
     const ptrdiff_t image = unfolded_ ? made_.height * made_.width * whole(taps_) : input.image;
     const ptrdiff_t chunk = std::max<ptrdiff_t>(1, CACHED / image);
     for (ptrdiff_t n = 0; n < batch; n += chunk) {
@@ -69,6 +70,7 @@ class Convolution {
         collect(input, output, n + k, k * image, chunk, wanted);
         if (wanted) pull(input, n + k);
       }
+      if (!learns) continue;
       if (unfolded_) {
         patches_.resize(static_cast<size_t>(images * image + ROOM));
         for (ptrdiff_t k = 0; k < images; ++k) unfold(input.framed(n + k), input.row, patches_.data() + k * image);

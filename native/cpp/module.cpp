@@ -1,11 +1,14 @@
 // The door: what Python hands over is checked here, before any pointer is used, and nowhere behind it.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
+#include <nanobind/stl/tuple.h>
 
 #include <stdexcept>
 #include <string>
 
+#include "mixture.h"
 #include "network.h"
 
 namespace nb = nanobind;
@@ -18,6 +21,8 @@ using Row = nb::ndarray<float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Floats = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Integers64 = nb::ndarray<const int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Table = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using FloatTable = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using Spaced = nb::ndarray<const float, nb::ndim<2>, nb::device::cpu>;  // rows that may be one
 using Array = nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu>;
 
 constexpr ptrdiff_t MOST = ptrdiff_t{1} << 27;  // numbers of one map, one layer or one batch: 512 MiB
@@ -79,23 +84,39 @@ class Door {
     flat_ = true;
   }
 
+  std::tuple<ptrdiff_t, ptrdiff_t, ptrdiff_t> reached() const {
+    const Shape to = network_.reached();
+    return {to.height, to.width, to.channels};
+  }
+
   double gradient(Row row, Row target, Array x, Integers64 index, Integers64 targets, Floats shift, Floats scale,
                   bool pairs, ptrdiff_t skipped) {
     ready(row.size(), target.size());
-    require(0 <= skipped && skipped < static_cast<ptrdiff_t>(network_.layers()), "skipped: no layer would be left");
-    return learn({row.data(), target.data(), false, 0, 0, 0}, x, index, targets, shift, scale, pairs, skipped);
+    below(skipped);
+    return learn({row.data(), target.data()}, x, index, targets, shift, scale, pairs, skipped);
   }
 
+  // `part`: the numbers of the row that take the step, from the first to before the last; moments are those of them.
   double step(Row row, Row moments, Array x, Integers64 index, Integers64 targets, Floats shift, Floats scale,
-              bool pairs, float lr, float momentum, float decay) {
-    ready(row.size(), momentum != 0 ? moments.size() : size_);
-    const Update update{row.data(), momentum != 0 ? moments.data() : nullptr, true, lr, momentum, decay};
-    return learn(update, x, index, targets, shift, scale, pairs, 0);
+              bool pairs, float lr, float momentum, float decay, float pull, std::optional<Floats> centre,
+              std::optional<Floats> constant, Sizes part, ptrdiff_t skipped) {
+    const auto [begin, end] = part;
+    ready(row.size(), row.size());
+    below(skipped);
+    require(0 <= begin && begin <= end && end <= static_cast<ptrdiff_t>(row.size()), "part must lie in the row");
+    require(momentum == 0 || static_cast<ptrdiff_t>(moments.size()) >= std::min(end, size_) - begin,
+            "moments must have a number for each that takes the step");
+    for (const auto& beside : {centre, constant})
+      require(!beside || static_cast<ptrdiff_t>(beside->size()) >= size_, "a pull must have a number for each parameter");
+    const Update update{row.data(), momentum != 0 ? moments.data() : nullptr, true, lr, momentum, decay, pull,
+                        centre ? centre->data() : nullptr, constant ? constant->data() : nullptr, begin, end};
+    return learn(update, x, index, targets, shift, scale, pairs, skipped);
   }
 
   void outputs(Row row, Table made, Array x, Integers64 index, Floats shift, Floats scale, bool pairs) {
-    ready(row.size(), size_);
-    const auto batch = static_cast<ptrdiff_t>(index.size()), width = network_.reached().channels;
+    require(network_.layers() > 0, "a network needs a layer");
+    require(static_cast<ptrdiff_t>(row.size()) >= size_, "the row has fewer numbers than the layers have parameters");
+    const auto batch = static_cast<ptrdiff_t>(index.size()), width = network_.reached().size();
     require(static_cast<ptrdiff_t>(made.shape(0)) == batch && static_cast<ptrdiff_t>(made.shape(1)) == width,
             "made must have a row for each index, and a column for each output");
     Taken taken = take(x, index, shift, scale);
@@ -107,6 +128,10 @@ class Door {
   }
 
  private:
+  void below(ptrdiff_t skipped) const {
+    require(0 <= skipped && skipped < static_cast<ptrdiff_t>(network_.layers()), "skipped: no layer would be left");
+  }
+
   struct Taken {
     std::vector<float> shift, scale;
     Samples samples;
@@ -177,6 +202,37 @@ class Door {
   bool flat_ = false;
 };
 
+// Rows of clients, checked against each other: copies (N, d), cores (n, d), own (n,), tables (n, N) and rows (n, d).
+Bank bank(const Spaced& copies, const Table& cores, const Integers64& own, std::initializer_list<size_t> tables,
+          std::initializer_list<size_t> rows) {
+  const auto clients = static_cast<ptrdiff_t>(cores.shape(0)), d = static_cast<ptrdiff_t>(cores.shape(1));
+  const auto others = static_cast<ptrdiff_t>(copies.shape(0));
+  times(times(clients, others, "clients"), 1, "clients");
+  require(d >= 1 && static_cast<ptrdiff_t>(copies.shape(1)) == d, "copies and cores must have rows of one length");
+  require((d == 1 || copies.stride(1) == 1) && copies.stride(0) >= 0, "a row's numbers must stand together");
+  require(static_cast<ptrdiff_t>(own.size()) == clients, "own must have a place for each client");
+  for (ptrdiff_t i = 0; i < clients; ++i)
+    require(0 <= own.data()[i] && own.data()[i] < others, "own: no such row among the copies");
+  require(tables.begin()[0] == cores.shape(0) && tables.begin()[1] == copies.shape(0), "a weight for each client and row");
+  require(rows.begin()[0] == cores.shape(0) && rows.begin()[1] == cores.shape(1), "a row for each client");
+  return {clients, others, d, copies.data(), copies.stride(0), cores.data(), own.data()};
+}
+
+void mixed(FloatTable weights, Integers64 own, Spaced copies, Table cores, Table made) {
+  mix(bank(copies, cores, own, {weights.shape(0), weights.shape(1)}, {made.shape(0), made.shape(1)}), weights.data(),
+      made.data());
+}
+
+void moved(FloatTable weights, Integers64 own, Spaced copies, Table cores, FloatTable gradients, Table moments,
+           Table slopes, float lr, float momentum, float decay) {
+  const Bank rows = bank(copies, cores, own, {weights.shape(0), weights.shape(1)}, {gradients.shape(0), gradients.shape(1)});
+  bank(copies, cores, own, {slopes.shape(0), slopes.shape(1)}, {cores.shape(0), cores.shape(1)});
+  require(momentum == 0 || (moments.shape(0) == cores.shape(0) && moments.shape(1) == cores.shape(1)),
+          "moments must have a row for each client");
+  move(rows, gradients.data(), weights.data(),
+       {nullptr, momentum != 0 ? moments.data() : nullptr, true, lr, momentum, decay}, slopes.data());
+}
+
 }  // namespace
 
 NB_MODULE(POMONA_MODULE, module) {
@@ -195,7 +251,13 @@ NB_MODULE(POMONA_MODULE, module) {
       .def("gradient", &Door::gradient, nb::arg("row").noconvert(), nb::arg("target").noconvert(), nb::arg("x").noconvert(), nb::arg("index").noconvert(),
            nb::arg("targets").noconvert(), nb::arg("shift").noconvert(), nb::arg("scale").noconvert(), nb::arg("bf16") = false, nb::arg("skipped") = 0)
       .def("step", &Door::step, nb::arg("row").noconvert(), nb::arg("moments").noconvert(), nb::arg("x").noconvert(), nb::arg("index").noconvert(), nb::arg("targets").noconvert(),
-           nb::arg("shift").noconvert(), nb::arg("scale").noconvert(), nb::arg("bf16"), nb::arg("lr"), nb::arg("momentum"), nb::arg("decay"))
+           nb::arg("shift").noconvert(), nb::arg("scale").noconvert(), nb::arg("bf16"), nb::arg("lr"), nb::arg("momentum"), nb::arg("decay"),
+           nb::arg("pull"), nb::arg("centre").noconvert().none(), nb::arg("constant").noconvert().none(), nb::arg("part"), nb::arg("skipped"))
+      .def_prop_ro("reached", &Door::reached)
       .def("outputs", &Door::outputs, nb::arg("row").noconvert(), nb::arg("made").noconvert(), nb::arg("x").noconvert(), nb::arg("index").noconvert(),
            nb::arg("shift").noconvert(), nb::arg("scale").noconvert(), nb::arg("bf16") = false);
+  module.def("mix", &mixed, nb::arg("weights").noconvert(), nb::arg("own").noconvert(), nb::arg("copies").noconvert(), nb::arg("cores").noconvert(),
+             nb::arg("made").noconvert());
+  module.def("move", &moved, nb::arg("weights").noconvert(), nb::arg("own").noconvert(), nb::arg("copies").noconvert(), nb::arg("cores").noconvert(),
+             nb::arg("gradients").noconvert(), nb::arg("moments").noconvert(), nb::arg("slopes").noconvert(), nb::arg("lr"), nb::arg("momentum"), nb::arg("decay"));
 }

@@ -232,8 +232,6 @@ class Scenario:
             return "engine = 'torch'"
         if self.config.privacy:
             return "private gradients are those of single samples"
-        if self.config.rows > 1:
-            return "rows_per_call is above 1"
         return NativeStep.of(module, space, self.resident, loss, self.config.precision == "bf16")
 
     def _seen_network(self) -> tuple[nn.Module, ParameterSpace]:

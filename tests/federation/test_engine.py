@@ -27,9 +27,9 @@ class Listening(NullCallback):
         self.said.append(text)
 
 
-def run(name="fedavg", folder=None, resume=False, **over):
+def run(name="fedavg", folder=None, resume=False, method=None, **over):
     heard = Listening()
-    return pomona.run(tiny(name, **over), folder, heard, resume), heard.said
+    return pomona.run(tiny(name, method, **over), folder, heard, resume), heard.said
 
 
 def computed(result):
@@ -64,7 +64,6 @@ def test_without_the_package_native_is_refused_before_anything_is_computed(missi
     [
         ({"model": {"name": "resnet18"}}, "no plain sequence"),
         ({"model": {"name": "mlp", "label_smoothing": 0.1}}, "plain cross-entropy"),
-        ({"rows_per_call": 4}, "rows_per_call"),
     ],
 )
 def test_what_the_package_does_not_know_is_pytorchs(over, why):
@@ -85,11 +84,21 @@ def test_a_run_says_and_records_its_engine(tmp_path):
 
 
 @installed
-@pytest.mark.parametrize("name", ["fedavg", "apple", "fedala", "ditto", "fedphp"])
+@pytest.mark.parametrize("name", ["fedavg", "apple", "fedala", "ditto", "fedphp", "scaffold", "fedrep", "pfedme"])
 def test_results_do_not_depend_on_the_number_of_workers(name):
     alone, _ = run(name, engine="native", model={"name": "small"}, momentum=0.5 if name == "fedavg" else 0.0)
     two, _ = run(name, engine="native", model={"name": "small"}, momentum=0.5 if name == "fedavg" else 0.0, workers=2)
     assert computed(alone) == computed(two)
+
+
+@installed
+@pytest.mark.parametrize("name", ["apple", "ditto", "fedrep"])
+def test_results_do_not_depend_on_who_is_in_a_call(name):
+    settings = {"engine": "native", "model": {"name": "small"}, "momentum": 0.5}
+    alone, together = (run(name, rows_per_call=rows, **settings)[0] for rows in (1, 3))
+    for a, b in zip(alone.rounds, together.rounds, strict=True):
+        assert computed(alone)[1] == computed(together)[1]
+        assert b.loss == a.loss
 
 
 @installed
@@ -125,6 +134,36 @@ def test_a_native_run_cannot_go_on_without_the_package(tmp_path, monkeypatch):
 @pytest.mark.parametrize("name", ["fedavg", "apple"])
 def test_curves_are_pytorchs(name, seed):
     settings = {"rounds": 5, "seed": seed, "model": {"name": "small"}, "momentum": 0.5 if name == "fedavg" else 0.0}
+    by_torch, by_native = (run(name, engine=engine, **settings)[0] for engine in ("torch", "native"))
+    for a, b in zip(by_torch.rounds, by_native.rounds, strict=True):
+        assert b.loss == pytest.approx(a.loss, abs=CURVE)
+
+
+@installed
+@pytest.mark.parametrize(
+    ("name", "method"),
+    [
+        ("apple", {"mu": 0.1, "dr_lr": 0.01}),
+        ("apple", {"budget": 2, "dr_lr": 0.01}),
+        ("apple", {"core_step": "local"}),
+        ("ditto", {"lambda": 0.5}),
+        ("fedala", {"layers": 2}),
+        ("fedamp", {}),
+        ("fedbabu", {"finetune": "head"}),
+        ("feddyn", {}),
+        ("fednova", {"mu": 0.1}),
+        ("fedprox", {"mu": 0.5}),
+        ("fedrep", {}),
+        ("mr-mtl", {}),
+        ("partialfed", {}),
+        ("pfedme", {"lambda": 2.0}),
+        ("pgfed", {}),
+        ("scaffold", {}),
+    ],
+)
+def test_methods_learn_what_they_learn_with_pytorch(name, method):
+    """Those whose steps are more than plain SGD: their losses in three rounds."""
+    settings = {"method": method, "model": {"name": "small"}, "momentum": 0.0 if name == "scaffold" else 0.5}
     by_torch, by_native = (run(name, engine=engine, **settings)[0] for engine in ("torch", "native"))
     for a, b in zip(by_torch.rounds, by_native.rounds, strict=True):
         assert b.loss == pytest.approx(a.loss, abs=CURVE)

@@ -13,10 +13,10 @@ from torch.testing import assert_close
 
 from pomona.core.round import Roster
 from pomona.methods.apple import APPLE, choose, schedule
-from pomona.methods.apple_steps import dots, personal
 from pomona.methods.fedavg import FedAvg
 from pomona.methods.request_bank import limit, probabilities
 from pomona.methods.separate import Separate
+from pomona.objective.mixture import Mixture
 from problems import Federation, a_round, quadratics
 
 
@@ -144,11 +144,12 @@ def test_own_copies_and_a_shared_bank_mix_alike():
     p, bank, c, G = (torch.randn(*s, generator=g, dtype=torch.float64) for s in ((2, 4), (4, 6), (2, 6), (2, 6)))
     mine = torch.tensor([[True, False, False, False], [False, False, True, False]])
     copies = bank.expand(2, 4, 6)
-    assert_close(personal(p, mine, bank, c), personal(p, mine, copies, c))
-    assert_close(dots(G, bank, mine, c), dots(G, copies, mine, c))
-    assert_close(dots(G, bank, mine, c)[1], torch.stack([bank[0], bank[1], c[1], bank[3]]) @ G[1])
+    shared, each = Mixture(p, mine, bank, c), Mixture(p, mine, copies, c)
+    assert_close(shared.rows(), each.rows())
+    assert_close(shared.products(G), each.products(G))
+    assert_close(shared.products(G)[1], torch.stack([bank[0], bank[1], c[1], bank[3]]) @ G[1])
     expected = torch.stack([p[0, 0] * c[0] + p[0, 1:] @ bank[1:], p[1] @ bank - p[1, 2] * bank[2] + p[1, 2] * c[1]])
-    assert_close(personal(p, mine, bank, c), expected)
+    assert_close(shared.rows(), expected)
 
 
 @pytest.mark.parametrize("core_step", ["paper", "local"])

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from pomona.methods import base
+from pomona.objective.mixture import Mixture
 
 DR_LR = 1e-3
 """The paper's learning rate of the directed relationships, where none is set."""
@@ -66,12 +67,14 @@ def paper(
     rows = (C, P, base.moments_of(C, round_), base.moments_of(P, round_), mixing.own)
     scaled = torch.empty_like(C)  # memory for p_ii g, once instead of in each step
     for batch, c, p, vc, vp, mine in training.steps(round_.epochs, *rows):
-        C0 = mixing.cores(len(c))
-        _, G = training.gradient(personal(p, mine, C0, c), batch)
-        D = (dots(G, C0, mine, c) + mixing.penalty(p)) * mixing.known
-        base.descend(c, torch.mul(G, p[mine].unsqueeze(1), out=scaled[: len(c)]), vc, round_)
-        base.descend(p, D, vp, dr_round)
-    return C, P, lambda: personal(P, mixing.own, mixing.copies, C)
+        mixture = Mixture(p, mine, mixing.cores(len(c)), c)
+        slopes = training.mixed_step(mixture, batch, vc, round_)
+        if slopes is None:
+            _, G = training.gradient(mixture.rows(), batch)
+            slopes = mixture.products(G)
+            base.descend(c, torch.mul(G, mixture.own_weights, out=scaled[: len(c)]), vc, round_)
+        base.descend(p, (slopes + mixing.penalty(p)) * mixing.known, vp, dr_round)
+    return C, P, lambda: Mixture(P, mixing.own, mixing.copies, C).rows()
 
 
 def local(
@@ -87,37 +90,19 @@ def local(
     for batch, w, p, vw, vp, mine, c, o, rate in training.steps(round_.epochs, *rows):
         C0 = mixing.cores(len(w))
         _, G = training.gradient(w, batch)
-        slopes = dots(G, C0, mine, c) - (G * o).sum(1, keepdim=True)
+        slopes = Mixture(p, mine, C0, c).products(G) - (G * o).sum(1, keepdim=True)
         D = torch.bmm(rate, ((slopes + mixing.penalty(p)) * mixing.known).unsqueeze(2)).squeeze(2)
         base.descend(w, G, vw, round_)
         before = p.clone()
         base.descend(p, D, vp, dr_round)
         change = p - before
-        w.add_(personal(change, mine, C0, c).addcmul_(change.sum(1, keepdim=True), o, value=-1))
+        w.add_(Mixture(change, mine, C0, c).rows().addcmul_(change.sum(1, keepdim=True), o, value=-1))
     return W + (C - mixture(C, P, mixing)), P, lambda: W
 
 
 def relationships_round(round_: base.Round, lr: float) -> base.Round:
     """The round as the steps of P see it: plain SGD with the round's momentum at a rate of their own, no decay."""
     return replace(round_, lr=lr, weight_decay=0.0, optimizer=base.Optimizer())
-
-
-def personal(p: Tensor, mine: Tensor, C0: Tensor, c: Tensor) -> Tensor:
-    """Eq. 4 with the own core added apart: w_i = sum_{j != i} p_ij C0_j + p_ii c_i, rows (n, d).
-
-    ``C0`` is (N, d) when all clients hold the same copies, else (n, N, d); ``mine`` (n, N) marks a client's own place.
-    """
-    others = p.masked_fill(mine, 0)
-    mixed = others @ C0 if C0.dim() == 2 else torch.bmm(others.unsqueeze(1), C0).squeeze(1)
-    return mixed.addcmul_(p[mine].unsqueeze(1), c)
-
-
-def dots(G: Tensor, C0: Tensor, mine: Tensor, c: Tensor) -> Tensor:
-    """<g_i, c_j> of eq. 6 for all pairs (n, N): copies of the others' cores, the own core as it is now."""
-    others = G @ C0.T if C0.dim() == 2 else torch.bmm(C0, G.unsqueeze(2)).squeeze(2)
-    # On a CPU a batched product of single rows takes five times as long.
-    own = torch.stack([torch.dot(g, core) for g, core in zip(G, c, strict=True)])
-    return others.masked_scatter(mine, own)
 
 
 def mixture(C: Tensor, P: Tensor, mixing: Mixing) -> Tensor:

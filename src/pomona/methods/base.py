@@ -34,6 +34,7 @@ from pomona.methods.row_algebra import (
     placed,
     sgd,
     sgd_on,
+    step,
     upper,
     weighted_mean,
     within,
@@ -41,6 +42,7 @@ from pomona.methods.row_algebra import (
 )
 from pomona.objective.constant_features import ConstantFeatures
 from pomona.objective.local_training import LocalTraining, When
+from pomona.objective.pull import Pull
 from pomona.partition.partition import Partition
 from pomona.privacy.epsilon_projection import Gradients
 from pomona.privacy.releases import RELEASES, Release
@@ -61,6 +63,7 @@ __all__ = [
     "MethodSettings",
     "Optimizer",
     "Presentation",
+    "Pull",
     "Quantity",
     "Received",
     "Release",
@@ -88,6 +91,7 @@ __all__ = [
     "sgd",
     "sgd_on",
     "silent",
+    "step",
     "sum_by_columns",
     "upper",
     "weighted_mean",

@@ -59,7 +59,7 @@ def client(settings: Ditto) -> base.Client:
     ) -> base.Trained[Tensor]:
         w, weight = received["model"], settings.lambda_
         _, uplink, info = shared.train(None, received, training, round_)
-        base.sgd(training, V, round_, settings.personal_epochs, pull=lambda v: weight * (v - w[: len(v)]))
+        base.sgd(training, V, round_, settings.personal_epochs, pull=base.Pull(weight, w))
         training.observe("personal", V, "trained")
         return V, uplink, info
 

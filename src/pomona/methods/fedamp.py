@@ -240,7 +240,7 @@ def client(settings: FedAMP | HeurFedAMP) -> base.Client:
         alpha = step(settings, round_, len(training.roster.members))
         pull = settings.lambda_ / alpha if settings.lambda_ else 0.0
         W = received.get("start", own if settings.start == "own" else cloud.clone())
-        W = base.sgd(training, W, round_, pull=(lambda w: pull * (w - cloud[: len(w)])) if pull else None)
+        W = base.sgd(training, W, round_, pull=base.Pull(pull, cloud) if pull else None)
         training.observe("personal", W, "trained")
         info = {"attention": received["attention"], "coupling": received["coupling"].squeeze(1)}
         return W, {"model": W}, info

@@ -78,7 +78,7 @@ def client(mu: float) -> base.Client:
     ) -> base.Trained[None]:
         w = received["model"]
         training.observe("global", w, "received")
-        pull = (lambda v: mu * (v - w[: len(v)])) if mu else None
+        pull = base.Pull(mu, w) if mu else None
         local = base.sgd(training, received.get("start", w).clone(), round_, pull=pull)
         training.observe("local", local, "trained")
         return None, {"model": local}, {}

@@ -97,7 +97,7 @@ def client(alpha: float) -> base.Client:
         w = received["model"]
         training.observe("global", w, "received")
         linear = state.linear
-        local = base.sgd(training, w.clone(), round_, pull=lambda v: alpha * (v - w[: len(v)]) - linear[: len(v)])
+        local = base.sgd(training, w.clone(), round_, pull=base.Pull(alpha, w, -linear))
         training.observe("local", local, "trained")
         return FedDynState(linear - alpha * (local - w)), {"model": local}, {}
 

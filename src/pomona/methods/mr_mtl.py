@@ -55,7 +55,7 @@ def client(weight: float) -> base.Client:
         W: Tensor, received: base.Received, training: base.LocalTraining, round_: base.Round
     ) -> base.Trained[Tensor]:
         mean = received["model"]
-        base.sgd(training, W, round_, pull=(lambda w: weight * (w - mean[: len(w)])) if weight else None)
+        base.sgd(training, W, round_, pull=base.Pull(weight, mean) if weight else None)
         training.observe("personal", W, "trained")
         return W, {"model": W}, {}
 

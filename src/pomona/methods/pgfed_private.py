@@ -123,10 +123,9 @@ def client(settings: Risks, beta: float) -> base.Client:
         W = received["model"].clone()
         rows = (W, a, came, gradients, offsets, state.mixture, base.moments_of(W, round_))
         for batch, own, p, mine, others, o, before, velocity in training.steps(round_.epochs, *rows):
-            _, g = training.gradient(own, batch)
             slope = mu * (o + products(others, own))
             pull = settled(mu * mixed(p, others), before, beta)
-            base.descend(own, g + pull, velocity, round_)
+            base.step(training, own, batch, velocity, round_, base.Pull(constant=pull))
             p.sub_(rate * slope).clamp_min_(0).mul_(mine)
         training.observe("personal", W, "trained")
 

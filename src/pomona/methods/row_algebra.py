@@ -8,7 +8,9 @@ from torch import Tensor
 
 from pomona.core.errors import ConfigError
 from pomona.core.round import Roster, Round
+from pomona.objective.batches import Batch
 from pomona.objective.local_training import TRAINING, LocalTraining
+from pomona.objective.pull import Pull
 from pomona.objective.row_gradients import RowCriterion
 from pomona.storage.mapped_tensor import by_columns, with_rows
 
@@ -107,8 +109,18 @@ def over_moments(mask: Tensor, moments: Tensor) -> Tensor:
     return torch.cat([mask.repeat(1, times), mask.new_ones(len(mask), count)], 1)
 
 
-Pull = Callable[[Tensor], Tensor]  # rows w (a, d) -> an extra gradient term (a, d)
+Term = Callable[[Tensor], Tensor]  # rows w (a, d) -> an extra gradient term (a, d); a Pull where it is affine
 Loss = Callable[[Tensor], RowCriterion]  # the samples (b,) of a batch -> the loss of one row on it
+
+
+def step(
+    training: LocalTraining, w: Tensor, batch: Batch, moments: Tensor, round_: Round, pull: Term | None = None
+) -> None:
+    """One local step on rows w (a, d), in place: the gradient on the batch, what pulls beside it, ``descend``."""
+    if (pull is None or isinstance(pull, Pull)) and training.stepped(w, batch, moments, round_, pull):
+        return
+    _, g = training.gradient(w, batch)
+    descend(w, g if pull is None else g + pull(w), moments, round_)
 
 
 def sgd(
@@ -116,7 +128,7 @@ def sgd(
     W: Tensor,
     round_: Round,
     epochs: int | None = None,
-    pull: Pull | None = None,
+    pull: Term | None = None,
     purpose: str = TRAINING,
     losses: Sequence[Loss] = (),
 ) -> Tensor:
@@ -126,13 +138,11 @@ def sgd(
     """
     passes = round_.epochs if epochs is None else epochs
     for batch, w, moments in training.steps(passes, W, moments_of(W, round_), purpose=purpose):
-        if pull is None and not losses and training.stepped(w, batch, moments, round_):
+        if not losses:
+            step(training, w, batch, moments, round_, pull)
             continue
-        criteria = [loss(index) for loss, index in zip(losses, batch.indices, strict=False)]
-        _, g = training.gradient(w, batch, criteria or None)
-        if pull is not None:
-            g = g + pull(w)
-        descend(w, g, moments, round_)
+        _, g = training.gradient(w, batch, [loss(index) for loss, index in zip(losses, batch.indices, strict=False)])
+        descend(w, g if pull is None else g + pull(w), moments, round_)
     return W
 
 
@@ -141,6 +151,8 @@ def sgd_on(part: slice, training: LocalTraining, W: Tensor, round_: Round, epoch
     if part.start == part.stop:
         return
     for batch, w, moments in training.steps(epochs, W, moments_of(W[:, part], round_), purpose=purpose):
+        if training.stepped(w, batch, moments, round_, part=part):
+            continue
         _, g = training.gradient(w, batch, above=part.start)
         descend(w[:, part], g[:, part], moments, round_)
 

@@ -9,6 +9,8 @@ from pomona.core.round import Round
 from pomona.objective.batches import Pass
 from pomona.objective.constant_features import ConstantFeatures
 from pomona.objective.device_dataset import DeviceDataset
+from pomona.objective.mixture import Mixture
+from pomona.objective.pull import Pull
 from pomona.objective.row_gradients import Criterion, RowCriterion
 from pomona.objective.training_view import View, Views
 from pomona.privacy.ledger import Position
@@ -83,9 +85,32 @@ class Stepping(Protocol):
     """An objective that may take whole steps of plain SGD itself."""
 
     def step(
-        self, W: Tensor, indices: list[Tensor], moments: Tensor, round_: Round, views: Views = None
+        self,
+        W: Tensor,
+        indices: list[Tensor],
+        moments: Tensor,
+        round_: Round,
+        views: Views = None,
+        pull: Pull | None = None,
+        part: slice | None = None,
     ) -> Tensor | None:
-        """Mean losses (n,) before one step on rows W (n, d), in place; None, with nothing done, if it takes none."""
+        """Mean losses (n,) before one step on rows W (n, d), in place; None, with nothing done, if it takes none.
+
+        ``pull`` is added to the gradient; where ``part`` is given, it alone moves, and ``moments`` are those of it.
+        """
+
+
+@runtime_checkable
+class Mixing(Protocol):
+    """An objective that may take whole steps of plain SGD on mixtures itself."""
+
+    def mixed_step(
+        self, mixture: Mixture, indices: list[Tensor], moments: Tensor, round_: Round, views: Views = None
+    ) -> tuple[Tensor, Tensor] | None:
+        """Mean losses (n,) at the mixtures, and the slopes (n, N) of their weights.
+
+        The clients' own rows move, in place. None, with nothing done, if it takes no such steps.
+        """
 
 
 @runtime_checkable

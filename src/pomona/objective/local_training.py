@@ -12,7 +12,9 @@ from pomona.core.errors import DivergedError
 from pomona.core.round import Roster, Round
 from pomona.objective.batches import Batch, Pass, in_step, ordinary
 from pomona.objective.constant_features import ConstantFeatures
-from pomona.objective.interface import Guarded, Objective, Reusing, Stepping
+from pomona.objective.interface import Guarded, Mixing, Objective, Reusing, Stepping
+from pomona.objective.mixture import Mixture
+from pomona.objective.pull import Pull
 from pomona.objective.row_gradients import Criterion, RowCriterion
 from pomona.objective.training_view import View
 
@@ -121,18 +123,43 @@ class LocalTraining:
         self._count(losses, batch)
         return losses, G
 
-    def stepped(self, W: Tensor, batch: Batch, moments: Tensor, round_: Round) -> bool:
+    def stepped(
+        self,
+        W: Tensor,
+        batch: Batch,
+        moments: Tensor,
+        round_: Round,
+        pull: Pull | None = None,
+        part: slice | None = None,
+    ) -> bool:
         """Whether the objective took a step of the round's optimizer on rows W (n, d) itself, in place, in one go.
 
-        If not, nothing was done: ask for the gradient, and take the step with ``descend``. Raises DivergedError.
+        If not, nothing was done: ask for the gradient, and take the step with ``descend``. ``pull`` is added to the
+        gradient. Of W only ``part``, which ends no layer in its middle, takes the step if it is given; ``moments``
+        are its own. Raises DivergedError.
         """
         if self.measured is not None or not isinstance(self.objective, Stepping):
             return False
-        losses = self.objective.step(W, batch.indices, moments, round_, self._views(batch))
+        losses = self.objective.step(W, batch.indices, moments, round_, self._views(batch), pull, part)
         if losses is None:
             return False
         self._count(losses, batch)
         return True
+
+    def mixed_step(self, mixture: Mixture, batch: Batch, moments: Tensor, round_: Round) -> Tensor | None:
+        """Take a step on each client's own row of its mixture, in place, in one go; return the weights' slopes (n, N).
+
+        The own row moves by its weight times the gradient at the mixture; slopes are the gradient's products with all
+        rows as they were mixed. None, with nothing done, where the objective does not do this. Raises DivergedError.
+        """
+        if self.measured is not None or not isinstance(self.objective, Mixing):
+            return None
+        found = self.objective.mixed_step(mixture, batch.indices, moments, round_, self._views(batch))
+        if found is None:
+            return None
+        losses, slopes = found
+        self._count(losses, batch)
+        return slopes
 
     def _count(self, losses: Tensor, batch: Batch) -> None:
         """Add up the losses of training. Raises DivergedError for one that is no number."""

@@ -20,7 +20,10 @@ from pomona.models.trained_part import active, frozen, training_mode
 from pomona.objective.constant_features import ConstantFeatures
 from pomona.objective.device_dataset import DeviceDataset
 from pomona.objective.estimated_statistics import Estimates
-from pomona.objective.native_step import NativeStep, prepared
+from pomona.objective.mixture import Mixture
+from pomona.objective.native_mixtures import NativeMixtures
+from pomona.objective.native_step import NativeStep, Prepared, prepared
+from pomona.objective.pull import Pull
 from pomona.objective.sequential_backward import Chain
 from pomona.objective.training_view import View, Views
 
@@ -60,7 +63,7 @@ class LoopObjective:
         self._module, self._enter_training = module, training_mode(module)
         self._whole = whole(module, data.patch)
         self._criterion = criterion
-        self._precision, self._native = precision, native
+        self._precision, self._native, self._mixtures = precision, native, NativeMixtures()
         named = dict(module.named_parameters())
         self._parameters = [named[e.name] for e in space.parameters]
         buffers = dict(module.named_buffers())
@@ -107,32 +110,57 @@ class LoopObjective:
         self, W: Tensor, indices: list[Tensor], above: int, kept: ConstantFeatures, views: Sequence[View]
     ) -> tuple[Tensor, Tensor]:
         """As ``gradient``, for rows that below ``above`` are the same whenever they come with a batch of ``kept``."""
-        if self._chain is None:
+        native, chain = self._native, self._chain
+        if (native is None and chain is None) or (native and not native.skipped(above)):
             return self.gradient(W, indices, None, above, views)
         losses, G = torch.empty(len(W)), torch.empty_like(W)
         G[:, :above] = G[:, self.space.trained :] = 0
         for k, (row, index, view, g) in enumerate(zip(W, indices, views, G, strict=True)):
-            x, y = self.data.seen(index, view)
-            features = kept.of(view, partial(self._chain.below, x, row, above))
-            losses[k] = self._chain.gradient_above(features, row, g, partial(self._loss, y, None, k), above)
+            if native:
+                batch = self._batch(native, index, view)
+                features = kept.of(view, partial(native.below, row, batch, above))
+                losses[k] = native.gradient_above(features, row, g, batch[2], above)
+            elif chain:
+                x, y = self.data.seen(index, view)
+                features = kept.of(view, partial(chain.below, x, row, above))
+                losses[k] = chain.gradient_above(features, row, g, partial(self._loss, y, None, k), above)
         return losses, G
 
     def step(
-        self, W: Tensor, indices: list[Tensor], moments: Tensor, round_: Round, views: Views = None
+        self,
+        W: Tensor,
+        indices: list[Tensor],
+        moments: Tensor,
+        round_: Round,
+        views: Views = None,
+        pull: Pull | None = None,
+        part: slice | None = None,
     ) -> Tensor | None:
         """Take one step of plain SGD on rows W (n, d), in place; return their mean losses (n,) before it.
 
         None, with nothing done, where steps are not taken in one go: by PyTorch, or by another optimizer.
-        ``moments`` (n, d) are what momentum remembers, (n, 0) without.
+        ``moments`` (n, d) are what momentum remembers, (n, 0) without. ``pull`` is added to the gradient; where
+        ``part`` is given, it alone moves, and moments are those of it.
         """
         if self._native is None or not round_.optimizer.plain:
             return None
         losses = torch.empty(len(W))
         for k, (row, index, view) in enumerate(zip(W, indices, views or [None] * len(W), strict=True)):
-            losses[k] = self._native.step(row, moments[k], self._batch(self._native, index, view), round_)
+            batch = self._batch(self._native, index, view)
+            losses[k] = self._native.step(row, moments[k], batch, round_, pull.row(k) if pull else None, part)
         return losses
 
-    def _batch(self, native: NativeStep, index: Tensor, view: View | None) -> tuple[Tensor, Tensor, Tensor]:
+    def mixed_step(
+        self, mixture: Mixture, indices: list[Tensor], moments: Tensor, round_: Round, views: Views = None
+    ) -> tuple[Tensor, Tensor] | None:
+        """Take one step of plain SGD on the own rows of mixtures, see ``NativeMixtures``; None as in ``step``."""
+        if self._native is None or not round_.optimizer.plain:
+            return None
+        seen = zip(indices, views or [None] * len(indices), strict=True)
+        batches = [self._batch(self._native, index, view) for index, view in seen]
+        return self._mixtures.step(self._native, mixture, batches, moments, round_)
+
+    def _batch(self, native: NativeStep, index: Tensor, view: View | None) -> Prepared:
         """A batch as the native engine takes it, as training sees it."""
         return native.resident(index) if self.data.plain or view is None else prepared(*self.data.seen(index, view))
 

@@ -35,7 +35,7 @@ def client(mu: float) -> base.Client:
     ) -> base.Trained[Tensor]:
         w = received["model"]
         training.observe("global", w, "received")
-        V = base.sgd(training, w.clone(), round_, pull=(lambda v: mu * (v - U[: len(v)])) if mu else None)
+        V = base.sgd(training, w.clone(), round_, pull=base.Pull(mu, U) if mu else None)
         training.observe("personal", V, "trained")
         return V, {"model": V}, {"moved": (V - U).norm(dim=1)}
 

@@ -1,0 +1,122 @@
+"""Mixing and the step on a mixture by the native engine, against float64."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.testing import assert_close
+
+native = pytest.importorskip("pomona_native", reason="pomona-native is not installed (make native)")
+KINDS = native.kinds()
+
+
+def rows(n, N, d, seed=0):
+    """Weights (n, N), own places (n,), copies (N, d), cores and gradients (n, d), moments (n, d)."""
+    draw = torch.Generator().manual_seed(seed)
+    randn = lambda *shape: torch.randn(*shape, generator=draw)  # noqa: E731
+    own = torch.randint(0, N, (n,), generator=draw)
+    return randn(n, N), own, randn(N, d), randn(n, d), randn(n, d), randn(n, d)
+
+
+def banks(own, copies, cores):
+    """What each client mixes (n, N, d), in float64."""
+    each = copies.double().repeat(len(own), 1, 1)
+    each[torch.arange(len(own)), own] = cores.double()
+    return each
+
+
+@given(st.integers(1, 8), st.integers(1, 14), st.integers(1, 70), st.sampled_from(KINDS))
+@settings(max_examples=150, deadline=None)
+def test_mixtures_slopes_and_steps_are_those_of_float64(n, N, d, kind):
+    package, (p, own, copies, cores, g, v) = native.load(kind), rows(n, N, d, n + 20 * N)
+    before, each = cores.clone(), banks(own, copies, cores)
+    made, slopes = torch.full((n, d), torch.nan), torch.full((n, N), torch.nan)
+    package.mix(p, own, copies, cores, made)
+    assert torch.equal(cores, before)
+    terms = (p.double().unsqueeze(2) * each).abs().sum(1)
+    assert ((made - torch.einsum("ij,ijd->id", p.double(), each)).abs() <= 1e-6 * terms).all()
+    velocity = v.clone()
+    package.move(p, own, copies, cores, g, velocity, slopes, 0.1, 0.9, 0.01)
+    sizes = torch.einsum("id,ijd->ij", g.double().abs(), each.abs())
+    assert ((slopes - torch.einsum("id,ijd->ij", g.double(), each)).abs() <= 1e-6 * sizes).all()
+    weight = p.gather(1, own.unsqueeze(1)).double()
+    moved = 0.9 * v.double() + weight * g.double() + 0.01 * before.double()
+    assert_close(velocity.double(), moved, atol=1e-5, rtol=1e-5)
+    assert_close(cores.double(), before.double() - 0.1 * moved, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_client_gets_the_same_bits_beside_any_others(kind):
+    n, N, d = 7, 11, 20_011  # several tiles, of another size for another number of clients
+    package, (p, own, copies, cores, g, _) = native.load(kind), rows(n, N, d)
+    none = torch.empty(n, 0)
+
+    def computed(some):
+        part = cores[some].clone()
+        made, slopes = torch.empty_like(part), torch.empty(len(part), N)
+        package.mix(p[some], own[some], copies, part, made)
+        package.move(p[some], own[some], copies, part, g[some], none[some], slopes, 0.1, 0.0, 0.0)
+        return made, part, slopes
+
+    together = computed(slice(0, n))
+    for k in range(n):
+        alone = computed(slice(k, k + 1))
+        assert all(torch.equal(a[0], b[k]) for a, b in zip(alone, together, strict=True))
+
+
+def test_whole_numbers_are_mixed_without_error():
+    """Also where all copies are one row in memory, as they are before anybody has trained."""
+    draw = torch.Generator().manual_seed(1)
+    whole = lambda *shape: torch.randint(-3, 4, shape, generator=draw).float()  # noqa: E731
+    p, own, copies, cores, g = whole(4, 5), torch.tensor([4, 0, 2, 2]), whole(5, 3001), whole(4, 3001), whole(4, 3001)
+    made, slopes = torch.empty(4, 3001), torch.empty(4, 5)
+    package, same = native.load(KINDS[0]), copies[1].expand(5, -1)
+    for held, each in ((copies, banks(own, copies, cores)), (same, banks(own, same, cores))):
+        package.mix(p, own, held, cores, made)
+        package.move(p, own, held, cores, g, torch.empty(4, 0), slopes, 0.0, 0.0, 0.0)
+        assert torch.equal(made.double(), torch.einsum("ij,ijd->id", p.double(), each))
+        assert torch.equal(slopes.double(), torch.einsum("id,ijd->ij", g.double(), each))
+
+
+SPOILT = [
+    {"weights": torch.zeros(2, 4)},
+    {"weights": torch.zeros(3, 3)},
+    {"weights": torch.zeros(2, 3, dtype=torch.float64)},
+    {"own": torch.tensor([0])},
+    {"own": torch.tensor([0, 3])},
+    {"own": torch.tensor([-1, 0])},
+    {"copies": torch.zeros(3, 6)},
+    {"copies": torch.zeros(3, 10)[:, ::2]},
+    {"cores": torch.zeros(3, 5)},
+    {"cores": None},
+]
+
+
+@pytest.mark.parametrize("spoilt", [*SPOILT, {"made": torch.zeros(2, 6)}, {"made": torch.zeros(1, 5)}])
+def test_the_door_to_mixing_refuses(spoilt):
+    good = {"weights": torch.zeros(2, 3), "own": torch.tensor([0, 2]), "copies": torch.zeros(3, 5)}
+    good |= {"cores": torch.zeros(2, 5), "made": torch.zeros(2, 5)}
+    native.load(KINDS[0]).mix(**good)
+    with pytest.raises((ValueError, TypeError)):
+        native.load(KINDS[0]).mix(**(good | spoilt))
+
+
+@pytest.mark.parametrize(
+    "spoilt",
+    [
+        *SPOILT,
+        {"gradients": torch.zeros(2, 4)},
+        {"gradients": torch.zeros(1, 5)},
+        {"moments": torch.zeros(2, 4)},
+        {"moments": torch.zeros(2, 0)},
+        {"slopes": torch.zeros(2, 2)},
+        {"slopes": torch.zeros(3, 3)},
+    ],
+)
+def test_the_door_to_moving_refuses(spoilt):
+    good = {"weights": torch.zeros(2, 3), "own": torch.tensor([0, 2]), "copies": torch.zeros(3, 5)}
+    good |= {"cores": torch.zeros(2, 5), "gradients": torch.zeros(2, 5), "moments": torch.zeros(2, 5)}
+    good |= {"slopes": torch.zeros(2, 3), "lr": 0.1, "momentum": 0.5, "decay": 0.0}
+    native.load(KINDS[0]).move(**good)
+    with pytest.raises((ValueError, TypeError)):
+        native.load(KINDS[0]).move(**(good | spoilt))

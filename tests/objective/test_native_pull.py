@@ -1,0 +1,186 @@
+"""Steps of the native engine with a pull, on a part of a row, and above layers that stay: against float64."""
+
+import pytest
+import torch
+from torch import nn
+from torch.testing import assert_close
+
+from pomona.core.optimizer import Optimizer
+from pomona.core.round import Round
+from pomona.models import ModelSettings, build
+from pomona.models.losses import cross_entropy
+from pomona.models.parameter_space import ParameterSpace
+from pomona.objective.constant_features import ConstantFeatures
+from pomona.objective.device_dataset import DeviceDataset
+from pomona.objective.mixture import Mixture
+from pomona.objective.native_step import NativeStep
+from pomona.objective.pull import Pull
+from pomona.objective.row_gradients import LoopObjective
+from pomona.objective.training_view import View
+
+native = pytest.importorskip("pomona_native", reason="pomona-native is not installed (make native)")
+KINDS = native.kinds()
+LR = 0.05
+
+
+class Problem:
+    """A small convolutional network and images; the gradient of a row in float64 by PyTorch."""
+
+    def __init__(self, kind="", model="small", bf16=False):
+        self.module = build(ModelSettings(name=model), (3, 20, 20), 3, seed=2)
+        draw = torch.Generator().manual_seed(0)
+        x = torch.randint(0, 256, (30, 20, 20, 3), generator=draw, dtype=torch.uint8)
+        shift, scale = torch.full((3,), 127.5), torch.full((3,), 70.0)
+        self.data = DeviceDataset(x, torch.arange(30) % 3, shift, scale, {"train": [torch.arange(30)]}, "classes")
+        self.space = ParameterSpace(self.module)
+        step = NativeStep.of(self.module, self.space, self.data, cross_entropy, bf16, kind)
+        self.loop = LoopObjective(self.module, self.space, self.data, cross_entropy, native=step)
+        self.W = torch.stack([self.space.pack(self.module), torch.randn(self.space.size, generator=draw) / 20])
+        self.batch = [torch.arange(6), torch.arange(9, 20)]
+        self.near, self.beside = (torch.randn(2, self.space.size, generator=draw) / 10 for _ in range(2))
+
+    def gradient(self, row, index):
+        leaf = row.double().clone().requires_grad_()
+        named = {e.name: e.view(leaf) for e in self.space.parameters}
+        x, y = self.data.gather(index)
+        outputs = torch.func.functional_call(self.module.double(), named, (x.double(),))
+        loss = nn.functional.cross_entropy(outputs, y)
+        (g,) = torch.autograd.grad(loss, leaf)
+        self.module.float()
+        return loss.item(), g
+
+    def gradients(self, W):
+        losses, G = zip(*map(self.gradient, W, self.batch), strict=True)
+        return torch.tensor(losses), torch.stack(G)
+
+
+def round_of(momentum=0.0, decay=0.0):
+    return Round(1, 1, LR, 1.0, 1, 6, momentum, decay, 0, Optimizer())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize("parts", [(0.3, True, False), (0.0, False, True), (0.3, True, True)])
+def test_a_pull_is_part_of_the_gradient(kind, momentum, parts):
+    problem, (weight, near, beside) = Problem(kind), parts
+    pull = Pull(weight, problem.near if near else None, problem.beside if beside else None)
+    W, v = problem.W.clone(), torch.zeros_like(problem.W) if momentum else problem.W[:, :0]
+    at, speed = problem.W.double(), torch.zeros_like(problem.W, dtype=torch.float64)
+    for _ in range(2):
+        losses = problem.loop.step(W, problem.batch, v, round_of(momentum, 0.01), pull=pull)
+        wanted, g = problem.gradients(at)
+        assert_close(losses.double(), wanted.double(), atol=1e-5, rtol=1e-5)
+        extra = (weight * (at - problem.near) if near else 0) + (problem.beside.double() if beside else 0)
+        speed = momentum * speed + g + extra + 0.01 * at
+        at = at - LR * speed
+    assert_close(W.double(), at, atol=2e-6, rtol=2e-6)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_part_moves_alone(kind, momentum):
+    problem = Problem(kind, "lenet")
+    first, second, third, last = problem.loop.layers
+    for part in (first, slice(second.start, third.stop), last):
+        W = problem.W.clone()
+        v = torch.full_like(W[:, part], 0.01) if momentum else W[:, :0]
+        losses = problem.loop.step(W, problem.batch, v, round_of(momentum), part=part)
+        wanted, g = problem.gradients(problem.W)
+        assert_close(losses.double(), wanted.double(), atol=1e-5, rtol=1e-5)
+        at = problem.W.double()
+        at[:, part] -= LR * (g[:, part] + momentum * 0.01)
+        assert_close(W.double(), at, atol=2e-6, rtol=2e-6)
+        before, after = slice(0, part.start), slice(part.stop, None)
+        assert torch.equal(W[:, before], problem.W[:, before])
+        assert torch.equal(W[:, after], problem.W[:, after])
+        if momentum:
+            assert_close(v.double(), g[:, part] + momentum * 0.01, atol=2e-6, rtol=2e-5)
+
+
+@pytest.mark.parametrize("bf16", [False, True])
+@pytest.mark.parametrize("model", ["lenet", "small"])
+def test_features_that_stay_give_the_same_bits(model, bf16):
+    problem = Problem(KINDS[0], model, bf16)
+    for layer in problem.loop.layers:
+        above, kept = layer.start, ConstantFeatures()
+        views = [View(c, 0, 1, "ala", 0) for c in (0, 1)]
+        for moved in (0.0, 0.1):
+            W = problem.W.clone()
+            W[:, above:] += moved
+            whole = problem.loop.gradient(W, problem.batch, above=above, views=views)
+            parts = problem.loop.gradient_above(W, problem.batch, above, kept, views)
+            assert torch.equal(parts[0], whole[0])
+            assert torch.equal(parts[1], whole[1])
+
+
+def test_features_are_those_that_came_first():
+    problem, kept, views = Problem(), ConstantFeatures(), [View(c, 0, 1, "ala", 0) for c in (0, 1)]
+    above = problem.loop.layers[-1].start
+    first = problem.loop.gradient_above(problem.W, problem.batch, above, kept, views)
+    other = problem.W.clone()
+    other[:, :above] += 1
+    assert torch.equal(problem.loop.gradient_above(other, problem.batch, above, kept, views)[1], first[1])
+    assert not torch.equal(problem.loop.gradient(other, problem.batch, above=above, views=views)[1], first[1])
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_slopes_are_finite_differences_of_the_loss_in_the_weights(shared):
+    """In float64, whose differences at 1e-5 are exact to some 1e-9."""
+    problem, draw = Problem(), torch.Generator().manual_seed(4)
+    N, d = 4, problem.space.size
+    copies = torch.randn(N, d, generator=draw) / 20
+    held = copies if shared else torch.stack([copies, copies.flip(0)])
+    p, cores = torch.rand(2, N, generator=draw), problem.W.clone()
+    own = nn.functional.one_hot(torch.tensor([1, 3]), N).bool()
+    losses, slopes = problem.loop.mixed_step(Mixture(p, own, held, cores), problem.batch, cores[:, :0], round_of())
+
+    def value(weights, k):
+        seen = Mixture(weights, own, held.double(), problem.W.double())
+        return problem.gradient(seen.rows()[k], problem.batch[k])
+
+    for k in range(2):
+        loss, g = value(p.double(), k)
+        assert losses[k].item() == pytest.approx(loss, abs=1e-5)
+        assert_close(cores[k].double(), problem.W[k] - LR * p[k, own[k]].double() * g, atol=2e-6, rtol=2e-6)
+        for j in range(N):
+            up, down = p.double().clone(), p.double().clone()
+            up[k, j] += 1e-5
+            down[k, j] -= 1e-5
+            difference = (value(up, k)[0] - value(down, k)[0]) / 2e-5
+            assert slopes[k, j].item() == pytest.approx(difference, abs=1e-4)
+
+
+def test_without_a_centre_and_a_constant_a_pull_is_nothing():
+    w = torch.ones(2, 3)
+    assert torch.equal(Pull()(w), torch.zeros(2, 3))
+    assert torch.equal(Pull(2.0, torch.full((3, 3), 0.5), w)(w), torch.full((2, 3), 2 * 0.5 + 1))
+
+
+@pytest.mark.parametrize(
+    "spoilt",
+    [
+        {"centre": torch.zeros(65)},
+        {"constant": torch.zeros(65)},
+        {"constant": torch.zeros(66, dtype=torch.float64)},
+        {"part": (-1, 5)},
+        {"part": (7, 6)},
+        {"part": (0, 67)},
+        {"momentum": 0.5, "moments": torch.zeros(65)},
+        {"momentum": 0.5, "moments": torch.zeros(9), "part": (50, 60)},
+        {"skipped": 2},
+    ],
+)
+def test_the_door_to_steps_refuses(spoilt):
+    network = native.load(KINDS[0]).Network(4, 5, 2)
+    network.convolution(3, (2, 2), (1, 1), (0, 0), (2, 2), (1, 2), True, 0, 24)
+    network.linear(3, False, 27, 27 + 36)
+    good = {
+        "row": torch.zeros(66), "moments": torch.zeros(66), "x": torch.zeros(6, 4, 5, 2, dtype=torch.uint8),
+        "index": torch.tensor([5, 0]), "targets": torch.tensor([2, 0]), "shift": torch.zeros(2), "scale": torch.ones(1),
+        "bf16": False, "lr": 0.1, "momentum": 0.0, "decay": 0.0, "pull": 0.5, "centre": torch.zeros(66),
+        "constant": torch.zeros(66), "part": (0, 66), "skipped": 0,
+    }  # fmt: skip
+    network.step(**good)
+    network.step(**(good | {"momentum": 0.5, "moments": torch.zeros(10), "part": (50, 60)}))
+    with pytest.raises((ValueError, TypeError)):
+        network.step(**(good | spoilt))
