@@ -47,7 +47,7 @@ from rounds import noise, scenario_of
 from timing import Table, chosen, publish
 
 HERE = Path(__file__).parent / "peers"
-PATIENCE = 3600.0  # seconds that a round may take
+PATIENCE, START = 3600.0, 300.0  # seconds that a round may take, and the way to the first one
 PFLLIB = ("fedavg", "fedala", "ditto", "apfl", "fedamp", "apple")
 
 
@@ -142,6 +142,10 @@ def written(folder: Path, scenario: Scenario) -> task.Task:
     return task.write(folder, dataset.x, dataset.y, rows, {name: getattr(config, name) for name in names})
 
 
+class CandidateError(Exception):
+    """A candidate's program ended, or did not get on."""
+
+
 class Running:
     """A candidate's program, waiting for its turn or having it."""
 
@@ -160,13 +164,13 @@ class Running:
         with (self.folder / "log").open("wb") as log:
             self.process = subprocess.Popen(words, env=env, stdout=log, stderr=log, cwd=self.folder)
 
-    def wait(self, number: int) -> None:
+    def wait(self, number: int, patience: float = PATIENCE) -> None:
         """Until round ``number`` could begin, so that the one before is over."""
-        until = time.monotonic() + PATIENCE
+        until = time.monotonic() + patience
         while not (self.folder / f"asked-{number}").exists():
             if self.process.poll() is not None or time.monotonic() > until:
                 log = (self.folder / "log").read_text(errors="replace")
-                raise SystemExit(f"{self.name} did not get to round {number}:\n{log[-4000:]}")
+                raise CandidateError(f"{self.name} did not get to round {number}:\n{log[-4000:]}")
             time.sleep(0.005)
 
     def round(self) -> tuple[float, float]:
@@ -186,6 +190,10 @@ class Running:
             except psutil.Error:  # it has just ended
                 continue
         return total
+
+    def end(self) -> None:
+        """End it and all its descendants."""
+        end(lambda: process_tree(self.process.pid), patience=5.0)
 
     def accuracies(self) -> dict[int, float]:
         """Test accuracy by rounds of training."""
@@ -207,10 +215,16 @@ def running(at: Path, method: str, names: Sequence[str], rounds: int) -> Iterato
     adopt()
     before, all_of_them = {*psutil.Process().children()}, list[Running]()
     try:
+        able = []
         for name in names:  # one after another: some start many processes
             all_of_them.append(Running(name, {**PEERS, **OTHERS}[name], at, method, rounds))
-            all_of_them[-1].wait(1)
-        yield all_of_them
+            try:
+                all_of_them[-1].wait(1, START)
+                able.append(all_of_them[-1])
+            except CandidateError as why:
+                print(f"left out: {why}", file=sys.stderr, flush=True)
+                all_of_them[-1].end()
+        yield able
     finally:
         end(lambda: [p for one in all_of_them for p in process_tree(one.process.pid)], patience=5.0)
         for one in all_of_them:
@@ -223,15 +237,24 @@ def running(at: Path, method: str, names: Sequence[str], rounds: int) -> Iterato
 def measure(at: Path, method: str, names: Sequence[str], rounds: int, notes: Mapping[str, object]) -> Table:
     """All candidates' rounds of one method, in turns."""
     with running(at, method, names, rounds + 1) as candidates:
-        took = [{one.name: one.round() for one in candidates} for _ in range(rounds + 1)]
-        for number, row in enumerate(took):
+        took: dict[str, list[tuple[float, float]]] = {one.name: [] for one in candidates}
+        for number in range(rounds + 1):
+            for one in [*candidates]:
+                try:
+                    took[one.name].append(one.round())
+                except CandidateError as why:
+                    print(f"left out: {why}", file=sys.stderr, flush=True)
+                    one.end()
+                    candidates.remove(one)
+                    del took[one.name]
+            row = {name: rounds_[-1] for name, rounds_ in took.items()}
             print(json.dumps({"method": method, "round": number + 1, "seconds": row}), file=sys.stderr, flush=True)
         judged = {one.name: one.accuracies() for one in candidates}
-    first = names[0]
+    first = next(iter(took))
     rows = {}
-    for name in names:
-        wall, used = zip(*(row[name] for row in took[1:]), strict=True)
-        share = [row[name][0] / row[first][0] for row in took[1:]]
+    for name, turns in took.items():
+        wall, used = zip(*turns[1:], strict=True)
+        share = [own / others for (own, _), (others, _) in zip(turns[1:], took[first][1:], strict=True)]
         after = [judged[name].get(n) for n in range(1, rounds + 1)]
         rows[name] = {
             "median s": median(wall),
