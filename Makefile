@@ -7,7 +7,7 @@ export OMP_NUM_THREADS = 1
 CONSTRAINTS ?= constraints.txt
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check $(CONSTRAINTS:%=-c %)
 
-BENCHMARKS := fedavg_round native_step apple_step apple_round methods weight_learning growth workers rate memory startup stacked frozen_features segmentation_step patches
+BENCHMARKS := fedavg_round native_step apple_step apple_round methods weight_learning growth kept_copies workers rate memory startup stacked frozen_features segmentation_step patches
 
 .PHONY: demo setup native test test-slow fuzz check wheel coverage size same cost bench peers-setup peers results clean
 

@@ -31,6 +31,7 @@ from pomona.core.round import Roster
 from pomona.core.state import flatten
 from pomona.core.toml import Tree
 from pomona.deploy.rehearsal.run import rehearse
+from pomona.federation.kept_copies import matrix_bytes
 from pomona.methods.base import Initial
 from pomona.scenario import Scenario
 from timing import Table, chosen, publish
@@ -164,6 +165,7 @@ def needs(silos: int, numbers: int, method: Tree) -> dict[str, object]:
     roster, halves = Roster((100,) * silos), config.method.method()
     server = _bytes(flatten(halves.server.start(initial, roster, 0), "server"))
     silo = _bytes(flatten(halves.client.start(initial, roster, (0,), 0), "silo"))
+    silo += matrix_bytes(halves.client.keeps, initial, roster)
     model, budget = 4 * numbers, method.get("budget")
     down = model * (budget if isinstance(budget, int) else 1)
     every = silos * (down + model)

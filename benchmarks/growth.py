@@ -6,12 +6,11 @@ Clients: FedAvg and APPLE (M = 5) at batch 32, the same number of training image
 clients; again with a network so small that 500 clients' copies of 500 cores fit into memory. Parameters: the same two
 with ever wider hidden layers. M: APPLE under ever larger budgets. One process with one thread, images of noise, no
 evaluation; within a table all take turns. The growth is the ratio of medians to the method's first line. What would
-keep more bytes than a third of the free memory is not run, and says so: "kept" is what the clients keep from round to
-round, of all clients together, in their method's first state.
+keep more bytes than a third of the free memory is not run, and says so: "kept" is the most that the clients keep from
+round to round, all together. What each of some clients keeps, and how its bytes grow: ``kept_copies.py``.
 """
 
 from dataclasses import dataclass, replace
-from math import prod
 from pathlib import Path
 
 import torch
@@ -20,6 +19,7 @@ from pomona.config import Config, read_overrides, resolve
 from pomona.core.round import Roster
 from pomona.core.state import flatten
 from pomona.core.toml import Tree
+from pomona.federation.kept_copies import matrix_bytes
 from pomona.scenario import Scenario
 from rounds import Rounds, noise, scenario_of
 from timing import Table, chosen, measured, publish
@@ -54,15 +54,16 @@ FULL = Size((12, 50, 100, 500), (64, 256, 1024, 4096), (1, 2, 5, 11), 15_000, {"
 QUICK = Size((3, 4), (4, 8), (1,), 24, {"name": "mlp", "hidden": [4]}, {"name": "mlp", "hidden": [2]}, 1)
 
 
-def kept(scenario: Scenario) -> int:
-    """Bytes that all clients keep, from shapes alone."""
+def kept(scenario: Scenario, rounds: int) -> int:
+    """Bytes that all clients keep at most after so many rounds, from shapes alone."""
     config, real = scenario.config, scenario.initial
     shape = real()
     initial = replace(real, make=lambda _: torch.empty_like(shape, device="meta"))
     roster = Roster(tuple(len(c.train) for c in scenario.partition.clients))
-    state = config.method.method().client.start(initial, roster, (0,), config.seed)
-    tensors = flatten(state, "state").values()
-    return config.clients * sum(prod(t.shape) * t.element_size() for t in tensors)
+    half = config.method.method().client
+    state = sum(t.nbytes for t in flatten(half.start(initial, roster, (0,), config.seed), "state").values())
+    copies = matrix_bytes(half.keeps, initial, roster) * min(rounds + 1, config.clients)
+    return config.clients * state + copies
 
 
 def free() -> int:
@@ -77,7 +78,7 @@ def compare(title: str, configs: dict[str, Config], images: int, turns: int, tar
     """One table; a line's name begins with the method's, whose first line it is compared with."""
     dataset = noise(round(images / (1 - TEST)))
     scenarios = {name: scenario_of(config, dataset) for name, config in configs.items()}
-    bytes_ = {name: kept(scenario) for name, scenario in scenarios.items()}
+    bytes_ = {name: kept(scenario, turns + 1) for name, scenario in scenarios.items()}
     limit, runs = free() // 3, dict[str, Rounds]()
     for name, scenario in scenarios.items():
         # Until they are committed, a round's states stand beside those before it.

@@ -33,6 +33,7 @@ APPLE = ["method=apple", "model=cnn", "rounds=2"]
 RESNET = ["model=resnet18", "rounds=1", "clients=20"]
 WIDE = ["model=mlp", "model.hidden=[2048]", "clients=40", "rounds=2", "eval_every=2", "workers=2"]  # 1,628,170 numbers
 BUDGET = ["method=apple", "model=lenet", "method.budget=5", "workers=2"]
+COPIES = ["method=apple", "model=cnn", "method.budget=5", "workers=2", "rounds=3", "eval_every=3"]
 FIFTY = [*BUDGET, "clients=50", "rounds=3", "eval_every=3"]
 THIRTY = [*BUDGET, "clients=30", "rounds=2", "eval_every=2"]
 MANY = ("fedavg", "fedala", "ditto", "apple")
@@ -65,6 +66,7 @@ FULL = {
     "apple, 20 clients, M = 5, 2 workers, recorded": case_of(
         APPLE, ["clients=20", "method.budget=5", "workers=2"], recorded=True
     ),
+    **{f"apple, {n} clients of the cnn, M = 5": case_of(COPIES, [f"clients={n}"]) for n in (50, 100, 500)},
     "apple, 50 clients, M = 5, states in memory": case_of(FIFTY),
     "apple, 50 clients, M = 5, states in files": case_of(FIFTY, FILES),
     "apple, 30 clients, M = 5, states in memory, recorded": case_of(THIRTY, recorded=True),

@@ -1,5 +1,7 @@
 """What several benchmarks run: noise images, and a method's rounds one at a time."""
 
+from functools import partial
+
 import numpy as np
 
 from pomona.config import Config
@@ -8,12 +10,14 @@ from pomona.core.round import Roster
 from pomona.data.dataset import Dataset
 from pomona.federation.client_runtime import ClientRuntime, Groups, grouped
 from pomona.federation.exchange import ClientRequest, Score, stack
+from pomona.federation.kept_copies import KeptCopies
 from pomona.federation.loop import round_of
 from pomona.federation.transport import Inline
 from pomona.federation.workers import Workers
 from pomona.methods.fedavg_data import FedAvgData
 from pomona.partition import divide
 from pomona.scenario import Scenario
+from pomona.storage.row_bank import FileBank
 
 
 def noise(n: int, shape: tuple[int, int, int] = (28, 28, 1)) -> Dataset:
@@ -44,11 +48,18 @@ class Rounds:
         self.ids, self.watched, self.method = tuple(range(config.clients)), watched, config.method.method()
         self.roster = Roster(tuple(len(c.train) for c in scenario.partition.clients))
 
-        def make(groups: Groups) -> ClientRuntime:
-            return ClientRuntime(self.method.client, scenario.objective(), scenario.initial, groups, config.seed)
+        half, initial = self.method.client, scenario.initial
+
+        def make(copies: KeptCopies | None, groups: Groups) -> ClientRuntime:
+            return ClientRuntime(half, scenario.objective(), initial, groups, config.seed, keeping=copies)
 
         groups = grouped(self.roster.sizes, config.rows)
-        self.transport = Inline(make, groups) if workers == 1 else Workers(make, groups, self.roster.sizes, workers)
+        if workers == 1:
+            self.transport = Inline(partial(make, None), groups)
+        else:
+            copies = KeptCopies.banked(half.keeps, initial, self.roster, FileBank.in_memory)
+            nothing = partial(make, KeptCopies({}, initial, {}))
+            self.transport = Workers(nothing, groups, self.roster.sizes, workers, copies)
         self.transport.begin(self.ids, self.roster, None)
         self.state = self.method.server.start(scenario.initial, self.roster, config.seed)
         self.number = 0

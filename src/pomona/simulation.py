@@ -24,12 +24,13 @@ from pomona.engine import on_engine
 from pomona.federation.callbacks import Callback, NullCallback
 from pomona.federation.checkpointing import Checkpointing, identity
 from pomona.federation.client_runtime import ClientRuntime, Groups, grouped
+from pomona.federation.kept_copies import KeptCopies, matrix_bytes
 from pomona.federation.loop import Loop
 from pomona.federation.model_choice import ModelChoice
 from pomona.federation.run_checks import cautions, require_possible
 from pomona.federation.schedule import round_of
 from pomona.federation.state_memory import choose, require_training
-from pomona.federation.state_store import Hold
+from pomona.federation.state_store import Hold, as_is
 from pomona.federation.transport import Inline
 from pomona.federation.workers import Workers
 from pomona.learning_rate import settled
@@ -51,6 +52,7 @@ from pomona.record.writer import RunRecord, committed_events, require_free
 from pomona.scenario import Scenario
 from pomona.storage.atomic_io import probe, publish, writing
 from pomona.storage.lock import locked, require_own
+from pomona.storage.row_bank import FileBank
 from pomona.storage.run_status import Status, read_status, write_status
 
 KEY_STORES = Path("private") / "dp"  # keys and ledgers
@@ -157,8 +159,10 @@ def _kept(scenario: Scenario, out: Path | None, watcher: Callback) -> Hold:
     config = scenario.config
     require_training(config, len(scenario.initial()), _workers(config))
     client = config.method.method().client
-    first = client.start(scenario.initial, Roster((1,) * config.clients), (0,), config.seed)
-    hold, notes = choose(config, first, _workers(config), out)
+    roster = Roster((1,) * config.clients)
+    first = client.start(scenario.initial, roster, (0,), config.seed)
+    kept = matrix_bytes(client.keeps, scenario.initial, roster)
+    hold, notes = choose(config, first, kept, _workers(config), out)
     for note in notes:
         watcher.note(note)
     return hold
@@ -209,17 +213,24 @@ def _transport(scenario: Scenario, roster: Roster, key_stores: Path, hold: Hold)
     """All clients in this process, or in worker processes where there are several on a CPU."""
     config, half = scenario.config, scenario.config.method.method().client
 
-    def make(groups: Groups) -> ClientRuntime:
+    def make(copies: KeptCopies | None, groups: Groups) -> ClientRuntime:
         objective = scenario.private(key_stores) if config.privacy else scenario.objective()
         metric = scenario.choice.metric
         choice = ModelChoice(config.keep, config.method.method().card.headline, metric)
-        return ClientRuntime(half, objective, scenario.initial, groups, config.seed, hold, metric, choice)
+        return ClientRuntime(
+            half, objective, scenario.initial, groups, config.seed, hold, metric, choice, keeping=copies
+        )
 
     workers, groups = _workers(config), grouped(roster.sizes, config.rows)
-    if workers == 1 or config.device != "cpu" or "fork" not in get_all_start_methods():
-        return Inline(make, groups)
+    alone = workers == 1 or config.device != "cpu" or "fork" not in get_all_start_methods()
+    if alone and hold is as_is:
+        return Inline(partial(make, None), groups)
+    bank = FileBank.in_memory if hold is as_is else FileBank.on_disk
+    copies = KeptCopies.banked(half.keeps, scenario.initial, roster, bank)
+    if alone:
+        return Inline(partial(make, copies), groups)
     _ = scenario.resident  # made here once, and shared by all that are forked
-    return Workers(make, groups, roster.sizes, workers)
+    return Workers(partial(make, KeptCopies({}, scenario.initial, {})), groups, roster.sizes, workers, copies)
 
 
 def _collected(
@@ -233,7 +244,7 @@ def _collected(
         for each in metrics:
             record.event("final", **each)
     spent = transport.collect(ClientRuntime.spent, everybody) if config.privacy else None
-    filed = sum(transport.collect(ClientRuntime.filed, everybody))
+    filed = sum(transport.collect(ClientRuntime.filed, everybody)) + transport.copies.filed
     share = transport.busy_share
     busy = {} if share is None else {"busy_share": share}
     return {"state_files_bytes": filed, **busy, **privacy(config, spent)}

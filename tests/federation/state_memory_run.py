@@ -7,23 +7,42 @@ it commits round STOP; goes on from what was committed before.
 """
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pomona
 from pomona.federation import loop
+from pomona.methods import base
+from pomona.methods.fedavg import FedAvg
 from problems import tiny
 
 CLIENTS, HIDDEN = 80, 120
 STATES = CLIENTS * CLIENTS * 4 * (64 * HIDDEN + HIDDEN + HIDDEN * 10 + 10)
-"""Bytes of 80 clients' copies of 80 cores: 231 MB."""
+"""Bytes of 80 clients' 80 models: 231 MB."""
 STOPPED = 7
 
 
+class Diary(base.MethodSettings):
+    """FedAvg, in which every client has room for 80 models and puts the one that it trained last first."""
+
+    def method(self):
+        plain = FedAvg().method()
+
+        def start(initial, roster, ids, seed):
+            return initial().repeat(len(ids), CLIENTS, 1)
+
+        def train(state, received, training, round_):
+            _, uplink, info = plain.client.train(None, received, training, round_)
+            state[:, 0] = uplink["model"]
+            return state, uplink, info
+
+        return replace(plain, client=base.Client(start, train))
+
+
 def federation(share, workers):
-    """APPLE under a budget, two short rounds."""
+    """Clients with large states, two short rounds."""
     return tiny(
-        "apple",
-        {"budget": 1},
+        "state_memory_run:Diary",
         clients=CLIENTS,
         model={"name": "mlp", "hidden": [HIDDEN]},
         partition={"name": "iid"},

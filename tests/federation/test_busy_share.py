@@ -9,12 +9,14 @@ import pomona
 from pomona.core.round import Roster
 from pomona.federation.client_runtime import ClientRuntime
 from pomona.federation.exchange import ClientRequest, Reply
+from pomona.federation.kept_copies import KeptCopies
 from pomona.federation.transport import Inline
 from pomona.federation.workers import Workers
 from pomona.methods.base import Rows
 from problems import passes, tiny
 
 SECONDS = {0: 4.0, 1: 2.0, 2: 1.0}
+NOTHING = KeptCopies.alone({}, None)
 
 
 class Clock:
@@ -26,7 +28,9 @@ class Clock:
 
 def test_it_is_what_the_first_one_did_over_what_the_last_one_did(monkeypatch):
     monkeypatch.setattr(ClientRuntime, "visit", Clock.visit)
-    transport = Workers(lambda groups: Clock(), ((0,), (1,), (2,)), [4, 2, 1], 2)  # workers of (0) and of (1, 2)
+    transport = Workers(
+        lambda groups: Clock(), ((0,), (1,), (2,)), [4, 2, 1], 2, NOTHING
+    )  # workers of (0) and of (1, 2)
     try:
         assert transport.busy_share is None
         for ids, share in (((0, 1, 2), 3 / 4), ((1, 2), 3 / 7), ((0, 2), 4 / 11)):

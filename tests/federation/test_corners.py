@@ -16,6 +16,7 @@ import pomona
 from pomona.config import read_overrides, resolve
 from pomona.core.errors import ConfigError, DivergedError, LockedError, StorageError
 from pomona.federation.callbacks import NullCallback
+from pomona.federation.kept_copies import KeptCopies
 from pomona.federation.workers import Workers
 from pomona.personal import PersonalModel
 from pomona.scenario import Scenario
@@ -100,7 +101,9 @@ def test_large_answers_of_many_clients_do_not_block():
         def commit(self):
             pass
 
-    transport = Workers(lambda groups: Keeper(), tuple((i,) for i in range(60)), [1] * 60, 2)
+    transport = Workers(
+        lambda groups: Keeper(), tuple((i,) for i in range(60)), [1] * 60, 2, KeptCopies.alone({}, None)
+    )
     try:
         answers = transport.collect(large, range(60))
     finally:

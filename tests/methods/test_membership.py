@@ -129,7 +129,7 @@ def test_apple_a_leaver_goes_out_of_every_mixture_and_copy():
     run.round(a_round(4))
     for i in run.ids:
         assert run.state(i).dr[0, 3] == 0
-        assert not run.state(i).copies[0, 3].any()
+        assert not run.clients.copies.of(i)["cores"][3].any()
         assert 3 not in run.server.requests[i].tolist()
 
 

@@ -10,6 +10,8 @@ from torch import nn
 from torch.testing import assert_close
 
 from pomona.core.round import Roster
+from pomona.federation.exchange import ClientRequest, cut
+from pomona.federation.kept_copies import KeptCopies
 from pomona.methods import METHODS
 from pomona.models import ModelSettings, build
 from pomona.models.parameter_space import ParameterSpace
@@ -274,7 +276,9 @@ def test_a_round_of_many_clients_in_one_call_is_close_on_both_engines(name, sett
     def trained(objective, ids):
         state = method.client.start(scenario.initial, roster, ids, 0)
         down = method.server.down(server, ids, roster, round_)
-        received = {k: r if r.index.dim() == 2 else r.bank[r.index] for k, r in down.items()}
+        copies = KeptCopies.alone(method.client.keeps, scenario.initial)
+        copies.begin(ids, roster, None)
+        received = cut(copies.received(ClientRequest(round_, roster, ids), down), list(range(len(ids))))
         training = LocalTraining(objective, ids, roster, round_)
         _, uplink, info = method.client.train(state, received, training, round_)
         return uplink | info | {"loss": torch.tensor(training.training_losses())}

@@ -4,7 +4,7 @@ The same object serves one silo, or a worker process that stands for many client
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import InitVar, dataclass, field
 from math import isfinite
 from time import perf_counter
 from typing import Any, TypeVar
@@ -21,10 +21,11 @@ from pomona.core.round import Roster
 from pomona.core.state import apply, flatten, rebuild, row
 from pomona.federation.examination import EVALUATED, Examination, Figures, Model
 from pomona.federation.exchange import ClientRequest, Reply, Score, cut, one
+from pomona.federation.kept_copies import KeptCopies
 from pomona.federation.model_choice import ModelChoice
 from pomona.federation.shared_rows import SharedRows
 from pomona.federation.state_store import Hold, as_is, file_bytes, in_file, in_memory, working
-from pomona.methods.base import Client, Downlink, Initial, Received
+from pomona.methods.base import Client, Copies, Initial, Received, Rows
 from pomona.metrics.metric import ACCURACY, Metric
 from pomona.metrics.nan_safe import Array
 from pomona.objective.interface import Guarded, Objective
@@ -48,7 +49,7 @@ class ClientRuntime:
 
     ``groups``: clients that train as rows of one call, each group's longest pass first; see ``grouped``.
     ``hold``: where states are kept. ``metric``: what models are judged by. ``choice``: which models are written.
-    ``surety``: how sure a score is.
+    ``surety``: how sure a score is. ``keeping``: what clients keep of each other's models, if it is not theirs alone.
     """
 
     client: Client
@@ -60,20 +61,26 @@ class ClientRuntime:
     metric: Metric = ACCURACY
     choice: ModelChoice = field(default_factory=ModelChoice)
     surety: Surety = unsure
+    keeping: InitVar[KeptCopies | None] = None
+    copies: KeptCopies = field(init=False)
     _states: dict[int, Any] = field(default_factory=dict)
     _pending: dict[int, Any] = field(default_factory=dict)
     _models: dict[int, dict[Model, Tensor]] = field(default_factory=dict)
     _rows: SharedRows = field(default_factory=SharedRows)
 
+    def __post_init__(self, keeping: KeptCopies | None) -> None:
+        self.copies = keeping or KeptCopies.alone(self.client.keeps, self.initial)
+
     def begin(self, ids: tuple[int, ...], roster: Roster, w: Tensor | None) -> None:
         """Make the first states of clients that join; they start from ``w`` (d,), or the run's initial models."""
-        initial = self.initial if w is None else replace(self.initial, make=lambda _: w.clone())
         for client in ids:
-            self._states[client] = self.hold(self.client.start(initial, roster, (client,), self.seed))
+            self._states[client] = self.hold(self.client.start(self.initial.instead(w), roster, (client,), self.seed))
+        self.copies.begin(ids, roster, w)
 
-    def visit(self, visit: ClientRequest, down: Downlink) -> list[Reply]:
+    def visit(self, visit: ClientRequest, down: Mapping[str, Rows | Copies]) -> list[Reply]:
         """Serve these clients, a group a call. Their states change with ``commit`` only."""
         self._pending = {}
+        down = self.copies.received(visit, down)
         place = {client: k for k, client in enumerate(visit.ids)}
         calls = [tuple(i for i in group if i in place) for group in self.groups]
         replies = [r for ids in calls if ids for r in self._try(visit, ids, cut(down, [place[i] for i in ids]))]
@@ -81,11 +88,13 @@ class ClientRuntime:
 
     def commit(self, ids: Sequence[int]) -> None:
         """Keep what the last visit's training made of these clients; all others stay as they were."""
-        self._states |= {i: state for i, state in self._pending.items() if i in ids}
+        kept = {i: state for i, state in self._pending.items() if i in ids}
+        self._states |= kept
+        self.copies.commit(kept)
         self._pending = {}
 
     def stored(self, client: int) -> dict[str, Tensor]:
-        """All that a checkpoint needs of a client, by dotted path."""
+        """All that a checkpoint needs of a client beside its ``copies``, by dotted path."""
         kept = {f"kept.{client}.{model}.{when}": w for (model, when), w in self._models.get(client, {}).items()}
         return flatten(self.state(client), f"client.{client}") | kept | self.choice.stored(client)
 
@@ -98,7 +107,11 @@ class ClientRuntime:
         return in_memory(self.stored(client)[path])
 
     def restore(self, ids: Sequence[int], named: Named, roster: Roster) -> None:
-        """The inverse of ``stored`` for clients that have begun. Raises CheckpointError for other tensors."""
+        """The inverse of ``stored`` and ``copies.stored`` for clients that have begun.
+
+        Raises CheckpointError for other tensors.
+        """
+        self.copies.restore(ids, named, roster)
         for client in ids:
             template = apply(form, self.client.start(self.initial, roster, (client,), self.seed))
             self._states[client] = self.hold(rebuild(template, named, f"client.{client}"))

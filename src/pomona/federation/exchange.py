@@ -7,7 +7,7 @@ from torch import Tensor
 
 from pomona.core.errors import ProtocolError
 from pomona.core.round import Roster, Round
-from pomona.methods.base import Downlink, Received, Rows
+from pomona.methods.base import Copies, Downlink, Received, Rows
 from pomona.storage.mapped_tensor import stacked
 
 
@@ -97,10 +97,10 @@ def received_bytes(down: Downlink, ids: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(totals)
 
 
-def cut(down: Downlink, places: Sequence[int]) -> Received:
+def cut(down: Mapping[str, Rows | Copies], places: Sequence[int]) -> Received:
     """Part of a downlink for the receivers at these places: rows (n, d) of their own, or their part of a bank."""
     return {
-        name: rows.bank[rows.index[places]] if rows.index.dim() == 1 else Rows(rows.bank, rows.index[places])
+        name: rows.bank[rows.index[places]] if rows.index.dim() == 1 else rows.part(places)
         for name, rows in down.items()
     }
 
@@ -108,8 +108,7 @@ def cut(down: Downlink, places: Sequence[int]) -> Received:
 def one(received: Received, k: int) -> Received:
     """Part received by receiver ``k`` of a call."""
     return {
-        name: Rows(got.bank, got.index[k : k + 1]) if isinstance(got, Rows) else got[k : k + 1].clone()
-        for name, got in received.items()
+        name: got[k : k + 1].clone() if isinstance(got, Tensor) else got.part([k]) for name, got in received.items()
     }
 
 

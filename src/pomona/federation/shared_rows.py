@@ -28,16 +28,16 @@ class SharedRows:
         """
         if tensor.numel() < LEAST or in_file(tensor):
             return tensor
-        bits = _bits(tensor)
-        address = (tensor.numel(), tensor.dtype, int(bits.sum()))  # integers: the same whatever the order of summation
+        own = bits(tensor)
+        address = (tensor.numel(), tensor.dtype, int(own.sum()))  # integers: the same whatever the order of summation
         other = self._held.get(address)
-        if other is not None and other.device == tensor.device and torch.equal(bits, _bits(other)):
+        if other is not None and other.device == tensor.device and torch.equal(own, bits(other)):
             return other if other.shape == tensor.shape else other.view(tensor.shape)
         if tensor.is_contiguous():
             self._held[address] = tensor
         return tensor
 
 
-def _bits(tensor: Tensor) -> Tensor:
+def bits(tensor: Tensor) -> Tensor:
     """The bytes of a tensor as integers (k,): numbers that compare equal may differ, as 0 and -0 do."""
     return tensor.detach().reshape(-1).view(_INTEGERS[tensor.itemsize])

@@ -39,12 +39,14 @@ def require_training(config: Config, parameters: int, workers: int) -> None:
             )
 
 
-def choose(config: Config, first: object, workers: int, out: Path | None) -> tuple[Hold, list[str]]:
+def choose(config: Config, first: object, kept: int, workers: int, out: Path | None) -> tuple[Hold, list[str]]:
     """Choice between memory and disk for clients' states, by ``state_memory``.
 
     Args:
         config: of the run.
         first: a client's first state; the others' are as large.
+        kept: bytes of the copies that a client keeps of the others' models. A round brings at most one new row of each
+            of them, which all who have it share.
         workers: processes in which clients train at the same time.
         out: the run's folder, where its checkpoints lie.
 
@@ -55,7 +57,8 @@ def choose(config: Config, first: object, workers: int, out: Path | None) -> tup
         ConfigError: neither memory nor the disks have room.
     """
     one, have = sum(t.nbytes for t in flatten(first, "state").values()), machine_memory()
-    need, share = config.clients * one, config.state_memory if config.device == "cpu" else 1.0
+    states, copies = config.clients * one, kept * min(config.rounds + 1, config.clients)
+    need, share = states + copies, config.state_memory if config.device == "cpu" else 1.0
     if need <= share * have:
         return as_is, []
     need_and_have = (
@@ -64,9 +67,9 @@ def choose(config: Config, first: object, workers: int, out: Path | None) -> tup
     remedy = "take fewer clients or a smaller model, for apple leave method.budget out"
     if config.device != "cpu":
         raise ConfigError(f"{need_and_have}; {remedy}")
-    if (used := min(config.clients, workers * config.rows) * one) > have:
+    if (used := min(config.clients, workers * config.rows) * (one + kept)) > have:
         raise ConfigError(f"{need_and_have}, and training takes {_gb(used)} at a time; lower workers, {remedy}")
-    if short := "; ".join(_short(_wanted(need, out))):
+    if short := "; ".join(_short(_wanted(states, copies, out))):
         fits = "raise state_memory, " if need <= have else ""
         raise ConfigError(
             f"{need_and_have}, and files need {short}; free space, point TMPDIR elsewhere, {fits}{remedy}"
@@ -75,12 +78,12 @@ def choose(config: Config, first: object, workers: int, out: Path | None) -> tup
     return to_file, [f"the clients' states take {_gb(need)}, more than {limit}: they lie in files in {where}"]
 
 
-def _wanted(need: int, out: Path | None) -> Iterator[tuple[Path, int]]:
-    """Bytes that a run will write, by a folder that is there: states before and after a round, and checkpoints."""
-    yield Path(tempfile.gettempdir()), 2 * need
+def _wanted(states: int, copies: int, out: Path | None) -> Iterator[tuple[Path, int]]:
+    """Bytes that a run will write, by a folder that is there: copies, states before and after a round, checkpoints."""
+    yield Path(tempfile.gettempdir()), 2 * states + copies
     if out:
         there = next(folder for folder in (out, *out.resolve().parents) if folder.is_dir())
-        yield there, (KEEP + 1 - min(KEEP, len(committed(out / FOLDER)))) * need
+        yield there, (KEEP + 1 - min(KEEP, len(committed(out / FOLDER)))) * (states + copies)
 
 
 def _short(wanted: Iterable[tuple[Path, int]]) -> Iterator[str]:

@@ -10,10 +10,11 @@ from typing import Any, Protocol, TypeVar
 
 from torch import Tensor
 
-from pomona.core.lazy_tensors import Lazy, Named, form
+from pomona.core.lazy_tensors import Lazy, Named, form, merged
 from pomona.core.round import Roster
 from pomona.federation.client_runtime import ClientRuntime, Groups, owner
 from pomona.federation.exchange import Arrival, ClientRequest, Reply, received_bytes
+from pomona.federation.kept_copies import KeptCopies
 from pomona.methods.base import Downlink
 
 SIMULATION = "simulation"
@@ -52,6 +53,11 @@ class Inline:
     def __init__(self, make: Make, groups: Groups) -> None:
         self._clients = make(groups)
 
+    @property
+    def copies(self) -> KeptCopies:
+        """What the clients keep of each other's models."""
+        return self._clients.copies
+
     def begin(self, ids: tuple[int, ...], roster: Roster, row: Tensor | None) -> None:
         """Make the first states of clients that join."""
         self._clients.begin(ids, roster, row)
@@ -65,7 +71,7 @@ class Inline:
         self._clients.commit(ids)
 
     def save(self, ids: Sequence[int]) -> tuple[Named, list[Any]]:
-        """All clients' states, and where their privacy ledgers stand."""
+        """All clients' states and copies, and where their privacy ledgers stand."""
         return saved(self, ids)
 
     def restore(self, ids: Sequence[int], tensors: Named, note: list[Any], roster: Roster) -> None:
@@ -104,6 +110,10 @@ class LocalTransport(Transport, Protocol):
     def busy_share(self) -> float | None:
         """Share of the working time in which all its processes worked; None where there is one."""
 
+    @property
+    def copies(self) -> KeptCopies:
+        """What the clients keep of each other's models."""
+
     def collect(self, what: Callable[[ClientRuntime, int], T], ids: Sequence[int]) -> list[T]:
         """What each client's keeper answers to a question, in the order of ids."""
 
@@ -120,4 +130,5 @@ def saved(transport: LocalTransport, ids: Sequence[int]) -> tuple[Lazy, list[Any
             return known[path]
         return transport.collect(partial(ClientRuntime.tensor, path=path), [owner(path)])[0]
 
-    return Lazy({path: form(t) for path, t in known.items()}, fetch), transport.collect(ClientRuntime.position, ids)
+    states = Lazy({path: form(t) for path, t in known.items()}, fetch)
+    return merged(states, transport.copies.stored(ids)), transport.collect(ClientRuntime.position, ids)

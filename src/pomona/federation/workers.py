@@ -15,8 +15,9 @@ from pomona.core.lazy_tensors import Named, only
 from pomona.core.round import Roster
 from pomona.federation.client_runtime import ClientRuntime, Groups, owner
 from pomona.federation.exchange import Arrival, ClientRequest
+from pomona.federation.kept_copies import KeptCopies
 from pomona.federation.transport import SIMULATION, Make, arrived, saved
-from pomona.methods.base import Downlink, Rows
+from pomona.methods.base import Downlink
 
 T = TypeVar("T")
 
@@ -24,12 +25,14 @@ T = TypeVar("T")
 class Workers:
     """Groups of clients spread over forked processes by their number of samples; each process has one computing thread.
 
-    Tensors travel through shared memory. A worker keeps its clients' states; the processes end with ``close``.
+    Tensors travel through shared memory. A worker keeps its clients' states; what clients keep of each other's models
+    is in ``copies``, which none of the workers' runtimes may keep too. The processes end with ``close``.
     """
 
     run = SIMULATION
 
-    def __init__(self, make: Make, groups: Groups, sizes: Sequence[int], workers: int) -> None:
+    def __init__(self, make: Make, groups: Groups, sizes: Sequence[int], workers: int, copies: KeptCopies) -> None:
+        self.copies = copies  # its banks have to be there before a worker is
         context = multiprocessing.get_context("fork")
         self._home: dict[int, int] = {}
         self._pipes: list[Any] = []
@@ -49,6 +52,7 @@ class Workers:
 
     def begin(self, ids: tuple[int, ...], roster: Roster, row: Tensor | None) -> None:
         """Make the first states of clients that join."""
+        self.copies.begin(ids, roster, row)
         homes = sorted({self._home[i] for i in ids})
         for w in homes:
             self._send(w, ClientRuntime.begin, tuple(i for i in ids if self._home[i] == w), roster, row)
@@ -58,11 +62,11 @@ class Workers:
     def visit(self, visit: ClientRequest, down: Downlink) -> list[Arrival]:
         """Serve the clients in parallel."""
         positions = [[k for k, i in enumerate(visit.ids) if self._home[i] == w] for w in range(len(self._pipes))]
-        asked = [w for w, part in enumerate(positions) if part]
+        asked, received = [w for w, part in enumerate(positions) if part], self.copies.received(visit, down)
         for w in asked:
             part = positions[w]
             ids = tuple(visit.ids[k] for k in part)
-            own = {name: Rows(rows.bank, rows.index[part]) for name, rows in down.items()}
+            own = {name: rows.part(part) for name, rows in received.items()}
             cut = replace(visit, ids=ids)
             self._send(w, ClientRuntime.visit, cut, own)
         replies = {r.client: r for w in asked for r in self._receive(w)}
@@ -81,9 +85,10 @@ class Workers:
     def commit(self, ids: Sequence[int]) -> None:
         """Let these clients keep what the last visit made."""
         self._all(lambda own: (ClientRuntime.commit, [i for i in ids if i in own]))
+        self.copies.commit(ids)
 
     def save(self, ids: Sequence[int]) -> tuple[Named, list[Any]]:
-        """All clients' states, and where their privacy ledgers stand."""
+        """All clients' states and copies, and where their privacy ledgers stand."""
         return saved(self, ids)
 
     def restore(self, ids: Sequence[int], tensors: Named, note: list[Any], roster: Roster) -> None:
@@ -95,6 +100,7 @@ class Workers:
             return ClientRuntime.restore, mine, only(tensors, lambda path: owner(path) in mine), roster
 
         self._all(part)
+        self.copies.restore(ids, tensors, roster)
 
     def collect(self, what: Callable[[ClientRuntime, int], T], ids: Sequence[int]) -> list[T]:
         """What each client's keeper answers to a question, in the order of ids."""

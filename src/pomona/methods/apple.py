@@ -52,6 +52,7 @@ clipping act on w_i as they do in FedAvg.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -131,7 +132,7 @@ def server(settings: APPLE) -> base.Server:
         N = len(roster)
         # Who keeps copies made the initial cores itself; who keeps none has to get them like any other.
         offered = torch.full((N,), limit(settings.budget, N) == N - 1)
-        return Bank(initial_cores(settings, initial, N), offered, unasked(settings.budget, N))
+        return Bank(initial_cores(settings, initial, range(N)), offered, unasked(settings.budget, N))
 
     def down(bank: Bank, ids: tuple[int, ...], roster: base.Roster, round_: base.Round) -> base.Downlink:
         return {"cores": base.Rows(bank.cores, torch.stack([wishes(settings, bank, i, roster, round_) for i in ids]))}
@@ -170,11 +171,11 @@ def wishes(settings: APPLE, bank: Bank, client: int, roster: base.Roster, round_
     return torch.where(there[asked], asked, client)
 
 
-def initial_cores(settings: APPLE, initial: base.Initial, n: int) -> Tensor:
-    """All initial cores (n, d), made from the run's seed by every client."""
+def initial_cores(settings: APPLE, initial: base.Initial, ids: Sequence[int]) -> Tensor:
+    """The initial cores (n, d) of these clients, which anybody can make from the run's seed."""
     if settings.core_init == "common":
-        return initial().expand(n, -1)
-    return torch.stack([initial(j) for j in range(n)])
+        return initial().expand(len(ids), -1)
+    return torch.stack([initial(j) for j in ids])
 
 
 # The client half: one gradient, two updates.
@@ -182,15 +183,14 @@ def initial_cores(settings: APPLE, initial: base.Initial, n: int) -> Tensor:
 
 @dataclass(frozen=True)
 class APPLEState:
-    """State of clients: core (n, d), its DR row (n, N), and under a budget its copies of all cores.
+    """State of clients: core (n, d), its DR row (n, N), and what it counts its progress from.
 
-    ``copies`` (n, N, d) is empty, (n, 0, d), when every round brings all cores; ``seen`` (n, N) marks what was ever
-    downloaded or asked for; ``origin`` (n, d) is the model that it started from, (n, 0) with the paper's step.
+    ``seen`` (n, N) marks what was ever downloaded or asked for; ``origin`` (n, d) is the model that it started from,
+    (n, 0) with the paper's step.
     """
 
     core: Tensor
     dr: Tensor
-    copies: Tensor
     seen: Tensor
     origin: Tensor
 
@@ -200,24 +200,28 @@ def client(settings: APPLE) -> base.Client:
     rule = RULES[settings.core_step]
 
     def start(initial: base.Initial, roster: base.Roster, ids: tuple[int, ...], seed: int) -> APPLEState:
-        n, N = len(ids), len(roster)
-        cores = initial_cores(settings, initial, N)
-        kept = cores if limit(settings.budget, N) < N - 1 else cores[:0]
-        seen = torch.zeros(n, N, dtype=torch.bool)
-        shares, origin = roster.shares.to(cores).repeat(n, 1), rule.origin(initial(), n)
-        return APPLEState(cores[list(ids)], shares, kept.repeat(n, 1, 1), seen, origin)
+        n, cores = len(ids), initial_cores(settings, initial, ids).clone()
+        seen = torch.zeros(n, len(roster), dtype=torch.bool)
+        return APPLEState(cores, roster.shares.to(cores).repeat(n, 1), seen, rule.origin(initial(), n))
+
+    def copies(initial: base.Initial, roster: base.Roster) -> base.Rows:
+        N = len(roster)
+        if limit(settings.budget, N) == N - 1:
+            return base.Rows.same(initial(), 0)  # every round brings all
+        if settings.core_init == "common":
+            return base.Rows.same(initial(), N)
+        return base.Rows(initial_cores(settings, initial, range(N)), torch.arange(N))
 
     def train(
         state: APPLEState, received: base.Received, training: base.LocalTraining, round_: base.Round
     ) -> base.Trained[APPLEState]:
-        known = training.roster.known
-        copies = refresh(state.copies, received["cores"], known)
-        seen = state.seen.scatter(1, received["cores"].index, True)
-        known = known.to(state.dr.device)
+        known = training.roster.known.to(state.dr.device)
+        cores, came = mixed(received["cores"])
+        seen = state.seen.scatter(1, came, True)
         P = state.dr.masked_fill(~known, 0)
         p0 = training.roster.shares.to(P)
         own = torch.nn.functional.one_hot(training.ids, P.shape[1]).bool().to(P.device)
-        mixing = Mixing(copies, state.origin, own, known, p0, schedule(settings, round_) * settings.mu)
+        mixing = Mixing(cores, state.origin, own, known, p0, schedule(settings, round_) * settings.mu)
         C, P, model = rule.move(state.core, P, mixing, training, round_, settings.dr_lr)
         if training.watches("trained"):
             training.observe("personal", model(), "trained")
@@ -227,25 +231,20 @@ def client(settings: APPLE) -> base.Client:
                 for p, f, i in zip(P.cpu(), seen, training.clients, strict=True)
             ]
         )
-        kept = copies if copies.dim() == 3 else state.copies
         info = {"dr": P, "schedule": torch.full((len(P),), schedule(settings, round_))}
-        return APPLEState(C, P, kept, seen.scatter(1, asks, True), state.origin), {"core": C, "request": asks}, info
+        return APPLEState(C, P, seen.scatter(1, asks, True), state.origin), {"core": C, "request": asks}, info
 
     def adapt(
         state: APPLEState, received: base.Received, training: base.LocalTraining, round_: base.Round
     ) -> base.Trained[APPLEState]:
         return train(state, received, training, rule.unseen(round_))
 
-    return base.Client(start, train, private=("dr", "seen"), adapt=adapt)
+    return base.Client(start, train, private=("dr", "seen"), adapt=adapt, keeps={"cores": copies})
 
 
-def refresh(copies: Tensor, offer: base.Rows, known: Tensor) -> Tensor:
-    """The cores a client mixes: what it just downloaded, and older copies of what it did not; none of who has left."""
-    if not copies.shape[1]:
-        return offer.bank
-    copies[:, ~known] = 0
-    copies[torch.arange(len(copies)).unsqueeze(1), offer.index] = offer.bank[offer.index]
-    return copies
+def mixed(offer: base.Rows | base.Copies) -> tuple[Tensor, Tensor]:
+    """The cores that clients mix, this round's (N, d) or under a budget their copies (n, N, d); whose came (n, M)."""
+    return (offer.rows(), offer.came) if isinstance(offer, base.Copies) else (offer.bank, offer.index)
 
 
 def choose(

@@ -22,6 +22,7 @@ from pomona.core.optimizer import Optimizer, Steps
 from pomona.core.round import Roster, Round
 from pomona.core.settings import Settings
 from pomona.methods.row_algebra import (
+    Copies,
     Rows,
     alike,
     descend,
@@ -54,6 +55,7 @@ __all__ = [
     "Card",
     "Client",
     "ConstantFeatures",
+    "Copies",
     "Downlink",
     "Gradients",
     "Info",
@@ -101,7 +103,7 @@ __all__ = [
 
 
 Downlink = Mapping[str, Rows]
-Received = Mapping[str, Any]  # name -> rows (n, d) where the index was (n,), a Rows where it was (n, M)
+Received = Mapping[str, Any]  # name -> rows (n, d) where the index was (n,), a Rows or Copies where it was (n, M)
 Uplink = dict[str, Tensor]  # name -> (n, ...)
 Info = dict[str, Tensor]  # for the record: name -> (n, ...)
 State = TypeVar("State")
@@ -126,6 +128,10 @@ class Initial:
     def __call__(self, client: int | None = None) -> Tensor:
         """The row (d,) that everybody starts from, or a client's own when one is named."""
         return self.make(client)
+
+    def instead(self, row: Tensor | None) -> "Initial":
+        """The same with a row (d,) for everybody's model, where one is given."""
+        return self if row is None else replace(self, make=lambda _: row.clone())
 
     def in_files(self, folder: Path) -> "Initial":
         """The same rows, each in a scratch file of a folder; so is then what is made of them by columns."""
@@ -177,12 +183,16 @@ class Client:
     ``adapt``: train of a client that nobody learns from, where it differs.
     ``private`` names the tensors of the state that the record keeps apart. Info is for the record of a simulation; a
     deployment leaves it with the client.
+    ``keeps``: entries of the downlink, with an index (n, M), of which a client keeps the last row that it got of every
+    client: they are received as ``Copies``, and 0 of those who are no members. keeps[name](initial, roster) -> Rows
+    with an index (N,): what it has before any has come; of no clients if such an entry is not kept after all.
     """
 
     start: Callable[[Initial, Roster, tuple[int, ...], int], Any]
     train: Callable[[Any, Received, LocalTraining, Round], Trained[Any]]
     private: tuple[str, ...] = ()
     adapt: Callable[[Any, Received, LocalTraining, Round], Trained[Any]] | None = None
+    keeps: Mapping[str, Callable[[Initial, Roster], Rows]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from pomona.objective.local_training import TRAINING, LocalTraining
 from pomona.objective.pull import Pull
 from pomona.objective.row_gradients import RowCriterion
 from pomona.storage.mapped_tensor import by_columns, with_rows
+from pomona.storage.row_bank import RowBank
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,31 @@ class Rows:
     def same(cls, row: Tensor, n: int) -> "Rows":
         """One model (d,) for everybody."""
         return cls(row.unsqueeze(0), torch.zeros(n, dtype=torch.long))
+
+    def part(self, places: Sequence[int]) -> "Rows":
+        """What the receivers at these places get."""
+        return Rows(self.bank, self.index[places])
+
+
+@dataclass(frozen=True)
+class Copies:
+    """Models of n clients as each receiver last got them: that of client j is, for receiver k, ``bank[index[k, j]]``.
+
+    ``bank`` has rows (d,) by number; ``index`` (n, N) are numbers; ``came`` (n, M) the clients whose models came just
+    now, where a receiver's own id marks a place left empty.
+    """
+
+    bank: RowBank
+    index: Tensor
+    came: Tensor
+
+    def rows(self) -> Tensor:
+        """The models (n, N, d), in memory that the next call writes over; nobody may change them."""
+        return self.bank[self.index]
+
+    def part(self, places: Sequence[int]) -> "Copies":
+        """What the receivers at these places have."""
+        return Copies(self.bank, self.index[places], self.came[places])
 
 
 def weighted_mean(W: Tensor, p: Tensor) -> Tensor:

@@ -174,6 +174,7 @@ def states(run: Federation) -> dict[str, Tensor]:
     held = flatten(run.server, "server")
     for i in run.ids:
         held |= flatten(run.state(i), str(i))
+        held |= {f"{i}.copies.{name}": rows for name, rows in run.clients.copies.of(i).items()}
     return {k: v.clone() for k, v in held.items()}
 
 

@@ -8,8 +8,8 @@ from torch.testing import assert_close
 
 from pomona.core.optimizer import Optimizer
 from pomona.core.state import joined
-from pomona.federation.exchange import ClientRequest
-from pomona.methods.base import MethodSettings, Rows
+from pomona.federation.exchange import ClientRequest, cut
+from pomona.methods.base import MethodSettings
 from pomona.objective.device_dataset import DeviceDataset
 from pomona.objective.local_training import LocalTraining
 from pomona.testing.problems import OBSERVED, after, passes, quadratics, same, states, uneven
@@ -89,7 +89,7 @@ def rows_of_one_call_train_as_they_do_alone(settings: MethodSettings, **over: An
     run = after(settings, problem, 1, **over)
     round_ = passes(settings, 2, **over)
     down = run.method.server.down(run.server, ids, run.roster, round_)
-    received = {k: r.bank[r.index] if r.index.dim() == 1 else Rows(r.bank, r.index) for k, r in down.items()}
+    received = cut(run.clients.copies.received(ClientRequest(round_, run.roster, ids), down), [0, 1, 2])
     stacked = joined([run.state(i) for i in ids])
     training = LocalTraining(problem, ids, run.roster, round_)
     _, uplink, info = run.method.client.train(stacked, received, training, round_)

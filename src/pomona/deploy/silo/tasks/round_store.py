@@ -87,7 +87,7 @@ class RoundStore:
         What the server calls settled stays, however many rounds have come to nothing since; and so does what that one
         went on from, for a server that loses its newest checkpoint goes back to it.
         """
-        stored = clients.stored(task.place)
+        stored = clients.stored(task.place) | clients.copies.stored((task.place,))
         stored[ANSWER] = torch.from_numpy(np.frombuffer(uplink, dtype=np.uint8).copy())
         meta = {
             "task": task.question,

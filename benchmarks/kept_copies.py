@@ -1,0 +1,113 @@
+"""APPLE under a budget: how many versions of cores clients keep, what they take, and how a round grows with clients.
+
+    python benchmarks/kept_copies.py [--quick] [key=value ...]
+
+Versions: after R rounds of N clients that download M cores a round each, how many different cores somebody keeps a copy
+of, over the N x N copies. Requests are drawn by the method's rule; nobody trains, and the relationships stay at p_0.
+Rounds: M = 5, batch 32, the same number of training images in all, spread over ever more clients; one process with one
+thread, images of noise, no evaluation. Processor seconds are those of the last of some rounds; "a step" counts what a
+client does once a round too. The bank's bytes are those of its rows, each once.
+"""
+
+from dataclasses import dataclass
+from time import process_time
+
+import numpy as np
+import torch
+
+from pomona.config import read_overrides, resolve
+from pomona.core.round import Roster
+from pomona.core.toml import Tree
+from pomona.methods.apple import APPLE, choose
+from rounds import Rounds, noise, scenario_of
+from timing import Table, chosen, publish
+
+TEST = 0.2
+SETTINGS: Tree = {
+    "lr": 0.01,
+    "batch_size": 32,
+    "data": {"name": "noise", "test_share": TEST, "validation_share": 0.0},
+    "partition": {"name": "iid"},
+    "method": {"name": "apple", "budget": 5},
+}
+
+
+@dataclass(frozen=True)
+class Size:
+    """Federations (N, M) of which versions are counted, after which rounds; clients whose rounds are timed; rounds."""
+
+    federations: tuple[tuple[int, int], ...]
+    after: tuple[int, ...]
+    clients: tuple[int, ...]
+    rounds: int
+    images: int
+    model: Tree
+
+
+FULL = Size(
+    ((100, 5), (500, 1), (500, 5), (500, 20)),
+    (5, 20, 50, 100, 200),
+    (12, 50, 100, 500),
+    3,
+    15_000,
+    {"name": "cnn"},
+)
+QUICK = Size(((4, 1), (4, 2)), (2, 3), (3, 4), 2, 24, {"name": "mlp", "hidden": [4]})
+
+
+def versions(N: int, M: int, after: tuple[int, ...]) -> list[int]:
+    """Different cores that N clients keep copies of, those of the start included, after each of some rounds."""
+    settings, roster, p = APPLE(budget=M), Roster((1,) * N), torch.full((N,), 1 / N)
+    seen, came, counts = torch.zeros(N, N, dtype=torch.bool), np.zeros((N, N), dtype=np.int64), []
+    for number in range(2, max(after) + 1):  # in round 1 nothing comes
+        for i in range(N):
+            asked = choose(settings, p, seen[i], i, roster, 0, number)
+            seen[i, asked] = True
+            came[i, asked] = number
+        np.fill_diagonal(came, 0)
+        if number in after:
+            counts.append(1 + sum(len(np.unique(column[column > 0])) for column in came.T))
+    return counts
+
+
+def alive(size: Size) -> Table:
+    """The first table."""
+    rows = {}
+    for N, M in size.federations:
+        counts = versions(N, M, size.after)
+        rows[f"N = {N}, M = {M}"] = {f"after {r}": c / N**2 for r, c in zip(size.after, counts, strict=True)}
+    return publish("Versions that somebody keeps, over N x N copies", rows, 1)
+
+
+def growth(size: Size, words: list[str]) -> Table:
+    """The second table."""
+    over, dataset = read_overrides(words), noise(round(size.images / (1 - TEST)))
+    rows, first = {}, 0.0
+    for n in size.clients:
+        run = Rounds(scenario_of(resolve(SETTINGS, {"clients": n, "model": size.model}, over), dataset))
+        for _ in range(size.rounds):
+            began = process_time()
+            run.run()
+            spent = process_time() - began
+        first, d = first or spent, run.state.cores.shape[1]
+        held = [path for path in run.transport.copies.stored(run.ids) if path.startswith("row.")]
+        rows[f"{n} clients"] = {
+            "cpu s a round": spent,
+            "growth": spent / first,
+            "versions": len(held),
+            "bank GB": len(held) * 4 * d / 1e9,
+            "N x N GB": n * n * 4 * d / 1e9,
+        }
+    config = run.config
+    about = {"model": config.model.name, "batch": config.batch_size, "training_images": size.images, "threads": 1}
+    return publish(f"APPLE, M = 5: round {size.rounds}", rows, 1, **about)
+
+
+def main(size: Size, words: list[str]) -> list[Table]:
+    """Measure and print."""
+    torch.set_num_threads(1)
+    return [alive(size), growth(size, words)]
+
+
+if __name__ == "__main__":
+    main(*chosen(QUICK, FULL))

@@ -1,0 +1,182 @@
+"""The copies that clients keep of each other's models: whose, and of which bytes, never a second time.
+
+A client's copy of another one's model is what that one once sent, and so is everybody else's. So a client keeps one
+number for each other client, and all of them share a bank in which every row lies once. It goes when no client has it
+any more.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from pomona.core.errors import CheckpointError
+from pomona.core.lazy_tensors import Named
+from pomona.core.round import Roster
+from pomona.federation.exchange import ClientRequest
+from pomona.federation.shared_rows import bits
+from pomona.methods.base import Copies, Initial, Rows
+from pomona.storage.row_bank import MemoryBank, RowBank
+
+First = Callable[[Initial, Roster], Rows]  # what a client has before any has come; index (N,)
+NewBank = Callable[[Tensor, int], RowBank]  # a row like those to come (d,), how many there are of one round
+Numbers = NDArray[np.int64]
+COPIES, ROW = "copies", "row"  # kinds of a checkpoint's tensors
+
+
+def matrix_bytes(keeps: Mapping[str, First], initial: Initial, roster: Roster) -> int:
+    """Bytes of the rows that one client keeps, if each of them is a row of its own."""
+    firsts = [first(initial, roster) for first in keeps.values()]
+    return sum(len(rows.index) * rows.bank[0].nbytes for rows in firsts)
+
+
+class KeptCopies:
+    """The copies of some clients, by the entry of the downlink in which models come."""
+
+    def __init__(self, keeps: Mapping[str, First], initial: Initial, banks: Mapping[str, RowBank]) -> None:
+        """Copies as a client half ``keeps`` them, in a bank for each entry."""
+        self._firsts, self._initial = keeps, initial
+        self._entries = {name: _Entry(name, banks[name]) for name in keeps}
+
+    @classmethod
+    def alone(cls, keeps: Mapping[str, First], initial: Initial) -> Self:
+        """Copies in the memory of this process."""
+        return cls(keeps, initial, {name: MemoryBank() for name in keeps})
+
+    @classmethod
+    def banked(cls, keeps: Mapping[str, First], initial: Initial, roster: Roster, bank: NewBank) -> Self:
+        """Copies of a federation's clients in banks that are made for rows like its first ones."""
+        likes = {name: first(initial, roster).bank[0] for name, first in keeps.items()}
+        return cls(keeps, initial, {name: bank(like, len(roster)) for name, like in likes.items()})
+
+    def begin(self, ids: Sequence[int], roster: Roster, w: Tensor | None) -> None:
+        """Give clients that join what they have at first; they start from ``w`` (d,), or the run's initial models."""
+        for name, first in self._firsts.items():
+            self._entries[name].begin(ids, first(self._initial.instead(w), roster))
+
+    def received(self, visit: ClientRequest, down: Mapping[str, Rows | Copies]) -> dict[str, Rows | Copies]:
+        """A downlink with the copies that these clients now have in place of the models that came.
+
+        What they had before stands until ``commit``. Of those who are no members they have rows of 0.
+        """
+        return {
+            name: self._entries[name].received(visit, rows)
+            if name in self._entries and isinstance(rows, Rows)
+            else rows
+            for name, rows in down.items()
+        }
+
+    def commit(self, ids: Iterable[int]) -> None:
+        """Let these clients keep what they received in the last visit that trained."""
+        for entry in self._entries.values():
+            entry.commit(ids)
+
+    def stored(self, ids: Sequence[int]) -> dict[str, Tensor]:
+        """All that a checkpoint needs of these clients' copies, by dotted path; each row once."""
+        return {path: t for entry in self._entries.values() for path, t in entry.stored(ids).items()}
+
+    def restore(self, ids: Sequence[int], named: Named, roster: Roster) -> None:
+        """The inverse of ``stored``. Raises CheckpointError where something is missing."""
+        for name, first in self._firsts.items():
+            if len(first(self._initial, roster).index):
+                self._entries[name].restore(ids, named)
+
+    def of(self, client: int) -> dict[str, Tensor]:
+        """A client's copies (N, d) by entry."""
+        return {name: entry.of(client) for name, entry in self._entries.items() if entry.holds(client)}
+
+    @property
+    def filed(self) -> int:
+        """Bytes in files on a disk."""
+        return sum(entry.bank.filed for entry in self._entries.values())
+
+
+class _Entry:
+    """The copies of one entry's models: a table (N,) a client of numbers in the bank."""
+
+    def __init__(self, name: str, bank: RowBank) -> None:
+        self.name, self.bank = name, bank
+        self._tables: dict[int, Numbers] = {}
+        self._pending: dict[int, Numbers] = {}
+        self._found: dict[int, int] = {}  # the sum of a row's bits -> its number
+
+    def begin(self, ids: Sequence[int], first: Rows) -> None:
+        if len(first.index):
+            numbers = np.array([self._number(row) for row in first.bank])
+            self._tables |= {i: numbers[first.index.numpy()] for i in ids}
+
+    def received(self, visit: ClientRequest, rows: Rows) -> Rows | Copies:
+        if not self._tables:
+            return rows
+        self._drop_unused()
+        absent, came, tables = ~visit.roster.known.numpy(), dict[int, int](), list[Numbers]()
+        for client, asked in zip(visit.ids, rows.index.tolist(), strict=True):
+            table = self._tables[client].copy()
+            if absent.any():
+                table[absent] = self._number(torch.zeros_like(rows.bank[0]))
+            others = [j for j in asked if j != client]
+            came |= {j: self._number(rows.bank[j]) for j in others if j not in came}
+            table[others] = [came[j] for j in others]
+            tables.append(table)
+        self._pending = dict(zip(visit.ids, tables, strict=True)) if visit.trains else {}
+        return Copies(self.bank, torch.from_numpy(np.stack(tables)), rows.index)
+
+    def commit(self, ids: Iterable[int]) -> None:
+        self._tables |= {i: self._pending[i] for i in ids if i in self._pending}
+        self._pending = {}
+
+    def holds(self, client: int) -> bool:
+        return client in self._tables
+
+    def of(self, client: int) -> Tensor:
+        return torch.stack([self.bank.row(number) for number in self._tables[client].tolist()])
+
+    def stored(self, ids: Sequence[int]) -> dict[str, Tensor]:
+        """Tables of places among the rows, which stand in the order of their first mention."""
+        held = [i for i in ids if self.holds(i)]
+        if not held:
+            return {}
+        tables = np.stack([self._tables[i] for i in held])
+        numbers, first, place = np.unique(tables, return_index=True, return_inverse=True)
+        order = np.argsort(first)
+        places = torch.from_numpy(np.argsort(order)[place.reshape(tables.shape)])
+        rows = {self._row(k): self.bank.row(number) for k, number in enumerate(numbers[order].tolist())}
+        return {self._table(i): table for i, table in zip(held, places, strict=True)} | rows
+
+    def restore(self, ids: Sequence[int], named: Named) -> None:
+        self._require(named, map(self._table, ids))
+        tables = {i: named[self._table(i)].numpy() for i in ids}
+        places = sorted({int(place) for table in tables.values() for place in np.unique(table)})
+        self._require(named, map(self._row, places))
+        numbers = {place: self._number(named[self._row(place)]) for place in places}
+        self._tables |= {i: np.array([numbers[place] for place in t.tolist()]) for i, t in tables.items()}
+
+    def _number(self, row: Tensor) -> int:
+        """The number of a row in the bank, into which it comes if no row of the same bytes is there."""
+        address = int(bits(row).sum())
+        known = self._found.get(address)
+        if known is None or not torch.equal(bits(self.bank.row(known)), bits(row)):
+            known = self._found[address] = self.bank.put(row)
+        return known
+
+    def _drop_unused(self) -> None:
+        used = set(np.unique(np.stack(list(self._tables.values()))).tolist())
+        self.bank.keep(used)
+        self._found = {address: number for address, number in self._found.items() if number in used}
+
+    def _table(self, client: int) -> str:
+        return f"{COPIES}.{client}.{self.name}"
+
+    def _row(self, place: int) -> str:
+        return f"{ROW}.{place}.{self.name}"
+
+    @staticmethod
+    def _require(named: Named, paths: Iterable[str]) -> None:
+        if missing := [path for path in paths if path not in named]:
+            raise CheckpointError(
+                f"the stored copies are not whole (missing: {missing[0]}); resume with the version of pomona that "
+                "wrote them, or start anew in another folder"
+            )

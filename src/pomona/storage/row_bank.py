@@ -1,0 +1,187 @@
+"""Banks of rows: each row of numbers is held once, under a number that is never given again.
+
+A bank in memory belongs to one process. A bank in a file is seen by a process and all that are forked from it: the
+first alone puts rows in and drops them, the others read. The file lies on a disk, from which the system takes back what
+it needs, or in memory.
+"""
+
+import mmap
+import os
+import tempfile
+from collections.abc import Callable, Collection
+from itertools import count
+from typing import IO, Any, Protocol, Self
+from weakref import WeakValueDictionary, finalize
+
+import torch
+from torch import Tensor
+
+from pomona.core.errors import StorageError
+from pomona.storage.mapped_array import reserve
+
+PIECE = 2**30
+"""Bytes of a file that are mapped at once, and by which it grows, unless a row is longer."""
+_SLOT = 32  # bits of a number that say where a row lies; those above say which row it is that lies there
+
+
+class RowBank(Protocol):
+    """Rows (d,) by number. Nobody may change a row, nor what ``bank[index]`` gives."""
+
+    def put(self, row: Tensor) -> int:
+        """Copy a row (d,) in. Returns its number."""
+
+    def row(self, number: int) -> Tensor:
+        """The row (d,) of this number, without a copy."""
+
+    def keep(self, numbers: Collection[int]) -> None:
+        """Drop all rows but these."""
+
+    def __getitem__(self, index: Tensor) -> Tensor:
+        """Rows (..., d) of numbers (...) as one matrix, which stands until the next call."""
+
+    @property
+    def filed(self) -> int:
+        """Bytes of its file on a disk; 0 in memory."""
+
+
+class WorkMatrix:
+    """Rows by number, one behind the other in one piece of memory, which the next call writes over.
+
+    A row that stands where the next call needs it is not copied again: clients hold many of each other's rows.
+    """
+
+    def __init__(self) -> None:
+        self._rows, self._index = torch.empty(0), torch.empty(0, dtype=torch.long)
+
+    def of(self, index: Tensor, row: Callable[[int], Tensor]) -> Tensor:
+        """Rows (..., d) of numbers (...), not empty, each from ``row(number)``."""
+        if self._index.shape != index.shape:
+            like, self._rows = row(int(index.reshape(-1)[0])), torch.empty(0)
+            self._rows, self._index = like.new_empty(*index.shape, len(like)), torch.full_like(index, -1)
+        for place in map(tuple, (self._index != index).nonzero().tolist()):
+            self._rows[place] = row(int(index[place]))
+            self._index[place] = index[place]
+        return self._rows
+
+
+class MemoryBank:
+    """Rows in the memory of one process, on any device."""
+
+    filed = 0
+
+    def __init__(self) -> None:
+        self._rows: dict[int, Tensor] = {}
+        self._numbers, self._work = count(), WorkMatrix()
+
+    def put(self, row: Tensor) -> int:
+        """As ``RowBank``."""
+        number = next(self._numbers)
+        self._rows[number] = row.clone()
+        return number
+
+    def row(self, number: int) -> Tensor:
+        """As ``RowBank``."""
+        return self._rows[number]
+
+    def keep(self, numbers: Collection[int]) -> None:
+        """As ``RowBank``."""
+        self._rows = {number: self._rows[number] for number in numbers}
+
+    def __getitem__(self, index: Tensor) -> Tensor:
+        """As ``RowBank``."""
+        return self._work.of(index, self.row)
+
+
+class FileBank:
+    """Rows of one length in a file without a name, which goes with the last process that has it.
+
+    It grows by pieces and does not shrink: a new row takes the place of one that was dropped.
+    """
+
+    def __init__(self, file: IO[bytes], like: Tensor, rows: int, on_disk: bool) -> None:
+        """A bank in an empty file, for rows as ``like`` (d,); it grows by ``rows``, as far as a piece goes."""
+        self._file, self._on_disk = file, on_disk
+        finalize(self, file.close)
+        self._width, self._dtype = len(like), like.dtype
+        self._stride = max(1, -(-like.nbytes // 64)) * 64  # as PyTorch aligns memory of its own
+        self._rows = max(1, min(rows, PIECE // self._stride))
+        self._piece = -(-self._rows * self._stride // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
+        self._pieces: dict[int, Tensor] = {}
+        self._kept, self._free, self._size = set[int](), list[int](), 0
+        self._made, self._work = count(), WorkMatrix()
+        self._name = next(_names)
+        _banks[self._name] = self
+
+    @classmethod
+    def on_disk(cls, like: Tensor, rows: int) -> Self:
+        """A bank in a file of the temporary folder."""
+        return cls(tempfile.TemporaryFile(), like, rows, on_disk=True)
+
+    @classmethod
+    def in_memory(cls, like: Tensor, rows: int) -> Self:
+        """A bank in memory that forked processes share; where the system has none, in a file as ``on_disk``."""
+        if not hasattr(os, "memfd_create"):
+            return cls.on_disk(like, rows)
+        return cls(os.fdopen(os.memfd_create("pomona-rows"), "w+b"), like, rows, on_disk=False)
+
+    @property
+    def filed(self) -> int:
+        """As ``RowBank``."""
+        return os.fstat(self._file.fileno()).st_size if self._on_disk else 0
+
+    def put(self, row: Tensor) -> int:
+        """As ``RowBank``. Raises StorageError where there is no room."""
+        if not self._free:
+            self._grow()
+        number = next(self._made) << _SLOT | self._free.pop()
+        self.row(number).copy_(row)
+        self._kept.add(number)
+        return number
+
+    def row(self, number: int) -> Tensor:
+        """As ``RowBank``."""
+        piece, place = divmod(number % 2**_SLOT, self._rows)
+        begin = place * self._stride // self._dtype.itemsize
+        return self._mapped(piece)[begin : begin + self._width]
+
+    def keep(self, numbers: Collection[int]) -> None:
+        """As ``RowBank``."""
+        stay = set(numbers)
+        self._free += [number % 2**_SLOT for number in sorted(self._kept - stay)]
+        self._kept &= stay
+
+    def __getitem__(self, index: Tensor) -> Tensor:
+        """As ``RowBank``."""
+        return self._work.of(index, self.row)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """To a forked process it goes by name."""
+        return _inherited, (self._name,)
+
+    def _grow(self) -> None:
+        size = self._size + self._piece
+        try:
+            reserve(self._file.fileno(), size)
+        except OSError as fault:
+            raise StorageError(
+                f"no room for {size} bytes of clients' copies in {tempfile.gettempdir()} ({fault}); "
+                "free space, point TMPDIR elsewhere, or raise state_memory"
+            ) from fault
+        first = self._size // self._piece * self._rows
+        self._free, self._size = list(range(first, first + self._rows))[::-1], size
+
+    def _mapped(self, piece: int) -> Tensor:
+        """A piece of the file as numbers, mapped when this process first asks for it."""
+        if piece not in self._pieces:
+            region = mmap.mmap(self._file.fileno(), self._piece, offset=piece * self._piece)
+            self._pieces[piece] = torch.frombuffer(region, dtype=self._dtype)
+        return self._pieces[piece]
+
+
+_names = count()
+_banks: WeakValueDictionary[int, FileBank] = WeakValueDictionary()
+
+
+def _inherited(name: int) -> FileBank:
+    """The bank of this name that the process was forked with."""
+    return _banks[name]

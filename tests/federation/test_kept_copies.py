@@ -1,0 +1,225 @@
+"""What clients keep of each other's models: the numbers of matrices of their own, to the bit, with each row held once."""
+
+import numpy as np
+import pytest
+import torch
+from test_resume import Stop, models, stopped_after
+
+import pomona
+from pomona.core.errors import CheckpointError
+from pomona.core.round import Roster
+from pomona.federation import kept_copies
+from pomona.federation.exchange import ClientRequest
+from pomona.federation.kept_copies import KeptCopies
+from pomona.methods.base import Copies, Initial, Rows
+from pomona.storage.checkpoint import newest
+from problems import a_round, tiny
+
+TINY = 1e-15  # of a machine's memory: less than a byte
+MEMBERS = {"joins": {"3": 2}, "leaves": {"0": 3}, "unseen": [1], "adapt_rounds": 2}
+BASE = {"clients": 6, "rounds": 5, "partition": {"name": "iid"}}
+
+
+class Whole:
+    """Matrices (n, N, d), of which an index (k, 1) takes k."""
+
+    def __init__(self, matrices):
+        self.matrices = matrices
+
+    def __getitem__(self, index):
+        return self.matrices[index.squeeze(1)]
+
+
+class OwnMatrices:
+    """Every client's copies of all models in a matrix (N, d) of its own."""
+
+    def __init__(self, name, bank):
+        self.bank, self.held, self.pending = bank, {}, {}
+
+    def begin(self, ids, first):
+        if len(first.index):
+            self.held |= {i: first.bank[first.index].clone() for i in ids}
+
+    def received(self, visit, rows):
+        if not self.held:
+            return rows
+        now = {i: self.held[i].clone() for i in visit.ids}
+        for matrix, asked in zip(now.values(), rows.index, strict=True):
+            matrix[~visit.roster.known] = 0
+            matrix[asked] = rows.bank[asked]
+        self.pending = now if visit.trains else {}
+        return Copies(Whole(torch.stack(list(now.values()))), torch.arange(len(now)).unsqueeze(1), rows.index)
+
+    def commit(self, ids):
+        self.held |= {i: self.pending[i] for i in ids if i in self.pending}
+
+    def stored(self, ids):
+        return {}
+
+
+def apple(step="paper", init="common", budget=2, **over):
+    return tiny("apple", {"budget": budget, "core_step": step, "core_init": init}, **{**BASE, **over})
+
+
+@pytest.mark.parametrize("step", ["paper", "local"])
+@pytest.mark.parametrize(
+    ("init", "over"),
+    [
+        ("common", {}),
+        ("common", {"membership": MEMBERS}),
+        ("common", {"participation": 0.5}),
+        ("independent", {"participation": 0.5, "membership": MEMBERS}),
+        ("independent", {"rows_per_call": 2}),
+    ],
+)
+def test_a_bank_gives_what_matrices_of_their_own_would(step, init, over, tmp_path, monkeypatch):
+    """For any number of workers, in memory and in files."""
+    with monkeypatch.context() as patch:
+        patch.setattr(kept_copies, "_Entry", OwnMatrices)
+        own = pomona.run(apple(step, init, workers=1, **over), tmp_path / "own")
+    for workers, share in ((1, 0.5), (2, 0.5), (3, TINY)):
+        folder = tmp_path / f"{workers} {share}"
+        bank = pomona.run(apple(step, init, workers=workers, state_memory=share, **over), folder)
+        assert models(folder) == models(tmp_path / "own")
+        assert bank.evaluations == own.evaluations
+        assert bank.unseen == own.unseen
+        for a, b in zip(bank.rounds, own.rounds, strict=True):
+            assert (a.loss, a.bytes_down, a.bytes_up) == (b.loss, b.bytes_down, b.bytes_up)
+            assert np.array_equal(a.info["dr"], b.info["dr"], equal_nan=True)
+
+
+@pytest.mark.parametrize("step", ["paper", "local"])
+@pytest.mark.parametrize(("before", "after"), [((1, 0.5), (2, TINY)), ((2, 0.5), (2, 0.5)), ((3, TINY), (1, 0.5))])
+def test_a_run_goes_on_with_its_copies(step, before, after, tmp_path, monkeypatch):
+    """However many workers there were, and wherever their copies lay; and its checkpoint is that of the whole run."""
+    over = {"membership": MEMBERS, "participation": 0.6}
+    whole = pomona.run(apple(step, workers=1, **over), tmp_path / "whole")
+    for number in (2, 4):
+        with monkeypatch.context() as patch:
+            stopped_after(number, patch)
+            workers, share = before
+            with pytest.raises(Stop):
+                pomona.run(apple(step, workers=workers, state_memory=share, **over), tmp_path / "parts", resume=True)
+    workers, share = after
+    parts = pomona.run(apple(step, workers=workers, state_memory=share, **over), tmp_path / "parts", resume=True)
+    assert models(tmp_path / "parts") == models(tmp_path / "whole")
+    assert parts.evaluations == whole.evaluations
+    assert parts.unseen == whole.unseen
+    ends = [newest(tmp_path / name / "checkpoints")[0] for name in ("parts", "whole")]
+    assert len({found.path.name.rpartition("-")[0] for found in ends}) == 1
+    assert ends[0].tensors.keys() == ends[1].tensors.keys()
+    assert all(torch.equal(ends[0].tensors[path], ends[1].tensors[path]) for path in ends[0].tensors)
+
+
+def test_a_checkpoint_holds_each_version_once(tmp_path):
+    """Six clients and two downloads a round: after 4 rounds at most 1 + 3 x 6 rows of 36, which all tables share."""
+    pomona.run(apple(rounds=4, workers=2), tmp_path)
+    tensors = newest(tmp_path / "checkpoints")[0].tensors
+    rows = [tensors[path] for path in tensors if path.startswith("row.")]
+    tables = [tensors[f"copies.{i}.cores"] for i in range(6)]
+    assert len({row.numpy().tobytes() for row in rows}) == len(rows) <= 1 + 3 * 6
+    assert sorted(set(torch.cat(tables).tolist())) == list(range(len(rows)))
+    assert len(rows) < 36 == sum(map(len, tables))
+
+
+def test_a_run_without_a_budget_keeps_no_copies(tmp_path):
+    pomona.run(tiny("apple", rounds=1, workers=2), tmp_path)
+    assert not [path for path in newest(tmp_path / "checkpoints")[0].tensors if path.startswith(("copies", "row"))]
+
+
+# By hand: three clients, models of one number
+
+
+ROSTER = Roster((1, 1, 1))
+
+
+def first(initial, roster):
+    return Rows.same(initial(), len(roster))
+
+
+def keeping():
+    copies = KeptCopies.alone({"models": first}, Initial(lambda _: torch.tensor([7.0]), ()))
+    copies.begin((0, 1, 2), ROSTER, None)
+    return copies
+
+
+def down(copies, models, index, ids=(0, 1, 2), roster=ROSTER, trains=True):
+    """What these clients have after a downlink, by row."""
+    visit = ClientRequest(a_round(), roster, ids, trains)
+    entry = Rows(torch.tensor(models).unsqueeze(1), torch.tensor(index))
+    return copies.received(visit, {"models": entry})["models"].rows().squeeze(2).tolist()
+
+
+def bank(copies):
+    return copies._entries["models"].bank
+
+
+def test_a_copy_is_what_came_last():
+    copies = keeping()
+    assert down(copies, [1.0, 2.0, 3.0], [[1], [0], [0]]) == [[7, 2, 7], [1, 7, 7], [1, 7, 7]]
+    copies.commit((0, 2))  # 1 was absent after all
+    assert down(copies, [4.0, 5.0, 6.0], [[2], [2], [1]]) == [[7, 2, 6], [7, 7, 6], [1, 5, 7]]
+    copies.commit((0, 1, 2))
+    assert copies.of(0)["models"].squeeze(1).tolist() == [7, 2, 6]
+
+
+def test_a_place_that_is_left_empty_brings_nothing():
+    assert down(keeping(), [1.0, 2.0, 3.0], [[1, 0], [1, 1], [2, 2]]) == [[7, 2, 7], [7, 7, 7], [7, 7, 7]]
+
+
+def test_who_is_no_member_has_a_row_of_zeros():
+    copies = keeping()
+    down(copies, [1.0, 2.0, 3.0], [[1], [2], [1]])
+    copies.commit((0, 1, 2))
+    assert down(copies, [1.0, 2.0, 3.0], [[1], [0]], (0, 1), ROSTER.only((0, 1))) == [[7, 2, 0], [1, 7, 0]]
+    copies.commit((0, 1))
+    assert down(copies, [1.0, 2.0, 3.0], [[1]], (0,)) == [[7, 2, 0]]  # and it stays so until something comes
+
+
+def test_a_visit_that_does_not_train_keeps_nothing():
+    copies = keeping()
+    assert down(copies, [1.0, 2.0, 3.0], [[1], [0], [0]], trains=False)[0] == [7, 2, 7]
+    copies.commit((0, 1, 2))
+    assert copies.of(0)["models"].squeeze(1).tolist() == [7, 7, 7]
+
+
+def test_who_joins_has_copies_of_the_model_that_it_starts_from():
+    copies = keeping()
+    copies.begin((1,), ROSTER, torch.tensor([9.0]))
+    assert [copies.of(i)["models"].squeeze(1).tolist() for i in (0, 1)] == [[7, 7, 7], [9, 9, 9]]
+
+
+def test_rows_of_the_same_bytes_are_one_and_go_with_the_last_who_has_them():
+    copies = keeping()
+    assert len(bank(copies)._rows) == 1
+    for _ in range(2):  # the same models, asked for by others: nobody trained
+        down(copies, [1.0, 2.0, 3.0], [[1], [0], [0]])
+        copies.commit((0, 1, 2))
+        assert len(bank(copies)._rows) == 3  # 7, 1 and 2
+    down(copies, [4.0, 5.0, 6.0], [[1], [0], [0]])
+    copies.commit((0, 1, 2))
+    down(copies, [4.0, 5.0, 6.0], [[1], [0], [0]])
+    assert sorted(float(row[0]) for row in bank(copies)._rows.values()) == [4, 5, 7]
+    assert down(copies, [0.0, -0.0, 6.0], [[1], [0], [0]]) == [[7, 0, 7], [0, 7, 7], [0, 7, 7]]
+    assert len(bank(copies)._rows) == 5  # 0 and -0 are not the same bytes
+
+
+def test_stored_copies_come_back_as_they_were_and_missing_ones_are_said():
+    copies = keeping()
+    down(copies, [1.0, 2.0, 3.0], [[1], [0], [0]])
+    copies.commit((0, 1, 2))
+    stored = copies.stored((0, 2))
+    assert {path: t.tolist() for path, t in stored.items()} == {
+        "copies.0.models": [0, 1, 0],
+        "copies.2.models": [2, 0, 0],
+        "row.0.models": [7.0],
+        "row.1.models": [2.0],
+        "row.2.models": [1.0],
+    }
+    again = keeping()
+    again.restore((0, 2), stored, ROSTER)
+    assert all(torch.equal(again.of(i)["models"], copies.of(i)["models"]) for i in (0, 2))
+    assert again.stored((0, 2)).keys() == stored.keys()
+    for path in ("copies.2.models", "row.1.models"):
+        with pytest.raises(CheckpointError, match=rf"missing: {path}"):
+            keeping().restore((0, 2), {k: v for k, v in stored.items() if k != path}, ROSTER)
