@@ -398,12 +398,12 @@ def test_a_server_cannot_swap_or_invent_a_core(swap, world):
 
     task = flower_transport.FlowerTransport._task
 
-    def tasks(self, visit, k, packed):
+    def tasks(self, visit, *rest):
         if visit.round.number == 3 and visit.trains:
             with pytest.MonkeyPatch.context() as inner:
                 inner.setattr(PackedRows, "digest", false)
-                return task(self, visit, k, packed)
-        return task(self, visit, k, packed)
+                return task(self, visit, *rest)
+        return task(self, visit, *rest)
 
     world.patch.setattr(flower_transport.FlowerTransport, "_task", tasks)
     with pytest.raises(QuorumError):

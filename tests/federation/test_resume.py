@@ -56,8 +56,14 @@ def stopped_after(number, monkeypatch):
     monkeypatch.setattr(loop.Loop, "_commit", stops)
 
 
-@pytest.mark.parametrize("name", list(METHODS))
-@pytest.mark.parametrize("number", [1, 3])
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [  # each method once in the gate
+        pytest.param(name, number, marks=() if number == (1, 3)[k % 2] else pytest.mark.slow)
+        for k, name in enumerate(METHODS)
+        for number in (1, 3)
+    ],
+)
 def test_every_method_goes_on_to_the_same_end(name, number, tmp_path, monkeypatch):
     partial = {"participation": 0.5} if number == 3 else {}
     whole = run(name, tmp_path / "whole", **partial)
