@@ -33,13 +33,21 @@ def load(monkeypatch):
             del sys.modules[name]
 
 
+IN_THE_GATE = {"apple_step", "fedavg_round", "memory", "methods", "named_peers", "native_step"}
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_benchmarks_are_run_alike(load, name):
     assert f"python benchmarks/{name}.py [--quick]" in load(name).__doc__
     assert "main(*chosen(QUICK, FULL))" in (FOLDER / f"{name}.py").read_text()
 
 
-@pytest.mark.parametrize("name", sorted({*NAMES} - APART))
+@pytest.mark.parametrize(
+    "name",
+    [  # together they take minutes
+        pytest.param(name, marks=() if name in IN_THE_GATE else pytest.mark.slow) for name in sorted({*NAMES} - APART)
+    ],
+)
 def test_the_quick_size_runs(load, name):
     benchmark = load(name)
     for table in benchmark.main(benchmark.QUICK, []):
