@@ -15,6 +15,8 @@ from time import process_time
 import numpy as np
 import torch
 
+from growth import METHODS, TEST
+from growth import SETTINGS as GROWING
 from pomona.config import read_overrides, resolve
 from pomona.core.round import Roster
 from pomona.core.toml import Tree
@@ -22,14 +24,7 @@ from pomona.methods.apple import APPLE, choose
 from rounds import Rounds, noise, scenario_of
 from timing import Table, chosen, publish
 
-TEST = 0.2
-SETTINGS: Tree = {
-    "lr": 0.01,
-    "batch_size": 32,
-    "data": {"name": "noise", "test_share": TEST, "validation_share": 0.0},
-    "partition": {"name": "iid"},
-    "method": {"name": "apple", "budget": 5},
-}
+SETTINGS: Tree = {**GROWING, "method": METHODS["apple"]}
 
 
 @dataclass(frozen=True)
