@@ -14,7 +14,7 @@ from flwr.serverapp import ServerApp
 from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
 from task import Cnn, Task, arguments, right
-from torch.nn.functional import cross_entropy
+from task import train as train_locally
 
 app, server = ClientApp(), ServerApp()
 GIVEN = arguments()
@@ -32,14 +32,9 @@ def samples(client: int) -> Any:
 def train(message: Message, context: Any) -> Message:
     """An epoch of SGD."""
     x, y = samples(int(context.node_config["partition-id"]))
-    net, s = Cnn(), TASK.settings
+    net = Cnn()
     net.load_state_dict(message.content["arrays"].to_torch_state_dict())
-    optimizer = torch.optim.SGD(net.parameters(), s["lr"])
-    for _ in range(s["local_epochs"]):
-        for rows in torch.randperm(len(y)).split(s["batch_size"]):
-            optimizer.zero_grad()
-            cross_entropy(net(x[rows]), y[rows]).backward()
-            optimizer.step()
+    train_locally(net, x, y, TASK.settings)
     reply = {"arrays": ArrayRecord(net.state_dict()), "metrics": MetricRecord({"num-examples": len(y)})}
     return Message(RecordDict(reply), reply_to=message)
 

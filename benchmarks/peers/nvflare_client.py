@@ -3,8 +3,7 @@
 import nvflare.client as flare
 import torch
 import turns
-from task import Cnn, Task, arguments, right
-from torch.nn.functional import cross_entropy
+from task import Cnn, Task, arguments, right, train
 
 
 def main() -> None:
@@ -24,13 +23,7 @@ def main() -> None:
         net.load_state_dict({k: torch.as_tensor(v) for k, v in got.params.items()})
         if len(test[1]):
             turns.tell(int(got.current_round), right(net, *test) / len(test[1]), len(test[1]))
-        net.train()
-        optimizer = torch.optim.SGD(net.parameters(), s["lr"])
-        for _ in range(s["local_epochs"]):
-            for rows in torch.randperm(len(y)).split(s["batch_size"]):
-                optimizer.zero_grad()
-                cross_entropy(net(x[rows]), y[rows]).backward()
-                optimizer.step()
+        train(net, x, y, s)
         flare.send(flare.FLModel(params=net.state_dict(), meta={"NUM_STEPS_CURRENT_ROUND": len(y)}))
 
 

@@ -112,6 +112,17 @@ def write(
     return Task(folder)
 
 
+def train(network: nn.Module, x: Tensor, y: Tensor, settings: Mapping[str, Any]) -> None:
+    """Local epochs of plain SGD, for frameworks that leave training to their users."""
+    network.train()
+    optimizer = torch.optim.SGD(network.parameters(), settings["lr"])
+    for _ in range(settings["local_epochs"]):
+        for rows in torch.randperm(len(y)).split(settings["batch_size"]):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(network(x[rows]), y[rows]).backward()
+            optimizer.step()
+
+
 @torch.no_grad()
 def right(network: nn.Module, x: Tensor, y: Tensor) -> int:
     """How many samples a network classifies correctly."""
