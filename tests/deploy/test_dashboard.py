@@ -310,7 +310,7 @@ def served(ran, tmp_path_factory):
     """The address that `pomona server dashboard` prints, of a run that goes on."""
     server = copied(ran / "server", tmp_path_factory.mktemp("served") / "server")
     words = ["server", "dashboard", "--folder", str(server), "--port", "0"]
-    with running(server, {"silo-1": "is not connected", "silo-2": "has its task, no answer yet"}):
+    with running(server, {"silo-1": "is not connected", "silo-2": "has not answered yet"}):
         process = subprocess.Popen([sys.executable, "-m", "pomona", *words], stderr=subprocess.PIPE, text=True)
         with process:
             yield process.stderr.readline().removeprefix("open ").strip()

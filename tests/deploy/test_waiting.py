@@ -11,11 +11,12 @@ from pomona.cli import main
 from pomona.core.errors import QuorumError
 from pomona.deploy import status
 from pomona.deploy.messages.message_pieces import unpacked
-from pomona.deploy.server.rounds import handshake, waiting_file
+from pomona.deploy.server.rounds import message_exchange, waiting_file
 from pomona.deploy.server.rounds.flower_transport import FlowerTransport
 from pomona.deploy.server.rounds.gathering import gather_silos
 from pomona.deploy.server.rounds.handshake import TIMEOUT, Handshake
-from pomona.deploy.server.rounds.outgoing_task import OutgoingTask, standing
+from pomona.deploy.server.rounds.message_exchange import standing
+from pomona.deploy.server.rounds.outgoing_task import OutgoingTask
 from pomona.deploy.server.rounds.waiting_file import WaitingFile
 from pomona.deploy.supervision.status_files import NAMED, WAITING, WaitingStatus, read_status_file
 from pomona.storage.lock import locked
@@ -71,12 +72,12 @@ class Nodes(Handshake):
 def gathering(tmp_path, monkeypatch):
     """A clock, the members, the nodes, and the transport between them."""
     clock, members = Clock(), Members(tmp_path, "north", "south")
-    for module in (handshake, waiting_file):
+    for module in (message_exchange, waiting_file):
         monkeypatch.setattr(module, "monotonic", lambda: clock.now)
     bus = SimpleNamespace(fetch=lambda tickets: {}, wait=clock.sleep)
     federation = SimpleNamespace(wait=600.0, quorum=2)
     transport = FlowerTransport(federation, members.path.parent, "ab", SimpleNamespace(relays={}), members, bus, None)
-    nodes = transport._handshake = Nodes(members, bus)
+    nodes = transport._exchange.handshake = Nodes(members, bus)
     return clock, members, nodes, transport, federation
 
 
@@ -163,9 +164,13 @@ def test_whoever_stays_away_is_named_all_the_while_and_at_the_end(gathering, tmp
 
 
 def test_how_the_tasks_of_a_round_stand():
-    tasks = {place: OutgoingTask(name, None, {}) for place, name in [(3, "east"), (0, "north"), (1, "south"), (2, "w")]}
-    here = standing(tasks, answered={1}, open_={0, 3}, sent=[3])
-    assert here == (["south"], {"north": "is not connected", "east": "has its task"}, ["w"])
+    names = {3: "east", 0: "north", 1: "south", 2: "west", 4: "clinic"}
+    tasks = {place: OutgoingTask(name, None, {}) for place, name in names.items()}
+    tasks[1].answered = tasks[1].done = True
+    tasks[2].fail("its node is gone")
+    tasks[4].fail("it lacks rows that were sent", again=True)
+    missing = {"north": "is not connected", "east": "has not answered yet", "clinic": "is not connected"}
+    assert standing(tasks, sent=[3]) == (["south"], missing, ["west"])
 
 
 def test_a_line_names_some_silos_and_counts_the_others():
@@ -181,7 +186,7 @@ def test_a_full_disk_does_not_end_the_wait(tmp_path, monkeypatch):
     monkeypatch.setattr(waiting_file, "write_json", lambda *_: (_ for _ in ()).throw(OSError(28, "full")))
     file = WaitingFile(tmp_path)
     file.begin("round 1", 1)
-    file.tell([], {"north": "has its task"})
+    file.tell([], {"north": "has not answered yet"})
 
 
 def test_status_says_for_whom_a_round_waits(world, capsys):
@@ -207,13 +212,13 @@ def test_status_says_for_whom_a_round_waits(world, capsys):
     federation.run()
     first, then, last = seen["round 1"][0], seen["round 2"][0], seen["round 2"][-1]
     assert [silo["state"] for silo in first["silos"]] == ["greeted"] * 3
-    assert then["waiting"]["missing"] == {"silo-1": "has its task"}
+    assert then["waiting"]["missing"] == {"silo-1": "has not answered yet"}
     assert then["waiting"]["answered"] == ["silo-0", "silo-2"]
     assert then["waiting"]["until"] - then["waiting"]["since"] == pytest.approx(2.0)
     assert last["waiting"]["missing"] == {}
     assert "2 of 3 have answered" in last["waiting"]["line"]
     assert "round 2: 2 of 3 have answered since" in " ".join(said[0].split())
-    assert "for silo-1 (has its task)" in " ".join(said[0].split())
+    assert "for silo-1 (has not answered yet)" in " ".join(said[0].split())
     assert status.server(federation.server)["waiting"] is None  # it has finished
     write_status(run, Status(state="running", round=3))
     with locked(run):

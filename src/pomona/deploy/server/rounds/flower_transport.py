@@ -8,7 +8,6 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from time import monotonic
 from typing import Any
 
 from torch import Tensor
@@ -18,14 +17,13 @@ from pomona.core.round import Roster
 from pomona.deploy.agreement import Federation
 from pomona.deploy.audit import Audit
 from pomona.deploy.messages.message_bodies import Newcomer, Refusal, Renewal, RowOrigin, Task
-from pomona.deploy.messages.message_bus import Message, MessageBus, Outgoing, Undelivered, untrusted
+from pomona.deploy.messages.message_bus import Message, MessageBus, untrusted
 from pomona.deploy.messages.tensor_bytes import Encoding, PackedRows
 from pomona.deploy.server.gate.auth_proxy import announce
 from pomona.deploy.server.members.member_registry import MemberRegistry
 from pomona.deploy.server.rounds.answer_verification import AnswerReader, Origins
-from pomona.deploy.server.rounds.handshake import Handshake
-from pomona.deploy.server.rounds.outgoing_task import OutgoingTask, downlink_entry, introductions, standing
-from pomona.deploy.server.rounds.waiting_file import WaitingFile
+from pomona.deploy.server.rounds.message_exchange import MessageExchange
+from pomona.deploy.server.rounds.outgoing_task import OutgoingTask, downlink_entry, introductions
 from pomona.deploy.supervision.process_logs import at_round
 from pomona.federation.exchange import Arrival, ClientRequest, Reply
 from pomona.federation.uplink_spool import UplinkSpool
@@ -65,15 +63,13 @@ class FlowerTransport:
     _round: int = 0
     _spool: UplinkSpool = field(init=False)  # of the current visit
     _reader: AnswerReader = field(init=False)
-    _handshake: Handshake = field(init=False)
-    _waiting: WaitingFile = field(init=False)
+    _exchange: MessageExchange = field(init=False)
 
     def __post_init__(self) -> None:
         """No silo has been identified yet."""
         relays = tuple(self.server.relays.values())
         self._reader = AnswerReader(self.federation, self.run, self.registry, relays)
-        self._handshake = Handshake(self.federation, self.run, self.registry, self.bus, self.audit)
-        self._waiting = WaitingFile(self.registry.path.parent)
+        self._exchange = MessageExchange(self.federation, self.run, self.registry, self.bus, self.audit, self.pause)
         shutil.rmtree(self.scratch, ignore_errors=True)  # of a server that was killed at the wrong moment
         self.scratch.mkdir()
 
@@ -96,16 +92,26 @@ class FlowerTransport:
             at_round(self._round)
             announce(self.standing, largest(request.expects))
         self._spool = UplinkSpool.of(request, self.scratch)
-        packed, members = (
-            PackedRows(down, Encoding(self.federation.wire, self.federation.places)),
-            self.registry.entries,
-        )
+        packed = PackedRows(down, Encoding(self.federation.wire, self.federation.places))
+        members = self.registry.entries
         shown = introductions(members, len(self.federation.silo))
         tasks = {
-            place: OutgoingTask(members[place].name, self._task(request, k, packed, *shown), packed.rows)
+            place: OutgoingTask(
+                members[place].name,
+                self._task(request, k, packed, *shown),
+                packed.rows,
+                self._held.get(place, frozenset()),
+            )
             for k, place in enumerate(request.ids)
         }
-        arrivals = self._exchange(tasks, request)
+        arrivals: dict[int, Arrival] = {}
+
+        def hear(place: int, message: Message) -> None:
+            if arrival := self._receive(place, tasks[place], message, request):
+                tasks[place].answered, arrivals[place] = True, arrival
+
+        stage = f"round {self._round}" if request.trains else "last evaluation"
+        self.absent |= self._exchange.send_all(stage, tasks, hear)
         for place, sent in tasks.items():
             if place not in arrivals:
                 self.absent[sent.silo] = sent.reason
@@ -136,53 +142,17 @@ class FlowerTransport:
     @property
     def known(self) -> frozenset[int]:
         """The places whose nodes have said who they are."""
-        return frozenset(self._handshake.nodes)
+        return self._exchange.known
 
     def greet(self) -> None:
         """Ask every unknown node who it is, and hear what has come. Waits for nobody: later answers are heard later."""
-        self.absent |= self._handshake.greet()
+        self.absent |= self._exchange.handshake.greet()
 
     def gather(self, seconds: float, missing: Callable[[], Sequence[str]]) -> None:
         """Greet until no silo is ``missing`` any more, or for so long; a node asked at the end has time to answer."""
-        self.absent |= self._handshake.gather(seconds, missing, self._waiting, self.pause)
+        self.absent |= self._exchange.gather(seconds, missing)
 
     # A round's messages.
-
-    def _exchange(self, tasks: dict[int, OutgoingTask], request: ClientRequest) -> dict[int, Arrival]:
-        arrivals: dict[int, Arrival] = {}
-        began = monotonic()
-        last_seen = dict.fromkeys(tasks, began)
-        waiting: dict[str, int] = {}
-        nodes = self._handshake.nodes
-        open_ = set(tasks)
-        stage = f"round {self._round}" if request.trains else "last evaluation"
-        self._waiting.begin(stage, self.federation.deadline)
-        while open_ and monotonic() < began + self.federation.deadline:
-            online, now = self.bus.online(), monotonic()
-            if any(nodes.get(place) not in online for place in open_):
-                self._handshake.ask()  # a silo may be back under another node
-            due = [p for p in tasks if p in open_ - set(waiting.values()) and nodes.get(p) in online]
-            waiting |= self._send({p: tasks[p] for p in due}, began + self.federation.deadline - now)
-            got = self.bus.fetch([*waiting, *self._handshake.tickets])
-            came = bool(got)
-            for ticket in tuple(got):
-                message = got.pop(ticket)  # each goes once it is in the spool
-                if ticket not in waiting:
-                    self.absent |= self._handshake.meet(ticket, message)
-                    continue
-                place = waiting.pop(ticket)
-                if arrival := self._receive(place, tasks[place], message, request):
-                    arrivals[place] = arrival
-                if tasks[place].done:
-                    open_.discard(place)
-            last_seen |= {place: now for place in open_ if nodes.get(place) in online}
-            patient = {place for place in open_ if now - last_seen[place] <= self.federation.patience}
-            open_ &= patient | set(waiting.values())
-            self._waiting.tell(*standing(tasks, arrivals, open_, waiting.values()))
-            if open_ and not came:
-                self.bus.wait(self.pause)
-        self._waiting.tell(*standing(tasks, arrivals, (), ()))
-        return arrivals
 
     def _task(
         self,
@@ -213,22 +183,8 @@ class FlowerTransport:
             renewals=renewals,
         )
 
-    def _send(self, due: Mapping[int, OutgoingTask], seconds: float) -> dict[str, int]:
-        """Send tasks to the silos of these places, all at once. Returns the places by ticket."""
-        messages = []
-        for place, out in due.items():
-            message, task = out.message(self._held.get(place, frozenset())), out.task
-            self.audit.write("sent", silo=out.silo, round=task.number, task=task.digest, bytes=message.size)
-            messages.append(Outgoing(self._handshake.nodes[place], message, seconds))
-        return dict(zip(self.bus.send(messages), due, strict=True))
-
-    def _receive(
-        self, place: int, sent: OutgoingTask, got: Message | Undelivered, request: ClientRequest
-    ) -> Arrival | None:
+    def _receive(self, place: int, sent: OutgoingTask, got: Message, request: ClientRequest) -> Arrival | None:
         """One answer, whatever it holds; None where the silo counts as absent, or is asked again."""
-        if isinstance(got, Undelivered):
-            sent.fail(got.reason, got.again)
-            return None
         try:
             with untrusted():
                 return self._answered(place, sent, got, request)

@@ -1,7 +1,7 @@
 """Match Flower nodes to silos: each node is asked and must sign a fresh nonce with its silo's key."""
 
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
@@ -18,7 +18,6 @@ from pomona.deploy.json_store import read_json, write_json
 from pomona.deploy.messages.message_bodies import Hello, HelloReply, Refusal
 from pomona.deploy.messages.message_bus import Message, MessageBus, Outgoing, Undelivered, untrusted
 from pomona.deploy.server.members.member_registry import MemberRegistry
-from pomona.deploy.server.rounds.waiting_file import WaitingFile
 from pomona.deploy.versions import note
 
 NODES = "nodes.json"
@@ -108,24 +107,6 @@ class Handshake:
         for ticket, got in self.bus.fetch(self.tickets).items():
             turned_away |= self.meet(ticket, got)
         return turned_away
-
-    def gather(
-        self, seconds: float, missing: Callable[[], Sequence[str]], waiting: WaitingFile, pause: float
-    ) -> dict[str, str]:
-        """Greet until no silo is ``missing`` any more, or for so long; a node asked at the end has time to answer.
-
-        Returns who was turned away, and why.
-        """
-        limit, turned_away = monotonic() + seconds, dict[str, str]()
-        waiting.begin("gathering silos", seconds)
-        while True:
-            turned_away |= self.greet()
-            away, now = missing(), monotonic()
-            if not away or now > limit + (TIMEOUT if self.asked else 0.0):
-                return turned_away
-            here = [e.name for place, e in enumerate(self.registry.entries) if place in self.nodes]
-            waiting.tell(here, dict.fromkeys(away, "has not said who it is"))
-            self.bus.wait(pause)
 
     def meet(self, ticket: str, got: Message | Undelivered) -> dict[str, str]:
         """Give a node its silo's place, by the key that signed. Returns who was turned away, and why."""

@@ -1,69 +1,42 @@
-"""One silo's task of a round: its parts, and on its way what is sent, how often, and how it ended."""
+"""One silo's task of a round: its parts, and what is sent."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pomona.deploy.messages.message_bodies import CertifiedKey, DownlinkEntry, Newcomer, Renewal, RowOrigin, Task
 from pomona.deploy.messages.message_bus import Message
 from pomona.deploy.messages.tensor_bytes import PackedRows, form_of
 from pomona.deploy.server.members.member_registry import RegisteredMember
-
-ATTEMPTS = 3  # times that one task is sent to a silo whose node was lost on the way
+from pomona.deploy.server.rounds.message_exchange import OutgoingMessage
 
 
 @dataclass
-class OutgoingTask:
+class OutgoingTask(OutgoingMessage):
     """One silo's task on its way.
 
     Attributes:
-        silo: its name.
         rows: the bytes of all rows that it may have to bring, by hash.
-        attempts: how often it was sent.
-        done: nothing more is expected.
-        reason: why there is no answer, as long as there is none.
+        held: hashes of the rows that the silo is thought to hold.
         bytes_down, bytes_up: so far.
     """
 
-    silo: str
     task: Task
     rows: Mapping[str, memoryview]
-    attempts: int = 0
-    done: bool = False
-    reason: str = "it did not answer in time"
+    held: frozenset[str] = frozenset()
     bytes_down: int = 0
     bytes_up: int = 0
 
-    def message(self, held: frozenset[str]) -> Message:
-        """The message of the next attempt; only the first leaves out rows that the silo is thought to hold."""
-        self.attempts += 1
-        absent = self.task.needs - held if self.attempts == 1 else self.task.needs
+    @property
+    def about(self) -> Mapping[str, object]:
+        """Its round, and its hash."""
+        return {"round": self.task.number, "task": self.task.digest}
+
+    def message(self) -> Message:
+        """The task, with its rows; only the first attempt leaves out those that the silo is thought to hold."""
+        absent = self.task.needs - self.held if self.attempts == 1 else self.task.needs
         message = Message.of(self.task, enclosed={digest: self.rows[digest] for digest in absent})
         self.bytes_down += message.size
         return message
-
-    def fail(self, reason: str, again: bool = False) -> None:
-        """Note why there is no answer; ``again``: the task may be sent once more, as long as attempts are left."""
-        self.reason, self.done = reason, not again or self.attempts >= ATTEMPTS
-
-
-def standing(
-    tasks: Mapping[int, OutgoingTask], answered: Collection[int], open_: Collection[int], sent: Collection[int]
-) -> tuple[list[str], dict[str, str], list[str]]:
-    """How a round's tasks stand, by place in, by name out.
-
-    Args:
-        tasks: all of the round.
-        answered: the places of those that were answered.
-        open_: of those that are waited for.
-        sent: of those that are on their way, or at their silos.
-
-    Returns:
-        Who has answered; who is waited for, each with a word on why; and who is no longer.
-    """
-    silos = {place: tasks[place].silo for place in sorted(tasks)}
-    missing = {silo: "has its task" if i in sent else "is not connected" for i, silo in silos.items() if i in open_}
-    given_up = [silo for i, silo in silos.items() if i not in answered and i not in open_]
-    return [silo for i, silo in silos.items() if i in answered], missing, given_up
 
 
 def downlink_entry(packed: PackedRows, key: str, k: int, place: int, origins: Mapping[str, RowOrigin]) -> DownlinkEntry:
