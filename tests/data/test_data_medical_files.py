@@ -296,7 +296,7 @@ def test_a_missing_package_is_named(tmp_path, monkeypatch):
     (tmp_path / "a.nii").write_bytes(b"?")
     (tmp_path / "a.dcm").write_bytes(b"?")
     for path, needs in ((tmp_path / "a.nii", "nibabel"), (tmp_path / "a.dcm", "pydicom")):
-        with pytest.raises(ConfigError, match=rf"a\..* needs {needs}; pip install 'pomona\[images\]'"):
+        with pytest.raises(ConfigError, match=rf"a\..* needs {needs}; install Pomona with its extra images"):
             opened(path)
 
 

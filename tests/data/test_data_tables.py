@@ -461,7 +461,9 @@ class TestParquet:
 
     def test_without_pyarrow_it_says_what_to_install(self, tmp_path, monkeypatch):
         monkeypatch.setattr("pomona.data.parquet.find_spec", lambda _: None)
-        with pytest.raises(ConfigError, match=r"t\.parquet: Parquet needs pyarrow; pip install 'pomona\[tables\]'"):
+        with pytest.raises(
+            ConfigError, match=r"t\.parquet: Parquet needs pyarrow; install Pomona with its extra tables"
+        ):
             read(DataSettings(name="parquet", path=write(tmp_path / "t.parquet", ""), **ASKED))
 
 

@@ -190,7 +190,7 @@ def test_a_network_without_a_graph_is_said(tmp_path):
 def test_missing_packages_are_said(tmp_path, monkeypatch):
     logistic_file(tmp_path / "m.safetensors")
     monkeypatch.setattr("pomona.personal.export.find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=f"{' and '.join(NEEDED)}; pip install"):
+    with pytest.raises(ConfigError, match=f"{' and '.join(NEEDED)}; install Pomona with its extra export"):
         export(PersonalModel.load(tmp_path / "m.safetensors"), tmp_path / "m.onnx", "onnx")
 
 

@@ -112,5 +112,5 @@ def test_a_patch_that_a_network_cannot_halve_is_a_line(network, size, words):
 
 def test_without_monai_one_line_says_what_to_install(monkeypatch):
     monkeypatch.setattr(packages, "find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"^model.patch needs monai; pip install 'pomona\[monai\]'$"):
+    with pytest.raises(ConfigError, match=r"^model.patch needs monai; install Pomona with its extra monai$"):
         whole(nn.Identity(), PatchSettings(size=(8, 8)))

@@ -41,6 +41,11 @@ def _printable(text: str) -> str:
     return " ".join("".join(c if c.isprintable() else " " for c in text).split())
 
 
+def with_extra(name: str) -> str:
+    """What to do where a library is missing that comes with an extra of the package (``pyproject.toml``)."""
+    return f"install Pomona with its extra {name}"
+
+
 class ConfigError(PomonaError):
     """A key, a value or a combination of settings that cannot be run."""
 

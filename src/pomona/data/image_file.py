@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pomona.core import bounds
-from pomona.core.errors import ConfigError, DataError, PomonaError
+from pomona.core.errors import ConfigError, DataError, PomonaError, with_extra
 from pomona.data.image_arrays import DTYPES, plane_resized
 
 MOST_VALUES = 64 * 2**20  # of one image or volume; a small file can promise what fills the memory
@@ -140,4 +140,4 @@ def package(name: str, path: Path) -> Any:
     try:
         return import_module(name)
     except ImportError:
-        raise ConfigError(f"{path} needs {name}; pip install 'pomona[images]'") from None
+        raise ConfigError(f"{path} needs {name}; {with_extra('images')}") from None

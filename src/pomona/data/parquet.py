@@ -8,7 +8,7 @@ from math import isnan
 from pathlib import Path
 from typing import Any
 
-from pomona.core.errors import ConfigError, DataError
+from pomona.core.errors import ConfigError, DataError, with_extra
 from pomona.data.array_file import file, reading
 
 SUFFIX = ".parquet"
@@ -30,7 +30,7 @@ def records(path: Path) -> Iterator[list[str]]:
         DataError: a file that cannot be read, or is no Parquet.
     """
     if not find_spec("pyarrow"):
-        raise ConfigError(f"{path}: Parquet needs pyarrow; pip install 'pomona[tables]', or save the table as CSV")
+        raise ConfigError(f"{path}: Parquet needs pyarrow; {with_extra('tables')}, or save the table as CSV")
     parquet = import_module("pyarrow.parquet")
     with reading(path), file(path).open("rb") as raw:
         try:

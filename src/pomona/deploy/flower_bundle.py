@@ -3,7 +3,7 @@
 import hashlib
 from pathlib import Path
 
-from pomona.core.errors import ConfigError
+from pomona.core.errors import ConfigError, with_extra
 
 PIN = "app.sha256"
 
@@ -16,7 +16,7 @@ def bundle(app: Path) -> bytes:
     try:
         from flwr.cli.build import build_fab_from_disk
     except ImportError:
-        raise ConfigError("Flower is needed to bundle its app; install it: pip install 'pomona[flower]'") from None
+        raise ConfigError(f"Flower is needed to bundle its app; {with_extra('flower')}") from None
     try:
         built: bytes = build_fab_from_disk(app)
     except (OSError, ValueError) as fault:

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 
-from pomona.core.errors import ConfigError, StorageError
+from pomona.core.errors import ConfigError, StorageError, with_extra
 from pomona.storage.atomic_io import writing
 
 PATIENCE = 10.0  # seconds
@@ -26,7 +26,7 @@ def cluster(address: str, out: Path) -> Iterator[Executor]:
     try:
         from distributed import Client
     except ImportError:
-        raise ConfigError("--executor needs Dask: pip install 'pomona[dask]'") from None
+        raise ConfigError(f"--executor needs Dask; {with_extra('dask')}") from None
     try:
         client = Client(address, timeout=PATIENCE, set_as_default=False)
     except (OSError, ValueError) as fault:

@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pomona.core.errors import ConfigError
+from pomona.core.errors import ConfigError, with_extra
 from pomona.metrics.nan_safe import mean_of_known
 from pomona.record.result import Result
 from pomona.record.rows import Evaluation, RoundRow
@@ -81,7 +81,7 @@ def tracking(folder: Path | None) -> Iterator[tuple[TensorBoardCallback, ...]]:
         yield ()
         return
     if not find_spec("tensorboard"):
-        raise ConfigError("--track needs TensorBoard; pip install 'pomona[track]'")
+        raise ConfigError(f"--track needs TensorBoard; {with_extra('track')}")
     watcher = TensorBoardCallback(folder)
     try:
         yield (watcher,)

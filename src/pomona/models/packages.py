@@ -16,7 +16,7 @@ from typing import Any
 from torch import nn
 from torch.nn.modules.module import register_module_module_registration_hook
 
-from pomona.core.errors import ConfigError
+from pomona.core.errors import ConfigError, with_extra
 
 # Beginnings of arguments that would fetch weights, or unpickle a file of them.
 FETCHING = ("pretrained", "weights", "checkpoint", "bin_checkpoint", "cache_dir")
@@ -57,7 +57,7 @@ def build(name: str, args: Mapping[str, Any], input_shape: tuple[int, ...], n_ou
 def require(first: str, what: str) -> None:
     """Import a package for ``what`` asks for it. Raises ConfigError if it is not there, or does not fit the others."""
     if find_spec(first) is None:
-        raise ConfigError(f"{what} needs {first}; pip install 'pomona[{first}]'")
+        raise ConfigError(f"{what} needs {first}; {with_extra(first)}")
     try:
         import_module(first)
     except Exception as fault:  # binaries for another PyTorch raise what they like

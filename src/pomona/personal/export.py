@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
-from pomona.core.errors import ConfigError
+from pomona.core.errors import ConfigError, with_extra
 from pomona.models.lora import merge
 from pomona.personal import PersonalModel
 from pomona.record import model_file
@@ -124,7 +124,7 @@ def _program(model: PersonalModel, path: Path) -> None:
 
 def _onnx(model: PersonalModel, path: Path) -> None:
     if missing := [name for name in NEEDED if not find_spec(name)]:
-        raise ConfigError(f"ONNX needs {' and '.join(missing)}; pip install 'pomona[export]'")
+        raise ConfigError(f"ONNX needs {' and '.join(missing)}; {with_extra('export')}")
     with _quiet():
         made = torch.onnx.export(
             traced(model), dynamo=True, verbose=False, input_names=["inputs"], output_names=["outputs"]

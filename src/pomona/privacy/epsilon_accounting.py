@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import NamedTuple
 
-from pomona.core.errors import ConfigError
+from pomona.core.errors import ConfigError, with_extra
 from pomona.privacy.settings import Privacy
 
 CONFIDENT = 100.0  # beyond this the numerical accountant's grid no longer fits into memory, and no claim is left
@@ -52,7 +52,7 @@ def _opacus(name: str, delta: float, counts: History) -> float:
             accountant.history = [(*event, count) for event, count in sorted(counts.items())]
             return float(accountant.get_epsilon(delta=delta))
     except ImportError as fault:
-        raise ConfigError(f"privacy needs Opacus ({fault}); install it: pip install 'pomona[dp]'") from None
+        raise ConfigError(f"privacy needs Opacus ({fault}); {with_extra('dp')}") from None
     except (ValueError, ArithmeticError) as fault:
         raise ConfigError(
             f"the {name} accountant cannot count at delta = {delta:g} and this noise ({fault}); "

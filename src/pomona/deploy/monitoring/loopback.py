@@ -4,7 +4,7 @@ import socket
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from pomona.core.errors import ConfigError, LockedError
+from pomona.core.errors import ConfigError, LockedError, with_extra
 
 LOCAL = ["127.0.0.1", "localhost"]  # names under which a browser of this machine, or a tunnel, may ask
 HEADERS = {
@@ -66,7 +66,7 @@ def require_web() -> None:
         import starlette
         import uvicorn
     except ImportError as fault:
-        raise ConfigError(f"this needs a web server ({fault}); install it: pip install 'pomona[flower]'") from None
+        raise ConfigError(f"this needs a web server ({fault}); {with_extra('flower')}") from None
     assert starlette
     assert uvicorn
 

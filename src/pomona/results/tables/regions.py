@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
+from pomona.core.errors import with_extra
 from pomona.core.table import NOTHING, Table
 from pomona.metrics.metric import METRICS
 from pomona.results.run_numbers import Run, leader, records
@@ -12,7 +13,7 @@ PIXELS = (
     "Distances are in pixels, over the test images that both have and claim the class; a surface counts as found "
     "within one pixel."
 )
-NO_DISTANCES = "Distances between surfaces need MONAI: pip install 'pomona[monai]', and run again."
+NO_DISTANCES = f"Distances between surfaces need MONAI: {with_extra('monai')}, and run again."
 
 
 def regions(runs: list[Run]) -> Table:
