@@ -2,7 +2,8 @@
 
 A block's first line says what it is: ```` ```sh ````, ``python`` and ``toml`` blocks are run; after the language may stand
 why one is not, as ``elsewhere: REASON`` (never run here), ``slow: REASON`` (by ``pytest -m slow``), or ``data: REASON``
-(where POMONA_DATA is set), or ``slow-data: REASON`` (both). GitHub does not show it. A toml block is a run's settings unless its first word is ``file``,
+(where POMONA_DATA is set), or ``slow-data: REASON`` (both). GitHub does not show it; what readers see is a line in bold
+above a block, as in the guide to a federation. A toml block is a run's settings unless its first word is ``file``,
 and is kept under the name in its first line, ``# NAME.toml``.
 """
 
@@ -18,7 +19,7 @@ from pathlib import Path
 from pomona.cli import main
 from pomona.config import resolve
 
-FENCE = re.compile(r"^```(\w+)[ \t]*(.*?)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+FENCE = re.compile(r"(?:^\*\*([^*\n]+):\*\*\n\n)?^```(\w+)[ \t]*([^\n]*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 RUN = ("sh", "python", "toml")
 HELD = ("elsewhere", "slow", "data", "slow-data")
 SHELL = re.compile(r"[|<>$&;*(]")
@@ -26,13 +27,14 @@ SHELL = re.compile(r"[|<>$&;*(]")
 
 @dataclass(frozen=True)
 class Block:
-    """One block: where it stands, in what language, why it is held back (if it is), and its text."""
+    """One block: where it stands, in what language, why it is held back (if it is), its text, and the bold line above."""
 
     where: str
     language: str
     word: str
     reason: str
     text: str
+    heading: str
 
 
 def blocks(path: Path) -> list[Block]:
@@ -40,11 +42,11 @@ def blocks(path: Path) -> list[Block]:
     text = path.read_text(encoding="utf-8")
     found = []
     for match in FENCE.finditer(text):
-        language, note, body = match.groups()
+        heading, language, note, body = match.groups()
         word, _, reason = note.partition(":")
-        where = f"{path.name}, line {text.count(chr(10), 0, match.start()) + 1}"
+        where = f"{path.name}, line {text.count(chr(10), 0, match.start(2)) + 1}"
         if language in RUN:
-            found.append(Block(where, language, word.strip(), reason.strip(), body))
+            found.append(Block(where, language, word.strip(), reason.strip(), body, heading or ""))
     return found
 
 

@@ -28,7 +28,7 @@ LAST = 100  # rounds in the guide
 
 
 def machine(block: Block) -> str:
-    """Which machine a block is for: W makes wheels, I is any that installs, R is root's."""
+    """Which machine a block is for, by the table at the top of the guide."""
     return re.match(r"on ([A-Z])\b", block.reason)[1]
 
 
@@ -141,6 +141,16 @@ def test_every_block_is_for_a_machine_and_every_file_is_valid(tmp_path):
     assert named == ["clinics", "north", "south", "west", "second", "policy", "cross", "tune"]
     federation, study = Federation.load(tmp_path / "federation.toml"), Study.read(tmp_path / "STUDY.toml")
     federation.under(study).require_computable()
+
+
+def test_readers_see_which_machine_a_block_is_for(tmp_path):
+    """The line above a block says what the reason behind its language says, up to a semicolon; the table has them all."""
+    found = [block for _, parts in sections(tmp_path) for block in parts]
+    for block in found:
+        where = block.reason.partition(";")[0]
+        assert block.heading == where[0].upper() + where[1:], block.where
+    named = re.findall(r"^\| \*\*([A-Z])\*\* \|", GUIDE.read_text(), flags=re.MULTILINE)
+    assert sorted(named) == sorted({machine(block) for block in found})
 
 
 def policy(path: Path):
