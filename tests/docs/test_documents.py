@@ -32,6 +32,11 @@ RUNNABLE = [path for path in DOCUMENTS if blocks(path)]
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
 PICTURE = re.compile(r"!\[([^\]]*)\]\(")
 LENT = ("examples", "benchmarks", "configs", "suites")  # folders of a checkout that commands name
+DOWNLOADS = {  # public data that readers are told to fetch, by where POMONA_DATA has them
+    "heart_disease": "heart_disease",
+    "tcga_brca": "tcga_brca",
+    "dialysis.csv": "multicentre_tables/dialysis_brazil.csv",
+}
 
 
 def name(path: Path) -> str:
@@ -65,10 +70,12 @@ def test_commands_name_files_that_there_are(path):
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch, svg_only):
-    """An empty folder to work in, with the checkout's examples at hand; imports of own modules end with it."""
+    """A folder to work in, with the checkout's examples and the downloads; imports of own modules end with it."""
     for lent in LENT:
         if (ROOT / lent).exists():
             (tmp_path / lent).symlink_to(ROOT / lent)
+    for local, place in DOWNLOADS.items() if "POMONA_DATA" in os.environ else ():
+        (tmp_path / local).symlink_to(Path(os.environ["POMONA_DATA"], place))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     known = set(sys.modules)
