@@ -2,7 +2,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 export OMP_NUM_THREADS = 1
-# Versions of dependencies. Without a constraint on torch, pip takes the newest with its several GB of CUDA packages.
+# Versions of dependencies. On Linux they have PyTorch's CUDA packages, several GB, unless pip finds PyTorch without them:
+# export PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu
 # CONSTRAINTS=constraints-oldest.txt: the oldest that pyproject.toml allows; CONSTRAINTS= for the newest.
 CONSTRAINTS ?= constraints.txt
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check $(CONSTRAINTS:%=-c %)
