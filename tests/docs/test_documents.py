@@ -25,6 +25,7 @@ DOCUMENTS = sorted(
         *ROOT.glob("*.md"),
         *(ROOT / "docs").glob("*.md"),
         *(ROOT / "docs/guides").glob("*.md"),
+        *(ROOT / "docs/history").glob("*.md"),
         *(ROOT / "docs/methods").glob("*.md"),
     ]
 )
@@ -32,6 +33,7 @@ RUNNABLE = [path for path in DOCUMENTS if blocks(path)]
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
 PICTURE = re.compile(r"!\[([^\]]*)\]\(")
 LENT = ("examples", "benchmarks", "configs", "suites")  # folders of a checkout that commands name
+KEPT = (*LENT, ".ci", ".github", "docs", "native", "src", "tests", "tools")
 DOWNLOADS = {  # public data that readers are told to fetch, by where POMONA_DATA has them
     "heart_disease": "heart_disease",
     "tcga_brca": "tcga_brca",
@@ -66,6 +68,17 @@ def test_commands_name_files_that_there_are(path):
     """Also those that are too long to be run, and indented ones."""
     for word in re.findall(r"(?:examples|benchmarks|configs|suites)/[\w./-]*\w", path.read_text()):
         assert (ROOT / word).exists(), word
+
+
+@each_document
+def test_files_of_the_repository_that_are_named_exist(path):
+    """In backticks outside blocks: by their path, or a file of tests by its name alone."""
+    text = re.sub(r"^```.*?^```$", "", path.read_text(), flags=re.DOTALL | re.MULTILINE)
+    words = {word for quoted in re.findall(r"`([^`\n]+)`", text) for word in quoted.split()}
+    tests = {own.name for own in (ROOT / "tests").rglob("*.py")}
+    paths = {word for word in words if re.fullmatch(r"[\w.-]+/[\w./-]*\w", word) and word.partition("/")[0] in KEPT}
+    assert [word for word in sorted(paths) if not (ROOT / word).exists()] == []
+    assert [word for word in sorted(words) if re.fullmatch(r"test_\w+\.py", word) and word not in tests] == []
 
 
 @pytest.fixture
