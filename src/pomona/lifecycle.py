@@ -127,10 +127,11 @@ def close_record(record: RunRecord, seconds: float, **more: Any) -> Result:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions that a run is made with."""
+    """Return the versions that a run is made with; of the machine the system and the architecture alone."""
     packages = {name: version(name) for name in ("pomona", "torch", "numpy", "scipy", "scikit-learn")}
     native = {"pomona-native": release()} if release() else {}
-    return {"python": sys.version.split()[0], "platform": platform.platform(), **packages, **native}
+    machine = f"{platform.system()} {platform.machine()}"
+    return {"python": sys.version.split()[0], "platform": machine, **packages, **native}
 
 
 def moved(then: Mapping[str, str]) -> str:

@@ -1,5 +1,6 @@
 """Setting ``engine``: what a run says, what it records, and what never depends on it."""
 
+import platform
 from importlib.util import find_spec
 
 import pytest
@@ -51,6 +52,12 @@ def test_without_the_package_auto_is_pytorch_and_says_why(missing):
     assert computed(by_auto) == computed(by_torch)
     assert by_auto.config["engine"] == "torch"
     assert "pomona-native" not in versions()
+
+
+def test_of_the_machine_a_record_names_system_and_architecture_alone():
+    said = versions()["platform"]
+    assert said == f"{platform.system()} {platform.machine()}"
+    assert platform.release() not in said
 
 
 def test_without_the_package_native_is_refused_before_anything_is_computed(missing):
