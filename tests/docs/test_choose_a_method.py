@@ -1,10 +1,14 @@
 """The table of the guide to methods: its numbers are those of a bench's cells, by hand."""
 
 import importlib.util
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "choose_a_method.py"
+from pomona.methods import METHODS
+
+ROOT = Path(__file__).parents[2]
+EXAMPLE, GUIDE = ROOT / "examples" / "choose_a_method.py", ROOT / "docs" / "guides" / "choose-a-method.md"
 
 
 def loaded():
@@ -12,6 +16,14 @@ def loaded():
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def test_every_method_is_in_the_table_or_named_as_not_measured():
+    text = GUIDE.read_text()
+    measured = set(re.findall(r"^\| ([a-z-]+) \| \d", text, flags=re.MULTILINE))
+    named = set(re.findall(r"`([^`]+)`", text.partition("Not measured here:")[2].partition("\n\n")[0]))
+    assert (measured - {"method"}) | named == set(METHODS)
+    assert not measured & named
 
 
 def result(scenario, method, *runs):
