@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from targets import TARGETS
 from worlds import World
 
-FOUND = Path(".hypothesis") / "found"
+FOUND, ROOT = Path(".hypothesis") / "found", Path(__file__).parents[2]
 CHECKS = list(HealthCheck)
 
 
@@ -69,6 +69,10 @@ def test_some_inputs(attack, request):
     counts = Counts()
     target = request.node.callspec.params["attack"]
     attacked(attack, counts, max_examples=target.examples, derandomize=True, database=None)()
+
+
+def test_the_document_counts_the_targets():
+    assert f"Each of its {len(TARGETS)} targets" in (ROOT / "docs/reliability.md").read_text()
 
 
 @pytest.mark.fuzz
