@@ -17,9 +17,6 @@ and the variates overshoot round by round: a run with momentum is refused, and s
 
 Differs from published code: K is the number of steps taken, short last batches included. A client without a step keeps
 its c_i.
-
-The mean over the cohort is uniform, as printed. Momentum is refused: option II reads the gradient off the distance that
-plain SGD goes.
 """
 
 from dataclasses import dataclass
