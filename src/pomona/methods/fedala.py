@@ -36,6 +36,7 @@ from pomona.core.settings import Settings
 from pomona.methods import base, fedavg
 
 WINDOW, THRESHOLD = 10, 0.01
+WEIGHTS = "ALA's weights"
 
 
 class ALA(Settings):
@@ -213,7 +214,7 @@ def adaptive_card(card: base.Card, settings: ALA, personal: bool = True) -> base
         gradients=(*card.gradients, stage, *later),
         paper=f"{card.paper}; ALA: Zhang et al., AAAI 2023, eqs. 4, 5",
         summary=f"{card.summary}; each client starts from its own mixture of the received model and its last one",
-        private=f"{card.private}; ALA's weights",
+        private=WEIGHTS if card.private.startswith("nothing") else f"{card.private}; {WEIGHTS}",
         headline=("personal", "received") if personal else card.headline,
         keeps=f"{'' if card.keeps == 'nothing' else card.keeps + '; '}its last model and W",
         joining=f"{card.joining}; W starts from 1",

@@ -9,8 +9,9 @@ Li, Zhan, Shao, Li, Song. FedPHP: federated personalization with inherited priva
                      mmd: squared maximum mean discrepancy between the features of w_i and of h_i on the batch, with
                      five Gaussian kernels around the mean squared distance
 
-h_i never leaves the client; ``personal, trained`` is h_i after the mixing. Under full participation m is the published
-code's momentum, mu times the times a client took part over the times it will.
+h_i is not sent, but the server could compute it: it is a weighted mean of the w_i. ``personal, trained`` is h_i after
+the mixing. Under full participation m is the published code's momentum, mu times the times a client took part over the
+times it will.
 
 Differs from published code: that knows the participation rate and counts each client's visits (here the round counts,
 which is the same on average), clips gradients, and trains at least five batches a round.
@@ -150,7 +151,7 @@ CARD = base.Card(
     summary="one global model, and a moving average of its own local models for each client",
     down="1",
     up="1",
-    private="the inherited model",
+    private="nothing but the data (the inherited model is an average of a client's uploads)",
     headline=("personal", "trained"),
     keeps="its inherited model",
     joining="a newcomer inherits the global model; unseen: as a newcomer, under the standing global model",

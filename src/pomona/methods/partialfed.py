@@ -54,7 +54,11 @@ class PartialFed(base.MethodSettings):
         """The two halves."""
         if self.rule == "adaptive":
             card = replace(
-                CARD, gradients=(base.Gradients(), base.Gradients(purpose="strategy")), not_private=SPLIT_BATCHES
+                CARD,
+                private="the gates' logits",
+                keeps="its last model and a logit a layer",
+                gradients=(base.Gradients(), base.Gradients(purpose="strategy")),
+                not_private=SPLIT_BATCHES,
             )
             return base.Method(server(), adaptive(self.temperature), card)
         return base.Method(server(), fixed(self.rule), CARD)
@@ -190,7 +194,7 @@ QUANTITIES = (
         "Which layers come from the global model",
         "gate",
         "the gate of each layer: at 1 it comes from the global model, at 0 from the client's own last one; in "
-        "between it is the learned probability, or with a fixed rule the share of the layer's numbers.",
+        "between it is the learned probability, or with a fixed rule the share of the layer's parameters.",
         entries="layer",
     ),
 )
@@ -201,9 +205,9 @@ CARD = base.Card(
     summary="each client takes over some layers of the global model, and keeps its own elsewhere",
     down="1",
     up="1",
-    private="the gates and the personal model",
+    private="nothing but the data",
     headline=("personal", "trained"),
-    keeps="its last model and a logit a layer",
+    keeps="its last model",
     joining=(
         "a newcomer starts from the global model and even gates; unseen: as a newcomer, under the standing global model"
     ),

@@ -79,7 +79,7 @@ def made(settings: Risks, beta: float, card: base.Card) -> base.Method:
     private = replace(
         card,
         down="1 + M (N without a budget)",
-        private="the coefficients a_i and the personal model",
+        private="the coefficients a_i",
         keeps=f"its last gradient and its coefficients{f'; {kept}' if beta else ''}",
         tells={**RISKS_TOLD, "request": "whose gradients it wants next"},
     )

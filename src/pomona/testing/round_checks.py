@@ -83,6 +83,25 @@ def private_tensors_never_go_up(settings: MethodSettings) -> None:
                     assert not torch.equal(sent.flatten(), secret.flatten())
 
 
+def a_model_that_the_card_calls_private_never_goes_up(settings: MethodSettings) -> None:
+    """If the card calls a model private, no uplinked row equals a model that clients are judged by.
+
+    After three rounds: in the first one a personal model may be the model just trained.
+    """
+    card = settings.method().card
+    if "model" not in card.private:
+        return
+    run = after(settings, quadratics(3, samples=4), 3)
+    sent = [(reply.client, name, row.flatten()) for reply in run.replies for name, row in reply.uplink.items()]
+    for i in run.ids:
+        judged = {when: w["w"] for (model, when), w in run.clients.models(i).items() if model == card.headline[0]}
+        for when, w in judged.items():
+            for whose, name, row in sent:
+                assert not torch.equal(row, w), (
+                    f"{name!r} of client {whose} is the model of client {i}, {when}; the card keeps {card.private}"
+                )
+
+
 def rows_of_one_call_train_as_they_do_alone(settings: MethodSettings, **over: Any) -> None:
     """Rows stacked longest first, with 4, 2 and 1 samples, give what one row at a time gives, up to rounding."""
     problem, ids = uneven(1, 4, 2), (1, 2, 0)
@@ -162,6 +181,7 @@ ROUND_CHECKS: tuple[Callable[[MethodSettings], None], ...] = (
     an_evaluation_changes_nothing,
     absent_clients_are_unchanged,
     private_tensors_never_go_up,
+    a_model_that_the_card_calls_private_never_goes_up,
     rows_of_one_call_train_as_they_do_alone,
     the_order_of_clients_does_not_matter,
     another_seed_gives_other_batches,
