@@ -4,6 +4,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from pomona.methods import METHODS
 from pomona.methods.fedala import mixed
@@ -51,6 +52,16 @@ def test_a_last_layer_that_is_not_received_gives_ala_nothing_to_do(size, eta):
     g = torch.randn(2, size, generator=draw)
     moved = weights.sub(eta * g * (w - last)[:, head]).clamp(0, 1)  # eq. 5
     assert torch.equal(moved, weights)
+
+
+def test_fedamps_start_is_no_key_beside_alas():
+    """Local training starts from ALA's mixture, so that FedAMP's own choice would change nothing."""
+    settings = METHODS["fedamp+ala"]()
+    assert "start" not in settings.model_dump()
+    assert METHODS["fedamp+ala"](**settings.model_dump(mode="json")) == settings
+    for start in ("own", "cloud"):
+        with pytest.raises(ValidationError, match="start"):
+            METHODS["fedamp+ala"](start=start)
 
 
 def test_the_proximal_centre_stays_the_received_model():

@@ -10,7 +10,7 @@ but neither paper nor code says how; at its p = 1 ALA leaves FedRep as it is. Fe
 """
 
 from types import new_class
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pomona.methods import base
 from pomona.methods.ditto import Ditto
@@ -23,7 +23,7 @@ from pomona.methods.pfedme import PFedMe
 
 
 def with_ala(
-    kind: type[base.MethodSettings], personal: bool = False, model: str = "model"
+    kind: type[base.MethodSettings], personal: bool = False, model: str = "model", without: tuple[str, ...] = ()
 ) -> type[base.MethodSettings]:
     """The settings of a method and those of ALA in one section, and the method with ALA before its local training.
 
@@ -31,6 +31,7 @@ def with_ala(
         kind: the method's settings; the new ones are called ``NAME+ala``, and must be bound to ``KINDALA``.
         personal: whether ALA's start is the model that the method is judged by.
         model: the received model from which local training starts.
+        without: the method's keys that ALA takes the place of; they are not offered.
     """
     name = f"{kind.model_fields['name'].default}+ala"
 
@@ -39,7 +40,9 @@ def with_ala(
         half = adaptive(inner.client, settings, personal, model)
         return base.Method(inner.server, half, adaptive_card(inner.card, settings, personal), inner.caution)
 
-    body = {"__module__": __name__, "__annotations__": {"name": Literal[name]}, "name": name, "method": method}
+    fixed = {key: kind.model_fields[key].default for key in without}
+    types = {"name": Literal[name], **dict.fromkeys(fixed, ClassVar)}
+    body = {"__module__": __name__, "__annotations__": types, "name": name, "method": method, **fixed}
     named, bases = f"{kind.__name__}ALA", (kind, ALA)
     both: type[base.MethodSettings] = new_class(named, bases, exec_body=lambda space: space.update(body))
     return both
@@ -50,4 +53,4 @@ PerFedAvgALA = with_ala(PerFedAvg)
 PFedMeALA = with_ala(PFedMe)
 DittoALA = with_ala(Ditto)  # its global part trains from ALA's start
 FedPHPALA = with_ala(FedPHP)
-FedAMPALA = with_ala(FedAMP, model="cloud")  # its local solve begins between the cloud model and the own one
+FedAMPALA = with_ala(FedAMP, model="cloud", without=("start",))  # starts between the cloud model and the own one
