@@ -1,6 +1,7 @@
 """Server optimizers: the papers' rules by hand and by PyTorch's own optimizers, alone and behind methods that average."""
 
 import math
+import re
 
 import pytest
 import torch
@@ -131,6 +132,15 @@ def test_newcomers_start_from_the_stepped_model():
     assert torch.equal(run.method.server.welcome(run.server, (2,), run.roster)[1], run.server.model)
 
 
+def test_the_page_names_all_methods_that_take_no_optimizer():
+    words = set(re.findall(r"[\w-]+", fedopt.__doc__.partition("Of the others")[2].partition("\n\n")[0]))
+    titles = {name: kind().method().card.presentation.title for name, kind in METHODS.items()}
+    listed = words & set(titles.values())
+    assert not listed & {titles[name] for name in AVERAGING}
+    for name in set(titles) - {*AVERAGING, "fedavgm", "fedadagrad", "fedyogi", "fedadam"}:
+        assert any(title in titles[name] for title in listed), f"{titles[name]} is not listed"
+
+
 def test_names_with_an_optimizer_behind_them_are_made_once():
     assert method_of("fedrep+adam") is method_of("fedrep+adam")
     assert is_known("fedrep+adam")
@@ -141,9 +151,10 @@ def test_names_with_an_optimizer_behind_them_are_made_once():
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("scaffold+adam", "the server of scaffold takes no mean"),
-        ("fedadam+momentum", "the server of fedadam takes no mean"),
-        ("apple+yogi", "the server of apple takes no mean"),
+        ("scaffold+adam", "the server of scaffold keeps more or other"),
+        ("fedadam+momentum", "the server of fedadam keeps more or other"),
+        ("apple+yogi", "the server of apple keeps more or other"),
+        ("pgfed+adam", "the server of pgfed keeps more or other"),
         ("fedrep+sgd", "fedrep"),
         ("+adam", "adam"),
         ("", "unknown method"),

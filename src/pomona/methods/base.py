@@ -158,8 +158,8 @@ class Server:
     ``relays``: entries of the downlink whose rows are clients' uplinks, passed on unchanged, with the uplink's name.
     closing(state, roster, round) -> what is to be said of the run by its last state and round, if anything.
     ``global_model``: all clients make the same whole model of what they receive, and observe it as "global".
-    ``averages``: the state is the model or part of one (k,) that is sent, and becomes a mean of what comes; a server
-    optimizer may then step towards that mean instead (``fedopt``).
+    ``averages``: the state is nothing but the model or part of one (k,) that is sent, and becomes a mean of what comes;
+    a server optimizer may then step towards that mean instead (``fedopt``).
     """
 
     start: Callable[[Initial, Roster, int], Any]

@@ -16,9 +16,11 @@ All products are by element. D is the pseudo-gradient with its sign turned. With
 FedAvgM is D, and the method is what it would be without an optimizer, to the bit.
 
 A name with ``+momentum``, ``+adagrad``, ``+yogi`` or ``+adam`` behind it (``fedrep+adam``, ``ditto+ala+yogi``) is that
-method with the optimizer at its server, for every method whose server takes a mean of models or of a part of them. What
-stays with the clients is not touched. Of the others SCAFFOLD, FedDyn and the clusters of CFL have server steps of their
-own, and APPLE, FedFomo, FedAMP and MOCHA have no mean.
+method with the optimizer at its server, for every method whose server keeps nothing but the mean of its uplinks'
+models, or of a part of them. What stays with the clients is not touched. Of the others SCAFFOLD, FedDyn and the four
+here have server steps of their own; CFL and IFCA keep a mean for each cluster; PGFed keeps gradients beside its mean,
+FedCAC models and masks; APPLE, FedFomo, FedAMP, pFedGraph and MOCHA keep models of single clients; Separate has no
+server.
 
 Differs from the papers: D comes from the mean that the method has, FedAvg's weighted by samples (Algorithm 2 prints a
 uniform one; the experiments weigh by samples). eta stays what it is under ``lr_decay`` and ``lr_schedule``, which set
@@ -51,7 +53,7 @@ class Momentum(Settings):
 class Adagrad(Settings):
     """Settings of Adagrad at the server; symbols of the papers in brackets."""
 
-    server_lr: float = Field(0.3, gt=0, description="step of the server: what a number moves in round 1 (eta)")
+    server_lr: float = Field(0.3, gt=0, description="step of the server: what a parameter moves in round 1 (eta)")
     server_beta1: float = Field(0.0, ge=0, lt=1, description="decay of the mean update (beta_1)")
     server_tau: float = Field(1e-3, gt=0, description="adaptivity: updates well below it are not enlarged (tau)")
 
@@ -59,7 +61,7 @@ class Adagrad(Settings):
 class Adam(Adagrad):
     """Settings of Adam and Yogi at the server; symbols of the papers in brackets."""
 
-    server_lr: float = Field(0.1, gt=0, description="step of the server: about what a number moves in a round (eta)")
+    server_lr: float = Field(0.1, gt=0, description="step of the server: about what a parameter moves in a round (eta)")
     server_beta1: float = Field(0.9, ge=0, lt=1, description="decay of the mean update (beta_1)")
     server_beta2: float = Field(0.99, ge=0, lt=1, description="decay of the mean squared update (beta_2)")
 
@@ -169,7 +171,7 @@ def stepping(inner: base.Server, rule: Rule, settings: Any) -> base.Server:
 def optimized(kind: type[base.MethodSettings], optimizer: str, called: str | None = None) -> type[base.MethodSettings]:
     """The settings of a method and those of a server optimizer in one section, and the method with both.
 
-    The same class at each call. Raises ConfigError for a method whose server takes no mean.
+    The same class at each call. Raises ConfigError for a method whose server keeps more or other than a mean.
 
     Args:
         kind: the method's settings.
@@ -179,8 +181,9 @@ def optimized(kind: type[base.MethodSettings], optimizer: str, called: str | Non
     plain = kind.model_fields["name"].default
     if not kind().method().server.averages:
         raise ConfigError(
-            f"unknown method '{plain}+{optimizer}': the server of {plain} takes no mean of models that a server "
-            f"optimizer could step towards; take {plain}, or another method with +{optimizer}"
+            f"unknown method '{plain}+{optimizer}': a server optimizer steps towards the mean of the uplinks' models, "
+            f"and the server of {plain} keeps more or other than that; take {plain}, or another method with "
+            f"+{optimizer}"
         )
     own, rule = OPTIMIZERS[optimizer]
     name = called.lower() if called else f"{plain}+{optimizer}"
