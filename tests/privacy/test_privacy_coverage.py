@@ -1,5 +1,6 @@
 """What privacy does not cover: named per method, refused with a remedy, accepted by name."""
 
+import re
 import tomllib
 from pathlib import Path
 
@@ -32,6 +33,24 @@ def test_every_method_says_what_is_not_covered(name):
            "ifca": {"training-loss"}, "q-fedavg": {"training-loss"},
            "pgfed": {"training-loss"}, "pgfedmo": {"training-loss"}}  # fmt: skip
     assert names == {"sample-counts", "metrics"} | theirs.get(name, set())
+
+
+def test_the_page_names_the_methods_of_each_release():
+    page = (Path(__file__).parents[2] / "docs" / "privacy.md").read_text()
+    rows = re.findall(r"^\| `([\w-]+)` \|.*\| (.*) \|$", page, re.MULTILINE)
+    assert {name for name, _ in rows} == set(RELEASES)
+    cards = [kind().method().card for kind in METHODS.values()]
+    titles = {card.presentation.title.removesuffix("+ALA") for card in cards}
+    by_title = {kind().method().card.presentation.title: kind for kind in METHODS.values()}
+    for release, who in rows:
+        making = {c.presentation.title.removesuffix("+ALA") for c in cards if release in names(c)}
+        assert set(re.findall(r"[\w+-]+", who)) & titles == making, release
+        for title, key, value in re.findall(r"([\w+-]+), unless `method\.(\w+) = (\d+)`", who):
+            assert release not in names(by_title[title](**{key: int(value)}).method().card)
+
+
+def names(card):
+    return {release.name for release in card.releases}
 
 
 def test_what_follows_from_the_data_and_the_budget():
