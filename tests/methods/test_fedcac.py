@@ -1,4 +1,4 @@
-"""FedCAC: critical numbers, overlaps and thresholds by hand, and both limits of what is shared."""
+"""FedCAC: critical parameters, overlaps and thresholds by hand, and both limits of what is shared."""
 
 import pytest
 import torch
@@ -21,7 +21,7 @@ def rounds(settings, count, problem, **over):
 
 
 @pytest.mark.parametrize("tau", [0.0, 0.3, 0.5, 1.0])
-def test_critical_are_the_most_sensitive_numbers_of_each_layer(tau):
+def test_critical_are_the_most_sensitive_parameters_of_each_layer(tau):
     c = torch.rand(3, 8, generator=torch.Generator().manual_seed(1))
     mask = critical(c, LAYERS, tau)
     for row, found in zip(c, mask, strict=True):
@@ -76,7 +76,7 @@ def test_everything_critical_is_the_own_model_once_nobody_shares():
 
 
 def test_a_round_by_hand():
-    """What is sent in round 3 from what came in round 2: critical numbers from the neighbours' mean, the rest from all."""
+    """Round 3 from round 2: critical parameters are from the mean of the neighbours, the rest from that of all."""
     problem = quadratics(4, samples=3)
     run = rounds(FedCAC(tau=0.5, beta=10), 2, problem, lr=0.3)
     bank = run.server
@@ -93,7 +93,7 @@ def test_a_round_by_hand():
         assert_close(run.model(i, "personal", "received"), expected)
 
 
-def test_past_beta_critical_numbers_are_the_own_ones():
+def test_past_beta_critical_parameters_are_the_own_ones():
     problem = quadratics(4, samples=3)
     run = rounds(FedCAC(beta=1), 3, problem, lr=0.3)
     bank = run.server

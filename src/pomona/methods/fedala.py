@@ -1,4 +1,4 @@
-"""FedALA: each client learns, number by number, how much of the global model to start local training from.
+"""FedALA: each client learns, element by element, how much of the global model to start local training from.
 
 Zhang, Hua, Wang, Song, Xue, Ma, Guan. FedALA: adaptive local aggregation for personalized federated learning. AAAI
 2023 (arXiv 2212.01197), Algorithm 1.
@@ -63,7 +63,7 @@ class FedALA(base.MethodSettings, ALA):
             adaptive_card(fedavg.CARD, self),
             presentation=base.Presentation("FedALA", 4, QUANTITIES),
             paper="Zhang et al., AAAI 2023, Algorithm 1",
-            summary="each client starts from its own number-wise mixture of the global model and its last one",
+            summary="each client starts from its own element-wise mixture of the global model and its last one",
             private="ALA's weights and the personal model",
         )
         return base.Method(base.averaging(), adaptive(fedavg.client(mu=0.0), self), card)

@@ -4,20 +4,20 @@ Wu, Liu, Niu, Zhu, Tang. Bold but cautious: unlocking the potential of personali
 cautiously aggressive collaboration. ICCV 2023 (arXiv 2309.11103).
 
     client           w_i <- SGD(v_i; E epochs);  sensitivity  c_i = |(w_i - v_i) w_i|, by element
-                     critical: the numbers of a layer among its share tau with the largest c_i, a mask m_i
+                     critical: the share tau of a layer's parameters with the largest c_i, a mask m_i
     server           global model  w = sum_i n_i / n w_i over the cohort
                      overlap       o_ij = 1 - |m_i - m_j|_1 / (2 |m_i|_1)
                      threshold     t_r = mean + r / beta (max - mean)     of all o_ij, i != j;  r counts rounds from 1
                      neighbours    C_i = {i} and all j with o_ij >= t_r
                      v_i = m_i * mean of w_j over C_i + (1 - m_i) * w
 
-C_i runs over the members who have sent a model. One model goes down and one up, with a mask of one bit a number.
+C_i runs over the members who have sent a model. One model goes down and one up, with a mask of one bit a parameter.
 ``personal, received`` is v_i, ``personal, trained`` is w_i. After round beta the threshold exceeds the largest overlap,
-and each client's critical numbers are its own. tau = 0 is FedAvg-local, to the bit.
+and each client's critical parameters are its own. tau = 0 is FedAvg-local, to the bit.
 
 Differs from published code (by one of the authors, in PFLlib): that takes each tensor for a layer, here weights and
-bias of a layer are one; in its first exchange critical numbers come back as they were initially; its C_i is of the
-round's cohort. Where sensitivities are equal more than the share tau may be critical, as there.
+bias of a layer are one; in its first exchange critical parameters come back as they were initially; its C_i is of
+the round's cohort. Where sensitivities are equal more than the share tau may be critical, as there.
 """
 
 from dataclasses import dataclass
@@ -34,9 +34,9 @@ class FedCAC(base.MethodSettings):
     """FedCAC's settings; symbols of the paper in brackets."""
 
     name: Literal["fedcac"] = "fedcac"
-    tau: float = Field(0.5, ge=0, le=1, description="share of a layer's numbers that is critical (tau)")
+    tau: float = Field(0.5, ge=0, le=1, description="share of a layer's parameters that is critical (tau)")
     beta: int = Field(
-        100, ge=1, le=10**6, description="round after which nobody shares critical numbers any more (beta)"
+        100, ge=1, le=10**6, description="round after which nobody shares critical parameters any more (beta)"
     )
 
     def method(self) -> base.Method:
@@ -100,7 +100,7 @@ def server(beta: int) -> base.Server:
 
 
 def overlaps(masks: Tensor) -> Tensor:
-    """o_ij (N, N) of masks (N, d): the share of i's critical numbers that j has too; 0 where i has none."""
+    """o_ij (N, N) of masks (N, d): the share of i's critical parameters that j has too; 0 where i has none."""
     both = base.sum_by_columns(lambda m: m.double() @ m.double().T, masks)
     count = both.diagonal().unsqueeze(1)
     apart = count + count.T - 2 * both
@@ -119,7 +119,7 @@ def neighbours(shared: Tensor, sent: Tensor, progress: float) -> Tensor:
 
 
 def client(tau: float) -> base.Client:
-    """Local SGD from the received model, and the numbers that it found critical."""
+    """Local SGD from the received model, and the parameters that it found critical."""
 
     def train(
         state: None, received: base.Received, training: base.LocalTraining, round_: base.Round
@@ -149,9 +149,9 @@ QUANTITIES = (
     base.Quantity(
         "neighbours",
         "matrix",
-        "Who shares critical numbers with whom",
+        "Who shares critical parameters with whom",
         "neighbour",
-        "1 where client i (row) takes the mean of its critical numbers over client j (column) too.",
+        "1 where client i (row) takes the mean of its critical parameters over client j (column) too.",
         history="How each client's neighbours changed",
     ),
     base.Quantity(
@@ -159,7 +159,7 @@ QUANTITIES = (
         "matrix",
         "How much of what is critical two clients have in common",
         "o(i, j)",
-        "the share o(i, j) of the critical numbers of client i (row) that are critical for client j (column) too.",
+        "the share o(i, j) of the critical parameters of client i (row) that are critical for client j (column) too.",
         history="How the overlaps moved",
     ),
 )
@@ -167,7 +167,7 @@ QUANTITIES = (
 CARD = base.Card(
     presentation=base.Presentation("FedCAC", quantities=QUANTITIES),
     paper="Wu et al., ICCV 2023",
-    summary="uncritical numbers are averaged over all, critical ones over clients for whom the same are critical",
+    summary="uncritical parameters are averaged over all, critical ones over clients for whom the same are critical",
     down="1",
     up="1, and a mask",
     private="nothing but the data",
@@ -178,5 +178,5 @@ CARD = base.Card(
         "the standing global model"
     ),
     gradients=(base.Gradients(),),
-    tells={"critical": "which numbers of the model matter to it"},
+    tells={"critical": "which parameters of the model matter to it"},
 )
