@@ -11,7 +11,16 @@ from pydantic import TypeAdapter, ValidationError
 from scipy.optimize import minimize
 from torch.testing import assert_close
 
-from pomona.methods.fedamp import FedAMP, HeurFedAMP, closed, cosine_shares, cut, distances, slope, step
+from pomona.methods.fedamp import (
+    FedAMP,
+    HeurFedAMP,
+    convex_weights,
+    cosine_shares,
+    coupling_warning,
+    distances,
+    slope,
+    step,
+)
 from pomona.methods.separate import Separate
 from problems import Federation, a_round, quadratics
 
@@ -129,7 +138,7 @@ def test_a_self_weight_of_one_is_no_exchange():
 
 
 def test_without_a_step_messages_weigh_nothing():
-    xi, coupling = closed(torch.zeros(4, 4))
+    xi, coupling = convex_weights(torch.zeros(4, 4))
     assert torch.equal(xi, torch.eye(4))
     assert torch.equal(coupling, torch.zeros(4, 1))
 
@@ -157,7 +166,7 @@ def test_cosine_weights_by_hand():
 @given(st.integers(1, 7), st.sampled_from([0.0, 1.0, 1e4, 1e30]), st.floats(0, 1))
 def test_heuristic_rows_are_convex_combinations_at_any_scale(N, sigma, own):
     shares = cosine_shares(random(N, 3, seed=N), sigma)
-    xi, _ = closed((1 - own) * shares)
+    xi, _ = convex_weights((1 - own) * shares)
     assert_close(xi.sum(1), torch.ones(N, dtype=torch.float64))
     assert bool((xi >= 0).all())
     assert_close(xi.diagonal(), torch.full((N,), own if N > 1 else 1.0, dtype=torch.float64))
@@ -167,7 +176,7 @@ def test_heuristic_rows_are_convex_combinations_at_any_scale(N, sigma, own):
 def test_fedamp_rows_are_convex_combinations_also_beyond_the_bound(N, alpha):
     t = distances(random(N, 3, seed=N))
     messages = alpha * slope(FedAMP(sigma=2.0), t)
-    xi, coupling = closed(messages)
+    xi, coupling = convex_weights(messages)
     assert_close(xi.sum(1), torch.ones(N, dtype=torch.float64))
     assert bool((xi >= 0).all())
     for i in range(N):
@@ -211,7 +220,7 @@ def test_absent_clients_count_with_the_model_they_sent_last_and_stay_as_they_are
     assert torch.equal(run.server[1], first[1])
     assert torch.equal(run.state(1)[0], first[1])
     assert not torch.allclose(run.server[0], first[0])
-    xi, _ = closed(slope(FedAMP(), distances(first)))
+    xi, _ = convex_weights(slope(FedAMP(), distances(first)))
     got = torch.stack([r.info["attention"] for r in run.replies])
     assert_close(got, xi[[0, 2]])
 
@@ -246,7 +255,7 @@ def test_the_default_step_keeps_cloud_models_convex_at_any_number_of_clients(kin
     W = random(N, 2, seed=N) * spread
     alpha = step(settings, a_round(), N)
     assert 0 < alpha <= 1
-    xi, coupling = closed(settings.factor * alpha * slope(settings, distances(W)))
+    xi, coupling = convex_weights(settings.factor * alpha * slope(settings, distances(W)))
     assert float(coupling.max()) <= (N - 1) / N + 1e-9
     assert float(xi.diagonal().min()) >= 1 / N - 1e-9
 
@@ -256,7 +265,7 @@ def test_the_default_step_is_1_while_that_is_convex_and_averages_equal_models_be
     assert [step(FedAMP(), a_round(), N) for N in (1, 25, 100)] == pytest.approx([1, 1, 0.25])
     assert step(FedAMP(gradient="exact"), a_round(), 100) == pytest.approx(0.125)
     assert step(FedAMP(alpha=1.0), a_round(), 100) == 1.0
-    xi, _ = closed(step(FedAMP(), a_round(), 50) * slope(FedAMP(), torch.zeros(50, 50)))
+    xi, _ = convex_weights(step(FedAMP(), a_round(), 50) * slope(FedAMP(), torch.zeros(50, 50)))
     assert_close(xi, torch.full((50, 50), 1 / 50))
 
 
@@ -284,7 +293,7 @@ def test_a_run_that_left_the_definition_says_so(alpha, said):
 
 
 def test_half_of_the_clients_beyond_the_bound_are_not_most():
-    assert cut(torch.tensor([2.0, 0.5])) is None
-    assert "2 of 3" in (cut(torch.tensor([2.0, 0.5, 1.5])) or "")
-    assert cut(torch.ones(3)) is None
-    assert cut(torch.zeros(0)) is None
+    assert coupling_warning(torch.tensor([2.0, 0.5])) is None
+    assert "2 of 3" in (coupling_warning(torch.tensor([2.0, 0.5, 1.5])) or "")
+    assert coupling_warning(torch.ones(3)) is None
+    assert coupling_warning(torch.zeros(0)) is None

@@ -115,7 +115,7 @@ def test_a_step_is_the_gradient_of_the_papers_loss(transfer):
 
     settings = FedPHP(transfer=transfer, transfer_weight=0.3)
     teacher = Teacher.of(settings, h, 1, objective)
-    _, G = objective.gradient(w.unsqueeze(0), [index[:12]], [teacher.lesson(index[:12])])
+    _, G = objective.gradient(w.unsqueeze(0), [index[:12]], [teacher.criterion(index[:12])])
     assert_close(G[0], plain(objective, w, index, loss), atol=1e-6, rtol=1e-4)
 
 
@@ -139,7 +139,7 @@ def test_the_transfer_pulls_training_towards_the_teacher(transfer, lr):
     assert gaps[1] < 0.9 * gaps[0]
 
 
-def test_a_teacher_finds_its_word_on_each_sample():
+def test_a_teacher_has_its_outputs_of_each_sample():
     scenario = Scenario.prepare(tiny("fedavg"))
     objective = scenario.objective()
     rows = objective.data.rows["train"]
@@ -148,8 +148,8 @@ def test_a_teacher_finds_its_word_on_each_sample():
     teacher = Teacher.of(FedPHP(transfer="distillation"), scenario.initial(3), 2, objective)
     outputs, _ = objective.outputs(scenario.initial(3), 2, "train")
     for place in (0, 5, len(shuffled) - 1):
-        word = teacher.said.of(shuffled[place : place + 1])[0]
-        assert_close(word, (outputs[place] / 4).softmax(0))
+        values = teacher.cached.of(shuffled[place : place + 1])[0]
+        assert_close(values, (outputs[place] / 4).softmax(0))
 
 
 def test_discrepancy_is_zero_for_equal_samples_and_symmetric():

@@ -7,7 +7,7 @@ from torch.testing import assert_close
 
 import pomona
 from pomona.core.round import Roster
-from pomona.methods.fixed_models import Said
+from pomona.methods.fixed_models import Cached
 from pomona.methods.moon import MOON, contrast, contrasted
 from pomona.objective.local_training import LocalTraining
 from pomona.scenario import Scenario
@@ -37,12 +37,12 @@ def test_the_contrast_is_the_papers():
 def test_features_have_their_samples_whatever_the_order():
     scenario, training = digits()
     rows, w = training.objective.data.rows["train"][1], scenario.initial()
-    said = Said.features(training.objective, w, 1)
+    cached = Cached.features(training.objective, w, 1)
     hidden = scenario.module()[:-1]
     with torch.no_grad():
         scenario_rows = rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(1))][:9]
         expected = hidden(training.objective.data.gather(scenario_rows)[0])
-    assert_close(said.of(scenario_rows), expected)
+    assert_close(cached.of(scenario_rows), expected)
 
 
 def test_loss_and_gradient_are_those_of_the_sum():
@@ -52,7 +52,7 @@ def test_loss_and_gradient_are_those_of_the_sum():
     v, w, last = (scenario.initial(client) for client in (0, 1, 2))
     index = objective.data.rows["train"][3][:12]
     settings = MOON(mu=3.0, temperature=0.4)
-    loss = contrasted(settings, training, *(Said.features(objective, row, 3) for row in (w, last)))(index)
+    loss = contrasted(settings, training, *(Cached.features(objective, row, 3) for row in (w, last)))(index)
     losses, G = objective.gradient(v.unsqueeze(0), [index], [loss])
 
     x, y = objective.data.gather(index)
@@ -90,14 +90,14 @@ def test_training_turns_features_towards_the_global_model():
     """The cosine of trained features to the received ones is larger, that to the last local ones smaller, than FedAvg's."""
     scenario, training = digits()
     w, last = (scenario.initial(client) for client in (1, 2))
-    pair = [Said.features(training.objective, row, 0) for row in (w, last)]
+    pair = [Cached.features(training.objective, row, 0) for row in (w, last)]
     ends = []
     for mu in (0.0, 5.0):
         alone = LocalTraining(training.objective, (0,), training.roster, a_round(epochs=20, batch_size=16))
         method = MOON(mu=mu).method()
         state, _, _ = method.client.train(last.unsqueeze(0).clone(), {"model": w.unsqueeze(0)}, alone, alone.round)
-        z = Said.features(training.objective, state[0], 0).says
-        ends.append(contrast(z, *(said.says for said in pair), 0.5).item())
+        z = Cached.features(training.objective, state[0], 0).values
+        ends.append(contrast(z, *(cached.values for cached in pair), 0.5).item())
     assert ends[1] < ends[0]
 
 

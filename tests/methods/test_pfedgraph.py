@@ -10,7 +10,7 @@ from test_partners import GROUPS, two_groups
 from torch.testing import assert_close
 
 from pomona.methods.fedavg import FedAvgLocal
-from pomona.methods.pfedgraph import PFedGraph, onto_simplex, uphill
+from pomona.methods.pfedgraph import PFedGraph, cosine_gradient, onto_simplex
 from pomona.methods.separate import Separate
 from problems import Federation, a_round, quadratics, uneven
 
@@ -63,19 +63,23 @@ def test_the_pull_is_the_gradient_of_the_similarities():
     a, w = torch.tensor([0.5, 0.2, 0.3], dtype=torch.float64), W[3].clone().requires_grad_()
     (a @ torch.nn.functional.cosine_similarity(w.unsqueeze(0), W[:3])).backward()
     u = a @ (W[:3] / W[:3].norm(dim=1, keepdim=True))
-    assert_close(uphill(W[3:], u.unsqueeze(0))[0], w.grad)
-    assert torch.equal(uphill(torch.zeros(1, 6), torch.zeros(1, 6)), torch.zeros(1, 6))
+    assert_close(cosine_gradient(W[3:], u.unsqueeze(0))[0], w.grad)
+    assert torch.equal(cosine_gradient(torch.zeros(1, 6), torch.zeros(1, 6)), torch.zeros(1, 6))
 
 
 def test_the_neighbours_directions_pull_local_training():
-    """A second round by hand: theta_i - lr (g_i - mu uphill)."""
+    """A second round by hand: theta_i - lr (g_i - mu cosine_gradient)."""
     problem, mu = quadratics(3, samples=3), 0.7
     run = rounds(PFedGraph(mu=mu), 1, problem)
     down = run.method.server.down(run.server, run.ids, run.roster, a_round(2))
     run.round(a_round(2))
     for i in range(3):
         theta, u = (down[k].bank[i] for k in ("model", "direction"))
-        g = theta - problem.targets[problem.rows[i]].mean(0) - mu * uphill(theta.unsqueeze(0), u.unsqueeze(0))[0]
+        g = (
+            theta
+            - problem.targets[problem.rows[i]].mean(0)
+            - mu * cosine_gradient(theta.unsqueeze(0), u.unsqueeze(0))[0]
+        )
         assert_close(run.model(i, "personal", "trained"), theta - 0.1 * g)
 
 

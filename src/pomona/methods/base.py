@@ -139,7 +139,7 @@ class Initial:
 
 
 def nothing(*_: Any) -> None:
-    """The start of a half that keeps no state; the word of one who has nothing to say."""
+    """Returns None: the state of a half that keeps none, and the note or warning of a method without one."""
 
 
 @dataclass(frozen=True)

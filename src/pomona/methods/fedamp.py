@@ -170,7 +170,7 @@ def cosine_shares(W: Tensor, sigma: float) -> Tensor:
     return torch.softmax(scores, dim=1).nan_to_num(0)  # one client alone has nobody to weigh
 
 
-def closed(messages: Tensor) -> tuple[Tensor, Tensor]:
+def convex_weights(messages: Tensor) -> tuple[Tensor, Tensor]:
     """Rows xi (N, N) that are convex combinations, and each row's coupling (N, 1), its weight on others as asked for.
 
     The diagonal of ``messages`` does not count; the self weight is what the others leave of 1.
@@ -188,7 +188,7 @@ def server(messages: Callable[[Tensor, base.Round], Tensor]) -> base.Server:
         members = torch.tensor(roster.members)
         W = models if len(members) == len(models) else base.by_columns(lambda w: w[members], models)
         who = torch.searchsorted(members, torch.tensor(ids))
-        xi, coupling = closed(messages(W, round_))
+        xi, coupling = convex_weights(messages(W, round_))
         cloud = base.by_columns(lambda w: w[0] + xi[who] @ (w - w[0]), W)  # exactly w where all models equal w
         attention = xi.new_zeros(len(members), len(models)).index_copy(1, members.to(xi.device), xi)
         return {
@@ -211,15 +211,15 @@ def server(messages: Callable[[Tensor, base.Round], Tensor]) -> base.Server:
 
     def closing(models: Tensor, roster: base.Roster, round_: base.Round) -> str | None:
         W = base.by_columns(lambda w: w[torch.tensor(roster.members)], models)
-        return cut(closed(messages(W, round_))[1].squeeze(1))
+        return coupling_warning(convex_weights(messages(W, round_))[1].squeeze(1))
 
     return base.Server(
         start, down, aggregate, welcome, lambda models: {"model": models[0]}, separable=True, closing=closing
     )
 
 
-def cut(coupling: Tensor) -> str | None:
-    """Note for a run in which most clients' couplings (N,) exceed 1, so that their weights are not the method's."""
+def coupling_warning(coupling: Tensor) -> str | None:
+    """Warning of a run in which most clients' couplings (N,) exceed 1, so that their weights are not the method's."""
     over = int((coupling > 1 + 1e-6).sum())  # rounding of a sum that is 1
     if over <= len(coupling) / 2:
         return None
@@ -263,7 +263,7 @@ QUANTITIES = (
         "values",
         "How much weight each client puts on the others",
         "weight on all others",
-        "the attention that a client's cloud model gives to all other clients together, before it is cut at 1; "
+        "the attention that a client's cloud model gives to all other clients together, before it is limited to 1; "
         "above 1 nothing of the client's own model is left in it.",
     ),
 )

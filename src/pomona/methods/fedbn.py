@@ -33,7 +33,7 @@ class FedBN(base.MethodSettings):
         return base.Method(partly_shared.server(norms), partly_shared.client(norms), CARD)
 
 
-def norms(row: partly_shared.Laid) -> tuple[slice, ...]:
+def norms(row: partly_shared.RowLayout) -> tuple[slice, ...]:
     """What stays with a client."""
     return row.norms
 

@@ -32,7 +32,7 @@ class FedPer(base.MethodSettings):
         """The two halves."""
         return base.Method(partly_shared.server(self.head), partly_shared.client(self.head), CARD)
 
-    def head(self, row: partly_shared.Laid) -> tuple[slice, ...]:
+    def head(self, row: partly_shared.RowLayout) -> tuple[slice, ...]:
         """The layers that stay with a client. Raises ConfigError if fewer layers exist than are to be shared."""
         return (base.head(row.layers, self.shared),)
 

@@ -25,7 +25,7 @@ from pydantic import Field
 from torch import Tensor
 
 from pomona.methods import base
-from pomona.methods.fixed_models import Said
+from pomona.methods.fixed_models import Cached
 from pomona.objective.interface import Objective
 from pomona.objective.row_gradients import RowCriterion
 
@@ -61,7 +61,7 @@ class FedPHPState:
 
 
 def client(settings: FedPHP) -> base.Client:
-    """Trains under the eyes of its inherited model, and mixes it anew."""
+    """Local training with the transfer from the inherited model, which then takes in the trained one."""
 
     def start(initial: base.Initial, roster: base.Roster, ids: tuple[int, ...], seed: int) -> FedPHPState:
         model = initial().repeat(len(ids), 1)
@@ -78,7 +78,7 @@ def client(settings: FedPHP) -> base.Client:
             for h, c in zip(state.inherited, training.clients, strict=True)
             if settings.transfer_weight and training.trains
         ]
-        base.sgd(training, W, round_, losses=[teacher.lesson for teacher in teachers])
+        base.sgd(training, W, round_, losses=[teacher.criterion for teacher in teachers])
         training.observe("local", W, "trained")
 
         kept = state.seen.to(W) * (settings.mu * (round_.number - 1) / round_.total)
@@ -91,30 +91,31 @@ def client(settings: FedPHP) -> base.Client:
 
 @dataclass(frozen=True)
 class Teacher:
-    """What the inherited model says of a client's own training samples: features, or soft answers."""
+    """The inherited model's features or softened outputs on a client's own training samples."""
 
     settings: FedPHP
     objective: Objective
-    said: Said
+    cached: Cached
 
     @classmethod
     def of(cls, settings: FedPHP, h: Tensor, client: int, objective: Objective) -> "Teacher":
-        """Ask an inherited model (d,) about all of a client's training samples, once a round."""
+        """That of an inherited model (d,), computed on all of a client's training samples."""
         if settings.transfer == "mmd":
-            return cls(settings, objective, Said.features(objective, h, client))
-        said = Said.outputs(objective, h, client)
-        return cls(settings, objective, replace(said, says=objective.data.task.soften(said.says, TEMPERATURE)))
+            return cls(settings, objective, Cached.features(objective, h, client))
+        hard = Cached.outputs(objective, h, client)
+        soft = replace(hard, values=objective.data.task.soften(hard.values, TEMPERATURE))
+        return cls(settings, objective, soft)
 
-    def lesson(self, index: Tensor) -> RowCriterion:
+    def criterion(self, index: Tensor) -> RowCriterion:
         """The loss of one batch: (1 - lambda) F + lambda R."""
-        told, weight = self.said.of(index), self.settings.transfer_weight
+        taught, weight = self.cached.of(index), self.settings.transfer_weight
 
         def loss(outputs: Tensor, targets: Tensor, features: Tensor) -> Tensor:
             task = self.objective.criterion(outputs, targets).mean()
             if self.settings.transfer == "mmd":
-                transfer = discrepancy(features, told)
+                transfer = discrepancy(features, taught)
             else:
-                transfer = self.objective.criterion(outputs, told).mean()
+                transfer = self.objective.criterion(outputs, taught).mean()
             return (1 - weight) * task + weight * transfer
 
         return loss

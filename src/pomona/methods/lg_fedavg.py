@@ -31,7 +31,7 @@ class LGFedAvg(base.MethodSettings):
         """The two halves."""
         return base.Method(partly_shared.server(self.lower), partly_shared.client(self.lower), CARD)
 
-    def lower(self, row: partly_shared.Laid) -> tuple[slice, ...]:
+    def lower(self, row: partly_shared.RowLayout) -> tuple[slice, ...]:
         """The layers that stay with a client. Raises ConfigError if fewer layers exist than are to be shared."""
         return (slice(0, base.upper(row.layers, self.shared).start),)
 

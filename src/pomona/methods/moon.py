@@ -27,7 +27,7 @@ from torch import Tensor
 from torch.nn.functional import cosine_similarity, cross_entropy
 
 from pomona.methods import base, separate
-from pomona.methods.fixed_models import Said
+from pomona.methods.fixed_models import Cached
 from pomona.objective.row_gradients import RowCriterion
 
 
@@ -56,7 +56,7 @@ def client(settings: MOON) -> base.Client:
         w = received["model"]
         training.observe("global", w, "received")
         losses = [
-            contrasted(settings, training, *(Said.features(training.objective, row, c) for row in pair))
+            contrasted(settings, training, *(Cached.features(training.objective, row, c) for row in pair))
             for *pair, c in zip(w, last, training.clients, strict=True)
             if settings.mu and training.trains
         ]
@@ -68,13 +68,13 @@ def client(settings: MOON) -> base.Client:
 
 
 def contrasted(
-    settings: MOON, training: base.LocalTraining, everybodys: Said, own: Said
+    settings: MOON, training: base.LocalTraining, of_global: Cached, of_last: Cached
 ) -> Callable[[Tensor], RowCriterion]:
-    """The loss of a client's batches: its samples -> F + mu C, with what the received and the last local model say."""
+    """The loss of a client's batches: its samples -> F + mu C, with the features of both fixed models."""
     plain = training.objective.criterion
 
     def of(index: Tensor) -> RowCriterion:
-        near, far = everybodys.of(index), own.of(index)
+        near, far = of_global.of(index), of_last.of(index)
 
         def loss(outputs: Tensor, targets: Tensor, features: Tensor) -> Tensor:
             return plain(outputs, targets).mean() + settings.mu * contrast(features, near, far, settings.temperature)

@@ -16,7 +16,7 @@ from torch import Tensor
 from pomona.methods import base
 
 
-class Laid(Protocol):
+class RowLayout(Protocol):
     """Whatever knows how a row is laid out: ``base.Initial`` and ``base.LocalTraining`` do."""
 
     @property
@@ -28,7 +28,7 @@ class Laid(Protocol):
         """Slices of a row, one a tensor of a normalisation layer, in order."""
 
 
-Kept = Callable[[Laid], tuple[slice, ...]]  # the parts of a row that stay with the client, in order
+Kept = Callable[[RowLayout], tuple[slice, ...]]  # the parts of a row that stay with the client, in order
 
 
 @dataclass(frozen=True)

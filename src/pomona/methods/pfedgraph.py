@@ -128,7 +128,7 @@ def trainer(mu: float) -> Callable[..., base.Trained[None]]:
     ) -> base.Trained[None]:
         u = received["direction"]
         training.observe("personal", received["model"], "received")
-        pull = (lambda w: -mu * uphill(w, u[: len(w)])) if mu else None
+        pull = (lambda w: -mu * cosine_gradient(w, u[: len(w)])) if mu else None
         W = base.sgd(training, received["model"].clone(), round_, pull=pull)
         training.observe("personal", W, "trained")
         return None, {"model": W}, {"graph": received["graph"]}
@@ -136,7 +136,7 @@ def trainer(mu: float) -> Callable[..., base.Trained[None]]:
     return train
 
 
-def uphill(w: Tensor, u: Tensor) -> Tensor:
+def cosine_gradient(w: Tensor, u: Tensor) -> Tensor:
     """The gradient in w of <u, w / |w|>, rows (n, d)."""
     length = w.norm(dim=1, keepdim=True).clamp_min(TINY)
     e = w / length

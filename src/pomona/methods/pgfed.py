@@ -44,7 +44,7 @@ from pydantic import Field
 from torch import Tensor
 
 from pomona.methods import base, pgfed_private
-from pomona.methods.pgfed_risks import QUANTITIES, RISK, RISKS_TOLD, UNMET, Risks, meeting, risk, settled
+from pomona.methods.pgfed_risks import QUANTITIES, RISK, RISKS_TOLD, UNMET, Risks, meeting, risk, with_momentum
 
 
 class PGFed(base.MethodSettings, Risks):
@@ -87,7 +87,7 @@ def made(settings: Risks, beta: float, card: base.Card) -> base.Method:
 
 
 @dataclass(frozen=True)
-class Federal:
+class ServerState:
     """The server's state.
 
     The mean model (d,); of each client the last gradient (N, d), its offset (N, 1), its coefficients (N, N), -1 where
@@ -104,12 +104,12 @@ class Federal:
 def server() -> base.Server:
     """FedAvg's mean, and mixtures of the last cohort's gradients."""
 
-    def start(initial: base.Initial, roster: base.Roster, seed: int) -> Federal:
+    def start(initial: base.Initial, roster: base.Roster, seed: int) -> ServerState:
         w, N = initial(), len(roster)
         gradients, nobody = base.alike(torch.zeros_like(w), N), torch.zeros(N, dtype=torch.bool)
-        return Federal(w, gradients, w.new_zeros(N, 1), w.new_full((N, N), UNMET), nobody)
+        return ServerState(w, gradients, w.new_zeros(N, 1), w.new_full((N, N), UNMET), nobody)
 
-    def down(state: Federal, ids: tuple[int, ...], roster: base.Roster, round_: base.Round) -> base.Downlink:
+    def down(state: ServerState, ids: tuple[int, ...], roster: base.Roster, round_: base.Round) -> base.Downlink:
         known, each = roster.known, torch.arange(len(ids))
         last = (state.last & known).to(state.model.device)
         a = meeting(state.weights[list(ids)], last.expand(len(ids), -1), known)
@@ -124,9 +124,9 @@ def server() -> base.Server:
         }
 
     def aggregate(
-        state: Federal, uplink: base.Uplink, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
-    ) -> Federal:
-        return Federal(
+        state: ServerState, uplink: base.Uplink, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
+    ) -> ServerState:
+        return ServerState(
             base.weighted_mean(uplink["model"], roster.weights(ids)),
             base.placed(state.gradients, ids, uplink["gradient"]),
             base.placed(state.offsets, ids, uplink["offset"]),
@@ -134,11 +134,11 @@ def server() -> base.Server:
             torch.zeros_like(state.last).index_fill(0, torch.tensor(ids, device=state.last.device), True),
         )
 
-    def welcome(state: Federal, ids: tuple[int, ...], roster: base.Roster) -> tuple[Federal, Tensor]:
+    def welcome(state: ServerState, ids: tuple[int, ...], roster: base.Roster) -> tuple[ServerState, Tensor]:
         anew = base.placed(state.weights, ids, state.weights.new_full((1, len(state.last)), UNMET))
         return replace(state, weights=anew), state.model
 
-    def expects(state: Federal) -> base.Uplink:
+    def expects(state: ServerState) -> base.Uplink:
         own = {"gradient": state.gradients[0], "offset": state.offsets[0], "weights": state.weights[0]}
         return {"model": state.model, **own}
 
@@ -158,7 +158,7 @@ def client(settings: Risks, beta: float) -> base.Client:
         w, a, last = received["model"], received["weights"].clone(), received["last"]
         training.observe("global", w, "received")
         mu, rate = settings.mu, settings.risk_lr * round_.decay
-        c = settled(mu * received["mixture"], before, beta)
+        c = with_momentum(mu * received["mixture"], before, beta)
         slope_at_0, mean = mu * received["offsets"], mu * received["mean_gradient"]
         W = w.clone()
         rows = (W, a, c, slope_at_0, mean, last, base.moments_of(W, round_))

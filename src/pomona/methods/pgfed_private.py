@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pomona.core.rng import stream
 from pomona.methods import base
-from pomona.methods.pgfed_risks import UNMET, Risks, meeting, risk, settled
+from pomona.methods.pgfed_risks import UNMET, Risks, meeting, risk, with_momentum
 from pomona.methods.request_bank import fresh_first, limit, request, unasked
 
 
@@ -124,13 +124,13 @@ def client(settings: Risks, beta: float) -> base.Client:
         rows = (W, a, came, gradients, offsets, state.mixture, base.moments_of(W, round_))
         for batch, own, p, mine, others, o, before, velocity in training.steps(round_.epochs, *rows):
             slope = mu * (o + products(others, own))
-            pull = settled(mu * mixed(p, others), before, beta)
+            pull = with_momentum(mu * mixed(p, others), before, beta)
             base.step(training, own, batch, velocity, round_, base.Pull(constant=pull))
             p.sub_(rate * slope).clamp_min_(0).mul_(mine)
         training.observe("personal", W, "trained")
 
         weights = padded(weights).scatter(1, whose, a)[:, :N]
-        mixture = settled(mu * mixed(a, gradients), state.mixture, beta) if beta else state.mixture
+        mixture = with_momentum(mu * mixed(a, gradients), state.mixture, beta) if beta else state.mixture
         G, offset = risk(training, W, round_)
         asks = [
             choose(settings, row, available, i, round_.seed, round_.number + 1)

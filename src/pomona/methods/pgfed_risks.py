@@ -44,7 +44,7 @@ def meeting(a: Tensor, present: Tensor, known: Tensor) -> Tensor:
     return torch.where(present & (a < 0), share.to(a), a).masked_fill(~known.to(a.device), UNMET)
 
 
-def settled(mixture: Tensor, before: Tensor, beta: float) -> Tensor:
+def with_momentum(mixture: Tensor, before: Tensor, beta: float) -> Tensor:
     """PGFedMo's c_i (n, d) from mu times the new mixture and that of the client's round before; 0 is none yet."""
     if not beta:
         return mixture
