@@ -16,11 +16,15 @@ The momentum starts at zero in every round, as in the code published with APPLE.
 """
 
 from dataclasses import replace
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from pomona.methods import base
+
+FinetuneEpochs = Annotated[
+    int | None, Field(ge=0, le=10**6, description="epochs of fine-tuning; the run's local_epochs if not set")
+]
 
 
 class FedAvg(base.MethodSettings):
@@ -53,9 +57,7 @@ class FedAvgFT(base.MethodSettings):
     """FedAvg with local fine-tuning of the received model."""
 
     name: Literal["fedavg-ft"] = "fedavg-ft"
-    finetune_epochs: int | None = Field(
-        None, ge=0, le=10**6, description="epochs of fine-tuning; the run's local_epochs if not set"
-    )
+    finetune_epochs: FinetuneEpochs = None
 
     def method(self) -> base.Method:
         """The two halves."""

@@ -20,15 +20,14 @@ from typing import Literal
 from pydantic import Field
 
 from pomona.methods import base, fedavg, fedprox
+from pomona.methods.fedavg import FinetuneEpochs
 
 
 class FedAvgC(base.MethodSettings):
     """FedAvg whose clients train on from the fine-tuned model."""
 
     name: Literal["fedavg-c"] = "fedavg-c"
-    finetune_epochs: int | None = Field(
-        None, ge=0, le=10**6, description="epochs of fine-tuning; the run's local_epochs if not set"
-    )
+    finetune_epochs: FinetuneEpochs = None
 
     def method(self) -> base.Method:
         """The two halves."""
@@ -41,9 +40,7 @@ class FedProxC(base.MethodSettings):
 
     name: Literal["fedprox-c"] = "fedprox-c"
     mu: float = Field(0.01, ge=0, description="weight of the proximal term (mu); 0 is FedAvg-C")
-    finetune_epochs: int | None = Field(
-        None, ge=0, le=10**6, description="epochs of fine-tuning; the run's local_epochs if not set"
-    )
+    finetune_epochs: FinetuneEpochs = None
 
     def method(self) -> base.Method:
         """The two halves."""

@@ -25,6 +25,7 @@ from pydantic import Field
 from torch import Tensor
 
 from pomona.methods import base
+from pomona.methods.fedavg import FinetuneEpochs
 from pomona.objective.local_training import TRAINING
 
 
@@ -35,9 +36,7 @@ class FedBABU(base.MethodSettings):
     shared: int | None = Field(
         None, ge=0, description="lower layers that are trained together (the body); all but the last if not set"
     )
-    finetune_epochs: int | None = Field(
-        None, ge=0, le=10**6, description="epochs of fine-tuning; the run's local_epochs if not set"
-    )
+    finetune_epochs: FinetuneEpochs = None
     finetune: Literal["all", "head", "body"] = Field("all", description="what is fine-tuned")
 
     def method(self) -> base.Method:

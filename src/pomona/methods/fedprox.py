@@ -19,6 +19,7 @@ from typing import Literal
 from pydantic import Field
 
 from pomona.methods import base, fedavg
+from pomona.methods.fedavg import FinetuneEpochs
 
 
 class FedProx(base.MethodSettings):
@@ -37,9 +38,7 @@ class FedProxFT(base.MethodSettings):
 
     name: Literal["fedprox-ft"] = "fedprox-ft"
     mu: float = Field(0.01, ge=0, description="weight of the proximal term (mu); 0 is FedAvg-FT")
-    finetune_epochs: int | None = Field(
-        None, ge=0, le=10**6, description="epochs of fine-tuning; the run's local_epochs if not set"
-    )
+    finetune_epochs: FinetuneEpochs = None
 
     def method(self) -> base.Method:
         """The two halves."""
