@@ -16,7 +16,7 @@ from torch import Tensor
 
 from pomona.core.rng import stream
 from pomona.methods import base
-from pomona.methods.request_bank import limit, request, unasked
+from pomona.methods.request_bank import limit, request, servable, served, unasked
 
 
 class Fomo(base.MethodSettings):
@@ -65,9 +65,9 @@ def server(settings: Fomo, offer: Callable[[Bank, Tensor, Tensor], base.Downlink
         offered = on_offer(settings, bank.uploaded * roster.known)
         index = torch.stack([wishes(settings, bank, offered, i, round_) for i in ids])
         widest = int((index != who.unsqueeze(1)).sum(1).max())
-        # Requests that come in this round are served in a later one, when this cohort has models to offer.
-        available = offered.index_fill(0, who, True) if settings.candidates == "everybody" else roster.known
-        return {**offer(bank, index[:, :widest], offered), "available": base.Rows.same(available, len(ids))}
+        # Candidates of the last round are not known yet: a client orders all members.
+        wanted = servable(offered, ids) if settings.candidates == "everybody" else roster.known
+        return {**offer(bank, index[:, :widest], offered), "available": base.Rows.same(wanted, len(ids))}
 
     def aggregate(
         bank: Bank, uplink: base.Uplink, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
@@ -106,7 +106,7 @@ def wishes(settings: Fomo, bank: Bank, offered: Tensor, client: int, round_: bas
     if not bank.uploaded[client]:
         return choose(settings, torch.zeros(N), offered, client, round_.seed, round_.number - 1)
     if settings.candidates == "everybody":
-        return request(asked[offered[asked] & (asked != client)].tolist(), client, len(asked))
+        return served(asked, offered, client)
     order = asked[asked != client]
     p = torch.zeros(N).index_copy(0, order, torch.arange(len(order), 0, -1, dtype=torch.float32))
     return choose(settings, p, offered, client, round_.seed, round_.number - 1)

@@ -13,7 +13,7 @@ from torch import Tensor
 from pomona.core.rng import stream
 from pomona.methods import base
 from pomona.methods.pgfed_risks import UNMET, Risks, meeting, risk, with_momentum
-from pomona.methods.request_bank import fresh_first, limit, request, unasked
+from pomona.methods.request_bank import fresh_first, limit, request, servable, served, unasked
 
 
 @dataclass(frozen=True)
@@ -42,13 +42,12 @@ def server(settings: Risks) -> base.Server:
     def down(bank: Bank, ids: tuple[int, ...], roster: base.Roster, round_: base.Round) -> base.Downlink:
         sent = bank.sent & roster.known
         index = torch.stack([wishes(settings, bank, sent, i, round_) for i in ids])
-        available = sent.index_fill(0, torch.tensor(ids), True)  # when this round's requests are served
         return {
             "model": base.Rows.same(bank.model, len(ids)),
             "gradients": base.Rows(bank.gradients, index),
             "offsets": base.Rows.same(bank.offsets.squeeze(1), len(ids)),
             "sent": base.Rows.same(sent, len(ids)),
-            "available": base.Rows.same(available, len(ids)),
+            "available": base.Rows.same(servable(sent, ids), len(ids)),
         }
 
     def aggregate(
@@ -82,8 +81,7 @@ def wishes(settings: Risks, bank: Bank, sent: Tensor, client: int, round_: base.
     N = len(sent)
     if not sent[client] or limit(settings.budget, N) == N - 1:
         return choose(settings, torch.full((N,), UNMET), sent, client, round_.seed, round_.number)
-    asked = bank.requests[client]
-    return torch.where(sent[asked], asked, client)
+    return served(bank.requests[client], sent, client)
 
 
 @dataclass(frozen=True)

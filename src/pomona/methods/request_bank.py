@@ -1,4 +1,4 @@
-"""The budget of APPLE and FedFomo: the server keeps a row of each client, and each client asks for M of them a round.
+"""The budget of APPLE, FedFomo and PGFed: the server keeps a row of each client, and sends M that are asked for.
 
 A client's request has as many places as its budget; its own id stands in a place that it has no use for.
 """
@@ -26,6 +26,16 @@ def request(chosen: Iterable[int], client: int, places: int) -> Tensor:
     """The ids (places,) that a client asks for: ascending, then its own."""
     ids = torch.tensor(sorted(chosen), dtype=torch.long)
     return torch.cat([ids, ids.new_full((places - len(ids),), client)])
+
+
+def served(asked: Tensor, there: Tensor, client: int) -> Tensor:
+    """The ids (M,) that a client is sent: those it ``asked`` for (M,) that are ``there``, a mask (N,), then its own."""
+    return request(asked[there[asked] & (asked != client)].tolist(), client, len(asked))
+
+
+def servable(there: Tensor, ids: tuple[int, ...]) -> Tensor:
+    """Mask (N,) of what a cohort's requests can be for: what is there, and what the cohort uploads with them."""
+    return there.index_fill(0, torch.tensor(ids, device=there.device), True)
 
 
 def fresh_first(
