@@ -4,6 +4,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.testing import assert_close
 
 from pomona.core.errors import ConfigError
 from pomona.methods import base
@@ -16,6 +17,17 @@ def parts_of(draw, d):
     """Slices of a row of d numbers, in order, some of them empty or side by side."""
     ends = sorted(draw(st.lists(st.integers(0, d), max_size=8)))
     return [slice(a, b) for a, b in zip(ends[::2], ends[1::2], strict=False)]
+
+
+def test_cosines_are_pytorchs_and_0_with_a_row_of_zeros():
+    W, origin = torch.randn(2, 5, 7, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    W[3] = origin[3]
+    far = W - origin
+    expected = torch.nn.functional.cosine_similarity(far.unsqueeze(1), far.unsqueeze(0), dim=2)
+    cosines = base.cosines(lambda w, o: w - o, W, origin)
+    assert_close(cosines, expected)
+    assert not cosines[3].any()
+    assert_close(base.cosines(lambda w, o: w - o, W, origin, scale=3.0), 3 * expected)
 
 
 @given(st.data(), st.integers(0, 12), st.integers(0, 3))

@@ -43,7 +43,6 @@ from torch import Tensor
 from pomona.methods import base
 
 NOBODY = -1  # the cluster of who is no member
-TINY = 1e-12  # a shorter update counts as one of this length, and has no direction
 SMALLEST = 3
 """Members that a cluster must have to be split."""
 
@@ -150,13 +149,7 @@ class Updates:
     def similarity(self, cluster: int) -> Tensor:
         """Cosines (m, m) between a cluster's updates."""
         own = self.labels == cluster
-        lengths = self.norms[own].clamp_min(TINY).unsqueeze(1)
-
-        def products(w: Tensor, v: Tensor) -> Tensor:
-            units = self._of(w, v)[own] / lengths
-            return units @ units.T
-
-        return base.sum_by_columns(products, self.W, self.models)
+        return base.cosines(lambda w, v: self._of(w, v)[own], self.W, self.models)
 
     def _of(self, w: Tensor, v: Tensor) -> Tensor:
         return (w - v[self.labels]).double().cpu()

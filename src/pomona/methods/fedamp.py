@@ -46,7 +46,6 @@ from torch import Tensor
 from pomona.methods import base
 from pomona.methods.separate import start as separately
 
-TINY = 1e-12  # a shorter model counts as one of this length, and has no direction
 BY_ALIAS = ConfigDict(populate_by_name=True, serialize_by_alias=True)  # lambda is no name in Python
 
 Lambda = Annotated[float, Field(ge=0, alias="lambda", description="weight of the attention term (lambda)")]
@@ -165,8 +164,7 @@ def distances(W: Tensor) -> Tensor:
 
 def cosine_shares(W: Tensor, sigma: float) -> Tensor:
     """exp(sigma cos(w_i, w_j)) over its sum over j != i, (N, N) with a zero diagonal; eq. 8 without 1 - xi_ii."""
-    lengths = base.norms_by_columns(lambda w: w, W).clamp_min(TINY).unsqueeze(1)
-    scores = base.sum_by_columns(lambda w: sigma * (w / lengths) @ (w / lengths).T, W).fill_diagonal_(-torch.inf)
+    scores = base.cosines(lambda w: w, W, scale=sigma).fill_diagonal_(-torch.inf)
     return torch.softmax(scores, dim=1).nan_to_num(0)  # one client alone has nobody to weigh
 
 

@@ -31,8 +31,7 @@ from pydantic import Field
 from torch import Tensor
 
 from pomona.methods import base
-
-TINY = 1e-12  # a shorter row counts as one of this length, and has no direction
+from pomona.methods.row_algebra import TINY
 
 
 class PFedGraph(base.MethodSettings):
@@ -97,19 +96,10 @@ def graph(alpha: float, bank: Bank, among: Tensor, ids: tuple[int, ...], roster:
     """The rows a_i (n, N) float64 of some clients over those of a mask (N,)."""
     columns = among.nonzero().squeeze(1)
     p = roster.weights(tuple(columns.tolist()))
-    s = cosines(bank)[list(ids)].index_select(1, columns.to(bank.models.device)).double().cpu()
+    cosines = base.cosines(lambda w, origin: w - origin, bank.models, bank.origin)  # 0 of who has not moved
+    s = cosines[list(ids)].index_select(1, columns.to(bank.models.device)).double().cpu()
     a = onto_simplex(p + s / (2 * alpha))
     return a.new_zeros(len(ids), len(among)).index_copy(1, columns, a)
-
-
-def cosines(bank: Bank) -> Tensor:
-    """s_ij (N, N); 0 of who has not moved from the origin."""
-
-    def lengths(w: Tensor, origin: Tensor) -> Tensor:
-        return w - origin
-
-    far = base.norms_by_columns(lengths, bank.models, bank.origin).clamp_min(TINY).unsqueeze(1)
-    return base.sum_by_columns(lambda w, o: ((w - o) / far) @ ((w - o) / far).T, bank.models, bank.origin)
 
 
 def onto_simplex(V: Tensor) -> Tensor:

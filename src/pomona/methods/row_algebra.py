@@ -12,8 +12,11 @@ from pomona.objective.batches import Batch
 from pomona.objective.local_training import TRAINING, LocalTraining
 from pomona.objective.pull import Pull
 from pomona.objective.row_gradients import RowCriterion
-from pomona.storage.mapped_tensor import by_columns, with_rows
+from pomona.storage.mapped_tensor import by_columns, norms_by_columns, sum_by_columns, with_rows
 from pomona.storage.row_bank import RowBank
+
+TINY = 1e-12
+"""A shorter row counts as one of this length, and has no direction."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +75,17 @@ def mean_of_some(W: Tensor, chosen: Tensor) -> Tensor:
     """The plain mean (d,) of those rows W (n, d) that a mask (n,) chooses."""
     p = torch.full((int(chosen.sum()),), 1 / int(chosen.sum()), dtype=torch.float64)
     return by_columns(lambda w: weighted_mean(w[chosen], p), W)
+
+
+def cosines(function: Callable[..., Tensor], *tensors: Tensor, scale: float = 1.0) -> Tensor:
+    """Cosines (n, n), times ``scale``, of the rows (n, d) that a function makes by columns; 0 with a row of zeros."""
+    lengths = norms_by_columns(function, *tensors).clamp_min(TINY).unsqueeze(1)
+
+    def products(*pieces: Tensor) -> Tensor:
+        units = function(*pieces) / lengths
+        return scale * units @ units.T
+
+    return sum_by_columns(products, *tensors)
 
 
 def alike(row: Tensor, n: int) -> Tensor:
