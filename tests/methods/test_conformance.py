@@ -28,6 +28,7 @@ VARIANTS = [
     ("pgfedmo", {"mixing": "client", "budget": 1}),
 ]
 ROUNDS = [("fedamp", {"alpha_schedule": "sqrt"}), ("heurfedamp", {"alpha_schedule": "sqrt"}), ("fedphp", {"mu": 0.0})]
+DOWNLOADS = [("fedfomo", {"budget": 2, "candidates": "everybody"}), ("fedfomo-ma", {"budget": 1})]
 EVERY = [(name, {}) for name in METHODS]
 TABLE = EVERY + VARIANTS
 MASKS = [
@@ -73,6 +74,11 @@ def of_masks(check):
 
 @pytest.mark.parametrize("check", checks(EVERY) + checks(VARIANTS, one_run) + checks(MASKS, of_masks))
 def test_conformance(check):
+    check()
+
+
+@pytest.mark.parametrize("check", checks(DOWNLOADS, lambda check: "how_many_models" in str(check)))
+def test_a_card_says_how_many_models_a_client_receives(check):
     check()
 
 

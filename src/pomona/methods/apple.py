@@ -97,7 +97,8 @@ class APPLE(base.MethodSettings):
 
     def method(self) -> base.Method:
         """The two halves."""
-        weighed, card = self.mu > 0 and self.schedule_share > 0, CARDS[self.core_step]
+        weighed = self.mu > 0 and self.schedule_share > 0
+        card = replace(CARDS[self.core_step], down_models=lambda clients: limit(self.budget, clients))
         if self.budget:
             card = replace(card, tells={"request": f"whose cores it wants next, at most {self.budget}"})
         return base.Method(server(self), client(self), replace(card, needs_total=weighed))

@@ -206,6 +206,8 @@ class Card:
         paper: the source, with its equations.
         summary: the method in one line.
         down, up: models per client and round.
+        down_models: of the number of clients, the most models that a client receives in a round; None where ``down`` is
+            a number, or a share of one model.
         private: what stays with the client.
         headline: the (model, when) that its paper reports.
         keeps: a client's history, what its state holds from round to round.
@@ -243,6 +245,7 @@ class Card:
     batchwise: bool = False
     without_norms: str | None = None
     tells: Mapping[str, str] = field(default_factory=dict)
+    down_models: Callable[[int], int] | None = None
 
 
 @dataclass(frozen=True)

@@ -43,6 +43,7 @@ from torch import Tensor
 
 from pomona.methods import base
 from pomona.methods.fedfomo_server import Bank, Fomo, ask, server, told
+from pomona.methods.request_bank import limit
 from pomona.methods.separate import start as separately
 
 
@@ -63,7 +64,7 @@ class FedFomo(Fomo):
             return judge_models(state, received, training, order)
 
         relaying = replace(server(self, offer_models), relays={"models": "model"})
-        card = replace(CARD, tells=told(self))
+        card = replace(CARD, tells=told(self), down_models=lambda clients: limit(self.budget, clients))
         return base.Method(relaying, base.Client(start, train(self, judge), private=("affinity",)), card)
 
 

@@ -21,6 +21,7 @@ from torch import Tensor
 from pomona.methods import base, fedfomo
 from pomona.methods.fedfomo import FedFomoState, Judgement, each, moved, normalised, train, untouched
 from pomona.methods.fedfomo_server import Bank, Fomo, server, told
+from pomona.methods.request_bank import limit
 
 
 class FedFomoMA(Fomo):
@@ -35,7 +36,8 @@ class FedFomoMA(Fomo):
             return untouched(initial, roster, ids, seed, previous=initial()[:0])
 
         half = base.Client(start, train(self, judge_means), private=("affinity",))
-        return base.Method(server(self, offer_means), half, replace(CARD, tells=told(self)))
+        card = replace(CARD, tells=told(self), down_models=lambda clients: limit(self.budget, clients) + 1)
+        return base.Method(server(self, offer_means), half, card)
 
 
 def offer_means(bank: Bank, index: Tensor, offered: Tensor) -> base.Downlink:

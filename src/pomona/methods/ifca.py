@@ -44,7 +44,8 @@ class IFCA(base.MethodSettings):
 
     def method(self) -> base.Method:
         """The two halves."""
-        return base.Method(server(self.clusters), base.Client(base.nothing, train), CARD)
+        card = replace(CARD, down_models=lambda _: self.clusters)
+        return base.Method(server(self.clusters), base.Client(base.nothing, train), card)
 
 
 @dataclass(frozen=True)

@@ -45,6 +45,7 @@ from torch import Tensor
 
 from pomona.methods import base, pgfed_private
 from pomona.methods.pgfed_risks import QUANTITIES, RISK, RISKS_TOLD, UNMET, Risks, meeting, risk, with_momentum
+from pomona.methods.request_bank import limit
 
 
 class PGFed(base.MethodSettings, Risks):
@@ -79,6 +80,7 @@ def made(settings: Risks, beta: float, card: base.Card) -> base.Method:
     private = replace(
         card,
         down="1 + M (N without a budget)",
+        down_models=lambda clients: 1 + limit(settings.budget, clients),
         private="the coefficients a_i",
         keeps=f"its last gradient and its coefficients{f'; {kept}' if beta else ''}",
         tells={**RISKS_TOLD, "request": "whose gradients it wants next"},

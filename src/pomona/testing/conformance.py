@@ -10,6 +10,7 @@ from torch import Tensor
 
 from pomona.config import Config, resolve
 from pomona.core.round import Round
+from pomona.federation.exchange import received_bytes
 from pomona.methods.base import Info, MethodSettings, Received, Uplink
 from pomona.objective.local_training import LocalTraining
 from pomona.simulation import run as simulated
@@ -125,6 +126,23 @@ def the_card_says_what_an_uplink_tells_beside_models(settings: MethodSettings) -
     assert said == beside, f"an uplink has {sorted(beside)} beside models, the card tells of {sorted(said)}"
 
 
+def the_card_says_how_many_models_a_client_receives(settings: MethodSettings) -> None:
+    """The most rows of a model's length that a client receives in three rounds of all clients are the card's number.
+
+    A card may have none: where a part of a model travels.
+    """
+    d, card, most = 9, settings.method().card, 0  # no other entry is as long
+    run = Federation(settings.method(), quadratics(4, samples=4, d=d))
+    for number in (1, 2, 3):
+        down = run.method.server.down(run.server, run.ids, run.roster, passes(settings, number))
+        models = {name: rows for name, rows in down.items() if rows.bank.shape[1] == d}
+        most = max(most, *(size // run.initial().nbytes for size in received_bytes(models, run.ids)))
+        run.round(passes(settings, number))
+    if card.down_models or card.down.isdigit():
+        said = card.down_models(len(run.ids)) if card.down_models else int(card.down)
+        assert most == said, f"{most} models were received in a round, the card says {said}"
+
+
 CHECKS: tuple[Callable[[MethodSettings], None], ...] = (
     *ROUND_CHECKS,
     *TASK_CHECKS,
@@ -132,4 +150,5 @@ CHECKS: tuple[Callable[[MethodSettings], None], ...] = (
     the_card_says_how_many_gradients_a_round_takes,
     the_card_says_whether_a_round_depends_on_how_many_there_will_be,
     the_card_says_what_an_uplink_tells_beside_models,
+    the_card_says_how_many_models_a_client_receives,
 )

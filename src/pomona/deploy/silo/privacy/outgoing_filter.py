@@ -10,6 +10,7 @@ from pomona.deploy.messages.message_bodies import ReportedScore
 from pomona.deploy.silo.settings import SiloFile
 from pomona.deploy.study_kinds import LEAST_SAMPLES
 from pomona.federation.exchange import Reply, Score
+from pomona.methods.base import Card
 
 DIGITS = 3  # of a loss; a share has one more place, so that ten thousand samples can still be told apart
 QUOTING = ConfigError, DataError, StorageError  # their lines name cells, columns, classes, own settings, files
@@ -65,16 +66,13 @@ def scrubbed(fault: BaseException) -> str:
 def departing(silo: SiloFile, federation: Federation, numbers: int, samples: int) -> dict[str, Any]:
     """List of everything that will leave a silo; ``numbers``: length of a model, ``samples``: for training."""
     config = federation.config()
-    card, budget = config.method.method().card, getattr(config.method, "budget", None)
-    most = min(budget or federation.places, federation.places - 1)  # models of others
+    card = config.method.method().card
     each = numbers * (2 if federation.wire == "bf16" else 4)
     return {
         "to": f"the server at {federation.server}, and what the method passes on of it to the other silos",
-        "every_round": f"{card.up} of size {each} bytes each (d = the numbers of a model)",
+        "every_round": f"{card.up} of size {each} bytes each (d = the parameters of a model)",
         "bytes_per_model": each,
-        "models_down": f"{card.down}: here at most {most}, {most * each / 1e6:.3g} MB"
-        if hasattr(config.method, "budget")
-        else card.down,
+        "models_down": _received(card, federation.places, each),
         "models_up": card.up,
         "stays": card.private,
         "tells": "; ".join(card.tells.values()) or None,
@@ -88,6 +86,14 @@ def departing(silo: SiloFile, federation: Federation, numbers: int, samples: int
         "scores": _scores(federation),
         "most": None if silo.max_upload_mb is None else f"{silo.max_upload_mb:g} MB a round, else the round is refused",
     }
+
+
+def _received(card: Card, places: int, each: int) -> str:
+    """The models that a silo receives a round, with their number and size where these depend on the federation."""
+    if card.down_models is None:
+        return card.down
+    most = card.down_models(places)
+    return f"{card.down}: here at most {most}, {most * each / 1e6:.3g} MB"
 
 
 def _scores(federation: Federation) -> str:
