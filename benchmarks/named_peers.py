@@ -88,8 +88,11 @@ PEERS = {
     "nvflare": Peer("nvflare_rounds.py", "nvflare", TWO_PROCESSES),
     "flgo": Peer("flgo_rounds.py", "flgo", TWO_THREADS),
 }
-# Slower ways, or with less work, of those above: measured when they are asked for.
+# Other ways of those above: slower, with less work or less precision. Measured when they are asked for.
 OTHERS = {
+    "pomona-native-bf16": Peer(
+        "pomona_rounds.py", "", (*TWO_PROCESSES, "--engine", "native", "--precision", "bf16"), PFLLIB
+    ),
     "pfllib-1-thread": Peer("pfllib_rounds.py", "pfllib", (), PFLLIB),
     "pfllib-test-alone": Peer("pfllib_rounds.py", "pfllib", (*TWO_THREADS, "--test-alone"), PFLLIB),
     "fluke-1-thread": Peer("fluke_rounds.py", "fluke", (), FLUKE),

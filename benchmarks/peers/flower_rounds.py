@@ -3,40 +3,20 @@
 Ray with as many actors of one processor each; an actor reads the data once. The server evaluates the mean.
 """
 
-from functools import cache
 from typing import Any
 
 import torch
 import turns
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
-from flwr.clientapp import ClientApp
+from flower_client import app
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from flwr.serverapp import ServerApp
 from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
 from task import Cnn, Task, arguments, right
-from task import train as train_locally
 
-app, server = ClientApp(), ServerApp()
+server = ServerApp()
 GIVEN = arguments()
 TASK = Task(GIVEN.folder.absolute())
-
-
-@cache
-def samples(client: int) -> Any:
-    """A client's training data, once in each actor."""
-    torch.set_num_threads(GIVEN.threads)
-    return TASK.part("train", client)
-
-
-@app.train()
-def train(message: Message, context: Any) -> Message:
-    """An epoch of SGD."""
-    x, y = samples(int(context.node_config["partition-id"]))
-    net = Cnn()
-    net.load_state_dict(message.content["arrays"].to_torch_state_dict())
-    train_locally(net, x, y, TASK.settings)
-    reply = {"arrays": ArrayRecord(net.state_dict()), "metrics": MetricRecord({"num-examples": len(y)})}
-    return Message(RecordDict(reply), reply_to=message)
 
 
 @server.main()
@@ -56,7 +36,7 @@ def main(grid: Any, context: Any) -> None:
     FedAvg(fraction_train=1.0, fraction_evaluate=0.0, min_train_nodes=n, min_available_nodes=n).start(
         grid=grid,
         initial_arrays=ArrayRecord(TASK.start(Cnn()).state_dict()),
-        train_config=ConfigRecord({}),
+        train_config=ConfigRecord({"task": str(TASK.folder), "threads": GIVEN.threads}),
         num_rounds=GIVEN.rounds + 1,
         evaluate_fn=judge,
     )

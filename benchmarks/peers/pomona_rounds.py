@@ -49,7 +49,8 @@ def main() -> None:
     given = arguments()
     torch.set_num_threads(given.threads)
     task = Task(given.folder)
-    changes: Tree = {"method": method(given.method), "rounds": given.rounds, "engine": given.engine}
+    how: Tree = {"engine": given.engine, "precision": given.precision}
+    changes: Tree = {"method": method(given.method), "rounds": given.rounds, **how}
     config = resolve({"model": {"name": "cnn"}}, task.settings, changes)
     headline = config.method.method().card.headline
     run = Rounds(scenario(task, config), given.processes, frozenset({headline[1]}))

@@ -139,5 +139,6 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=1, help="of PyTorch in each process")
     parser.add_argument("--processes", type=int, default=1, help="that train at the same time")
     parser.add_argument("--engine", default="torch", help="of Pomona")
+    parser.add_argument("--precision", default="fp32", help="of Pomona")
     parser.add_argument("--test-alone", action="store_true", help="do not evaluate on training data, too")
     return parser.parse_args(words)
