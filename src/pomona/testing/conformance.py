@@ -131,8 +131,8 @@ def the_card_says_how_many_models_a_client_receives(settings: MethodSettings) ->
 
     A card may have none: where a part of a model travels.
     """
-    d, card, most = 9, settings.method().card, 0  # no other entry is as long
-    run = Federation(settings.method(), quadratics(4, samples=4, d=d))
+    d, card, most = 9, settings.method().card, 0  # no other entry is as long; PGFed sends 3, and not N - 1
+    run = Federation(settings.method(), quadratics(5, samples=4, d=d))
     for number in (1, 2, 3):
         down = run.method.server.down(run.server, run.ids, run.roster, passes(settings, number))
         models = {name: rows for name, rows in down.items() if rows.bank.shape[1] == d}
