@@ -15,6 +15,7 @@ from pomona.config import resolve
 from pomona.deploy.flower_apps import client_app, server_app
 from pomona.deploy.provision.provision import provision
 from pomona.deploy.rehearsal.files import data_section, federation_file, simulation_of, write_rows
+from pomona.deploy.silo import own_kit
 from pomona.federation.transport import Inline
 from pomona.scenario import Scenario
 
@@ -107,8 +108,8 @@ class LocalGrid(Grid):
 
     def _served(self, message):
         node = message.metadata.dst_node_id
-        context = Context(1, node, {"folder": str(self.folders[node])}, RecordDict(), {})
-        reply = client_app(message, context)
+        own_kit.use(self.folders[node])  # one silo a process, but here
+        reply = client_app(message, Context(1, node, {}, RecordDict(), {}))
         for fault in self.faults:
             reply = fault(message, reply)
         return reply

@@ -68,6 +68,10 @@ def test_superexec_asks_its_factory_and_does_what_an_executor_does_in_this_order
     assert called == ["executor.reconcile", "client.AcquireTask", "plugin.launch_task"]
     assert list(inspect.signature(module.run_superexec).parameters)[:2] == ["runtime_api_address", "insecure"]
     assert list(inspect.signature(run_clientapp).parameters)[:3] == ["runtime_api_address", "token", "insecure"]
+    assert "superexec_auth_secret" in inspect.signature(module.run_superexec).parameters
+    assert calls(run_clientapp, "pull_task_input") == [["client"]]
+    names = [name for name in ("pull_task_input", "install_from_fab", "client_app") if calls(run_clientapp, name)]
+    assert names == ["pull_task_input", "install_from_fab", "client_app"]
     assert module._TASK_POLL_INTERVAL_ENV == "FLWR_SUPEREXEC_TASK_POLL_INTERVAL"
     assert module._MIN_TASK_POLL_INTERVAL_SECONDS == 0.01
 

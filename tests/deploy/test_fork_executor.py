@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -60,7 +61,7 @@ print([obstacle(), threading.active_count(), torch.get_num_threads(), torch.cuda
 for name in fork_executor.MODULES:
     assert name in sys.modules
 threading.Thread(target=threading.Event().wait, daemon=True).start()
-ForkExecutor(0).reconcile()
+ForkExecutor(0, None).reconcile()
 """
     )
     lines = out.splitlines()
@@ -74,7 +75,7 @@ def test_a_process_that_has_started_cuda_is_not_forked():
         """
 import torch
 torch.cuda.is_initialized = lambda: True
-ForkExecutor(0).reconcile()
+ForkExecutor(0, None).reconcile()
 """
     )
     assert (code, "has started CUDA" in out) == (1, True)
@@ -82,12 +83,13 @@ ForkExecutor(0).reconcile()
 
 FORKS = """
 import os, time
-def app(spec):
+def app(spec, require):
+    assert require is None
     print(spec, os.getpid() != parent, os.getppid() == parent, sys.stdin.closed, flush=True)
     exec(spec)
 parent = os.getpid()
 flower_internals.run_client_app = app
-executor = ForkExecutor(sys.stdin.fileno())
+executor = ForkExecutor(sys.stdin.fileno(), None)
 """
 
 
@@ -206,3 +208,79 @@ supernode.work()
 """
     )
     assert (code, "has given up its work" in out) == (1, True)
+
+
+RUNTIME = """
+import os, socket
+import uvicorn
+from flwr.supercore.constant import TaskType
+from flwr.supercore.object_store import ObjectStoreFactory
+from flwr.supernode.main import create_app
+from flwr.supernode.nodestate import NodeStateFactory
+
+states = NodeStateFactory(objectstore_factory=ObjectStoreFactory())
+states.state().set_node_id(5)
+states.state().create_task(task_type=TaskType.CLIENT_APP, run_id=7, fab_hash="0" * 64)
+taken = socket.create_server(("127.0.0.1", 0))
+server = uvicorn.Server(uvicorn.Config(create_app(states, b"s" * 32), log_level="error"))
+threading.Thread(target=server.run, args=([taken],), daemon=True).start()
+
+class Asks:
+    looks = 0
+    def get_eligible_capacity(self, *_, **__):
+        return flower_internals.client_app_tasks(), set()
+    def reconcile(self):
+        self.looks += 1
+        if self.looks > 1:
+            sys.exit("got nothing")
+    def launch(self, spec):
+        sys.exit("got a message")
+    def close(self):
+        pass
+
+for secret in (b"x" * 32, b"", b"s" * 32):
+    try:
+        flower_internals.run_superexec("127.0.0.1:%d" % taken.getsockname()[1], Asks(), secret)
+    except (SystemExit, Exception) as end:
+        print(str(end).splitlines()[0], flush=True)
+os._exit(0)
+"""
+
+
+def test_a_runtime_gives_its_messages_to_nobody_without_the_secret():
+    code, out = said(RUNTIME)
+    assert code == 0, out
+    answers = [line for line in out.splitlines() if "got" in line or "authentication failed" in line]
+    assert ["got a message" in line for line in answers] == [False, False, True], out
+    assert "got nothing" not in out
+
+
+def test_a_port_that_another_process_has_taken_is_not_the_runtimes():
+    with socket.create_server(("127.0.0.1", 0)) as squatter:
+        port = squatter.getsockname()[1]
+        assert fork_executor.listens(port, os.getpid())
+        assert not fork_executor.listens(port, os.getppid())
+        assert not fork_executor.listens(port + 1, os.getpid())
+
+
+NOT_PINNED = """
+from types import SimpleNamespace
+from importlib import import_module
+module = import_module("flwr.supernode.runtime.run_clientapp")
+module.pull_task_input = lambda client: ("message", "context", "run", "fab")
+module.push_task_output = lambda **said: print(said["context"], said["details"], flush=True)
+module.install_from_fab = lambda *_, **__: print("unpacked", flush=True)
+
+def require(run, fab):
+    assert (run, fab) == ("run", "fab")
+    raise ValueError("not the pinned one")
+
+flower_internals.run_client_app(SimpleNamespace(runtime_api_address="127.0.0.1:9", token="t", insecure=True), require)
+"""
+
+
+def test_a_child_unpacks_no_app_but_the_pinned_one():
+    code, out = said(NOT_PINNED)
+    assert code != 0
+    assert "not the pinned one" in out
+    assert "unpacked" not in out

@@ -6,6 +6,7 @@ import sys
 import tomllib
 from dataclasses import replace
 from importlib.util import find_spec
+from math import inf, nan
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from pomona.core.errors import StorageError
 from pomona.core.membership import Membership
 from pomona.deploy.agreement import Federation
 from pomona.deploy.audit import Audit, read, verify
+from pomona.deploy.flower_apps import LONGEST, ending_after, time_for
 from pomona.deploy.messages.message_pieces import unpacked
 from pomona.deploy.server.members.member_registry import MemberRegistry
 from pomona.deploy.server.rounds.flower_bus import FlowerBus
@@ -56,6 +58,15 @@ def test_a_silo_that_hangs_ends_and_says_where():
     assert done.returncode == 1
     assert "Timeout" in done.stderr
     assert 'File "<string>", line 5' in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("ttl", "seconds"),
+    [(60.0, 90.0), (0.0, 30.0), (-1e9, 30.0), (1e300, LONGEST + 30), (inf, 30.0), (-inf, 30.0), (nan, 30.0)],
+)
+def test_whatever_time_a_server_states_a_silo_has_some(ttl, seconds):
+    with ending_after(found := time_for(ttl)):
+        assert found == seconds
 
 
 def three_digits(values):

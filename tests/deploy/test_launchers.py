@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import os
 import shutil
 import socket
 import subprocess
@@ -16,15 +17,17 @@ from agreement_file import TASK
 from pomona.config import resolve  # noqa: F401  settings must be importable without Flower
 from pomona.core.errors import ConfigError, ProtocolError
 from pomona.deploy import flower_bundle
-from pomona.deploy.agreement import Federation
+from pomona.deploy.agreement import PROTOCOL, Federation
 from pomona.deploy.provision.provision import provision
-from pomona.deploy.server.gate import auth_proxy
+from pomona.deploy.server.gate import auth_proxy, connection_owner
 from pomona.deploy.server.members import superlink_client
 from pomona.deploy.server.processes import launcher, superlink
 from pomona.deploy.server.processes.superlink import anonymous
-from pomona.deploy.silo.processes import supernode
+from pomona.deploy.silo.processes import pinned_app, runtime_secret, supernode
 from pomona.deploy.silo.settings import SiloFile
 from pomona.deploy.supervision.processes import QUIET, environment
+
+VERSION = f"{PROTOCOL}.0.0"
 
 
 def federation(**keys):
@@ -73,7 +76,37 @@ def scope(path, client="203.0.113.9", server="198.51.100.1", kind="http", header
     ],
 )
 def test_the_gate_lets_strangers_to_the_fleet_only(asked, passes):
-    assert auth_proxy.passes(asked) is passes
+    assert auth_proxy.passes({**asked, "state": {auth_proxy.OURS: True}}) is passes
+    assert auth_proxy.passes(asked) is (passes and asked.get("path") != "/v1/control/start-run")
+
+
+def test_of_this_machine_the_servers_own_account_alone_reaches_more(monkeypatch):
+    """By the kernel's word on who owns the other end; a socket that was let go of counts as nobody's."""
+    own = os.getuid()
+    for family, host in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
+        with socket.create_server((host, 0), family=family) as server:
+            client = socket.create_connection(server.getsockname()[:2])
+            with server.accept()[0] as accepted:
+                ends = accepted.getpeername()[:2], accepted.getsockname()[:2]
+                assert auth_proxy.ours(*ends)
+                assert not auth_proxy.ours(("203.0.113.9", ends[0][1]), ends[1])
+                with monkeypatch.context() as other:
+                    other.setattr(connection_owner, "ROOT", -1)
+                    other.setattr(connection_owner.os, "getuid", lambda: own + 1)
+                    assert not auth_proxy.ours(*ends)
+                client.close()
+                assert not auth_proxy.ours(*ends)
+
+
+def test_a_client_of_ipv4_is_found_where_the_server_listens_on_ipv6():
+    with (
+        socket.create_server(("::", 0), family=socket.AF_INET6, dualstack_ipv6=True) as server,
+        socket.create_connection(("127.0.0.1", server.getsockname()[1])),
+        server.accept()[0] as accepted,
+    ):
+        ends = accepted.getpeername()[:2], accepted.getsockname()[:2]
+        assert ends[0][0] == "::ffff:127.0.0.1"
+        assert auth_proxy.ours(*ends)
 
 
 def test_what_may_not_pass_is_answered_plainly():
@@ -102,23 +135,45 @@ def test_what_may_not_pass_is_answered_plainly():
     assert sent[-1] == "reached"
 
 
-def test_only_the_pinned_bytes_are_an_app():
-    content = b"the app"
-    expected = hashlib.sha256(content).hexdigest()
+def test_only_the_pinned_bytes_are_an_app(kits):
+    content = flower_bundle.agreed(kits / "server")
+    expected = flower_bundle.pinned(kits / "server")
+    named = SimpleNamespace(fab_id="local/pomona-app", fab_version=VERSION, fab_hash=expected)
     asked = []
 
     def get_fab(fab_hash, run_id):
         asked.append(fab_hash)
         return SimpleNamespace(content=content if fab_hash == expected else b"other", hash_str=fab_hash)
 
-    get = supernode.pinned(get_fab, expected)
+    get = supernode.pinned(get_fab, expected, lambda: named)
     assert get(expected, 1).content == content
     with pytest.raises(ProtocolError, match="not the one that this silo agreed to run"):
         get("0" * 64, 1)
     assert asked == [expected], "another app is not even asked for"
-    lying = supernode.pinned(lambda *_: SimpleNamespace(content=b"other"), expected)
+    lying = supernode.pinned(lambda *_: SimpleNamespace(content=b"other", hash_str=expected), expected, lambda: named)
     with pytest.raises(ProtocolError, match="agreed"):
         lying(expected, 1)
+
+
+@pytest.mark.parametrize(
+    ("of", "change"),
+    [
+        ("run", {"fab_version": "1.0.0/../../../../../dev/shm/evil"}),
+        ("run", {"fab_id": "local/another"}),
+        ("run", {"fab_hash": "0" * 64}),
+        ("fab", {"hash_str": "0" * 64}),
+        ("fab", {"content": b"other"}),
+    ],
+)
+def test_the_pinned_app_is_not_looked_up_under_another_name(kits, of, change):
+    """Flower joins them to the path of a folder, whose app it runs."""
+    content, expected = flower_bundle.agreed(kits / "server"), flower_bundle.pinned(kits / "server")
+    run = {"fab_id": "local/pomona-app", "fab_version": VERSION, "fab_hash": expected}
+    fab = {"content": content, "hash_str": expected}
+    pinned_app.require_pinned(expected, SimpleNamespace(**run), SimpleNamespace(**fab))
+    (run if of == "run" else fab).update(change)
+    with pytest.raises(ProtocolError, match="not the one that this silo agreed to run"):
+        pinned_app.require_pinned(expected, SimpleNamespace(**run), SimpleNamespace(**fab))
 
 
 GUARDED = """
@@ -311,13 +366,29 @@ def test_commands_carry_tls_and_keys_unless_insecure(tmp_path):
     assert node[1:5] == ["-m", "pomona.deploy.silo.processes.supernode", "--app-sha256", "a" * 64]
     assert "--auth-supernode-private-key" in node
     assert node[node.index("--host") + 1] == "127.0.0.1"
-    assert node[node.index("--node-config") + 1] == f'folder="{tmp_path}"'
+    assert "--node-config" not in node, "it is in a run's context, which more than the silo can write"
     open_ = federation(insecure=True)
     assert "--insecure" in superlink.command(tmp_path, open_)
     assert "--insecure" in (plain := supernode.command(tmp_path, silo, open_, "a" * 64))
     assert "--auth-supernode-private-key" not in plain
-    with pytest.raises(ConfigError, match="plainer folder"):
-        supernode.command(tmp_path / 'a"b', silo, open_, "a" * 64)
+
+
+def test_a_supernode_gives_messages_to_who_knows_the_silos_secret(tmp_path, monkeypatch):
+    """A file of 32 bytes for its owner alone, another one at each start; Flower takes it as we pass it on."""
+    pytest.importorskip("flwr")
+    from flwr.supernode.cli import flower_supernode as flower
+
+    path = runtime_secret.secret_file(tmp_path)
+    found = set()
+    for _ in range(2):
+        runtime_secret.renew(tmp_path)
+        found.add(path.read_bytes())
+        assert path.stat().st_mode & 0o777 == 0o600
+    assert [*map(len, found)] == [32, 32]
+    silo = SiloFile.model_validate({"name": "north", "port": 9099, "data": {}})
+    words = supernode.command(tmp_path, silo, federation(insecure=True), "a" * 64)
+    monkeypatch.setattr(sys, "argv", ["flower-supernode", *words[words.index("--superlink") :]])
+    assert sys.modules[flower.__module__]._parse_supernode_lifespan_config().superexec_auth_secret == path.read_bytes()
 
 
 def test_flower_sees_what_we_say_and_no_more(monkeypatch, tmp_path):

@@ -1,5 +1,7 @@
 """What the server is told of a fault at a silo: nothing of its data, its settings and its files."""
 
+import sys
+
 import pytest
 from flwr.app import Context, RecordDict
 
@@ -7,6 +9,7 @@ from pomona.core.errors import ConfigError, DataError, ProtocolError, StorageErr
 from pomona.deploy import audit
 from pomona.deploy.flower_apps import client_app
 from pomona.deploy.messages.message_pieces import unpacked
+from pomona.deploy.silo import own_kit
 from pomona.deploy.silo.privacy.outgoing_filter import scrubbed
 
 SECRET = "Weber"
@@ -50,8 +53,23 @@ def test_settings_that_cannot_be_read_are_not_told_to_flower(world):
     federation.run()
     message = next(m for m in federation.grid.sent if m.metadata.dst_node_id == 11)
     (kit / "silo.toml").write_text(f'name = "silo-1"\ndevice = "{SECRET}"\n')
+    own_kit.use(kit)
     with pytest.raises(RuntimeError) as raised:
-        client_app(message, Context(1, 11, {"folder": str(kit)}, RecordDict(), {}))
+        client_app(message, Context(1, 11, {}, RecordDict(), {}))
     assert SECRET not in str(raised.value)
     assert str(kit) not in str(raised.value)
     assert "CONFIG" in str(raised.value)
+
+
+def test_which_silo_a_process_is_no_context_says(world, tmp_path):
+    """Flower keeps a run's context between messages, as whoever did the last one gave it back."""
+    federation = world.federation()
+    federation.run()
+    message = federation.grid.sent[0]
+    other = tmp_path / "evil"
+    other.mkdir()
+    own_kit.use(federation.kits / "silo-0")
+    answer = client_app(message, Context(1, 10, {"folder": str(other)}, RecordDict(), {"folder": str(other)}))
+    assert unpacked(answer.content).kind == "hello-reply"
+    assert not list(other.iterdir())
+    assert str(other) not in sys.path

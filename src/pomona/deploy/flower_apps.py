@@ -7,6 +7,7 @@ import faulthandler
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from math import isfinite
 from pathlib import Path
 
 from flwr.app import Context
@@ -19,9 +20,11 @@ from pomona.deploy.messages.message_bodies import Hello, Refusal, Task
 from pomona.deploy.messages.message_bus import Message
 from pomona.deploy.messages.message_pieces import packed, unpacked
 from pomona.deploy.messages.survey_bodies import SurveyQuestion
+from pomona.deploy.silo.own_kit import own_kit
 from pomona.deploy.supervision.process_logs import APP, at_round, logging_to
 from pomona.deploy.versions import note
 
+LONGEST = 30 * 86_400.0  # seconds of a message's time that count
 STDERR = 2  # the process's own, whatever sys.stderr has been made into
 GRACE = 30.0  # seconds beyond a message's time that a silo may still work on it
 
@@ -41,21 +44,26 @@ def main(grid: Grid, context: Context) -> None:
 
 
 @client_app.query()
-def query(message: FlowerMessage, context: Context) -> FlowerMessage:
+def query(message: FlowerMessage, _: Context) -> FlowerMessage:
     """Say who this silo is."""
-    return _answered(message, context)
+    return _answered(message)
 
 
 @client_app.train()
-def train(message: FlowerMessage, context: Context) -> FlowerMessage:
+def train(message: FlowerMessage, _: Context) -> FlowerMessage:
     """Do a round's task."""
-    return _answered(message, context)
+    return _answered(message)
 
 
-def _answered(message: FlowerMessage, context: Context) -> FlowerMessage:
-    with ending_after(message.metadata.ttl + GRACE), saying_no_more():
-        answer = handled(Path(str(context.node_config["folder"])), unpacked(message.content))
+def _answered(message: FlowerMessage) -> FlowerMessage:
+    with ending_after(time_for(message.metadata.ttl)), saying_no_more():
+        answer = handled(own_kit(), unpacked(message.content))
         return FlowerMessage(packed(answer), reply_to=message)
+
+
+def time_for(ttl: float) -> float:
+    """Seconds that a silo may work on a message that lives so long, by its server's word: any number, or none."""
+    return (min(max(ttl, 0.0), LONGEST) if isfinite(ttl) else 0.0) + GRACE
 
 
 @contextmanager

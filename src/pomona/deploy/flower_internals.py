@@ -109,20 +109,40 @@ def run_supernode() -> None:
     flower_supernode()
 
 
-def run_superexec(address: str, executor: Any) -> None:
-    """Run Flower's SuperExec on loopback with an executor of ours. Starts no thread."""
+def run_superexec(address: str, executor: Any, secret: bytes) -> None:
+    """Run Flower's SuperExec on loopback with an executor of ours, which the runtime knows by a secret.
+
+    Starts no thread.
+    """
     from flwr.supercore.superexec import run_superexec as module
 
     vars(module)["get_executor"] = lambda *_, **__: executor
-    module.run_superexec(address, insecure=True)
+    module.run_superexec(address, insecure=True, superexec_auth_secret=secret)
 
 
-def run_client_app(spec: Any) -> NoReturn:
-    """Do one task in this process, as ``flwr-clientapp`` does, and raise SystemExit."""
-    from flwr.supernode.runtime.run_clientapp import run_clientapp
+def run_client_app(spec: Any, require: Callable[[Any, Any], None]) -> NoReturn:
+    """Do one task in this process, as ``flwr-clientapp`` does, and raise SystemExit.
 
+    ``require`` raises for a run and its app that must not be done; nothing of the app has been unpacked then.
+    """
+    from flwr.supernode.runtime.run_clientapp import pull_task_input, run_clientapp
+
+    def pulled(client: Any) -> tuple[Any, Any, Any, Any]:
+        message, context, run, fab = pull_task_input(client)
+        require(run, fab)
+        return message, context, run, fab
+
+    run_clientapp.__globals__["pull_task_input"] = pulled
     run_clientapp(spec.runtime_api_address, spec.token, spec.insecure)
     raise SystemExit(0)
+
+
+def app_identity(bundle: bytes) -> tuple[str, str]:
+    """The id and the version that the bundle of an app bears."""
+    from flwr.cli.config_utils import get_fab_metadata
+
+    name, version = get_fab_metadata(bundle)
+    return name, version
 
 
 def client_app_tasks() -> set[Any]:

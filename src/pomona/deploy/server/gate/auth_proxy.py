@@ -17,6 +17,7 @@ from typing import Any
 
 from pomona.core.bounds import parse
 from pomona.core.errors import StorageError
+from pomona.deploy.server.gate.connection_owner import of_this_account
 from pomona.storage.atomic_io import publish
 
 Scope = MutableMapping[str, Any]
@@ -30,6 +31,7 @@ OPEN = "/v1/fleet/"
 HEALTH = "/health"
 STANDING = f"{OPEN}pomona/standing"  # answered by the gate itself: whether a silo is a member
 STUDIES = f"{OPEN}pomona/studies"  # and so are requests about studies
+OURS = "pomona.ours"  # in a request's state: whether its connection is the server's own account's
 FORWARDED = {b"forwarded", b"via", b"x-forwarded-for", b"x-forwarded-host", b"x-real-ip"}
 ANSWERS, PIECE = f"{OPEN}push-messages", f"{OPEN}push-object"
 
@@ -151,13 +153,21 @@ class Gate:
 
 
 def passes(scope: Scope) -> bool:
-    """Whether a request may go on: the fleet's and the health check always, others only from this machine itself."""
+    """Whether a request may go on: the fleet's and the health check always, others from the server's own account."""
     path = scope.get("path", "")
     if scope["type"] == "lifespan" or (scope["type"] == "http" and (path.startswith(OPEN) or path == HEALTH)):
         return True
     if FORWARDED & {name.lower() for name, _ in scope.get("headers", ())}:
         return False
-    return local(scope.get("client"), scope.get("server"))
+    return local(scope.get("client"), scope.get("server")) and scope.get("state", {}).get(OURS) is True
+
+
+def ours(client: Any, server: Any) -> bool:
+    """Whether a connection comes from this machine, and from this server's account or root's, by its two ends."""
+    there, here = _ip(client), _ip(server)
+    if there is None or here is None or not local(client, server):
+        return False
+    return of_this_account((there, client[1]), (here, server[1]))
 
 
 def local(client: Any, server: Any) -> bool:

@@ -4,8 +4,8 @@
 
 SuperLink serves three interfaces on one port. Silos need the fleet's, whose requests they sign with their keys. The
 control interface is not authenticated: anyone who reaches it can submit code that runs on the server. Nor is the
-runtime's first request. So everything but the fleet's interface and the health check is answered only to this machine
-itself.
+runtime's first request. So everything but the fleet's interface and the health check is answered only to the account
+that the server runs under, and to root, on this machine itself.
 
 A reverse proxy on the same machine must forward ``/v1/fleet`` and nothing else; a request that says that it was
 forwarded is never taken for one of this machine's own.
@@ -29,6 +29,7 @@ from pomona.deploy.agreement import Federation
 from pomona.deploy.server.gate import client_certificates
 from pomona.deploy.server.gate.arrivals import tell
 from pomona.deploy.server.gate.auth_proxy import (
+    OURS,
     STANDING,
     STUDIES,
     Gate,
@@ -37,6 +38,7 @@ from pomona.deploy.server.gate.auth_proxy import (
     RequestRefused,
     Scope,
     announced,
+    ours,
 )
 from pomona.deploy.server.gate.held_requests import Bell, Hold
 from pomona.deploy.server.members.member_registry import ROSTER
@@ -119,6 +121,7 @@ def http_protocol(seconds: float = HEAD, leaving: Callable[[], None] = lambda: N
 
     Uvicorn itself has no such limit: connections that say nothing, or a byte now and then, would be held for ever. Its
     protocol on h11 holds at most 64 KiB of a head or of trailers; that on httptools, which it prefers, any number.
+    Requests say whether their connection is the server's own account's; that is asked once for each.
 
     Args:
         seconds: until a connection must have sent the whole head of a request.
@@ -131,6 +134,7 @@ def http_protocol(seconds: float = HEAD, leaving: Callable[[], None] = lambda: N
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
+            self.app_state = {**self.app_state, OURS: ours(self.client, self.server)}
             self.wait()
 
         def data_received(self, data: bytes) -> None:

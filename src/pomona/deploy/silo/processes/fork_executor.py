@@ -1,8 +1,9 @@
-"""A silo's resident process: ``python -m pomona.deploy.silo.processes.fork_executor ADDRESS``, of the SuperNode.
+"""A silo's resident process: ``python -m pomona.deploy.silo.processes.fork_executor PORT KIT APP``.
 
-It imports PyTorch, Flower and Pomona once, and forks a process for every message, which does what ``flwr-clientapp``
-would do and ends. It is an executor of Flower's SuperExec; in place of polls it waits for a byte on its standard input,
-which the SuperNode writes for each message; the end of that input is the end of the SuperNode, and its own.
+The port is that of the SuperNode's runtime on loopback, the kit the silo's, the app the SHA-256 of the pinned one. It
+imports PyTorch, Flower and Pomona once, and forks a process for every message, which does what ``flwr-clientapp`` would
+do and ends. It is an executor of Flower's SuperExec; in place of polls it waits for a byte on its standard input, which
+the SuperNode writes for each message; the end of that input is the end of the SuperNode, and its own.
 
 A process with threads, or one that has started CUDA, cannot be forked safely. So this one runs nobody's code but
 Flower's loop, starts no thread, and ends itself, to be started anew, if it finds one. What a message needs beyond
@@ -14,15 +15,24 @@ import os
 import select
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
+import psutil
+
 from pomona.deploy import flower_internals
+from pomona.deploy.silo import own_kit
+from pomona.deploy.silo.processes.pinned_app import require_pinned
+from pomona.deploy.silo.processes.runtime_secret import secret_file
 from pomona.deploy.supervision.processes import die_with_parent
 
+HOST = "127.0.0.1"
+FORGETFUL = "--keep-no-data"
 FALLBACK = 2.0  # seconds after which SuperNode is asked for a task although it has said nothing
 TASKS = Path("/proc/self/task")
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
@@ -35,12 +45,9 @@ MODULES = (
 )
 
 
-def command(address: str, *kit: str) -> list[str]:
-    """The command line of the resident process of a SuperNode with its runtime at this address.
-
-    It keeps the data of a kit, if one is given.
-    """
-    return [sys.executable, "-m", "pomona.deploy.silo.processes.fork_executor", address, *kit]
+def command(port: int, kit: Path, app: str, *words: str) -> list[str]:
+    """The command line of the resident process of a SuperNode, whose runtime has this port; it keeps the kit's data."""
+    return [sys.executable, "-m", "pomona.deploy.silo.processes.fork_executor", str(port), str(kit), app, *words]
 
 
 def obstacle() -> str:
@@ -58,10 +65,12 @@ class ForkExecutor:
 
     Args:
         bell: file descriptor that tells of messages.
+        require: raises for a run and its app that must not be done.
         read: called between messages; what it has put into memory the children have, too.
     """
 
     bell: int
+    require: Callable[[Any, Any], None]
     read: Callable[[], None] = lambda: None
     children: set[int] = field(default_factory=set)
 
@@ -87,7 +96,7 @@ class ForkExecutor:
         assert not obstacle(), "reconcile has looked"
         parent, pid = os.getpid(), os.fork()
         if not pid:
-            _serve(spec, parent, self.bell)
+            _serve(spec, self.require, parent, self.bell)
         self.children.add(pid)
         return flower_internals.accepted()
 
@@ -104,7 +113,7 @@ class ForkExecutor:
                     print(f"process {pid} of a message was ended by signal {os.WTERMSIG(status)}", flush=True)  # noqa: T201 - the log
 
 
-def _serve(spec: Any, parent: int, bell: int) -> NoReturn:
+def _serve(spec: Any, require: Callable[[Any, Any], None], parent: int, bell: int) -> NoReturn:
     """Do one message in a child of ``parent``, and end."""
     code = 1
     try:
@@ -112,7 +121,7 @@ def _serve(spec: Any, parent: int, bell: int) -> NoReturn:
         if os.getppid() != parent:  # it has ended before this one could say that it wants to end with it
             os._exit(1)
         os.close(bell)
-        flower_internals.run_client_app(spec)
+        flower_internals.run_client_app(spec, require)
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 0 if end.code is None else 1
     except BaseException:
@@ -121,6 +130,24 @@ def _serve(spec: Any, parent: int, bell: int) -> NoReturn:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
+
+
+def await_runtime(port: int, pid: int) -> None:
+    """Wait until a process listens on a port of loopback.
+
+    Where another account of the machine had taken the port first, its messages would be done in place of the server's.
+    """
+    while not listens(port, pid):
+        time.sleep(0.1)
+
+
+def listens(port: int, pid: int) -> bool:
+    """Whether it is this process that listens on a port."""
+    try:
+        sockets = psutil.Process(pid).net_connections("tcp4")
+    except psutil.Error:
+        return False
+    return any(s.status == psutil.CONN_LISTEN and (s.laddr.ip, s.laddr.port) == (HOST, port) for s in sockets)
 
 
 def preload() -> None:
@@ -137,24 +164,27 @@ def preload() -> None:
 def main() -> None:
     """Fork for every message until the SuperNode ends."""
     die_with_parent()
-    address, *kit = sys.argv[1:]
+    port, kit, app = int(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
     os.umask(0o077)
     preload()
     from pomona.deploy.silo.data import kept_data
 
     gc.collect()
     gc.freeze()  # what is shared with the children stays shared: no collection writes into it
-    keeper = kept_data.DataKeeper(Path(*kit)) if kit else None
+    keeper = None if FORGETFUL in sys.argv[4:] else kept_data.DataKeeper(kit)
     kept_data.use(keeper)
+    own_kit.use(kit)
 
     def read() -> None:
         if keeper and keeper.refresh():
             if obstacle():  # a reader has left a thread: from now on without
-                os.execv(sys.executable, command(address))  # noqa: S606 - this very program
+                os.execv(sys.executable, command(port, kit, app, FORGETFUL))  # noqa: S606 - this very program
             gc.collect()
             gc.freeze()
 
-    flower_internals.run_superexec(address, ForkExecutor(sys.stdin.fileno(), read))
+    await_runtime(port, os.getppid())
+    executor = ForkExecutor(sys.stdin.fileno(), partial(require_pinned, app), read)
+    flower_internals.run_superexec(f"{HOST}:{port}", executor, secret_file(kit).read_bytes())
 
 
 if __name__ == "__main__":

@@ -2,10 +2,9 @@
 
 A SuperNode runs whatever code the server sends. This one compares the app with the SHA-256 that the silo's kit holds,
 before anything of it is unpacked, and answers with an error where it is another. The rest are flower-supernode's
-arguments.
+arguments. Its messages it gives to the resident process alone, which knows the silo's secret.
 """
 
-import hashlib
 import os
 import sys
 import time
@@ -16,12 +15,14 @@ from logging import ERROR
 from pathlib import Path
 from typing import Any, NoReturn
 
-from pomona.core.errors import ConfigError, ProtocolError
+from pomona.core.errors import ProtocolError
 from pomona.deploy import flower_internals
 from pomona.deploy.agreement import Federation
 from pomona.deploy.silo.connection.way_out import WayOut
 from pomona.deploy.silo.processes import fork_executor
+from pomona.deploy.silo.processes.pinned_app import REFUSAL, require_hash, require_pinned
 from pomona.deploy.silo.processes.resident import Resident
+from pomona.deploy.silo.processes.runtime_secret import secret_file
 from pomona.deploy.silo.settings import SiloFile
 from pomona.deploy.supervision.processes import QUIET, die_with_parent
 
@@ -31,7 +32,6 @@ HELD = 0.25  # seconds that a request for messages takes at least where the gate
 INVALID, CRASHED = 7, 8  # Flower's codes: the app is not accepted; its process has ended without an answer
 CHECK = 50  # looks after which the message's task is looked at
 LOOK = 0.02  # seconds between looks, in this process's memory, for the answer of the message that is being done
-REFUSAL = "refused: the server's app is not the one that this silo agreed to run"
 
 
 def command(folder: Path, silo: SiloFile, federation: Federation, app: str) -> list[str]:
@@ -51,30 +51,24 @@ def command(folder: Path, silo: SiloFile, federation: Federation, app: str) -> l
             str(folder),
         ),
         *("--superlink", federation.server, "--host", HOST, "--isolation", "process"),
-        *("--node-config", f"folder={_quoted(str(folder))}"),
+        *("--superexec-auth-secret-file", str(secret_file(folder))),
         *(["--insecure"] if federation.insecure else secured),
     ]
 
 
-def _quoted(text: str) -> str:
-    """A TOML string. Raises ConfigError for a path that Flower's command line cannot carry."""
-    if any(c in "\"'\\" or not c.isprintable() for c in text):
-        raise ConfigError(
-            f"{text!r} has quotes or unprintable characters in its path; move the kit to a plainer folder"
-        )
-    return f'"{text}"'
+def pinned(get_fab: Callable[[str, int], Any], expected: str, asked: Callable[[], Any]) -> Callable[[str, int], Any]:
+    """Flower's download of an app, refusing with ProtocolError all but the pinned one under its own name.
 
-
-def pinned(get_fab: Callable[[str, int], Any], expected: str) -> Callable[[str, int], Any]:
-    """Flower's download of an app, refusing with ProtocolError all but the one whose SHA-256 is ``expected``."""
+    Args:
+        get_fab: the download.
+        expected: SHA-256 in hex of the app.
+        asked: the run that was asked about last.
+    """
 
     def get(fab_hash: str, run_id: int) -> Any:
-        if fab_hash != expected:
-            raise ProtocolError(f"{REFUSAL} (SHA-256 {fab_hash[:12]}, expected {expected[:12]})")
+        require_hash(fab_hash, expected)
         fab = get_fab(fab_hash, run_id)
-        found = hashlib.sha256(fab.content).hexdigest()
-        if found != expected:
-            raise ProtocolError(f"{REFUSAL} (SHA-256 {found[:12]}, expected {expected[:12]})")
+        require_pinned(expected, asked(), fab)
         return fab
 
     return get
@@ -82,7 +76,7 @@ def pinned(get_fab: Callable[[str, int], Any], expected: str) -> Callable[[str, 
 
 @dataclass
 class Worker:
-    """What a SuperNode is doing: its last request for messages, and the message that it waits for an answer to.
+    """What a SuperNode is doing: its last request for messages, the message that it waits for an answer to, its run.
 
     Flower answers for a process that was killed, after a minute without a sign of it, but not for one that was killed
     before it had fetched its message: nobody would ever answer, and the node would wait for good.
@@ -92,6 +86,7 @@ class Worker:
     message: Any = None
     state: Any = None
     store: Any = None
+    run: Any = None
     _looks: int = 0
     _missed: int = 0
 
@@ -142,11 +137,12 @@ def guard(expected: str, stored: Callable[[], None] = lambda: None) -> Worker:
                 run = get_run(run_id)
                 if not flower_internals.federated(run):
                     raise ProtocolError("refused: a run that is no federation's")
+                worker.run = run
                 return run
 
             kept = {"state": state, "object_store": object_store, "receive": receiving, "get_run": running}
             try:
-                run_id = pull(**kept, get_fab=pinned(get_fab, expected), **rest)
+                run_id = pull(**kept, get_fab=pinned(get_fab, expected, lambda: worker.run), **rest)
             except ProtocolError as fault:
                 log(ERROR, "%s", fault)
                 return flower_internals.refuse(worker.message, INVALID, REFUSAL, state, object_store)
@@ -181,7 +177,7 @@ def main(words: Sequence[str] | None = None) -> None:
     from pomona.deploy.silo.connection.http_client import client
 
     env = {**os.environ, **fork_executor.ONE_THREAD, **fork_executor.POLL}
-    resident = Resident(fork_executor.command(f"{HOST}:{own['--port']}", own[KIT]), env)
+    resident = Resident(fork_executor.command(int(own["--port"]), Path(own[KIT]), app), env)
     resident.keep()
     guard(app, resident.ring)
     folder = Path(own[KIT])

@@ -21,7 +21,7 @@ from pomona.deploy.silo.connection.watchdog import (
     stuck,
 )
 from pomona.deploy.silo.connection.way_out import WayOut
-from pomona.deploy.silo.processes import supernode
+from pomona.deploy.silo.processes import runtime_secret, supernode
 from pomona.deploy.silo.settings import SiloFile
 from pomona.deploy.silo.studies.study_watch import StudyWatch
 from pomona.deploy.supervision.process_logs import SUPERVISOR, LogFile
@@ -36,6 +36,7 @@ PROBE = 30.0  # seconds between requests to the server
 # seconds before the next start, doubled by each failure; SuperLink counts a lost node as connected for a minute
 FIRST, LONGEST = 5.0, 600.0
 STEADY = 300.0  # seconds of connection after which a node is as good as new
+UNFINISHED = ".node"  # what the status file is called until it is whole; a report is written in its folder, too
 TAIL = 20_000  # bytes of a log that hold a node's last words, tracebacks included
 
 
@@ -63,6 +64,7 @@ class SiloPolicy:
     _restarts: int = 0
     _refusals: int = 0  # answers in a row that this silo was revoked
     _revoked: str = ""
+    _unforeseen: str = ""  # the kind of the last fault of a probe that has been said
 
     def watch(self, supervisor: Supervisor) -> Restart | str:
         """Watch one life of the node, and say why it ended; return why it stays so, for a silo that was revoked."""
@@ -121,6 +123,11 @@ class SiloPolicy:
             self.reach()
         except ProtocolError:
             return False
+        except Exception as fault:  # whatever a server answers with, it ends no supervisor
+            if (kind := type(fault).__name__) != self._unforeseen:
+                self._unforeseen = kind
+                self.say(f"whether the server can be reached cannot be found out: a {kind}")
+            return False
         return True
 
     def _tell(self, state: str, reason: str = "", code: int | None = None) -> None:
@@ -131,7 +138,7 @@ class SiloPolicy:
             return
         self._written = news
         with suppress(OSError):
-            publish(self.state / "node", [news.model_dump_json().encode()], lambda _: NODE)
+            publish(self.state / "node", [news.model_dump_json().encode()], lambda _: NODE, UNFINISHED)
 
 
 REASONS = {
@@ -191,6 +198,7 @@ def run_node(folder: Path, say: Callable[[str], None]) -> None:
                 say(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S}Z {text}")
 
             tell(f"{silo.name} attends {federation.name} at {federation.server}")
+            runtime_secret.renew(folder)
             command, log = supernode.command(folder, silo, federation, app), state / "logs" / "supernode.log"
             policy = SiloPolicy(
                 state,

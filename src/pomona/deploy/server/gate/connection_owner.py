@@ -1,0 +1,46 @@
+"""Whose a connection within this machine is: the account that owns its other end, as Linux has it."""
+
+import os
+import struct
+from collections.abc import Iterator
+from ipaddress import IPv4Address, IPv6Address
+from pathlib import Path
+
+TABLES = {4: Path("/proc/net/tcp"), 6: Path("/proc/net/tcp6")}
+UID, INODE = 6, 8  # columns, counted from the local address
+ROOT = 0
+
+Address = IPv4Address | IPv6Address
+
+
+def of_this_account(client: tuple[Address, int], server: tuple[Address, int]) -> bool:
+    """Whether the other end of a connection is a socket of this process's account, or of root's.
+
+    Args:
+        client: address and port of that end.
+        server: those of this one.
+    """
+    return any(uid in {ROOT, os.getuid()} for uid in _owners(client, server))
+
+
+def _owners(client: tuple[Address, int], server: tuple[Address, int]) -> Iterator[int]:
+    for version, table in TABLES.items():
+        ends = [_as_listed(end, version) for end in (client, server)]
+        if None in ends or not table.exists():
+            continue
+        text, both = table.read_bytes(), " ".join(map(str, ends)).encode()
+        begin = text.find(both)
+        # A socket that its process has let go of has no inode, and is listed as root's.
+        if begin >= 0 and (found := text[begin:].split(maxsplit=INODE + 1))[INODE] != b"0":
+            yield int(found[UID])
+
+
+def _as_listed(end: tuple[Address, int], version: int) -> str | None:
+    """An address and a port as a table has them: words of 32 bits in this machine's order; None where it cannot."""
+    address, port = end
+    if version == 4 and isinstance(address, IPv6Address):
+        return None
+    if version == 6 and isinstance(address, IPv4Address):
+        address = IPv6Address(f"::ffff:{address}")
+    words = struct.unpack(f"={len(address.packed) // 4}I", address.packed)
+    return "".join(f"{word:08X}" for word in words) + f":{port:04X}"
