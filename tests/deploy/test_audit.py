@@ -10,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pomona.core.errors import StorageError
+from pomona.deploy import audit
 from pomona.deploy.audit import Audit, read, verify
+from pomona.deploy.silo import audited
 
 
 def written(path, events):
@@ -132,3 +134,60 @@ def test_a_line_that_nobody_wrote_is_broken_and_the_file_goes_on(what, tmp_path)
         log.write("last")
     assert [line["event"] for line in read(path)] == ["first", "last"]
     assert verify(path) == 2
+
+
+def test_the_end_of_a_file_is_enough_to_go_on(tmp_path, monkeypatch):
+    """However long it is: whoever sends many messages makes none slower."""
+    path = tmp_path / "audit.jsonl"
+    written(path, [("round", {"number": n}) for n in range(1000)])
+    seen = []
+    monkeypatch.setattr(audit, "parsed", lambda line: seen.append(line) or json.loads(line))
+    with Audit(path) as log:
+        log.write("last")
+    assert len(seen) == 2, "the last line is looked for, and taken in"
+    monkeypatch.undo()
+    assert verify(path) is None
+
+
+@pytest.mark.parametrize("block", [1, 2, 50, 200, 2**14])
+@pytest.mark.parametrize("tail", [b"", b"\n", b"\n\n\n", b'{"time', b"[" * 300 + b"\n" + b"]" * 300, b"x\ny\nz\n"])
+def test_the_last_whole_line_is_found_behind_whatever_follows(tmp_path, monkeypatch, block, tail):
+    monkeypatch.setattr(audit, "BLOCK", block)
+    path = tmp_path / "audit.jsonl"
+    whole = written(path, [("a", {"k": "\u00e4" * 90}), ("b", {})])
+    path.write_bytes(whole + tail)
+    written(path, [("c", {})])
+    events = [line["event"] for line in read(path)]
+    assert events == ["a", "b", *(["torn"] if tail and not tail.endswith(b"\n") else []), "c"]
+    chains = [line["chain"] for line in read(path)]
+    path.write_bytes(whole + path.read_bytes()[len(whole) + len(tail) :].lstrip(b"\n"))
+    assert [line["chain"] for line in read(path)] == chains
+    if b"torn" not in path.read_bytes():
+        assert verify(path) is None
+    path.write_bytes(tail)
+    written(path, [("c", {})])
+    assert read(path)[-1]["event"] == "c"
+
+
+def test_no_server_has_a_silo_write_any_number_of_lines(tmp_path, monkeypatch):
+    now = [7200.0]
+    monkeypatch.setattr(audited.time, "time", lambda: now[0])
+    (tmp_path / "state").mkdir()
+    path = tmp_path / "state" / "audit.jsonl"
+    for _ in range(3):
+        audited.write(tmp_path, "answered", round=1, task="a" * 64)
+    for number in range(10 * audited.REFUSALS):
+        audited.write(tmp_path, "refused", reason=f"no {number}")
+    audited.write(tmp_path, "answered", round=2, task="b" * 64)
+    lines = read(path)
+    assert [line["event"] for line in lines] == ["answered", *["refused"] * audited.REFUSALS, "answered"]
+    assert [line.get("unwritten") for line in lines if "unwritten" in line] == [2, 9 * audited.REFUSALS]
+    for number in range(2 * audited.REMEMBERED):
+        audited.write(tmp_path, "answered", round=number + 3)
+    assert len(read(path)) == len(lines) + 2 * audited.REMEMBERED
+    now[0] += audited.HOUR
+    audited.write(tmp_path, "refused", reason="no 0")
+    (tmp_path / "state" / "node" / audited.FILE).write_text("{")
+    audited.write(tmp_path, "refused", reason="no 0")
+    assert [line["reason"] for line in read(path)[-2:]] == ["no 0"] * 2
+    assert verify(path) is None

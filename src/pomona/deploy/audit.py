@@ -17,6 +17,7 @@ from pomona.core.errors import StorageError
 from pomona.storage.hash_chain import START, chained, parsed
 
 TORN = "torn"
+BLOCK = 2**14  # bytes of a file's end that are read first
 
 
 class Audit:
@@ -32,7 +33,7 @@ class Audit:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._chain, self._end = START, 0  # of what this process has seen of the file
+        self._chain, self._end = START, -1  # of what this process has seen of the file; -1 before it has looked
         with _writing(path):
             self._handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
@@ -58,7 +59,9 @@ class Audit:
                 fcntl.flock(self._handle, fcntl.LOCK_UN)
 
     def _catch_up(self) -> None:
-        """Take in what others have written since."""
+        """Take in what others have written since; of what was there before the last whole line alone."""
+        if self._end < 0:
+            self._end = self._last_line()
         news = os.pread(self._handle, os.fstat(self._handle).st_size - self._end, self._end)
         self._end += len(news)
         lines = list(_lines(news))
@@ -69,6 +72,21 @@ class Audit:
             text, line = lines[-1]
             if line is None:
                 self._append(TORN, {"bytes": len(text)})
+
+    def _last_line(self) -> int:
+        """Where the last whole line begins; 0 where there is none."""
+        size = os.fstat(self._handle).st_size
+        length = min(BLOCK, size)
+        while length:
+            tail, begin = os.pread(self._handle, length, size - length), size - length
+            end = len(tail)
+            first = (tail.find(b"\n") + 1 or end) if begin else 0  # what comes before is a part of a line
+            while first <= (at := tail.rfind(b"\n", 0, max(end - 1, 0)) + 1) < end:
+                if parsed(tail[at:end].removesuffix(b"\n")) is not None:
+                    return begin + at
+                end = at
+            length = min(4 * length, size) if begin else 0
+        return 0
 
     def _append(self, event: str, fields: dict[str, Any]) -> None:
         line = {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "event": event, **fields}

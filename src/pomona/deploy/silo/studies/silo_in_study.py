@@ -8,8 +8,8 @@ from typing import Any
 
 from pomona.core.errors import ConfigError, PrivacyError, ProtocolError
 from pomona.deploy.agreement import Federation
-from pomona.deploy.audit import Audit
 from pomona.deploy.pki.signatures import Signer
+from pomona.deploy.silo.audited import write
 from pomona.deploy.silo.data.silo_scenario import own_scenario, worst_cost
 from pomona.deploy.silo.privacy.privacy_budget import Claim, Cost, PrivacyBudget
 from pomona.deploy.silo.settings import SiloFile
@@ -126,7 +126,6 @@ class Silo:
 
 
 def audited(silo: Silo, event: str, **fields: Any) -> None:
-    """A line in the silo's own audit log."""
+    """A line in the silo's own audit log, as ``pomona.deploy.silo.audited`` writes them."""
     about = {"study": silo.study.study.name} if silo.study else {}
-    with Audit(silo.folder / "state" / "audit.jsonl") as audit:
-        audit.write(event, **about, **fields)
+    write(silo.folder, event, **about, **fields)
