@@ -19,7 +19,8 @@ from pomona.deploy.server.studies import consents
 from pomona.deploy.server.studies.consents import Consents
 from pomona.deploy.server.studies.study_desk import StudyDesk
 from pomona.deploy.server.studies.study_queue import StudyQueue
-from pomona.deploy.silo.studies import study_watch
+from pomona.deploy.silo.studies import known_studies, study_watch
+from pomona.deploy.silo.studies.consent_terms import ConsentTerms
 from pomona.deploy.silo.studies.known_studies import KnownStudies, KnownStudy
 from pomona.deploy.silo.studies.study_proposals import visit
 from pomona.deploy.silo.studies.study_watch import StudyWatch
@@ -151,6 +152,45 @@ def test_a_search_names_no_file_either(offered):
         space = {key: ["weights.safetensors"]}
         with pytest.raises(ProtocolError, match="the same in all trials"):
             Study.parse(json.dumps({**text, "search": {"space": space}}))
+
+
+@pytest.mark.parametrize("done", ["rounds.jsonl", "survey.json"])
+def test_studies_that_fit_the_rules_fill_no_disk_either(federation, offered, monkeypatch, done):
+    """Accepted by rule they wait like others until something was done in them; a person may accept any number."""
+    monkeypatch.setattr(known_studies, "MOST", 2)
+    studies = KnownStudies(federation.kits / "silo-0")
+    fitting = [KnownStudy(agreement=f"{n:064x}", study=offered.study) for n in range(5)]
+    studies.decide(studies.named("second"), True, "Dr. North")
+    for study in fitting[:2]:
+        studies.propose(study)
+        studies.decide(study, True, "policy.toml", terms=ConsentTerms(), policy="a" * 64)
+    with pytest.raises(ProtocolError, match="not begun"):
+        studies.propose(fitting[2])
+    (studies.home(fitting[0]) / done).touch()
+    studies.propose(fitting[2])
+    with pytest.raises(ProtocolError, match="not begun"):
+        studies.propose(fitting[3])
+    studies.decide(studies.find(fitting[1].agreement), True, "Dr. North")
+    studies.propose(fitting[3])
+
+
+def test_a_study_is_not_read_at_each_visit(federation, offered, monkeypatch):
+    kit, ask = federation.kits / "silo-0", asking(federation, "silo-0")
+    studies, reads = KnownStudies(kit), []
+    read = known_studies.read_json
+    monkeypatch.setattr(known_studies, "read_json", lambda *given: reads.append(given) or read(*given))
+    visit(kit, ask)
+    reads.clear()
+    for _ in range(3):
+        assert visit(kit, ask) == []
+    assert not reads
+    studies.decide(studies.named("second"), True, "Dr. North")
+    visit(kit, ask)
+    assert studies.named("second").told
+    visit(kit, ask)
+    reads.clear()
+    visit(kit, ask)
+    assert not reads
 
 
 # The server, against a silo and its own administrator

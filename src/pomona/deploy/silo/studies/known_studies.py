@@ -4,7 +4,7 @@ A study's folder is named after it and its hash. Beside ``study.json`` lies what
 """
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,15 +18,21 @@ from pomona.core.settings import Settings
 from pomona.deploy.agreement import Federation
 from pomona.deploy.audit import Audit
 from pomona.deploy.json_store import read_json, write_json
+from pomona.deploy.silo.history import FILE as HISTORY
 from pomona.deploy.silo.studies.consent_terms import ConsentTerms
 from pomona.deploy.study import Study
 from pomona.deploy.study_kinds import MOST_TRIALS, TRIALS
 from pomona.storage.lock import waiting_lock
 
 STUDIES, FILE = "studies", "study.json"
-MOST, MOST_BYTES = 100, 2**26  # of studies that a silo keeps and has not accepted
+ANSWERS = "survey.json"  # a survey's, in its study's folder
+MOST, MOST_BYTES = 100, 2**26  # of studies that a silo keeps, and that nobody has accepted, or a rule for nothing yet
 LEAST = 8  # digits of its hash that name a study
+BEGUN = (HISTORY, ANSWERS)  # what a study's folder holds once the silo has answered in it
 Standing = Literal["pending", "accepted", "declined"]
+
+
+_QUIET: dict[Path, tuple[int, ...]] = {}  # files of studies with nothing to tell a server, as they were then
 
 
 class KnownStudy(Settings):
@@ -71,6 +77,12 @@ class KnownStudy(Settings):
         return self.trials.index(agreement)
 
 
+def stamp(path: Path) -> tuple[int, ...]:
+    """What tells a file from what it was before: inode, size, and times of its last change. Raises OSError."""
+    seen = path.stat()
+    return seen.st_ino, seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns
+
+
 @dataclass(frozen=True)
 class KnownStudies:
     """The studies in a silo's kit."""
@@ -81,6 +93,30 @@ class KnownStudies:
     def all(self) -> list[KnownStudy]:
         """All of them, by name. Raises StorageError for a file that cannot be read."""
         return list(self._found())
+
+    @property
+    def hashes(self) -> set[str]:
+        """The hashes of all, by their folders; no study is read."""
+        return {path.parent.name.rpartition("-")[2] for path in self._files()}
+
+    def untold(self) -> list[KnownStudy]:
+        """Studies with a decision that the server may not know, by name.
+
+        A process reads each but once while its file stays as it is and has nothing to tell: they may be large, and a
+        supervisor asks often. Raises StorageError for a file that cannot be read.
+        """
+        found = []
+        for path in self._files():
+            with suppress(FileNotFoundError):
+                seen = stamp(path)
+                if _QUIET.get(path) == seen:
+                    continue
+                known = read_json(KnownStudy, path)
+                if known and known.standing != "pending" and not known.told:
+                    found.append(known)
+                else:
+                    _QUIET[path] = seen
+        return found
 
     def find(self, agreement: str) -> KnownStudy | None:
         """The study of a hash, or of that of one of its trials, if it is known."""
@@ -187,18 +223,25 @@ class KnownStudies:
         return waiting_lock(self.kit / "state" / ".studies.lock")
 
     def _require_room(self, known: KnownStudy) -> None:
-        """No server fills a silo's disk with studies that nobody has accepted."""
-        idle = [k for k in self._found() if k.standing != "accepted"]
+        """No server fills a silo's disk with studies that no person has accepted, and that nothing was done in."""
+        idle = [k for k in self._found() if k.standing != "accepted" or (k.terms is not None and not self._begun(k))]
         size = sum(len(k.study.text) for k in (*idle, known))
         if len(idle) >= MOST or size > MOST_BYTES:
             raise ProtocolError(
-                f"{len(idle)} studies, with {size / 1e6:.0f} MB, were offered and not accepted; remove the folders "
-                f"of old ones from state/{STUDIES}, and ask the server's operator"
+                f"{len(idle)} studies, with {size / 1e6:.0f} MB, were offered, and not accepted or not begun; remove "
+                f"the folders of old ones from state/{STUDIES}, and ask the server's operator"
             )
 
+    def _begun(self, known: KnownStudy) -> bool:
+        return any((home / name).exists() for home in self.homes(known) for name in BEGUN)
+
+    def _files(self, folders: str = "*") -> Iterator[Path]:
+        homes = sorted((self.kit / "state" / STUDIES).glob(folders))
+        return (home / FILE for home in homes if (home / FILE).is_file())
+
     def _found(self, folders: str = "*") -> Iterator[KnownStudy]:
-        for home in sorted((self.kit / "state" / STUDIES).glob(folders)):
-            if known := read_json(KnownStudy, home / FILE):
+        for path in self._files(folders):
+            if known := read_json(KnownStudy, path):
                 yield known
 
     def _write(self, known: KnownStudy) -> KnownStudy:

@@ -48,7 +48,7 @@ def visit(kit: Path, ask: Ask) -> list[str]:
     """
     studies, silo = KnownStudies(kit), SiloFile.load(kit / "silo.toml").name
     federation = Federation.read(kit / "federation.toml")
-    untold = [known for known in studies.all if known.standing != "pending" and not known.told][:MOST]
+    untold = studies.untold()[:MOST]
     signer = Signer(None if federation.insecure else kit / "keys" / "silo.key") if untold else None
     taken = []
     for known in untold:
@@ -61,7 +61,7 @@ def visit(kit: Path, ask: Ask) -> list[str]:
         raise ProtocolError("the server's list of studies cannot be read; is it of the same version?") from None
     for known in untold:
         studies.told(known)
-    here = {known.agreement for known in studies.all}
+    here = studies.hashes
     return [agreement for agreement in found.studies if agreement not in here]
 
 

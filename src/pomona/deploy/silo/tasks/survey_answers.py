@@ -19,6 +19,7 @@ from pomona.deploy.messages.message_bodies import Body, Hello, HelloReply, Task
 from pomona.deploy.messages.survey_bodies import SurveyAnswer, SurveyQuestion
 from pomona.deploy.silo.privacy.data_sources import MOST_SOURCES, DataSource, hashed, shared, sources, with_names
 from pomona.deploy.silo.privacy.privacy_budget import PrivacyBudget
+from pomona.deploy.silo.studies.known_studies import ANSWERS
 from pomona.deploy.silo.studies.silo_in_study import Silo, audited
 from pomona.deploy.silo.tasks.task_policy import TaskPolicy
 from pomona.storage.lock import locked
@@ -27,7 +28,6 @@ from pomona.survey.replies import FiguresReply
 from pomona.survey.settings import SurveySettings
 
 TOLD = "told"
-ANSWERS = "survey.json"
 AGAIN = "this silo was asked another question of this step, and answers each step once"
 
 
