@@ -16,19 +16,21 @@ from agreement_file import agreement
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pomona.core.errors import ProtocolError, StorageError
+from pomona.core.errors import ConfigError, ProtocolError, StorageError
 from pomona.deploy.audit import Audit, read, verify
 from pomona.deploy.server.members.superlink_client import Node
 from pomona.deploy.server.processes import superlink_supervisor as server_supervisor
 from pomona.deploy.server.processes.run_verdict import Observation, judge
 from pomona.deploy.server.processes.superlink_supervisor import APP, ServerPolicy
-from pomona.deploy.silo.connection.watchdog import PATIENCE, ConnectionState, connected, stuck
+from pomona.deploy.silo.connection.watchdog import PATIENCE, ConnectionState, clock, connected, stuck
 from pomona.deploy.silo.processes import supernode_supervisor as silo_supervisor
 from pomona.deploy.silo.processes.supernode_supervisor import SiloPolicy
+from pomona.deploy.silo.studies import study_watch
 from pomona.deploy.supervision import processes
 from pomona.deploy.supervision.processes import ask_to_stop, end, holder, process_tree
 from pomona.deploy.supervision.status_files import NODE
 from pomona.deploy.supervision.supervisor import Supervisor, backoff
+from pomona.storage.atomic_io import UNFINISHED
 from pomona.storage.lock import locked
 from pomona.storage.run_status import Status, read_status, write_status
 
@@ -475,6 +477,58 @@ def test_a_node_whose_server_is_away_is_left_alone(tmp_path, quick, monkeypatch)
     with pytest.raises(SystemExit):
         made.run(policy)
     assert "exit code 0" in said[0]
+
+
+def test_the_status_file_is_written_beside_whatever_others_write_in_its_folder(tmp_path):
+    (tmp_path / "node").mkdir()
+    other = tmp_path / "node" / UNFINISHED
+    other.write_text("a half of another's file")
+    silo(tmp_path, "")[1].stopped(None)
+    assert news(tmp_path)["state"] == "stopped"
+    assert other.read_text() == "a half of another's file"
+
+
+@pytest.mark.parametrize(
+    "fault", [ProtocolError("away"), ConfigError("no key"), ValueError("year 0"), KeyError("Date")]
+)
+def test_whatever_a_probe_of_the_server_meets_the_supervisor_goes_on(tmp_path, fault):
+    def fails():
+        raise fault
+
+    said = []
+    policy = SiloPolicy(tmp_path, lambda _: True, fails, said.append)
+    assert [policy._reachable() for _ in range(3)] == [False] * 3
+    assert len(said) == (not isinstance(fault, ProtocolError))
+
+
+@pytest.mark.parametrize("fault", [ProtocolError("away"), RecursionError("deep"), KeyError("Date")])
+def test_whatever_a_visit_to_the_server_meets_the_supervisor_goes_on(tmp_path, fault, monkeypatch):
+    def fails(_):
+        raise fault
+
+    monkeypatch.setattr(study_watch, "over_the_network", fails)
+    said = []
+    watch = study_watch.StudyWatch(tmp_path, said.append)
+    for _ in range(3):
+        watch.look()
+    assert len(said) == 1
+
+
+@pytest.mark.parametrize(
+    ("date", "hour"),
+    [
+        ("Tue, 15 Nov 1994 08:12:31 GMT", 8),
+        ("Tue, 15 Nov 1994 08:12:31 +0200", 6),
+        *(
+            (text, None)
+            for text in ("", "now", "Tue, 99 Nov 1994 08:12:31 GMT", "Sat, 32 Jan 2000 00:00:00 GMT", "1" * 9999)
+        ),
+        *((text, None) for text in ("Fri, 31 Dec 9999 23:59:59 -2359", "Tue, 15 Nov 1994 08:12:31 +99999999999")),
+    ],
+)
+def test_a_date_that_cannot_be_read_is_no_clock(date, hour):
+    found = clock(date)
+    assert (found and found.hour) == hour
 
 
 def test_who_holds_a_folder_is_known_and_can_be_asked_to_stop(tmp_path):

@@ -148,7 +148,7 @@ def report(
     made = Report(*about, own, alone, tables, numbers)
     page = state / "report.md"
     with writing(page):
-        publish(state / "node", [made.markdown().encode()], lambda _: page.name).replace(page)
+        publish(state, [made.markdown().encode()], lambda _: page.name, ".report")
     return made, page
 
 

@@ -65,7 +65,7 @@ def connected(pid: int, port: int, local: int) -> bool:
 
 @dataclass(frozen=True)
 class HealthAnswer:
-    """A server's clock (UTC), if it states one, and the end of its certificate (UTC), with TLS."""
+    """A server's clock (UTC), if it states one that can be read, and the end of its certificate (UTC), with TLS."""
 
     clock: datetime | None
     certificate_until: datetime | None
@@ -86,7 +86,15 @@ def ask_health(way: WayOut, timeout: float = 10.0) -> HealthAnswer:
     Raises ProtocolError if it does not answer, or not as the federation's server.
     """
     found = request(way, "/health", {}, timeout)
-    return HealthAnswer(parsedate_to_datetime(found.date).astimezone(UTC) if found.date else None, found.until)
+    return HealthAnswer(clock(found.date or ""), found.until)
+
+
+def clock(date: str) -> datetime | None:
+    """The time (UTC) that a ``Date`` header states; None for a text that states none."""
+    try:
+        return parsedate_to_datetime(date).astimezone(UTC)
+    except (ValueError, TypeError, IndexError, ArithmeticError, OSError):  # of the standard library, by the text
+        return None
 
 
 def request(

@@ -40,10 +40,11 @@ class StudyWatch:
         try:
             self._consider(visit(self.kit, over_the_network(self.kit)))
             self._trouble = ""
-        except (PomonaError, OSError, ValueError) as fault:
-            if str(fault) != self._trouble:
-                self._trouble = str(fault)
-                self.say(f"the server could not be asked about studies: {fault}")
+        except Exception as fault:  # whatever a server answers with, it ends no supervisor
+            told = str(fault) if isinstance(fault, (PomonaError, OSError, ValueError)) else type(fault).__name__
+            if told != self._trouble:
+                self._trouble = told
+                self.say(f"the server could not be asked about studies: {told}")
 
     def _consider(self, offered: Sequence[str]) -> None:
         """Have the studies of these hashes taken in, each again after a while if it still is not."""
