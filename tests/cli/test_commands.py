@@ -53,6 +53,21 @@ def recorded(tmp_path_factory):
     return folder
 
 
+RUNS = {
+    "pomona": ["-P", "-c", "import sys; sys.argv = ['pomona', 'methods']\nfrom pomona.cli import main\nmain()"],
+    "python -m pomona": ["-m", "pomona", "methods"],
+}
+
+
+@pytest.mark.parametrize("how", RUNS)
+def test_what_lies_in_the_current_folder_is_not_imported(how, tmp_path):
+    """Somebody may have sent it, with a file that is called like a package."""
+    for name in ("rich", "pomona_native", "timm"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit(99)")
+    done = subprocess.run([sys.executable, *RUNS[how]], capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert (done.returncode, "fedavg" in done.stdout) == (0, True), done.stderr
+
+
 def test_help_is_quick_and_loads_no_torch():
     code = "import sys; sys.argv = ['pomona', '--help']\nfrom pomona.cli import main\ntry: main()\nexcept SystemExit: pass\n"
     code += "assert 'torch' not in sys.modules and 'matplotlib' not in sys.modules"

@@ -14,6 +14,7 @@ from cyclopts import App, CycloptsError
 from pomona.cli.signals import heeded
 from pomona.core.errors import PomonaError
 from pomona.core.memory import enough
+from pomona.core.registry import importing_from
 
 app = App(
     name="pomona",
@@ -122,12 +123,11 @@ class SafeStderr:
 
 def main(words: Sequence[str] | None = None) -> None:
     """Run a command, this process's own without words; a user's mistake is one line and an exit code."""
-    with redirect_stderr(SafeStderr(sys.stderr)), heeded():
+    with redirect_stderr(SafeStderr(sys.stderr)), heeded(), importing_from(Path.cwd()):
         _main(words)
 
 
 def _main(words: Sequence[str] | None) -> None:
-    sys.path.append(str(Path.cwd()))  # module:function of a user's own, as `python -m` would find it
     given = list(sys.argv[1:] if words is None else words)
     if given[:1] == ["run"] and set(given) & set(app.help_flags):
         from pomona.cli.settings import of_a_run  # late: it reads every settings record

@@ -3,17 +3,22 @@
 import hashlib
 import inspect
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from importlib import import_module
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 from pomona.core.bounds import plain
 from pomona.core.errors import ConfigError, near
 
 _barred = ContextVar("_barred", default=False)
+_homes: list[str] = []  # folders in which modules may be named; they are on the import path while one is loaded
+_loading: Counter[str] = Counter()  # how many are, by the folder, where it is on the path for their sake alone
+_lock = Lock()
 
 
 @contextmanager
@@ -27,13 +32,16 @@ def own_code_barred(barred: bool = True) -> Iterator[None]:
 
 
 def own(target: str) -> Any:
-    """Import a user's own object, the ``module:attribute`` that a setting names.
+    """Import a user's own object, the ``module:attribute`` that a setting names, of the folders of own code too.
+
+    What it imports in turn may lie there as well, where it does so at its top: later the folders are searched no more.
 
     Raises ConfigError if it does not exist, or within ``own_code_barred``.
     """
     if _barred.get():
         raise ConfigError(f"{plain(target, 80)} is own code, which runs only if you say so: give --own-code")
-    return load(target)
+    with _own_code_in_reach():
+        return load(target)
 
 
 def load(target: str) -> Any:
@@ -46,10 +54,46 @@ def load(target: str) -> Any:
 
 
 def importable(folder: Path) -> None:
-    """Let ``module:attribute`` name a module that lies in a folder; modules of the same name elsewhere come first."""
+    """Let ``module:attribute`` name a module that lies in a folder; modules of the same name elsewhere come first.
+
+    The folder is searched for what is named so, and for nothing else: it may hold files of somebody else, and one that
+    is called like a package which is not installed must not run in its place.
+    """
     home = str(folder.absolute())
-    if home not in sys.path:
-        sys.path.append(home)
+    if home not in _homes:
+        _homes.append(home)
+
+
+def own_code_folders() -> tuple[Path, ...]:
+    """The folders in which modules may be named, for processes that others start."""
+    return tuple(map(Path, _homes))
+
+
+@contextmanager
+def importing_from(folder: Path) -> Iterator[None]:
+    """``importable`` within this."""
+    before = list(_homes)
+    importable(folder)
+    try:
+        yield
+    finally:
+        _homes[:] = before
+
+
+@contextmanager
+def _own_code_in_reach() -> Iterator[None]:
+    with _lock:
+        mine = [home for home in _homes if _loading[home] or home not in sys.path]
+        sys.path.extend(home for home in mine if not _loading[home])
+        _loading.update(mine)
+    try:
+        yield
+    finally:
+        with _lock:
+            _loading.subtract(mine)
+            for home in mine:
+                if not _loading[home] and home in sys.path:
+                    sys.path.remove(home)
 
 
 def code_sha256(target: str) -> str:
@@ -57,7 +101,8 @@ def code_sha256(target: str) -> str:
 
     Raises ConfigError if the object does not exist, or its module is no file.
     """
-    load(target)
+    with _own_code_in_reach():
+        load(target)
     try:
         return hashlib.sha256(Path(inspect.getfile(sys.modules[target.partition(":")[0]])).read_bytes()).hexdigest()
     except (OSError, TypeError) as fault:

@@ -8,18 +8,20 @@ that wait for a dead worker together with the one that ended it (``allowed-failu
 
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import suppress
 from multiprocessing import get_context, parent_process, resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 from multiprocessing.forkserver import ensure_running
+from pathlib import Path
 from queue import SimpleQueue
 from threading import Lock, Thread
 from typing import Any, ParamSpec, TypeVar
 
 from pomona.core.errors import WorkerError
+from pomona.core.registry import importable, own_code_folders
 
 CONTEXT = get_context("forkserver")
 P = ParamSpec("P")
@@ -60,7 +62,7 @@ class WorkerProcess:
     def _alive(self) -> tuple[ForkServerProcess, "Connection[Any, Any]"]:
         if not self._process or not self._pipe or not self._process.is_alive():
             self._pipe, there = CONTEXT.Pipe()
-            process = CONTEXT.Process(target=_serve, args=(there,), daemon=True, name="pomona-bench")
+            process = CONTEXT.Process(target=_serve, args=(there, own_code_folders()), daemon=True, name="pomona-bench")
             try:
                 process.start()
             except (EOFError, OSError) as fault:
@@ -128,8 +130,10 @@ def _start_server() -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _serve(pipe: "Connection[Any, Any]") -> None:
-    """Run a worker: jobs from the pipe, until it closes or the parent has ended."""
+def _serve(pipe: "Connection[Any, Any]", folders: Sequence[Path]) -> None:
+    """Run a worker: jobs from the pipe, with own code of these folders, until it closes or the parent has ended."""
+    for folder in folders:
+        importable(folder)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # for what a job starts; the parent ends us
     Thread(target=_follow_parent, daemon=True).start()
     with suppress(EOFError, OSError):

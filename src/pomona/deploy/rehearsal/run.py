@@ -23,6 +23,9 @@ import torch
 from safetensors.torch import load_file
 
 from pomona.core.errors import PomonaError, QuorumError
+from pomona.core.registry import own_code_folders
+from pomona.deploy.agreement import Federation
+from pomona.deploy.own_code import named_code
 from pomona.deploy.provision.provision import provision
 from pomona.deploy.rehearsal.files import data_section, federation_file, write_rows
 from pomona.deploy.supervision.processes import adopt, disown, end, environment, process_tree, reap
@@ -99,7 +102,9 @@ class LocalFederation:
         role, kit = ("server", self.server) if who == "server" else ("silo", self.silo(who))
         with (self.folder / f"{who}.log").open("ab") as file:
             command = [*before, sys.executable, "-m", "pomona", role, "start", "--folder", str(kit)]
-            env = environment(self.folder) | {"PYTHONPATH": os.pathsep.join(sys.path)}  # own code too
+            named = named_code(Federation.read(self.server / "federation.toml").run)
+            path = [*sys.path, *map(str, own_code_folders() if named else ())]
+            env = environment(self.folder) | {"PYTHONPATH": os.pathsep.join(path)}
             self._own[who] = subprocess.Popen(
                 command, stdout=file, stderr=subprocess.STDOUT, start_new_session=True, env=env
             )

@@ -42,13 +42,16 @@ def environment(home: Path) -> dict[str, str]:
 
 
 def start(command: Sequence[str], env: dict[str, str]) -> subprocess.Popen[bytes]:
-    """Start a child in a process group of its own; what it and its descendants print is to be read."""
+    """Start a child in a process group of its own; what it and its descendants print is to be read.
+
+    The folder that this was started in is not searched for modules.
+    """
     return subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        env=env,
+        env={**env, "PYTHONSAFEPATH": "1"},
         start_new_session=True,
     )
 
