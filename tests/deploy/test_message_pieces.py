@@ -35,7 +35,8 @@ def record(data):
 
 
 def letter(tail=b"", **keys):
-    text = Letter(**{"kind": "a", "body": "", "signature": "", "enclosed": []} | keys).model_dump_json().encode()
+    told = {"kind": "a", "body": "", "signature": "", "enclosed": [], "versions": None} | keys
+    text = Letter.model_construct(**told).model_dump_json().encode()
     return len(text).to_bytes(8, "little") + text + tail
 
 
@@ -59,6 +60,13 @@ def letter(tail=b"", **keys):
         record(letter()[:-1]),
         record(letter().replace(b'"a"', b"null")),
         record(letter(b"xy", enclosed=[("a", 2)]).replace(b"2]", b"-2]")),
+        record(letter(b"xy", enclosed=[("a" * 65, 2)])),
+        record(letter(b"xy", enclosed=[("../a", 2)])),
+        record(letter(kind="")),
+        record(letter(kind="a" * 41)),
+        record(letter(kind="a\n")),
+        record(letter(signature="zz")),
+        record(letter(signature="ab" * 151)),
     ],
 )
 def test_anything_else_is_refused(content):

@@ -5,6 +5,7 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
+from pomona.core.bounds import LONGEST
 from pomona.core.errors import ConfigError
 from pomona.core.settings import Settings
 from pomona.core.targets import NAMED, Targets
@@ -13,39 +14,49 @@ from pomona.data.dataset import FORMS, Dataset, Kind, SampleType
 from pomona.data.preprocessing import Preprocessing
 from pomona.data.settings import Edge
 
+MOST = 10**6  # columns, outputs, classes and words
+ClassName = Annotated[str, Field(max_length=LONGEST)]
+Word = Annotated[str, Field(max_length=1000)]
+Numbers = Annotated[tuple[float, ...], Field(min_length=1, max_length=MOST)]
+
 
 class TaskSettings(Settings):
     """The form of one sample, the label map, and the preprocessing."""
 
     kind: Kind = Field(description="kind of sample")
-    input_shape: tuple[Annotated[int, Field(ge=1)], ...] = Field(
-        description="one sample as read: (H, W, C), (D, H, W, C), (F,), (T,)"
+    input_shape: tuple[Annotated[int, Field(ge=1, le=10**9)], ...] = Field(
+        max_length=8, description="one sample as read: (H, W, C), (D, H, W, C), (F,), (T,)"
     )
     dtype: SampleType = Field(
         default_factory=lambda known: FORMS[known["kind"]].dtypes[0],
         description="of a sample as read: of images uint8, uint16, int16 or float32, of tables float32, of texts int32",
     )
-    classes: tuple[str, ...] = Field((), description="class names in the order of their numbers; empty: targets")
+    classes: tuple[ClassName, ...] = Field(
+        (), max_length=MOST, description="class names in the order of their numbers; empty: targets"
+    )
     time_edges: tuple[Edge, ...] = Field(
         (), max_length=1000, description="of survival: where the intervals of time end, ascending, agreed on beforehand"
     )
     outputs: int = Field(
         default_factory=lambda known: len(known["classes"]) or len(known["time_edges"]),
         ge=0,
+        le=MOST,
         description="width of the network's output",
     )
     targets: Targets = Field("classes", description="what a sample's labels are")
-    shift: tuple[float, ...] = Field((0.0,), description="the network sees (x - shift) / scale, over the last axis")
-    scale: tuple[float, ...] = Field((1.0,), description="see shift")
-    target_shift: tuple[float, ...] = Field(
+    shift: Numbers = Field((0.0,), description="the network sees (x - shift) / scale, over the last axis")
+    scale: Numbers = Field((1.0,), description="see shift")
+    target_shift: Numbers = Field(
         (0.0,), description="of regression: the network learns (y - target_shift) / target_scale"
     )
-    target_scale: tuple[float, ...] = Field((1.0,), description="see target_shift")
+    target_scale: Numbers = Field((1.0,), description="see target_shift")
     preprocessing: Preprocessing | None = Field(
         None, description="of a table: how its columns become the numbers of input_shape"
     )
-    vocabulary: int = Field(0, ge=0, description="tokens including padding, for texts")
-    words: tuple[str, ...] = Field((), description="the words with numbers 2, 3, ...; 0 is padding, 1 any other word")
+    vocabulary: int = Field(0, ge=0, le=MOST + 2, description="tokens including padding, for texts")
+    words: tuple[Word, ...] = Field(
+        (), max_length=MOST, description="the words with numbers 2, 3, ...; 0 is padding, 1 any other word"
+    )
 
     @model_validator(mode="after")
     def _fits(self) -> Self:

@@ -4,6 +4,7 @@ from typing import Literal
 
 from pydantic import Field, field_validator
 
+from pomona.core.bounds import Label
 from pomona.core.settings import Settings
 
 LEAST_NOISE = 1e-3  # epsilon is in the millions there, and accountants overflow not far below
@@ -23,7 +24,9 @@ class Privacy(Settings):
     accountant: Literal["rdp", "prv"] = Field(
         "rdp", description="how losses add up: Renyi, or the tighter numerical one"
     )
-    acknowledge: tuple[str, ...] = Field((), description="names of the releases that are not covered, and accepted")
+    acknowledge: tuple[Label, ...] = Field(
+        (), max_length=100, description="names of the releases that are not covered, and accepted"
+    )
     seed: int | None = Field(
         None,
         ge=0,

@@ -1,12 +1,12 @@
 """A message as Flower carries it: few records of bytes, since each record costs several requests at the SuperLink."""
 
 from collections.abc import Iterator, Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 from flwr.app import ConfigRecord, RecordDict
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
-from pomona.core.bounds import Count, parse
+from pomona.core.bounds import Count, Hex, Label, parse
 from pomona.core.errors import ProtocolError
 from pomona.deploy.messages.message_bus import Message
 from pomona.deploy.versions import Versions
@@ -15,6 +15,7 @@ PIECE = 5 * 2**20  # bytes of a record, as of Flower's own pieces of an array
 PREFIX = 8  # bytes that say how long the letter is
 LETTER = 64 * 2**20  # bytes of a letter
 DATA = "bytes"  # name of a record's one value
+Enclosed = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]{1,64}$")]  # a row's hash, or "uplink"
 WRONG = "a message holds something else than was agreed; check the peer's version"
 
 
@@ -26,18 +27,23 @@ class Letter(BaseModel):
 
     model_config = ConfigDict(extra="ignore")
 
-    kind: str
-    body: str
-    signature: str
-    enclosed: Annotated[list[tuple[str, Count]], Field(max_length=10**6)]
+    kind: Label
+    body: Annotated[str, Field(max_length=LETTER)]
+    signature: Hex
+    enclosed: Annotated[list[tuple[Enclosed, Count]], Field(max_length=10**6)]
     versions: Versions | None = None
 
 
 def packed(message: Message) -> RecordDict:
     """A message as Flower's content: the letter's length, the letter in JSON, what is enclosed; cut into records."""
     sizes = [(name, len(data)) for name, data in message.enclosed.items()]
-    told = {"kind": message.kind, "body": message.body, "signature": message.signature, "versions": message.versions}
-    letter = Letter(**told, enclosed=sizes)
+    told: dict[str, Any] = {
+        "kind": message.kind,
+        "body": message.body,
+        "signature": message.signature,
+        "versions": message.versions,
+    }
+    letter = Letter.model_construct(**told, enclosed=sizes)  # ours; who gets it checks it
     text = letter.model_dump_json().encode()
     parts = [len(text).to_bytes(PREFIX, "little"), text, *message.enclosed.values()]
     return RecordDict({str(i): ConfigRecord({DATA: piece}) for i, piece in enumerate(_cut(parts))})
