@@ -155,6 +155,7 @@ def test_a_criterion_on_outputs_is_refused_or_costs_everything(tmp_path):
     [
         ("metrics", lambda o, w: o.outputs(w, 0, "test")),
         ("validation-losses", lambda o, w: o.losses(w, 0, "validation")),
+        ("training-loss", lambda o, w: o.losses(w, 0, "train")),
         ("output-criterion", lambda o, w: o.outputs(w, 0, "train")),
         ("output-criterion", lambda o, w: o.features(w, 0, "train")),
     ],

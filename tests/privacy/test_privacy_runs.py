@@ -56,6 +56,15 @@ def test_an_unseen_client_that_runs_out_is_left_without_a_model_and_the_run_ends
     assert max(result.summary["privacy"]["clients"]) <= enough
 
 
+@pytest.mark.parametrize("name", ["q-fedavg", "ifca"])
+def test_a_method_that_reads_training_losses_trains_once_its_card_is_acknowledged(name):
+    accepted = {**PRIVATE, "epsilon_budget": 1e6, "acknowledge": [*PRIVATE["acknowledge"], "training-loss"]}
+    result = pomona.run(tiny(name, privacy=accepted, rounds=2))
+    assert max(result.summary["privacy"]["clients"]) > 0
+    with pytest.raises(ConfigError, match="training-loss"):
+        Scenario.prepare(tiny(name, privacy={**accepted, "acknowledge": PRIVATE["acknowledge"]}))
+
+
 def test_the_remedy_that_the_error_names_works(tmp_path):
     """A run that stopped at its budget goes on with a larger one, and ends as if it had had that from the start."""
     whole = pomona.run(config(1e6))

@@ -187,8 +187,8 @@ class PrivateObjective:
         return self.inner.tensors(row, client)
 
     def losses(self, row: Tensor, client: int, split: str) -> Tensor:
-        """The wrapped objective's; to be acknowledged as "validation-losses"."""
-        releases.require(self._settings, "validation-losses")
+        """The wrapped objective's; to be acknowledged as "training-loss" or "validation-losses", by the split."""
+        releases.require(self._settings, "training-loss" if split == "train" else "validation-losses")
         return self.inner.losses(row, client, split)
 
     def criterion(self, outputs: Tensor, targets: Tensor) -> Tensor:

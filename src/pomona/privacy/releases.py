@@ -19,7 +19,7 @@ class Release:
 _WORDS = {
     "sample-counts": "the number of samples of each client, which weighs its model and sets its sampling rate",
     "metrics": "losses and accuracies on validation and test samples, and whatever is chosen by them",
-    "training-loss": "mean losses of the training batches; they also end FedALA's first stage",
+    "training-loss": "mean losses on training samples, of batches or of all; they also end FedALA's first stage",
     "validation-losses": "losses of models on validation samples, by which a client mixes what it trains and uploads",
     "output-criterion": "gradients of a loss on outputs or features, which are not clipped and get no noise",
     "shared-samples": "samples that every client receives as they are",
