@@ -2,13 +2,15 @@
 
 from pomona.config import Config
 from pomona.core.round import Round
+from pomona.federation.admission import Admission, Expected, History, admit
+from pomona.federation.exchange import Arrival
 from pomona.methods import METHODS
 from pomona.testing import Federation, Quadratics, a_round, quadratics
 from pomona.testing.conformance import small
 from pomona.testing.problems import passes as of_settings
 from pomona.testing.problems import same, states, uneven
 
-__all__ = ["Federation", "Quadratics", "a_round", "passes", "quadratics", "same", "states", "tiny", "uneven"]
+__all__ = ["Federation", "Quadratics", "a_round", "judged", "passes", "quadratics", "same", "states", "tiny", "uneven"]
 
 
 def tiny(name: str, settings: dict | None = None, **over: object) -> Config:
@@ -19,3 +21,10 @@ def tiny(name: str, settings: dict | None = None, **over: object) -> Config:
 def passes(name: str, number: int = 1, **over: object) -> Round:
     """A round of three shuffled passes, as the conformance checks have it."""
     return of_settings(METHODS[name](), number, **over)
+
+
+def judged(run: Federation) -> Admission:
+    """The verdict of admission on the replies of a federation's last round."""
+    server, sizes = run.method.server, {r.client: run.roster.sizes[r.client] for r in run.replies}
+    expected = Expected("run", 1, sizes, server.expects(run.server), len(run.roster), server.flaw)
+    return admit([Arrival(r, "run", 1, sizes[r.client]) for r in run.replies], expected, History())

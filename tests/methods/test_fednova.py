@@ -1,5 +1,7 @@
 """FedNova: the size of a local training against the paper's closed forms, a round by hand, and the fixed point that FedAvg misses."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch.testing import assert_close
@@ -7,7 +9,7 @@ from torch.testing import assert_close
 from pomona.methods.fedavg import FedAvg
 from pomona.methods.fednova import FedNova
 from pomona.methods.fedprox import FedProx
-from problems import Federation, a_round, quadratics, uneven
+from problems import Federation, a_round, judged, quadratics, uneven
 
 
 def rounds(settings, count, problem, **over):
@@ -73,3 +75,24 @@ def test_it_settles_at_the_optimum_of_the_stated_objective_where_fedavg_does_not
     centres = torch.stack([problem.targets[r].mean(0) for r in problem.rows])
     assert_close(nova, 0.8 * centres[0] + 0.2 * centres[1], atol=0.02, rtol=0)
     assert_close(avg, (64 * centres[0] + 4 * centres[1]) / 68, atol=0.02, rtol=0)
+
+
+@pytest.mark.parametrize("steps", [0.0, -3.0, 1e-300])
+def test_a_training_without_length_is_refused(steps):
+    """Its change is divided by that: 0 or 1e-300 would make the global model NaN or infinite."""
+    run = Federation(FedNova().method(), uneven(4, 2, 3))
+    run.round(a_round(batch_size=1))
+    assert judged(run).rejected == ()
+    forged = {**run.replies[1].uplink, "steps": torch.tensor([steps]).double()}
+    run.replies[1] = replace(run.replies[1], uplink=forged)
+    (rejection,) = judged(run).rejected
+    assert rejection.client == 1
+    assert "tensor 'steps' holds" in rejection.reason
+
+
+def test_a_strong_pull_makes_no_honest_training_too_short():
+    """lr mu = 1.9: two steps go (1 - 0.9^2) / 1.9 = 0.1."""
+    run = Federation(FedNova(mu=19.0).method(), quadratics(1))
+    run.round(a_round(epochs=2))
+    assert float(run.replies[0].info["steps"]) == pytest.approx(0.1)
+    assert judged(run).rejected == ()

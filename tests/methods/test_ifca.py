@@ -1,15 +1,17 @@
 """IFCA: FedAvg with one model, the groups with two, and what becomes of a model that nobody chose."""
 
 from dataclasses import replace
+from itertools import product
 
 import pytest
 import torch
 from test_partners import GROUPS, two_groups
 from torch.testing import assert_close
 
+from pomona.federation.exchange import stack
 from pomona.methods.fedavg import FedAvg
 from pomona.methods.ifca import IFCA, entry
-from problems import Federation, a_round, quadratics, uneven
+from problems import Federation, a_round, judged, quadratics, uneven
 
 PASSES = {"epochs": 2, "batch_size": 2, "momentum": 0.9, "lr": 0.03}
 
@@ -73,3 +75,29 @@ def test_equal_models_are_all_but_one_never_chosen_and_the_run_says_so():
 def test_a_number_of_clusters_out_of_bounds_is_refused(clusters):
     with pytest.raises(ValueError, match="clusters"):
         IFCA(clusters=clusters)
+
+
+@pytest.mark.parametrize("clients", [1, 2])
+def test_any_choice_is_let_in_however_few_the_clients_are(clients):
+    """Of three models the last stands at the last client's optimum: its loss is the smallest there."""
+    problem = quadratics(clients)
+    run = Federation(IFCA(clusters=3).method(), problem)
+    run.server.models[2] = problem.targets[problem.rows[-1]].mean(0)
+    run.round(a_round())
+    assert int(run.replies[-1].info["cluster"]) == 2
+    assert judged(run).rejected == ()
+
+
+@pytest.mark.parametrize("bits", list(product([False, True], repeat=2)))
+def test_whatever_is_let_in_names_one_of_the_models(bits):
+    run = Federation(IFCA(clusters=2).method(), quadratics(3))
+    run.round(a_round())
+    forged = replace(run.replies[0], uplink={**run.replies[0].uplink, "cluster": torch.tensor(bits)})
+    run.replies[0] = forged
+    assert judged(run).rejected == ()
+    uplink = stack(run.replies, lambda r: r.uplink)
+    state = run.method.server.aggregate(run.server, uplink, run.ids, run.roster, a_round())
+    label = int(state.labels[0])
+    assert bits[label] or not any(bits)
+    run.replies[0] = replace(forged, uplink={**forged.uplink, "cluster": torch.tensor([5])})
+    assert "dtype" in judged(run).rejected[0].reason

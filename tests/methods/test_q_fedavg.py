@@ -1,12 +1,14 @@
 """q-FedAvg: a round by hand, FedAvg at q = 0, the stationary point of its objective, and the worst client's loss."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch.testing import assert_close
 
 from pomona.methods.fedavg import FedAvg
 from pomona.methods.q_fedavg import QFedAvg, shares
-from problems import Federation, a_round, uneven
+from problems import Federation, a_round, judged, uneven
 
 
 def rounds(settings, count, problem, **over):
@@ -72,3 +74,35 @@ def test_clients_alike_share_equally_whatever_q():
     one = torch.ones(3, dtype=torch.float64)
     found = shares(2.0, one, one, one / 3, 0.5)
     assert_close(found, found[0].expand(3))
+
+
+def test_a_negative_loss_is_refused():
+    """Its square root would make the global model NaN."""
+    run = Federation(QFedAvg(q=0.5).method(), uneven(4, 2, 3))
+    run.round(a_round())
+    assert judged(run).rejected == ()
+    run.replies[1] = replace(run.replies[1], uplink={**run.replies[1].uplink, "risk": torch.tensor([-1.0]).double()})
+    (rejection,) = judged(run).rejected
+    assert "client 1, round 1: tensor 'risk' holds -1" in rejection.reason
+
+
+@pytest.mark.parametrize("q", [0.0, 0.5, 2.0, 100.0])
+@pytest.mark.parametrize("scale", [1e-5, 1e300])
+def test_powers_of_losses_never_leave_the_range_of_numbers(q, scale):
+    """Losses scale and 2 scale without any way gone: h_i = F_i^q / lr, and what counts is 1 : 2^q."""
+    p = torch.tensor([0.5, 0.5]).double()
+    found = shares(q, torch.tensor([scale, 2 * scale], dtype=torch.float64), torch.zeros(2).double(), p, 0.1)
+    ratio = 2.0**-q
+    assert_close(found, torch.tensor([2 * ratio / (1 + ratio), 2 / (1 + ratio)]).double(), rtol=1e-2, atol=0)
+
+
+def test_one_huge_loss_breaks_nothing():
+    for q in (0.0, 0.5, 2.0):
+        found = shares(
+            q,
+            torch.tensor([1e300, 1.0], dtype=torch.float64),
+            torch.ones(2).double(),
+            torch.tensor([0.5, 0.5]).double(),
+            0.1,
+        )
+        assert torch.isfinite(found).all()

@@ -1,14 +1,14 @@
 """Admission: every uplink is checked before use; a refused client counts as absent.
 
 What is checked: run and round; that the client was asked, is not in quarantine and has not answered yet; its number of
-samples, as registered; names, shapes and dtypes, exactly; that numbers are finite and integers name clients; and each
-float tensor's L2 norm, which may be at most ``factor`` times the median of those accepted before. The norm is the
-tensor's own, not its distance from an earlier one: that grows with a client's data, with every round it was away, and
-shrinks towards the optimum, so that a bound on it refuses honest clients. What the gate stops is numbers out of all
-proportion; it is no defence against a peer who poisons within them.
+samples, as registered; names, shapes and dtypes, exactly; that numbers are finite and integers name clients; what the
+method's server can use, by its own word; and each float tensor's L2 norm, which may be at most ``factor`` times the
+median of those accepted before. The norm is the tensor's own, not its distance from an earlier one: that grows with a
+client's data, with every round it was away, and shrinks towards the optimum, so that a bound on it refuses honest
+clients. What the gate stops is numbers out of all proportion; it is no defence against a peer who poisons within them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import hypot, isfinite
 from statistics import median
@@ -54,6 +54,7 @@ class Expected:
         sizes: the clients asked, with the number of training samples each registered.
         spec: example tensors by name, on any device, "meta" for one; names, shapes and dtypes count.
         members: clients in the federation; integers in an uplink name one of them.
+        flaw: the method's own word on an uplink of this form, as ``Server.flaw``.
     """
 
     run: str
@@ -61,6 +62,7 @@ class Expected:
     sizes: Mapping[int, int]
     spec: Mapping[str, Tensor]
     members: int
+    flaw: Callable[[dict[str, Tensor]], str | None] = lambda _: None
 
 
 @dataclass(frozen=True)
@@ -187,6 +189,7 @@ def _flaw(arrival: Arrival, expected: Expected) -> str | None:
         or mismatch(tensors, expected.spec)
         or non_finite(tensors)
         or strangers(tensors, expected.members)
+        or expected.flaw(tensors)
     )
 
 

@@ -205,7 +205,7 @@ class Loop:
         spec, number = self.server.expects(state), visit.round.number
         visit = replace(visit, expects={name: t.to("meta") for name, t in spec.items()})
         sizes = {i: visit.roster.sizes[i] for i in visit.ids}
-        expected = Expected(self.transport.run, number, sizes, spec, len(visit.roster))
+        expected = Expected(self.transport.run, number, sizes, spec, len(visit.roster), self.server.flaw)
         for again in (self.quorum > 1, False):
             arrivals = self.transport.visit(visit, down)
             faults = tuple(a.reply.fault for a in arrivals if a.reply.fault)

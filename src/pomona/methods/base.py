@@ -155,6 +155,7 @@ class Server:
     welcome(state, ids, roster) -> state, row: clients join a federation of the members on the roster; the state has
     places for them, and ``row`` (d,) is the model they start from, None for the run's initial one.
     expects(state) -> examples of one client's uplink, by name: what is let in has exactly these shapes and dtypes.
+    flaw(uplink) -> why one client's uplink, of that form and finite, cannot be used, in half a sentence, if so.
     ``separable``: aggregate touches nothing but what belongs to ids, so a copy of the state can serve one client that
     nobody else learns from.
     ``relays``: entries of the downlink whose rows are clients' uplinks, passed on unchanged, with the uplink's name.
@@ -174,6 +175,7 @@ class Server:
     global_model: bool = False
     averages: bool = False
     closing: Callable[[Any, Roster, Round], str | None] = nothing
+    flaw: Callable[[Uplink], str | None] = nothing
 
 
 @dataclass(frozen=True)
@@ -308,11 +310,12 @@ def averaging(part: Callable[[Initial], Tensor] | None = None) -> Server:
     return Server(start, down, aggregate, welcome, expects, global_model=part is None, averages=True)
 
 
-def reweighting(says: Uplink, ratios: Callable[[Tensor, Uplink, Tensor, Round], Tensor]) -> Server:
+def reweighting(says: Mapping[str, float], ratios: Callable[[Tensor, Uplink, Tensor, Round], Tensor]) -> Server:
     """FedAvg's server whose clients count by more than their samples: w <- w + sum_i p_i ratio_i (w_i - w).
 
-    ``says``: examples of what a client uploads beside its model. ratios(w, uplink, p, round) -> (n,), from the model
-    sent (d,) and FedAvg's weights p (n,). Where all ratios are 1 this is FedAvg, to the bit.
+    ``says``: the numbers (1,) float64 that a client uploads beside its model, and the least that each may be.
+    ratios(w, uplink, p, round) -> (n,), from the model sent (d,) and FedAvg's weights p (n,). Where all ratios are 1
+    this is FedAvg, to the bit.
     """
     mean = averaging()
 
@@ -321,7 +324,14 @@ def reweighting(says: Uplink, ratios: Callable[[Tensor, Uplink, Tensor, Round], 
         more = p * (ratios(w, uplink, p, round_).to(p) - 1)
         return weighted_mean(W, p) + by_columns(lambda rows, sent: more.to(rows) @ (rows - sent), W, w)
 
-    return replace(mean, aggregate=aggregate, expects=lambda w: {"model": w, **says})
+    def expects(w: Tensor) -> Uplink:
+        return {"model": w, **{name: torch.zeros(1, dtype=torch.float64) for name in says}}
+
+    def flaw(uplink: Uplink) -> str | None:
+        low = [(name, float(uplink[name]), least) for name, least in says.items() if float(uplink[name]) < least]
+        return f"tensor '{low[0][0]}' holds {low[0][1]:.3g}, where at least {low[0][2]:g} is possible" if low else None
+
+    return replace(mean, aggregate=aggregate, expects=expects, flaw=flaw)
 
 
 def silent() -> Server:

@@ -69,19 +69,20 @@ def server(K: int) -> base.Server:
     def aggregate(
         state: Models, uplink: base.Uplink, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
     ) -> Models:
-        W, chosen = uplink["model"], uplink["cluster"].squeeze(1)
+        W, chosen = uplink["model"], uplink["cluster"].int().argmax(1)
         models = state.models.clone()
         for k in chosen.unique().tolist():
             mine = (chosen == k).nonzero().squeeze(1)
             p = roster.weights(tuple(ids[place] for place in mine.tolist()))
             models[k] = base.by_columns(lambda w, mine=mine, p=p: base.weighted_mean(w[mine], p), W)
-        return Models(models, base.placed(state.labels, ids, uplink["cluster"]))
+        return Models(models, base.placed(state.labels, ids, chosen.unsqueeze(1)))
 
     def welcome(state: Models, ids: tuple[int, ...], roster: base.Roster) -> tuple[Models, None]:
         return state, None
 
     def expects(state: Models) -> base.Uplink:
-        return {"model": state.models[0], "cluster": state.labels[0]}
+        # One-hot: whatever comes, it names one of the models.
+        return {"model": state.models[0], "cluster": torch.zeros(K, dtype=torch.bool)}
 
     return base.Server(start, down, aggregate, welcome, expects, closing=unused)
 
@@ -113,7 +114,8 @@ def train(state: None, received: base.Received, training: base.LocalTraining, ro
     training.observe("personal", W, "received")
     W = base.sgd(training, W, round_)
     training.observe("local", W, "trained")
-    return None, {"model": W, "cluster": chosen.unsqueeze(1).cpu()}, {"cluster": chosen, "cluster_losses": losses}
+    one_hot = torch.nn.functional.one_hot(chosen, len(models)).bool().cpu()
+    return None, {"model": W, "cluster": one_hot}, {"cluster": chosen, "cluster_losses": losses}
 
 
 QUANTITIES = (

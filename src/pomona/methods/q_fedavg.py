@@ -20,13 +20,13 @@ Differs from published code: none found; both add 1e-10 to the loss.
 from dataclasses import replace
 from typing import Literal
 
-import torch
 from pydantic import Field
 from torch import Tensor
 
 from pomona.methods import base, fedavg
 
 TINY = 1e-10
+SMALLEST = 1e-200  # its inverse is a number, and so is that times any squared distance
 
 
 class QFedAvg(base.MethodSettings):
@@ -37,19 +37,22 @@ class QFedAvg(base.MethodSettings):
 
     def method(self) -> base.Method:
         """The two halves."""
-        says = {"risk": torch.zeros(1, dtype=torch.float64)}
 
         def ratios(w: Tensor, uplink: base.Uplink, p: Tensor, round_: base.Round) -> Tensor:
             far = base.norms_by_columns(lambda rows, sent: rows - sent, uplink["model"], w)
             return shares(self.q, uplink["risk"].squeeze(1).to(p), far.to(p), p, round_.lr)
 
-        return base.Method(base.reweighting(says, ratios), base.Client(base.nothing, train), CARD)
+        return base.Method(base.reweighting({"risk": 0.0}, ratios), base.Client(base.nothing, train), CARD)
 
 
 def shares(q: float, risks: Tensor, far: Tensor, p: Tensor, lr: float) -> Tensor:
-    """F_i^q / (lr sum_j p_j h_j) (n,), from losses, distances |w_i - w| and weights (n,); exactly 1 for q = 0."""
-    F = risks + TINY
-    h = q * F ** (q - 1) * (far / lr) ** 2 + F**q / lr
+    """F_i^q / (lr sum_j p_j h_j) (n,), from losses, distances |w_i - w| and weights (n,); exactly 1 for q = 0.
+
+    Losses count in units of the largest: their powers would leave the range of numbers.
+    """
+    largest = risks.max() + TINY
+    F = ((risks + TINY) / largest).clamp_min(SMALLEST)
+    h = q * F ** (q - 1) * (far / lr) ** 2 / largest + F**q / lr
     return F**q / lr / (h[0] + p @ (h - h[0]))
 
 
