@@ -66,13 +66,22 @@ def test_nothing_critical_is_fedavg_local_to_the_bit():
         assert torch.equal(one.model(i, "personal", "trained"), two.model(i, "local", "trained"))
 
 
-def test_everything_critical_is_the_own_model_once_nobody_shares():
-    """tau = 1: the overlaps are all 1, so is the threshold; the mean over all is then unweighted."""
-    problem = uneven(5, 3, 2)
-    run = rounds(FedCAC(tau=1.0), 2, problem, **PASSES)
-    before = run.server.models.mean(0)
-    run.round(a_round(3, **PASSES))
-    assert_close(run.model(0, "personal", "received"), before)
+@pytest.mark.parametrize("sizes", [(5, 3, 2), (5, 3)])
+def test_everything_critical_is_the_own_model_once_nobody_shares(sizes):
+    """tau = 1: the overlaps are all 1, and so is the threshold. Up to round beta the plain mean is shared, then nothing."""
+    run = rounds(FedCAC(tau=1.0, beta=2), 2, uneven(*sizes), **PASSES)
+    for number, shared in ((3, True), (4, False)):
+        before = run.server.models.clone()
+        run.round(a_round(number, **PASSES))
+        for i in run.ids:
+            assert_close(run.model(i, "personal", "received"), before.mean(0) if shared else before[i])
+
+
+def test_two_clients_share_nothing_critical_past_beta():
+    """One pair has one overlap: it is the mean and the largest, whatever the masks."""
+    shared, both = torch.tensor([[1, 0.3], [0.3, 1]], dtype=torch.float64), torch.ones(2, dtype=torch.bool)
+    assert neighbours(shared, both, 1.0).all()
+    assert torch.equal(neighbours(shared, both, 1.01), torch.eye(2, dtype=torch.bool))
 
 
 def test_a_round_by_hand():

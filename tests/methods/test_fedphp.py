@@ -42,6 +42,16 @@ def test_inheritance_by_hand():
         assert run.replies[0].info["inheritance"].item() == pytest.approx(m)
 
 
+def test_past_the_last_round_no_more_than_mu_is_inherited():
+    """A client that is never trained with adapts in rounds 11 to 20 of 10: 19 / 10 of its past would be too much."""
+    run = Federation(FedPHP(mu=0.9, transfer_weight=0.0).method(), quadratics(1))
+    run.round(a_round(11))
+    before = run.state(0).inherited[0].clone()
+    run.round(a_round(20))
+    assert run.replies[0].info["inheritance"].item() == pytest.approx(0.9)
+    assert_close(run.state(0).inherited[0], 0.9 * before + 0.1 * run.replies[0].uplink["model"])
+
+
 def test_a_late_client_inherits_nothing_from_the_untrained_model():
     run = Federation(FedPHP(transfer_weight=0.0).method(), quadratics(2))
     run.round(a_round(1), ids=(0,))

@@ -12,8 +12,9 @@ cautiously aggressive collaboration. ICCV 2023 (arXiv 2309.11103).
                      v_i = m_i * mean of w_j over C_i + (1 - m_i) * w
 
 C_i runs over the members who have sent a model. One model goes down and one up, with a mask of one bit a parameter.
-``personal, received`` is v_i, ``personal, trained`` is w_i. After round beta the threshold exceeds the largest overlap,
-and each client's critical parameters are its own. tau = 0 is FedAvg-local, to the bit.
+``personal, received`` is v_i, ``personal, trained`` is w_i. After round beta each client's critical parameters are its
+own: the threshold exceeds the largest overlap. Where all overlaps are equal it never does; nobody shares then either.
+tau = 0 is FedAvg-local, to the bit.
 
 Differs from published code (by one of the authors, in PFLlib): that takes each tensor for a layer, here weights and
 bias of a layer are one; in its first exchange critical parameters come back as they were initially; its C_i is of
@@ -112,7 +113,7 @@ def neighbours(shared: Tensor, sent: Tensor, progress: float) -> Tensor:
     oneself = torch.eye(len(sent), dtype=torch.bool, device=shared.device)
     some = sent.to(shared.device)
     pairs = some & some.unsqueeze(1) & ~oneself
-    if not pairs.any():
+    if progress > 1 or not pairs.any():
         return oneself
     mean, largest = shared[pairs].mean(), shared[pairs].max()
     return oneself | (pairs & (shared >= mean + progress * (largest - mean)))

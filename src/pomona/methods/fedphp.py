@@ -3,7 +3,8 @@
 Li, Zhan, Shao, Li, Song. FedPHP: federated personalization with inherited private models. ECML-PKDD 2021.
 
     client           w_i <- SGD(w; E epochs on (1 - lambda) F_i + lambda R(., h_i))        h_i fixed
-                     h_i <- m h_i + (1 - m) w_i,   m = mu (r - 1) / rounds,   0 in the first participation
+                     h_i <- m h_i + (1 - m) w_i,   m = mu (r - 1) / rounds,   0 in the first participation,
+                     mu in the rounds past the last in which a client never trained with adapts
     server           as FedAvg: w <- sum_i n_i / n w_i
     transfer R       distillation: the run's loss against h_i's answers, softened by temperature 4
                      mmd: squared maximum mean discrepancy between the features of w_i and of h_i on the batch, with
@@ -81,7 +82,7 @@ def client(settings: FedPHP) -> base.Client:
         base.sgd(training, W, round_, losses=[teacher.criterion for teacher in teachers])
         training.observe("local", W, "trained")
 
-        kept = state.seen.to(W) * (settings.mu * (round_.number - 1) / round_.total)
+        kept = state.seen.to(W) * (settings.mu * min((round_.number - 1) / round_.total, 1))
         inherited = torch.lerp(W, state.inherited, kept.unsqueeze(1))
         training.observe("personal", inherited, "trained")
         return FedPHPState(inherited, torch.ones_like(state.seen)), {"model": W}, {"inheritance": kept}
