@@ -27,8 +27,7 @@ from pomona.federation.client_runtime import ClientRuntime, Groups, grouped
 from pomona.federation.kept_copies import KeptCopies, matrix_bytes
 from pomona.federation.loop import Loop
 from pomona.federation.model_choice import ModelChoice
-from pomona.federation.run_checks import cautions, require_possible
-from pomona.federation.schedule import round_of
+from pomona.federation.run_checks import caution, cautions, require_possible
 from pomona.federation.state_memory import choose, require_training
 from pomona.federation.state_store import Hold, as_is
 from pomona.federation.transport import Inline
@@ -175,8 +174,8 @@ def _workers(config: Config) -> int:
 def _train(scenario: Scenario, record: RunRecord, watcher: Callback, commits: Checkpointing, hold: Hold) -> Result:
     """The rounds, the record's views, and the models."""
     config, method, out = scenario.config, scenario.config.method.method(), record.folder
-    if caution := method.caution(round_of(config, 1)):
-        watcher.note(caution)
+    if warning := caution(config):
+        watcher.note(warning)
     if not commits.found:
         if out:
             _settings(scenario, out)

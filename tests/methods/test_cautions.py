@@ -4,6 +4,7 @@ import pytest
 
 import pomona
 from pomona.federation.callbacks import NullCallback
+from pomona.federation.run_checks import caution
 from pomona.methods import METHODS
 from problems import a_round, tiny
 
@@ -23,6 +24,36 @@ from problems import a_round, tiny
 def test_a_step_that_forgets_is_warned_of(name, settings, lr, said):
     caution = METHODS[name](**settings).method().caution(a_round(lr=lr))
     assert said in caution if said else caution is None
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "over", "said"),
+    [
+        # lambda / alpha_k = k, lr 0.1: 1 from round 10 on.
+        ("fedamp", {"alpha_schedule": "diminishing"}, {"rounds": 9}, None),
+        ("heurfedamp", {"alpha_schedule": "diminishing"}, {"rounds": 30}, "lr x lambda / alpha = 3 in round 30"),
+        # The rate falls as fast as the pull grows: 0.1 k 0.9^(k - 1) is below 1 at any k.
+        ("fedamp", {"alpha_schedule": "diminishing"}, {"rounds": 30, "lr_decay": 0.9}, None),
+        # Cosine: at the ends 0.1 and almost 0; 0.1 k (1 + cos(pi (k - 1) / K)) / 2 reaches 0.85 of 30 rounds, 2.7 of 100.
+        ("fedamp", {"alpha_schedule": "diminishing"}, {"rounds": 30, "lr_schedule": "cosine"}, None),
+        (
+            "fedamp",
+            {"alpha_schedule": "diminishing"},
+            {"rounds": 100, "lr_schedule": "cosine"},
+            "from 3.8 on it diverges",
+        ),
+        # lambda / alpha = sqrt(100) in every round, or 1 / 0.05.
+        ("fedamp", {"alpha_schedule": "sqrt"}, {"rounds": 100}, "lr x lambda / alpha = 1 in round 1;"),
+        ("heurfedamp", {"alpha": 0.05}, {}, "lr x lambda / alpha = 2 in round 1;"),
+        ("fedamp", {"alpha": 0.05, "lambda": 0.0}, {}, None),
+        ("fedamp", {}, {}, None),
+        # 0.3 / 4 in round 1, the whole of it from round 4 on.
+        ("ditto", {"lambda": 10.0}, {"lr": 0.3, "lr_warmup_rounds": 3, "rounds": 10}, "lr x lambda = 3"),
+    ],
+)
+def test_a_run_is_warned_of_its_worst_rounds(name, settings, over, said):
+    found = caution(tiny(name, settings, **{"momentum": 0.9, **over}))
+    assert said in found if said else found is None
 
 
 def test_a_run_says_it():

@@ -5,10 +5,12 @@ import torch
 from pomona.config import Config
 from pomona.core.errors import ConfigError
 from pomona.core.optimizer import require_steps
+from pomona.federation.schedule import round_of
 from pomona.models import MODELS
 from pomona.models.packages import package
 from pomona.scenario import Scenario
 
+LOOKED_AT = 100  # rounds, at most about, whose settings a method is asked about
 BF16 = ("amx_bf16", "avx512_bf16", "bf16")  # the last is ARM's
 
 
@@ -31,6 +33,13 @@ def cautions(scenario: Scenario) -> list[str]:
     lines = [_slow(scenario.config), *scenario.remarks, scenario.choice.reason, _unused(scenario), _normless(scenario)]
     lines.append(_frozen(scenario))
     return [line for line in lines if line]
+
+
+def caution(config: Config) -> str | None:
+    """What a run's method warns of: in the first round, the one of the largest rate, the last, or one between."""
+    asked, last = config.method.method().caution, config.rounds
+    numbers = (1, min(config.lr_warmup_rounds + 1, last), last, *range(1, last, max(1, last // LOOKED_AT)))
+    return next((line for line in (asked(round_of(config, number)) for number in numbers) if line), None)
 
 
 def bf16_instructions() -> list[str]:

@@ -254,7 +254,7 @@ class Card:
 class Method:
     """A method with its settings bound: two halves and a card.
 
-    caution(round) -> a warning before a run whose rounds are set like this one, if any;
+    caution(round) -> a warning before a run that has a round like this one, if any;
     share(partition, labels, seed) -> the partition in which clients hold samples of others too, where the method hands
     samples to all; ``labels`` are class numbers of all rows.
     """

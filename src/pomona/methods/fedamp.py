@@ -15,7 +15,9 @@ Huang, Chu, Zhou, Wang, Liu, Pei, Zhang. Personalized cross-silo federated learn
     HeurFedAMP       xi_ij = (1 - xi_ii) exp(sigma cos(w_i, w_j)) / sum_{h != i} exp(sigma cos(w_i, w_h))    (eq. 8)
 
 The server keeps the last model of each client. It sends client i its cloud model u_i and, so that people can look at
-it, the row xi_i. Local SGD is stable while lr lambda / alpha_k < 2 (1 + momentum).
+it, the row xi_i. Local SGD is stable while lr lambda / alpha_k < 2 (1 + momentum). Theorem 1's step makes lambda / alpha_k
+sqrt(K), and a diminishing one lets it grow to lambda K / alpha, so that the rate has to fall as fast; a run that is
+past 1 is warned of.
 
 ``gradient`` says which multiple of A' a message weighs. "printed" (the default) is eq. 5: its fixed point is a
 stationary point of eq. 1 with lambda / 2 for lambda, because the gradient of A(||w_i - w_j||^2) carries a factor 2 that
@@ -37,6 +39,7 @@ makes the method separate training.
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Annotated, Literal
 
 import torch
@@ -92,7 +95,8 @@ class FedAMP(base.MethodSettings):
         def messages(W: Tensor, round_: base.Round) -> Tensor:
             return self.factor * step(self, round_, len(W)) * slope(self, distances(W))
 
-        return base.Method(server(messages), client(self), replace(CARD, needs_total=self.alpha_schedule == "sqrt"))
+        card = replace(CARD, needs_total=self.alpha_schedule == "sqrt")
+        return base.Method(server(messages), client(self), card, partial(caution, self))
 
 
 class HeurFedAMP(base.MethodSettings):
@@ -117,9 +121,8 @@ class HeurFedAMP(base.MethodSettings):
             own = 1 / len(W) if self.self_weight is None else self.self_weight
             return (1 - own) * cosine_shares(W, self.sigma)
 
-        return base.Method(
-            server(messages), client(self), replace(HEURISTIC, needs_total=self.alpha_schedule == "sqrt")
-        )
+        card = replace(HEURISTIC, needs_total=self.alpha_schedule == "sqrt")
+        return base.Method(server(messages), client(self), card, partial(caution, self))
 
 
 def step(settings: FedAMP | HeurFedAMP, round_: base.Round, members: int) -> float:
@@ -135,6 +138,23 @@ def step(settings: FedAMP | HeurFedAMP, round_: base.Round, members: int) -> flo
             return alpha / round_.number
         case _:
             return alpha
+
+
+def pull(settings: FedAMP | HeurFedAMP, round_: base.Round, members: int) -> float:
+    """The weight lambda / alpha_k with which a client is held near its cloud model."""
+    return settings.lambda_ / step(settings, round_, members) if settings.lambda_ else 0.0
+
+
+def caution(settings: FedAMP | HeurFedAMP, round_: base.Round) -> str | None:
+    """Warn of a pull that is not small against a step; of many clients it may be stronger, where alpha follows them."""
+    pulled = round_.lr * pull(settings, round_, members=1)
+    if pulled < 1:
+        return None
+    return (
+        f"{settings.name}: lr x lambda / alpha = {pulled:.3g} in round {round_.number}; from 1 on the pull alone "
+        f"overshoots, and from {2 * (1 + round_.momentum):.3g} on it diverges; set a smaller lr, or "
+        "method.alpha_schedule=constant with an alpha well above lr x lambda"
+    )
 
 
 def convex_step(settings: FedAMP, members: int) -> float:
@@ -235,10 +255,9 @@ def client(settings: FedAMP | HeurFedAMP) -> base.Client:
         own: Tensor, received: base.Received, training: base.LocalTraining, round_: base.Round
     ) -> base.Trained[Tensor]:
         cloud = received["cloud"]
-        alpha = step(settings, round_, len(training.roster.members))
-        pull = settings.lambda_ / alpha if settings.lambda_ else 0.0
+        weight = pull(settings, round_, len(training.roster.members))
         W = received.get("start", own if settings.start == "own" else cloud.clone())
-        W = base.sgd(training, W, round_, pull=base.Pull(pull, cloud) if pull else None)
+        W = base.sgd(training, W, round_, pull=base.Pull(weight, cloud) if weight else None)
         training.observe("personal", W, "trained")
         info = {"attention": received["attention"], "coupling": received["coupling"].squeeze(1)}
         return W, {"model": W}, info

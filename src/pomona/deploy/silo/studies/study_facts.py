@@ -14,7 +14,7 @@ from pomona.deploy.silo.data.survey_preflight import readable
 from pomona.deploy.silo.privacy.privacy_budget import Cost, PrivacyBudget
 from pomona.deploy.silo.studies.silo_in_study import Silo
 from pomona.federation.batchnorm_statistics import accompanied
-from pomona.federation.run_checks import cautions
+from pomona.federation.run_checks import caution, cautions
 from pomona.federation.schedule import round_of
 from pomona.methods.base import Rows
 from pomona.scenario import Scenario
@@ -90,8 +90,7 @@ def remarks(silo: Silo) -> list[str]:
     Raises PomonaError as ``facts``.
     """
     runs = [terms.config() for terms in silo.federation.trials() or (silo.federation,)]
-    of_methods = [config.method.method().caution(round_of(config, 1)) for config in runs]
-    return list(dict.fromkeys([*cautions(silo.own), *(line for line in of_methods if line)]))
+    return list(dict.fromkeys([*cautions(silo.own), *filter(None, map(caution, runs))]))
 
 
 def traffic(own: Scenario, federation: Federation) -> Traffic:
