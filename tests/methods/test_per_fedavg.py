@@ -28,12 +28,14 @@ def test_a_step_by_hand(order, power):
     assert run.model(0, "personal", "received").item() == pytest.approx(w - 0.2 * (w - 3))
 
 
-def test_both_rates_decay():
+@pytest.mark.parametrize("decay", [0.5, 1e-3])
+def test_beta_decays_and_the_step_that_is_judged_stays(decay):
+    """At the end of a cosine a decaying alpha would judge the model as it was sent."""
     run = Federation(PerFedAvg(alpha=0.2, beta=0.5).method(), one_number(3.0))
     w = run.initial().item()
-    run.round(a_round(2, decay=0.5))
-    assert run.server.item() == pytest.approx(w - 0.25 * 0.9 * (w - 3))
-    assert run.model(0, "personal", "received").item() == pytest.approx(w - 0.1 * (w - 3))
+    run.round(a_round(2, decay=decay))
+    assert run.server.item() == pytest.approx(w - 0.5 * decay * 0.8 * (w - 3))
+    assert run.model(0, "personal", "received").item() == pytest.approx(w - 0.2 * (w - 3))
 
 
 @pytest.mark.parametrize("order", ["first", "hf"])

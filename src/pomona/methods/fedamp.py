@@ -15,9 +15,9 @@ Huang, Chu, Zhou, Wang, Liu, Pei, Zhang. Personalized cross-silo federated learn
     HeurFedAMP       xi_ij = (1 - xi_ii) exp(sigma cos(w_i, w_j)) / sum_{h != i} exp(sigma cos(w_i, w_h))    (eq. 8)
 
 The server keeps the last model of each client. It sends client i its cloud model u_i and, so that people can look at
-it, the row xi_i. Local SGD is stable while lr lambda / alpha_k < 2 (1 + momentum). Theorem 1's step makes lambda / alpha_k
-sqrt(K), and a diminishing one lets it grow to lambda K / alpha, so that the rate has to fall as fast; a run that is
-past 1 is warned of.
+it, the row xi_i. Local SGD is stable while lr lambda / alpha_k < 2 (1 + momentum). Theorem 1's step makes it
+lr sqrt(K), a diminishing one lets it grow to lr lambda K / alpha, so that lr has to fall as fast; from 1 on a run is
+warned.
 
 ``gradient`` says which multiple of A' a message weighs. "printed" (the default) is eq. 5: its fixed point is a
 stationary point of eq. 1 with lambda / 2 for lambda, because the gradient of A(||w_i - w_j||^2) carries a factor 2 that

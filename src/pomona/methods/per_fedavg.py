@@ -19,8 +19,9 @@ the difference above float32's rounding. For quadratics it is exact; for network
 far from the product, by more than its own length where we looked, and smaller radii are worse. ``exact`` has no such
 error, at the cost of about two gradients as well, but without stacking clients, and not under privacy.
 
-alpha is fixed where beta follows the run's lr: far above alpha the adaptation can hardly be seen. Neither has a value
-that suits all; alpha = lr was worse where we tried it (digits, lr 0.3).
+alpha is part of the objective, and the same in every round, whatever the schedule of the rates; beta follows it, and is
+the run's lr if not set: far above alpha the adaptation can hardly be seen. Neither has a value that suits all; alpha =
+lr was worse where we tried it (digits, lr 0.3).
 
 Differs from published code: that counts batches where the paper counts steps, and adapts on test data before testing
 on them; here nothing ever trains on test data.
@@ -46,7 +47,9 @@ class PerFedAvg(base.MethodSettings):
 
     name: Literal["per-fedavg"] = "per-fedavg"
     alpha: float = Field(
-        0.01, ge=0, description="rate of the step that adapts the model to a client (alpha); does not follow lr"
+        0.01,
+        ge=0,
+        description="rate of the step that adapts the model to a client (alpha); follows neither lr nor its schedule",
     )
     beta: float | None = Field(None, ge=0, description="rate of the outer steps (beta); the run's lr if not set")
     order: Literal["first", "hf", "exact"] = Field(
@@ -67,7 +70,7 @@ def client(settings: PerFedAvg) -> base.Client:
     def train(
         state: None, received: base.Received, training: base.LocalTraining, round_: base.Round
     ) -> base.Trained[None]:
-        w, alpha = received["model"], settings.alpha * round_.decay
+        w, alpha = received["model"], settings.alpha
         outer = round_ if settings.beta is None else replace(round_, lr=settings.beta * round_.decay)
         W = received.get("start", w).clone()
         training.observe("global", w, "received")
