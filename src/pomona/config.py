@@ -227,6 +227,11 @@ class Config(Settings):
         """Number of clients trained in one call."""
         return self.rows_per_call or (1 if self.device == "cpu" else self.clients)
 
+    @property
+    def adapt_rounds(self) -> int:
+        """Rounds that a client never trained with trains: one where a second would begin as the first did."""
+        return self.membership.adapt_rounds if self.method.method().lasting else 1
+
     def tree(self) -> Tree:
         """Plain values, as they stand in a TOML file; keys that are not set are left out."""
         unsaid = "clients" not in self.model_fields_set and self.partition.name in ("natural", "file")

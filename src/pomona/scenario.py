@@ -206,7 +206,7 @@ class Scenario:
         asked, unseen = c.method.method().card.gradients, c.membership.unseen
         cost = cache(lambda n, r: projected_epsilon(settings, asked, n, c.batch_size, c.local_epochs, r))
         sizes = [len(rows.train) for rows in self.partition.clients]
-        return [cost(n, c.membership.adapt_rounds if i in unseen else c.rounds) for i, n in enumerate(sizes)]
+        return [cost(n, c.adapt_rounds if i in unseen else c.rounds) for i, n in enumerate(sizes)]
 
     def objective(self) -> LoopObjective | StackedObjective:
         """The objective over this scenario's data, or over the features that a frozen part makes of it."""

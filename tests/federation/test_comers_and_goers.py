@@ -48,6 +48,15 @@ def test_what_unseen_clients_do_changes_nobody_else(tmp_path):
     assert short.unseen != long.unseen
 
 
+@pytest.mark.parametrize(("name", "lasting"), [("fedavg", False), ("per-fedavg", False), ("ditto", True)])
+def test_an_unseen_client_trains_one_round_where_every_round_would_begin_as_the_first(name, lasting):
+    one, five = (
+        pomona.run(tiny(name, clients=5, rounds=1, membership={"unseen": [1], "adapt_rounds": rounds}))
+        for rounds in (1, 5)
+    )
+    assert (one.unseen == five.unseen) is not lasting
+
+
 @pytest.mark.parametrize(
     ("membership", "words"),
     [

@@ -243,9 +243,9 @@ def test_an_extension_that_is_killed_is_an_unfinished_run(tmp_path, monkeypatch)
 def test_other_rounds_for_unseen_clients_are_trained_anew(tmp_path):
     over = {"clients": 5, "partition": {"name": "iid"}}
     once, more = ({"membership": {"unseen": [1], "adapt_rounds": n}} for n in (1, 3))
-    run("fedavg", tmp_path / "run", **over, **once)
-    again = run("fedavg", tmp_path / "run", resume=True, **over, **more)
-    assert again.unseen == run("fedavg", tmp_path / "whole", **over, **more).unseen
+    run("mr-mtl", tmp_path / "run", **over, **once)
+    again = run("mr-mtl", tmp_path / "run", resume=True, **over, **more)
+    assert again.unseen == run("mr-mtl", tmp_path / "whole", **over, **more).unseen
 
 
 def change(folder, name, old, new):

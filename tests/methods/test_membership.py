@@ -91,6 +91,34 @@ def test_an_unseen_client_gets_a_model_and_nobody_learns_of_it(name, settings):
 
 
 @every_method
+def test_where_nothing_lasts_a_round_of_an_unseen_client_begins_as_the_first_did(name, settings):
+    """What ``lasting`` denies: the same round done again, after it was committed, gives the same models."""
+    run = Federation(method(name, settings), uneven(3, 4, 2, 3), members=(0, 1, 2))
+    run.round(passes(name, 1))
+    seen = []
+    state, row = run.method.server.welcome(run.server, (3,), run.roster)
+    roster = run.roster.plus(3, run.everybody)
+    run.clients.begin((3,), roster, row)
+    for _ in range(2):
+        visit = ClientRequest(
+            passes(name, 2), roster, (3,), True, frozenset({"received", "trained"}), True, adapts=True
+        )
+        run.clients.visit(visit, run.method.server.down(state, (3,), roster, visit.round))
+        run.clients.commit((3,))
+        seen.append({str(named): t["w"] for named, t in run.clients.models(3).items()})
+    assert same(*seen) or run.method.lasting
+
+
+@pytest.mark.parametrize(
+    ("name", "lasting"),
+    [("fedavg", False), ("fedavg-c", False), ("ifca", False), ("pgfed", False), ("fedbabu", False), ("cfl", False),
+     ("pgfedmo", True), ("pfedgraph", True), ("fedamp", True), ("scaffold", True), ("ditto", True), ("fedala", True)],
+)  # fmt: skip
+def test_rounds_build_on_each_other_where_a_client_or_a_server_of_its_own_remembers(name, lasting):
+    assert method(name, {}).lasting is lasting
+
+
+@every_method
 def test_a_separable_server_touches_nothing_but_who_sent(name, settings):
     """What separable promises: with one uplink, every tensor that has a row a client changes in that row alone."""
     run = Federation(method(name, settings), uneven(3, 4, 2, 3))

@@ -28,16 +28,17 @@ class Notes(NullCallback):
         self.said.append(text)
 
 
-def config(budget, **over):
-    return tiny("fedavg", privacy={**PRIVATE, "epsilon_budget": budget}, **over)
+def config(budget, name="mr-mtl", **over):
+    return tiny(name, privacy={**PRIVATE, "epsilon_budget": budget}, **over)
 
 
-def test_the_projection_counts_the_rounds_of_the_unseen():
-    """Client 3 trains 10 rounds alone where the others train 2: it costs what 10 rounds do, and no more is spent."""
+@pytest.mark.parametrize(("name", "rounds"), [("mr-mtl", 10), ("fedavg", 1)])
+def test_the_projection_counts_the_rounds_of_the_unseen(name, rounds):
+    """Client 3 trains its model 10 rounds alone where the others train 2; from FedAvg's model it would begin 10 times."""
     unseen = {"unseen": [3], "adapt_rounds": 10}
-    run = config(1e6, rounds=2, membership=unseen)
+    run = config(1e6, name, rounds=2, membership=unseen)
     said = Scenario.prepare(run).epsilons()
-    assert said[3] == pytest.approx(Scenario.prepare(config(1e6, rounds=10)).epsilons()[3])
+    assert said[3] == pytest.approx(Scenario.prepare(config(1e6, name, rounds=rounds)).epsilons()[3])
     spent = pomona.run(run).summary["privacy"]["clients"]
     assert spent == pytest.approx(said, rel=1e-9)
 

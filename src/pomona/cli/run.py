@@ -169,9 +169,10 @@ def closing(result: Result, folder: Path, page: Path | None) -> None:
     if s.get("diverging"):
         lines(f"diverging: {s['diverging']}")
     if unseen := s["unseen"].get(s["headline"]):
+        rounds = resolve(c).adapt_rounds
         lines(
             f"never trained with: {len(unseen['clients'])} clients, mean test {metric.title}"
-            f" {metric.text(unseen['mean'])} after {c['membership']['adapt_rounds']} rounds of their own"
+            f" {metric.text(unseen['mean'])} after {rounds} round{'s' * (rounds > 1)} of their own"
         )
     if "privacy" in s:
         p = s["privacy"]

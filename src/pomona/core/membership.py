@@ -24,7 +24,10 @@ class Membership(Settings):
         (), description="clients never trained with; they get a personal model at the end"
     )
     adapt_rounds: int = Field(
-        10, ge=1, le=10**6, description="rounds an unseen client trains, the federation standing still"
+        10,
+        ge=1,
+        le=10**6,
+        description="rounds an unseen client trains, the federation standing still; one where it carries nothing on",
     )
 
     @field_serializer("joins", "leaves")

@@ -243,7 +243,7 @@ class Loop:
 
     def _adapt(self, state: Any, client: int) -> None:
         """Personalize for a client never trained with, on a private copy of the server state."""
-        rounds, last = self.config.membership.adapt_rounds, self.last
+        rounds, last = self.config.adapt_rounds, self.last
         state, row = self.server.welcome(state, (client,), self._roster(last))
         roster = self.attendance.roster(last, guest=client)
         self.transport.begin((client,), roster, row)

@@ -190,6 +190,7 @@ class Client:
     ``keeps``: entries of the downlink, with an index (n, M), of which a client keeps the last row that it got of every
     client: they are received as ``Copies``, and 0 of those who are no members. keeps[name](initial, roster) -> Rows
     with an index (N,): what it has before any has come; of no clients if such an entry is not kept after all.
+    ``constant``: the state stays what it was at the start.
     """
 
     start: Callable[[Initial, Roster, tuple[int, ...], int], Any]
@@ -197,6 +198,7 @@ class Client:
     private: tuple[str, ...] = ()
     adapt: Callable[[Any, Received, LocalTraining, Round], Trained[Any]] | None = None
     keeps: Mapping[str, Callable[[Initial, Roster], Rows]] = field(default_factory=dict)
+    constant: bool = False
 
 
 @dataclass(frozen=True)
@@ -264,6 +266,11 @@ class Method:
     card: Card
     caution: Callable[[Round], str | None] = nothing
     share: Callable[[Partition, NDArray[Any], int], Partition] | None = None
+
+    @property
+    def lasting(self) -> bool:
+        """Whether the rounds of a client that nobody learns from build on each other; else each begins as the first."""
+        return self.server.separable or not (self.client.constant or self.client.start is nothing)
 
 
 class MethodSettings(Settings, ABC):

@@ -112,7 +112,7 @@ CARD = base.Card(
     private="nothing but the data",
     headline=("global", "received"),
     keeps="nothing",
-    joining="a newcomer starts from the global model; unseen: trains on from the standing global model",
+    joining="a newcomer starts from the global model; unseen: trains from the standing global model",
     gradients=(base.Gradients(),),
 )
 

@@ -77,7 +77,7 @@ def client(settings: FedBABU) -> base.Client:
         training.observe("local", W, "trained")
         return state, {"model": base.without(W, head)}, {}
 
-    return base.Client(start, train)
+    return base.Client(start, train, constant=True)
 
 
 CARD = base.Card(
@@ -89,6 +89,6 @@ CARD = base.Card(
     private="the fine-tuned model",
     headline=("personal", "received"),
     keeps="the initial head",
-    joining="a newcomer has the same head, and starts from the global body; unseen: trains on from it",
+    joining="a newcomer has the same head, and starts from the global body; unseen: trains from the standing one",
     gradients=(base.Gradients(),),
 )

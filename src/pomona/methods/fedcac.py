@@ -175,7 +175,7 @@ CARD = base.Card(
     headline=("personal", "received"),
     keeps="nothing",
     joining=(
-        "neighbours are members; a newcomer starts from the global model with nothing critical; unseen: trains on from "
+        "neighbours are members; a newcomer starts from the global model with nothing critical; unseen: trains from "
         "the standing global model"
     ),
     gradients=(base.Gradients(),),

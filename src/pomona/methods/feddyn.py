@@ -113,6 +113,9 @@ CARD = base.Card(
     private="nothing but the data (a client's linear term is a sum over its uploads)",
     headline=("global", "received"),
     keeps="its linear term (1 model)",
-    joining="h is the mean over the members: a leaver takes its own term along, a newcomer brings 0",
+    joining=(
+        "h is the mean over the members: a leaver takes its own term along, a newcomer brings 0; unseen: as a "
+        "newcomer, under the standing global model"
+    ),
     gradients=(base.Gradients(),),
 )

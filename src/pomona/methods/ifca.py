@@ -145,7 +145,7 @@ CARD = base.Card(
     private="nothing but the data",
     headline=("personal", "received"),
     keeps="nothing",
-    joining="a newcomer chooses among the standing models; unseen: the same, and trains on from its choice",
+    joining="a newcomer chooses among the standing models; unseen: the same, and trains from its choice",
     gradients=(base.Gradients(),),
     releases=(replace(base.RELEASES["training-loss"], remedy="take cfl, which reads no losses"),),
     tells={"cluster": "which of the global models fits its training data best"},

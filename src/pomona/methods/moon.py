@@ -99,6 +99,6 @@ CARD = base.Card(
     private="nothing but the data",
     headline=("global", "received"),
     keeps="its last local model",
-    joining="a newcomer's last model is the global one; unseen: trains on from the standing global model",
+    joining="a newcomer's last model is the global one; unseen: as a newcomer, under the standing global model",
     gradients=(base.Gradients(),),
 )

@@ -126,7 +126,7 @@ CARD = base.Card(
     private="the adapted model",
     headline=("personal", "received"),
     keeps="nothing",
-    joining="a newcomer starts from the global model; unseen: trains on from the standing global model",
+    joining="a newcomer starts from the global model; unseen: trains from the standing global model",
     gradients=(
         base.Gradients(),
         base.Gradients(purpose="adaptation"),

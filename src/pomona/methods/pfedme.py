@@ -110,7 +110,7 @@ CARD = base.Card(
     private="the personal model",
     headline=("personal", "trained"),
     keeps="nothing",
-    joining="a newcomer starts from the global model; unseen: trains on from the standing global model",
+    joining="a newcomer starts from the global model; unseen: trains from the standing global model",
     gradients=(base.Gradients(),),
     steps="sgd",
 )

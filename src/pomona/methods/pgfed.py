@@ -148,19 +148,20 @@ def server() -> base.Server:
 
 
 def client(settings: Risks, beta: float) -> base.Client:
-    """Local SGD on its own risk and the received mixture; the state is the last mixture (n, d), (n, 0) without beta."""
+    """Local SGD on its own risk and the received mixture; the state is the last mixture (n, d), None without beta."""
 
     def start(initial: base.Initial, roster: base.Roster, ids: tuple[int, ...], seed: int) -> Tensor:
-        w = initial()
-        return torch.zeros_like(w[: len(w) if beta else 0]).repeat(len(ids), 1)
+        return torch.zeros_like(initial()).repeat(len(ids), 1)
 
     def train(
-        before: Tensor, received: base.Received, training: base.LocalTraining, round_: base.Round
-    ) -> base.Trained[Tensor]:
+        before: Tensor | None, received: base.Received, training: base.LocalTraining, round_: base.Round
+    ) -> base.Trained[Tensor | None]:
         w, a, last = received["model"], received["weights"].clone(), received["last"]
         training.observe("global", w, "received")
         mu, rate = settings.mu, settings.risk_lr * round_.decay
-        c = with_momentum(mu * received["mixture"], before, beta)
+        c = mu * received["mixture"]
+        if before is not None:
+            c = with_momentum(c, before, beta)
         slope_at_0, mean = mu * received["offsets"], mu * received["mean_gradient"]
         W = w.clone()
         rows = (W, a, c, slope_at_0, mean, last, base.moments_of(W, round_))
@@ -171,9 +172,9 @@ def client(settings: Risks, beta: float) -> base.Client:
         training.observe("personal", W, "trained")
         G, offset = risk(training, W, round_)
         uplink = {"model": W, "gradient": G, "offset": offset, "weights": a}
-        return c if beta else before, uplink, {"risk_weights": a.clamp_min(0)}
+        return c if beta else None, uplink, {"risk_weights": a.clamp_min(0)}
 
-    return base.Client(start, train)
+    return base.Client(start if beta else base.nothing, train)
 
 
 CARD = base.Card(
@@ -187,7 +188,7 @@ CARD = base.Card(
     keeps="nothing",
     joining=(
         "a newcomer starts from the mean model and meets everybody's risk anew; a leaver's risk is in no sum; unseen: "
-        "trains on from the standing mean model under the standing risks"
+        "trains from the standing mean model under the standing risks"
     ),
     gradients=(base.Gradients(), base.Gradients(purpose=RISK, epochs=1)),
     releases=(replace(base.RELEASES["training-loss"], remedy="take a method without risks of others, such as apple"),),

@@ -121,7 +121,10 @@ CARD = base.Card(
     private="nothing but the data (a client's control variate is the sum of its uploads)",
     headline=("global", "received"),
     keeps="its control variate (1 model)",
-    joining="c is the mean over the members: a leaver takes its own term along, a newcomer brings 0",
+    joining=(
+        "c is the mean over the members: a leaver takes its own term along, a newcomer brings 0; unseen: as a "
+        "newcomer, under the standing global model and c"
+    ),
     gradients=(base.Gradients(),),
     steps="plain",
     tells={"model_delta": "its change of the model", "control_delta": "the change of its control variate"},
