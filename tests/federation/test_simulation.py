@@ -100,12 +100,12 @@ def test_part_of_the_clients_takes_part_and_everybody_is_evaluated():
 
 def test_bytes_are_models_times_their_size():
     result = pomona.run(tiny("apple", {"budget": 2}))
-    model, request = 4 * result.about["parameters"], 2 * 8
+    model, request, there = 4 * result.about["parameters"], 2 * 8, 4  # a byte a client says whose cores are there
     assert all(r.bytes_up == (model + request,) * 4 for r in result.rounds)
     first, *later = (r.bytes_down for r in result.rounds)
-    assert first == (0,) * 4  # every client makes the initial cores itself
-    assert later == [(2 * model,) * 4] * 2
-    assert result.summary["bytes_down"] == 2 * 4 * 2 * model
+    assert first == (there,) * 4  # every client makes the initial cores itself
+    assert later == [(2 * model + there,) * 4] * 2
+    assert result.summary["bytes_down"] == 2 * 4 * 2 * model + 3 * 4 * there
     alone = pomona.run(tiny("separate"))
     assert alone.summary["bytes_down"] == alone.summary["bytes_up"] == 0
 

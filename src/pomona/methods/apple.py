@@ -14,7 +14,8 @@ Luo, Wu. Adapt to adaptation: learning personalization for cross-silo federated 
                      probability ~ b^|p_ij|, b = max(1.5, r M / N)                                       (eqs. 8, 9)
 
 The core c_i goes up; the row p_i never does. A client chooses in private what to download next, and asks for it
-along with its upload. Under a budget no core is downloaded before its first upload: everybody can make it.
+along with its upload. Under a budget no core is downloaded before its first upload: everybody can make it. The server
+says whose are there, and a client chooses among those.
 
 Extension, not in the paper: ``core_step = "local"``. Eq. 5 moves the personal model by lr p_ii^2 g, at N equal clients
 lr g / N^2 at first. Here the client learns a model of its own, which starts at its mixture, and passes on the change:
@@ -64,7 +65,7 @@ from torch import Tensor
 from pomona.core.rng import stream
 from pomona.methods import base
 from pomona.methods.apple_steps import RULES, Mixing
-from pomona.methods.request_bank import fresh_first, limit, request, unasked
+from pomona.methods.request_bank import fresh_first, limit, request, servable, served, unasked
 
 EPSILON = 1e-3
 
@@ -136,7 +137,12 @@ def server(settings: APPLE) -> base.Server:
         return Bank(initial_cores(settings, initial, range(N)), offered, unasked(settings.budget, N))
 
     def down(bank: Bank, ids: tuple[int, ...], roster: base.Roster, round_: base.Round) -> base.Downlink:
-        return {"cores": base.Rows(bank.cores, torch.stack([wishes(settings, bank, i, roster, round_) for i in ids]))}
+        there = bank.offered & roster.known
+        index = torch.stack([wishes(settings, bank, there, i, roster, round_) for i in ids])
+        down = {"cores": base.Rows(bank.cores, index)}
+        if limit(settings.budget, len(roster)) == len(roster) - 1:
+            return down
+        return {**down, "available": base.Rows.same(servable(there, ids), len(ids))}
 
     def aggregate(
         bank: Bank, uplink: base.Uplink, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
@@ -159,17 +165,15 @@ def handed_out(bank: Bank, ids: tuple[int, ...]) -> Tensor:
     return bank.offered.index_fill(0, torch.tensor(ids, dtype=torch.long), True)
 
 
-def wishes(settings: APPLE, bank: Bank, client: int, roster: base.Roster, round_: base.Round) -> Tensor:
-    """The ids (M,) that a client asked for, less those not handed out; its own id marks a place left empty.
+def wishes(settings: APPLE, bank: Bank, there: Tensor, client: int, roster: base.Roster, round_: base.Round) -> Tensor:
+    """The ids (M,) that a client asked for, of those ``there`` (N,); its own id marks a place left empty.
 
     Before its first uplink it has asked for none; a choice among cores never downloaded needs nothing private.
     """
-    asked, there = bank.requests[client], bank.offered & roster.known
+    asked = bank.requests[client]
     if (asked == client).all():
-        some = roster.only(tuple(i for i in roster.members if there[i] or i == client))
-        never = torch.zeros(len(roster), dtype=torch.bool)
-        return choose(settings, roster.shares, never, client, some, round_.seed, round_.number)
-    return torch.where(there[asked], asked, client)
+        return choose(settings, roster.shares, torch.zeros_like(there), there, client, round_.seed, round_.number)
+    return served(asked, there, client)
 
 
 def initial_cores(settings: APPLE, initial: base.Initial, ids: Sequence[int]) -> Tensor:
@@ -186,8 +190,8 @@ def initial_cores(settings: APPLE, initial: base.Initial, ids: Sequence[int]) ->
 class APPLEState:
     """State of clients: core (n, d), its DR row (n, N), and what it counts its progress from.
 
-    ``seen`` (n, N) marks what was ever downloaded or asked for; ``origin`` (n, d) is the model that it started from,
-    (n, 0) with the paper's step.
+    ``seen`` (n, N) marks what was ever downloaded; ``origin`` (n, d) is the model that it started from, (n, 0) with the
+    paper's step.
     """
 
     core: Tensor
@@ -226,14 +230,15 @@ def client(settings: APPLE) -> base.Client:
         C, P, model = rule.move(state.core, P, mixing, training, round_, settings.dr_lr)
         if training.watches("trained"):
             training.observe("personal", model(), "trained")
+        available = received.get("available", training.roster.known.expand_as(seen))
         asks = torch.stack(
             [
-                choose(settings, p, f, i, training.roster, round_.seed, round_.number + 1)
-                for p, f, i in zip(P.cpu(), seen, training.clients, strict=True)
+                choose(settings, p, f, there, i, round_.seed, round_.number + 1)
+                for p, f, there, i in zip(P.cpu(), seen, available, training.clients, strict=True)
             ]
         )
         info = {"dr": P, "schedule": torch.full((len(P),), schedule(settings, round_))}
-        return APPLEState(C, P, seen.scatter(1, asks, True), state.origin), {"core": C, "request": asks}, info
+        return APPLEState(C, P, seen, state.origin), {"core": C, "request": asks}, info
 
     def adapt(
         state: APPLEState, received: base.Received, training: base.LocalTraining, round_: base.Round
@@ -248,12 +253,10 @@ def mixed(offer: base.Rows | base.Copies) -> tuple[Tensor, Tensor]:
     return (offer.rows(), offer.came) if isinstance(offer, base.Copies) else (offer.bank, offer.index)
 
 
-def choose(
-    settings: APPLE, p: Tensor, seen: Tensor, client: int, roster: base.Roster, seed: int, number: int
-) -> Tensor:
-    """The request (M,) of a client for round ``number`` (A.2)."""
+def choose(settings: APPLE, p: Tensor, seen: Tensor, available: Tensor, client: int, seed: int, number: int) -> Tensor:
+    """The request (M,) of a client for round ``number`` (A.2), among those available (N,)."""
     draw, places = stream(seed, "request", number, client), limit(settings.budget, len(p))
-    others = np.array([i for i in roster.members if i != client], dtype=np.int64)
+    others = np.array([i for i in available.nonzero().squeeze(1).tolist() if i != client], dtype=np.int64)
     M = min(places, len(others))
     if settings.selection == "uniform" or len(others) == M:
         chosen = draw.choice(others, M, replace=False)
