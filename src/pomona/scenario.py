@@ -274,7 +274,7 @@ class Scenario:
             row = common.clone() if client is None else space.pack(self.module(client)).to(device)
             return row[: space.trained]
 
-        return Initial(make, space.layers, space.norms, common[space.trained :])
+        return Initial(make, space.layers, space.norms, common[space.trained :], space.variances)
 
     def constant(self) -> dict[str, Any]:
         """Metric, accuracy and loss of constant predictions."""

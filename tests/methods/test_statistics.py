@@ -102,6 +102,20 @@ def test_the_servers_step_does_not_reach_variances():
     assert result.curve("global", "received")[-1].mean > 0.5
 
 
+def test_a_negative_variance_is_refused_as_are_the_methods_own_flaws():
+    """It would make the loss of everybody's global model not a number. first_of_all has 64 means, then 64 variances."""
+    changed = {"model": {"name": "tests_networks:first_of_all"}, "buffers": "average"}
+    scenario = Scenario.prepare(tiny("fednova", **changed))
+    server = accompanied(scenario.config.method.method().server, scenario.initial)
+    sent = server.expects(server.start(scenario.initial, Roster((1, 1)), 0)) | {"steps": torch.ones(1).double()}
+    means, variance = sent[STATISTICS].clone(), sent[STATISTICS].clone()
+    means[:64], variance[127] = -1.0, -1e-3
+    assert server.flaw(sent) is None
+    assert server.flaw(sent | {STATISTICS: means}) is None
+    assert server.flaw(sent | {STATISTICS: variance}) == "tensor 'statistics' holds a variance below 0"
+    assert "steps" in server.flaw(sent | {"steps": torch.zeros(1).double()})
+
+
 def test_cfl_judges_updates_without_statistics():
     """Update norms are those of the parameters: the same whether statistics are averaged or not."""
     norms = []

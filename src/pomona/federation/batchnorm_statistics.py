@@ -39,9 +39,8 @@ def accompanied(server: Server, initial: Initial) -> Server:
     def aggregate(
         state: WithStatistics, uplink: Uplink, ids: tuple[int, ...], roster: Roster, round_: Round
     ) -> WithStatistics:
-        own = {name: rows for name, rows in uplink.items() if name != STATISTICS}
         mean = weighted_mean(uplink[STATISTICS], roster.weights(ids))
-        return WithStatistics(server.aggregate(state.method, own, ids, roster, round_), mean)
+        return WithStatistics(server.aggregate(state.method, without(uplink), ids, roster, round_), mean)
 
     def welcome(state: WithStatistics, ids: tuple[int, ...], roster: Roster) -> tuple[WithStatistics, Tensor | None]:
         inner, row = server.welcome(state.method, ids, roster)
@@ -53,6 +52,23 @@ def accompanied(server: Server, initial: Initial) -> Server:
     def closing(state: WithStatistics, roster: Roster, round_: Round) -> str | None:
         return server.closing(state.method, roster, round_)
 
+    def flaw(uplink: Uplink) -> str | None:
+        if any(bool((uplink[STATISTICS][part] < 0).any()) for part in initial.variances):
+            return f"tensor '{STATISTICS}' holds a variance below 0"
+        return server.flaw(without(uplink))
+
     return replace(
-        server, start=start, down=down, aggregate=aggregate, welcome=welcome, expects=expects, closing=closing
+        server,
+        start=start,
+        down=down,
+        aggregate=aggregate,
+        welcome=welcome,
+        expects=expects,
+        closing=closing,
+        flaw=flaw,
     )
+
+
+def without(uplink: Uplink) -> Uplink:
+    """What the method itself knows of an uplink."""
+    return {name: rows for name, rows in uplink.items() if name != STATISTICS}

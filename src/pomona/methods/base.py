@@ -119,13 +119,14 @@ class Initial:
     ``initial()`` is the common one, ``initial(i)`` client i's own.
     ``layers`` are the slices of a row that hold one layer each, from input to output; ``norms`` those of the tensors of
     normalisation layers, in the order of the row; ``statistics`` (b,) those of BatchNorm that travel beside a global
-    model, empty where none do.
+    model, empty where none do, and ``variances`` the slices of these that are some.
     """
 
     make: Callable[[int | None], Tensor]
     layers: tuple[slice, ...]
     norms: tuple[slice, ...] = ()
     statistics: Tensor = field(default_factory=lambda: torch.empty(0))
+    variances: tuple[slice, ...] = ()
 
     def __call__(self, client: int | None = None) -> Tensor:
         """The row (d,) that everybody starts from, or a client's own when one is named."""

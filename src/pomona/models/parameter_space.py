@@ -89,6 +89,12 @@ class ParameterSpace:
         paths = {path for path, part in module.named_modules() if isinstance(part, kinds)}
         return tuple(slice(e.start, e.stop) for e in self.parameters if e.name.rpartition(".")[0] in paths)
 
+    @property
+    def variances(self) -> tuple[slice, ...]:
+        """The slices of the statistics of a row, counted from the first of these, that are running variances."""
+        found = [e for e in self.buffers if e.name.rpartition(".")[2] == "running_var"]
+        return tuple(slice(e.start - self.trained, e.stop - self.trained) for e in found)
+
     def statistics_in(self, rows: Tensor) -> tuple[ParameterSlice, ...]:
         """The buffers that rows (..., d) hold: all of the space's, or none where rows end with the parameters."""
         return self.buffers if rows.shape[-1] > self.trained else ()
