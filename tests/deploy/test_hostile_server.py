@@ -148,7 +148,7 @@ def test_a_server_can_name_no_file(where, server):
             server.ask(forged, {})
         said.add(str(fault.value))
     assert len(said) == 2  # what cannot be read, and what is no hash: the same for files that are there
-    told = {"audit.jsonl", "app.log", "versions.json"}
+    told = {"audit.jsonl", "audited.json", ".audited.lock", "app.log", "versions.json"}
     after = {p: c for p, c in files(kit.parent).items() if p.name not in told}
     assert after == before
 
