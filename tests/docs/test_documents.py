@@ -27,6 +27,7 @@ DOCUMENTS = sorted(
         *(ROOT / "docs/guides").glob("*.md"),
         *(ROOT / "docs/history").glob("*.md"),
         *(ROOT / "docs/methods").glob("*.md"),
+        *(ROOT / "docs/performance").glob("*.md"),
     ]
 )
 RUNNABLE = [path for path in DOCUMENTS if blocks(path)]
