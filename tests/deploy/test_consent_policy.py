@@ -22,18 +22,20 @@ from pomona.deploy.server.studies.study_queue import StudyQueue
 from pomona.deploy.silo.administration import preflight
 from pomona.deploy.silo.privacy.privacy_budget import Cost
 from pomona.deploy.silo.studies import consent_policy
-from pomona.deploy.silo.studies.consent_policy import FILE, ConsentPolicy, judged
+from pomona.deploy.silo.studies.consent_policy import FILE, ConsentPolicy, excesses, misfits
 from pomona.deploy.silo.studies.consent_terms import ConsentTerms
 from pomona.deploy.silo.studies.known_studies import KnownStudies
 from pomona.deploy.silo.studies.silo_in_study import Silo
-from pomona.deploy.silo.studies.study_facts import StudyFacts, Traffic
+from pomona.deploy.silo.studies.study_facts import StudyFacts, StudyText, Traffic
 from pomona.deploy.silo.studies.study_proposals import take_in, visit
 from pomona.deploy.silo.tasks import task_policy
 from pomona.deploy.study import Study
+from pomona.deploy.task_settings import TaskSettings
 
 SOME, OTHER = "a" * 64, "b" * 64
 TODAY = date(2026, 6, 15)
-FACTS = StudyFacts("fedavg", "mlp", {}, Cost(1.0, 1e-5), Cost(3.0, 2e-5), Traffic(4_000_000, 2_000_000, 10))
+FACTS = StudyFacts(Cost(1.0, 1e-5), Cost(3.0, 2e-5), Traffic(4_000_000, 2_000_000, 10))
+TEXT = StudyText("fedavg", "mlp", SOME, {}, ("metrics", "sample-counts"), 10)
 STUDY = Study(name="second", view="later", task={"kind": "table", "input_shape": [4], "classes": ["a", "b"]})
 FEDERATION = Federation.model_validate(
     {"name": "try", "server": "127.0.0.1:9", "places": 4, "silo": [{"name": "north"}, {"name": "south"}]}
@@ -44,7 +46,10 @@ RULES = {
     "models": (("mlp",), ("lenet",)),
     "views": (("", "later"), ("",)),
     "members": (4, 5),
+    "tasks": ((OTHER, SOME), (OTHER,)),
+    "acknowledge": (("sample-counts", "metrics", "training-loss"), ("sample-counts",)),
     "accept_epsilon_total": (3.0, 2.99),
+    "accept_delta_total": (2e-5, 1.99e-5),
     "rounds": (10, 9),
     "mb_a_round": (6.0, 5.99),
     "mb_in_all": (60.0, 59.9),
@@ -52,34 +57,46 @@ RULES = {
 }
 
 
-def verdict(facts=FACTS, **rules):
-    return judged(ConsentPolicy(kinds=("train",), **rules), STUDY, FEDERATION, facts, TODAY)
+FITTING = {rule: limits[0] for rule, limits in RULES.items()}
+
+
+def wrong(text=TEXT, facts=FACTS, known=(), **rules):
+    """What of a study does not fit some rules, all others being fit."""
+    policy = ConsentPolicy(kinds=("train",), **{**FITTING, **rules})
+    return [*misfits(policy, STUDY, FEDERATION, text, set(known), TODAY), *excesses(policy, facts)]
 
 
 @given(st.dictionaries(st.sampled_from(sorted(RULES)), st.sampled_from((0, 1))))
-def test_a_study_is_accepted_where_all_rules_fit_and_every_misfit_is_named(chosen):
-    said = verdict(**{rule: RULES[rule][which] for rule, which in chosen.items()})
-    misfits = sum(chosen.values())
-    assert said.accepts == (misfits == 0)
-    assert said.accepts or said.why.count(";") == misfits - 1
+def test_a_study_fits_where_all_rules_do_and_every_misfit_is_named(chosen):
+    assert len(wrong(**{rule: RULES[rule][which] for rule, which in chosen.items()})) == sum(chosen.values())
 
 
 @given(st.sets(st.sampled_from((SOME, OTHER, "c" * 64))), st.sets(st.sampled_from((SOME, OTHER))))
 def test_no_file_is_accepted_that_is_not_named(allowed, asked):
-    said = verdict(replace(FACTS, files={f"file {name[0]}": name for name in asked}), files=tuple(allowed))
-    assert said.accepts == (asked <= allowed)
+    text = replace(TEXT, files={f"file {name[0]}": name for name in asked})
+    assert len(wrong(text, files=tuple(allowed))) == len(asked - allowed)
+
+
+@given(st.sets(st.sampled_from((SOME, OTHER))), st.sets(st.sampled_from((SOME, OTHER))))
+def test_data_are_read_by_no_task_that_no_person_has_let_in(listed, known):
+    assert (wrong(tasks=tuple(listed), known=known) == []) == (SOME in listed | known)
+
+
+def test_nothing_past_the_noise_is_acknowledged_unless_it_is_listed():
+    assert len(wrong(acknowledge=())) == 2
+    assert "metrics, which its noise does not cover" in wrong(acknowledge=())[0]
 
 
 @given(st.floats(0, 1e6), st.floats(1e-3, 1e6))
 def test_no_total_above_the_limit_is_accepted(total, most):
     facts = replace(FACTS, total=Cost(total, 1e-5))
-    assert verdict(facts, accept_epsilon_total=most).accepts == (total <= most)
-    assert not verdict(replace(FACTS, total=Cost(math.inf)), accept_epsilon_total=most).accepts
+    assert (wrong(facts=facts, accept_epsilon_total=most) == []) == (total <= most)
+    assert wrong(facts=replace(FACTS, total=Cost(math.inf)), accept_epsilon_total=most)
 
 
 def test_a_kind_that_is_not_named_is_not_accepted():
-    policy = ConsentPolicy.model_construct(**{**ConsentPolicy(kinds=("train",)).__dict__, "kinds": ("survey",)})
-    assert "kind train" in judged(policy, STUDY, FEDERATION, FACTS, TODAY).why
+    policy = ConsentPolicy(kinds=("survey",), **FITTING)
+    assert list(misfits(policy, STUDY, FEDERATION, TEXT, set(), TODAY)) == ["kind train is not among survey"]
 
 
 minutes = st.builds(time, st.integers(0, 23), st.integers(0, 59))
@@ -203,12 +220,69 @@ def test_rules_that_cannot_be_read_accept_nothing(federation):
         ConsentPolicy.of(federation.kits / "silo-0")
 
 
-def test_data_that_do_not_fit_the_study_are_no_consent(federation):
+def test_a_view_that_a_silo_does_not_have_is_no_consent(federation):
     ruled(federation, otherwise="decline")
     submitted(federation, view="later")
     heard(federation, "silo-0")
     assert known(federation).standing == "declined"
     assert "[views.later]" in known(federation).why
+
+
+# What an answer tells of the data
+
+
+def other_task(federation):
+    """A section task that the silos' data do not fit, as one that asks whether some row holds a value."""
+    task = tomllib.loads(federation.toml.read_text())["task"]
+    return {**task, "classes": task["classes"][:-1], "outputs": task["outputs"] - 1}
+
+
+@pytest.mark.parametrize("otherwise", ["ask", "decline"])
+def test_a_rule_sends_no_answer_that_depends_on_the_data(federation, otherwise):
+    """The data are of ten classes, the task names nine: a server that hears "declined" knows that the tenth is there."""
+    task = other_task(federation)
+    sha256 = TaskSettings.model_validate(task).sha256
+    ruled(federation, otherwise=otherwise, tasks=[sha256])
+    submitted(federation, task=task)
+    [said] = heard(federation, "silo-0")
+    assert "waits for a decision" in said
+    assert (known(federation).standing, known(federation).why[:5]) == ("pending", "DATA:")
+    ruled(federation, otherwise=otherwise, tasks=[sha256], mb_in_all=1e-9)  # known only after a look at the data
+    submitted(federation, "third")
+    heard(federation, "silo-0")
+    assert known(federation, "third").standing == "pending"
+    assert "MB in all" in known(federation, "third").why
+
+
+@pytest.mark.parametrize(("otherwise", "standing"), [("ask", "pending"), ("decline", "declined")])
+def test_a_task_that_no_person_has_let_in_reads_no_data(federation, otherwise, standing):
+    (federation.kits / "silo-0/data/train.npz").unlink()
+    ruled(federation, otherwise=otherwise)
+    submitted(federation, task=other_task(federation))
+    heard(federation, "silo-0")
+    assert known(federation).standing == standing
+    assert TaskSettings.model_validate(other_task(federation)).sha256 in known(federation).why
+
+
+def test_a_task_that_a_person_has_accepted_on_the_same_data_is_let_in(federation):
+    """In another order of the keys it is the same; on another view it is another question."""
+    shifted = {**tomllib.loads(federation.toml.read_text())["task"], "shift": [3.0]}
+    path = federation.kits / "silo-0/silo.toml"
+    own = tomllib.loads(path.read_text())
+    path.write_text(tomli_w.dumps({**own, "views": {"later": own["data"]}}))
+    ruled(federation)
+    submitted(federation, task=shifted)
+    heard(federation, "silo-0")
+    assert known(federation).standing == "pending"
+    decided(federation, "silo-0", "second")
+    submitted(federation, "third", task=dict(reversed(shifted.items())))
+    submitted(federation, "fourth", task=shifted, view="later")
+    heard(federation, "silo-0")
+    assert [known(federation, name).standing for name in ("third", "fourth")] == ["accepted", "pending"]
+    decided(federation, "silo-0", "second", accepted=False)
+    submitted(federation, "fifth", task=shifted)
+    heard(federation, "silo-0")
+    assert known(federation, "fifth").standing == "pending"
 
 
 def test_outside_its_hours_a_silo_is_absent_also_when_the_rules_have_changed_since(federation, monkeypatch):

@@ -365,6 +365,15 @@ def test_rounds_are_those_agreed_on_and_go_forward(server):
     server.ask(*server.task(ROUNDS + 1, settled=0, trains=False))  # the closing visit
 
 
+def test_what_has_begun_does_not_begin_anew(server):
+    """A method's beginning may take more gradients than its rounds: it is once a run."""
+    for number, settled in ((1, 0), (2, 0), (3, 2)):
+        server.ask(*server.task(number, settled=settled))
+    with pytest.raises(ProtocolError, match="is to begin anew, after this silo's round 2 has counted"):
+        server.ask(*server.task(ROUNDS + 1, trains=False, settled=0))
+    server.ask(*server.task(ROUNDS + 1, trains=False, settled=1))  # a server may have lost its newest checkpoint
+
+
 def test_a_question_stays_the_same_when_somebody_comes(server, world):
     trained = counted(world.patch)
     task, enclosed = server.task()

@@ -2,6 +2,7 @@
 
 import json
 import math
+from functools import partial
 
 import pytest
 from test_hostile_server import ROUNDS, Server, edited, noise
@@ -13,7 +14,7 @@ from pomona.data.settings import ClientFiles, DataSettings
 from pomona.deploy import audit, status
 from pomona.deploy.server.studies.study_queue import StudyQueue
 from pomona.deploy.silo.privacy.data_sources import hashed, shared, sources
-from pomona.deploy.silo.privacy.privacy_budget import MOST, BudgetFile, Claim, Cost, PrivacyBudget
+from pomona.deploy.silo.privacy.privacy_budget import MOST, BudgetFile, Claim, Cost, Most, PrivacyBudget
 from pomona.deploy.silo.studies.known_studies import KnownStudies
 from pomona.deploy.silo.studies.silo_in_study import Silo
 
@@ -43,12 +44,12 @@ def budget(tmp_path):
 
 def test_what_runs_on_the_same_data_adds_up_and_on_other_data_does_not(budget, tmp_path):
     one, other = clinic(tmp_path, "a.csv"), clinic(tmp_path, "b.csv")
-    budget.reserve(claim("one", 1.0), one, 3.0)
-    budget.reserve(claim("two", 2.0), one, 3.0)
+    budget.reserve(claim("one", 1.0), one, Most(3.0))
+    budget.reserve(claim("two", 2.0), one, Most(3.0))
     assert budget.total(one) == Cost(3.0, 2e-5)
     with pytest.raises(PrivacyError, match=r"may cost epsilon 3\.5 .* accept_epsilon_total is 3"):
-        budget.reserve(claim("three", 0.5), one, 3.0)
-    budget.reserve(claim("three", 0.5), other, 3.0)
+        budget.reserve(claim("three", 0.5), one, Most(3.0))
+    budget.reserve(claim("three", 0.5), other, Most(3.0))
     assert budget.total(other).epsilon == 0.5
     assert len(budget.reservations) == 3
 
@@ -56,11 +57,11 @@ def test_what_runs_on_the_same_data_adds_up_and_on_other_data_does_not(budget, t
 def test_the_same_run_is_reserved_once_and_a_new_one_again(budget, tmp_path):
     data = clinic(tmp_path, "a.csv")
     for _ in range(3):
-        budget.reserve(claim(), data, 1.5)
+        budget.reserve(claim(), data, Most(1.5))
     assert budget.total(data).epsilon == 1.0
     with pytest.raises(PrivacyError, match="accept_epsilon_total"):
-        budget.reserve(claim(run="cd"), data, 1.5)
-    budget.reserve(claim(run="cd"), data, 2.0)
+        budget.reserve(claim(run="cd"), data, Most(1.5))
+    budget.reserve(claim(run="cd"), data, Most(2.0))
     assert budget.total(data).epsilon == 2.0
     assert [line["event"] for line in audit.read(budget.kit / "state/audit.jsonl")] == ["reserved"] * 2
     assert audit.verify(budget.kit / "state/audit.jsonl") is None
@@ -69,54 +70,54 @@ def test_the_same_run_is_reserved_once_and_a_new_one_again(budget, tmp_path):
 def test_what_a_ledger_has_beyond_the_reservation_counts_too(budget, tmp_path):
     """As after a round that an administrator let be repeated; a ledger is of all runs of its study."""
     data, known = clinic(tmp_path, "a.csv"), claim()
-    budget.reserve(known, data, None)
+    budget.reserve(known, data, Most())
     for spent, total in ((0.5, 1.0), (1.4, 1.4)):
         budget.note_spent(known.agreement, "ab", spent)
         assert budget.total(data).epsilon == total
-    budget.reserve(claim("two"), data, None)
-    budget.reserve(claim(run="cd"), data, None)
+    budget.reserve(claim("two"), data, Most())
+    budget.reserve(claim(run="cd"), data, Most())
     budget.note_spent(known.agreement, "cd", 1.8)
     assert budget.total(data).epsilon == 1.0 + max(1.0 + 1.0, 1.8)
 
 
 def test_a_run_whose_data_were_changed_for_others_is_reserved_on_those_too(budget, tmp_path):
     one, other = clinic(tmp_path, "a.csv"), clinic(tmp_path, "b.csv")
-    budget.reserve(claim(), one, None)
-    budget.reserve(claim(), other, None)
+    budget.reserve(claim(), one, Most())
+    budget.reserve(claim(), other, Most())
     assert (budget.total(one).epsilon, budget.total(other).epsilon) == (1.0, 1.0)
 
 
 def test_what_has_no_noise_has_no_bound_and_none_is_left_beside_it(budget, tmp_path):
     data = clinic(tmp_path, "a.csv")
     with pytest.raises(PrivacyError, match="without bound"):
-        budget.reserve(claim("bare", math.inf), data, 100.0)
-    budget.reserve(claim("bare", math.inf), data, None)
+        budget.reserve(claim("bare", math.inf), data, Most(100.0))
+    budget.reserve(claim("bare", math.inf), data, Most())
     with pytest.raises(PrivacyError, match="without bound"):
-        budget.reserve(claim("one", 0.1), data, 100.0)
+        budget.reserve(claim("one", 0.1), data, Most(100.0))
     assert budget.reservations[0].epsilon is None
 
 
 def test_less_accepted_later_holds_for_what_is_reserved_already(budget, tmp_path):
     data = clinic(tmp_path, "a.csv")
-    budget.reserve(claim(epsilon=2.0), data, 2.0)
+    budget.reserve(claim(epsilon=2.0), data, Most(2.0))
     with pytest.raises(PrivacyError):
-        budget.require(claim(epsilon=2.0), data, 1.0)
+        budget.require(claim(epsilon=2.0), data, Most(1.0))
 
 
 def test_the_cost_is_computed_only_where_it_is_not_known(budget, tmp_path):
     data = clinic(tmp_path, "a.csv")
-    budget.reserve(claim(), data, 5.0)
+    budget.reserve(claim(), data, Most(5.0))
     known = claim()
-    budget.reserve(Claim(known.study, known.agreement, known.run, lambda: pytest.fail("computed")), data, 5.0)
+    budget.reserve(Claim(known.study, known.agreement, known.run, lambda: pytest.fail("computed")), data, Most(5.0))
 
 
 def test_a_file_that_is_gone_is_not_begun_anew(budget, tmp_path):
     data = clinic(tmp_path, "a.csv")
-    budget.reserve(claim(), data, None)
+    budget.reserve(claim(), data, Most())
     path = budget.kit / "state/private/budget.json"
     assert path.stat().st_mode & 0o077 == 0
     path.unlink()
-    for what in (lambda: budget.reserve(claim("two"), data, None), lambda: budget.total(data)):
+    for what in (lambda: budget.reserve(claim("two"), data, Most()), lambda: budget.total(data)):
         with pytest.raises(PrivacyError, match="is missing, but the audit log"):
             what()
 
@@ -127,7 +128,7 @@ def test_a_damaged_file_is_refused(budget, tmp_path, text):
     path.parent.mkdir(parents=True)
     path.write_text(text)
     with pytest.raises(StorageError, match="cannot be read"):
-        budget.reserve(claim(), clinic(tmp_path, "a.csv"), None)
+        budget.reserve(claim(), clinic(tmp_path, "a.csv"), Most())
 
 
 def test_a_kill_between_audit_and_file_does_not_lock_the_silo_out(budget, tmp_path, monkeypatch):
@@ -141,19 +142,30 @@ def test_a_kill_between_audit_and_file_does_not_lock_the_silo_out(budget, tmp_pa
 
     monkeypatch.setattr(PrivacyBudget, "_write", killed)
     with pytest.raises(KeyboardInterrupt):
-        budget.reserve(claim(), data, None)
+        budget.reserve(claim(), data, Most())
     monkeypatch.undo()
-    budget.reserve(claim(), data, None)
+    budget.reserve(claim(), data, Most())
     assert budget.total(data).epsilon == 1.0
 
 
 def test_reservations_have_a_limit(budget, tmp_path, monkeypatch):
     data = clinic(tmp_path, "a.csv")
-    budget.reserve(claim(), data, None)
+    budget.reserve(claim(), data, Most())
     full = BudgetFile(reservations=budget.reservations * MOST)
     monkeypatch.setattr("pomona.deploy.silo.privacy.privacy_budget.read_json", lambda *_: full)
     with pytest.raises(PrivacyError, match="as many as it takes"):
-        budget.reserve(claim("two"), data, None)
+        budget.reserve(claim("two"), data, Most())
+
+
+@pytest.mark.parametrize("most", [Most(None, 2.5e-5), Most(100.0, 2.5e-5)])
+def test_deltas_add_up_to_a_limit_too(budget, tmp_path, most):
+    """Each claim here has delta 1e-5; without a limit on epsilon that of delta holds, too."""
+    data = clinic(tmp_path, "a.csv")
+    for study in ("one", "two"):
+        budget.reserve(claim(study), data, most)
+    with pytest.raises(PrivacyError, match=r"at delta 3e-05 together; accept_delta_total is 2\.5e-05"):
+        budget.reserve(claim("three"), data, most)
+    assert budget.total(data) == Cost(2.0, 2e-5)
 
 
 # What counts as the same data
@@ -173,11 +185,11 @@ def test_a_file_is_known_by_its_path_by_a_link_and_by_its_content(tmp_path):
 
 def test_a_file_that_moved_is_known_by_its_new_path_after_it_has_grown(budget, tmp_path):
     old = clinic(tmp_path / "old", "a.csv", "test.csv")
-    budget.reserve(claim("one", 1.0), old, None)
+    budget.reserve(claim("one", 1.0), old, Most())
     (tmp_path / "old").rename(tmp_path / "moved")
     moved, other = clinic(tmp_path / "moved", "a.csv", "test.csv"), clinic(tmp_path / "moved", "b.csv", "test.csv")
     (tmp_path / "moved" / "test.csv").write_text("another")
-    budget.reserve(claim("two", 2.0), moved, None)
+    budget.reserve(claim("two", 2.0), moved, Most())
     (tmp_path / "moved" / "a.csv").write_text("a.csv and more")
     assert budget.total(moved).epsilon == 3.0
     assert budget.total(clinic(tmp_path / "moved", "a.csv")).epsilon == 3.0
@@ -219,6 +231,27 @@ def test_a_new_run_of_the_same_agreement_is_paid_for_again(private):
     with pytest.raises(PrivacyError, match="accept_epsilon_total"):
         private.greeted("silo-1")
     assert PrivacyBudget(kit).reservations == (made,)
+
+
+def test_where_epsilon_is_bounded_the_deltas_stay_below_one_in_the_number_of_records(private):
+    """At delta = 1 / n a study may tell one of n records outright, and keep what it says of epsilon."""
+    kit = private.kit()
+    silo = Silo(kit)
+    n, delta = len(silo.own.partition.clients[0].train), NOISY["delta"]
+    before = claim("before", 0.0)
+    for others, fits in ((1 / n - 1.001 * delta, True), (1 / n - 0.999 * delta, False)):
+        (kit / "state/private/budget.json").unlink(missing_ok=True)
+        (kit / "state/audit.jsonl").unlink(missing_ok=True)
+        made = Claim(before.study, before.agreement, before.run, partial(Cost, 0.0, others))
+        PrivacyBudget(kit).reserve(made, silo.file.data, Most())
+        edited(kit / "silo.toml", accept_epsilon_total=1e6)
+        if fits:
+            Silo(kit).require_affordable("")
+            continue
+        with pytest.raises(PrivacyError, match="accept_delta_total"):
+            Silo(kit).require_affordable("")
+        edited(kit / "silo.toml", accept_delta_total=0.5)
+        Silo(kit).require_affordable("")
 
 
 def test_studies_share_one_budget_and_the_last_that_does_not_fit_is_refused(world):

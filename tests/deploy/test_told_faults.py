@@ -1,16 +1,20 @@
 """What the server is told of a fault at a silo: nothing of its data, its settings and its files."""
 
+import json
+import shutil
 import sys
 
 import pytest
 from flwr.app import Context, RecordDict
+from test_hostile_server import Server, noise
 
-from pomona.core.errors import ConfigError, DataError, ProtocolError, StorageError
+from pomona.core.errors import ConfigError, DataError, DivergedError, ProtocolError, StorageError
 from pomona.deploy import audit
 from pomona.deploy.flower_apps import client_app
 from pomona.deploy.messages.message_pieces import unpacked
 from pomona.deploy.silo import own_kit
 from pomona.deploy.silo.privacy.outgoing_filter import scrubbed
+from pomona.federation.client_runtime import ClientRuntime
 
 SECRET = "Weber"
 
@@ -73,3 +77,46 @@ def test_which_silo_a_process_is_no_context_says(world, tmp_path):
     assert unpacked(answer.content).kind == "hello-reply"
     assert not list(other.iterdir())
     assert str(other) not in sys.path
+
+
+# A model whose weights are so large that its loss is no number on some samples, and is one on others
+
+
+def huge(server):
+    """An evaluation of a model whose outputs overflow on all samples, as a server would have it on chosen ones."""
+    return server.task(1, noise(3) * 1e30, trains=False)
+
+
+def test_where_no_scores_are_shared_a_loss_that_is_no_number_is_not_told(world):
+    server, said = Server(world.federation("fedavg", share_scores=False, places=7)), []
+    for task, enclosed in (server.task(1, noise(1), trains=False), huge(server)):
+        (server.kit() / "state/asked.json").unlink(missing_ok=True)
+        answer, _ = server.ask(task, enclosed)
+        said.append(answer.model_copy(update={"task": "0" * 64, "seconds": 0.0, "held": ()}))
+    assert said[0] == said[1]
+    assert (said[1].fault, said[1].scores) == ("", ())
+    harmless, found = map(json.loads, (server.kit() / "state/rounds.jsonl").read_text().splitlines())
+    assert harmless["diverged"] == []
+    assert "global on test" in found["diverged"]  # in the silo's own history
+
+
+def test_where_scores_are_shared_it_is_told(world):
+    server = Server(world.federation("fedavg", places=7))
+    assert "global model's loss on" in server.ask(*huge(server))[0].fault
+
+
+def test_an_evaluation_that_diverges_takes_no_uplink_away(world, monkeypatch):
+    """The same bytes as where it does not, also in the last round, after which a card is written."""
+    server = Server(world.federation("fedavg", run={"rounds": 1}, share_scores=False, places=7))
+    task, enclosed = server.task(1, noise(1))
+    _, expected = server.ask(task, enclosed)
+    for state in (server.kit() / "state/checkpoints", server.kit() / "state/models"):
+        shutil.rmtree(state)
+
+    def diverged(*_):
+        raise DivergedError("the model's loss on test is nan")
+
+    monkeypatch.setattr(ClientRuntime, "_measured", diverged)
+    monkeypatch.setattr(ClientRuntime, "metrics", diverged)
+    answer, uplink = server.ask(task, enclosed)
+    assert (answer.fault, uplink == expected, len(uplink) > 0) == ("", True, True)

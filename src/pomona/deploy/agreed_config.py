@@ -27,7 +27,7 @@ ELSEWHERE = {
 }
 
 
-def resolved(terms: StudyTerms, task: TaskSettings, places: int, share: float) -> Config:
+def resolved(terms: StudyTerms, task: TaskSettings, places: int, share: float, insecure: bool) -> Config:
     """The run of a study, with a client for each place. Raises ConfigError for keys that are none of section run's.
 
     Args:
@@ -35,6 +35,7 @@ def resolved(terms: StudyTerms, task: TaskSettings, places: int, share: float) -
         task: what was agreed on about the data.
         places: of the federation.
         share: the most that a silo weighs, unless section run says it.
+        insecure: the federation has no keys, and so protects nobody's data.
     """
     misplaced = sorted(set(terms.run) & set(ELSEWHERE))
     if misplaced:
@@ -56,11 +57,11 @@ def resolved(terms: StudyTerms, task: TaskSettings, places: int, share: float) -
             config = config.model_copy(update={"model": pinned})
     except ConfigError as fault:
         raise ConfigError(f"section run: {fault}") from None
-    _require_possible(config, terms)
+    _require_possible(config, terms, insecure)
     return config
 
 
-def _require_possible(config: Config, terms: StudyTerms) -> None:
+def _require_possible(config: Config, terms: StudyTerms, insecure: bool) -> None:
     """Raise ConfigError for what a simulation can do and a federation cannot."""
     if config.method.method().share:
         raise ConfigError(
@@ -72,6 +73,10 @@ def _require_possible(config: Config, terms: StudyTerms) -> None:
         raise ConfigError(
             "section run.privacy: each trial of a search would cost epsilon of its own; search without it, on data "
             "that need no protection, or not at all"
+        )
+    if config.privacy and config.privacy.seed is not None and not insecure:
+        raise ConfigError(
+            "run.privacy.seed: who knows it can take the noise off; take it out (a test has insecure = true beside it)"
         )
     if config.keep == "best":
         raise ConfigError(

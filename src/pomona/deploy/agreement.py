@@ -221,7 +221,7 @@ class Federation(StudyTerms):
     def _config(self) -> "Config":
         from pomona.deploy.agreed_config import resolved  # late: it takes PyTorch
 
-        return resolved(self, self.task, self.places, SHARE)
+        return resolved(self, self.task, self.places, SHARE, self.insecure)
 
     @property
     def agreement(self) -> str:

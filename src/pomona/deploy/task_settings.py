@@ -1,5 +1,7 @@
 """Section task of ``federation.toml``: what all silos agree on about their data, and that of a given data set."""
 
+import hashlib
+import json
 from itertools import pairwise
 from typing import Annotated, Self
 
@@ -57,6 +59,12 @@ class TaskSettings(Settings):
     words: tuple[Word, ...] = Field(
         (), max_length=MOST, description="the words with numbers 2, 3, ...; 0 is padding, 1 any other word"
     )
+
+    @property
+    def sha256(self) -> str:
+        """SHA-256 in hex of all that it says, with its defaults: by it a silo's rules know it again."""
+        said = json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(said.encode()).hexdigest()
 
     @model_validator(mode="after")
     def _fits(self) -> Self:

@@ -39,6 +39,11 @@ Groups = tuple[tuple[int, ...], ...]  # clients of one process, by the call they
 Surety = Callable[[tuple[Tensor, Tensor], int], tuple[float, float] | None]  # of answers and a client: an interval
 
 
+def told(split: str, samples: int) -> bool:
+    """Whether others see scores on so many samples of a split: all of them, where nothing else was agreed on."""
+    return True
+
+
 def unsure(answers: tuple[Tensor, Tensor], client: int) -> None:
     """No interval: the scores of a round are many, and are looked at together."""
 
@@ -49,7 +54,8 @@ class ClientRuntime:
 
     ``groups``: clients that train as rows of one call, each group's longest pass first; see ``grouped``.
     ``hold``: where states are kept. ``metric``: what models are judged by. ``choice``: which models are written.
-    ``surety``: how sure a score is. ``keeping``: what clients keep of each other's models, if it is not theirs alone.
+    ``surety``: how sure a score is. ``tells``: which scores others see.
+    ``keeping``: what clients keep of each other's models, if it is not theirs alone.
     """
 
     client: Client
@@ -61,6 +67,7 @@ class ClientRuntime:
     metric: Metric = ACCURACY
     choice: ModelChoice = field(default_factory=ModelChoice)
     surety: Surety = unsure
+    tells: Callable[[str, int], bool] = told
     keeping: InitVar[KeptCopies | None] = None
     copies: KeptCopies = field(init=False)
     _states: dict[int, Any] = field(default_factory=dict)
@@ -240,13 +247,27 @@ class ClientRuntime:
         return {name: self._rows.shared(tensor) for name, tensor in rows.items()}
 
     def _score(self, model: str, when: str, split: str, client: int, w: Tensor) -> Score:
+        """A model's score, without figures where it has no finite ones and nobody else may learn of them.
+
+        A fault, or an uplink that does not come, would tell others what they have agreed not to see: whoever sends
+        huge weights could ask by it whether some record holds a value.
+        """
+        samples = len(self.objective.data.rows[split][client])
+        if not samples:
+            return Score(model, when, split, 0, None, None, None)
+        try:
+            return self._measured(model, when, split, client, w)
+        except DivergedError:
+            if self.tells(split, samples):
+                raise
+            return Score(model, when, split, samples, None, None, None)
+
+    def _measured(self, model: str, when: str, split: str, client: int, w: Tensor) -> Score:
         data, task = self.objective.data, self.objective.data.task
 
         def judged(outputs: Tensor, targets: Tensor) -> tuple[Tensor, ...]:
             return (self.objective.criterion(outputs, targets), *task.reduce(outputs, targets))
 
-        if not len(data.rows[split][client]):
-            return Score(model, when, split, 0, None, None, None)
         losses, outputs, targets = self.objective.batchwise(w, client, split, judged)
         loss = float(losses.double().mean())
         if not isfinite(loss):

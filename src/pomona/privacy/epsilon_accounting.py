@@ -16,6 +16,8 @@ from pomona.core.errors import ConfigError, with_extra
 from pomona.privacy.settings import Privacy
 
 CONFIDENT = 100.0  # beyond this the numerical accountant's grid no longer fits into memory, and no claim is left
+ROUNDING = 1e-9  # relative, of sums of epsilons and deltas
+PRV_ERROR = 0.03  # its bound is within 0.01 of epsilon, on either side, at a delta that is within a thousandth
 
 
 class Event(NamedTuple):
@@ -58,6 +60,11 @@ def _opacus(name: str, delta: float, counts: History) -> float:
             f"the {name} accountant cannot count at delta = {delta:g} and this noise ({fault}); "
             "raise privacy.delta, or set privacy.accountant = rdp"
         ) from None
+
+
+def with_room(settings: Privacy, most: float) -> float:
+    """A limit that no part of a history passes whose epsilon is ``most``: accountants round, and prv has a grid."""
+    return most * (1 + ROUNDING) + (PRV_ERROR if settings.accountant == "prv" else 0.0)
 
 
 def combined(sigmas: Iterable[float]) -> float:

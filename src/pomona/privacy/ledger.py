@@ -15,6 +15,7 @@ import fcntl
 import os
 import weakref
 from collections import Counter
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -142,12 +143,20 @@ class Ledger:
 
     def history(self, also: LedgerEntry | None = None) -> Counter[Event]:
         """All releases so far as events, plus one more entry if given."""
-        if also is None or also.release in self._releases:
-            return self._events
-        events, before, q = self._events.copy(), self._batches.get(also.draw, []), rate(also.draw.n, also.draw.size)
-        if before:
-            events[Event(combined(before), q)] -= 1
-        events[Event(combined([*before, also.sigma]), q)] += 1
+        return self._events if also is None or also.release in self._releases else self.planned([also])
+
+    def planned(self, entries: Iterable[LedgerEntry]) -> Counter[Event]:
+        """All releases so far and further ones as events; none of them is made, and one that was made counts once."""
+        events, batches = self._events.copy(), dict[Draw, list[float]]()
+        for entry in entries:
+            if entry.release in self._releases:
+                continue
+            sigmas = batches.setdefault(entry.draw, list(self._batches.get(entry.draw, ())))
+            q = rate(entry.draw.n, entry.draw.size)
+            if sigmas:
+                events[Event(combined(sigmas), q)] -= 1
+            sigmas.append(entry.sigma)
+            events[Event(combined(sigmas), q)] += 1
         return +events
 
     def position(self) -> Position:

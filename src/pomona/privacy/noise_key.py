@@ -11,6 +11,7 @@ nothing new; any other has noise of its own, also where a server asks twice abou
 import hashlib
 import os
 from dataclasses import dataclass, field
+from math import isfinite
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,7 @@ from torch import Tensor
 
 from pomona.core.errors import BudgetError, ConfigError, PrivacyError
 from pomona.core.rng import stream
-from pomona.privacy.epsilon_accounting import Budget, epsilon
+from pomona.privacy.epsilon_accounting import Budget, epsilon, with_room
 from pomona.privacy.ledger import Draw, Head, Ledger, LedgerEntry, Position
 from pomona.privacy.mechanism import gaussian, poisson
 from pomona.privacy.settings import Privacy
@@ -35,6 +36,7 @@ class KeyStore:
     ledger: Ledger
     _key: bytes
     _budget: Budget = field(init=False)
+    _whole: Budget | None = None  # what the run was said to cost at worst
 
     def __post_init__(self) -> None:
         self._budget = Budget(self.settings)
@@ -80,6 +82,11 @@ class KeyStore:
             account.require(since)
         return cls(client, settings, account, secret)
 
+    def within(self, most: float) -> None:
+        """Make no release that takes epsilon beyond what a whole run was said to cost, whatever is asked of it."""
+        if isfinite(most):
+            self._whole = Budget(self.settings.model_copy(update={"epsilon_budget": with_room(self.settings, most)}))
+
     def batch(self, draw: Draw) -> Tensor:
         """The Poisson sample at an address: places (b,) int64 among the client's n rows, ascending."""
         address = (draw.round, draw.step, draw.n, draw.size)
@@ -123,9 +130,16 @@ class KeyStore:
         return self.ledger.position()
 
     def _spend(self, entry: LedgerEntry) -> None:
-        if not self._budget.allows(self.ledger.history(entry)):
+        where = f"client {self.client}, round {entry.draw.round}, step {entry.draw.step}"
+        history = self.ledger.history(entry)
+        if self._whole and not self._whole.allows(history):
             raise BudgetError(
-                f"client {self.client}, round {entry.draw.round}, step {entry.draw.step}: another release would exceed "
+                f"{where}: another release would exceed what this was to cost at worst ({self.spent():.4g} spent); the "
+                "server asks for more than the method's rounds take: ask its operator, or begin a new study"
+            )
+        if not self._budget.allows(history):
+            raise BudgetError(
+                f"{where}: another release would exceed "
                 f"privacy.epsilon_budget = {self.settings.epsilon_budget} ({self.spent():.4g} spent); "
                 "raise it and go on with --resume (in a silo: raise accept_epsilon too), or stop here"
             )

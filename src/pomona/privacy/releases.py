@@ -9,11 +9,16 @@ from pomona.privacy.settings import Privacy
 
 @dataclass(frozen=True)
 class Release:
-    """Something that leaves a client past the noised gradients: its name, what it is, and how to do without."""
+    """Something that leaves a client past the noised gradients: its name, what it is, and how to do without.
+
+    ``exact``: rounds tell it of training records without noise, so that no epsilon bounds a run that makes it. One
+    that a method declares counts so unless the method says otherwise.
+    """
 
     name: str
     what: str
     remedy: str = ""
+    exact: bool = True
 
 
 _WORDS = {
@@ -31,7 +36,11 @@ _WORDS = {
 }
 
 _REMEDIES = {"class-names": "name them in data.classes", "unlimited-epsilon": "set privacy.epsilon_budget"}
-RELEASES: Mapping[str, Release] = {name: Release(name, what, _REMEDIES.get(name, "")) for name, what in _WORDS.items()}
+# The others tell of no training record (counts are public), or were settled before the run, as in an agreement.
+_EXACT = {"training-loss", "output-criterion", "shared-samples"}
+RELEASES: Mapping[str, Release] = {
+    name: Release(name, what, _REMEDIES.get(name, ""), name in _EXACT) for name, what in _WORDS.items()
+}
 SECOND_ORDER = "products with a Hessian are not clipped, so privacy does not cover them"
 
 
@@ -104,6 +113,12 @@ def check(
             + "; ".join(told(release) for release in missing)
             + f". To accept all of these, set privacy.acknowledge = {accepted}"
         )
+
+
+def acknowledged(settings: Privacy, own: Sequence[Release] = ()) -> tuple[Release, ...]:
+    """The releases that a run may make since it acknowledges them; ``own``: those of the method."""
+    known = {**RELEASES, **{release.name: release for release in own}}
+    return tuple(known[name] for name in settings.acknowledge if name in known)
 
 
 def told(release: Release) -> str:

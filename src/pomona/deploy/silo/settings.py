@@ -65,6 +65,9 @@ class SiloFile(Settings):
     accept_epsilon_total: float | None = Field(
         None, gt=0, description="most that all studies on the same data may cost together; then none without noise runs"
     )
+    accept_delta_total: float | None = Field(
+        None, gt=0, lt=1, description="most that their deltas may add up to; 1 / n where accept_epsilon_total is set"
+    )
     data: DataSettings = Field(description="the silo's data, as section data of a run")
     views: dict[StudyName, DataSettings] = Field(
         {}, max_length=1000, description="further data of the silo by name, for studies that ask for them"

@@ -1,6 +1,7 @@
 """Preflight checks, ``pomona silo check``: settings, keys, server, data and disk of a silo before it starts."""
 
 from functools import partial
+from math import isinf
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,10 @@ from pomona.deploy.json_store import read_json
 from pomona.deploy.silo.administration import kit_checks
 from pomona.deploy.silo.administration.check_lines import CheckLine, Checks, Remark
 from pomona.deploy.silo.data import survey_preflight
+from pomona.deploy.silo.data.silo_scenario import worst_cost
 from pomona.deploy.silo.data.survey_preflight import readable
 from pomona.deploy.silo.privacy.outgoing_filter import departing
+from pomona.deploy.silo.privacy.privacy_budget import Cost
 from pomona.deploy.silo.settings import SiloFile
 from pomona.deploy.silo.studies.consent_policy import FILE, ConsentPolicy, verdict
 from pomona.deploy.silo.studies.known_studies import KnownStudy
@@ -151,7 +154,7 @@ def _data(work: Silo, leaves: dict[str, Any]) -> tuple[list[str], str]:
     found = facts(work)
     leaves["traffic"] = str(found.traffic)
     if own.config.privacy:
-        leaves["epsilon"] = _epsilon(own.epsilons()[0], silo, own.config.privacy.delta)
+        leaves["epsilon"] = _whole_run(worst_cost(own), silo)
         leaves["total"] = str(found.total)
     work.require_affordable(ANY_RUN)
     sizes = f"{len(rows.train)} training, {len(rows.validation)} validation, {len(rows.test)} test samples"
@@ -161,10 +164,11 @@ def _data(work: Silo, leaves: dict[str, Any]) -> tuple[list[str], str]:
     return remarks(work), f"{sizes}; the model takes it ({model.shape[1]} numbers, loss {float(loss[0]):.3g} untrained)"
 
 
-def _epsilon(epsilon: float, silo: SiloFile, delta: float) -> str:
-    if silo.accept_epsilon is not None and epsilon > silo.accept_epsilon:
+def _whole_run(cost: Cost, silo: SiloFile) -> str:
+    if silo.accept_epsilon is not None and cost.epsilon > silo.accept_epsilon:
         raise PrivacyError(
-            f"the whole run costs epsilon {epsilon:.3g}, accept_epsilon = {silo.accept_epsilon:g}; do not take part, "
-            "or raise it"
+            f"the whole run costs {cost}, accept_epsilon = {silo.accept_epsilon:g}; do not take part, or raise it"
         )
-    return f"at most {epsilon:.3g} at delta {delta:g} for the whole run"
+    if isinf(cost.epsilon):
+        return "without bound: there is no noise, or training records leave past it"
+    return f"at most {cost.epsilon:.3g} at delta {cost.delta:g} for the whole run"

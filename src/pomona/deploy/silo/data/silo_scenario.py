@@ -1,9 +1,9 @@
 """A silo's scenario: its own data, checked against the agreement, and its place among all members."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import inf
+from math import inf, sqrt
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +24,7 @@ from pomona.objective.private_gradients import PrivateObjective
 from pomona.partition import divide
 from pomona.partition.partition import ClientRows
 from pomona.privacy.noise_key import require_sole
+from pomona.privacy.releases import acknowledged
 from pomona.scenario import Scenario
 
 
@@ -62,12 +63,22 @@ def roster_of(task: Task, config: Config) -> Roster:
     return Roster(task.sizes, config.largest_share)
 
 
-def worst_cost(own: Scenario) -> Cost:
-    """What a whole run costs at worst on the own data."""
+def worst_cost(own: Scenario, before: Collection[float] = ()) -> Cost:
+    """What a whole run costs at worst on the own data; without bound where something of it leaves without noise.
+
+    ``before``: epsilons of earlier runs of the same study. One more draws the same batches again: it costs what makes
+    their sum the epsilon of so many releases in place of each.
+    """
     privacy = own.config.privacy
     if privacy is None or privacy.void:
         return Cost(inf)
-    return Cost(max(own.epsilons()), privacy.delta)
+    if any(release.exact for release in acknowledged(privacy, own.config.method.method().card.releases)):
+        return Cost(inf)
+    if not before:
+        return Cost(max(own.epsilons()), privacy.delta)
+    less = privacy.model_copy(update={"noise_multiplier": privacy.noise_multiplier / sqrt(1 + len(before))})
+    again = replace(own, config=own.config.model_copy(update={"privacy": less}))
+    return Cost(max(*own.epsilons(), max(again.epsilons()) - sum(before)))  # of one ledger, at the first one's delta
 
 
 def private_objective(scenario: Scenario, folder: Path, place: int, own: SiloFile) -> PrivateObjective:

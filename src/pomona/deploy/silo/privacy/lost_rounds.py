@@ -2,12 +2,13 @@
 
 A silo that is restored has its ledger as of the backup. What it has released since is forgotten, although others have
 it. A silo trains each round once and evaluates it once, so what it may have released in the rounds after the last one
-in the backup can be listed: all that its method asks of those rounds. These releases are entered into the ledger at the
-addresses that they had, before any other is made: two of one batch then count as two of one batch.
+in the backup can be listed: all that its method asks of those rounds, whatever the server has sent. These releases are
+entered into the ledger at the addresses that they had, before any other is made: two of one batch then count as two of
+one batch.
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from pomona.core.bounds import Number
@@ -16,6 +17,7 @@ from pomona.deploy.json_store import read_json, write_json
 from pomona.deploy.messages.message_bodies import Token
 from pomona.objective.interface import Objective
 from pomona.objective.private_gradients import PrivateObjective
+from pomona.privacy.epsilon_accounting import epsilon
 from pomona.privacy.epsilon_projection import Gradients
 from pomona.privacy.ledger import Draw, LedgerEntry
 from pomona.privacy.mechanism import steps
@@ -41,7 +43,9 @@ def mark(ledger: Path, restored: Restored) -> None:
     write_json(stores / f"restored-{restored.token}.json", restored.model_copy(update={"after": last_round(state)}))
 
 
-def charge(stores: Path, objective: Objective, scenario: Scenario, place: int) -> None:
+def charge(
+    stores: Path, objective: Objective, scenario: Scenario, place: int, reserve: Callable[[str, float], None]
+) -> None:
     """Enter what may have been released before restores into a silo's ledger; done again after a kill, it costs once.
 
     Args:
@@ -49,6 +53,7 @@ def charge(stores: Path, objective: Objective, scenario: Scenario, place: int) -
         objective: with the silo's key store, if training is private.
         scenario: of all places, this silo's data among them.
         place: the silo's.
+        reserve: called with a restore's token and the epsilon of the ledger with all rounds that may still come.
     """
     if not isinstance(objective, PrivateObjective):
         return
@@ -56,9 +61,10 @@ def charge(stores: Path, objective: Objective, scenario: Scenario, place: int) -
         if restored := read_json(Restored, path):
             store, config = objective.key_store(place), scenario.config
             n, asked = len(scenario.partition.clients[place].train), config.method.method().card.gradients
-            about = (n, config.batch_size, config.local_epochs, config.rounds)
-            for entry in lost(restored, store.settings.noise_multiplier, asked, *about):
+            about = (store.settings.noise_multiplier, asked, n, config.batch_size, config.local_epochs, config.rounds)
+            for entry in lost(restored, *about):
                 store.ledger.append(entry)
+            reserve(restored.token, epsilon(store.settings, store.ledger.planned(to_come(restored, *about))))
         path.unlink()
 
 
@@ -66,6 +72,9 @@ def lost(
     restored: Restored, sigma: float, asked: Iterable[Gradients], n: int, size: int, epochs: int, rounds: int
 ) -> Iterator[LedgerEntry]:
     """The most that may have been released in the rounds that a restore has lost; the last visit is one more round.
+
+    What a method asks once in a run, a server has in each round that it lets begin at the same state; and a round may
+    be evaluated with its training and once more.
 
     Args:
         restored: which rounds.
@@ -79,11 +88,28 @@ def lost(
     last = rounds + 1 if restored.until is None else min(restored.until, rounds + 1)
     for number in range(restored.after + 1, last + 1) if n else ():
         for kind, gradients in enumerate(asked):
-            if (gradients.once and number > restored.after + 1) or (number > rounds and not gradients.evaluates):
-                continue
-            passes = epochs if gradients.epochs is None else gradients.epochs
-            for step in range(passes * steps(n, size)):
-                draw = Draw(number, gradients.purpose, step, n, size)
-                for k in range(gradients.per_batch):
-                    name = hashlib.blake2b(f"{restored.token} {draw} {kind} {k}".encode(), digest_size=32).hexdigest()
-                    yield LedgerEntry(draw, sigma if gradients.noised else 0.0, name)
+            if number <= rounds or gradients.evaluates:
+                times = 2 if gradients.evaluates and number <= rounds else 1
+                yield from _round(f"{restored.token} {kind}", number, gradients, sigma, n, size, epochs, times)
+
+
+def to_come(
+    restored: Restored, sigma: float, asked: Iterable[Gradients], n: int, size: int, epochs: int, rounds: int
+) -> Iterator[LedgerEntry]:
+    """What an honest server may still ask for after a restore; the arguments are those of ``lost``."""
+    for number in range(restored.after + 1, rounds + 2) if n else ():
+        for kind, gradients in enumerate(asked):
+            if (number <= rounds or gradients.evaluates) and (number == restored.after + 1 or not gradients.once):
+                yield from _round(f"{restored.token} to come {kind}", number, gradients, sigma, n, size, epochs)
+
+
+def _round(
+    name: str, number: int, gradients: Gradients, sigma: float, n: int, size: int, epochs: int, times: int = 1
+) -> Iterator[LedgerEntry]:
+    """The releases of one kind in a round, each under a name of its own."""
+    passes = epochs if gradients.epochs is None else gradients.epochs
+    for step in range(passes * steps(n, size)):
+        draw = Draw(number, gradients.purpose, step, n, size)
+        for k in range(times * gradients.per_batch):
+            release = hashlib.blake2b(f"{name} {draw} {k}".encode(), digest_size=32).hexdigest()
+            yield LedgerEntry(draw, sigma if gradients.noised else 0.0, release)

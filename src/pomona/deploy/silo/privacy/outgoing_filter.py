@@ -1,6 +1,6 @@
 """Disclosure by a silo: rounded scores, faults without paths or data, and the statement of what will leave it."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from pomona.core.bounds import plain
@@ -11,6 +11,8 @@ from pomona.deploy.silo.settings import SiloFile
 from pomona.deploy.study_kinds import LEAST_SAMPLES
 from pomona.federation.exchange import Reply, Score
 from pomona.methods.base import Card
+from pomona.privacy.releases import Release, acknowledged
+from pomona.privacy.settings import Privacy
 
 DIGITS = 3  # of a loss; a share has one more place, so that ten thousand samples can still be told apart
 QUOTING = ConfigError, DataError, StorageError  # their lines name cells, columns, classes, own settings, files
@@ -80,6 +82,7 @@ def departing(silo: SiloFile, federation: Federation, numbers: int, samples: int
         "loss": None
         if federation.evaluate or (config.privacy and "training-loss" not in config.privacy.acknowledge)
         else f"the mean training loss, {DIGITS} digits, every round",
+        "uncovered": _past_noise(config.privacy, card.releases),
         "faults": "the kind of an error, and one line without paths or data, when it happens",
         "presence": "that it is connected, its address, how long it takes",
         "samples": f"the number of training samples, {samples}, once",
@@ -94,6 +97,13 @@ def _received(card: Card, places: int, each: int) -> str:
         return card.down
     most = card.down_models(places)
     return f"{card.down}: here at most {most}, {most * each / 1e6:.3g} MB"
+
+
+def _past_noise(settings: Privacy | None, own: Sequence[Release]) -> str | None:
+    """What the study has acknowledged for this silo: what leaves that its noise does not cover."""
+    made = acknowledged(settings, own) if settings else ()
+    words = "; ".join(f"{r.name}: {r.what}{', so that epsilon has no bound' if r.exact else ''}" for r in made)
+    return words or None
 
 
 def _scores(federation: Federation) -> str:
@@ -121,6 +131,7 @@ def texts(leaves: dict[str, Any]) -> Iterator[str]:
         "tells": "tells of itself",
         "trials": "trials",
         "loss": "training loss",
+        "uncovered": "past the noise",
         "faults": "errors",
         "presence": "the network shows",
         "samples": "also sends",

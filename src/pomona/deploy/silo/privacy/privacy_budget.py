@@ -25,6 +25,7 @@ from pomona.deploy.audit import Audit, read
 from pomona.deploy.json_store import read_json, write_json
 from pomona.deploy.messages.message_bodies import Token
 from pomona.deploy.silo.privacy.data_sources import MOST_SOURCES, DataSource, hashed, shared, sources, with_names
+from pomona.privacy.epsilon_accounting import ROUNDING
 from pomona.storage.atomic_io import writing
 
 FOLDER, FILE = "private", "budget.json"
@@ -47,6 +48,23 @@ class Cost:
 
     def __str__(self) -> str:
         return f"epsilon {self.epsilon:.3g} at delta {self.delta:g}" if math.isfinite(self.epsilon) else "without bound"
+
+
+@dataclass(frozen=True)
+class Most:
+    """The most that all runs on the same data may cost together; None for any."""
+
+    epsilon: float | None = None
+    delta: float | None = None
+
+    def require(self, total: Cost, whose: str) -> None:
+        """Raise PrivacyError for a total beyond it; ``whose``: the study that it is with."""
+        for name, cost, most in (("epsilon", total.epsilon, self.epsilon), ("delta", total.delta, self.delta)):
+            if most is not None and cost > most * (1 + ROUNDING):
+                raise PrivacyError(
+                    f"with study {whose} all on this data may cost {total} together; accept_{name}_total is {most:g}: "
+                    "do not take part, or raise it"
+                )
 
 
 @dataclass(frozen=True)
@@ -125,21 +143,26 @@ class PrivacyBudget:
             return _sum(self._on(made.data))
         return self.total(data) + claim.worst()
 
-    def require(self, claim: Claim, data: DataSettings, most: float | None) -> None:
-        """Raise PrivacyError if a claim would take the total of its data beyond the most; nothing is written."""
-        if most is not None and (total := self.total_with(claim, data)).epsilon > most:
-            raise PrivacyError(
-                f"with study {claim.study or KIT} all on this data may cost {total} together; accept_epsilon_total "
-                f"is {most:g}: do not take part, or raise it"
-            )
+    def runs(self, agreement: str, but: str = "") -> dict[str, float]:
+        """Epsilon that is reserved for each run of a study, one excepted; a run that read several data counts once."""
+        runs: dict[str, float] = {}
+        for made in self.reservations:
+            if made.agreement == agreement and made.run != but:
+                runs[made.run] = max(made.cost.epsilon, runs.get(made.run, 0.0))
+        return runs
 
-    def reserve(self, claim: Claim, data: DataSettings, most: float | None) -> None:
+    def require(self, claim: Claim, data: DataSettings, most: Most) -> None:
+        """Raise PrivacyError if a claim would take the total of its data beyond the most; nothing is written."""
+        if most != Most():
+            most.require(self.total_with(claim, data), claim.study or KIT)
+
+    def reserve(self, claim: Claim, data: DataSettings, most: Most) -> None:
         """Reserve what a run costs at worst, once. Raises PrivacyError as ``require``, and then reserves nothing.
 
         Args:
             claim: of the run.
             data: that it reads.
-            most: epsilon that all runs on this data may cost together; None for any.
+            most: what all runs on this data may cost together.
         """
         with writing(self._path), self._alone():
             self.require(claim, data, most)

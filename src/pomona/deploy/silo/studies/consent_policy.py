@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -16,8 +17,9 @@ from pomona.deploy.agreement import Federation
 from pomona.deploy.silo.studies.consent_terms import ConsentTerms, local_now
 from pomona.deploy.silo.studies.known_studies import KnownStudies, KnownStudy
 from pomona.deploy.silo.studies.silo_in_study import Silo
-from pomona.deploy.silo.studies.study_facts import StudyFacts, facts
+from pomona.deploy.silo.studies.study_facts import StudyFacts, StudyText, facts
 from pomona.deploy.study import Kind, Study, View
+from pomona.privacy.epsilon_accounting import ROUNDING
 
 FILE = "policy.toml"
 Megabytes = Annotated[Finite, Field(gt=0)]
@@ -33,6 +35,14 @@ class ConsentPolicy(ConsentTerms):
     files: tuple[Sha256, ...] = Field(
         (), max_length=10_000, description="SHA-256 of first weights and of own code's files; none if empty"
     )
+    tasks: tuple[Sha256, ...] = Field(
+        (),
+        max_length=1000,
+        description="SHA-256 of sections task; those that a person accepted on the same data fit, too",
+    )
+    acknowledge: tuple[Named, ...] = Field(
+        (), max_length=1000, description="releases that noise does not cover, as in a study's privacy; none if empty"
+    )
     views: tuple[View, ...] = Field(
         (), max_length=1000, description='data that a study may ask for, "" for [data]; any if empty'
     )
@@ -41,7 +51,8 @@ class ConsentPolicy(ConsentTerms):
     mb_a_round: Megabytes | None = Field(None, description="most megabytes of models, both ways, in a round")
     mb_in_all: Megabytes | None = Field(None, description="most megabytes of models, both ways, in all rounds")
     otherwise: Literal["ask", "decline"] = Field(
-        "ask", description="what becomes of all others: they wait for the administrator, or are declined"
+        "ask",
+        description="what becomes of others: they wait for a person, or are declined if their text alone does not fit",
     )
 
     @classmethod
@@ -63,70 +74,100 @@ class ConsentPolicy(ConsentTerms):
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a policy says of a study, and why in one line."""
+    """What a policy says of a study, and why in one line.
+
+    ``of_data``: it took a look at the data. A server that hears such a refusal could ask by it, study by study, whether
+    some row holds a value; so no rule sends one.
+    """
 
     accepts: bool
     why: str
+    of_data: bool = False
 
 
-def judged(policy: ConsentPolicy, study: Study, federation: Federation, found: StudyFacts, today: date) -> Verdict:
-    """Judge a study by a policy and what was found out about it.
+def misfits(
+    policy: ConsentPolicy, study: Study, federation: Federation, text: StudyText, tasks: AbstractSet[str], today: date
+) -> Iterator[str]:
+    """What of a study's text does not fit a policy, each in a few words.
 
     Args:
         policy: the silo's.
         study: as the server has offered it.
         federation: with the study's terms.
-        found: what it would do at this silo.
+        text: what it says.
+        tasks: SHA-256 of the sections task that the data were read by with a person's consent.
         today: the day on the silo's clock.
     """
-    if misfits := list(_misfits(policy, study, federation, found, today)):
-        return Verdict(False, "; ".join(misfits))
-    if federation.survey:
-        return Verdict(True, f"kind survey, least count {federation.survey.least}, {found.cost}")
-    size = f"{found.traffic.rounds} rounds, {found.traffic.mb_in_all:.3g} MB in all"
-    return Verdict(True, f"kind {study.kind}, method {found.method}, model {found.model}, {size}, {found.cost}")
-
-
-def _misfits(
-    policy: ConsentPolicy, study: Study, federation: Federation, found: StudyFacts, today: date
-) -> Iterator[str]:
-    """What does not fit, each in a few words."""
     if study.kind not in policy.kinds:
         yield f"kind {study.kind} is not among {', '.join(policy.kinds)}"
-    if policy.methods and found.method and found.method not in policy.methods:
-        yield f"method {found.method} is not among {', '.join(policy.methods)}"
-    if policy.models and found.model and found.model not in policy.models:
-        yield f"model {found.model} is not among {', '.join(policy.models)}"
-    for name, sha256 in found.files.items():
+    if policy.methods and text.method and text.method not in policy.methods:
+        yield f"method {text.method} is not among {', '.join(policy.methods)}"
+    if policy.models and text.model and text.model not in policy.models:
+        yield f"model {text.model} is not among {', '.join(policy.models)}"
+    for name, sha256 in text.files.items():
         if sha256 not in policy.files:
             yield f"{name}, SHA-256 {sha256[:16]}, is not among files"
+    if text.task and text.task not in {*policy.tasks, *tasks}:
+        yield f"no person has accepted a study with its [task] on this data, and {text.task} is not among tasks"
+    for name in text.acknowledge:
+        if name not in policy.acknowledge:
+            yield f"{name}, which its noise does not cover, is not among acknowledge"
     if policy.views and study.view not in policy.views:
         yield f"view {study.view or '[data]'} is not among {', '.join(v or '[data]' for v in policy.views)}"
     if federation.places < policy.members:
         yield f"at most {federation.places} silos, fewer than members = {policy.members}"
-    if policy.accept_epsilon_total is not None and found.total.epsilon > policy.accept_epsilon_total:
-        yield f"all on this data may cost {found.total}, more than {policy.accept_epsilon_total:g}"
     if federation.survey and federation.survey.least < policy.least_count:
         yield f"survey.least = {federation.survey.least}, fewer than least_count = {policy.least_count}"
-    traffic = found.traffic
-    if policy.rounds is not None and traffic.rounds > policy.rounds:
-        yield f"{traffic.rounds} rounds, more than {policy.rounds}"
-    if policy.mb_a_round is not None and traffic.mb_a_round > policy.mb_a_round:
-        yield f"{traffic.mb_a_round:.3g} MB a round, more than {policy.mb_a_round:g}"
-    if policy.mb_in_all is not None and traffic.mb_in_all > policy.mb_in_all:
-        yield f"{traffic.mb_in_all:.3g} MB in all, more than {policy.mb_in_all:g}"
+    if policy.rounds is not None and text.rounds > policy.rounds:
+        yield f"{text.rounds} rounds, more than {policy.rounds}"
     if policy.not_after and today > policy.not_after:
         yield f"not_after = {policy.not_after} has passed"
 
 
+def excesses(policy: ConsentPolicy, found: StudyFacts) -> Iterator[str]:
+    """What a study would take on this silo's data beyond what a policy allows, each in a few words."""
+    total, traffic = found.total, found.traffic
+    if policy.accept_epsilon_total is not None and total.epsilon > policy.accept_epsilon_total:
+        yield f"all on this data may cost {total}, more than {policy.accept_epsilon_total:g}"
+    if policy.accept_delta_total is not None and total.delta > policy.accept_delta_total * (1 + ROUNDING):
+        yield f"all on this data may cost {total}, more than delta {policy.accept_delta_total:g}"
+    if policy.mb_a_round is not None and traffic.mb_a_round > policy.mb_a_round:
+        yield f"{traffic.mb_a_round:.3g} MB a round, more than {policy.mb_a_round:g}"
+    if policy.mb_in_all is not None and traffic.mb_in_all > policy.mb_in_all:
+        yield f"{traffic.mb_in_all:.3g} MB in all, more than {policy.mb_in_all:g}"
+
+
 def verdict(policy: ConsentPolicy, kit: Path, known: KnownStudy) -> Verdict:
-    """What a kit's policy says of a study; what cannot be found out does not fit."""
-    silo = Silo(kit, known)
+    """What a kit's policy says of a study; what cannot be found out does not fit. Other texts read no data."""
+    silo, read = Silo(kit, known), False
     try:
+        _ = silo.file  # which has the study's view of the data, or has not
+        federation, text = silo.federation, StudyText.of(silo.federation)
+        tasks = _by_hand(kit, known.study.view)
+        if wrong := list(misfits(policy, known.study, federation, text, tasks, local_now().date())):
+            return Verdict(False, "; ".join(wrong))
+        read = True
         silo.require_affordable("")
-        return judged(policy, known.study, silo.federation, facts(silo), local_now().date())
+        found = facts(silo)
     except PomonaError as fault:
-        return Verdict(False, f"{fault.kind}: {fault}")
+        return Verdict(False, f"{fault.kind}: {fault}", read)
+    if wrong := list(excesses(policy, found)):
+        return Verdict(False, "; ".join(wrong), read)
+    if federation.survey:
+        return Verdict(True, f"kind survey, least count {federation.survey.least}, {found.cost}", read)
+    size = f"{found.traffic.rounds} rounds, {found.traffic.mb_in_all:.3g} MB in all"
+    why = f"kind {known.study.kind}, method {text.method}, model {text.model}, {size}, {found.cost}"
+    return Verdict(True, why, read)
+
+
+def _by_hand(kit: Path, view: str) -> set[str]:
+    """SHA-256 of the sections task of what people here have accepted on a view: that the data fit them is known.
+
+    Who starts a kit that came with a study has accepted that.
+    """
+    accepted = [k.study for k in KnownStudies(kit).all if k.standing == "accepted" and k.terms is None]
+    studies = (Federation.read(kit / "federation.toml"), *accepted)
+    return {study.tasked.sha256 for study in studies if study.tasked and study.view == view}
 
 
 def decided(kit: Path, known: KnownStudy) -> KnownStudy:
@@ -138,7 +179,7 @@ def decided(kit: Path, known: KnownStudy) -> KnownStudy:
     if policy is None:
         return known
     said, studies = verdict(policy, kit, known), KnownStudies(kit)
-    if not said.accepts and policy.otherwise == "ask":
+    if not said.accepts and (said.of_data or policy.otherwise == "ask"):
         return studies.remark(known, said.why)
     digest = hashlib.sha256((kit / FILE).read_bytes()).hexdigest()
     return studies.decide(known, said.accepts, FILE, said.why, policy.terms if said.accepts else None, digest)

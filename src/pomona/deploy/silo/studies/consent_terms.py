@@ -23,6 +23,9 @@ class ConsentTerms(Settings):
     accept_epsilon_total: float | None = Field(
         None, gt=0, description="as of silo.toml: most that all studies on the same data may cost together"
     )
+    accept_delta_total: float | None = Field(
+        None, gt=0, lt=1, description="as of silo.toml: most that their deltas may add up to"
+    )
     not_before: date | None = Field(None, description="first day on which this silo works")
     not_after: date | None = Field(None, description="last day on which this silo works, and on which it accepts")
     hours: Hours = Field("", description="when it works, in its local time, as 20:00-06:00; at any time if empty")

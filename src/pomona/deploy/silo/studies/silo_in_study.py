@@ -11,7 +11,7 @@ from pomona.deploy.agreement import Federation
 from pomona.deploy.pki.signatures import Signer
 from pomona.deploy.silo.audited import write
 from pomona.deploy.silo.data.silo_scenario import own_scenario, worst_cost
-from pomona.deploy.silo.privacy.privacy_budget import Claim, Cost, PrivacyBudget
+from pomona.deploy.silo.privacy.privacy_budget import Claim, Cost, Most, PrivacyBudget
 from pomona.deploy.silo.settings import SiloFile
 from pomona.deploy.silo.studies.consent_terms import ConsentTerms
 from pomona.deploy.silo.studies.known_studies import KnownStudies, KnownStudy
@@ -80,10 +80,17 @@ class Silo:
         return (self.study.terms if self.study else None) or ConsentTerms()
 
     @property
-    def _most_epsilon(self) -> float | None:
-        """The most that all studies on the study's data may cost together."""
-        said = (self.file.accept_epsilon_total, self.terms.accept_epsilon_total)
-        return min((most for most in said if most is not None), default=None)
+    def _most(self) -> Most:
+        """The most that all studies on the study's data may cost together.
+
+        Where it bounds epsilon and nobody says a delta, that is 1 / n for n training samples: at a delta of 1 / n a
+        study may tell one record outright.
+        """
+        said = [(of.accept_epsilon_total, of.accept_delta_total) for of in (self.file, self.terms)]
+        epsilon, delta = (min((m for m in each if m is not None), default=None) for each in zip(*said, strict=True))
+        if epsilon is not None and delta is None and not self.federation.survey:  # a survey has no delta
+            delta = 1 / max(1, len(self.own.partition.clients[0].train))
+        return Most(epsilon, delta)
 
     @cached_property
     def signer(self) -> Signer:
@@ -101,28 +108,45 @@ class Silo:
         ``run``: its id; "" for any, before there is one.
         """
         most = self.file.accept_epsilon
-        if most is not None and (worst := self._epsilon_with_noise) is not None and worst > most:
-            raise PrivacyError(f"the run would cost epsilon {worst:.3g}, accept_epsilon in silo.toml is {most}")
-        PrivacyBudget(self.folder).require(self.claim(run), self.file.data, self._most_epsilon)
+        if most is not None and (worst := self._cost_with_noise) is not None and worst.epsilon > most:
+            raise PrivacyError(f"the run would cost {worst}, accept_epsilon in silo.toml is {most}")
+        PrivacyBudget(self.folder).require(self.claim(run), self.file.data, self._most)
 
     def claim(self, run: str) -> Claim:
         """What a run of the study asks of this silo's privacy budget; "" for any run."""
-        survey = self.federation.survey
+        study, agreement, survey = self.federation.study, self.federation.agreement, self.federation.survey
         told = partial(Cost, survey.noise.epsilon if survey and survey.noise else inf)
-        return Claim(
-            self.federation.study, self.federation.agreement, run, told if survey else lambda: worst_cost(self.own)
-        )
+
+        def trained() -> Cost:
+            return worst_cost(self.own, PrivacyBudget(self.folder).runs(agreement, but=run).values())
+
+        return Claim(study, agreement, run, told if survey else trained)
 
     @property
-    def _epsilon_with_noise(self) -> float | None:
-        """What a run costs; None where it has no noise."""
+    def _cost_with_noise(self) -> Cost | None:
+        """What a run costs; None where none is asked for that adds noise."""
         if survey := self.federation.survey:
-            return survey.noise.epsilon if survey.noise else None
-        return max(self.own.epsilons()) if self.own.config.privacy else None
+            return Cost(survey.noise.epsilon) if survey.noise else None
+        return worst_cost(self.own) if self.own.config.privacy else None
 
     def reserve(self, run: str) -> None:
         """Reserve what a run costs at worst, once. Raises PrivacyError as ``require_affordable``."""
-        PrivacyBudget(self.folder).reserve(self.claim(run), self.file.data, self._most_epsilon)
+        PrivacyBudget(self.folder).reserve(self.claim(run), self.file.data, self._most)
+
+    def reserve_in_all(self, token: str, epsilon: float) -> None:
+        """Reserve what the study's ledger may hold in all beyond its runs' reservations, for a restore, by its token.
+
+        Raises PrivacyError as ``require_affordable``.
+        """
+        more = Cost(epsilon - self.reserved)
+        if more.epsilon > 0:
+            made = Claim(self.federation.study, self.federation.agreement, token, lambda: more)
+            PrivacyBudget(self.folder).reserve(made, self.file.data, self._most)
+
+    @property
+    def reserved(self) -> float:
+        """Epsilon that is reserved for all runs of the study: no server gets more."""
+        return sum(PrivacyBudget(self.folder).runs(self.federation.agreement).values())
 
 
 def audited(silo: Silo, event: str, **fields: Any) -> None:

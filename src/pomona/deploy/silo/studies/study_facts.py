@@ -1,7 +1,7 @@
 """What a study would do at this silo and what it would cost, found out on the silo's own data before anything runs."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -46,20 +46,51 @@ class Traffic:
 
 
 @dataclass(frozen=True)
-class StudyFacts:
-    """What a silo's policy judges a study by.
+class StudyText:
+    """What a study says, whatever data a silo has.
 
     Attributes:
         method, model: their names; "" of a survey, which has none.
+        task: SHA-256 of its section task; "" of a survey.
         files: SHA-256 of first weights and of own code, by what people call them.
-        cost: of the whole study at worst, on this silo's data.
+        acknowledge: names of the releases past the noise that it acknowledges.
+        rounds: of all trials.
+    """
+
+    method: str = ""
+    model: str = ""
+    task: str = ""
+    files: Mapping[str, str] = field(default_factory=dict)
+    acknowledge: tuple[str, ...] = ()
+    rounds: int = 0
+
+    @classmethod
+    def of(cls, federation: Federation) -> "StudyText":
+        """That of a federation with the study's terms. Raises ConfigError for terms that cannot be run."""
+        if federation.survey:
+            return cls()
+        config = federation.config()
+        weights = {"first weights": sha256} if (sha256 := config.model.init_sha256) else {}
+        return cls(
+            config.method.name,
+            config.model.name,
+            federation.task.sha256,
+            weights | federation.own_code,
+            config.privacy.acknowledge if config.privacy else (),
+            sum(terms.config().rounds for terms in federation.trials() or (federation,)),
+        )
+
+
+@dataclass(frozen=True)
+class StudyFacts:
+    """What a study is on a silo's data.
+
+    Attributes:
+        cost: of the whole study at worst.
         total: of all studies on the same data with this one.
         traffic: of a silo.
     """
 
-    method: str
-    model: str
-    files: dict[str, str]
     cost: Cost
     total: Cost
     traffic: Traffic
@@ -70,18 +101,9 @@ def facts(silo: Silo) -> StudyFacts:
     total = PrivacyBudget(silo.folder).total_with(silo.claim(ANY_RUN), silo.file.data)
     if asked := silo.federation.survey:
         readable(silo.file.data, asked)
-        return StudyFacts("", "", {}, silo.claim(ANY_RUN).worst(), total, Traffic(0, 0, 0))
-    federation, own = silo.federation, silo.own
-    config = federation.config()
-    weights = {"first weights": sha256} if (sha256 := config.model.init_sha256) else {}
-    return StudyFacts(
-        method=config.method.name,
-        model=config.model.name,
-        files=weights | federation.own_code,
-        cost=worst_cost(own),
-        total=total,
-        traffic=_in_all([traffic(own, terms) for terms in federation.trials() or (federation,)]),
-    )
+        return StudyFacts(silo.claim(ANY_RUN).worst(), total, Traffic(0, 0, 0))
+    trials = silo.federation.trials() or (silo.federation,)
+    return StudyFacts(worst_cost(silo.own), total, _in_all([traffic(silo.own, terms) for terms in trials]))
 
 
 def remarks(silo: Silo) -> list[str]:

@@ -37,6 +37,7 @@ from pomona.federation.exchange import ClientRequest, Reply
 from pomona.federation.model_choice import ModelChoice
 from pomona.federation.schedule import round_of
 from pomona.methods.base import Downlink
+from pomona.objective.private_gradients import PrivateObjective
 from pomona.scenario import Scenario
 from pomona.tasks.scores import confidence
 
@@ -150,10 +151,11 @@ class ClientApp:
         metric = scenario.choice.metric
         choice = ModelChoice(config.keep, silo.method.card.headline, metric)
         parts = (silo.method.client, objective, scenario.initial, ((place,),), config.seed)
-        clients = ClientRuntime(*parts, metric=metric, choice=choice, surety=self._surety)
-        if config.privacy:
+        clients = ClientRuntime(*parts, metric=metric, choice=choice, surety=self._surety, tells=silo.federation.shares)
+        if isinstance(objective, PrivateObjective):
             self._rounds.agree(clients, place)
-            charge(stores, objective, scenario, place)
+            charge(stores, objective, scenario, place, silo.reserve_in_all)
+            objective.key_store(place).within(silo.reserved)
         if task.settled:
             self._rounds.restore(task.settled, clients, place, roster)
         else:
@@ -199,6 +201,7 @@ class ClientApp:
             "names": {str(place): name for place, name in names(self.silo.federation, task).items()},
             "loss": reply.loss,
             "scores": [asdict(s) for s in reply.scores],
+            "diverged": sorted({f"{s.model} on {s.split}" for s in reply.scores if s.samples and s.loss is None}),
             "info": {k: v.tolist() for k, v in reply.info.items()},
             "seconds": reply.seconds,
             "bytes_down": down,

@@ -158,22 +158,35 @@ class TaskPolicy:
 
 
 class LastTasks(Settings):
-    """The last task of each kind in a run: its round, and its question."""
+    """The last task of each kind in a run: its round, and its question.
+
+    ``settled``: the newest of this silo's rounds that a task went on from.
+    """
 
     run: Token
+    settled: Number = 0
     training: tuple[Number, Sha256 | Literal[""]] = (0, "")
     evaluation: tuple[Number, Sha256 | Literal[""]] = (0, "")
 
 
 @dataclass(frozen=True)
 class TaskLog:
-    """The last task of each kind, in a file of a silo's state."""
+    """The last tasks, in a file of a silo's state."""
 
     path: Path
 
     def require_new(self, task: Task) -> None:
-        """Raise ProtocolError for a round that is behind, or for another task in one that was asked before."""
+        """Raise ProtocolError for a round that is behind, or for another task in one that was asked before.
+
+        Also for one that begins anew after this silo's rounds have counted: a method's beginning may ask more of the
+        data than its rounds do.
+        """
         known = self._known(task)
+        if known.settled and not task.settled:
+            raise ProtocolError(
+                f"round {task.number} is to begin anew, after this silo's round {known.settled} has counted; if the "
+                "server went back on purpose, remove state/asked.json"
+            )
         number, question = known.training if task.trains else known.evaluation
         if task.number < number or (task.number == number and task.question != question):
             said = "trained with" if task.trains else "evaluated"
@@ -184,8 +197,9 @@ class TaskLog:
 
     def note(self, task: Task) -> None:
         """Write down that a task is taken on, durably, before it is done."""
-        kind = "training" if task.trains else "evaluation"
-        write_json(self.path, self._known(task).model_copy(update={kind: (task.number, task.question)}))
+        known, kind = self._known(task), "training" if task.trains else "evaluation"
+        news = {kind: (task.number, task.question), "settled": max(known.settled, task.settled)}
+        write_json(self.path, known.model_copy(update=news))
 
     def _known(self, task: Task) -> LastTasks:
         """The last tasks in the task's run."""
