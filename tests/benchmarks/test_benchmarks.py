@@ -166,7 +166,10 @@ def test_a_server_receives_a_row_and_a_request_of_each_silo(load):
     (row,) = table["rows"].values()
     silos, trained = 3, (12 + 1) * 8 + (8 + 1) * 10
     assert row["frozen part GB"] == 4 * (28 * 28 + 1) * 12 / 1e9
-    assert row["N d GB"] == row["down GB"] == silos * 4 * trained / 1e9, "M = 1: one core to each"
+    assert row["N d GB"] == silos * 4 * trained / 1e9
+    assert row["down GB"] == silos * (4 * trained + silos) / 1e9, (
+        "M = 1: a core to each, and a byte a silo: whose is there"
+    )
     assert row["up GB"] == silos * (4 * trained + 8) / 1e9, "a core, and an id of 64 bits"
     assert 0.05 < row["before GB"] < row["peak GB"], "Python alone has that"
 
