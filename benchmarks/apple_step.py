@@ -22,7 +22,7 @@ from pomona.federation.run_checks import bf16_instructions
 from pomona.methods.apple import APPLE
 from pomona.methods.base import Rows
 from pomona.objective.local_training import LocalTraining
-from pomona.objective.native_step import release
+from pomona.objective.native_package import release
 from pomona.scenario import Scenario
 from reference import AppleClient, Cnn, Mixture
 from rounds import noise, scenario_of

@@ -41,7 +41,7 @@ from pomona.core.toml import Tree
 from pomona.data import read
 from pomona.deploy.supervision.processes import adopt, disown, end, process_tree, reap
 from pomona.models.parameter_space import ParameterSpace
-from pomona.objective.native_step import release
+from pomona.objective.native_package import native_package
 from pomona.scenario import Scenario
 from rounds import noise, scenario_of
 from timing import Table, chosen, publish
@@ -73,7 +73,8 @@ class Peer:
         """Why it cannot run; empty if it can."""
         if self.environment:
             return set_up.missing(self.environment)
-        return "pomona-native is not installed: make native" if "native" in self.words and not release() else ""
+        found = native_package() if "native" in self.words else ""
+        return found if isinstance(found, str) else ""
 
 
 TWO_PROCESSES, TWO_THREADS = ("--processes", "2"), ("--threads", "2")

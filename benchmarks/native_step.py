@@ -29,7 +29,8 @@ from pomona.methods.base import descend, moments_of
 from pomona.models.losses import cross_entropy
 from pomona.models.parameter_space import ParameterSpace
 from pomona.objective.device_dataset import DeviceDataset
-from pomona.objective.native_step import NativeStep, release
+from pomona.objective.native_package import release
+from pomona.objective.native_step import NativeStep
 from pomona.scenario import Scenario
 from rounds import noise, scenario_of
 from timing import Table, Times, Work, chosen, publish, seconds

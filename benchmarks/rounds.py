@@ -8,7 +8,8 @@ from pomona.config import Config
 from pomona.core.rng import stream
 from pomona.core.round import Roster
 from pomona.data.dataset import Dataset
-from pomona.federation.client_runtime import ClientRuntime, Groups, grouped
+from pomona.federation.calls import Groups, calls
+from pomona.federation.client_runtime import ClientRuntime
 from pomona.federation.exchange import ClientRequest, Score, stack
 from pomona.federation.kept_copies import KeptCopies
 from pomona.federation.loop import round_of
@@ -53,7 +54,7 @@ class Rounds:
         def make(copies: KeptCopies | None, groups: Groups) -> ClientRuntime:
             return ClientRuntime(half, scenario.objective(), initial, groups, config.seed, keeping=copies)
 
-        groups = grouped(self.roster.sizes, config.rows)
+        groups = calls(config, self.roster.sizes, workers, scenario.initial().nbytes)
         if workers == 1:
             self.transport = Inline(partial(make, None), groups)
         else:

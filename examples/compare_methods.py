@@ -1,6 +1,6 @@
 """Methods beside training alone, on a settings file's clients: the tables of survival and of vessels in the guides.
 
-    python examples/compare_methods.py tcga.toml rounds=30 --seeds 3
+    python examples/compare_methods.py tcga.toml rounds=30 --seeds 3 --methods fedavg "apple method.core_step=local"
 
 docs/guides/choose-a-method.md names the settings files and what came out. A value is the test metric of the model that
 the method's paper judges, in the last round, mean over seeds; the mean over clients leaves out those whose test rows do
@@ -17,10 +17,9 @@ import numpy as np
 import pomona
 from pomona.config import read_overrides, resolve
 from pomona.core.toml import Tree, read_file
-from pomona.record.paired_gain import Gain
 
 ALONE = "separate"
-METHODS = (ALONE, "fedavg", "fedavg-ft", "fedrep", "ditto", "fedala", "apple")
+METHODS = (ALONE, "fedavg", "fedavg-ft", "fedrep", "ditto", "fedala", "apple", "apple method.core_step=local")
 FEW = 10  # clients that have a column each
 
 
@@ -30,7 +29,7 @@ def values(run: pomona.Result) -> list[float]:
     return [float("nan") if value is None else value for value in last]
 
 
-def told(gain: Gain | None) -> str:
+def told(gain: pomona.Gain | None) -> str:
     """A gain with its interval, in a cell."""
     return f"{gain.value:+.3f} ({gain.low:+.3f} to {gain.high:+.3f})" if gain else "undefined"
 
@@ -49,7 +48,9 @@ def lines(settings: Tree, changes: Tree, seeds: int, methods: Sequence[str]) -> 
     """The table's lines, in Markdown."""
     floor: list[pomona.Result] = []
     for method in methods:
-        runs = [pomona.run(resolve(settings, changes, {"method": method, "seed": seed})) for seed in range(seeds)]
+        name, *own = method.split()
+        layers = (settings, changes, {"method": {"name": name}}, read_overrides(own))
+        runs = [pomona.run(resolve(*layers, {"seed": seed})) for seed in range(seeds)]
         if not floor:
             floor, names = runs, runs[0].about["clients"]
             heads = ["method", *(names if len(names) <= FEW else []), "mean", "worst", "gain over training alone"]
@@ -63,7 +64,9 @@ if __name__ == "__main__":
     parser.add_argument("settings", type=Path)
     parser.add_argument("changes", nargs="*", help="key=value")
     parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--methods", nargs="+", default=METHODS[1:])
+    parser.add_argument(
+        "--methods", nargs="+", default=METHODS[1:], help="names, each with settings of its own if quoted"
+    )
     asked = parser.parse_intermixed_args()
     tree, overrides = read_file(asked.settings), read_overrides(asked.changes)
     for line in lines(tree, overrides, asked.seeds, (ALONE, *asked.methods)):

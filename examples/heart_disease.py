@@ -16,13 +16,12 @@ from pathlib import Path
 import numpy as np
 
 import pomona
-from pomona.config import resolve
+from pomona.config import read_overrides, resolve
 from pomona.core.toml import read_file
-from pomona.record.paired_gain import Gain
 
 SETTINGS = Path(__file__).parents[1] / "configs" / "heart-disease.toml"
 ALONE = "separate"
-METHODS = ("fedavg", "fedavg-ft", "ditto", "fedala", "apple")
+METHODS = ("fedavg", "fedavg-ft", "ditto", "fedala", "apple", "apple method.core_step=local")
 
 
 def auroc(run: pomona.Result) -> list[float]:
@@ -35,24 +34,26 @@ def spread(values: np.ndarray) -> str:
     return f"{values.mean():.3f}" + (f" +- {values.std(ddof=1):.3f}" if len(values) > 1 else "")
 
 
-def told(gains: Sequence[Gain | None]) -> str:
-    """A hospital's gains by seed, in a cell."""
+def told(gains: Sequence[pomona.Gain | None]) -> str:
+    """A hospital's gains by seed, in a cell: that of seed 0 with its interval, the mean, and what the intervals say."""
     known = [gain for gain in gains if gain]
     if not known:
         return "undefined"
-    first, more = known[0], sum(gain.low > 0 for gain in known)
+    first, more = gains[0], sum(gain.low > 0 for gain in known)
     less = sum(gain.high < 0 for gain in known)
     mean = np.mean([gain.value for gain in known])
-    return f"{first.value:+.3f} [{first.low:+.3f}, {first.high:+.3f}]; {mean:+.3f}, {more} above, {less} below"
+    own = f"{first.value:+.3f} [{first.low:+.3f}, {first.high:+.3f}]" if first else "undefined"
+    return f"{own}; {mean:+.3f}, {more} above, {less} below"
 
 
 def tables(seeds: int, rounds: int | None = None) -> Iterator[str]:
     """Both tables' lines, in Markdown; ``rounds`` other than the settings' for a look."""
     changes = {"rounds": rounds} if rounds else {}
-    runs = {
-        method: [pomona.run(resolve(read_file(SETTINGS), {"method": method, "seed": k}, changes)) for k in range(seeds)]
-        for method in (ALONE, *METHODS)
-    }
+    runs = {}
+    for method in (ALONE, *METHODS):
+        name, *own = method.split()
+        layers = (read_file(SETTINGS), changes, {"method": {"name": name}}, read_overrides(own))
+        runs[method] = [pomona.run(resolve(*layers, {"seed": k})) for k in range(seeds)]
     hospitals = runs[ALONE][0].about["clients"]
     yield f"| test AUROC | {' | '.join([*hospitals, 'mean'])} |"
     yield "| --- |" + " --- |" * (len(hospitals) + 1)

@@ -12,7 +12,7 @@ Named models: ``global`` is w, ``personal`` is u_i. Share 0 is FedAvg, share 1 i
 from pydantic import Field
 from torch import Tensor
 
-from pomona.methods import base, separate
+from pomona.methods import base
 
 
 class Interpolated(base.MethodSettings):
@@ -37,7 +37,7 @@ def client(share: float) -> base.Client:
         trained = base.sgd(training, U, round_)
         return trained, {"model": trained}, {}
 
-    return base.Client(separate.start, train)
+    return base.Client(base.own_model, train)
 
 
 CARD = base.Card(

@@ -19,12 +19,11 @@ from time import process_time
 
 import torch
 
+from pomona import Evaluation, RoundRow
 from pomona.config import merge, read_overrides, resolve
 from pomona.core.toml import Tree
-from pomona.data import read
-from pomona.data.dataset import Dataset
+from pomona.data import Dataset, read
 from pomona.federation.callbacks import NullCallback
-from pomona.record.rows import Evaluation, RoundRow
 from pomona.scenario import Scenario
 from pomona.simulation import simulate
 

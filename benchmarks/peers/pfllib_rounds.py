@@ -6,7 +6,7 @@ data out of evaluation, which no option of PFLlib's does.
 """
 
 import os
-import random
+import random  # noqa: TID251 - the generator that PFLlib draws from
 import sys
 from argparse import Namespace
 from pathlib import Path

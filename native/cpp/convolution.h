@@ -187,6 +187,7 @@ class Convolution {
     const ptrdiff_t across = unfolded_ ? whole(taps_) : g.stride.x * from_.channels;  // from patch to patch in a row
     const ptrdiff_t down = unfolded_ ? made_.width * across : g.stride.y * input.row;
     slopes_.resize(static_cast<size_t>(made_.channels * most));
+    // The most gradients that meet at one place of the convolution: of each channel, from all windows that it lies in.
     const ptrdiff_t meet = made_.channels * ceil_div(g.window.y, g.hop.y) * ceil_div(g.window.x, g.hop.x);
     if (pulls) {
       pulls_.resize(static_cast<size_t>(places * meet));
@@ -208,13 +209,14 @@ class Convolution {
         for (ptrdiff_t x = 0; x < to.width; ++x) {
           const float value = dy[x * lane_outputs_];
           const uint8_t w = won[x * lane_outputs_];
-          const bool counts = bits_of(value) << 1;  // is not zero: no branch, which would be guessed wrong half the time
+          // Written in any case, kept if it is not zero: a branch would be guessed wrong half the time.
+          const bool kept = bits_of(value) << 1;
           slopes[count] = {static_cast<int32_t>(begin + y * g.hop.y * down + x * g.hop.x * across) + patch[w], value};
-          count += counts;
+          count += kept;
           if (pulls) {
             const ptrdiff_t at = y * g.hop.y * made_.width + x * g.hop.x + place[w];
             pulls_[at * meet + pull_counts_[at]] = {weights, value};
-            pull_counts_[at] += counts;
+            pull_counts_[at] += kept;
           }
         }
       }
@@ -232,7 +234,8 @@ class Convolution {
         const float* dy = output.gradients(n) + y * output.row + x * to.channels;
         const float* values = output.values(n) + y * output.row + x * to.channels;
         float* kept = passed_.data() + (y * to.width + x) * lane_outputs_;
-        for (ptrdiff_t o = 0; o < lane_outputs_; o += LANES) {  // past the last there is room, and nobody looks
+        // In whole vectors: lanes behind the last channel hold what comes next in memory, and are never used.
+        for (ptrdiff_t o = 0; o < lane_outputs_; o += LANES) {
           const Vector value = !rectified_ ? load(dy + o) : load(values + o) > 0 ? load(dy + o) : Vector{};
           store(kept + o, value);
           store(bias_gradient_.data() + o, load(bias_gradient_.data() + o) + value);

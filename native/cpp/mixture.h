@@ -17,28 +17,48 @@ struct Bank {
   float* cores;         // (clients, d)
   const int64_t* own;
 
-  // Columns of a tile, whole vectors, so many that it lies in the second cache. The number of clients must not count:
-  // sums are rounded once a tile.
-  ptrdiff_t tile() const { return std::max<ptrdiff_t>(64, (1 << 14) / rows / 64 * 64); }
+  float weight(const float* weights, ptrdiff_t i) const { return weights[i * rows + own[i]]; }
 };
+
+// Columns at a time. Rows lie megabytes apart, and the processor looks ahead along few of them: so few rows are read
+// together, far enough to be worth it, and stay in the first cache for all clients of the call.
+constexpr ptrdiff_t MIXED = 1024, MULTIPLIED = 2048;
+
+// made (columns,) = or += the sum of N rows with weights.
+template <int N>
+inline void add_rows(const float* weights, const float* rows, ptrdiff_t apart, ptrdiff_t columns,
+                     float* __restrict made, bool first) {
+  for (ptrdiff_t c = 0; c < columns; ++c) {
+    float sum = first ? 0.0f : made[c];
+#pragma GCC unroll 4
+    for (int j = 0; j < N; ++j) sum += weights[j] * rows[j * apart + c];
+    made[c] = sum;
+  }
+}
+
+// As `add_rows`, of n rows known at run time, at most N.
+template <int N>
+inline void add_rows_of(ptrdiff_t n, const float* weights, const float* rows, ptrdiff_t apart, ptrdiff_t columns,
+                        float* made, bool first) {
+  if constexpr (N > 1)
+    if (n < N) return add_rows_of<N - 1>(n, weights, rows, apart, columns, made, first);
+  add_rows<N>(weights, rows, apart, columns, made, first);
+}
 
 // mixed (clients, d) = weights (clients, rows) times the rows.
 inline void mix(const Bank& bank, const float* weights, float* mixed) {
   Numbers<float> others(weights, weights + bank.clients * bank.rows);
   for (ptrdiff_t i = 0; i < bank.clients; ++i) others[i * bank.rows + bank.own[i]] = 0;
-  const Left<float> left{others.data(), bank.rows, 1};
-  const Common common{1, static_cast<int>(bank.rows)};
-  for (ptrdiff_t at = 0; at < bank.d; at += bank.tile()) {
-    const ptrdiff_t wide = std::min(bank.tile(), bank.d - at), sure = wide / LANES * LANES;
-    product<float>(bank.clients, sure, left, common, bank.copies + at, bank.apart, mixed + at, bank.d, false);
+  for (ptrdiff_t at = 0; at < bank.d; at += MIXED) {
+    const ptrdiff_t wide = std::min(MIXED, bank.d - at);
+    for (ptrdiff_t j = 0; j < bank.rows; j += 4)
+      for (ptrdiff_t i = 0; i < bank.clients; ++i)
+        add_rows_of<4>(bank.rows - j, others.data() + i * bank.rows + j, bank.copies + j * bank.apart + at, bank.apart,
+                       wide, mixed + i * bank.d + at, j == 0);
     for (ptrdiff_t i = 0; i < bank.clients; ++i) {
-      const float weight = weights[i * bank.rows + bank.own[i]];
+      const float weight = bank.weight(weights, i);
       const float* __restrict core = bank.cores + i * bank.d + at;
       float* __restrict to = mixed + i * bank.d + at;
-      for (ptrdiff_t c = sure; c < wide; ++c) {
-        to[c] = 0;
-        for (ptrdiff_t j = 0; j < bank.rows; ++j) to[c] += others[i * bank.rows + j] * bank.copies[j * bank.apart + at + c];
-      }
       for (ptrdiff_t c = 0; c < wide; ++c) to[c] += weight * core[c];
     }
   }
@@ -52,63 +72,70 @@ inline void products(const float* left, ptrdiff_t d, const float* right, ptrdiff
   const ptrdiff_t sure = columns / LANES * LANES;
   for (ptrdiff_t c = 0; c < sure; c += LANES) {
     Vector b[N];
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (int j = 0; j < N; ++j) b[j] = load(right + j * apart + c);
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (int i = 0; i < M; ++i) {
       const Vector a = load(left + i * d + c);
-#pragma GCC unroll 4
+#pragma GCC unroll 8
       for (int j = 0; j < N; ++j) kept[i][j] += a * b[j];
     }
   }
   for (int i = 0; i < M; ++i)
     for (int j = 0; j < N; ++j) {
-      double sum = 0;
-      for (int lane = 0; lane < LANES; ++lane) sum += kept[i][j][lane];
+      float sum = total(kept[i][j]);
       for (ptrdiff_t c = sure; c < columns; ++c) sum += left[i * d + c] * right[j * apart + c];
       sums[i * row + j] += sum;
     }
 }
 
-// As `products`, for numbers of rows known at run time, 1 to 3 and any.
+// As `products`, of m and n rows known at run time, at most M and N.
+template <int M, int N>
 inline void products_of(ptrdiff_t m, ptrdiff_t n, const float* left, ptrdiff_t d, const float* right, ptrdiff_t apart,
                         ptrdiff_t columns, double* sums, ptrdiff_t row) {
-  for (; n > 0; n -= 3, right += 3 * apart, sums += 3) {
-    const auto some = [&]<int M>() {
-      if (n >= 3) products<M, 3>(left, d, right, apart, columns, sums, row);
-      if (n == 2) products<M, 2>(left, d, right, apart, columns, sums, row);
-      if (n == 1) products<M, 1>(left, d, right, apart, columns, sums, row);
-    };
-    if (m == 3) some.operator()<3>();
-    if (m == 2) some.operator()<2>();
-    if (m == 1) some.operator()<1>();
-  }
+  if constexpr (M > 1)
+    if (m < M) return products_of<M - 1, N>(m, n, left, d, right, apart, columns, sums, row);
+  if constexpr (N > 1)
+    if (n < N) return products_of<M, N - 1>(m, n, left, d, right, apart, columns, sums, row);
+  products<M, N>(left, d, right, apart, columns, sums, row);
 }
 
-// slopes (clients, rows) = the products of gradients (clients, d) with the rows; then each client's own row takes the
-// step of plain SGD with its weight times its gradient.
-inline void move(const Bank& bank, const float* gradients, const float* weights, const Update& step, float* slopes) {
+// slopes (clients, rows) = the products of gradients (clients, d) with the rows. `after(at, wide)` is called when all
+// products of a tile's columns have been taken, while they lie in the cache.
+template <class After>
+inline void slopes_of(const Bank& bank, const float* gradients, float* slopes, After after) {
   Numbers<double> sums(static_cast<size_t>(bank.clients * bank.rows), 0.0);
   std::vector<double> own(static_cast<size_t>(bank.clients), 0.0);
-  Numbers<float> scaled(static_cast<size_t>(bank.tile()));
-  for (ptrdiff_t at = 0; at < bank.d; at += bank.tile()) {
-    const ptrdiff_t wide = std::min(bank.tile(), bank.d - at);
-    for (ptrdiff_t i = 0; i < bank.clients; i += 3)
-      products_of(std::min<ptrdiff_t>(3, bank.clients - i), bank.rows, gradients + i * bank.d + at, bank.d,
-                  bank.copies + at, bank.apart, wide, sums.data() + i * bank.rows, bank.rows);
+  for (ptrdiff_t at = 0; at < bank.d; at += MULTIPLIED) {
+    const ptrdiff_t wide = std::min(MULTIPLIED, bank.d - at);
+    for (ptrdiff_t j = 0; j < bank.rows; j += WIDE)
+      for (ptrdiff_t i = 0; i < bank.clients; i += HIGH)
+        products_of<HIGH, WIDE>(bank.clients - i, bank.rows - j, gradients + i * bank.d + at, bank.d,
+                                bank.copies + j * bank.apart + at, bank.apart, wide, sums.data() + i * bank.rows + j,
+                                bank.rows);
+    for (ptrdiff_t i = 0; i < bank.clients; ++i)
+      products<1, 1>(gradients + i * bank.d + at, bank.d, bank.cores + i * bank.d + at, bank.d, wide, &own[i], 1);
+    after(at, wide);
+  }
+  for (ptrdiff_t i = 0; i < bank.clients; ++i) sums[i * bank.rows + bank.own[i]] = own[i];
+  for (size_t k = 0; k < sums.size(); ++k) slopes[k] = static_cast<float>(sums[k]);
+}
+
+// As `slopes_of`; and each client's own row takes the step of plain SGD with its weight times its gradient.
+inline void move(const Bank& bank, const float* gradients, const float* weights, const Update& step, float* slopes) {
+  Numbers<float> scaled;
+  slopes_of(bank, gradients, slopes, [&](ptrdiff_t at, ptrdiff_t wide) {
+    scaled.resize(static_cast<size_t>(wide));
     for (ptrdiff_t i = 0; i < bank.clients; ++i) {
       const float* g = gradients + i * bank.d + at;
-      products<1, 1>(g, bank.d, bank.cores + i * bank.d + at, bank.d, wide, &own[i], 1);
-      const float weight = weights[i * bank.rows + bank.own[i]];
-      for (ptrdiff_t c = 0; c < wide; ++c) scaled[c] = weight * g[c];
+      const float weight = bank.weight(weights, i);
+      for (ptrdiff_t c = 0; c < wide; ++c) scaled[static_cast<size_t>(c)] = weight * g[c];
       Update each = step;
       each.row = bank.cores + i * bank.d;
       if (step.target) each.target = step.target + i * bank.d;
       each.apply(at, scaled.data(), wide);
     }
-  }
-  for (ptrdiff_t i = 0; i < bank.clients; ++i) sums[i * bank.rows + bank.own[i]] = own[i];
-  for (size_t k = 0; k < sums.size(); ++k) slopes[k] = static_cast<float>(sums[k]);
+  });
 }
 
 }  // namespace pomona

@@ -30,6 +30,7 @@ class Network {
     maps_.emplace_back(reached_, frame.y, frame.x);
     layers_.push_back(std::move(layer));
     reached_ = to;
+    logits_.reset();  // a call may have made it for what was the last layer
   }
 
   // The logits of a batch, in `logits`. `pairs`: convolutions multiply numbers rounded to bf16.

@@ -17,12 +17,15 @@ namespace pomona {
 #if defined(__AVX512F__)
 constexpr int LANES = 16;
 constexpr int TALLEST = 14;  // rows of a tile: 14 x 2 sums, and two vectors to multiply, in 32 registers
+constexpr int HIGH = 4, WIDE = 6;  // products of rows: 4 x 6 sums, six vectors to multiply and one
 #elif defined(__AVX__)
 constexpr int LANES = 8;
 constexpr int TALLEST = 6;  // 6 x 2 sums in 16 registers
+constexpr int HIGH = 3, WIDE = 3;
 #else
 constexpr int LANES = 4;
 constexpr int TALLEST = 12;  // NEON: 12 x 2 sums in 32 registers
+constexpr int HIGH = 4, WIDE = 6;
 #endif
 
 typedef float Vector __attribute__((vector_size(4 * LANES)));
@@ -49,6 +52,13 @@ inline void store(float* at, Vector x, ptrdiff_t count) {
 // A number of elements, rounded up to whole vectors.
 constexpr ptrdiff_t whole(ptrdiff_t count) { return (count + LANES - 1) / LANES * LANES; }
 constexpr ptrdiff_t ceil_div(ptrdiff_t a, ptrdiff_t b) { return (a + b - 1) / b; }
+
+// The sum of a vector's numbers, in pairs.
+inline float total(Vector x) {
+  for (int half = LANES / 2; half > 0; half /= 2)
+    for (int lane = 0; lane < half; ++lane) x[lane] += x[lane + half];
+  return x[0];
+}
 
 // Memory that begins with a cache line: a vector that lies in two of them takes twice as long.
 template <typename T>

@@ -1,5 +1,6 @@
 """Configuration of a run: a frozen record, resolved from command line over files over defaults."""
 
+import os
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal, Self
 
@@ -124,14 +125,14 @@ class Config(Settings):
     momentum: float = Field(0.0, ge=0, lt=1, description="momentum of local SGD, zero at the start of each round")
     weight_decay: float = Field(0.0, ge=0, le=1e6, description="L2 weight decay; decoupled from the gradient for adamw")
     optimizer: Optimizer = Field(Optimizer(), description="rule of local steps")
-    lr_decay: float = Field(1.0, gt=0, le=1, description="factor on all learning rates after each round")
+    lr_decay: float = Field(1.0, gt=0, le=1, description="factor on all rates of training after each round")
     lr_schedule: Literal["constant", "cosine", "steps"] = Field(
         "constant",
-        description="factor on all learning rates, beside lr_decay: 1; half a cosine from 1 to 0 over the rounds after "
-        "warm-up; or lr_factor at each of lr_milestones",
+        description="factor on all rates of training, beside lr_decay: 1; half a cosine from 1 to 0 over the rounds "
+        "after warm-up; or lr_factor at each of lr_milestones",
     )
     lr_warmup_rounds: int = Field(
-        0, ge=0, le=10**6, description="rounds k in which all learning rates rise: r / (k + 1) of them in round r"
+        0, ge=0, le=10**6, description="rounds k in which all rates of training rise: r / (k + 1) of them in round r"
     )
     lr_milestones: tuple[Number, ...] = Field(
         (), max_length=1000, description="rounds after which lr_schedule = steps lowers the rates"
@@ -158,7 +159,11 @@ class Config(Settings):
         0.5, gt=0, le=1, description="clients' states larger than this share of the machine's memory are kept on disk"
     )
     rows_per_call: int | None = Field(
-        None, ge=1, le=10**4, description="clients that train as rows of one call; if not set 1 on a cpu, all on a gpu"
+        None,
+        ge=1,
+        le=10**4,
+        description="clients that train as rows of one call; if not set all on a gpu, on a cpu 1, or "
+        "up to 16 with apple and the native engine",
     )
     precision: Precision = Field("fp32", description="bf16: forward and backward under autocast, float32 weights")
     engine: Literal["auto", "torch", "native"] = Field(
@@ -226,6 +231,11 @@ class Config(Settings):
     def rows(self) -> int:
         """Number of clients trained in one call."""
         return self.rows_per_call or (1 if self.device == "cpu" else self.clients)
+
+    @property
+    def processes(self) -> int:
+        """Number of processes that clients are spread over where there is more than one."""
+        return min(self.workers or len(os.sched_getaffinity(0)), self.clients)
 
     @property
     def adapt_rounds(self) -> int:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from pomona.federation.callbacks import Callback
 from pomona.lifecycle import begun_with
-from pomona.objective.native_step import release
+from pomona.objective.native_package import release
 from pomona.scenario import Scenario
 
 

@@ -27,7 +27,7 @@ from pomona.config import Config, own_method, resolve
 from pomona.core.errors import CheckpointError, ConfigError, LockedError, StorageError
 from pomona.core.toml import read_file
 from pomona.federation.checkpointing import FREE, INERT, find, identity, require_same, without
-from pomona.objective.native_step import release
+from pomona.objective.native_package import release
 from pomona.record.events import EVENTS
 from pomona.record.reading import load, require_unchanged
 from pomona.record.result import Result, gather

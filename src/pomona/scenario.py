@@ -1,6 +1,5 @@
 """A scenario: a data set together with its partition, and the network that fits it. Ready before any training."""
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, reduce
@@ -16,6 +15,7 @@ from torch import Tensor, nn
 from pomona.config import Config
 from pomona.core.errors import ConfigError
 from pomona.core.rng import number
+from pomona.core.splits import SPLITS
 from pomona.core.targets import Targets
 from pomona.data import read
 from pomona.data.csv_table import moments
@@ -132,7 +132,7 @@ class Scenario:
             require_private(self.config, self.dataset, self.partition, module, agreed)
         require_samples(self.config, self.partition, self.names, module)
         if self.config.engine == "native" and (why := self.not_native()):
-            raise ConfigError(f"engine = 'native' is not possible: {why}; set engine=torch")
+            raise _not_possible(why)
 
     @property
     def remarks(self) -> list[str]:
@@ -209,7 +209,10 @@ class Scenario:
         return [cost(n, c.adapt_rounds if i in unseen else c.rounds) for i, n in enumerate(sizes)]
 
     def objective(self) -> LoopObjective | StackedObjective:
-        """The objective over this scenario's data, or over the features that a frozen part makes of it."""
+        """The objective over this scenario's data, or over the features that a frozen part makes of it.
+
+        Raises ConfigError where the engine is native and does not know this scenario.
+        """
         module, space = self._seen_network()
         # On a CPU convolutions are quicker a client at a time, and what is shared is the method's own algebra.
         flat = not any(isinstance(part, CONVOLUTIONS) for part in module.modules())
@@ -217,6 +220,8 @@ class Scenario:
         native = self._native(module, space, loss)
         if isinstance(native, NativeStep):
             return LoopObjective(module, space, self.resident, loss, precision, native)
+        if self.config.engine == "native":
+            raise _not_possible(native)
         if self.config.rows > 1 and (flat or self.config.device != "cpu"):
             return StackedObjective(module, space, self.resident, loss, precision)
         return LoopObjective(module, space, self.resident, loss, precision)
@@ -232,7 +237,11 @@ class Scenario:
             return "engine = 'torch'"
         if self.config.privacy:
             return "private gradients are those of single samples"
-        return NativeStep.of(module, space, self.resident, loss, self.config.precision == "bf16")
+        native = NativeStep.of(module, space, self.resident, loss, self.config.precision == "bf16")
+        batch = min(self.config.batch_size, max(self.resident.sizes("train"), default=0))
+        if isinstance(native, NativeStep) and batch > native.most:
+            return f"a batch has {batch} samples, and of this network a call takes {native.most}; lower batch_size"
+        return native
 
     def _seen_network(self) -> tuple[nn.Module, ParameterSpace]:
         """The network that an objective runs, without the frozen part whose features are kept; and the row's space."""
@@ -260,8 +269,7 @@ class Scenario:
         weights = class_weights.weights_of(self.config.model, data.y, data.rows["train"], self.dataset.n_outputs)
         data = replace(data, weights=weights, augment=self.config.augment, patch=self.config.model.patch)
         part = self._cut(self.module().to(self.config.device))
-        workers = min(self.config.workers or len(os.sched_getaffinity(0)), self.config.clients)
-        return cached(part, data, self.config.precision, workers) if part else data
+        return cached(part, data, self.config.precision, self.config.processes) if part else data
 
     @cached_property
     def initial(self) -> Initial:
@@ -317,7 +325,7 @@ class Scenario:
             "clients": self.names,
             "classes": list(self.dataset.classes),
             "labels": list(self.dataset.labels),
-            "sizes": {part: [len(getattr(c, part)) for c in rows] for part in ("train", "validation", "test")},
+            "sizes": {part: [len(getattr(c, part)) for c in rows] for part in SPLITS},
             "label_counts": label_counts(self.partition, self.dataset).tolist() if self.targets == "classes" else None,
             "groups": list(self.partition.groups),
             "target_groups": list(self.partition.target_groups),
@@ -342,3 +350,8 @@ def _members(config: Config, dataset: Dataset) -> int:
     if config.partition.name == "file":
         return len(Partition.load(config.partition.path).clients)
     return config.clients
+
+
+def _not_possible(why: str) -> ConfigError:
+    """The error of a run whose engine is native where that does not compute it."""
+    return ConfigError(f"engine = 'native' is not possible: {why}; set engine=torch")

@@ -1,6 +1,5 @@
 """Run a configuration from start to record: the simulator behind ``pomona run`` and ``pomona.run``."""
 
-import os
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -22,8 +21,9 @@ from pomona.core.memory import enough
 from pomona.core.round import Roster
 from pomona.engine import on_engine
 from pomona.federation.callbacks import Callback, NullCallback
+from pomona.federation.calls import Groups, calls
 from pomona.federation.checkpointing import Checkpointing, identity
-from pomona.federation.client_runtime import ClientRuntime, Groups, grouped
+from pomona.federation.client_runtime import ClientRuntime
 from pomona.federation.kept_copies import KeptCopies, matrix_bytes
 from pomona.federation.loop import Loop
 from pomona.federation.model_choice import ModelChoice
@@ -156,19 +156,15 @@ def _attempt(scenario: Scenario, out: Path, watcher: Callback, resume: bool, hol
 def _kept(scenario: Scenario, out: Path | None, watcher: Callback) -> Hold:
     """Place of clients' states, reported if it is the disk. Raises ConfigError if they fit nowhere."""
     config = scenario.config
-    require_training(config, len(scenario.initial()), _workers(config))
+    require_training(config, len(scenario.initial()), config.processes)
     client = config.method.method().client
     roster = Roster((1,) * config.clients)
     first = client.start(scenario.initial, roster, (0,), config.seed)
     kept = matrix_bytes(client.keeps, scenario.initial, roster)
-    hold, notes = choose(config, first, kept, _workers(config), out)
+    hold, notes = choose(config, first, kept, config.processes, out)
     for note in notes:
         watcher.note(note)
     return hold
-
-
-def _workers(config: Config) -> int:
-    return min(config.workers or len(os.sched_getaffinity(0)), config.clients)
 
 
 def _train(scenario: Scenario, record: RunRecord, watcher: Callback, commits: Checkpointing, hold: Hold) -> Result:
@@ -220,11 +216,12 @@ def _transport(scenario: Scenario, roster: Roster, key_stores: Path, hold: Hold)
             half, objective, scenario.initial, groups, config.seed, hold, metric, choice, keeping=copies
         )
 
-    workers, groups = _workers(config), grouped(roster.sizes, config.rows)
+    workers, in_memory = config.processes, hold is as_is
+    groups = calls(config, roster.sizes, workers, scenario.initial().nbytes)
     alone = workers == 1 or config.device != "cpu" or "fork" not in get_all_start_methods()
-    if alone and hold is as_is:
+    if alone and in_memory:
         return Inline(partial(make, None), groups)
-    bank = FileBank.in_memory if hold is as_is else FileBank.on_disk
+    bank = FileBank.in_memory if in_memory else FileBank.on_disk
     copies = KeptCopies.banked(half.keeps, scenario.initial, roster, bank)
     if alone:
         return Inline(partial(make, copies), groups)

@@ -9,6 +9,7 @@ from threading import Thread
 
 import pytest
 
+from pomona import cli
 from pomona.cli.signals import heeded
 
 
@@ -51,6 +52,29 @@ def test_a_signal_in_a_callback_is_delivered_again(number, ends, fall):
     signal.signal(signal.SIGINT, signal.default_int_handler)
     with pytest.raises(ends):
         goes_on_after(partial(fall, number))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["run", "apple"], "`pomona run ... --resume` goes on"),
+        (["bench", "digits"], "the same command goes on"),
+        (["report", "runs"], "the same command begins anew"),
+        ([], "the same command begins anew"),
+    ],
+)
+def test_each_command_that_is_interrupted_says_how_it_goes_on(words, said, monkeypatch, capsys):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    before = signal.getsignal(signal.SIGINT)
+    monkeypatch.setattr(type(cli.app), "__call__", interrupted)
+    try:
+        with pytest.raises(SystemExit, match="130"):
+            cli.main(words)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert capsys.readouterr().err == f"error[INTERRUPTED]: stopped before the end; {said}\n"
 
 
 def test_it_is_delivered_until_it_is_heard():

@@ -234,6 +234,8 @@ def test_a_file_with_a_mistake_is_named(tmp_path):
         read_file(path)
     with pytest.raises(ConfigError, match="absent"):
         read_file(tmp_path / "absent.toml")
+    with pytest.raises(ConfigError, match=r"cannot read \S+ \(Is a directory\); give a TOML file"):
+        read_file(tmp_path)
 
 
 def test_a_word_that_is_neither_file_nor_setting_is_refused():

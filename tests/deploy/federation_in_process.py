@@ -14,7 +14,7 @@ import pomona
 from pomona.config import resolve
 from pomona.deploy.flower_apps import client_app, server_app
 from pomona.deploy.provision.provision import provision
-from pomona.deploy.rehearsal.files import data_section, federation_file, simulation_of, write_rows
+from pomona.deploy.rehearsal.files import data_section, federation_file, write_rows
 from pomona.deploy.silo import own_kit
 from pomona.federation.transport import Inline
 from pomona.scenario import Scenario
@@ -36,6 +36,12 @@ def settings(**over):
         "largest_share": 0.5,  # as in a federation that says nothing of it
     }
     return resolve(tree, over)
+
+
+def simulation_of(scenario, files):
+    """The configuration of a simulation on all silos' files; it gives the same numbers as the scenario."""
+    tree = {k: v for k, v in scenario.config.tree().items() if k not in ("data", "partition", "clients")}
+    return resolve(tree, {"data": data_section(scenario, files), "partition": {"name": "natural"}})
 
 
 class Federation:

@@ -268,6 +268,14 @@ def test_what_a_study_of_another_kind_asks_has_a_say():
     assert len(set(hashes)) == len(hashes)
 
 
+def test_a_study_has_the_quorum_of_its_federation_unless_it_names_one():
+    terms = {"name": "second", "run": tree()["run"], "task": tree()["task"]}
+    standing = Federation.model_validate(tree(quorum=3))
+    assert standing.under(Study.model_validate(terms)).quorum == 3
+    assert standing.under(Study.model_validate({**terms, "quorum": 1})).quorum == 1
+    assert Federation.model_validate(tree()).under(Study.model_validate(terms)).quorum == 2  # more than half of three
+
+
 def test_a_default_written_out_is_the_same_agreement():
     assert agreement(run__local_epochs=1, task__targets="classes", places=7, wire="fp32") == agreement()
     assert agreement(most_samples=10_000_000, run__largest_share=0.5) == agreement()

@@ -15,8 +15,8 @@ import pytest
 import torch
 from federation_in_process import deployed, lost, same
 
-from pomona.core.errors import CheckpointError, ProtocolError, QuorumError
-from pomona.deploy import flower_apps
+from pomona.core.errors import CheckpointError, DivergedError, ProtocolError, QuorumError
+from pomona.deploy import flower_apps, status
 from pomona.deploy.audit import read
 from pomona.deploy.messages.message_bodies import Task
 from pomona.deploy.messages.message_bodies import read as parsed
@@ -440,13 +440,11 @@ def test_a_silo_with_an_unknown_key_gets_no_place(world):
     assert not (federation.kits / "silo-1" / "state" / "models").exists()
 
 
-def test_diverged_silo_counts_as_absent(world):
-    federation = world.federation(run={"rounds": 4})
+def run_with_a_diverging_silo(world, federation):
+    """Run it; the training of silo-1 diverges in round 2."""
     serve = ClientRuntime._serve
 
     def diverges(self, visit, ids, received):
-        from pomona.core.errors import DivergedError
-
         if visit.trains and visit.round.number == 2 and ids == (1,):
             raise DivergedError("client 1, round 2, step 3: the loss is nan")
         return serve(self, visit, ids, received)
@@ -454,5 +452,21 @@ def test_diverged_silo_counts_as_absent(world):
     with world.patch.context() as patch:
         patch.setattr(ClientRuntime, "_serve", diverges)
         federation.run()
+
+
+def test_diverged_silo_counts_as_absent(world):
+    federation = world.federation(run={"rounds": 4})
+    run_with_a_diverging_silo(world, federation)
     assert "step 3" in reasons(federation)
     assert same(deployed(federation), world.simulated(federation, absent=BAD))
+
+
+def test_a_silo_that_diverged_in_the_last_round_is_told_of_with_its_fault(world):
+    """What it says begins with its name, and is nobody else's."""
+    federation = world.federation(run={"rounds": 2}, quorum=2)
+    run_with_a_diverging_silo(world, federation)
+    told = {silo["silo"]: (silo["state"], silo["why"]) for silo in status.server(federation.server)["silos"]}
+    why = "silo-1: client 1, round 2, step 3: the loss is nan"
+    assert told == {"silo-0": ("present", ""), "silo-1": ("rejected", why), "silo-2": ("present", "")}
+    log = (federation.server / "run" / "logs" / "server.log").read_text()
+    assert [line for line in log.splitlines() if f"silo-1 was not used: {why}" in line and " WARNING " in line]

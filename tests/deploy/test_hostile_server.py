@@ -26,6 +26,7 @@ from pomona.deploy.provision.provision import add
 from pomona.deploy.silo.studies.silo_in_study import Silo
 from pomona.deploy.silo.tasks.client_app import ClientApp
 from pomona.deploy.silo.tasks.round_store import RowCache
+from pomona.deploy.silo.tasks.task_policy import TaskPolicy
 from pomona.federation.loop import Loop
 from pomona.privacy.ledger import Ledger
 from pomona.storage.committed_rounds import committed
@@ -117,6 +118,18 @@ def files(folder):
 
 
 # C1: what can be named.
+
+
+def test_what_was_agreed_is_asked_once_for_a_task_and_before_the_data_are_read(server, monkeypatch):
+    """Its hash is of each trial's settings too, and of the files of own code."""
+    asked, agreed = [], TaskPolicy.require_agreed
+    monkeypatch.setattr(TaskPolicy, "require_agreed", lambda *given: asked.append(given) or agreed(*given))
+    task, enclosed = server.task()
+    server.ask(task, enclosed)
+    assert len(asked) == 1
+    monkeypatch.setattr(Silo, "own", property(lambda _: pytest.fail("the data were read")))
+    with pytest.raises(ProtocolError, match="something else than this silo agreed to"):
+        server.ask(task.model_copy(update={"agreement": "0" * 64}), enclosed)
 
 
 @pytest.mark.parametrize("where", ["start", "offer"])

@@ -131,6 +131,16 @@ def test_a_damaged_file_is_refused(budget, tmp_path, text):
         budget.reserve(claim(), clinic(tmp_path, "a.csv"), Most())
 
 
+def test_a_lock_file_that_is_a_link_is_not_followed(budget, tmp_path):
+    """A state that somebody sent may hold one to a file elsewhere, which would be made."""
+    lock = budget.kit / "state/private/.budget.lock"
+    lock.parent.mkdir(parents=True)
+    lock.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(StorageError, match="cannot write"):
+        budget.reserve(claim(), clinic(tmp_path, "a.csv"), Most())
+    assert not (tmp_path / "elsewhere").exists()
+
+
 def test_a_kill_between_audit_and_file_does_not_lock_the_silo_out(budget, tmp_path, monkeypatch):
     data = clinic(tmp_path, "a.csv")
     write, done = PrivacyBudget._write, []

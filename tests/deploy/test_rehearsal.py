@@ -1,12 +1,16 @@
 """The whole federation with real Flower processes, TLS and keys on: the models of the simulator, bit by bit."""
 
+import re
+import subprocess
+import sys
+
 import pytest
 from agreement_file import agreement
 from federation_in_process import settings
 
-from pomona.core.errors import ConfigError
+from pomona.core.errors import ConfigError, QuorumError
 from pomona.deploy.agreement import Federation
-from pomona.deploy.rehearsal.run import rehearse
+from pomona.deploy.rehearsal.run import LocalFederation, rehearse
 from pomona.methods import METHODS
 from pomona.scenario import Scenario
 
@@ -37,6 +41,17 @@ def test_six_silos(tmp_path):
     assert found.difference == {f"silo-{i}": 0.0 for i in range(6)}
     assert len(found.seconds) == 3
     assert min(found.bytes_down) > 0
+
+
+def test_a_server_that_has_died_is_not_said_to_be_slow(tmp_path):
+    (tmp_path / "server.log").write_text("one\nerror[CONFIG]: two\n")
+    local = LocalFederation(tmp_path, (), None)
+    local._own["server"] = subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"])
+    log = re.escape(str(tmp_path / "server.log"))
+    with pytest.raises(QuorumError, match=rf"server ended with code 3 \(error\[CONFIG\]: two\); see {log}"):
+        local.wait(lambda status: status.state != "running", 60.0)
+    with pytest.raises(QuorumError, match=rf"did not get on within 0 s \(error.*see {log}"):
+        local.wait(lambda status: status.state != "running", 0.0)
 
 
 @pytest.mark.slow

@@ -135,6 +135,25 @@ def test_a_study_that_too_many_decline_never_runs(federation):
     assert [study.name for study in queue.open] == [""]
 
 
+def test_a_quorum_that_is_lowered_in_the_federations_file_holds_for_its_studies(world):
+    federation = world.federation(quorum=3)
+    queue, path = StudyQueue(federation.server), study_file(federation, "second", wait=0.0)
+    path.write_text("".join(line for line in path.read_text().splitlines(True) if "quorum" not in line))
+    queue.submit(path)
+    heard(federation, "silo-1")
+    decided(federation, "silo-1", "second", accepted=False)
+    assert queue.state(queue.named("second")) == "declined"
+    standing = federation.server / "federation.toml"
+    standing.write_text(standing.read_text().replace("quorum = 3", "quorum = 2"))
+    assert queue.state(queue.named("second")) == "proposed"
+    for silo in ("silo-0", "silo-2"):
+        heard(federation, silo)
+        decided(federation, silo, "second")
+    assert queue.state(queue.named("second")) == "ready"
+    federation.run("second")
+    assert set(own_models(federation, "second")) == {"silo-0", "silo-2"}
+
+
 def test_a_newcomer_that_opens_a_declined_study_again_does_not_do_so_unseen(world, capsys):
     federation = world.federation(places=4)
     queue = StudyQueue(federation.server)

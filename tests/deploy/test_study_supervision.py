@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 import tomllib
+from unittest import mock
 
 import pytest
 import tomli_w
@@ -93,22 +94,32 @@ def submitted(kit, *names, accepted=True):
             Consents(kit / "run/studies" / name).note(decision, "")
 
 
-def supervised(kit, link, standing=False, until=None):
+class Clock:
+    """The policy's time: Ctrl+C comes in the first pause after which a condition holds.
+
+    A signal would come anywhere, also between the opening of a file of /proc and the ``with`` that closes it.
+    """
+
+    time, monotonic = staticmethod(time.time), staticmethod(time.monotonic)
+
+    def __init__(self, until):
+        self.until = until
+
+    def sleep(self, seconds):
+        time.sleep(seconds)
+        if self.until():
+            raise KeyboardInterrupt
+
+
+def supervised(kit, link, standing=False, until=bool):
     """Run the policy to its end, or until a condition holds."""
     said = []
     with Audit(kit / "run/audit.jsonl") as audit:
         policy = ServerPolicy(kit, lambda: link, lambda: b"app", dict, said.append, audit, standing)
         made = Supervisor(SLEEP, processes.environment(kit / "flwr"), kit / "run/logs/superlink.log", first=APP)
-
-        def watch():
-            while not until():
-                time.sleep(0.05)
-            os.kill(os.getpid(), 2)
-
-        if until:
-            threading.Thread(target=watch, daemon=True).start()
         try:
-            return made.run(policy), said
+            with mock.patch.object(superlink_supervisor, "time", Clock(until)):
+                return made.run(policy), said
         except KeyboardInterrupt:
             return None, said
         finally:

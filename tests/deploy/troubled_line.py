@@ -1,10 +1,13 @@
 """A TCP line that is slow, stalls, is cut, or goes dark: between the silos of a test and its server, on loopback."""
 
 import asyncio
-import random
 import threading
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+
+from numpy.random import Generator
+
+from pomona.core.rng import stream
 
 PIECE = 16 * 1024  # bytes that are passed on at a time
 
@@ -31,7 +34,7 @@ class Line:
     connections: int = 0
     cuts: int = 0
     _open: set = field(default_factory=set)
-    _draws: random.Random = field(default_factory=lambda: random.Random(5))
+    _draws: Generator = field(default_factory=lambda: stream(5, "line"))
 
     async def carry(self, target, reader, writer):
         """One connection, until one end closes it or it is cut."""
@@ -41,7 +44,7 @@ class Line:
         try:
             there, onward = await asyncio.open_connection("127.0.0.1", target)
             writers.append(onward)
-            left = self._draws.expovariate(1 / self.cut) if self.cut else float("inf")
+            left = self._draws.exponential(self.cut) if self.cut else float("inf")
             ways = {asyncio.ensure_future(self._pass(*way, left)) for way in ((reader, onward), (there, writer))}
             try:
                 await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)

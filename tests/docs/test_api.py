@@ -1,5 +1,6 @@
 """The public API: docs/api.md names exactly what the public modules export, and the examples in docstrings work."""
 
+import ast
 import doctest
 import importlib
 import inspect
@@ -10,8 +11,14 @@ import pytest
 
 import pomona
 
-TEXT = (Path(__file__).parents[2] / "docs/api.md").read_text()
+ROOT = Path(__file__).parents[2]
+TEXT = (ROOT / "docs/api.md").read_text()
 SECTIONS = dict(re.findall(r"^## `([\w.]+)`\n(.*?)(?=^## |\Z)", TEXT, re.MULTILINE | re.DOTALL))
+SCRIPTS = {
+    module: set(re.findall(r"`(\w+)", names))
+    for module, names in re.findall(r"^\| `(pomona\.[\w.]+)` \| (.*) \|$", TEXT, re.MULTILINE)
+}
+TAUGHT = [*sorted((ROOT / "examples").rglob("*.py")), *sorted((ROOT / "docs/guides").glob("*.md"))]
 EXAMPLES = (
     "pomona",
     "pomona.config",
@@ -53,3 +60,30 @@ def test_examples_in_docstrings_work(module):
     result = doctest.testmod(importlib.import_module(module), optionflags=doctest.ELLIPSIS)
     assert result.attempted
     assert not result.failed
+
+
+def imported(path):
+    """(module, name) of what a script, or the Python blocks of a document, import of the package."""
+    text = path.read_text()
+    blocks = (
+        [text] if path.suffix == ".py" else re.findall(r"^```python[^\n]*\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    )
+    nodes = [node for block in blocks for node in ast.walk(ast.parse(block))]
+    froms = [node for node in nodes if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("pomona")]
+    return {(node.module, alias.name) for node in froms for alias in node.names}
+
+
+@pytest.mark.parametrize("path", [path for path in TAUGHT if imported(path)], ids=lambda path: path.name)
+def test_what_is_taught_imports_public_names_alone(path):
+    public = {(module, name) for module in SECTIONS for name in importlib.import_module(module).__all__}
+    public |= {(module.rpartition(".")[0], module.rpartition(".")[2]) for module in (*SECTIONS, *SCRIPTS)}
+    public |= {(module, name) for module, names in SCRIPTS.items() for name in names}
+    assert not imported(path) - public
+
+
+@pytest.mark.parametrize("module", SCRIPTS)
+def test_what_scripts_may_use_is_there(module):
+    there = importlib.import_module(module)
+    first = re.findall(r"`(\w+)", re.search(rf"^\| `{re.escape(module)}` \| (.*) \|$", TEXT, re.MULTILINE)[1])[0]
+    assert hasattr(there, first)
+    assert all(hasattr(there, name) for path in TAUGHT for at, name in imported(path) if at == module)

@@ -50,10 +50,9 @@ def test_the_example_prints_both_tables(tmp_path, monkeypatch):
     made_up(tmp_path / "heart_disease")
     monkeypatch.chdir(tmp_path)
     lines = list(example().tables(seeds=1, rounds=1))
-    assert [line.split(" | ")[0] for line in lines] == [
-        "| test AUROC", "| ---", "| separate", "| fedavg", "| fedavg-ft", "| ditto", "| fedala", "| apple", "",
-        "| gain over training alone", "| ---", "| fedavg", "| fedavg-ft", "| ditto", "| fedala", "| apple",
-    ]  # fmt: skip
+    rows = ["| fedavg", "| fedavg-ft", "| ditto", "| fedala", "| apple", "| apple method.core_step=local"]
+    first, second = ["| test AUROC", "| ---", "| separate", *rows], ["| gain over training alone", "| ---", *rows]
+    assert [line.split(" | ")[0] for line in lines] == [*first, "", *second]
     assert {line.count(" | ") for line in lines if line} == {5}
 
 
@@ -61,6 +60,7 @@ def test_a_cell_of_gains():
     found = [Gain(0.1, 0.05, 0.2, 9), None, Gain(-0.3, -0.4, -0.1, 9), Gain(0.2, -0.1, 0.3, 9)]
     assert example().told(found) == "+0.100 [+0.050, +0.200]; +0.000, 1 above, 1 below"
     assert example().told([None]) == "undefined"
+    assert example().told([None, Gain(-0.3, -0.4, -0.1, 9)]) == "undefined; -0.300, 0 above, 1 below"
     assert example().spread(np.array([0.5, 0.7])) == "0.600 +- 0.141"
 
 

@@ -12,11 +12,13 @@ from rich.console import Console
 
 from pomona.cli import bench as command
 from pomona.cli import main
-from pomona.experiments import run
+from pomona.experiments import load, run
 from pomona.experiments.grid import plan
 from pomona.experiments.job import Failure, JobState
 from pomona.experiments.packaged_suites import suites
 from pomona.experiments.suite import read_suite
+from pomona.results.web.comparison_page import TEXT
+from pomona.results.web.comparison_page import write as write_page
 from pomona.storage.run_status import Status, write_status
 
 
@@ -53,12 +55,53 @@ def test_the_closing_summary_names_results_and_paths(call, whole, tmp_path):
 
 
 def test_a_failed_cell_shows_in_the_exit_code(call, tmp_path):
-    suite = changed(points=1, seeds=[0], method={"separate": {}}, base={"lr": 1e30}, search={})
+    methods = {"separate": {"lr": 1e30}, "fedavg": {"lr": 0.1}}
+    suite = changed(points=1, seeds=[0], method=methods, search={}, base={"rounds": 1})
     run(suite, tmp_path / "bench", here())
     code, out, _ = call(suite_file(tmp_path, suite), "--out", tmp_path / "bench")
     assert code == 1
     assert "1 failed" in out
     assert "cells/dirichlet/separate/seed-0-" in out
+    code, out, _ = call(suite_file(tmp_path, suite), "--out", tmp_path / "bench", "--methods", "fedavg")
+    assert code == 0
+    assert "1 finished\n" in out
+
+
+def test_a_part_is_tabulated_and_what_is_left_is_named(call, tmp_path):
+    gone = {"data": {"name": "mnist", "dir": str(tmp_path)}}
+    suite = changed(
+        points=1,
+        seeds=[0],
+        search={},
+        base={"rounds": 1, "lr": 0.1},
+        scenario={"a": {}, "b": {}, "c": {}, "gone": gone},
+        method={"separate": {}, "fedavg": {}, "apple": {}},
+    )
+    out, part = tmp_path / "bench", {"scenarios": ["a"], "methods": ["separate", "apple"]}
+    made = run(suite, out, here(), **part)
+    left = "Still to run: fedavg in a; all methods in b, c."
+    words = (suite_file(tmp_path, suite), "--scenarios", "a", "--methods", "separate", "apple", "--out", out)
+    code, said, err = call(*words)
+    assert (code, err) == (0, "")
+    assert "2 finished" in said
+    assert left in said
+    assert not any(other in said for other in ("waiting", "data missing", "gone"))
+    code, said, _ = call(*words, "--json")
+    assert json.loads(said)["rows"] == made.part(**part).rows == [made.rows[0], made.rows[2]]
+    # The folder is the whole suite's, and its tables and its page are.
+    assert load(out).rows == made.rows
+    assert made.counts == {"data missing": 3, "finished": 2, "waiting": 7}
+    assert left in (out / "table.md").read_text()
+    page = write_page(made, tmp_path / "page")
+    assert left in page.read_text()
+    assert left in (page.parent / TEXT).read_text()
+
+
+def test_of_a_whole_bench_nothing_is_left(call, whole, tmp_path):
+    _, said, _ = call(suite_file(tmp_path, SUITE), "--out", whole.folder)
+    write_page(whole, tmp_path / "page")
+    for text in (said, (whole.folder / "table.md").read_text(), (tmp_path / "page" / TEXT).read_text()):
+        assert "Still to run" not in text
 
 
 def test_a_reason_is_told_once_for_all_its_cells(call, tmp_path):
@@ -77,6 +120,25 @@ def test_a_mistake_is_one_line(call, tmp_path):
     assert (code, out) == (2, "")
     assert err.startswith("error[CONFIG]: ")
     assert len(err.splitlines()) == 1
+    assert not (tmp_path / "bench").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--scenarios", "x"), "no scenario 'x' in this suite at size cpu; known: dirichlet"),
+        (("--methods", "separate", "fedavg"), "no method 'fedavg' in this suite at size cpu; known: apple, separate"),
+        (
+            ("--methods", "aple"),
+            "no method 'aple' in this suite at size cpu; did you mean apple? known: apple, separate",
+        ),
+        (("--methods",), "--methods"),
+    ],
+)
+def test_a_part_that_the_suite_does_not_have_is_one_line(call, tmp_path, words, told):
+    code, out, err = call(suite_file(tmp_path, SUITE), "--out", tmp_path / "bench", *words)
+    assert (code, out, len(err.splitlines())) == (2, "", 1)
+    assert told in err
     assert not (tmp_path / "bench").exists()
 
 

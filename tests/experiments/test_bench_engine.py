@@ -52,6 +52,35 @@ def test_a_second_start_runs_nothing_and_changes_nothing(whole):
     assert again == load(whole.folder) == whole
 
 
+def test_a_part_chooses_what_the_whole_does_and_the_rest_goes_on_from_it(whole, tmp_path):
+    made = run(SUITE, tmp_path, here(), methods=["apple"])
+    left, done = made.results["results"]
+    assert done == whole.results["results"][1]
+    assert (left["state"], left["chosen"], left["cells"]) == ("waiting", None, [])
+    assert made.counts == {"finished": 3, "waiting": 2}  # of what is left, the two trials
+    rest = Counting()
+    run(SUITE, tmp_path, rest, scenarios=["dirichlet"], methods=["separate"])
+    assert [folder.parts[-2] for folder in rest.folders] == 3 * ["separate"]
+    assert outcome(tmp_path) == outcome(whole.folder)
+    assert run(SUITE, tmp_path, Never()).results == whole.results
+
+
+def test_a_scenario_chooses_the_same_whether_others_run_or_not(tmp_path):
+    suite = changed(
+        seeds=[0, 1],
+        scenario={"few": {"data": {"train_limit": 120}}, "turned": {"partition": {"turn_groups": 3}}},
+        method={"separate": {}},
+    )
+    both = run(suite, tmp_path / "both", here())
+    assert both.counts == {"finished": 6}
+    for name, result in zip(("few", "turned"), both.results["results"], strict=True):
+        alone = run(suite, tmp_path / name, here(), scenarios=[name]).part([name])
+        assert alone.results["results"] == [result]
+        assert alone.results == both.part([name]).results
+    again = run(suite, tmp_path / "few", here())
+    assert again.results == both.results
+
+
 def test_a_process_reads_the_same_data_once(monkeypatch, tmp_path):
     seen = []
 
@@ -121,6 +150,8 @@ def test_a_failed_cell_is_put_on_file_and_the_rest_goes_on(tmp_path):
     assert "(4: " in line
     before = outcome(tmp_path)
     run(suite, tmp_path, Never())
+    assert outcome(tmp_path) == before
+    run(suite, tmp_path, Never(), retry=True, scenarios=["good"])
     assert outcome(tmp_path) == before
     again = Counting()
     run(suite, tmp_path, again, retry=True)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from pomona.config import resolve
 from pomona.core.errors import ConfigError
+from pomona.experiments.bench_results import _settings
 from pomona.experiments.grid import digest, plan
 from pomona.experiments.suite import SIZES, SizePart, read_suite
 from pomona.experiments.tuning import choose, points
@@ -64,6 +65,24 @@ def test_a_size_has_its_own_seeds_points_scenarios_and_methods():
     assert [(g.scenario, g.method) for g in groups] == [("a", "separate"), ("a", "apple"), ("b", "apple")]
     assert all(not g.trials and [c.seed for c in g.finals[0]] == [7] for g in groups)
     assert len(plan(read_suite(suite), "cpu")) == 5
+
+
+def test_a_part_has_the_pairs_of_its_names_that_the_size_has():
+    scenarios = {"a": {}, "b": {"methods": ["apple"]}, "c": {}}
+    suite = read_suite(changed(scenario=scenarios, size={"smoke": {"scenarios": ["a", "b"]}}))
+    for size, columns in (("cpu", "abc"), ("smoke", "ab")):
+        whole = [(s, m) for s in columns for m in suite.method if (s, m) != ("b", "separate")]
+        assert suite.pairs(size) == whole
+        assert suite.pairs(size, ["b", "a"]) == [pair for pair in whole if pair[0] != "c"]
+        assert suite.pairs(size, methods=["separate"]) == [pair for pair in whole if pair[1] == "separate"]
+        assert suite.pairs(size, ["a"], ["apple"]) == [("a", "apple")]
+    for size, names, said in (
+        ("smoke", (["c"],), "no scenario 'c' in this suite at size smoke; known: a, b"),
+        ("cpu", (["a", "d"],), "no scenario 'd' in this suite at size cpu; known: a, b, c"),
+        ("cpu", (["b"], ["separate"]), "no method is left in any scenario at size cpu"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            suite.pairs(size, *names)
 
 
 def tried(suite, size):
@@ -195,6 +214,21 @@ def test_a_folder_follows_from_what_a_result_depends_on():
     assert {digest(resolve(SUITE["base"], tree)) for tree in same} == {digest(plain)}
     hashes = [digest(resolve(SUITE["base"], tree)) for tree in other]
     assert len({digest(plain), *hashes}) == 1 + len(other)
+
+
+def test_a_larger_privacy_budget_is_the_same_folder_and_stays_among_the_settings():
+    """A cell that has spent its budget goes on where it is, instead of paying anew."""
+    private = {
+        "noise_multiplier": 1.0,
+        "max_grad_norm": 1.0,
+        "delta": 1e-5,
+        "acknowledge": ["metrics", "sample-counts"],
+    }
+    with_budget = {**SUITE, "base": {**SUITE["base"], "privacy": {**private, "epsilon_budget": 8.0}}}
+    folders = {digest(resolve(SUITE["base"], {"privacy": {**private, "epsilon_budget": most}})) for most in (1.0, 8.0)}
+    assert len(folders) == 1
+    [group, *_] = plan(read_suite(with_budget), "smoke")
+    assert _settings(group.finals[0][0])["privacy"]["epsilon_budget"] == 8.0
 
 
 def test_a_trial_and_the_result_of_its_point_and_seed_are_one_run():

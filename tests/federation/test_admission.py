@@ -4,6 +4,7 @@ import itertools
 import json
 import math
 import tracemalloc
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -85,9 +86,9 @@ def test_a_wrong_uplink_is_refused_with_client_round_tensor_and_reason(case):
     verdict = judged(arrival(0), arrival(3, tensors))
     (rejection,) = verdict.rejected
     assert rejection.client == 3
-    assert rejection.reason.startswith("client 3, round 5: ")
+    assert rejection.line == f"client 3, round 5: {rejection.reason}"
     assert reason in rejection.reason
-    assert "\n" not in rejection.reason
+    assert "\n" not in rejection.line
     assert accepted(verdict) == [0]
     assert verdict.history.strikes == {3: 1}
 
@@ -117,6 +118,15 @@ def test_one_uplink_a_client_and_round():
     assert digest(sound()) in reasons
 
 
+def test_a_client_that_reports_a_fault_is_rejected_for_it_without_a_strike():
+    fault = "client 4, round 5, step 2: the loss is nan"
+    failed = replace(arrival(4), reply=Reply(4, fault=fault))
+    verdict = judged(arrival(1, one(0, math.nan)), arrival(2), failed)
+    assert accepted(verdict) == [2]
+    assert [(r.client, r.reason == r.line == fault) for r in verdict.rejected] == [(4, True), (1, False)]
+    assert verdict.history.strikes == {1: 1}
+
+
 def test_a_bad_copy_beside_a_good_one_is_no_strike():
     assert judged(arrival(1, one(0, math.nan)), arrival(1)).history.strikes == {}
 
@@ -136,7 +146,7 @@ def test_a_norm_is_bounded_by_a_multiple_of_the_median():
     edge = 4 * 2.5 / math.sqrt(6)
     verdict = judged(arrival(0, sound(edge * 0.999)), arrival(1, sound(edge * 1.001)), history=history, factor=4)
     assert accepted(verdict) == [0]
-    assert verdict.rejected[0].reason == "client 1, round 5: tensor 'core' has norm 10, the bound is 10"
+    assert verdict.rejected[0].line == "client 1, round 5: tensor 'core' has norm 10, the bound is 10"
     assert verdict.history.norms["core"] == (1.0, 2.0, 3.0, 50.0, 2.5, pytest.approx(9.99))
 
 

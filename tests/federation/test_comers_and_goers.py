@@ -62,7 +62,7 @@ def test_an_unseen_client_trains_one_round_where_every_round_would_begin_as_the_
     [
         ({"unseen": [7]}, "client 7"),
         ({"joins": {"1": 9}}, "round 9"),
-        ({"unseen": [0, 1, 2, 3]}, "nobody in round 1"),
+        ({"unseen": [0, 1, 2, 3]}, "no clients left in round 1"),
         ({"unseen": [1], "joins": {"1": 2}}, "client 1 is unseen"),
         ({"joins": {"1": 3}, "leaves": {"1": 2}}, "after its last"),
         ({"adapt_round": 2}, "adapt_rounds"),

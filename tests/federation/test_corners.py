@@ -145,6 +145,14 @@ def test_a_model_that_diverges_in_its_last_step_is_said(name):
         pomona.run(tiny(name, rounds=1, batch_size=1000, lr=1e30))
 
 
+@pytest.mark.parametrize(
+    ("step", "advice"), [("paper", r"lower lr or method\.dr_lr$"), ("local", "lower lr$")], ids=["paper", "local"]
+)
+def test_who_diverges_is_told_of_every_rate_that_may_be_meant(step, advice):
+    with pytest.raises(DivergedError, match=advice):
+        pomona.run(tiny("apple", {"core_step": step}, rounds=1, lr=1e30))
+
+
 def test_a_full_disk_is_one_line():
     from pomona.record.writer import RunRecord
 

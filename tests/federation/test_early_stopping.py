@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 import pomona
 from pomona.core.errors import ConfigError
 from pomona.federation.callbacks import NullCallback
+from pomona.metrics.best_round import Point, best
 from pomona.metrics.client_statistics import best_rounds
-from pomona.metrics.early_stopping import Point, best
 from pomona.metrics.metric import ACCURACY, LOSS
 from problems import tiny
 

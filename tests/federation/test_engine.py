@@ -1,16 +1,21 @@
 """Setting ``engine``: what a run says, what it records, and what never depends on it."""
 
 import platform
+import sys
 from importlib.util import find_spec
+from types import SimpleNamespace
 
 import pytest
 
 import pomona
 from pomona.config import resolve
 from pomona.core.errors import CheckpointError, ConfigError
+from pomona.federation import run_checks
 from pomona.federation.callbacks import NullCallback
 from pomona.lifecycle import versions
-from pomona.objective import native_step
+from pomona.objective import native_package
+from pomona.objective.native_package import INTERFACE, NativePackage, release
+from pomona.objective.native_step import NativeStep
 from pomona.scenario import Scenario
 from problems import tiny
 
@@ -41,7 +46,7 @@ def computed(result):
 @pytest.fixture
 def missing(monkeypatch):
     """As if the package were not installed."""
-    monkeypatch.setattr(native_step, "find_spec", lambda name: None)
+    monkeypatch.setattr(native_package, "find_spec", lambda name: None)
 
 
 def test_without_the_package_auto_is_pytorch_and_says_why(missing):
@@ -52,6 +57,85 @@ def test_without_the_package_auto_is_pytorch_and_says_why(missing):
     assert computed(by_auto) == computed(by_torch)
     assert by_auto.config["engine"] == "torch"
     assert "pomona-native" not in versions()
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    """Writes another pomona_native, which is found before any that is installed."""
+
+    def written(text):
+        (tmp_path / "pomona_native").mkdir()
+        (tmp_path / "pomona_native/__init__.py").write_text(text)
+        monkeypatch.syspath_prepend(tmp_path)
+        for name in ours():
+            monkeypatch.delitem(sys.modules, name)
+
+    def ours():
+        return [name for name in sys.modules if name.partition(".")[0] == "pomona_native"]
+
+    yield written
+    for name in ours():
+        del sys.modules[name]
+
+
+UNUSABLE = [
+    ("raise ImportError('no symbol\\nnor file')", "cannot be imported (ImportError: no symbol): run make native"),
+    ("import pomona_native._processor", "cannot be imported (ModuleNotFoundError: "),
+    ("__version__ = '0.1.0'", f"has interface 0, this Pomona calls {INTERFACE}: run make native"),
+    (f"INTERFACE = {INTERFACE + 1}", f"has interface {INTERFACE + 1}, this Pomona calls {INTERFACE}"),
+    (f"INTERFACE = {INTERFACE}\nkinds = tuple", "this processor has neither AVX2 nor NEON"),
+    (
+        f"INTERFACE, __version__ = {INTERFACE}, '9'\nkinds = lambda: ['z80']\ndef load(kind): raise OSError(kind)",
+        "cannot be imported (OSError: z80): run make native",
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "why"), UNUSABLE)
+def test_a_package_that_cannot_be_used_stops_no_run_and_is_a_stated_reason(package, text, why):
+    by_torch, _ = run(engine="torch")
+    package(text)
+    same, silent = run(engine="torch")
+    by_auto, (said,) = run(engine="auto")
+    assert silent == []
+    assert said.startswith("engine = torch: ")
+    assert why in said
+    assert computed(by_auto) == computed(same) == computed(by_torch)
+    assert "pomona-native" not in versions()
+    with pytest.raises(ConfigError, match="is not possible") as refused:
+        Scenario.prepare(tiny("fedavg", engine="native"))
+    assert why in str(refused.value)
+
+
+def test_an_objective_of_the_native_engine_is_never_pytorchs_in_silence(missing):
+    with pytest.raises(ConfigError, match=r"is not possible: .* not installed; set engine=torch"):
+        Scenario.prepare(tiny("fedavg")).on_engine("native").objective()
+
+
+@installed
+def test_batches_larger_than_a_call_takes_are_a_stated_reason(monkeypatch):
+    largest = max(len(c.train) for c in Scenario.prepare(tiny("fedavg")).partition.clients)
+    whole = {"batch_size": 10**6}  # no batch has more samples than its client
+    monkeypatch.setattr(NativeStep, "most", largest - 1)
+    why = f"a batch has {largest} samples, and of this network a call takes {largest - 1}; lower batch_size"
+    _, said = run(engine="auto", **whole)
+    assert said == [f"engine = torch: {why}"]
+    with pytest.raises(ConfigError, match=why):
+        Scenario.prepare(tiny("fedavg", engine="native", **whole))
+    monkeypatch.setattr(NativeStep, "most", largest)
+    assert Scenario.prepare(tiny("fedavg", engine="native", **whole)).not_native() == ""
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_whether_bf16_is_emulated_is_the_engines_to_say(monkeypatch, exact):
+    """PyTorch knows instructions that the package does not use, and may not be able to say which there are."""
+    scenario = Scenario.prepare(tiny("fedavg", precision="bf16")).on_engine("native")
+    found = NativePackage("0", "any", SimpleNamespace(BF16=exact))
+    monkeypatch.setattr(run_checks, "native_package", lambda: found)
+    monkeypatch.setattr(run_checks, "bf16_instructions", lambda: [] if exact else ["bf16"])
+    assert any("emulates bf16" in line for line in run_checks.cautions(scenario)) is not exact
+    by_torch = run_checks.cautions(scenario.on_engine("torch"))
+    assert any("no bf16 arithmetic" in line for line in by_torch) is exact
 
 
 def test_of_the_machine_a_record_names_system_and_architecture_alone():
@@ -83,11 +167,11 @@ def test_what_the_package_does_not_know_is_pytorchs(over, why):
 @installed
 def test_a_run_says_and_records_its_engine(tmp_path):
     _, said = run(folder=tmp_path / "run", engine="auto")
-    assert said == [f"engine = native: pomona-native {native_step.release()}"]
+    assert said == [f"engine = native: pomona-native {release()}"]
     found = pomona.load(tmp_path / "run")
     assert found.config["engine"] == "native"
     assert found.about["engine"] == "native"
-    assert found.about["versions"]["pomona-native"] == native_step.release()
+    assert found.about["versions"]["pomona-native"] == release()
 
 
 @installed
@@ -106,6 +190,19 @@ def test_results_do_not_depend_on_who_is_in_a_call(name):
     for a, b in zip(alone.rounds, together.rounds, strict=True):
         assert computed(alone)[1] == computed(together)[1]
         assert b.loss == a.loss
+
+
+@installed
+@pytest.mark.parametrize("step", ["paper", "local"])
+def test_apple_learns_the_same_in_calls_of_any_size(step):
+    """As it chooses itself, a call a worker, the clients of unlike size; and all one by one."""
+    method, skewed = {"name": "apple", "core_step": step, "mu": 0.1}, {"name": "dirichlet", "beta": 0.5, "min_size": 2}
+    settings = {"engine": "native", "clients": 9, "partition": skewed, "momentum": 0.5, "rounds": 3}
+    alone, one, two = (
+        run("apple", method=method, **settings, **how)[0]
+        for how in ({"rows_per_call": 1}, {"workers": 1}, {"workers": 2})
+    )
+    assert computed(alone) == computed(one) == computed(two)
 
 
 @installed
@@ -131,7 +228,7 @@ def test_a_run_of_pytorch_goes_on_with_it(tmp_path):
 @installed
 def test_a_native_run_cannot_go_on_without_the_package(tmp_path, monkeypatch):
     run(folder=tmp_path / "run", rounds=2, engine="native")
-    monkeypatch.setattr(native_step, "find_spec", lambda name: None)
+    monkeypatch.setattr(native_package, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match="not installed"):
         run(folder=tmp_path / "run", rounds=4, resume=True, engine="auto")
 

@@ -1,10 +1,20 @@
 """Which model a client's file holds: each chosen one is that of a run that ended in its round."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 import pomona
-from pomona.core.errors import ConfigError
+from pomona.core.errors import CheckpointError, ConfigError
+from pomona.federation.exchange import Score
+from pomona.federation.model_choice import ModelChoice
+from pomona.metrics.best_round import Point, best
+from pomona.metrics.metric import LOSS, METRICS
+from pomona.personal.collect import _kept
+from pomona.record.rows import Evaluation
 from problems import tiny
 
 RUN = {"rounds": 6, "model": {"name": "mlp", "hidden": [8]}, "metric": "accuracy", "lr": 2.0, "local_epochs": 2}
@@ -87,3 +97,67 @@ def test_the_card_names_the_round_of_the_file_and_its_figures(tmp_path):
         ]
         said = (tmp_path / f"run/models/client-{client:02d}.card.md").read_text()
         assert f"model of round {number}, {result.metric.heading}: {', '.join(values)}." in said.replace("\\", "")
+
+
+class Client:
+    """One client's models by round, a number each, and the scores that they were given."""
+
+    def __init__(self, points, metric):
+        self.choice, self.points = ModelChoice("own_best", ("personal", "trained"), metric), points
+        for number, value, loss in points:
+            score = Score("personal", "trained", "validation", 9, loss, None, value)
+            self.choice.after(0, number, torch.tensor([float(number)]), [score])
+
+    @property
+    def kept(self):
+        return int(self.choice.of(0, torch.tensor([-1.0]), -1))
+
+
+numbers = st.one_of(st.none(), st.sampled_from([0.0, 0.1, 0.2, 0.3]))
+
+
+@given(
+    st.lists(st.tuples(numbers, numbers), min_size=1, max_size=7), st.sampled_from([METRICS["dice"], METRICS["brier"]])
+)
+def test_what_is_held_round_by_round_is_the_best_of_the_whole_curve(scores, metric):
+    points = [Point(k, value, loss) for k, (value, loss) in enumerate(scores, start=1)]
+    found = best(points, metric, own=True)
+    assert Client(points, metric).kept == (found.round if found else -1)
+    for cut in range(len(points)):  # and so it is after a break
+        begun, rest = Client(points[:cut], metric), Client([], metric)
+        for path, tensor in begun.choice.stored(0).items():
+            rest.choice.restore(0, path.rpartition(".")[2], tensor)
+        for number, value, loss in points[cut:]:
+            score = Score("personal", "trained", "validation", 9, loss, None, value)
+            rest.choice.after(0, number, torch.tensor([float(number)]), [score])
+        assert rest.kept == Client(points, metric).kept
+
+
+# Masks without foreground: round 1 is right everywhere, and has no Dice; rounds 2 and 4 find what is not there.
+EMPTY = [Point(1, None, 0.01), Point(2, 0.0, 0.3), Point(3, None, 0.02), Point(4, 0.0, 0.005)]
+
+
+def test_a_right_model_is_no_worse_than_one_with_false_positives_where_there_is_nothing_to_find():
+    dice = METRICS["dice"]
+    assert best(EMPTY, dice, own=True) == (1, 0.01, LOSS, 3)
+    assert Client(EMPTY, dice).kept == 1
+    assert [Client(EMPTY[:k], dice).kept for k in (1, 2, 3)] == [1, 1, 1]
+    assert Client(EMPTY[1:], dice).kept == 3
+    assert best(EMPTY, dice).round == 2  # of means over clients the Dice decides: others have foreground
+
+
+def test_the_card_names_the_round_of_the_file_where_the_metric_is_undefined():
+    def evaluation(point, split):
+        one = {"clients": (0,), "samples": (9,), "loss": (point.loss,), "accuracy": (None,), "value": (point.value,)}
+        return Evaluation(point.round, "personal", "trained", split, **one, metric="dice")
+
+    result = SimpleNamespace(
+        metric=METRICS["dice"], curve=lambda model, when, split: [evaluation(point, split) for point in EMPTY]
+    )
+    said = _kept(SimpleNamespace(config=tiny("apple", keep="own_best")), result, 0)
+    assert said == "The file holds the model of round 1, loss: validation 0.01, test 0.01."
+
+
+def test_a_checkpoint_of_a_version_that_noted_less_is_refused():
+    with pytest.raises(CheckpointError, match="resume with the version"):
+        ModelChoice("own_best").restore(0, "noted", torch.tensor([3.0, 0.5]))

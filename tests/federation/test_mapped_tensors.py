@@ -108,7 +108,8 @@ def test_rows_in_order_in_one_file_are_not_copied(tmp_path):
 def test_uplinks_lie_in_files_and_are_stacked_as_they_were(tmp_path):
     expects = {"model": torch.empty(WIDE, device="meta"), "request": torch.empty(2, dtype=torch.long, device="meta")}
     roster = Roster((1,) * 9)
-    request = ClientRequest(Round(1, 1, 0.1, 1.0, 1, 1, 0.0, 0.0, 0, Optimizer()), roster, (3, 5, 8), expects=expects)
+    round_ = Round(1, 1, 0.1, 0.1, 1.0, 1, 1, 0.0, 0.0, 0, Optimizer())
+    request = ClientRequest(round_, roster, (3, 5, 8), expects=expects)
     sent = {i: {"model": rows(i)[0], "request": torch.tensor([i, 0])} for i in (8, 3, 5)}
     spool = UplinkSpool.of(request, tmp_path)
     kept = {i: spool.kept(Reply(i, uplink, loss=0.5)) for i, uplink in sent.items()}

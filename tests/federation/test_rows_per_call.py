@@ -1,11 +1,13 @@
 """Clients as rows of one call: close to one at a time, and still independent of the number of workers."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from torch.testing import assert_close
 
 import pomona
 from pomona.core.errors import DivergedError
-from pomona.federation.client_runtime import grouped
+from pomona.federation.calls import LARGEST_CALL, ROWS_A_CLIENT, by_worker, calls, grouped, spread
 from pomona.methods import METHODS
 from pomona.objective.local_training import LocalTraining
 from pomona.objective.row_gradients import LoopObjective
@@ -19,6 +21,36 @@ def test_groups_follow_from_the_sizes_alone():
     assert grouped((1, 9, 3), 1) == ((1,), (2,), (0,))
     assert grouped((), 3) == ()
     assert grouped((4, 4), 9) == ((0, 1),)
+
+
+@given(st.lists(st.integers(1, 50), max_size=30), st.integers(1, 5), st.integers(1, 6))
+def test_groups_of_workers_share_the_samples_as_single_clients_do(sizes, workers, most):
+    groups = by_worker(sizes, workers, most)
+    assert sorted(i for group in groups for i in group) == list(range(len(sizes)))
+    assert all(1 <= len(group) <= most for group in groups)
+    assert all([sizes[i] for i in g] == sorted((sizes[i] for i in g), reverse=True) for g in groups)
+    homes = [sum(sizes[i] for i in home) for home in spread(sizes, workers)]
+    if most >= len(sizes):
+        assert [sum(sizes[i] for i in group) for group in groups] == homes
+
+
+def test_clients_share_calls_where_they_read_alike_and_numbers_cannot_differ(monkeypatch):
+    sizes, row = (5, 4, 3, 2, 1), 100
+
+    def chosen(engine="native", method=None, room=1.0, **over):
+        need = ROWS_A_CLIENT * row * len(sizes)
+        monkeypatch.setattr("pomona.federation.calls.machine_memory", lambda: need * room / (1 - 0.5))
+        return calls(tiny("apple", method, engine=engine, clients=5, **over), sizes, 2, row)
+
+    together, alone = by_worker(sizes, 2, LARGEST_CALL), grouped(sizes, 1)
+    assert together == ((0, 3, 4), (1, 2))
+    assert chosen() == together
+    assert chosen(method={"name": "apple", "core_step": "local"}) == together
+    assert chosen(engine="torch") == alone
+    assert chosen(room=0.99) == alone
+    assert chosen(method={"name": "apple", "budget": 2}) == alone
+    assert chosen(rows_per_call=2) == grouped(sizes, 2)
+    assert calls(tiny("fedavg", engine="native", clients=5), sizes, 2, 0) == alone
 
 
 @pytest.mark.parametrize("name", list(METHODS))

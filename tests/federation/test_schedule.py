@@ -5,6 +5,7 @@ from math import cos, pi
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.testing import assert_close
 
 import pomona
 from pomona.config import Config
@@ -46,6 +47,23 @@ def test_a_rate_is_above_0_and_the_factor_of_a_methods_other_rates(rounds, sched
         round_ = round_of(config, number)
         assert 0 < round_.decay <= 1
         assert round_.lr == 0.3 * round_.decay
+        assert round_.unscheduled == round_of(tiny("fedavg", lr=0.3, rounds=rounds), number)
+
+
+def test_a_rate_that_has_become_0_has_not_taken_the_configured_one_with_it():
+    round_ = round_of(tiny("fedavg", lr=0.3, lr_decay=0.1), 400)
+    assert (round_.lr, round_.decay, round_.unscheduled.lr) == (0, 0, 0.3)
+
+
+@pytest.mark.parametrize("name", ["fedavg-ft", "fedprox-ft", "fedbabu", "per-fedavg"])
+def test_what_adapts_for_an_evaluation_alone_does_so_where_rates_have_fallen_to_nothing(name):
+    """Full batches, and a second round that moves nothing: all end as after one round, the unseen client too."""
+    over = {"lr": 0.5, "batch_size": 10**4, "membership": {"unseen": [1]}}
+    falling = {"lr_schedule": "steps", "lr_milestones": [1], "lr_factor": 1e-12}
+    one, two = (pomona.run(tiny(name, **over, **more)).models for more in ({"rounds": 1}, {"rounds": 2, **falling}))
+    for client in range(4):
+        for key, tensor in one[client].items():
+            assert_close(two[client][key], tensor, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("over", [{"lr_schedule": "steps"}, {"lr_milestones": [2]}])

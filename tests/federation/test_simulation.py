@@ -11,10 +11,10 @@ from safetensors.numpy import load_file
 import pomona
 from pomona.core.errors import ConfigError, DataError, DivergedError, LockedError, PomonaError, StorageError
 from pomona.federation.callbacks import NullCallback
+from pomona.federation.calls import spread
 from pomona.federation.client_runtime import ClientRuntime
 from pomona.federation.loop import due, select
 from pomona.federation.schedule import round_of
-from pomona.federation.workers import spread
 from pomona.record.reading import load
 from problems import tiny
 

@@ -47,6 +47,23 @@ def test_dr_gradient_is_the_finite_difference_of_the_objective():
             assert gradient[j] == pytest.approx(difference, rel=1e-6, abs=1e-7)
 
 
+def test_common_cores_bear_a_rate_of_the_relationships_that_is_n_times_smaller():
+    """Curvature 1, cores at rest: along the cores an error shrinks by |1 - N dr_lr ||c||^2| a step, at right angles N is 1."""
+    from problems import Quadratics
+
+    dr_lr = 1.5  # of unit cores: |1 - 1.5| = 0.5; of four alike |1 - 6| = 5
+    problem = Quadratics(torch.full((4, 4), 2.0, dtype=torch.float64), [[i] for i in range(4)])
+    for cores, factor in ((torch.eye(4), 0.5), (torch.eye(4)[:1].expand(4, 4), 5.0)):
+        run = Federation(APPLE(dr_lr=dr_lr).method(), problem)
+        run.server = replace(run.server, cores=cores.double().contiguous())
+        for i in range(4):
+            run.set_state(i, replace(run.state(i), core=cores[i : i + 1].double().contiguous()))
+        before = run.state(0).dr[0] @ cores.double() - 2
+        run.round(a_round(lr=1e-12))
+        after = run.state(0).dr[0] @ cores.double() - 2
+        assert abs(after[0] / before[0]) == pytest.approx(factor)
+
+
 def test_core_and_dr_step_by_hand():
     """Two clients, one number each. Cores 1 and 3, p_1 = (.5, .25): w = .5 * 1 + .25 * 3 = 1.25; sample a = 2, so g = -.75.
 

@@ -22,7 +22,7 @@ from problems import a_round, tiny
     ],
 )
 def test_a_step_that_forgets_is_warned_of(name, settings, lr, said):
-    caution = METHODS[name](**settings).method().caution(a_round(lr=lr))
+    caution = METHODS[name](**settings).method().caution(a_round(lr=lr), 3)
     assert said in caution if said else caution is None
 
 
@@ -47,6 +47,11 @@ def test_a_step_that_forgets_is_warned_of(name, settings, lr, said):
         ("heurfedamp", {"alpha": 0.05}, {}, "lr x lambda / alpha = 2 in round 1;"),
         ("fedamp", {"alpha": 0.05, "lambda": 0.0}, {}, None),
         ("fedamp", {}, {}, None),
+        # Unset, alpha is 1 / (N A'(0)) = 25 / N from 25 clients on: lambda / alpha is 4 of 100 clients.
+        ("fedamp", {}, {"clients": 100, "lr": 0.2}, None),
+        ("fedamp", {}, {"clients": 100, "lr": 0.3}, "lr x lambda / alpha = 1.2 in round 1;"),
+        ("fedamp", {}, {"clients": 100, "lr": 0.3, "membership": {"unseen": tuple(range(50, 100))}}, None),
+        ("heurfedamp", {}, {"clients": 100, "lr": 0.3}, None),
         # 0.3 / 4 in round 1, the whole of it from round 4 on.
         ("ditto", {"lambda": 10.0}, {"lr": 0.3, "lr_warmup_rounds": 3, "rounds": 10}, "lr x lambda = 3"),
     ],
@@ -54,6 +59,21 @@ def test_a_step_that_forgets_is_warned_of(name, settings, lr, said):
 def test_a_run_is_warned_of_its_worst_rounds(name, settings, over, said):
     found = caution(tiny(name, settings, **{"momentum": 0.9, **over}))
     assert said in found if said else found is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "over", "does", "does_not"),
+    [
+        ({"alpha_schedule": "sqrt"}, {"rounds": 400}, "fewer rounds", "method.alpha "),
+        ({"alpha_schedule": "diminishing"}, {"rounds": 30}, "lr_decay", "fewer rounds"),
+        ({"alpha": 0.05}, {}, "method.alpha well above", "fewer rounds"),
+        ({}, {"clients": 1000}, "method.lambda", "method.alpha "),
+    ],
+)
+def test_the_advice_names_what_the_pull_follows_from(settings, over, does, does_not):
+    found = caution(tiny("fedamp", settings, **over))
+    assert does in found
+    assert does_not not in found
 
 
 def test_a_run_says_it():

@@ -295,5 +295,7 @@ def test_a_run_that_left_the_definition_says_so(alpha, said):
 def test_half_of_the_clients_beyond_the_bound_are_not_most():
     assert coupling_warning(torch.tensor([2.0, 0.5])) is None
     assert "2 of 3" in (coupling_warning(torch.tensor([2.0, 0.5, 1.5])) or "")
+    assert "leave method.alpha unset" in coupling_warning(torch.full((3,), 2.0))
+    assert "method.alpha " not in coupling_warning(torch.full((3,), 2.0), "sqrt")  # which it does not follow from
     assert coupling_warning(torch.ones(3)) is None
     assert coupling_warning(torch.zeros(0)) is None

@@ -52,3 +52,13 @@ def test_fedprox_c_by_hand():
     t = w - 0.1 * (w - 3)
     assert run.model(0, "personal", "received").item() == pytest.approx(t)
     assert run.server.item() == pytest.approx(t - 0.1 * ((t - 3) + 2 * (t - w)))
+
+
+def test_its_fine_tuning_is_training_and_follows_the_schedule():
+    """Two steps of .05, a tenth of lr .5, and one more from there: each takes .05 of the distance to 3."""
+    settings = FedAvgC(finetune_epochs=2)
+    run = Federation(settings.method(), Quadratics(torch.tensor([[3.0]], dtype=torch.float64), [[0]]))
+    w = run.initial().item()
+    run.round(a_round(2, lr=0.05, decay=0.1))
+    assert run.model(0, "personal", "received").item() == pytest.approx(3 + (w - 3) * 0.95**2)
+    assert run.server.item() == pytest.approx(3 + (w - 3) * 0.95**3)

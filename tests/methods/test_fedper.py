@@ -80,5 +80,5 @@ def test_absent_clients_keep_their_heads():
 
 
 def test_more_layers_than_there_are_is_refused():
-    with pytest.raises(ConfigError, match="set it to 2 or less"):
+    with pytest.raises(ConfigError, match=r"method\.shared is 3, and the network has 2 layers; set it to 2 or less"):
         Federation(FedPer(shared=3).method(), quadratics(2))

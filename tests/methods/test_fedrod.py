@@ -93,6 +93,9 @@ def test_the_loss_and_its_gradient_are_the_balanced_softmax():
     rows = objective.data.rows["train"][1][:20]
     own = objective.data.y[objective.data.rows["train"][1]]
     counts = torch.tensor([float((own == c).sum()) for c in range(10)])
+    seen = training.class_counts(1)
+    assert torch.equal(seen.float(), counts[: len(seen)])
+    assert not counts[len(seen) :].any()
     assert counts.min() == 0
     for gamma in (0.5, 1.0):
         losses, G = objective.gradient(w.unsqueeze(0), [rows], [balanced(training, 1, gamma)])

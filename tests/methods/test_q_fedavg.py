@@ -83,7 +83,7 @@ def test_a_negative_loss_is_refused():
     assert judged(run).rejected == ()
     run.replies[1] = replace(run.replies[1], uplink={**run.replies[1].uplink, "risk": torch.tensor([-1.0]).double()})
     (rejection,) = judged(run).rejected
-    assert "client 1, round 1: tensor 'risk' holds -1" in rejection.reason
+    assert "client 1, round 1: tensor 'risk' holds -1" in rejection.line
 
 
 @pytest.mark.parametrize("q", [0.0, 0.5, 2.0, 100.0])

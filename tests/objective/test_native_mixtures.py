@@ -35,8 +35,12 @@ def test_mixtures_slopes_and_steps_are_those_of_float64(n, N, d, kind):
     assert torch.equal(cores, before)
     terms = (p.double().unsqueeze(2) * each).abs().sum(1)
     assert ((made - torch.einsum("ij,ijd->id", p.double(), each)).abs() <= 1e-6 * terms).all()
+    alone = torch.full((n, N), torch.nan)
+    package.products(own, copies, cores, g, alone)
+    assert torch.equal(cores, before)
     velocity = v.clone()
     package.move(p, own, copies, cores, g, velocity, slopes, 0.1, 0.9, 0.01)
+    assert torch.equal(alone, slopes)
     sizes = torch.einsum("id,ijd->ij", g.double().abs(), each.abs())
     assert ((slopes - torch.einsum("id,ijd->ij", g.double(), each)).abs() <= 1e-6 * sizes).all()
     weight = p.gather(1, own.unsqueeze(1)).double()
@@ -120,3 +124,36 @@ def test_the_door_to_moving_refuses(spoilt):
     native.load(KINDS[0]).move(**good)
     with pytest.raises((ValueError, TypeError)):
         native.load(KINDS[0]).move(**(good | spoilt))
+
+
+ROOM = torch.zeros(6, 5)  # for rows that share memory
+
+
+def test_the_door_refuses_to_write_over_what_it_reads():
+    good = {"weights": torch.zeros(2, 3), "own": torch.tensor([0, 2]), "copies": ROOM[:3], "cores": ROOM[3:5]}
+    package, apart = native.load(KINDS[0]), torch.zeros(2, 5)
+    package.mix(**good, made=apart)
+    for made in (ROOM[3:5], ROOM[4:6], ROOM[:2], ROOM[2:4]):
+        with pytest.raises(ValueError, match=r"made.* shares memory"):
+            package.mix(**good, made=made)
+    rates = {"lr": 0.1, "momentum": 0.5, "decay": 0.0}
+    good |= {"gradients": torch.zeros(2, 5), "moments": torch.zeros(2, 5), "slopes": torch.zeros(2, 3)} | rates
+    package.move(**good)
+    package.move(**(good | {"copies": ROOM[0].expand(3, -1), "gradients": ROOM[:2]}))
+    package.move(**(good | {"momentum": 0.0, "moments": good["cores"]}))  # unused without momentum
+    shared = [
+        {"copies": ROOM[2:5]}, {"copies": ROOM[:6:2]}, {"gradients": good["cores"]}, {"moments": good["cores"]},
+        {"moments": good["gradients"]}, {"slopes": good["weights"]},
+        {"slopes": ROOM.view(-1)[15:21].view(2, 3)},
+    ]  # fmt: skip
+    for some in shared:
+        with pytest.raises(ValueError, match="shares memory"):
+            package.move(**(good | some))
+    of = {name: good[name] for name in ("own", "copies", "cores", "gradients")}
+    package.products(**of, slopes=good["slopes"])
+    for slopes in (ROOM.view(-1)[13:19].view(2, 3), ROOM.view(-1)[15:21].view(2, 3)):
+        with pytest.raises(ValueError, match="shares memory"):
+            package.products(**of, slopes=slopes)
+    for spoilt in ({"slopes": torch.zeros(2, 2)}, {"slopes": good["slopes"], "gradients": torch.zeros(2, 4)}):
+        with pytest.raises(ValueError, match="each client"):
+            package.products(**(of | spoilt))

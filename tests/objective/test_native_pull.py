@@ -55,7 +55,7 @@ class Problem:
 
 
 def round_of(momentum=0.0, decay=0.0):
-    return Round(1, 1, LR, 1.0, 1, 6, momentum, decay, 0, Optimizer())
+    return Round(1, 1, LR, LR, 1.0, 1, 6, momentum, decay, 0, Optimizer())
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -150,6 +150,19 @@ def test_slopes_are_finite_differences_of_the_loss_in_the_weights(shared):
             assert slopes[k, j].item() == pytest.approx(difference, abs=1e-4)
 
 
+def small_network():
+    """A network and arguments of a step that it takes."""
+    network = native.load(KINDS[0]).Network(4, 5, 2)
+    network.convolution(3, (2, 2), (1, 1), (0, 0), (2, 2), (1, 2), True, 0, 24)
+    network.linear(3, False, 27, 27 + 36)
+    return network, {
+        "row": torch.zeros(66), "moments": torch.zeros(66), "x": torch.zeros(6, 4, 5, 2, dtype=torch.uint8),
+        "index": torch.tensor([5, 0]), "targets": torch.tensor([2, 0]), "shift": torch.zeros(2), "scale": torch.ones(1),
+        "bf16": False, "lr": 0.1, "momentum": 0.0, "decay": 0.0, "pull": 0.5, "centre": torch.zeros(66),
+        "constant": torch.zeros(66), "part": (0, 66), "skipped": 0,
+    }  # fmt: skip
+
+
 def test_without_a_centre_and_a_constant_a_pull_is_nothing():
     w = torch.ones(2, 3)
     assert torch.equal(Pull()(w), torch.zeros(2, 3))
@@ -171,16 +184,29 @@ def test_without_a_centre_and_a_constant_a_pull_is_nothing():
     ],
 )
 def test_the_door_to_steps_refuses(spoilt):
-    network = native.load(KINDS[0]).Network(4, 5, 2)
-    network.convolution(3, (2, 2), (1, 1), (0, 0), (2, 2), (1, 2), True, 0, 24)
-    network.linear(3, False, 27, 27 + 36)
-    good = {
-        "row": torch.zeros(66), "moments": torch.zeros(66), "x": torch.zeros(6, 4, 5, 2, dtype=torch.uint8),
-        "index": torch.tensor([5, 0]), "targets": torch.tensor([2, 0]), "shift": torch.zeros(2), "scale": torch.ones(1),
-        "bf16": False, "lr": 0.1, "momentum": 0.0, "decay": 0.0, "pull": 0.5, "centre": torch.zeros(66),
-        "constant": torch.zeros(66), "part": (0, 66), "skipped": 0,
-    }  # fmt: skip
+    network, good = small_network()
     network.step(**good)
     network.step(**(good | {"momentum": 0.5, "moments": torch.zeros(10), "part": (50, 60)}))
     with pytest.raises((ValueError, TypeError)):
         network.step(**(good | spoilt))
+
+
+ROOM = torch.zeros(100)  # for rows that share memory
+
+
+@pytest.mark.parametrize(
+    "shared",
+    [
+        {"row": ROOM[:66], "centre": ROOM[:66]},
+        {"row": ROOM[:66], "constant": ROOM[30:96]},
+        {"row": ROOM[:66], "momentum": 0.5, "moments": ROOM[:66]},
+        {"moments": ROOM[:66], "momentum": 0.5, "centre": ROOM[:66]},
+        {"row": ROOM[:66], "x": ROOM[:40].view(1, 4, 5, 2), "index": torch.tensor([0, 0])},
+    ],
+)
+def test_the_door_to_steps_refuses_to_write_over_what_it_reads(shared):
+    network, good = small_network()
+    with pytest.raises(ValueError, match="shares memory"):
+        network.step(**(good | shared))
+    network.step(**(good | {"row": ROOM[:66], "moments": ROOM[:66]}))  # unused without momentum
+    network.step(**(good | {"centre": ROOM[:66], "constant": ROOM[:66]}))  # read alone

@@ -15,12 +15,14 @@ from pomona.core.round import Round
 from pomona.models import ModelSettings, build
 from pomona.models.losses import cross_entropy
 from pomona.models.parameter_space import ParameterSpace
+from pomona.objective import native_step
 from pomona.objective.device_dataset import DeviceDataset
 from pomona.objective.native_step import NativeStep
 from pomona.objective.row_gradients import LoopObjective
 
 native = pytest.importorskip("pomona_native", reason="pomona-native is not installed (make native)")
 KINDS = native.kinds()
+HEAD = nn.Flatten(), nn.Linear(2, 2)
 BOUND = 5e-6  # relative error of a gradient's norm; float32 rounds to 6e-8, and sums have up to some thousand terms
 
 
@@ -167,7 +169,7 @@ def test_bf16_rounds_the_factors_of_convolutions_and_nothing_else(kind):
 
 
 def sgd_round(momentum=0.0, decay=0.0):
-    return Round(1, 1, 0.05, 1.0, 1, 6, momentum, decay, 0, Optimizer())
+    return Round(1, 1, 0.05, 0.05, 1.0, 1, 6, momentum, decay, 0, Optimizer())
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
@@ -228,6 +230,33 @@ def test_a_sample_has_the_same_outputs_beside_any_others():
     assert made.outputs(row, torch.arange(0)).shape == (0, 3)
 
 
+@pytest.mark.parametrize("bf16", [False, True])
+def test_outputs_are_the_same_bits_in_parts_of_any_size(monkeypatch, bf16):
+    module, data = build(ModelSettings(name="cnn"), (3, 20, 20), 3, seed=1), samples(40, (20, 20, 3))
+    made, space = step_of(module, data, bf16=bf16), ParameterSpace(module)
+    row, batch, above = space.pack(module), made.resident(torch.arange(40)), space.layers[-2].start
+    together = made.outputs(row, batch[1]), made.below(row, batch, above)
+    for part in (1, 7, 39):
+        monkeypatch.setattr(native_step, "PARTS", made.most // part)
+        assert made.most // native_step.PARTS == part
+        assert torch.equal(made.outputs(row, batch[1]), together[0])
+        assert torch.equal(made.below(row, batch, above), together[1])
+
+
+def test_outputs_are_those_of_any_number_of_samples():
+    """Maps of 2^21 numbers: 64 samples are 2^27, what a call takes."""
+    layers = nn.Conv2d(1, 32, 1), nn.ReLU(), nn.Conv2d(32, 2, 8, 8), nn.Flatten(), nn.Linear(2 * 32 * 32, 3)
+    module, data = nn.Sequential(*layers), samples(2, (256, 256, 1))
+    made, row, index = step_of(module, data), ParameterSpace(module).pack(module), torch.arange(65) % 2
+    assert made.most == 64
+    assert torch.equal(made.outputs(row, index), made.outputs(row, torch.arange(2))[index])
+    beside = made.shift, made.scale
+    with pytest.raises(ValueError, match=r"2\^27"):
+        made.network.outputs(row, torch.empty(65, 3), data.x, index, *beside)
+    with pytest.raises(ValueError, match=r"2\^27"):
+        made.network.gradient(row, torch.empty_like(row), data.x, index, index, *beside)
+
+
 def test_evaluation_and_features_are_pytorchs():
     module, data = build(ModelSettings(name="small"), (3, 9, 9), 3, seed=2), samples(30, (9, 9, 3))
     space = ParameterSpace(module)
@@ -263,6 +292,7 @@ def test_a_diverged_model_has_no_finite_loss():
         (nn.Sequential(nn.Conv2d(2, 2, 3, dilation=2), nn.Flatten(), nn.Linear(2, 2)), (5, 5, 2), "Conv2d"),
         (nn.Sequential(nn.Conv2d(2, 2, 2), nn.MaxPool2d(2, 1, 1), nn.Flatten(), nn.Linear(8, 2)), (2, 2, 2), "MaxPool"),
         (nn.Sequential(nn.Linear(2, 2), nn.Flatten(), nn.Linear(8, 2)), (2, 2, 2), "Linear"),
+        (nn.Sequential(nn.Conv2d(2, 2, 1), nn.MaxPool2d(1, 2), nn.MaxPool2d(2), *HEAD), (4, 4, 2), "MaxPool"),
     ],
 )
 def test_other_networks_are_left_to_pytorch(module, shape, why):
@@ -330,6 +360,23 @@ def test_the_door_refuses(spoilt):
         door.call(**spoilt)
 
 
+ROOM = torch.zeros(100)  # for rows that share memory
+
+
+@pytest.mark.parametrize(
+    ("shared", "names"),
+    [
+        ({"row": ROOM[:66], "target": ROOM[:66]}, "target.* row"),
+        ({"row": ROOM[:66], "target": ROOM[30:96]}, "target.* row"),
+        ({"target": ROOM[:66], "shift": ROOM[64:66]}, "target.* shift"),
+    ],
+)
+def test_the_door_refuses_to_write_over_what_it_reads(shared, names):
+    with pytest.raises(ValueError, match=names):
+        Door().call(**shared)
+    assert np.isfinite(Door().call(row=torch.zeros(132)[:66], shift=ROOM[:2], scale=ROOM[:2] + 1))
+
+
 small = st.integers(-3, 12) | st.sampled_from([2**15, 2**31, 2**40, 2**62])
 pairs = st.tuples(small, small)
 
@@ -362,3 +409,22 @@ def test_layers_stand_in_order():
         network.convolution(1, (1, 1), (1, 1), (0, 0), (1, 1), (1, 1), False, 200, -1)
     with pytest.raises(ValueError, match="does not run here"):
         native.load("z80")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_layer_may_follow_after_a_call(kind):
+    """Of whole numbers, so that outputs are exact; and wider than what was last, whose memory it must not use."""
+    draw = torch.Generator().manual_seed(5)
+    first, second, x = (torch.randint(-3, 4, shape, generator=draw).float() for shape in [(3, 4), (500, 3), (6, 4)])
+    row, sides = torch.cat([first.flatten(), second.flatten()]), (torch.zeros(1), torch.ones(1))
+    network = native.load(kind).Network(1, 1, 4)
+    network.linear(3, False, 0, -1)
+    made, wider = torch.empty(6, 3), torch.empty(6, 500)
+    network.outputs(row, made, x, torch.arange(6), *sides)
+    assert torch.equal(made, x @ first.T)
+    network.linear(500, False, 12, -1)
+    network.outputs(row, wider, x, torch.arange(6), *sides)
+    assert torch.equal(wider, x @ first.T @ second.T)
+    g = torch.empty_like(row)
+    assert np.isfinite(network.gradient(row, g, x, torch.arange(6), torch.arange(6), *sides))
+    assert g.isfinite().all()

@@ -57,6 +57,20 @@ def test_other_programs_read_the_tensors_and_the_metadata(tmp_path):
     assert told["sha256"] == model_file.seal(told, WEIGHTS)
 
 
+def test_a_file_whose_writing_breaks_off_is_the_one_before(tmp_path, monkeypatch):
+    path = good(tmp_path / "m")
+    before, pieces = path.read_bytes(), model_file.pieces
+
+    def broken(*given):
+        yield next(iter(pieces(*given)))
+        raise OSError("no space left")
+
+    monkeypatch.setattr(model_file, "pieces", broken)
+    with pytest.raises(OSError, match="no space"):
+        good(path, client="B")
+    assert (path.read_bytes(), list(tmp_path.iterdir())) == (before, [path])
+
+
 @pytest.fixture
 def evil(tmp_path, monkeypatch):
     """A folder with a model file that names code beside it, which leaves a trace when it is imported or called."""
@@ -268,3 +282,19 @@ def test_pipes_folders_and_nothing_are_no_models(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", tmp_path, tmp_path / "absent"):
         assert str(path) in refused(path)
+
+
+def test_tensors_alone_are_refused_like_a_whole_model_where_the_header_is_nested_too_deeply(tmp_path):
+    path = tmp_path / "m"
+    path.write_bytes(len(DEEP).to_bytes(8, "little") + DEEP.encode())
+    with pytest.raises(StorageError, match="holds no model"):
+        model_file.tensors(path)
+    assert "holds no model" in refused(path)
+
+
+def test_tensors_alone_need_the_hash_of_the_content(tmp_path):
+    path = good(tmp_path / "m")
+    assert model_file.tensors(path).keys() == WEIGHTS.keys()
+    path.write_bytes(path.read_bytes()[:-1] + b"\x01")
+    with pytest.raises(StorageError, match="is damaged"):
+        model_file.tensors(path)

@@ -62,6 +62,18 @@ def test_summary_agrees_with_numpy(n: int, rounds: int, seed: int) -> None:
     assert row["percentile_10"] == pytest.approx(np.quantile(test[-1], 0.1))
 
 
+def test_the_loss_chooses_the_round_in_the_table_too_where_validation_defines_no_metric() -> None:
+    shape = {"clients": (0, 1), "samples": (9, 9)}
+    evaluations = [
+        Evaluation(r, "personal", "trained", split, loss=(loss, loss), accuracy=(None, None), value=v, metric="auroc", **shape)
+        for r, loss, tested in ((1, 0.5, 0.6), (2, 0.2, 0.7), (3, 0.4, 0.8))
+        for split, v in (("test", (tested, tested)), ("validation", (None, None)))
+    ]  # fmt: skip
+    about = {**presented("apple"), "clients": ["a", "b"]}
+    row = table([Result({"method": {"name": "apple"}}, about, [], evaluations, [], {})])[0]
+    assert (row["best_on_validation"], row["validation_round"]) == (pytest.approx(0.7), 2)
+
+
 def test_summary_holds_where_clients_come_late_and_a_validation_round_is_missing() -> None:
     views = [
         (1, "test", (0, 1), (0.5, 0.7)), (2, "test", (0, 1, 2), (0.9, 0.2, None)), (3, "test", (0, 1, 2), (0.6, 0.4, 0.8)),

@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = {name: words for name, words in PROJECT["optional-dependencies"].items() if name != "dev"}
 DECLARED = [*PROJECT["dependencies"], *(word for words in EXTRAS.values() for word in words)]
-OWN = {"pomona", "pomona_native"}  # the second is built from native/, and optional
+OWN = {"pomona"}
 OF_OTHERS = {"markupsafe", "pydantic-core"}  # parts of jinja2 and pydantic
 
 
@@ -43,3 +43,11 @@ def test_the_oldest_versions_are_the_lower_bounds():
     assert oldest.keys() == bounds.keys()
     number = {name: tuple(map(int, version.split("."))) for name, version in oldest.items()}
     assert [name for name, bound in bounds.items() if number[name] < tuple(map(int, bound.split(".")))] == []
+
+
+def test_the_native_package_brings_its_licences():
+    """Those of the libraries inside it, and Pomona's, a copy: a wheel takes no file from above its folder."""
+    files = tomllib.loads((ROOT / "native/pyproject.toml").read_text())["project"]["license-files"]
+    texts = {name: (ROOT / "native" / name).read_text() for name in files}
+    assert texts["LICENSE"] == (ROOT / "LICENSE").read_text()
+    assert all(name in texts["THIRD-PARTY-LICENSES"] for name in ("nanobind", "robin-map"))

@@ -4,7 +4,7 @@ import pytest
 import torch
 from my_method.method import Anchored
 
-from pomona.methods.fedavg import FedAvg
+from pomona.methods import METHODS
 from pomona.testing import Federation, a_round, conformance, quadratics
 
 
@@ -28,7 +28,8 @@ def test_a_step_by_hand():
 
 def test_without_mu_it_is_fedavg_to_the_bit():
     """The limit in which the method becomes another one."""
-    runs = [Federation(settings.method(), quadratics(3, samples=4)) for settings in (Anchored(mu=0), FedAvg())]
+    both = (Anchored(mu=0), METHODS["fedavg"]())
+    runs = [Federation(settings.method(), quadratics(3, samples=4)) for settings in both]
     for number in (1, 2, 3):
         for run in runs:
             run.round(a_round(number, epochs=2, batch_size=2, momentum=0.9))

@@ -12,6 +12,8 @@ from types import ModuleType
 from pomona_native._processor import supports
 
 __version__ = version("pomona-native")
+INTERFACE = 1
+"""Pomona compares it with its own before any call; it changes with whatever the callers of these modules see."""
 
 NEEDS = {"avx512_bf16": ("x86-64-v4", "avx512bf16"), "avx512": ("x86-64-v4",), "avx2": ("x86-64-v3",), "neon": ()}
 

@@ -97,6 +97,8 @@ silo.command("pomona.cli.key_renewal:use", name="use-key", help="Take this silo'
 app.command(server)
 app.command(silo)
 
+GOES_ON = {"run": "`pomona run ... --resume` goes on", "bench": "the same command goes on"}  # after Ctrl-C
+
 
 class SafeStderr:
     """Standard error whose file may be full or whose reader may be gone: what cannot be said harms nothing else."""
@@ -148,7 +150,8 @@ def _main(words: Sequence[str] | None) -> None:
     except KeyboardInterrupt:
         if current_thread() is main_thread():
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second one could only disturb the end
-        print("error[INTERRUPTED]: stopped before the end; `pomona run ... --resume` goes on", file=sys.stderr)
+        again = GOES_ON.get(given[0] if given else "", "the same command begins anew")
+        print(f"error[INTERRUPTED]: stopped before the end; {again}", file=sys.stderr)
         sys.exit(130)
     except BrokenPipeError:
         sys.stderr.close()  # the reader of our output left; that is not a fault

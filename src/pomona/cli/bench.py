@@ -20,7 +20,7 @@ from pomona.core.table import Table as Words
 from pomona.core.toml import Tree
 from pomona.experiments import Bench, read_suite, run
 from pomona.experiments.bench_results import RESULTS, TIMING
-from pomona.experiments.bench_table import grid, heading, reasons, values
+from pomona.experiments.bench_table import grid, heading, reasons, still_to_run, values
 from pomona.experiments.dask_cluster import cluster
 from pomona.experiments.grid import Group
 from pomona.experiments.job import JobState
@@ -29,12 +29,15 @@ from pomona.experiments.suite import Size
 from pomona.storage.run_status import read_status
 
 EVERY = 5.0  # seconds between two lines where there is no terminal
+SOME = Parameter(consume_multiple=(1, None), negative="", show_default=False)  # --methods a b
 
 
 def bench(
     suite: str | None = None,
     *words: str,
     size: Annotated[Size, Parameter(help="which of the suite's sizes")] = "cpu",
+    scenarios: Annotated[tuple[str, ...], SOME, Parameter(help="run these scenarios only")] = (),
+    methods: Annotated[tuple[str, ...], SOME, Parameter(help="run these methods only")] = (),
     out: Annotated[Path | None, Parameter(help="folder of the bench; default runs/SUITE-SIZE")] = None,
     executor: Annotated[
         str | None,
@@ -46,7 +49,8 @@ def bench(
 ) -> None:
     """Run a suite, or go on with it: the same command again keeps what is finished. Without a suite, list those known.
 
-    Exit code 1 if a cell failed; the others are finished and tabulated all the same.
+    Another part of the suite, or the whole, goes on in the same folder. Exit code 1 if a cell that was asked for
+    failed; the others are finished and tabulated all the same.
 
     Parameters
     ----------
@@ -62,16 +66,18 @@ def bench(
     folder = out or Path("runs") / f"{file.stem}-{size}"
     plan = read_suite(file)
     plan = plan.model_copy(update={"settings": merged(plan.settings, read_overrides(words))})
+    part = {"scenarios": scenarios, "methods": methods}
     try:
         with ExitStack() as stack:
             workers = stack.enter_context(cluster(executor, folder)) if executor else None
             watch = stack.enter_context(Board(folder, plan.title)) if console.is_terminal else BenchLines()
-            made = run(plan, folder, workers, size=size, jobs=jobs, retry=retry, watch=watch)
+            made = run(plan, folder, workers, size=size, **part, jobs=jobs, retry=retry, watch=watch)
     except KeyboardInterrupt:
         print(f"error[INTERRUPTED]: stopped; the same command goes on, finished cells are in {folder}", file=sys.stderr)
         sys.exit(130)
-    _closing(made, json)
-    if "failed" in made.counts:
+    asked = made.part(**part)
+    _closing(asked, still_to_run(made.results), json)
+    if "failed" in asked.counts:
         sys.exit(1)
 
 
@@ -167,8 +173,8 @@ def _states(group: Group, verdicts: Mapping[Path, JobState]) -> list[JobState]:
     return [verdicts[folder] for folder in dict.fromkeys(c.folder for c in cells)]
 
 
-def _closing(made: Bench, json: bool) -> None:
-    """Outcome of the bench and its paths."""
+def _closing(made: Bench, left: str, json: bool) -> None:
+    """Outcome of what was asked for, what is left of the whole bench, and its paths."""
     paths = {name: str(made.folder / name) for name in ("table.md", "table.csv", RESULTS, TIMING)}
     if json:
         emit({"folder": made.folder, "counts": made.counts, "rows": made.rows, "failures": made.failures, **paths})
@@ -179,4 +185,6 @@ def _closing(made: Bench, json: bool) -> None:
     for reason, (first, *others) in reasons(made.results).items():
         print(f"{first}{f' and {len(others)} more' if others else ''}: {reason}")
     print(", ".join(f"{n} {state}" for state, n in made.counts.items()))
+    if left:
+        print(left)
     print(f"written  {paths['table.md']}, {paths['table.csv']}, {paths[RESULTS]}")

@@ -7,6 +7,7 @@ from cyclopts import Parameter
 
 from pomona.cli.output import Json, config_of, emit, option, out, print_table
 from pomona.core.bounds import plain
+from pomona.core.splits import SPLITS
 from pomona.core.table import of_records
 
 if TYPE_CHECKING:
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
 
 _WHAT = {"regression": "Targets", "segmentation": "Pixels of each class"}
 MOST = 100  # classes shown; --json has all
-PARTS = ("train", "validation", "test")
 
 
 def list_(
@@ -76,7 +76,7 @@ def show(
     rows: list[Any] = [
         {
             "client": name,
-            **{part: about["sizes"][part][i] for part in PARTS},
+            **{part: about["sizes"][part][i] for part in SPLITS},
             **({"events_in_training": int(scenario.dataset.y[own.train, 1].sum())} if about["edges"] else {}),
             **({"group": about["groups"][i]} if about["groups"] else {}),
             **({"emd": distance[i], "effective_classes": spread[i]} if classes else {}),
@@ -122,7 +122,7 @@ def _targets(scenario: "Scenario") -> list[dict[str, Any]]:
     named = [{"number": k, word: name} for k, name in enumerate(names)]
     if scenario.targets == "regression":
         return named
-    for part in PARTS:
+    for part in SPLITS:
         y = data.y[np.concatenate([getattr(c, part) for c in scenario.partition.clients])]
         flags = scenario.task.learned(y, data)[:, 1] if data.edges else y
         counts = np.bincount(y.reshape(-1), minlength=len(names)) if data.classes else flags.sum(axis=0)

@@ -5,6 +5,7 @@ refused by pydantic when the record is made, so that neither disk, memory nor te
 """
 
 import json
+import re
 import stat
 import unicodedata
 from collections.abc import Callable, Mapping
@@ -40,7 +41,12 @@ def _within(name: str) -> str:
     return name
 
 
-Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+NAME = r"[a-z0-9][a-z0-9-]{0,39}"  # of a member, a study, a view
+DIGEST = re.compile(r"[0-9a-f]{64}")
+
+Name = Annotated[str, StringConstraints(pattern=f"^{NAME}$")]
+NameOrNone = Annotated[str, StringConstraints(pattern=f"^({NAME})?$")]  # "" for none
+Sha256 = Annotated[str, StringConstraints(pattern=f"^{DIGEST.pattern}$")]
 Hex = Annotated[str, StringConstraints(pattern=r"^([0-9a-f]{2})*$", max_length=300)]  # a signature; "" for none
 Within = Annotated[str, AfterValidator(_within)]  # the path of a file in a folder, as seen from there
 Line = Annotated[str, AfterValidator(plain)]  # text for people, one line

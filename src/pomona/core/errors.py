@@ -59,7 +59,7 @@ class DataError(PomonaError):
 
 
 class CheckpointError(PomonaError):
-    """Committed rounds that cannot be gone on from: damaged, or of another run."""
+    """Checkpoints that cannot be resumed: damaged, or written by another run."""
 
     code, kind = 4, "CHECKPOINT"
 

@@ -61,7 +61,7 @@ class Membership(Settings):
                 raise ConfigError(f"membership.{key} names round {never[0]}, but there are rounds 1 to {rounds}")
         for number in range(1, rounds + 1):
             if not self.members(clients, number):
-                raise ConfigError(f"membership leaves nobody in round {number}; let one client stay")
+                raise ConfigError(f"membership: no clients left in round {number}; keep at least one")
 
     def members(self, clients: int, number: int) -> tuple[int, ...]:
         """The members in round ``number``, ascending."""

@@ -63,12 +63,14 @@ def _normed(counted: Sequence[float]) -> Tensor:
 class Round:
     """One round's settings; everything scheduled is a pure function of the round's number (1 to total).
 
-    ``lr`` is already decayed; ``decay`` is the factor itself, for a method's other rates.
+    ``base_lr`` is the rate as configured, ``lr`` that of this round; ``decay``, the factor between them, is for a
+    method's other rates.
     """
 
     number: int
     total: int
     lr: float
+    base_lr: float
     decay: float
     epochs: int
     batch_size: int
@@ -76,3 +78,8 @@ class Round:
     weight_decay: float
     seed: int
     optimizer: Optimizer
+
+    @property
+    def unscheduled(self) -> "Round":
+        """The same at the rates as configured: for training that only serves an evaluation, whatever the round."""
+        return replace(self, lr=self.base_lr, decay=1.0)

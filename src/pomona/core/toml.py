@@ -28,7 +28,11 @@ def read_file(path: Path) -> Tree:
         return tree
     except FileNotFoundError:
         raise ConfigError(f"no file {path}; give a TOML file, or key=value") from None
-    except (OSError, ValueError) as fault:
+    except OSError as fault:
+        raise ConfigError(
+            f"cannot read {path} ({fault.strerror}); give a TOML file that this account may read"
+        ) from None
+    except ValueError as fault:
         raise ConfigError(f"{path}: {fault}") from None
 
 
@@ -65,6 +69,11 @@ def flat(tree: Mapping[str, Any], prefix: str = "") -> Tree:
     for key, value in tree.items():
         leaves |= flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value}
     return leaves
+
+
+def leaves(value: object) -> object:
+    """A section by dotted key, and any other value as it is: for a validator before the type's own."""
+    return flat(value) if isinstance(value, dict) else value
 
 
 def named(layer: Mapping[str, Any]) -> Tree:

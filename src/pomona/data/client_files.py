@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from pomona.core.errors import ConfigError, DataError
+from pomona.core.splits import SPLITS
 from pomona.data import csv_table, npz, parquet, text
 from pomona.data.array_file import file
 from pomona.data.dataset import Dataset, Owners
@@ -14,7 +15,6 @@ from pomona.data.problem_report import refuse
 from pomona.data.settings import DataSettings
 
 TABLES = {".csv", ".data"}
-ROLES = ("train", "validation", "test")
 Reader = Callable[[Sequence[Path], int, DataSettings], tuple[Dataset, tuple[int, ...]]]
 
 
@@ -35,7 +35,7 @@ def read(settings: DataSettings) -> Dataset:
         raise ConfigError("data.clients and data.client_column both say who owns a row; keep one")
     parts = [
         (client, role, path.expanduser())
-        for role, part in enumerate(ROLES)
+        for role, part in enumerate(SPLITS)
         for client, files in enumerate(settings.clients)
         if (path := getattr(files, part)) is not None
     ]
@@ -66,7 +66,7 @@ def _shared(parts: Sequence[tuple[int, int, Path]], names: Sequence[str]) -> lis
     for client, role, path in parts:  # training rows come first
         owner, part = first.setdefault(path.absolute(), (client, role))
         if (names[owner], part) != (names[client], role) and part == 0:
-            where = f"the {ROLES[role]} rows of {names[client]}"
+            where = f"the {SPLITS[role]} rows of {names[client]}"
             lines.append(f"{path} holds the train rows of {names[owner]} and {where}; give each a file of its own")
     return lines
 

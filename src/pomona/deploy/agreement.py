@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import AfterValidator, Field, PrivateAttr, model_validator
 
-from pomona.core.bounds import PLACES, ROUNDS
+from pomona.core.bounds import PLACES, ROUNDS, Name
 from pomona.core.errors import ConfigError
 from pomona.core.registry import code_sha256
 from pomona.core.settings import Settings
@@ -42,7 +42,6 @@ def _silo_name(name: str) -> str:
     return name
 
 
-Name = Annotated[str, Field(pattern="^[a-z0-9][a-z0-9-]{0,39}$")]
 SiloName = Annotated[Name, AfterValidator(_silo_name)]
 Certificate = Annotated[str, Field(max_length=2000), AfterValidator(_certificate)]  # OpenSSH, one line; "" for none
 
@@ -145,8 +144,8 @@ class Federation(StudyTerms):
     def under(self, study: Study) -> "Federation":
         """The same federation with a study's terms. Raises ConfigError where they do not fit it."""
         terms = {name: getattr(study, name) for name in StudyTerms.model_fields}
+        own = {name: getattr(self, name) for name in Federation.model_fields}
         quorum = {} if study.quorum is None else {"quorum": study.quorum}
-        own = {name: getattr(self, name) for name in set(Federation.model_fields) - {"quorum"}}
         made = validated(Federation, {**own, **terms, **quorum})
         made._study = study.name
         return made
@@ -228,7 +227,8 @@ class Federation(StudyTerms):
         """SHA-256 in hex of what a silo agrees to, defaults written out.
 
         That is name, places, most_samples, protocol, and of the study its name, kind, view, wire, share_scores, task,
-        survey, and run with the file of each module that it names. Of first weights it is their hash, not their place.
+        survey, evaluate, and run with the file of each module that it names; of a search the agreement of each trial,
+        and of a trial its number. Of first weights it is their hash, not their place.
         """
         agreed: dict[str, Any] = {"name": self.name, "places": self.places, "most_samples": self.most_samples}
         agreed |= {"study": self.study, "kind": self.kind, "view": self.view, "share_scores": self.share_scores}

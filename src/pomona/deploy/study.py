@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
-from pomona.core.bounds import PLACES, first, parse
+from pomona.core.bounds import DIGEST, PLACES, Name, NameOrNone, first, parse
 from pomona.core.errors import ConfigError, ProtocolError
 from pomona.core.settings import Settings
 from pomona.core.toml import Tree, read_file, validated
@@ -15,7 +15,6 @@ from pomona.deploy.task_settings import TaskSettings
 from pomona.survey.settings import SurveySettings
 
 WEIGHTS = "weights"  # folder of a kit
-DIGEST = re.compile("[0-9a-f]{64}")
 DAY = 86400.0  # seconds
 LONGEST = 16 * 2**20  # bytes of a study as it travels; a vocabulary of a million words fits
 
@@ -27,8 +26,7 @@ def _told_from_hashes(name: str) -> str:
     return name
 
 
-StudyName = Annotated[str, Field(pattern="^[a-z0-9][a-z0-9-]{0,39}$"), AfterValidator(_told_from_hashes)]
-View = Annotated[str, Field(pattern="^([a-z0-9][a-z0-9-]{0,39})?$")]
+StudyName = Annotated[Name, AfterValidator(_told_from_hashes)]
 Kind = Literal["train", "evaluate", "search", "survey"]
 
 
@@ -36,7 +34,7 @@ class StudyTerms(Settings):
     """Terms of a study: what is computed, on which data, for how long, and what may leave a silo."""
 
     kind: Kind = Field("train", description="what is done")
-    view: View = Field("", description="which of a silo's data: [views.NAME] of its silo.toml; [data] if empty")
+    view: NameOrNone = Field("", description="which of a silo's data: [views.NAME] of its silo.toml; [data] if empty")
     deadline: float = Field(7200.0, gt=0, description="seconds a round may take")
     patience: float = Field(300.0, ge=0, description="seconds a round waits for a silo whose node is offline")
     wait: float = Field(600.0, ge=0, description="seconds to wait for the silos at the start")
@@ -70,7 +68,9 @@ class Study(StudyTerms):
     """A study on a standing federation, which every silo accepts or declines by its hash."""
 
     name: StudyName = Field(description="its name, which no other study of this federation had")
-    quorum: int | None = Field(None, ge=1, le=PLACES, description="as of a federation.toml")
+    quorum: int | None = Field(
+        None, ge=1, le=PLACES, description="least silos whose uplinks make a round; as the federation has it if unset"
+    )
     decide: float = Field(
         7 * DAY, ge=0, description="seconds that silos have to accept or decline, before it starts without the rest"
     )

@@ -6,9 +6,9 @@ from typing import Annotated, Any, Self
 
 from pydantic import BeforeValidator, Field, StringConstraints, model_validator
 
-from pomona.core.bounds import Place, Sha256
+from pomona.core.bounds import Name, NameOrNone, Place, Sha256
 from pomona.core.settings import Settings
-from pomona.core.toml import Tree, flat
+from pomona.core.toml import Tree, leaves
 
 MOST_JUDGED = 500  # models in one study; each has a score on two splits
 MOST_TRIALS = 200
@@ -21,21 +21,16 @@ JUDGING = ("model", "metric", "seed", "precision")  # the keys of section run th
 
 Value = bool | int | float | Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.+-]*$", max_length=80)]
 Key = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)*$", max_length=80)]
-Silo = Annotated[str, StringConstraints(pattern="^[a-z0-9][a-z0-9-]{0,39}$")]
-
-
-def _flat(value: object) -> object:
-    return flat(value) if isinstance(value, dict) else value
 
 
 class EvaluateTerms(Settings):
     """What is judged: the personal models of an earlier study or, where none is named, the given first weights."""
 
-    of: Annotated[str, StringConstraints(pattern="^([a-z0-9][a-z0-9-]{0,39})?$")] | None = Field(
+    of: NameOrNone | None = Field(
         None, description="the study whose personal models are judged; empty: the one that the kits came with"
     )
     agreement: Sha256 | None = Field(None, description="that study's hash; `pomona server study submit` sets it")
-    models: dict[Silo, Place] = Field(
+    models: dict[Name, Place] = Field(
         {}, max_length=MOST_JUDGED, description="the silos that have such a model, with their places; set by submit"
     )
 
@@ -50,7 +45,7 @@ class SearchTerms(Settings):
     """Which settings are tried: a grid, or points drawn from it."""
 
     space: Annotated[
-        dict[Key, Annotated[tuple[Value, ...], Field(min_length=1, max_length=100)]], BeforeValidator(_flat)
+        dict[Key, Annotated[tuple[Value, ...], Field(min_length=1, max_length=100)]], BeforeValidator(leaves)
     ] = Field(min_length=1, max_length=20, description="dotted keys of section run, and the values of each")
     points: int = Field(
         10, ge=1, le=MOST_TRIALS, description="settings tried, at most: all of a smaller grid, else so many at random"

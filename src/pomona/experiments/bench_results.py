@@ -5,8 +5,8 @@ table.md, .csv views of it                 timing.json    seconds, which are not
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,9 @@ from pomona.experiments import bench_table
 from pomona.experiments.grid import Cell, Group
 from pomona.experiments.job import JobState
 from pomona.experiments.results_schema import SavedResults, Timing
-from pomona.experiments.suite import FREE, Size, Suite, branch
+from pomona.experiments.suite import Size, Suite, branch
 from pomona.experiments.tuning import RULE
+from pomona.federation.checkpointing import LOCAL
 from pomona.methods import is_known, resolve
 from pomona.metrics.client_statistics import spread
 from pomona.storage.atomic_io import publish
@@ -61,6 +62,17 @@ class Bench:
         """Why cells have no result, by their folders."""
         cells = [c for r in self.results["results"] for c in (*r["search"], *r["cells"])]
         return {c["folder"]: c["reason"] for c in cells if c["state"] in ("failed", "data missing")}
+
+    def part(self, scenarios: Collection[str] = (), methods: Collection[str] = ()) -> "Bench":
+        """The results of some scenarios and methods alone; one that is empty leaves nothing out."""
+        own = [
+            r
+            for r in self.results["results"]
+            if (not scenarios or r["scenario"] in scenarios) and (not methods or r["method"] in methods)
+        ]
+        names = {"scenarios": {r["scenario"] for r in own}, "methods": {r["method"] for r in own}}
+        kept = {key: {n: about for n, about in self.results[key].items() if n in names[key]} for key in names}
+        return replace(self, results={**self.results, **kept, "results": own})
 
 
 def collect(suite: Suite, size: Size, groups: Sequence[Group], verdicts: Mapping[Path, JobState], out: Path) -> Bench:
@@ -139,7 +151,7 @@ def _settings(cell: Cell) -> Tree:
     """Settings shared by the cells of all seeds, as in a TOML file."""
     tree: Tree = {}
     for key, value in flat(cell.config.tree()).items():
-        if key not in (*FREE, "seed"):
+        if key not in (*LOCAL, "seed"):
             merge(tree, branch(key, value))
     return tree
 

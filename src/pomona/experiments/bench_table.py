@@ -64,8 +64,21 @@ def markdown(results: Results) -> str:
         for reason, folders in reasons(results).items()
     ]
     parts += ["Without a result:", "\n".join(unfinished)] if unfinished else []
+    parts += [left] if (left := still_to_run(results)) else []
     parts += [f"Made with {', '.join(f'{k} {v}' for k, v in made.items())}." for made in results["versions"]]
     return "\n\n".join(parts) + "\n"
+
+
+def still_to_run(results: Results) -> str:
+    """The methods and scenarios that wait for runs, in a sentence; empty where none does."""
+    found: dict[str, list[str]] = {}
+    for scenario in results["scenarios"]:
+        states = {r["method"]: r["state"] for r in results["results"] if r["scenario"] == scenario}
+        waiting = [method for method, state in states.items() if state == "waiting"]
+        if waiting:
+            found.setdefault("all methods" if len(waiting) == len(states) else ", ".join(waiting), []).append(scenario)
+    told = "; ".join(f"{methods} in {', '.join(scenarios)}" for methods, scenarios in found.items())
+    return f"Still to run: {told}." if told else ""
 
 
 def reasons(results: Results) -> dict[str, list[str]]:

@@ -3,7 +3,8 @@
 from dataclasses import replace
 from typing import Any
 
-from pomona.metrics.client_statistics import At, best_rounds, summarize
+from pomona.metrics.best_round import Point, best
+from pomona.metrics.client_statistics import At, summarize
 from pomona.metrics.metric import ACCURACY
 from pomona.metrics.nan_safe import mean_of_known
 from pomona.record.result import Result
@@ -25,7 +26,7 @@ def figures(result: Result) -> Figures:
     headline, n = tuple(result.about["headline"]), len(result.about["clients"])
     named = {(e.model, e.when) for e in result.evaluations} - {()}
     order = sorted(named, key=lambda kind: (kind != headline, kind))
-    best = best_on_validation(result, *headline)
+    chosen = best_on_validation(result, *headline)
     return {
         "headline": ", ".join(headline),
         "metric": result.metric.name,
@@ -36,7 +37,7 @@ def figures(result: Result) -> Figures:
         "rounds": len(result.rounds),
         "bytes_down": sum(sum(r.bytes_down) for r in result.rounds),
         "bytes_up": sum(sum(r.bytes_up) for r in result.rounds),
-        "validation": best._asdict() if best else None,
+        "validation": chosen._asdict() if chosen else None,
         "models": {f"{m}, {w}": moments for m, w in order if (moments := _moments(result, m, w, n))},
         "curve": _curve(result, *headline),
         "unseen": result.summary["unseen"],
@@ -55,23 +56,23 @@ def seconds(result: Result) -> list[float]:
 
 
 def best_on_validation(result: Result, model: str, when: str) -> At | None:
-    """The best client mean on validation and its round, of equally good rounds the first; more is better."""
-    n, curve, metric = len(result.about["clients"]), result.curve(model, when, "validation"), result.metric
-    values = [[v if v is None else metric.goodness(v) for v in e.by_client(e.value, range(n))] for e in curve]
-    losses = [[v if v is None else -v for v in e.by_client(e.loss, range(n))] for e in curve]
-    known = any(v is not None for row in values for v in row)
-    scores = values if known else losses
-    return best_rounds([e.round for e in curve], scores, [1] * n, scores).best_validation
+    """The best client mean on validation and its round, of equally good rounds the first; more is better.
+
+    Of the model without training only where there is no other.
+    """
+    curve = [Point(e.round, e.mean, mean_of_known(e.loss)) for e in result.curve(model, when, "validation")]
+    found = best(curve, result.metric) or best(curve, result.metric, least=0)
+    return At(found.metric.goodness(found.value), found.round) if found else None
 
 
 def _moments(result: Result, model: str, when: str, n: int) -> dict[str, Any] | None:
     tests = {e.round: e for e in result.curve(model, when, "test")}
     if not tests:
         return None
-    best = best_on_validation(result, model, when)
+    chosen = best_on_validation(result, model, when)
     return {
         "last": _moment(tests[max(tests)], n),
-        "best_validation": _moment(tests[best.round], n) if best and best.round in tests else None,
+        "best_validation": _moment(tests[chosen.round], n) if chosen and chosen.round in tests else None,
     }
 
 

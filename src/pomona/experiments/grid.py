@@ -10,8 +10,9 @@ from pomona.config import Config
 from pomona.core.errors import ConfigError
 from pomona.core.toml import flat
 from pomona.experiments.job import JobState
-from pomona.experiments.suite import FREE, Point, Size, Suite
+from pomona.experiments.suite import Point, Size, Suite
 from pomona.experiments.tuning import choose, points
+from pomona.federation.checkpointing import INERT
 
 
 @dataclass(frozen=True)
@@ -69,10 +70,7 @@ class Group:
 
 def plan(suite: Suite, size: Size) -> tuple[Group, ...]:
     """All groups of a suite, in the order of its file. Raises ConfigError for settings that cannot be run."""
-    groups = tuple(_group(suite, size, scenario, method) for scenario, method in suite.pairs(size))
-    if not groups:
-        raise ConfigError(f"{suite.title}: no method is left in any scenario at size {size}; look at methods = [...]")
-    return groups
+    return tuple(_group(suite, size, scenario, method) for scenario, method in suite.pairs(size))
 
 
 def _group(suite: Suite, size: Size, scenario: str, method: str) -> Group:
@@ -99,5 +97,5 @@ def _group(suite: Suite, size: Size, scenario: str, method: str) -> Group:
 def digest(config: Config) -> str:
     """SHA-256 in hex of the settings that are not the defaults: a key that is added later changes no old one's."""
     own = {**flat(config.model_dump(mode="json", exclude_defaults=True)), "method.name": config.method.name}
-    own = {k: v for k, v in {**own, "partition.name": config.partition.name}.items() if k not in FREE}
+    own = {k: v for k, v in {**own, "partition.name": config.partition.name}.items() if k not in INERT}
     return hashlib.sha256(json.dumps(own, sort_keys=True).encode()).hexdigest()

@@ -18,7 +18,7 @@ from pomona.data.catalogue import CATALOGUE, locate, own_path
 from pomona.data.dataset import Dataset
 from pomona.data.settings import DataSettings
 from pomona.experiments.cell_metrics import Figures, figures, seconds
-from pomona.experiments.suite import FREE
+from pomona.federation.checkpointing import INERT
 from pomona.record.reading import load
 from pomona.scenario import Scenario
 from pomona.simulation import simulate
@@ -119,7 +119,7 @@ def _require_same(folder: Path, stored: Tree, config: Config) -> None:
     for key in ("lr", "engine"):  # the run has what was found
         if now[key] == "auto":
             then[key] = "auto"
-    changed = [k for k in sorted(then.keys() & now.keys()) if then[k] != now[k] and k not in FREE]
+    changed = [k for k in sorted(then.keys() & now.keys()) if then[k] != now[k] and k not in INERT]
     if changed:
         raise StorageError(
             f"{folder} was made when {', '.join(changed)} had other defaults; remove it, or give another --out"

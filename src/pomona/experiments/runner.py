@@ -1,6 +1,6 @@
 """Run a bench: ask an executor for every cell that has no result, search first, and write the table."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Executor, Future, wait
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -28,6 +28,8 @@ def run(
     executor: Executor | None = None,
     *,
     size: Size = "cpu",
+    scenarios: Collection[str] = (),
+    methods: Collection[str] = (),
     jobs: int | None = None,
     retry: bool = False,
     watch: Watch | None = None,
@@ -37,15 +39,20 @@ def run(
     Every cell is a run folder of its own: finished ones are kept, one that was cut short goes on from its last
     committed round, one that failed is put on file with its reason while the others go on.
 
+    A part of a suite is the whole bench of which fewer cells are asked for: in the results the others are what their
+    folders hold, and wait where these hold nothing.
+
     Args:
         suite: the file, its tree, or the suite itself.
         out: folder of the bench; made if absent.
         executor: where cells run, one job each; processes of this machine if None, which import the caller's main
             module: guard it by ``if __name__ == "__main__"``. Jobs must see ``out`` and the data at the same paths.
         size: which of the suite's sizes.
+        scenarios: the columns that are asked for; all if empty.
+        methods: the rows that are asked for; all if empty.
         jobs: how many processes of this machine; one a core if None. Unused with an executor.
-        retry: run cells again that have failed before.
-        watch: called at the start, about twice a second and after each cell, with all groups and verdicts.
+        retry: run cells again that have failed before, of those that are asked for.
+        watch: called at the start, about twice a second and after each cell, with the groups asked for and verdicts.
 
     Returns:
         The results, as ``pomona.experiments.load(out)`` would read them again.
@@ -59,13 +66,14 @@ def run(
     if jobs is not None and jobs < 1:
         raise ConfigError(f"jobs = {jobs}: give 1 or more")
     suite = read_suite(suite)
-    groups, out = plan(suite, size), out.absolute()
+    groups, pairs, out = plan(suite, size), suite.pairs(size, scenarios, methods), out.absolute()
+    asked = [group for group in groups if (group.scenario, group.method) in pairs]
     with locked(out), writing(out):
         probe(out)
-        course = _Course(groups, out, suite.keep_models, watch)
-        course.read(retry)
+        course = _Course(asked, out, suite.keep_models, watch)
+        course.read(groups, retry)
         try:
-            if any(course.todo(group) for group in groups):
+            if any(course.todo(group) for group in asked):
                 _drive(course, executor, jobs)
         finally:
             bench = collect(suite, size, groups, course.verdicts, out)
@@ -89,7 +97,7 @@ def _drive(course: "_Course", executor: Executor | None, jobs: int | None) -> No
 
 @dataclass
 class _Course:
-    """Progress of a bench."""
+    """Progress of the groups of a bench that are asked for."""
 
     groups: Sequence[Group]
     out: Path
@@ -99,11 +107,12 @@ class _Course:
     _jobs: dict[Future[Failure | None], Cell] = field(default_factory=dict)
     _lost: dict[Path, int] = field(default_factory=dict)
 
-    def read(self, retry: bool) -> None:
-        """Read the state of all cells from their folders."""
-        cells = {cell.folder: cell for group in self.groups for cell in group.cells()}
+    def read(self, whole: Sequence[Group], retry: bool) -> None:
+        """Read the state of all cells of the whole bench from their folders; ``retry``: less the failures asked for."""
+        again = {cell.folder for group in self.groups for cell in group.cells()} if retry else set()
+        cells = {cell.folder: cell for group in whole for cell in group.cells()}
         for cell in cells.values():
-            if retry:
+            if cell.folder in again:
                 forget(self.out / cell.folder)
             self._look(cell)
 

@@ -26,7 +26,7 @@ Later layers win: base, scenario, method, method in the scenario, size, size in 
 """
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
 
@@ -35,25 +35,19 @@ from pydantic import BeforeValidator, Field, ValidationError, model_validator
 from pomona.config import Config, resolve
 from pomona.core.errors import ConfigError, near
 from pomona.core.settings import Settings
-from pomona.core.toml import Tree, flat
+from pomona.core.toml import Tree, flat, leaves
 from pomona.data.catalogue import data_dir
 from pomona.methods import METHODS, is_known
 
 Size = Literal["smoke", "cpu", "full"]
 SIZES: tuple[Size, ...] = get_args(Size)
-FREE = ("workers", "checkpoint_every", "state_memory", "data.dir", "model.init")
-"""Settings that no result depends on."""
 Point = Mapping[str, Any]  # dotted key of a run -> value
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.,=+-]*$", max_length=80)]  # it becomes a folder
 Seeds = Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1)]
 
 
-def _flat(value: object) -> object:
-    return flat(value) if isinstance(value, dict) else value
-
-
-Space = Annotated[dict[str, Annotated[tuple[Any, ...], Field(min_length=1)]], BeforeValidator(_flat)]
+Space = Annotated[dict[str, Annotated[tuple[Any, ...], Field(min_length=1)]], BeforeValidator(leaves)]
 
 
 class Part(Settings):
@@ -143,10 +137,16 @@ class Suite(Settings):
         part = self.size.get(size, SizePart())
         return part.model_copy(update={"seeds": part.seeds or self.seeds, "points": part.points or self.points})
 
-    def pairs(self, size: Size) -> list[tuple[str, str]]:
-        """The (scenario, method) pairs of a size, in the order of the file."""
+    def pairs(
+        self, size: Size, scenarios: Collection[str] = (), methods: Collection[str] = ()
+    ) -> list[tuple[str, str]]:
+        """The (scenario, method) pairs of a size in the order of the file, or those of some of its columns and rows.
+
+        Of ``scenarios`` and ``methods``, one that is empty leaves nothing out. Raises ConfigError for a name that the
+        size does not have, and where no pair is left.
+        """
         part = self.sized(size)
-        return [
+        found = [
             (s, m)
             for s, column in self.scenario.items()
             for m in self.method
@@ -154,6 +154,17 @@ class Suite(Settings):
             and m in (part.methods or self.method)
             and m in (column.methods or self.method)
         ]
+        axes = [("scenario", n, {s for s, _ in found}) for n in scenarios]
+        axes += [("method", n, {m for _, m in found}) for n in methods]
+        for kind, name, known in axes:
+            if name not in known:
+                raise ConfigError(f"no {kind} {name!r} in this suite at size {size}; {near(name, known)}")
+        left = [(s, m) for s, m in found if s in (scenarios or self.scenario) and m in (methods or self.method)]
+        if not left:
+            raise ConfigError(
+                f"{self.title}: no method is left in any scenario at size {size}; look at methods = [...]"
+            )
+        return left
 
     def space(self, size: Size, method: str) -> dict[str, tuple[Any, ...]]:
         """The grid that a method is tuned over: the common one, and its own over that; a size's in place of either.

@@ -94,11 +94,18 @@ class History:
 
 @dataclass(frozen=True)
 class Rejection:
-    """One uplink that is not used, and why, in one line. ``struck``: it brings its client nearer to quarantine."""
+    """One uplink that is not used.
+
+    Attributes:
+        reason: why, without whose it is and of which round.
+        struck: it brings its client nearer to quarantine.
+        line: all of it, for people.
+    """
 
     client: int
     reason: str
     struck: bool
+    line: str
 
 
 @dataclass(frozen=True)
@@ -123,11 +130,14 @@ def admit(
     """Judge a round's uplinks together, so that the order of arrival decides nothing but which of two copies is first.
 
     A stale, unasked or repeated uplink is ignored; one that is wrong in itself is also a strike, unless the same client
-    had another accepted. Accepted clients begin again at no strikes.
+    had another accepted. Accepted clients begin again at no strikes. A client that reports a fault is rejected for it,
+    without a strike; these come first.
     """
+    failed = sorted((a.reply for a in arrivals if a.reply.fault), key=lambda reply: reply.client)
+    faults = [Rejection(reply.client, reply.fault, struck=False, line=reply.fault) for reply in failed]
     sound: dict[int, Arrival] = {}
     rejected: list[Rejection] = []
-    for arrival in arrivals:
+    for arrival in [a for a in arrivals if not a.reply.fault]:
         client = arrival.reply.client
         ignored, wrong = _uninvited(arrival, expected, history, limits), None
         if not ignored:
@@ -163,7 +173,7 @@ def admit(
         name: (*history.norms.get(name, ()), *(norms[c][name] for c in accepted))[-limits.window :] for name in bounds
     }
     rejected.sort(key=lambda r: (r.client, r.reason))
-    return Admission(tuple(accepted.values()), tuple(rejected), History(strikes, remembered), norms, bounds)
+    return Admission(tuple(accepted.values()), (*faults, *rejected), History(strikes, remembered), norms, bounds)
 
 
 def _uninvited(arrival: Arrival, expected: Expected, history: History, limits: AdmissionLimits) -> str | None:
@@ -216,4 +226,4 @@ def _bound(history: Sequence[float], candidates: Sequence[float], limits: Admiss
 
 
 def _rejection(client: int, round_: int, reason: str, struck: bool) -> Rejection:
-    return Rejection(client, f"client {client}, round {round_}: {reason}", struck)
+    return Rejection(client, reason, struck, f"client {client}, round {round_}: {reason}")

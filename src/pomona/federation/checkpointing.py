@@ -18,7 +18,9 @@ from pomona.storage.checkpoint import Checkpoint
 from pomona.storage.committed_rounds import FOLDER
 from pomona.storage.run_status import Status, write_status
 
-INERT = ("workers", "state_memory", "checkpoint_every", "data.dir", "model.init", "privacy.epsilon_budget")
+LOCAL = ("workers", "state_memory", "checkpoint_every", "data.dir", "model.init")
+"""Settings of the machine that a run is made on."""
+INERT = (*LOCAL, "privacy.epsilon_budget")
 """Settings that no number of a run depends on."""
 FREE = (*INERT, "membership.adapt_rounds")
 """Settings that may change between the parts of a run: no committed number depends on them."""

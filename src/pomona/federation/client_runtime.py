@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import InitVar, dataclass, field
 from math import isfinite
 from time import perf_counter
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from pomona.core.lazy_tensors import Named, form
 from pomona.core.rng import number
 from pomona.core.round import Roster
 from pomona.core.state import apply, flatten, rebuild, row
+from pomona.federation.calls import Groups
 from pomona.federation.examination import EVALUATED, Examination, Figures, Model
 from pomona.federation.exchange import ClientRequest, Reply, Score, cut, one
 from pomona.federation.kept_copies import KeptCopies
@@ -35,7 +36,6 @@ from pomona.record.predictions import Answers
 from pomona.tasks.scores import compute
 
 K = TypeVar("K")
-Groups = tuple[tuple[int, ...], ...]  # clients of one process, by the call they train in
 Surety = Callable[[tuple[Tensor, Tensor], int], tuple[float, float] | None]  # of answers and a client: an interval
 
 
@@ -48,11 +48,26 @@ def unsure(answers: tuple[Tensor, Tensor], client: int) -> None:
     """No interval: the scores of a round are many, and are looked at together."""
 
 
+class _Observed(NamedTuple):
+    """The models that a visit has seen of a client, and their scores."""
+
+    visit: ClientRequest
+    rows: Mapping[Any, Tensor]
+    scores: Sequence[Score]
+
+
+class _Trained(NamedTuple):
+    """What a visit's training has made of a client, until the round counts: its state, and models to keep."""
+
+    state: Any
+    observed: _Observed | None
+
+
 @dataclass
 class ClientRuntime:
     """The clients of one process: their states, and the round in flight.
 
-    ``groups``: clients that train as rows of one call, each group's longest pass first; see ``grouped``.
+    ``groups``: clients that train as rows of one call, each group's longest pass first; see ``calls``.
     ``hold``: where states are kept. ``metric``: what models are judged by. ``choice``: which models are written.
     ``surety``: how sure a score is. ``tells``: which scores others see.
     ``keeping``: what clients keep of each other's models, if it is not theirs alone.
@@ -71,7 +86,7 @@ class ClientRuntime:
     keeping: InitVar[KeptCopies | None] = None
     copies: KeptCopies = field(init=False)
     _states: dict[int, Any] = field(default_factory=dict)
-    _pending: dict[int, Any] = field(default_factory=dict)
+    _pending: dict[int, _Trained] = field(default_factory=dict)
     _models: dict[int, dict[Model, Tensor]] = field(default_factory=dict)
     _rows: SharedRows = field(default_factory=SharedRows)
 
@@ -85,7 +100,7 @@ class ClientRuntime:
         self.copies.begin(ids, roster, w)
 
     def visit(self, visit: ClientRequest, down: Mapping[str, Rows | Copies]) -> list[Reply]:
-        """Serve these clients, a group a call. Their states change with ``commit`` only."""
+        """Serve these clients, a group a call. What training makes of them they keep with ``commit`` only."""
         self._pending = {}
         down = self.copies.received(visit, down)
         place = {client: k for k, client in enumerate(visit.ids)}
@@ -94,10 +109,17 @@ class ClientRuntime:
         return sorted(replies, key=lambda r: place[r.client])
 
     def commit(self, ids: Sequence[int]) -> None:
-        """Keep what the last visit's training made of these clients; all others stay as they were."""
-        kept = {i: state for i, state in self._pending.items() if i in ids}
-        self._states |= kept
+        """Keep what the last visit's training made of these clients; all others stay as they were.
+
+        That is states, copies, and the models for the record. So one whose round does not count has those of its last
+        round that did and in which models were kept, and none before there is one.
+        """
+        kept = {i: made for i, made in self._pending.items() if i in ids}
+        self._states |= {i: made.state for i, made in kept.items()}
         self.copies.commit(kept)
+        for client, made in kept.items():
+            if made.observed:
+                self._keep(client, made.observed)
         self._pending = {}
 
     def stored(self, client: int) -> dict[str, Tensor]:
@@ -195,7 +217,7 @@ class ClientRuntime:
             return self._serve(visit, ids, received)
         except DivergedError as fault:
             if len(ids) == 1:
-                return [Reply(ids[0], fault=str(fault))]
+                return [Reply(ids[0], fault=f"{fault} or {self.client.rate}" if self.client.rate else str(fault))]
         alone = [self._try(visit, (i,), one(received, k)) for k, i in enumerate(ids)]
         return [reply for replies in alone for reply in replies]
 
@@ -220,19 +242,23 @@ class ClientRuntime:
             scores = [self._score(*named, split, client, w) for named, w in models.items() for split in EVALUATED]
             kept = state if len(ids) == 1 else row(state, k)
             sent = {n: v[k] for n, v in uplink.items()} if visit.trains else {}  # nobody asks for it
+            observed: _Observed | None = None
             if visit.keep:
                 kept = apply(self._rows.shared, kept if visit.trains else self.state(client))
                 seen = {named: W[k] if len(ids) == 1 else W[k].clone() for named, W in training.observed.items()}
-                self._keep(client, visit, self._same(seen), scores)
+                observed = _Observed(visit, self._same(seen), scores)
                 sent = self._same(sent)
             if visit.trains:
-                self._pending[client] = self.hold(kept)
+                self._pending[client] = _Trained(self.hold(kept), observed)
+            elif observed:
+                self._keep(client, observed)
             said = {n: v[k].clone() for n, v in info.items()}
             replies.append(Reply(client, sent, said, losses[k], scores, (perf_counter() - began) / len(ids)))
         return replies
 
-    def _keep(self, client: int, visit: ClientRequest, rows: Mapping[Any, Tensor], scores: Sequence[Score]) -> None:
-        """Keep a client's observed models, by (model, when), for the record."""
+    def _keep(self, client: int, observed: _Observed) -> None:
+        """Keep a client's observed models for the record."""
+        visit, rows, scores = observed
         held, judged = self._models.setdefault(client, {}), self.choice.headline
         if judged in rows:
             self.choice.before(client, held.get(judged), visit.best)
@@ -290,15 +316,6 @@ def seed(value: int) -> None:
         torch.manual_seed(value)
     else:
         torch.default_generator.manual_seed(value)
-
-
-def grouped(sizes: Sequence[int], rows: int) -> Groups:
-    """Clients in groups of ``rows`` that train in one call, by their numbers of samples, the largest first.
-
-    A function of the federation alone: neither who takes part nor the number of workers changes who shares a call.
-    """
-    order = sorted(range(len(sizes)), key=lambda i: (-sizes[i], i))
-    return tuple(tuple(order[k : k + rows]) for k in range(0, len(order), rows))
 
 
 def owner(path: str) -> int:

@@ -1,6 +1,6 @@
 """The round loop, once: plan, exchange, aggregate, commit, evaluate, record. A transport only carries."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from time import perf_counter
 from typing import Any, Protocol
@@ -21,7 +21,7 @@ from pomona.federation.schedule import round_of
 from pomona.federation.transport import Transport
 from pomona.federation.validation_curve import ValidationCurve
 from pomona.methods.base import Downlink, Initial, Server
-from pomona.metrics.early_stopping import reason
+from pomona.metrics.best_round import reason
 from pomona.metrics.metric import ACCURACY, Metric
 from pomona.record.rows import Evaluation, RoundRow
 from pomona.record.writer import RunRecord
@@ -65,8 +65,8 @@ class Loop:
     """One run of a method over a transport.
 
     ``quorum``: uplinks that a round needs; one with fewer is tried once more, then the run stops. ``metric``: what the
-    clients' scores are values of. ``judged``: told of each exchange: round, arrivals, admission. ``last``: the
-    last round; an early stop makes it an earlier one.
+    clients' scores are values of. ``judged``: told of each exchange who is admitted and who is not. ``last``: the last
+    round; an early stop makes it an earlier one.
     """
 
     config: Config
@@ -79,7 +79,7 @@ class Loop:
     commits: Checkpointing
     quorum: int = 1
     metric: Metric = ACCURACY
-    judged: Callable[[int, Sequence[Arrival], Admission], None] = lambda *_: None
+    judged: Callable[[int, Admission], None] = lambda *_: None
     last: int = field(init=False)
     curve: ValidationCurve = field(init=False)
     _scores: Scoreboard = field(init=False)
@@ -208,14 +208,13 @@ class Loop:
         expected = Expected(self.transport.run, number, sizes, spec, len(visit.roster), self.server.flaw)
         for again in (self.quorum > 1, False):
             arrivals = self.transport.visit(visit, down)
-            faults = tuple(a.reply.fault for a in arrivals if a.reply.fault)
-            verdict = admit([a for a in arrivals if not a.reply.fault], expected, self._history)
-            self.judged(number, arrivals, verdict)
-            refused = (*faults, *(r.reason for r in verdict.rejected))
+            verdict = admit(arrivals, expected, self._history)
+            self.judged(number, verdict)
+            refused = tuple(r.line for r in verdict.rejected)
             for line in refused:
                 self.watcher.note(line)
-            if arrivals and len(faults) == len(arrivals):
-                raise DivergedError(f"all clients of round {number} diverged: {faults[0]}")
+            if arrivals and all(a.reply.fault for a in arrivals):
+                raise DivergedError(f"all clients of round {number} diverged: {refused[0]}")
             if len(verdict.accepted) >= self.quorum:
                 break
             found = f"{len(verdict.accepted) or 'no'} uplink{'s' * (len(verdict.accepted) > 1)} of round {number}"

@@ -2,15 +2,19 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import isnan, nan
 from typing import Literal
 
 import torch
 from torch import Tensor
 
+from pomona.core.errors import CheckpointError
 from pomona.federation.exchange import Score
+from pomona.metrics.best_round import Point, best
 from pomona.metrics.metric import ACCURACY, Metric
 
 Keep = Literal["last", "best", "own_best"]
+NOTED = 4  # the round of the last model, that of the best, and its metric and loss
 
 
 @dataclass
@@ -31,7 +35,7 @@ class ModelChoice:
     metric: Metric = ACCURACY
     _rows: dict[int, Tensor] = field(default_factory=dict)
     _round: dict[int, int] = field(default_factory=dict)  # of the last model
-    _best: dict[int, float] = field(default_factory=dict)  # score of the model that is held, larger is better
+    _best: dict[int, Point] = field(default_factory=dict)  # a client's own, of the model that is held
 
     def before(self, client: int, last: Tensor | None, best: int) -> None:
         """Hold a client's last model (d,), about to be replaced, if ``best``, the best common round, is its round."""
@@ -44,9 +48,11 @@ class ModelChoice:
         own = [s for s in scores if (s.model, s.when, s.split) == (*self.headline, "validation") and s.samples]
         if self.keep != "own_best" or not own or self._round[client] < 1:
             return
-        value, higher = (own[0].value, self.metric.higher) if own[0].value is not None else (own[0].loss, False)
-        if value is not None and (score := value if higher else -value) > self._best.get(client, -torch.inf):
-            self._best[client], self._rows[client] = score, row
+        point = Point(self._round[client], own[0].value, own[0].loss)
+        held = [self._best[client]] if client in self._best else []
+        found = best([*held, point], self.metric, own=True)  # the best of all rounds follows from that of those before
+        if found and found.round == point.round:
+            self._best[client], self._rows[client] = point, row
 
     def of(self, client: int, last: Tensor, best: int) -> Tensor:
         """The model (d,) to write of a client, whose last one is given; ``best``: the best common round."""
@@ -62,14 +68,21 @@ class ModelChoice:
         """What a checkpoint needs, by dotted path."""
         if self.keep == "last" or client not in self._round:
             return {}
-        noted = [float(self._round[client]), self._best.get(client, -torch.inf)]
+        numbers = (self._round[client], *self._best.get(client, Point(0, None, None)))
+        noted = [nan if v is None else float(v) for v in numbers]
         held = {f"chosen.{client}.row": self._rows[client]} if client in self._rows else {}
         return {f"chosen.{client}.noted": torch.tensor(noted, dtype=torch.float64), **held}
 
     def restore(self, client: int, what: str, tensor: Tensor) -> None:
-        """Take back one of the tensors that were ``stored``, by the end of its path."""
+        """Take back one of the tensors that were ``stored``, by the end of its path. Raises CheckpointError."""
         if what == "row":
             self._rows[client] = tensor
         else:
-            number, self._best[client] = tensor.tolist()
+            if len(tensor) != NOTED:
+                raise CheckpointError(
+                    "the checkpoint notes another kind of best round; resume with the version of Pomona that wrote it"
+                )
+            number, at, *known = tensor.tolist()
             self._round[client] = int(number)
+            if at:
+                self._best[client] = Point(int(at), *(None if isnan(v) else v for v in known))

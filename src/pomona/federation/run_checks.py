@@ -8,6 +8,7 @@ from pomona.core.optimizer import require_steps
 from pomona.federation.schedule import round_of
 from pomona.models import MODELS
 from pomona.models.packages import package
+from pomona.objective.native_package import NativePackage, native_package
 from pomona.scenario import Scenario
 
 LOOKED_AT = 100  # rounds, at most about, whose settings a method is asked about
@@ -39,7 +40,8 @@ def caution(config: Config) -> str | None:
     """What a run's method warns of: in the first round, the one of the largest rate, the last, or one between."""
     asked, last = config.method.method().caution, config.rounds
     numbers = (1, min(config.lr_warmup_rounds + 1, last), last, *range(1, last, max(1, last // LOOKED_AT)))
-    return next((line for line in (asked(round_of(config, number)) for number in numbers) if line), None)
+    told = (asked(round_of(config, k), len(config.membership.members(config.clients, k))) for k in numbers)
+    return next((line for line in told if line), None)
 
 
 def bf16_instructions() -> list[str]:
@@ -51,7 +53,13 @@ def bf16_instructions() -> list[str]:
 
 def _slow(config: Config) -> str:
     """bf16 costs time where it was chosen to save it."""
-    if config.precision == "bf16" and config.device == "cpu" and not bf16_instructions():
+    if config.precision != "bf16" or config.device != "cpu":
+        return ""
+    if config.engine == "native":
+        native = native_package()  # knows instructions of its own: on ARM none
+        emulates = isinstance(native, NativePackage) and not native.bf16
+        return "the native engine emulates bf16 on this processor: it is slower than fp32 here" if emulates else ""
+    if not bf16_instructions():
         return "this processor has no bf16 arithmetic (AMX, AVX512-BF16): bf16 is slower than fp32 here"
     return ""
 

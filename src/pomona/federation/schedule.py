@@ -13,6 +13,7 @@ def round_of(config: Config, number: int) -> Round:
         number=number,
         total=config.rounds,
         lr=config.rate * decay,
+        base_lr=config.rate,
         decay=decay,
         epochs=config.local_epochs,
         batch_size=config.batch_size,

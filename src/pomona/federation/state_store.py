@@ -70,8 +70,8 @@ def file_bytes(state: object) -> int:
 def _give_back() -> None:
     """Return freed memory to the system.
 
-    glibc keeps freed blocks below 32 MB. What is small and stays, such as a reply, is put into the hole that a client's
-    state has left, and the next client's state needs a new one: with time a hole a client.
+    glibc keeps freed blocks below 32 MB. Small long-lived blocks, such as replies, fragment the heap: each freed state
+    leaves a gap too small for the next.
     """
     if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
         trim(0)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pomona.core.stop import Stop
-from pomona.metrics.early_stopping import Best, Point, best
+from pomona.metrics.best_round import Best, Point, best
 from pomona.metrics.metric import Metric
 from pomona.metrics.nan_safe import mean_of_known
 from pomona.record.rows import Evaluation

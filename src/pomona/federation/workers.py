@@ -13,7 +13,8 @@ from torch import Tensor, multiprocessing
 from pomona.core.errors import WorkerError
 from pomona.core.lazy_tensors import Named, only
 from pomona.core.round import Roster
-from pomona.federation.client_runtime import ClientRuntime, Groups, owner
+from pomona.federation.calls import Groups, spread
+from pomona.federation.client_runtime import ClientRuntime, owner
 from pomona.federation.exchange import Arrival, ClientRequest
 from pomona.federation.kept_copies import KeptCopies
 from pomona.federation.transport import SIMULATION, Make, arrived, saved
@@ -150,14 +151,6 @@ class Workers:
         return WorkerError(
             f"worker {worker} with clients {some} died (exit {code}); is there enough memory? try workers=1"
         )
-
-
-def spread(sizes: Sequence[int], workers: int) -> list[tuple[int, ...]]:
-    """Assignment of pieces to workers: largest first, to the least loaded; no worker stays empty."""
-    homes: list[list[int]] = [[] for _ in range(min(workers, len(sizes)))]
-    for client in sorted(range(len(sizes)), key=lambda i: (-sizes[i], i)):
-        min(homes, key=lambda home: (sum(sizes[i] for i in home), len(home))).append(client)
-    return [tuple(sorted(home)) for home in homes if home]
 
 
 def _each(clients: ClientRuntime, what: Callable[[ClientRuntime, int], T], ids: list[int]) -> list[tuple[int, T]]:

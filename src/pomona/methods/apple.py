@@ -47,6 +47,8 @@ paper's code neither).
 Differs from published code: the penalty has the paper's factor 1/2 (mu here is twice the code's); the record of what
 was ever downloaded is kept, where the published one stays empty and the choice therefore uniform
 (``selection="uniform"``); cores start from one model unless ``core_init="independent"``, which is what the code does.
+From one model c all slopes of p_i are <g, c> at first, and its step moves the mixture by N dr_lr <g, c> c: up to N
+times as far as with cores at right angles, so that a ``dr_lr`` of the paper's can be too large.
 
 The steps of p_i are SGD whatever the optimizer of the cores, with the run's momentum. With ``local``, weight decay and
 clipping act on w_i as they do in FedAvg.
@@ -222,6 +224,8 @@ def client(settings: APPLE) -> base.Client:
     ) -> base.Trained[APPLEState]:
         known = training.roster.known.to(state.dr.device)
         cores, came = mixed(received["cores"])
+        if not training.mixes:
+            cores = cores.contiguous()  # of a row in all places PyTorch's products would make copies, in each step
         seen = state.seen.scatter(1, came, True)
         P = state.dr.masked_fill(~known, 0)
         p0 = training.roster.shares.to(P)
@@ -245,7 +249,17 @@ def client(settings: APPLE) -> base.Client:
     ) -> base.Trained[APPLEState]:
         return train(state, received, training, rule.unseen(round_))
 
-    return base.Client(start, train, private=("dr", "seen"), adapt=adapt, keeps={"cores": copies})
+    # Under a budget clients hold copies of their own, and a call of several reads no less than calls of one each.
+    reads_alike = settings.budget is None
+    return base.Client(
+        start,
+        train,
+        private=("dr", "seen"),
+        adapt=adapt,
+        keeps={"cores": copies},
+        reads_alike=reads_alike,
+        rate=rule.rate,
+    )
 
 
 def mixed(offer: base.Rows | base.Copies) -> tuple[Tensor, Tensor]:

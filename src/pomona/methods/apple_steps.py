@@ -51,12 +51,14 @@ class Rule:
 
     move(cores, relationships, mixing, training, round, dr_lr) -> what they become, and the personal models;
     origin(row, n) -> what n clients who start from a row count progress from;
-    unseen(round) -> the round as a client takes it that nobody learns from.
+    unseen(round) -> the round as a client takes it that nobody learns from;
+    ``rate``: the setting of a rate that has to fit the task, beside lr.
     """
 
     move: Callable[[Tensor, Tensor, Mixing, base.LocalTraining, base.Round, float | None], Moved]
     origin: Callable[[Tensor, int], Tensor]
     unseen: Callable[[base.Round], base.Round]
+    rate: str | None
 
 
 def paper(
@@ -70,11 +72,11 @@ def paper(
         mixture = Mixture(p, mine, mixing.cores(len(c)), c)
         slopes = training.mixed_step(mixture, batch, vc, round_)
         if slopes is None:
-            _, G = training.gradient(mixture.rows(), batch)
-            slopes = mixture.products(G)
+            _, G = training.gradient(training.mixtures(mixture), batch)
+            slopes = training.products(mixture, G)
             base.descend(c, torch.mul(G, mixture.own_weights, out=scaled[: len(c)]), vc, round_)
         base.descend(p, (slopes + mixing.penalty(p)) * mixing.known, vp, dr_round)
-    return C, P, lambda: Mixture(P, mixing.own, mixing.copies, C).rows()
+    return C, P, lambda: training.mixtures(Mixture(P, mixing.own, mixing.copies, C))
 
 
 def local(
@@ -90,13 +92,14 @@ def local(
     for batch, w, p, vw, vp, mine, c, o, rate in training.steps(round_.epochs, *rows):
         C0 = mixing.cores(len(w))
         _, G = training.gradient(w, batch)
-        slopes = Mixture(p, mine, C0, c).products(G) - (G * o).sum(1, keepdim=True)
-        D = torch.bmm(rate, ((slopes + mixing.penalty(p)) * mixing.known).unsqueeze(2)).squeeze(2)
+        slopes = training.products(Mixture(p, mine, C0, c), G) - (G * o).sum(1, keepdim=True)
+        slopes = (slopes + mixing.penalty(p)) * mixing.known
+        D = (rate * slopes.unsqueeze(1)).sum(2)  # a matrix product's bits would depend on who is in the call
         base.descend(w, G, vw, round_)
         before = p.clone()
         base.descend(p, D, vp, dr_round)
         change = p - before
-        w.add_(Mixture(change, mine, C0, c).rows().addcmul_(change.sum(1, keepdim=True), o, value=-1))
+        w.add_(training.mixtures(Mixture(change, mine, C0, c)).addcmul_(change.sum(1, keepdim=True), o, value=-1))
     return W + (C - mixture(C, P, mixing)), P, lambda: W
 
 
@@ -150,6 +153,6 @@ def _products(C: Tensor, mixing: Mixing, k: int) -> Tensor:
 
 
 RULES = {
-    "paper": Rule(paper, lambda row, n: row.new_empty(n, 0), lambda round_: replace(round_, lr=0.0)),
-    "local": Rule(local, lambda row, n: row.repeat(n, 1), lambda round_: round_),
+    "paper": Rule(paper, lambda row, n: row.new_empty(n, 0), lambda round_: replace(round_, lr=0.0), "method.dr_lr"),
+    "local": Rule(local, lambda row, n: row.repeat(n, 1), lambda round_: round_, None),
 }

@@ -90,6 +90,7 @@ __all__ = [
     "norms_by_columns",
     "nothing",
     "over_moments",
+    "own_model",
     "placed",
     "reweighting",
     "sgd",
@@ -145,6 +146,11 @@ def nothing(*_: Any) -> None:
     """Returns None: the state of a half that keeps none, and the note or warning of a method without one."""
 
 
+def own_model(initial: Initial, roster: Roster, ids: tuple[int, ...], seed: int) -> Tensor:
+    """The ``start`` of a client half whose state is a model of its own: (n, d), everybody's at first the common one."""
+    return initial().repeat(len(ids), 1)
+
+
 @dataclass(frozen=True)
 class Server:
     """The server half.
@@ -184,14 +190,16 @@ class Client:
     """The client half.
 
     start(initial, roster, ids, seed) -> state: a record of tensors (n, ...), or None for a client that keeps nothing;
-    train(state, received, cohort, round) -> state, uplink, info. The state it is given is its own to change.
+    train(state, received, training, round) -> state, uplink, info. The state it is given is its own to change.
     ``adapt``: train of a client that nobody learns from, where it differs.
-    ``private`` names the tensors of the state that the record keeps apart. Info is for the record of a simulation; a
-    deployment leaves it with the client.
+    ``private`` names the tensors of the state that never leave the client and that the record keeps apart; a state that
+    is one tensor is called "state". Info is for the record of a simulation; a deployment leaves it with the client.
     ``keeps``: entries of the downlink, with an index (n, M), of which a client keeps the last row that it got of every
     client: they are received as ``Copies``, and 0 of those who are no members. keeps[name](initial, roster) -> Rows
     with an index (N,): what it has before any has come; of no clients if such an entry is not kept after all.
     ``constant``: the state stays what it was at the start.
+    ``reads_alike``: in each step clients read all models that they received, and received the same.
+    ``rate``: the setting of a rate that, beside lr, may be too large where a client's training diverges.
     """
 
     start: Callable[[Initial, Roster, tuple[int, ...], int], Any]
@@ -200,6 +208,8 @@ class Client:
     adapt: Callable[[Any, Received, LocalTraining, Round], Trained[Any]] | None = None
     keeps: Mapping[str, Callable[[Initial, Roster], Rows]] = field(default_factory=dict)
     constant: bool = False
+    reads_alike: bool = False
+    rate: str | None = None
 
 
 @dataclass(frozen=True)
@@ -257,7 +267,7 @@ class Card:
 class Method:
     """A method with its settings bound: two halves and a card.
 
-    caution(round) -> a warning before a run that has a round like this one, if any;
+    caution(round, members) -> a warning before a run that has a round like this one of so many clients, if any;
     share(partition, labels, seed) -> the partition in which clients hold samples of others too, where the method hands
     samples to all; ``labels`` are class numbers of all rows.
     """
@@ -265,7 +275,7 @@ class Method:
     server: Server
     client: Client
     card: Card
-    caution: Callable[[Round], str | None] = nothing
+    caution: Callable[[Round, int], str | None] = nothing
     share: Callable[[Partition, NDArray[Any], int], Partition] | None = None
 
     @property

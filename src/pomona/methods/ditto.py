@@ -23,7 +23,7 @@ from typing import Literal
 from pydantic import Field
 from torch import Tensor
 
-from pomona.methods import base, fedavg, separate
+from pomona.methods import base, fedavg
 
 
 class Ditto(base.MethodSettings):
@@ -45,7 +45,7 @@ class Ditto(base.MethodSettings):
         card = replace(CARD, gradients=(base.Gradients(), base.Gradients(epochs=self.personal_epochs)))
         return base.Method(base.averaging(), client(self), card, self.caution)
 
-    def caution(self, round_: base.Round) -> str | None:
+    def caution(self, round_: base.Round, _members: int) -> str | None:
         """Warn of a proximal pull that is not small against a step."""
         return base.forgetful(self.name, self.lambda_, round_)
 
@@ -63,7 +63,7 @@ def client(settings: Ditto) -> base.Client:
         training.observe("personal", V, "trained")
         return V, uplink, info
 
-    return base.Client(separate.start, train)
+    return base.Client(base.own_model, train)
 
 
 CARD = base.Card(

@@ -1,4 +1,4 @@
-"""FedAMP and HeurFedAMP: a cloud model for each client, the more made of other clients' models the closer those are.
+"""FedAMP and HeurFedAMP: a cloud model per client, weighted towards the models closest to its own.
 
 Huang, Chu, Zhou, Wang, Liu, Pei, Zhang. Personalized cross-silo federated learning on non-IID data. AAAI 2021
 (arXiv 2007.03797).
@@ -47,7 +47,6 @@ from pydantic import ConfigDict, Field
 from torch import Tensor
 
 from pomona.methods import base
-from pomona.methods.separate import start as separately
 
 BY_ALIAS = ConfigDict(populate_by_name=True, serialize_by_alias=True)  # lambda is no name in Python
 
@@ -96,7 +95,7 @@ class FedAMP(base.MethodSettings):
             return self.factor * step(self, round_, len(W)) * slope(self, distances(W))
 
         card = replace(CARD, needs_total=self.alpha_schedule == "sqrt")
-        return base.Method(server(messages), client(self), card, partial(caution, self))
+        return base.Method(server(messages, self.alpha_schedule), client(self), card, partial(caution, self))
 
 
 class HeurFedAMP(base.MethodSettings):
@@ -122,7 +121,7 @@ class HeurFedAMP(base.MethodSettings):
             return (1 - own) * cosine_shares(W, self.sigma)
 
         card = replace(HEURISTIC, needs_total=self.alpha_schedule == "sqrt")
-        return base.Method(server(messages), client(self), card, partial(caution, self))
+        return base.Method(server(messages, self.alpha_schedule), client(self), card, partial(caution, self))
 
 
 def step(settings: FedAMP | HeurFedAMP, round_: base.Round, members: int) -> float:
@@ -145,16 +144,28 @@ def pull(settings: FedAMP | HeurFedAMP, round_: base.Round, members: int) -> flo
     return settings.lambda_ / step(settings, round_, members) if settings.lambda_ else 0.0
 
 
-def caution(settings: FedAMP | HeurFedAMP, round_: base.Round) -> str | None:
-    """Warn of a pull that is not small against a step; of many clients it may be stronger, where alpha follows them."""
-    pulled = round_.lr * pull(settings, round_, members=1)
+def caution(settings: FedAMP | HeurFedAMP, round_: base.Round, members: int) -> str | None:
+    """Warn of a pull that is not small against a step."""
+    pulled = round_.lr * pull(settings, round_, members)
     if pulled < 1:
         return None
     return (
         f"{settings.name}: lr x lambda / alpha = {pulled:.3g} in round {round_.number}; from 1 on the pull alone "
-        f"overshoots, and from {2 * (1 + round_.momentum):.3g} on it diverges; set a smaller lr, or "
-        "method.alpha_schedule=constant with an alpha well above lr x lambda"
+        f"overshoots, and from {2 * (1 + round_.momentum):.3g} on it diverges; {_remedy(settings)}"
     )
+
+
+def _remedy(settings: FedAMP | HeurFedAMP) -> str:
+    """What makes a pull weaker, by what alpha_k follows from: the rounds, the number of clients, or a setting."""
+    match settings.alpha_schedule:
+        case "sqrt":
+            return "set a smaller lr, fewer rounds, or method.alpha_schedule=constant"
+        case "diminishing":
+            return "set a smaller lr, one that falls (lr_decay), or method.alpha_schedule=constant"
+        case _ if settings.alpha is None:
+            return "set a smaller lr or method.lambda; with more clients alpha is smaller"
+        case _:
+            return "set a smaller lr, or method.alpha well above lr x lambda"
 
 
 def convex_step(settings: FedAMP, members: int) -> float:
@@ -199,8 +210,8 @@ def convex_weights(messages: Tensor) -> tuple[Tensor, Tensor]:
     return xi + torch.diag_embed((1 - coupling.squeeze(1)).clamp_min(0)), coupling
 
 
-def server(messages: Callable[[Tensor, base.Round], Tensor]) -> base.Server:
-    """Server: keeps each client's last model (N, d) and mixes them for the participants."""
+def server(messages: Callable[[Tensor, base.Round], Tensor], schedule: str) -> base.Server:
+    """Server: keeps each client's last model (N, d) and mixes them for the participants; ``schedule`` is of alpha."""
 
     def down(models: Tensor, ids: tuple[int, ...], roster: base.Roster, round_: base.Round) -> base.Downlink:
         members = torch.tensor(roster.members)
@@ -229,22 +240,27 @@ def server(messages: Callable[[Tensor, base.Round], Tensor]) -> base.Server:
 
     def closing(models: Tensor, roster: base.Roster, round_: base.Round) -> str | None:
         W = base.by_columns(lambda w: w[torch.tensor(roster.members)], models)
-        return coupling_warning(convex_weights(messages(W, round_))[1].squeeze(1))
+        return coupling_warning(convex_weights(messages(W, round_))[1].squeeze(1), schedule)
 
     return base.Server(
         start, down, aggregate, welcome, lambda models: {"model": models[0]}, separable=True, closing=closing
     )
 
 
-def coupling_warning(coupling: Tensor) -> str | None:
-    """Warning of a run in which most clients' couplings (N,) exceed 1, so that their weights are not the method's."""
+def coupling_warning(coupling: Tensor, schedule: str = "constant") -> str | None:
+    """Warning of a run in which most clients' couplings (N,) exceed 1, so that their weights are not the method's.
+
+    ``schedule``: of alpha, which says what makes it smaller.
+    """
     over = int((coupling > 1 + 1e-6).sum())  # rounding of a sum that is 1
     if over <= len(coupling) / 2:
         return None
+    by_rounds = "lower method.lambda, or set method.alpha_schedule=constant"
+    remedy = by_rounds if schedule == "sqrt" else "leave method.alpha unset, or lower it"
     return (
         f"fedamp: {over} of {len(coupling)} clients give all weight to others (alpha x the sum of A' is "
         f"{float(coupling.median()):.3g} in the middle, above 1), so that their own models are left out of their cloud "
-        "models, which is not the method; leave method.alpha unset, or lower it"
+        f"models, which is not the method; {remedy}"
     )
 
 
@@ -262,7 +278,7 @@ def client(settings: FedAMP | HeurFedAMP) -> base.Client:
         info = {"attention": received["attention"], "coupling": received["coupling"].squeeze(1)}
         return W, {"model": W}, info
 
-    return base.Client(separately, train)
+    return base.Client(base.own_model, train)
 
 
 QUANTITIES = (

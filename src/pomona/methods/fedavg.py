@@ -9,9 +9,12 @@ data. AISTATS 2017. Fine-tuning: Wang et al. Federated evaluation of on-device p
 
 Named models: ``global`` is w as received; ``local`` is w_i right after local training, which papers print as
 FedAvg-local: a view of the same run. With fine-tuning, ``personal`` is a throw-away copy of the received w, trained on
-for ``finetune_epochs``; it never enters the average.
+for ``finetune_epochs``; it never enters the average. It only serves the evaluation, so that its rate is the run's
+``lr`` in every round, whatever the schedule: at the rate that a cosine ends with it would hardly leave w. ``local`` is
+the round's training, and does come that close.
 
-Differs from papers: the number of fine-tuning epochs is printed nowhere; the default is the run's ``local_epochs``.
+Differs from papers: those whose tables have it print neither the number of fine-tuning epochs nor their rate; the
+default is the run's ``local_epochs``.
 The momentum starts at zero in every round, as in the code published with APPLE.
 """
 
@@ -89,14 +92,16 @@ def client(mu: float) -> base.Client:
 
 
 def finetuned(inner: base.Client, epochs: int | None) -> base.Client:
-    """A client whose personal model is a copy of what it received, fine-tuned by plain SGD before ``inner`` trains."""
+    """A client whose personal model is a copy of what it received, fine-tuned by plain SGD before ``inner`` trains.
+
+    It only serves the evaluation: no schedule lowers its rate, as at the end the copy would hardly be tuned.
+    """
 
     def train(
         state: object, received: base.Received, training: base.LocalTraining, round_: base.Round
     ) -> base.Trained[object]:
         if training.watches("received"):
-            passes = round_.epochs if epochs is None else epochs
-            tuned = base.sgd(training, received["model"].clone(), round_, passes, purpose="finetuning")
+            tuned = base.sgd(training, received["model"].clone(), round_.unscheduled, epochs, purpose="finetuning")
             training.observe("personal", tuned, "received")
         return inner.train(state, received, training, round_)
 

@@ -9,8 +9,9 @@ Algorithm 1.
     evaluation       m_i <- SGD((phi, h0); fine-tuning epochs on D_i)        of all layers, of the head, or of the body
 
 Only phi travels, in both directions; h0 follows from the run's seed. Named models: ``global, received`` is phi under
-h0, ``personal, received`` the fine-tuned m_i, a throw-away copy that never enters the mean. With all layers shared
-(``shared`` = their number) this is FedAvg-FT to the bit, with 0 epochs of fine-tuning the personal model is the global.
+h0, ``personal, received`` the fine-tuned m_i, a throw-away copy that never enters the mean; its steps are at the run's
+``lr``, whatever the schedule of rates, which is the federation's. With all layers shared (``shared`` = their number)
+this is FedAvg-FT to the bit, with 0 epochs of fine-tuning the personal model is the global.
 
 Differs from the paper: that fine-tunes for five epochs, once, after training; here for the run's ``local_epochs`` if
 ``finetune_epochs`` is not set, in every round that is evaluated.
@@ -71,7 +72,7 @@ def client(settings: FedBABU) -> base.Client:
             part = {"all": slice(0, head.stop), "head": head, "body": body}[settings.finetune]
             epochs = round_.epochs if settings.finetune_epochs is None else settings.finetune_epochs
             tuned = W.clone()
-            base.sgd_on(part, training, tuned, round_, epochs, "finetuning")
+            base.sgd_on(part, training, tuned, round_.unscheduled, epochs, "finetuning")
             training.observe("personal", tuned, "received")
         base.sgd_on(body, training, W, round_, round_.epochs, TRAINING)
         training.observe("local", W, "trained")

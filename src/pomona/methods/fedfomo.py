@@ -44,7 +44,6 @@ from torch import Tensor
 from pomona.methods import base
 from pomona.methods.fedfomo_server import Bank, Fomo, ask, server, told
 from pomona.methods.request_bank import limit
-from pomona.methods.separate import start as separately
 
 
 class FedFomo(Fomo):
@@ -103,7 +102,7 @@ def untouched(
     initial: base.Initial, roster: base.Roster, ids: tuple[int, ...], seed: int, previous: Tensor
 ) -> FedFomoState:
     """Everybody starts from the common model, with p_i = e_i."""
-    current = separately(initial, roster, ids, seed)
+    current = base.own_model(initial, roster, ids, seed)
     affinity = torch.eye(len(roster), dtype=current.dtype)[list(ids)]
     return FedFomoState(current, previous.repeat(len(ids), 1), affinity)
 
@@ -138,15 +137,15 @@ def train(
 
 def judge_models(state: FedFomoState, received: base.Received, training: base.LocalTraining, order: int) -> Judgement:
     """Eq. 3: models against the one before the last local training, gain in loss per distance."""
-    base, offer = state.previous, received["models"]
+    before, offer = state.previous, received["models"]
     losses = each(offer, state.current, lambda W: training.loss(W, "validation"))
-    far = each(offer, state.current, lambda W: torch.linalg.vector_norm(W - base, order, dim=1))
-    gains = (training.loss(base, "validation").cpu().unsqueeze(1) - losses) / far.to(losses).masked_fill(
+    far = each(offer, state.current, lambda W: torch.linalg.vector_norm(W - before, order, dim=1))
+    gains = (training.loss(before, "validation").cpu().unsqueeze(1) - losses) / far.to(losses).masked_fill(
         far == 0, torch.inf
     )
     gains[:, :-1].masked_fill_(offer.index == training.ids.unsqueeze(1), 0)
     shares = normalised(gains)
-    return Judgement(moved(base, offer, state.current, shares), gains, shares)
+    return Judgement(moved(before, offer, state.current, shares), gains, shares)
 
 
 def models(offer: base.Rows, own: Tensor) -> Iterator[Tensor]:
@@ -167,11 +166,11 @@ def normalised(gains: Tensor) -> Tensor:
     return positive / total.masked_fill(total == 0, 1)
 
 
-def moved(base: Tensor, offer: base.Rows, own: Tensor, weights: Tensor) -> Tensor:
-    """Rows base + sum_n weights_n (theta_n - base), (n, d); exactly the base where all weights are 0."""
-    W = base.clone()
-    for weight, model in zip(weights.T.to(base), models(offer, own), strict=True):
-        W.addcmul_(weight.unsqueeze(1), model - base)
+def moved(origin: Tensor, offer: base.Rows, own: Tensor, weights: Tensor) -> Tensor:
+    """Rows origin + sum_n weights_n (theta_n - origin), (n, d); exactly the origin where all weights are 0."""
+    W = origin.clone()
+    for weight, model in zip(weights.T.to(origin), models(offer, own), strict=True):
+        W.addcmul_(weight.unsqueeze(1), model - origin)
     return W
 
 

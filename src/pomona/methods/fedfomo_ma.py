@@ -58,15 +58,15 @@ def without(mean: Tensor, model: Tensor, count: Tensor | int) -> Tensor:
 
 def judge_means(state: FedFomoState, received: base.Received, training: base.LocalTraining) -> Judgement:
     """Eq. 14: what leaving a model out costs the mean; the mean without the own model is the client's to make."""
-    base, offer, uploaded = received["mean"], received["models"], received["uploaded"]
+    mean, offer, uploaded = received["mean"], received["models"], received["uploaded"]
     count = uploaded.sum(1, keepdim=True)
-    own = without(base, state.current, count)
+    own = without(mean, state.current, count)
     losses = each(offer, own, lambda W: training.loss(W, "validation"))
-    gains = losses - training.loss(base, "validation").cpu().unsqueeze(1)
+    gains = losses - training.loss(mean, "validation").cpu().unsqueeze(1)
     gains[:, :-1].masked_fill_(offer.index == training.ids.unsqueeze(1), 0)
     gains[:, -1:].masked_fill_(~uploaded.gather(1, training.ids.unsqueeze(1)), 0)
     shares = normalised(gains)
-    return Judgement(moved(base, offer, own, (1 - count) * shares), gains, shares)
+    return Judgement(moved(mean, offer, own, (1 - count) * shares), gains, shares)
 
 
 CARD = replace(

@@ -6,6 +6,8 @@ Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith. Federated optimization in heterogen
     client           v <- v - lr (g_i(v) + mu (v - w))
     server           as FedAvg: weights n_i / n
 
+Fine-tuning is FedAvg-FT's: without the proximal term, and at the run's ``lr`` whatever the schedule of rates.
+
 At the default mu = 0.01 results differ little from FedAvg's, by a few tenths of a point wherever we looked: the paper
 searches 0.001 to 1 for each data set.
 

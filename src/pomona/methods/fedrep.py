@@ -66,7 +66,7 @@ def client(settings: FedRep) -> base.Client:
         training.observe("personal", W, "trained")
         return FedRepState(W[:, part].clone()), {"model": base.without(W, part)}, {}
 
-    return base.Client(start, train)
+    return base.Client(start, train, private=("head",))
 
 
 CARD = base.Card(

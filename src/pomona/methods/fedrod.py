@@ -58,8 +58,8 @@ class FedRoD(base.MethodSettings):
         """The two halves."""
         card = CARD
         if self.gamma:
-            balanced = replace(base.RELEASES["output-criterion"], remedy="set method.gamma=0")
-            card = replace(card, gradients=(base.Gradients(noised=False), base.Gradients()), releases=(balanced,))
+            release = replace(base.RELEASES["output-criterion"], remedy="set method.gamma=0")
+            card = replace(card, gradients=(base.Gradients(noised=False), base.Gradients()), releases=(release,))
         return base.Method(base.averaging(), client(self), card)
 
 
@@ -106,10 +106,9 @@ def added(W: Tensor, H: Tensor, part: slice) -> Tensor:
 
 def balanced(training: base.LocalTraining, client: int, gamma: float) -> RowCriterion:
     """The loss of a batch under a client's class frequencies; the run's own where targets are no classes."""
-    data, plain = training.objective.data, training.objective.criterion
-    if data.targets not in {"classes", "segmentation"}:
+    counts, plain = training.class_counts(client), training.objective.criterion
+    if counts is None:
         return lambda outputs, targets, _: plain(outputs, targets).mean()
-    counts = torch.bincount(data.y[data.rows["train"][client]].flatten())
 
     def loss(outputs: Tensor, targets: Tensor, features: Tensor) -> Tensor:
         shift = gamma * log_counts(counts, outputs.shape[1]).to(outputs)

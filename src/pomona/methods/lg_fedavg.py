@@ -33,7 +33,7 @@ class LGFedAvg(base.MethodSettings):
 
     def lower(self, row: partly_shared.RowLayout) -> tuple[slice, ...]:
         """The layers that stay with a client. Raises ConfigError if fewer layers exist than are to be shared."""
-        return (slice(0, base.upper(row.layers, self.shared).start),)
+        return (slice(0, base.upper(row.layers, self.shared, "method.shared").start),)
 
 
 CARD = base.Card(

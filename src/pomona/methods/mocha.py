@@ -26,7 +26,6 @@ from pydantic import Field
 from torch import Tensor
 
 from pomona.methods import base
-from pomona.methods.separate import start
 
 
 class MOCHA(base.MethodSettings):
@@ -101,7 +100,7 @@ def client(settings: MOCHA) -> base.Client:
         mean = (W[:, head] + others) / N
         return W, {"head": W[:, head]}, {"head_distance": (W[:, head] - mean).norm(dim=1)}
 
-    return base.Client(start, train)
+    return base.Client(base.own_model, train, private=("state",))
 
 
 QUANTITIES = (

@@ -26,7 +26,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import cosine_similarity, cross_entropy
 
-from pomona.methods import base, separate
+from pomona.methods import base
 from pomona.methods.fixed_models import Cached
 from pomona.objective.row_gradients import RowCriterion
 
@@ -64,7 +64,7 @@ def client(settings: MOON) -> base.Client:
         training.observe("local", W, "trained")
         return W, {"model": W}, {}
 
-    return base.Client(separate.start, train)
+    return base.Client(base.own_model, train)
 
 
 def contrasted(

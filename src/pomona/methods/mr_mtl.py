@@ -24,7 +24,7 @@ from typing import Literal
 from pydantic import Field
 from torch import Tensor
 
-from pomona.methods import base, separate
+from pomona.methods import base
 
 
 class MRMTL(base.MethodSettings):
@@ -43,7 +43,7 @@ class MRMTL(base.MethodSettings):
         server = replace(base.averaging(), global_model=False)  # nobody uses the mean as a model
         return base.Method(server, client(self.lambda_), CARD, self.caution)
 
-    def caution(self, round_: base.Round) -> str | None:
+    def caution(self, round_: base.Round, _members: int) -> str | None:
         """Warn of a pull that is not small against a step."""
         return base.forgetful(self.name, self.lambda_, round_)
 
@@ -59,7 +59,7 @@ def client(weight: float) -> base.Client:
         training.observe("personal", W, "trained")
         return W, {"model": W}, {}
 
-    return base.Client(separate.start, train)
+    return base.Client(base.own_model, train)
 
 
 CARD = base.Card(

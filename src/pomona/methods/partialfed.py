@@ -31,7 +31,7 @@ from torch import Tensor
 
 from pomona.core.errors import ConfigError
 from pomona.core.rng import stream
-from pomona.methods import base, separate
+from pomona.methods import base
 from pomona.objective.batches import Batch
 
 STRATEGY_SHARE = 0.2
@@ -87,7 +87,7 @@ def fixed(rule: str) -> base.Client:
         gates = torch.stack([taken[s].to(W).mean() for s in training.layers])
         return W, {"model": W}, {"gates": gates.repeat(len(W), 1)}
 
-    return base.Client(separate.start, train)
+    return base.Client(base.own_model, train)
 
 
 def global_part(rule: str, training: base.LocalTraining, rows: Tensor) -> Tensor:

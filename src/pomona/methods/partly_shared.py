@@ -59,4 +59,4 @@ def client(kept: Kept) -> base.Client:
         training.observe("personal", W, "trained")
         return KeptState(base.within(W, *parts)), {"model": base.without(W, *parts)}, {}
 
-    return base.Client(start, train)
+    return base.Client(start, train, private=("kept",))

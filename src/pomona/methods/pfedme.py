@@ -16,7 +16,8 @@ steps are SGD: adam and adamw are refused.
 
 theta's steps contract only while personal_lr (lambda + L) < 2, L the curvature of F_i. The default is the run's lr, and
 at most 1 / (2 lambda), so that the pull alone takes no more than half a step. The authors' 0.09 at lambda = 15 leaves
-room for L < 7.2 only: enough for their small networks, too large for others.
+room for L < 7.2 only: enough for their small networks, too large for others. theta is trained, as w_i moves by it: its
+rate follows the run's schedule, also where it is set.
 
 Differs from published code: theta's weight decay is the run's (there: 0.001); only the cohort trains; personal_lr.
 """
@@ -51,7 +52,7 @@ class PFedMe(base.MethodSettings):
         card = replace(CARD, gradients=(base.Gradients(per_batch=self.inner_steps),))
         return base.Method(server(self.beta), client(self), card, self.caution)
 
-    def caution(self, round_: base.Round) -> str | None:
+    def caution(self, round_: base.Round, _members: int) -> str | None:
         """Warn of steps that overshoot by the pull alone."""
         pulled = personal_rate(self, round_) * self.lambda_
         if pulled < 1:
@@ -91,7 +92,7 @@ def client(settings: PFedMe) -> base.Client:
         training.observe("personal", theta, "trained")
         return None, {"model": W}, {}
 
-    return base.Client(base.nothing, train)
+    return base.Client(base.nothing, train, rate="method.personal_lr" if settings.personal_lr else None)
 
 
 def personal_rate(settings: PFedMe, round_: base.Round) -> float:

@@ -4,10 +4,10 @@ Luo, Mendieta, Chen, Wu. PGFed: personalize each client's global objective for f
 equations stand in ``pgfed``.
 """
 
-from typing import Literal
+from typing import Literal, Self
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor
 
 from pomona.core.settings import Settings
@@ -33,6 +33,15 @@ class Risks(Settings):
     budget: int | None = Field(
         None, ge=1, description="others' gradients a client downloads a round with mixing = client (M); all if not set"
     )
+
+    @model_validator(mode="after")
+    def _budgeted(self) -> Self:
+        if self.budget is not None and self.mixing == "server":
+            raise ValueError(
+                "budget counts gradients that clients download, and with mixing = server they download their mixture; "
+                "set method.mixing=client, or leave method.budget out"
+            )
+        return self
 
 
 def meeting(a: Tensor, present: Tensor, known: Tensor) -> Tensor:

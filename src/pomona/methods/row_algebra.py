@@ -200,18 +200,25 @@ def sgd_on(part: slice, training: LocalTraining, W: Tensor, round_: Round, epoch
 Layers = tuple[slice, ...]  # of a row, from input to output
 
 
-def upper(layers: Layers, count: int) -> slice:
-    """Slice of the ``count`` upper layers in a row. Raises ConfigError unless that many exist."""
-    if not 0 <= count <= len(layers):
-        raise ConfigError(
-            f"method.shared or method.layers names more layers than the network has; set it to {len(layers)} or less"
-        )
+def upper(layers: Layers, count: int, key: str = "method.layers") -> slice:
+    """Slice of the ``count`` upper layers in a row. Raises ConfigError with the setting unless that many exist."""
+    _require_layers(layers, count, key)
     return slice(layers[-count].start if count else layers[-1].stop, layers[-1].stop)
 
 
 def head(layers: Layers, shared: int | None) -> slice:
-    """Slice of what stands above the ``shared`` lower layers, the last layer if None. Raises as ``upper``."""
-    return upper(layers, 1 if shared is None else len(layers) - shared)
+    """Slice above the ``shared`` lower layers (``method.shared``), the last layer if None. Raises as ``upper``."""
+    if shared is None:
+        return upper(layers, 1)
+    _require_layers(layers, shared, "method.shared")
+    return upper(layers, len(layers) - shared)
+
+
+def _require_layers(layers: Layers, count: int, key: str) -> None:
+    if not 0 <= count <= len(layers):
+        raise ConfigError(
+            f"{key} is {count}, and the network has {len(layers)} layers; set it to {len(layers)} or less"
+        )
 
 
 def within(W: Tensor, *parts: slice) -> Tensor:

@@ -19,12 +19,7 @@ class Separate(base.MethodSettings):
 
     def method(self) -> base.Method:
         """The two halves."""
-        return base.Method(base.silent(), base.Client(start, train), CARD)
-
-
-def start(initial: base.Initial, roster: base.Roster, ids: tuple[int, ...], seed: int) -> Tensor:
-    """Everybody starts from the common model: (n, d)."""
-    return initial().repeat(len(ids), 1)
+        return base.Method(base.silent(), base.Client(base.own_model, train), CARD)
 
 
 def train(W: Tensor, received: base.Received, training: base.LocalTraining, round_: base.Round) -> base.Trained[Tensor]:

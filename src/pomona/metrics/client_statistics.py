@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
+from pomona.metrics.best_round import Point, best
 from pomona.metrics.bootstrap import CONFIDENCE, Interval
-from pomona.metrics.metric import ACCURACY, LOSS, Metric
-from pomona.metrics.nan_safe import Array, defined, divide, row_means
+from pomona.metrics.metric import ACCURACY, Metric
+from pomona.metrics.nan_safe import Array, defined, divide, mean_of_known, row_means
 
 Values = Sequence[float | None] | Array
 
@@ -126,7 +127,7 @@ class BestRounds:
         best_test_pooled: the APPLE code's BTA: the best value over all samples. Optimistic likewise; None for a metric
             that is no mean over samples.
         chosen_by: what the round of ``best_validation`` was chosen by: the metric, or the loss where no client's
-            validation samples define the metric in any round.
+            validation samples define the metric in any round that could be chosen.
     """
 
     last: At | None
@@ -159,20 +160,24 @@ def best_rounds(
     def table(values: Sequence[Values] | None) -> Array:
         return np.full(grid, np.nan) if values is None else np.array(values, dtype=float).reshape(grid)
 
-    values, held_out, losses = table(test), table(validation), table(validation_loss)
-    by, seen = (metric, held_out) if not np.isnan(held_out).all() else (LOSS, losses)
-    sign = 1 if metric.higher else -1
-    means, pooled = row_means(values), row_means(values, samples)
-    scores = row_means(seen) * (1 if by.higher else -1)
-    trained = np.where(np.asarray(rounds) > 0, scores, np.nan)
-    chosen = _highest(rounds, trained, means) or _highest(rounds, scores, means)
+    values = table(test)
+    sign, means, pooled = 1 if metric.higher else -1, row_means(values), row_means(values, samples)
+    tested = {int(number): At(float(mean), int(number)) for number, mean in zip(rounds, means, strict=True)}
+    seen = zip(tested.values(), table(validation), table(validation_loss), strict=True)
+    points = [Point(at.round, _mean(own), _mean(loss)) for at, own, loss in seen if not np.isnan(at.value)]
+    found = best(points, metric) or best(points, metric, least=0)
     return BestRounds(
         last=_highest(rounds, rounds, means),
-        best_validation=chosen,
+        best_validation=tested[found.round] if found else None,
         best_test=_highest(rounds, sign * means, means),
         best_test_pooled=_highest(rounds, sign * pooled, pooled) if metric.pools else None,
-        chosen_by=by.name if chosen else None,
+        chosen_by=found.metric.name if found else None,
     )
+
+
+def _mean(values: Array) -> float | None:
+    """The mean of what is defined, to the bit as the rounds of a run take it."""
+    return mean_of_known(values[~np.isnan(values)])
 
 
 def _highest(rounds: Sequence[int], scores: ArrayLike, values: Array) -> At | None:

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any, Union
 import numpy as np
 from numpy.typing import NDArray
 
+from pomona.core.table import NOTHING
+
 if TYPE_CHECKING:
     from torch import Tensor
 
 
 Arrays = Union[NDArray[Any], "Tensor"]
-NOTHING = "-"
 
 
 @dataclass(frozen=True)

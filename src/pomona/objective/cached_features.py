@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, multiprocessing
 
 from pomona.core.errors import WorkerError
+from pomona.core.splits import SPLITS
 from pomona.models.frozen_prefix import Cut
-from pomona.objective.device_dataset import SPLITS, DeviceDataset
+from pomona.objective.device_dataset import DeviceDataset
 from pomona.objective.row_gradients import EVALUATION_BATCH, Precision
 from pomona.storage.mapped_array import mapped
 

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pomona.core.splits import SPLITS
 from pomona.core.targets import Targets
 from pomona.data.dataset import Dataset
 from pomona.models.settings import PatchSettings
@@ -17,8 +18,6 @@ from pomona.objective.patches import cut, window
 from pomona.objective.training_view import View
 from pomona.partition.partition import Partition
 from pomona.tasks import Task, task_of
-
-SPLITS = ("train", "validation", "test")
 
 
 def as_learned(y: Tensor) -> Tensor:
@@ -75,6 +74,12 @@ class DeviceDataset:
             moved, scaled = (torch.tensor(v).double().to(device) for v in (dataset.target_shift, dataset.target_scale))
             units = moved, scaled
         return cls(x, y, shift, scale, own, targets, held, units, dataset.edges)
+
+    def class_counts(self, client: int) -> Tensor | None:
+        """Training samples (pixels, of masks) of each class, up to the last that a client has; None without classes."""
+        if self.targets not in {"classes", "segmentation"}:
+            return None
+        return torch.bincount(self.y[self.rows["train"][client]].flatten())
 
     @property
     def task(self) -> Task:

@@ -17,7 +17,7 @@ from pomona.privacy.ledger import Position
 
 
 class Objective(Protocol):
-    """Losses and gradients of model rows. Nothing else in the product reads samples.
+    """Losses and gradients of model rows. A method reads samples in no other way.
 
     A row (d,) holds a model's parameters. Where statistics of BatchNorm travel with a model, they may stand behind
     them: training then moves them in place, and evaluation uses them. A row without is evaluated with statistics
@@ -39,8 +39,8 @@ class Objective(Protocol):
     ) -> tuple[Tensor, Tensor]:
         """Mean losses (n,) of rows W (n, d), row k on the samples ``indices[k]``, and their gradients G (n, d).
 
-        Nobody asks for G before coordinate ``above``: it may be 0 there. ``views``: how training sees the batches, one
-        a row; without them the samples are taken as they are.
+        Entries of G below index ``above`` are not used and may be zero. ``views``: how training sees the batches, one a
+        row; without them the samples are taken as they are.
         """
 
     def hessian(self, W: Tensor, indices: list[Tensor], Z: Tensor, views: Views = None) -> Tensor:
@@ -102,7 +102,19 @@ class Stepping(Protocol):
 
 @runtime_checkable
 class Mixing(Protocol):
-    """An objective that may take whole steps of plain SGD on mixtures itself."""
+    """An objective that may mix rows itself, and take whole steps of plain SGD on mixtures.
+
+    ``mixes``: whether it does; the numbers of a client then do not depend on who else is in the call, and rows that
+    stand in several places are read as one.
+    """
+
+    mixes: bool
+
+    def mixtures(self, mixture: Mixture) -> Tensor:
+        """The mixtures (n, d)."""
+
+    def products(self, mixture: Mixture, G: Tensor) -> Tensor:
+        """The products (n, N) of rows G (n, d) with the rows that are mixed."""
 
     def mixed_step(
         self, mixture: Mixture, indices: list[Tensor], moments: Tensor, round_: Round, views: Views = None

@@ -146,6 +146,19 @@ class LocalTraining:
         self._count(losses, batch)
         return True
 
+    @property
+    def mixes(self) -> bool:
+        """Whether the objective mixes rows itself: rows that stand in several places are then read as one."""
+        return isinstance(self.objective, Mixing) and self.objective.mixes
+
+    def mixtures(self, mixture: Mixture) -> Tensor:
+        """The mixtures (n, d)."""
+        return self.objective.mixtures(mixture) if isinstance(self.objective, Mixing) else mixture.rows()
+
+    def products(self, mixture: Mixture, G: Tensor) -> Tensor:
+        """The products (n, N) of rows G (n, d) with the rows that are mixed."""
+        return self.objective.products(mixture, G) if isinstance(self.objective, Mixing) else mixture.products(G)
+
     def mixed_step(self, mixture: Mixture, batch: Batch, moments: Tensor, round_: Round) -> Tensor | None:
         """Take a step on each client's own row of its mixture, in place, in one go; return the weights' slopes (n, N).
 
@@ -205,6 +218,14 @@ class LocalTraining:
         """Mean losses (n,) of rows W on each client's whole split; NaN where a client has no such samples."""
         each = (self.objective.losses(row, c, split).mean() for row, c in zip(W, self.clients, strict=True))
         return torch.stack(list(each))
+
+    def class_counts(self, client: int) -> Tensor | None:
+        """How many of a client's training samples (pixels, of masks) are of each class; None for other targets.
+
+        Counts (k,) end with the last class that the client has. Privacy does not cover them: what a method makes of
+        them is a release on its card.
+        """
+        return self.objective.data.class_counts(client)
 
     def watches(self, when: When) -> bool:
         """Whether what is observed at this moment will be evaluated."""

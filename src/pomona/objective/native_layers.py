@@ -20,11 +20,6 @@ class Layer:
     hop: tuple[int, int] = (1, 1)
     rectified: bool = False
 
-    @property
-    def outputs(self) -> int:
-        """Channels or numbers that it makes of a place or a sample."""
-        return self.part.out_features if isinstance(self.part, nn.Linear) else self.part.out_channels
-
     def add(self, network: Any) -> None:
         """Append it to a network of the package. Raises ValueError for sizes out of bounds."""
         if isinstance(self.part, nn.Linear):
@@ -66,7 +61,8 @@ def _continued(behind: Layer, part: nn.Module, flat: bool) -> Layer | None:
     if type(part) is nn.ReLU:
         return replace(behind, rectified=True)
     plain = type(part) is nn.MaxPool2d and not part.return_indices and not part.ceil_mode and not flat
-    if not plain or not isinstance(behind.part, nn.Conv2d) or behind.window != (1, 1):
+    pooled = (behind.window, behind.hop) != (Layer.window, Layer.hop)
+    if not plain or not isinstance(behind.part, nn.Conv2d) or pooled:
         return None
     pair = nn.modules.utils._pair
     if pair(part.padding) != (0, 0) or pair(part.dilation) != (1, 1):

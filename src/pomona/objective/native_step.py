@@ -6,7 +6,6 @@ pooling and ReLU leave in gradients. The package knows convolutions with pooling
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from itertools import accumulate
 from math import prod
 from typing import Any
@@ -19,20 +18,13 @@ from pomona.models.losses import cross_entropy
 from pomona.models.parameter_space import ParameterSpace
 from pomona.objective.device_dataset import DeviceDataset
 from pomona.objective.native_layers import Layer, chain
+from pomona.objective.native_package import native_package
 from pomona.objective.pull import Pull
 
-PACKAGE = "pomona_native"
 NEUTRAL = torch.zeros(1), torch.ones(1)  # shift and scale of samples that need none
+PARTS = 8
+"""Outputs are computed of so large a part of the most samples that a call takes: of maps with 2^24 numbers, 64 MiB."""
 Prepared = tuple[Tensor, Tensor, Tensor]  # samples, indices into them, their targets
-
-
-def release() -> str:
-    """Version of pomona-native and the kind of processor that it computes for; empty where it cannot be used."""
-    if find_spec(PACKAGE) is None:
-        return ""
-    import pomona_native
-
-    return f"{pomona_native.__version__} {pomona_native.kinds()[0]}" if pomona_native.kinds() else ""
 
 
 @dataclass(frozen=True)
@@ -73,24 +65,28 @@ class NativeStep:
             bf16: round factors of convolutions to bf16.
             kind: of processor to compute for; the fastest if empty.
         """
+        package = native_package(kind)
+        if isinstance(package, str):
+            return package
         if why := _unknown(data, criterion):
             return why
         layers = chain(module, space, flat=data.x.dim() == 2)
         if isinstance(layers, str):
             return layers
-        import pomona_native
-
-        shape = tuple(data.x.shape[1:])
-        package = pomona_native.load(kind or pomona_native.kinds()[0])
         try:
-            network = _network(package, shape if len(shape) == 3 else (1, 1, *shape), layers)
+            network = _network(package.module, _image(data), layers)
         except ValueError as fault:  # sizes out of bounds
             return f"pomona-native: {fault}"
         shift, scale = NEUTRAL
         if data.shift is not None and data.scale is not None:
             shift, scale = (v.float().reshape(-1).contiguous() for v in (data.shift, data.scale))
         ends = tuple(accumulate((each.end for each in layers), max))
-        return cls(package, tuple(layers), network, data, shift, scale, ends, bf16)
+        return cls(package.module, tuple(layers), network, data, shift, scale, ends, bf16)
+
+    @property
+    def most(self) -> int:
+        """Samples that a gradient or a step is of at most: their largest maps have 2^27 numbers."""
+        return int(self.network.most)
 
     def gradient(self, row: Tensor, g: Tensor, batch: Prepared, above: int = 0) -> float:
         """Write the gradient of the mean loss at ``row`` (d,) into ``g`` (d,); return the loss.
@@ -154,17 +150,24 @@ class NativeStep:
         x, index, _ = batch
         *sides, channels = network.reached
         made = torch.empty(len(index), prod(sides) * channels)
-        network.outputs(row, made, x, index, *self._of(x), self.bf16)
+        at_once = max(1, network.most // PARTS)
+        for some, to in zip(index.split(at_once), made.split(at_once), strict=True):
+            network.outputs(row, to, x, some, *self._of(x), self.bf16)
         return made if sides == [1, 1] else made.view(len(index), *sides, channels)
 
     def _half(self, above: int) -> tuple[Any, Any]:
         """The network in two, before the layers that have parameters from ``above`` on."""
         count = self.skipped(above)
         if count not in self._halves:
-            shape = tuple(self.data.x.shape[1:])
-            lower = _network(self.package, shape if len(shape) == 3 else (1, 1, *shape), self.layers[:count])
+            lower = _network(self.package, _image(self.data), self.layers[:count])
             self._halves[count] = lower, _network(self.package, lower.reached, self.layers[count:])
         return self._halves[count]
+
+
+def _image(data: DeviceDataset) -> tuple[int, ...]:
+    """The shape (height, width, channels) of a sample; of a vector (1, 1, F)."""
+    shape = tuple(data.x.shape[1:])
+    return shape if len(shape) == 3 else (1, 1, *shape)
 
 
 def _network(package: Any, shape: tuple[int, ...], layers: Sequence[Layer]) -> Any:
@@ -181,11 +184,7 @@ def prepared(x: Tensor, y: Tensor) -> Prepared:
 
 
 def _unknown(data: DeviceDataset, criterion: Any) -> str:
-    """Why the package is not there, or does not know what is computed beside the network; empty if it does."""
-    if find_spec(PACKAGE) is None:
-        return "the package pomona-native is not installed"
-    if not release():
-        return "this processor has neither AVX2 nor NEON"
+    """Why the package does not know what is computed beside the network; empty if it does."""
     if data.x.device.type != "cpu":
         return "it computes on CPUs only"
     if criterion is not cross_entropy or data.weights is not None or data.y.dim() != 1 or data.y.is_floating_point():

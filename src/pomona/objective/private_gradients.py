@@ -209,7 +209,7 @@ class PrivateObjective:
         return address
 
     def _refuse_mixing(self) -> None:
-        """Whether a sample's gradient depends on who stands beside it, on two samples of the data."""
+        """Raise ConfigError if a sample's gradient depends on who stands beside it, by two samples of the data."""
         if len(self.data.y) < 2:
             return
         row = torch.zeros(self._space.size, device=self.data.y.device).fill_(0.01)

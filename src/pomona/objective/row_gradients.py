@@ -150,6 +150,19 @@ class LoopObjective:
             losses[k] = self._native.step(row, moments[k], batch, round_, pull.row(k) if pull else None, part)
         return losses
 
+    @property
+    def mixes(self) -> bool:
+        """Whether the native engine mixes rows."""
+        return self._native is not None
+
+    def mixtures(self, mixture: Mixture) -> Tensor:
+        """The mixtures (n, d)."""
+        return self._mixtures.rows(self._native, mixture) if self._native else mixture.rows()
+
+    def products(self, mixture: Mixture, G: Tensor) -> Tensor:
+        """The products (n, N) of rows G (n, d) with the rows that are mixed."""
+        return self._mixtures.products(self._native, mixture, G) if self._native else mixture.products(G)
+
     def mixed_step(
         self, mixture: Mixture, indices: list[Tensor], moments: Tensor, round_: Round, views: Views = None
     ) -> tuple[Tensor, Tensor] | None:

@@ -1,11 +1,10 @@
 """Measures of heterogeneity between clients, from their label counts."""
 
-from typing import Literal
-
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import entr
 
+from pomona.core.splits import Split
 from pomona.data.dataset import Dataset
 from pomona.partition.partition import Partition
 from pomona.partition.recipe import class_numbers
@@ -14,9 +13,7 @@ Counts = NDArray[np.int64]
 Measure = NDArray[np.float64]
 
 
-def label_counts(
-    partition: Partition, dataset: Dataset, part: Literal["train", "validation", "test"] = "train"
-) -> Counts:
+def label_counts(partition: Partition, dataset: Dataset, part: Split = "train") -> Counts:
     """(n, C) rows of each class that each client holds; C is 1 where the targets are not classes."""
     labels, width = class_numbers(dataset), len(dataset.classes) if dataset.targets == "classes" else 1
     return np.stack([np.bincount(labels[getattr(c, part)], minlength=width) for c in partition.clients])

@@ -37,7 +37,10 @@ class FromFile(Settings):
                 f"{dataset.fingerprint[:12]}); use the same data, or make the partition anew"
             )
         if len(partition.clients) != clients:
-            raise ConfigError(f"{self.path} has {len(partition.clients)} clients, the run has clients = {clients}")
+            raise ConfigError(
+                f"{self.path} has {len(partition.clients)} clients, the run has clients = {clients}; "
+                f"set clients = {len(partition.clients)}, or name another file"
+            )
         check(partition, dataset, str(self.path))
         if any(partition.turns):
             check_turnable(dataset)

@@ -15,6 +15,7 @@ from pydantic import Field, ValidationError
 from pomona.core import bounds
 from pomona.core.errors import DataError
 from pomona.core.settings import Settings
+from pomona.core.splits import SPLITS
 
 FORMAT = "pomona-partition-1"
 MOST_BYTES = 2**30  # of a saved partition: some hundred million rows
@@ -50,7 +51,7 @@ class Partition:
 
     def text(self) -> str:
         """The canonical JSON form."""
-        clients = [{k: getattr(c, k).tolist() for k in ("train", "validation", "test")} for c in self.clients]
+        clients = [{k: getattr(c, k).tolist() for k in SPLITS} for c in self.clients]
         body = {"format": FORMAT, "recipe": self.recipe, "groups": self.groups, "turns": self.turns, "clients": clients}
         if self.targets:  # without them a partition has the text, and the hash, that it always had
             body["targets"] = self.targets

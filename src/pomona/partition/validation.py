@@ -3,14 +3,15 @@
 import numpy as np
 
 from pomona.core.errors import DataError
+from pomona.core.splits import SPLITS
 from pomona.data.dataset import Dataset
 from pomona.data.problem_report import listed
 from pomona.partition.partition import Partition
 
-PARTS = ("train", "validation", "test")
+ANEW = "make the partition anew"
 
 
-def check(partition: Partition, dataset: Dataset, source: str, remedy: str = "make the partition anew") -> None:
+def check(partition: Partition, dataset: Dataset, source: str, remedy: str = ANEW) -> None:
     """Raise DataError unless the partition is one of this data set.
 
     Every row number is within the data, each list ascends, no row is held twice, every client can train, and groups and
@@ -28,21 +29,24 @@ def check(partition: Partition, dataset: Dataset, source: str, remedy: str = "ma
         raise DataError(f"{source}: {who} no training rows; {remedy}")
     taken = np.zeros(len(dataset), dtype=bool)
     for i, client in enumerate(partition.clients):
-        for part in PARTS:
+        for part in SPLITS:
             rows = getattr(client, part)
             where = f"{source}: client {i}, {part}"
             if np.any(np.diff(rows) <= 0):
-                raise DataError(f"{where}: row numbers do not ascend; make the partition anew")
+                raise DataError(f"{where}: row numbers do not ascend; {ANEW}")
             if len(rows) and (rows[0] < 0 or rows[-1] >= len(dataset)):
                 outside = rows[0] if rows[0] < 0 else rows[-1]
-                raise DataError(f"{where}: row {outside} is not among the {len(dataset)} rows of {dataset.name}")
+                raise DataError(
+                    f"{where}: row {outside} is not among the {len(dataset)} rows of {dataset.name}; {ANEW}"
+                )
             if taken[rows].any():
-                raise DataError(f"{where}: row {rows[taken[rows]][0]} is held twice; make the partition anew")
+                raise DataError(f"{where}: row {rows[taken[rows]][0]} is held twice; {ANEW}")
             taken[rows] = True
     for what, values in (("groups", partition.groups), ("turns", partition.turns)):
         if len(values) not in (0, len(partition.clients)):
-            raise DataError(f"{source}: {what} has {len(values)} entries for {len(partition.clients)} clients")
+            raise DataError(f"{source}: {what} has {len(values)} entries for {len(partition.clients)} clients; {ANEW}")
     if partition.targets and sorted(partition.targets) != list(range(len(partition.clients))):
-        raise DataError(f"{source}: targets must name each client once; make the partition anew")
+        raise DataError(f"{source}: targets must name each client once; {ANEW}")
     if not set(partition.turns) <= set(range(4)):
-        raise DataError(f"{source}: turns must be 0, 1, 2 or 3 quarter turns, got {sorted(set(partition.turns))}")
+        got = sorted(set(partition.turns))
+        raise DataError(f"{source}: turns must be 0, 1, 2 or 3 quarter turns, got {got}; {ANEW}")

@@ -12,6 +12,8 @@ from pomona import personal
 from pomona.federation.client_runtime import ClientRuntime
 from pomona.federation.shared_rows import SharedRows
 from pomona.federation.transport import LocalTransport
+from pomona.metrics.best_round import Point, best
+from pomona.metrics.metric import LOSS
 from pomona.personal import model_card
 from pomona.personal.model_card import Sources
 from pomona.record import mask_examples
@@ -48,9 +50,8 @@ def save_models(
         (private,) = transport.collect(ClientRuntime.private, [i])
         if headline in models:
             personal.save(_file(folder, i), models[headline], scenario, i, headline)
-        if private:
+        if own := {k: v.cpu().contiguous() for k, v in private.items() if v.numel()}:
             (folder / "private").mkdir(exist_ok=True)
-            own = {k: v.cpu().contiguous() for k, v in private.items()}
             save_file(own, folder / "private" / f"client-{i:02d}.safetensors")
 
 
@@ -87,19 +88,20 @@ def _kept(scenario: Scenario, result: Result, client: int) -> str:
     config = scenario.config
     if config.keep != "own_best" or (config.eval_every > 1 and (config.participation < 1 or config.absence > 0)):
         return ""
-    best, number, metric = float("-inf"), 0, result.metric
     model, when = config.method.method().card.headline
-    scores: dict[str, dict[int, float]] = {}
-    for split in ("validation", "test"):
-        curve = ((e.round, e.by_client(e.value, [client])[0]) for e in result.curve(model, when, split))
-        scores[split] = {at: value for at, value in curve if value is not None}
-    for at, value in scores["validation"].items():
-        if at > 0 and metric.goodness(value) > best:
-            best, number = metric.goodness(value), at
-    if not number:
+    each = {split: result.curve(model, when, split) for split in ("validation", "test")}
+    curve = [
+        Point(e.round, *(e.by_client(what, [client])[0] for what in (e.value, e.loss))) for e in each["validation"]
+    ]
+    if not (found := best(curve, result.metric, own=True)):
         return ""
-    found = [f"{split} {metric.number(known[number])}" for split, known in scores.items() if number in known]
-    return f"The file holds the model of round {number}, {metric.heading}: {', '.join(found)}."
+    by, known = found.metric, list[str]()
+    for split, evaluations in each.items():
+        for e in evaluations:
+            value = e.by_client(e.loss if by is LOSS else e.value, [client])[0]
+            if e.round == found.round and value is not None:
+                known.append(f"{split} {by.number(value)}")
+    return f"The file holds the model of round {found.round}, {by.heading}: {', '.join(known)}."
 
 
 def _sources(result: Result, client: int) -> Sources:

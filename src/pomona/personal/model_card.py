@@ -16,6 +16,7 @@ from typing import Any
 
 from pomona.core import bounds
 from pomona.core.errors import StorageError
+from pomona.core.splits import SPLITS
 from pomona.personal.card_figures import MOST, figures, held, listed, outputs
 from pomona.record.presentation import Presentation
 from pomona.scenario import Scenario
@@ -131,7 +132,7 @@ def card_of(
             ("seed", str(config.seed)),
             ("made with", f"Pomona {version('pomona')}"),
         ],
-        [(part, *held(data, scenario.targets, getattr(rows, part))) for part in ("train", "validation", "test")],
+        [(part, *held(data, scenario.targets, getattr(rows, part))) for part in SPLITS],
         f"Of {whose} ({model}, {moment}) on the client's own test samples, after round {number}.{instead}"
         if metrics
         else "Not measured: this client has no test samples.",

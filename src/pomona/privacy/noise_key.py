@@ -157,7 +157,7 @@ class KeyStore:
 
 
 def fingerprint(key: bytes) -> str:
-    """Fingerprint of a key for the ledger's head: SHA-256 of 256 random bits."""
+    """Fingerprint of a key for the ledger's head: 128 bits of BLAKE2b, in hex."""
     return hashlib.blake2b(key, digest_size=16, person=b"pomona-key").hexdigest()
 
 

@@ -31,7 +31,7 @@ class Privacy(Settings):
         None,
         ge=0,
         lt=2**63,
-        description="for tests: noise from this seed, which whoever knows it can subtract; no privacy",
+        description="test only: seeds the noise; anyone who knows the seed can remove it, so there is no privacy",
     )
 
     @field_validator("noise_multiplier")

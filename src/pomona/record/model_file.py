@@ -6,9 +6,10 @@ against the network that it names.
 
 import hashlib
 import json
-from collections.abc import Mapping, Set
+from collections.abc import Iterator, Mapping, Set
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from pydantic import ValidationError
 from torch import Tensor, nn
@@ -20,19 +21,18 @@ from pomona.models.packages import package
 from pomona.models.parameter_space import ParameterSpace
 from pomona.models.trained_part import frozen
 from pomona.record.model_metadata import FORMAT, ModelMetadata
-from pomona.storage.safetensors_stream import digest, fill, layout, pieces
+from pomona.storage.atomic_io import publish
+from pomona.storage.safetensors_stream import TensorEntry, digest, fill, layout, pieces
 from pomona.storage.tensor_validation import mismatch, non_finite
 
 HASH = "sha256"
 
 
 def write(path: Path, tensors: Mapping[str, Tensor], about: ModelMetadata) -> None:
-    """Write a file that ``read`` reads. Raises OSError."""
+    """Write a file that ``read`` reads, whole and durable, or leave what is there. Raises OSError."""
     tree = about.model_dump(mode="json")
     note = json.dumps({**tree, HASH: seal(tree, tensors)})
-    with path.open("wb") as file:
-        for piece in pieces(tensors, note):
-            file.write(piece)
+    publish(path.parent, pieces(tensors, note), lambda _: path.name, f"{path.name}.unfinished")
 
 
 def seal(tree: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
@@ -51,22 +51,14 @@ def read(path: Path, own_code: bool = False) -> tuple[nn.Module, ModelMetadata]:
     Raises:
         StorageError: no model file, a damaged one, or one whose own code is not allowed or not there.
     """
-
-    def no_model(why: str) -> StorageError:
-        return StorageError(f"{path} holds no model ({bounds.plain(why)}); give a file of models/ in a run folder")
-
-    try:
-        with bounds.regular(path, no_model).open("rb") as file:
-            entries, note = layout(file, path.stat().st_size, bounds.MOST_BYTES)
-            tree = bounds.parse(note, no_model)
-            about = _about(tree, path)
-            module = _network(about, path, own_code)
-            still = frozen(module) if about.frozen_sha256 else {}
-            if wrong := mismatch(entries, _tensors(module, entries.keys() - still.keys(), still.keys())):
-                raise ValueError(wrong)
-            tensors = fill(file, entries)
-        if seal(tree, tensors) != tree[HASH]:
-            raise StorageError(f"{path} is damaged: its SHA-256 is not that of its content; take it from a copy")
+    with _opened(path) as (file, entries, tree):
+        about = _about(tree, path)
+        module = _network(about, path, own_code)
+        still = frozen(module) if about.frozen_sha256 else {}
+        if wrong := mismatch(entries, _tensors(module, entries.keys() - still.keys(), still.keys())):
+            raise ValueError(wrong)
+        tensors = fill(file, entries)
+        _require_sealed(tree, tensors, path)
         if wrong := non_finite(tensors):
             raise ValueError(wrong)
         if package(about.network.name):  # it may compute buffers that are in no file
@@ -74,12 +66,22 @@ def read(path: Path, own_code: bool = False) -> tuple[nn.Module, ModelMetadata]:
                 about.network, about.input_shape, about.outputs, about.vocabulary, output_shape=about.output_shape
             )
         return _filled(module, tensors | _frozen(path, about, still)), about
-    except (OSError, ValueError, RecursionError, MemoryError, RuntimeError, ConfigError) as fault:
-        raise no_model(str(fault)) from None
 
 
 def tensors(path: Path) -> dict[str, Tensor]:
     """The tensors of a model file by name, without its network. Raises StorageError for a damaged file, or none."""
+    with _opened(path) as (file, entries, tree):
+        found = fill(file, entries)
+        _require_sealed(tree, found, path)
+        return found
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[tuple[BinaryIO, dict[str, TensorEntry], Any]]:
+    """A model file that stands at its first tensor, its layout, and the value of its note.
+
+    Raises StorageError if its header shows no model, and for what the work within finds wrong.
+    """
 
     def no_model(why: str) -> StorageError:
         return StorageError(f"{path} holds no model ({bounds.plain(why)}); give a file of models/ in a run folder")
@@ -87,12 +89,15 @@ def tensors(path: Path) -> dict[str, Tensor]:
     try:
         with bounds.regular(path, no_model).open("rb") as file:
             entries, note = layout(file, path.stat().st_size, bounds.MOST_BYTES)
-            tree, found = bounds.parse(note, no_model), fill(file, entries)
-        if not isinstance(tree, dict) or seal(tree, found) != tree.get(HASH):
-            raise ValueError("its SHA-256 is not that of its content")
-    except (OSError, ValueError, MemoryError) as fault:
+            yield file, entries, bounds.parse(note, no_model)
+    except (OSError, ValueError, RecursionError, MemoryError, RuntimeError, ConfigError) as fault:
         raise no_model(str(fault)) from None
-    return found
+
+
+def _require_sealed(tree: Any, tensors: Mapping[str, Tensor], path: Path) -> None:
+    """Raise StorageError unless a note holds the hash of a file's content."""
+    if not isinstance(tree, dict) or seal(tree, tensors) != tree.get(HASH):
+        raise StorageError(f"{path} is damaged: its SHA-256 is not that of its content; take it from a copy")
 
 
 def _about(tree: Any, path: Path) -> ModelMetadata:

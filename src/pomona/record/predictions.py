@@ -1,6 +1,8 @@
 """A run's last answers: what the model that each client is judged by says of its test samples, in ``predictions.npz``.
 
     outputs-I  (n, K) float32, as the network gives them          targets-I  (n,) int64 or (n, K) float32
+    of masks   (n, 3C) float32, pixels truly and falsely          targets-I  (n, C) int64, pixels that are of a class
+               claimed and missed, by class
 
 of client I, in the order of its test rows. Two runs on one partition answer the same samples, so that their difference
 can be judged sample by sample.

@@ -115,7 +115,9 @@ class Result:
 
         Returns:
             outputs (n, K) float32 as the network gives them (logits, or numbers), and targets: (n,) class numbers or
-            (n, K); None for a client without test samples, and in records that were made before or are not finished.
+            (n, K). Of masks (n, 3C) pixels truly claimed, falsely claimed and missed, by class, and (n, C) pixels that
+            truly are of a class. None for a client without test samples, and in records that were made before or are
+            not finished.
 
         Raises:
             DataError: the file is damaged.

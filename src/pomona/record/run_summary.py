@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from pomona.core.stop import Stop
+from pomona.metrics.best_round import Point, best, reason
 from pomona.metrics.client_statistics import At, best_rounds, summarize
-from pomona.metrics.early_stopping import Point, best, reason
 from pomona.metrics.nan_safe import mean_of_known
 from pomona.record.result import Result
 from pomona.record.rows import Evaluation
@@ -46,20 +46,21 @@ def summarise(result: Result, seconds: float) -> dict[str, Any]:
 
 
 def _outcome(result: Result, model: str, when: str, n: int) -> dict[str, Any] | None:
-    test, validation = result.curve(model, when, "test"), result.curve(model, when, "validation")
+    test = result.curve(model, when, "test")
     if not test:
         return None
     values, samples = (
         [e.by_client(e.value, range(n)) for e in test],
         [s or 0 for s in test[-1].by_client(test[-1].samples, range(n))],
     )
-    paired = validation if len(validation) == len(test) else []
-    held_out = [e.by_client(e.value, range(n)) for e in paired] or None
-    losses = [e.by_client(e.loss, range(n)) for e in paired] or None
+    seen = {e.round: e for e in result.curve(model, when, "validation")}
+    paired = [seen.get(e.round) for e in test]
+    held_out = [e.by_client(e.value, range(n)) if e else [None] * n for e in paired]
+    losses = [e.by_client(e.loss, range(n)) if e else [None] * n for e in paired]
     metric = result.metric
-    best = best_rounds([e.round for e in test], values, samples, held_out, metric, losses)
+    found = best_rounds([e.round for e in test], values, samples, held_out, metric, losses)
     return {
-        **{name: at._asdict() if isinstance(at, At) else at for name, at in vars(best).items()},
+        **{name: at._asdict() if isinstance(at, At) else at for name, at in vars(found).items()},
         "clients": summarize(values[-1], samples, metric=metric),
         "loss": mean_of_known(test[-1].loss),
         "accuracy": test[-1].accuracy_mean,

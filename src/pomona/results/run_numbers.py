@@ -18,8 +18,6 @@ from pomona.results.wording import counted
 Key: TypeAlias = tuple[str, str]
 """(model, when) of an evaluation on the test split."""
 
-NOTHING = "\N{EN DASH}"
-"""What stands in a table where a number is undefined."""
 MODELS = ("personal", "global", "local")
 TIMES = ("trained", "received")
 SPOKEN = {"trained": "after local training", "received": "as received"}

@@ -33,13 +33,15 @@ def _row(run: Run, key: Key, *, headline: bool) -> dict[str, Any]:
     held_out = {e.round: e for e in result.curve(*key, "validation")}
     clients = sorted({c for e in test for c in e.clients})
 
-    def values(evaluation: Evaluation | None) -> list[float | None]:
-        return evaluation.by_client(evaluation.value, clients) if evaluation else [None] * len(clients)
+    def each(evaluation: Evaluation | None, what: str = "value") -> list[float | None]:
+        return evaluation.by_client(getattr(evaluation, what), clients) if evaluation else [None] * len(clients)
 
-    tested = [values(e) for e in test]
+    tested = [each(e) for e in test]
+    seen = [held_out.get(e.round) for e in test]
     samples = [s or 0 for s in last.by_client(last.samples, clients)]
-    rounds = [e.round for e in test]
-    best = best_rounds(rounds, tested, samples, [values(held_out.get(number)) for number in rounds], metric)
+    best = best_rounds(
+        [e.round for e in test], tested, samples, [each(e) for e in seen], metric, [each(e, "loss") for e in seen]
+    )
     over_clients = summarize(tested[-1], samples, metric=metric)
     worst = over_clients["worst"]
     return {

@@ -93,11 +93,10 @@ def quadratics(clients: int, samples: int = 2, d: int = 5, seed: int = 0) -> Qua
 
 
 def a_round(number: int = 1, **over: Any) -> Round:
-    """A round of full-batch gradient descent, one step; ``over``: other fields of Round."""
+    """A round of full-batch gradient descent, one step; ``over``: other fields of Round, ``lr`` as decayed."""
     settings: dict[str, Any] = {"total": 10, "lr": 0.1, "decay": 1.0, "epochs": 1, "batch_size": 10**6}
-    return Round(
-        number=number, **{**settings, "momentum": 0.0, "weight_decay": 0.0, "seed": 0, "optimizer": Optimizer(), **over}
-    )
+    settings |= {"momentum": 0.0, "weight_decay": 0.0, "seed": 0, "optimizer": Optimizer(), **over}
+    return Round(number=number, **{"base_lr": settings["lr"] / settings["decay"], **settings})
 
 
 class Federation:

@@ -3,12 +3,12 @@
 import copy
 import json
 import os
-import random
 import shutil
 
 import pytest
 
 from pomona.core.errors import StorageError
+from pomona.core.rng import stream
 from pomona.experiments import load
 from pomona.results.web.comparison_page import write
 
@@ -55,11 +55,11 @@ def test_what_a_bench_wrote_is_read_as_it_was(tiny, sent):
 def test_damaged_results_are_a_page_or_one_line(tiny, sent, monkeypatch):
     """Tables only: what is drawn is made of the same numbers."""
     monkeypatch.setattr("pomona.results.web.comparison_page._pictures", lambda *_: [])
-    draw, refused = random.Random(0), 0
+    draw, refused = stream(0, "damage"), 0
     paths = list(places(tiny.results))
     for _ in range(DAMAGES):
         results = copy.deepcopy(tiny.results)
-        put(results, draw.choice(paths), draw.choice(WRONG))
+        put(results, *(of[draw.integers(len(of))] for of in (paths, WRONG)))
         (sent / "results.json").write_text(json.dumps(results))
         said = outcome(sent)
         refused += "holds no readable bench" in said

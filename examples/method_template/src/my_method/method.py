@@ -14,7 +14,7 @@ Differs from the paper: say here what your paper leaves open, and which reading 
 from pydantic import Field
 from torch import Tensor
 
-from pomona.methods import base, separate
+from pomona.methods import base
 
 
 class Anchored(base.MethodSettings):
@@ -39,7 +39,7 @@ def client(mu: float) -> base.Client:
         training.observe("personal", V, "trained")
         return V, {"model": V}, {"moved": (V - U).norm(dim=1)}
 
-    return base.Client(separate.start, train)
+    return base.Client(base.own_model, train)
 
 
 QUANTITIES = (

@@ -1,4 +1,4 @@
-"""Files of a rehearsal: each client's rows as a silo's own files, and the simulation of the same files."""
+"""Files of a rehearsal: the federation's, each client's rows as a silo's own, and the section that reads them."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -7,15 +7,13 @@ from typing import Any
 import numpy as np
 import tomli_w
 
-from pomona.config import Config, resolve
 from pomona.core.errors import ConfigError
+from pomona.core.splits import SPLITS
 from pomona.core.toml import Tree
 from pomona.deploy.agreed_config import ELSEWHERE
 from pomona.deploy.task_settings import of_samples
 from pomona.partition.partition import ClientRows
 from pomona.scenario import Scenario
-
-PARTS = ("train", "validation", "test")
 
 
 def federation_file(scenario: Scenario, server: str, **settings: Any) -> str:
@@ -36,7 +34,7 @@ def write_rows(scenario: Scenario, client: int, folder: Path) -> dict[str, Path]
     rows: ClientRows = scenario.partition.clients[client]
     folder.mkdir(parents=True, exist_ok=True)
     files = {}
-    for part in PARTS:
+    for part in SPLITS:
         own = getattr(rows, part)
         if len(own):
             files[part] = folder / f"{part}.npz"
@@ -58,9 +56,3 @@ def data_section(scenario: Scenario, files: Mapping[str, Mapping[str, Path]]) ->
     if scenario.dataset.edges:
         section["time_edges"] = list(scenario.dataset.edges)
     return {**section, "classes": list(scenario.dataset.classes)} if scenario.dataset.classes else section
-
-
-def simulation_of(scenario: Scenario, files: Mapping[str, Mapping[str, Path]]) -> Config:
-    """Return the configuration of a simulation on all silos' files; it gives the same numbers as the scenario."""
-    tree = {k: v for k, v in scenario.config.tree().items() if k not in ("data", "partition", "clients")}
-    return resolve(tree, {"data": data_section(scenario, files), "partition": {"name": "natural"}})

@@ -124,20 +124,23 @@ class LocalFederation:
         return read_status(self.server / "run")
 
     def wait(self, until: Callable[[Status], bool], seconds: float = LIMIT) -> Status:
-        """Wait until the status satisfies a condition. Raises QuorumError after ``seconds``."""
+        """Wait until the status satisfies a condition. Raises QuorumError after ``seconds``, or if the server ends."""
         limit = time.monotonic() + seconds
         while time.monotonic() < limit:
             self._weigh()
             status = self.status
             if status and until(status):
                 return status
-            if self._own["server"].poll() is not None and not (self.status and until(self.status)):
-                break
+            code = self._own["server"].poll()
+            if code is not None and not (self.status and until(self.status)):
+                raise self._given_up(f"the rehearsal's server ended with code {code}")
             time.sleep(0.2)
-        last_lines = (self.folder / "server.log").read_text(errors="replace").strip().splitlines()[-1:]
-        raise QuorumError(
-            f"the rehearsal did not get on within {seconds:.0f} s ({' '.join(last_lines)}); see {self.folder}"
-        )
+        raise self._given_up(f"the rehearsal did not get on within {seconds:.0f} s")
+
+    def _given_up(self, why: str) -> QuorumError:
+        log = self.folder / "server.log"
+        last = "".join(f" ({line})" for line in log.read_text(errors="replace").strip().splitlines()[-1:])
+        return QuorumError(f"{why}{last}; see {log}")
 
     def _weigh(self) -> None:
         """Note the most memory that each kind of process was seen with."""
@@ -200,7 +203,8 @@ def rehearse(scenario: Scenario, folder: Path, say: Say = lambda _: None, **opti
         options: keys of ``federation.toml`` that are to be others, such as ``wire``.
 
     Raises:
-        PomonaError: with which the federation ended, or why it could not begin.
+        QuorumError: the federation ended before its last round, for whatever reason; the message has its code.
+        PomonaError: it could not begin.
     """
     with local_federation(scenario, folder, **options) as local:
         began, at = time.time(), 0

@@ -5,11 +5,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from pomona.core.table import NOTHING
 from pomona.record.mask_examples import MOST_CLIENTS, MaskExamples, read
 from pomona.results.figures.axes import panels
 from pomona.results.figures.figure import ReportFigure, Rows
 from pomona.results.figures.style import FRAME, shorten
-from pomona.results.run_numbers import NOTHING, Run, leader
+from pomona.results.run_numbers import Run, leader
 
 if TYPE_CHECKING:
     from matplotlib.patches import Patch

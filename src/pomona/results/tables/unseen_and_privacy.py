@@ -1,9 +1,9 @@
 """Tables of what only some runs have: clients that were never trained with, and what privacy was spent."""
 
-from pomona.core.table import Table
+from pomona.core.table import NOTHING, Table
 from pomona.metrics.nan_safe import mean_of_known
 from pomona.record.rows import Evaluation
-from pomona.results.run_numbers import NOTHING, Run, headline, spoken
+from pomona.results.run_numbers import Run, headline, spoken
 from pomona.results.wording import capital, listing
 
 

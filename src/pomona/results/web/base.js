@@ -1,7 +1,7 @@
 const DATA = JSON.parse(document.getElementById("record").textContent);
 const PALETTE = ["#1f83c9", "#d55e00", "#009e73", "#cc79a7", "#c98a00", "#4aa5dd", "#9467bd", "#9c7b50", "#17a2b0", "#8a8f1c"];
 const DASHES = ["", "9 3", "9 3 2 3", "4 2"];
-const NOTHING = "–";
+const NOTHING = "-"; // as in the tables that the page was made with
 
 /* Numbers as page_data.py packs them: `at(t, i, j)` reads one of shape (T, n) or (T, n, K). */
 function unpack(packed) {

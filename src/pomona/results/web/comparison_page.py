@@ -10,6 +10,7 @@ import numpy as np
 
 from pomona.core.table import Table, csv_text, latex, markdown
 from pomona.experiments import Bench
+from pomona.experiments.bench_table import still_to_run
 from pomona.results.comparison import Comparison, ComparisonRow, comparison
 from pomona.results.figures import comparison_figures
 from pomona.results.figures.figure import ReportFigure
@@ -102,7 +103,8 @@ def opening(made: Comparison) -> list[str]:
     )
     states = ", ".join(f"{n} {state}" for state, n in counts.items())
     seeds = ", ".join(map(str, own["seeds"]))
-    return [f"{paper}Size {own['size']}, seeds {seeds}; runs: {states}.", *([own["note"]] if own["note"] else [])]
+    about = f"{paper}Size {own['size']}, seeds {seeds}; runs: {states}."
+    return [text for text in (about, still_to_run(own), own["note"]) if text]
 
 
 def _versions(made: Comparison) -> list[str]:

@@ -11,13 +11,14 @@ from typing import Any
 from markupsafe import Markup
 
 from pomona.core.errors import ConfigError
+from pomona.core.table import NOTHING
 from pomona.core.toml import flat
 from pomona.metrics.metric import DETAILS, METRICS, Metric, metric_named
 from pomona.record.result import Result
 from pomona.results.figures.figure import FORMS, ReportFigure
 from pomona.results.figures.sections import SECTIONS, pictures
 from pomona.results.figures.style import drawing
-from pomona.results.run_numbers import NOTHING, Run, comparable, leader, records, spoken
+from pomona.results.run_numbers import Run, comparable, leader, records, spoken
 from pomona.results.run_numbers import runs as prepare
 from pomona.results.summary_table import distinct, table
 from pomona.results.tables.gains import gain_tables

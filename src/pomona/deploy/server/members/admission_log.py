@@ -1,20 +1,19 @@
 """The log of admission decisions: a line of the server's audit for each uplink, used or not, with norms and limits."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import isfinite
 
 from pomona.deploy.audit import Audit
 from pomona.deploy.server.members.member_registry import MemberRegistry
 from pomona.federation.admission import UNBOUNDED, Admission
-from pomona.federation.exchange import Arrival
 
 EVENT = "admission"
 
 
 @dataclass(frozen=True)
 class AdmissionLog:
-    """The round loop's ``judged``: writes each decision down.
+    """Writes each decision of the round loop down.
 
     A line has the round, the silo, whether its uplink was ``admitted`` and, if not, the reason; for an uplink of the
     right form also, by tensor, the L2 ``norms`` and their ``limits``. Null stands for a norm beyond all floats, and for
@@ -24,12 +23,14 @@ class AdmissionLog:
     audit: Audit
     registry: MemberRegistry
 
-    def __call__(self, number: int, arrivals: Sequence[Arrival], verdict: Admission) -> None:
+    def __call__(self, number: int, verdict: Admission) -> None:
         """Write down one exchange's decisions. Raises StorageError."""
         names = [entry.name for entry in self.registry.entries]
-        faults = [(a.reply.client, a.reply.fault) for a in arrivals if a.reply.fault]
-        rejected = [(r.client, r.reason.removeprefix(f"client {r.client}, round {number}: ")) for r in verdict.rejected]
-        for client, reason in [*((a.reply.client, "") for a in verdict.accepted), *faults, *rejected]:
+        decisions = [
+            *((a.reply.client, "") for a in verdict.accepted),
+            *((r.client, r.reason) for r in verdict.rejected),
+        ]
+        for client, reason in decisions:
             line = {"round": number, "silo": names[client], "admitted": not reason}
             measured = verdict.norms.get(client)
             limits = {} if measured is None else {"norms": _figures(measured), "limits": _figures(verdict.bounds)}

@@ -30,6 +30,7 @@ from pomona.deploy.server.studies.search_study import search
 from pomona.deploy.server.studies.study_queue import StudyQueue
 from pomona.deploy.supervision.process_logs import SERVER, logging_to
 from pomona.deploy.supervision.status_files import LIVE, LiveStatus
+from pomona.federation.admission import Admission, Rejection
 from pomona.federation.checkpointing import Checkpointing
 from pomona.federation.loop import Loop
 from pomona.lifecycle import close_record, open_record, resume_point, status_kept
@@ -118,7 +119,7 @@ def _rounds(
         initial = scenario.initial.in_files(transport.scratch)
         parts = (config, method.server, registry, initial, transport, record, status, commits)
         metric = scenario.choice.metric
-        loop = Loop(*parts, quorum=federation.quorum, metric=metric, judged=AdmissionLog(audit, registry))
+        loop = Loop(*parts, quorum=federation.quorum, metric=metric, judged=status.judged)
         loop.run()
         result = close_record(record, time() - began)
         audit.write("finished", round=loop.last)
@@ -127,7 +128,7 @@ def _rounds(
 
 @dataclass
 class ServerStatusFile:
-    """The loop's callback: writes ``live.json`` and the audit log after each round."""
+    """The loop's callback and its ``judged``: writes ``live.json`` after each round, and the audit log."""
 
     out: Path
     transport: FlowerTransport
@@ -135,6 +136,7 @@ class ServerStatusFile:
     record: RunRecord
     _notes: list[str] = field(default_factory=list)
     _heavy: Sequence[str] = ()
+    _rejected: Sequence[Rejection] = ()
 
     def begin(self) -> None:
         """The silos that are there have said how much data they have."""
@@ -146,12 +148,17 @@ class ServerStatusFile:
         self.audit.write("note", text=text)
         logger.info("%s", text)
 
+    def judged(self, number: int, verdict: Admission) -> None:
+        """It is known whose uplinks a round uses; of one that is tried again, the last word counts."""
+        self._rejected = verdict.rejected
+        AdmissionLog(self.audit, self.transport.registry)(number, verdict)
+
     def round(self, row: RoundRow, evaluations: Sequence[Evaluation]) -> None:
         """A round is committed."""
         self._weigh()
         entries = self.transport.registry.entries
         present = [entries[i].name for i in row.cohort]
-        refused = {e.name: t for t in row.refused for i, e in enumerate(entries) if t.startswith(f"client {i},")}
+        refused = {entries[r.client].name: r.reason for r in self._rejected}
         means = {f"{e.model}, {e.when}, {e.split}, round {e.round}": e.mean for e in evaluations}
         live = LiveStatus(
             round=row.round,

@@ -15,7 +15,6 @@ from pomona.core.bounds import Number
 from pomona.core.settings import Settings
 from pomona.deploy.json_store import read_json, write_json
 from pomona.deploy.messages.message_bodies import Token
-from pomona.objective.interface import Objective
 from pomona.objective.private_gradients import PrivateObjective
 from pomona.privacy.epsilon_accounting import epsilon
 from pomona.privacy.epsilon_projection import Gradients
@@ -44,19 +43,17 @@ def mark(ledger: Path, restored: Restored) -> None:
 
 
 def charge(
-    stores: Path, objective: Objective, scenario: Scenario, place: int, reserve: Callable[[str, float], None]
+    stores: Path, objective: PrivateObjective, scenario: Scenario, place: int, reserve: Callable[[str, float], None]
 ) -> None:
     """Enter what may have been released before restores into a silo's ledger; done again after a kill, it costs once.
 
     Args:
         stores: the folder of key stores.
-        objective: with the silo's key store, if training is private.
+        objective: with the silo's key store.
         scenario: of all places, this silo's data among them.
         place: the silo's.
         reserve: called with a restore's token and the epsilon of the ledger with all rounds that may still come.
     """
-    if not isinstance(objective, PrivateObjective):
-        return
     for path in sorted(stores.glob("restored-*.json")):
         if restored := read_json(Restored, path):
             store, config = objective.key_store(place), scenario.config

@@ -5,9 +5,7 @@ done: once for a run and its data, and again where its administrator begins the 
 sum over the reservations that share any of its sources, by basic composition: epsilons add up, and so do deltas.
 """
 
-import fcntl
 import math
-import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,6 +25,7 @@ from pomona.deploy.messages.message_bodies import Token
 from pomona.deploy.silo.privacy.data_sources import MOST_SOURCES, DataSource, hashed, shared, sources, with_names
 from pomona.privacy.epsilon_accounting import ROUNDING
 from pomona.storage.atomic_io import writing
+from pomona.storage.lock import waiting_lock
 
 FOLDER, FILE = "private", "budget.json"
 RESERVED = "reserved"  # the event in the silo's audit log
@@ -211,12 +210,8 @@ class PrivacyBudget:
     def _alone(self) -> Iterator[None]:
         """Hold the file for this process: several messages may be answered at a time."""
         self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        handle = os.open(self._path.with_name(".budget.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX)
+        with waiting_lock(self._path.with_name(".budget.lock")):
             yield
-        finally:
-            os.close(handle)
 
 
 def overview(kit: Path) -> list[dict[str, Any]]:

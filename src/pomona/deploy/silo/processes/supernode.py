@@ -15,6 +15,7 @@ from logging import ERROR
 from pathlib import Path
 from typing import Any, NoReturn
 
+from pomona.core.bounds import DIGEST
 from pomona.core.errors import ProtocolError
 from pomona.deploy import flower_internals
 from pomona.deploy.agreement import Federation
@@ -170,7 +171,7 @@ def main(words: Sequence[str] | None = None) -> None:
     given = list(sys.argv[1:] if words is None else words)
     own = dict(zip(given[:6:2], given[1:6:2], strict=False))
     app = own.get(OPTION, "")
-    if list(own) != [OPTION, "--port", KIT] or len(app) != 64 or set(app) - set("0123456789abcdef"):
+    if list(own) != [OPTION, "--port", KIT] or not DIGEST.fullmatch(app):
         sys.exit(f"error[USAGE]: give {OPTION} and the SHA-256 in hex of the app, --port and {KIT} first")
     os.environ.update(QUIET)  # Flower reads it when it is imported
     die_with_parent()

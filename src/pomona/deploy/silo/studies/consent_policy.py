@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from pomona.core.bounds import ROUNDS, Finite, Sha256
+from pomona.core.bounds import ROUNDS, Finite, NameOrNone, Sha256
 from pomona.core.errors import ConfigError, PomonaError
 from pomona.core.toml import read_file, validated
 from pomona.deploy.agreement import Federation
@@ -18,7 +18,7 @@ from pomona.deploy.silo.studies.consent_terms import ConsentTerms, local_now
 from pomona.deploy.silo.studies.known_studies import KnownStudies, KnownStudy
 from pomona.deploy.silo.studies.silo_in_study import Silo
 from pomona.deploy.silo.studies.study_facts import StudyFacts, StudyText, facts
-from pomona.deploy.study import Kind, Study, View
+from pomona.deploy.study import Kind, Study
 from pomona.privacy.epsilon_accounting import ROUNDING
 
 FILE = "policy.toml"
@@ -43,7 +43,7 @@ class ConsentPolicy(ConsentTerms):
     acknowledge: tuple[Named, ...] = Field(
         (), max_length=1000, description="releases that noise does not cover, as in a study's privacy; none if empty"
     )
-    views: tuple[View, ...] = Field(
+    views: tuple[NameOrNone, ...] = Field(
         (), max_length=1000, description='data that a study may ask for, "" for [data]; any if empty'
     )
     least_count: int = Field(10, ge=3, le=10**6, description="a survey tells of no fewer rows than this")

@@ -60,6 +60,11 @@ class Silo:
         return KnownStudies(self.folder).agreed(standing, self.study, self.trial) if self.study else standing
 
     @cached_property
+    def agreement(self) -> str:
+        """The hash of what was agreed, which takes time: of a search it is of each trial's too."""
+        return self.federation.agreement
+
+    @cached_property
     def file(self) -> SiloFile:
         """The silo's own settings, with the data that the study asks for."""
         return SiloFile.load(self.folder / "silo.toml").viewed(self.federation.view)
@@ -114,7 +119,7 @@ class Silo:
 
     def claim(self, run: str) -> Claim:
         """What a run of the study asks of this silo's privacy budget; "" for any run."""
-        study, agreement, survey = self.federation.study, self.federation.agreement, self.federation.survey
+        study, agreement, survey = self.federation.study, self.agreement, self.federation.survey
         told = partial(Cost, survey.noise.epsilon if survey and survey.noise else inf)
 
         def trained() -> Cost:
@@ -140,13 +145,13 @@ class Silo:
         """
         more = Cost(epsilon - self.reserved)
         if more.epsilon > 0:
-            made = Claim(self.federation.study, self.federation.agreement, token, lambda: more)
+            made = Claim(self.federation.study, self.agreement, token, lambda: more)
             PrivacyBudget(self.folder).reserve(made, self.file.data, self._most)
 
     @property
     def reserved(self) -> float:
         """Epsilon that is reserved for all runs of the study: no server gets more."""
-        return sum(PrivacyBudget(self.folder).runs(self.federation.agreement).values())
+        return sum(PrivacyBudget(self.folder).runs(self.agreement).values())
 
 
 def audited(silo: Silo, event: str, **fields: Any) -> None:

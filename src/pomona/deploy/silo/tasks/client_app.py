@@ -79,9 +79,7 @@ class ClientApp:
         """
         began = perf_counter()
         provenance = Provenance(self.silo.folder, self.silo.state, self.silo.federation)
-        self._policy.require_agreed(task.agreement, task.run)
-        provenance.require_newcomers(task)
-        self._policy.require(task, self._samples)
+        self._policy.require(task, provenance, lambda: self._samples)
         initial = InitialDownlink(task, self.silo.method.server, lambda: self._scenario(task))
         self._policy.require_forms(task, forms := self._policy.forms(initial))
         self.silo.require_affordable(task.run)
@@ -211,10 +209,7 @@ class ClientApp:
         history.append(self.silo.state, line)
         headline, models = self.silo.method.card.headline, clients.models(task.place)
         if headline in models:
-            (self.silo.state / "models").mkdir(exist_ok=True)
-            personal.save_frozen(self.silo.state / "models", self._scenario(task).frozen)
             path = self.silo.state / "models" / "personal.safetensors"
-            fresh = path.with_suffix(".new")
-            personal.save(fresh, models[headline], self._scenario(task), task.place, headline)
-            fresh.replace(path)
+            personal.save_frozen(path.parent, self._scenario(task).frozen)
+            personal.save(path, models[headline], self._scenario(task), task.place, headline)
             own_card.write(path, self._scenario(task), self.silo.federation, task, clients, reply)

@@ -4,7 +4,6 @@ A round's file holds the state after its training, what that went on from, and t
 changes no state: of the last one, the only one that may be asked again, ``evaluation.json`` holds the answer.
 """
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pomona.core.bounds import Sha256
+from pomona.core.bounds import DIGEST, Sha256
 from pomona.core.errors import CheckpointError, ProtocolError
 from pomona.core.round import Roster
 from pomona.core.settings import Settings
@@ -28,7 +27,6 @@ from pomona.storage.committed_rounds import committed
 KEPT = 3  # rounds: the one in flight, the one it went on from, and one more in case a disk fails
 ANSWER = "answer"  # the uplink's bytes beside the state
 EVALUATION = "evaluation.json"
-_NAME = re.compile(r"[0-9a-f]{64}")  # of a row's file
 
 
 class KeptEvaluation(Settings):
@@ -122,7 +120,7 @@ class RowCache:
         """Hashes of all rows that lie here, sorted."""
         if not self._folder.is_dir():
             return ()
-        return tuple(sorted(path.name for path in self._folder.iterdir() if _NAME.fullmatch(path.name)))
+        return tuple(sorted(path.name for path in self._folder.iterdir() if DIGEST.fullmatch(path.name)))
 
     def missing(self, needed: Iterable[str], enclosed: Mapping[str, bytes]) -> tuple[str, ...]:
         """Hashes of rows that are neither enclosed nor cached, sorted. Raises ProtocolError for what is not a hash."""
@@ -154,6 +152,6 @@ class RowCache:
 
     def _path(self, digest: str) -> Path:
         """The one place that makes a path of a name."""
-        if not _NAME.fullmatch(digest):
+        if not DIGEST.fullmatch(digest):
             raise ProtocolError("a row is not named by its SHA-256; check the server's version")
         return self._folder / digest

@@ -6,7 +6,7 @@ a round and evaluates once a round, since a server that could ask again and agai
 silo's data. The same task again gets the same answer.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -21,7 +21,7 @@ from pomona.deploy.silo.data.silo_scenario import InitialDownlink
 from pomona.deploy.silo.studies.consent_terms import ConsentTerms, local_now
 from pomona.deploy.silo.studies.pinned_agreement import PINNED, PinnedAgreement
 from pomona.deploy.silo.studies.silo_in_study import Silo
-from pomona.deploy.silo.tasks.row_provenance import names
+from pomona.deploy.silo.tasks.row_provenance import Provenance, names
 from pomona.deploy.versions import own, require_begun
 
 START_OVER = "if that is meant, remove state/agreement.json"
@@ -77,14 +77,16 @@ class TaskPolicy:
         except ConfigError as fault:
             raise ProtocolError(str(fault)) from None
 
-    def require(self, task: Task, samples: int) -> None:
+    def require(self, task: Task, provenance: Provenance, samples: Callable[[], int]) -> None:
         """Raise ProtocolError unless a task is one that this silo agreed to.
 
         Args:
-            task: from the server; its newcomers have been verified.
-            samples: training samples of this silo.
+            task: from the server.
+            provenance: verifies its newcomers.
+            samples: counts the training samples of this silo, which are not read for a task of another agreement.
         """
         self.require_agreed(task.agreement, task.run)
+        provenance.require_newcomers(task)
         self._require_own(task, samples)
         self.terms.require_members({place: task.sizes[place] for place in names(self.federation, task)})
         last = self.federation.config().rounds + (not task.trains)  # the closing visit evaluates
@@ -101,12 +103,12 @@ class TaskPolicy:
         return known.forms if known and known.forms is not None else initial.forms
 
     def pin(self, task: Task, forms: dict[str, EntryForm], rows: str) -> None:
-        """Pin the run, this silo's place, the form of tasks' entries and the hash of the own data, durably."""
+        """Pin an agreed task's run, this silo's place, the form of tasks' entries and the own data's hash, durably."""
         known = self._pinned()
         if known is None or known.place is None:
             begun = known.begun if known else own()
             about = {"run": task.run, "place": task.place, "forms": forms, "begun": begun, "rows": rows}
-            self._pin(PinnedAgreement(agreement=self.federation.agreement, **about))
+            self._pin(PinnedAgreement(agreement=task.agreement, **about))
 
     def require_forms(self, task: Task, forms: Mapping[str, EntryForm]) -> None:
         """Raise ProtocolError unless each entry of a task, and no other, has the form that the method gives it."""
@@ -118,7 +120,7 @@ class TaskPolicy:
                     f"{key}: {_worded(entry.form)} came, the model and method agreed on have {_worded(forms[key])}"
                 )
 
-    def _require_own(self, task: Task, samples: int) -> None:
+    def _require_own(self, task: Task, samples: Callable[[], int]) -> None:
         """The place is this silo's, and the server counts it as it is."""
         who = names(self.federation, task).get(task.place, "nobody")
         if who != self.silo:
@@ -128,9 +130,9 @@ class TaskPolicy:
             raise ProtocolError(f"a task for place {task.place}, but this silo has place {known.place}; {START_OVER}")
         if len(task.sizes) != self.federation.places:
             raise ProtocolError(f"a task with {len(task.sizes)} places, agreed are {self.federation.places}")
-        if task.sizes[task.place] != samples:
+        if task.sizes[task.place] != (here := samples()):
             raise ProtocolError(
-                f"the server counts {task.sizes[task.place]} training samples of this silo, which has {samples}; put "
+                f"the server counts {task.sizes[task.place]} training samples of this silo, which has {here}; put "
                 "the data back, or have the silo revoked and added under a new name"
             )
 

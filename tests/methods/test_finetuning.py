@@ -1,0 +1,68 @@
+"""Fine-tuning that only serves evaluation: at the run's lr in every round, where the federation follows the schedule."""
+
+from math import cos, pi
+
+import pytest
+import torch
+
+from pomona.federation.exchange import ClientRequest
+from pomona.federation.schedule import round_of
+from pomona.methods.fedavg import FedAvgFT
+from pomona.methods.fedbabu import FedBABU
+from pomona.methods.fedprox import FedProxFT
+from problems import Federation, Quadratics, tiny
+
+each_method = pytest.mark.parametrize(
+    "settings",
+    [FedAvgFT(finetune_epochs=2), FedProxFT(finetune_epochs=2), FedBABU(shared=1, finetune_epochs=2)],
+    ids=lambda settings: settings.name,
+)
+
+
+def one_each(*samples):
+    """Clients of one sample, a number."""
+    return Quadratics(torch.tensor(samples, dtype=torch.float64).unsqueeze(1), [[i] for i in range(len(samples))])
+
+
+def cosine(rounds):
+    """The factors of the rounds, derived from the schedule's definition, and of the closing visit."""
+    factors = [(1 + cos(pi * k / rounds)) / 2 for k in range(rounds)]
+    return [*factors, factors[-1]]
+
+
+def run_of(rounds):
+    return tiny("fedavg", lr=0.5, momentum=0.0, rounds=rounds, lr_schedule="cosine")
+
+
+@each_method
+@pytest.mark.parametrize("rounds", [1, 2, 20])
+@pytest.mark.parametrize("samples", [[3.0], [3.0, -1.0]])
+def test_under_a_cosine_each_round_fine_tunes_at_the_full_rate_and_trains_at_its_own(settings, rounds, samples):
+    """A step of .5 halves the distance to a sample, two leave a quarter; w moves by .5 times the factor to the mean."""
+    config, mean = run_of(rounds), sum(samples) / len(samples)
+    run = Federation(settings.method(), one_each(*samples))
+    w = run.initial().item()
+    for number, factor in enumerate(cosine(rounds), 1):
+        run.round(round_of(config, number))
+        for i, a in enumerate(samples):
+            assert run.model(i, "global", "received").item() == pytest.approx(w)
+            assert run.model(i, "personal", "received").item() == pytest.approx(a + (w - a) / 4)
+        w -= 0.5 * factor * (w - mean)
+        assert run.server.item() == pytest.approx(w)
+
+
+@each_method
+@pytest.mark.parametrize("rounds", [1, 20])
+def test_an_unseen_client_is_fine_tuned_at_the_full_rate(settings, rounds):
+    """It comes after the last round, when the rate of a cosine over 20 is 0.006 of the run's."""
+    run = Federation(settings.method(), one_each(3.0, -1.0), members=(0,))
+    w = run.initial().item()
+    state, row = run.method.server.welcome(run.server, (1,), run.roster)
+    roster = run.roster.plus(1, run.everybody)
+    run.clients.begin((1,), roster, row)
+    round_ = round_of(run_of(rounds), rounds + 1)
+    visit = ClientRequest(round_, roster, (1,), True, frozenset({"received", "trained"}), True, adapts=True)
+    run.clients.visit(visit, run.method.server.down(state, (1,), roster, round_))
+    run.clients.commit((1,))
+    assert run.model(1, "personal", "received").item() == pytest.approx(-1 + (w + 1) / 4)
+    assert run.model(1, "local", "trained").item() == pytest.approx(w - 0.5 * cosine(rounds)[-1] * (w + 1))
