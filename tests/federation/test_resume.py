@@ -442,17 +442,17 @@ def test_a_client_that_diverges_once_keeps_its_state_and_its_peers_never_see_it(
     from pomona.core.errors import DivergedError
     from pomona.objective.local_training import LocalTraining
 
-    gradient = LocalTraining.gradient
+    gradient, fault = LocalTraining.gradient, "client 2, round 2, step 1: the loss is nan; lower lr"
 
     def breaks(self, W, batch, criterion=None):
         if self.clients == (2,) and self.round.number == 2 and batch.step == 1:
-            raise DivergedError(f"client 2, round 2, step {batch.step}: the loss is nan; lower lr")
+            raise DivergedError(fault)
         return gradient(self, W, batch, criterion)
 
     monkeypatch.setattr(LocalTraining, "gradient", breaks)
     result = run("apple", tmp_path / "run")
     assert result.rounds[1].cohort == (0, 1, 3)
-    assert result.rounds[1].refused == ("client 2, round 2, step 1: the loss is nan; lower lr",)
+    assert result.rounds[1].refused == (f"{fault}; method.dr_lr may be too high, too",)
     assert result.rounds[2].cohort == (0, 1, 2, 3)
     events = [json.loads(line) for line in (Path(result.folder) / "events.jsonl").read_text().splitlines()]
     assert not any("NaN" in json.dumps(e) for e in events)

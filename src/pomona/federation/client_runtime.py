@@ -217,7 +217,8 @@ class ClientRuntime:
             return self._serve(visit, ids, received)
         except DivergedError as fault:
             if len(ids) == 1:
-                return [Reply(ids[0], fault=f"{fault} or {self.client.rate}" if self.client.rate else str(fault))]
+                too = f"; {self.client.rate} may be too high, too" if self.client.rate else ""
+                return [Reply(ids[0], fault=f"{fault}{too}")]
         alone = [self._try(visit, (i,), one(received, k)) for k, i in enumerate(ids)]
         return [reply for replies in alone for reply in replies]
 
