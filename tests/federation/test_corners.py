@@ -146,7 +146,9 @@ def test_a_model_that_diverges_in_its_last_step_is_said(name):
 
 
 @pytest.mark.parametrize(
-    ("step", "advice"), [("paper", r"lower lr; method\.dr_lr may be too high, too$"), ("local", "lower lr$")], ids=["paper", "local"]
+    ("step", "advice"),
+    [("paper", r"lower lr; method\.dr_lr may be too high, too$"), ("local", "lower lr$")],
+    ids=["paper", "local"],
 )
 def test_who_diverges_is_told_of_every_rate_that_may_be_meant(step, advice):
     with pytest.raises(DivergedError, match=advice):
