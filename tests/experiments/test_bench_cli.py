@@ -133,6 +133,7 @@ def test_a_mistake_is_one_line(call, tmp_path):
             "no method 'aple' in this suite at size cpu; did you mean apple? known: apple, separate",
         ),
         (("--methods",), "--methods"),
+        (("--methods", "rounds=1"), "--methods rounds=1: no name; put one behind --methods"),
     ],
 )
 def test_a_part_that_the_suite_does_not_have_is_one_line(call, tmp_path, words, told):
@@ -181,10 +182,11 @@ def test_an_unknown_suite_is_named_with_those_like_it(call):
     assert "no file and no suite 'digit'; did you mean digits" in err
 
 
-def test_settings_on_the_command_line_hold_for_every_run(call, tmp_path):
-    """They win over scenario, method, size and search; what they set is not searched."""
+@pytest.mark.parametrize("part", [(), ("--methods", "separate")], ids=["whole", "behind-an-option"])
+def test_settings_on_the_command_line_hold_for_every_run(call, tmp_path, part):
+    """They win over scenario, method, size and search; what they set is not searched. Behind names they are settings, too."""
     path, out = suite_file(tmp_path, changed(seeds=[0], method={"separate": {"batch_size": 8}})), tmp_path / "out"
-    code, _, err = call(path, "rounds=1", "batch_size=32", "lr=0.1", "--out", out, "--jobs", "1")
+    code, _, err = call(path, *part, "rounds=1", "batch_size=32", "lr=0.1", "--out", out, "--jobs", "1")
     assert code == 0, err
     results = json.loads((out / "results.json").read_text())
     (made,) = results["results"]

@@ -16,6 +16,7 @@ from rich.text import Text
 
 from pomona.cli.output import Json, console, emit, print_table, talk
 from pomona.config import merge, read_overrides
+from pomona.core.errors import ConfigError
 from pomona.core.table import Table as Words
 from pomona.core.toml import Tree
 from pomona.experiments import Bench, read_suite, run
@@ -62,6 +63,9 @@ def bench(
     if suite is None:
         _listing(json)
         return
+    scenarios, among_scenarios = _names("--scenarios", scenarios)
+    methods, among_methods = _names("--methods", methods)
+    words += among_scenarios + among_methods
     file = suite_file(suite)
     folder = out or Path("runs") / f"{file.stem}-{size}"
     plan = read_suite(file)
@@ -79,6 +83,14 @@ def bench(
     _closing(asked, still_to_run(made.results), json)
     if "failed" in asked.counts:
         sys.exit(1)
+
+
+def _names(option: str, words: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The names among the words behind an option, and the key=value settings, which the option takes too."""
+    names = tuple(word for word in words if "=" not in word)
+    if words and not names:
+        raise ConfigError(f"{option} {' '.join(words)}: no name; put one behind {option}")
+    return names, tuple(word for word in words if "=" in word)
 
 
 def merged(tree: Tree, over: Tree) -> Tree:
