@@ -288,3 +288,18 @@ def test_the_tables_are_views_of_the_results(whole):
     assert (whole.folder / "table.md").read_text() == markdown(whole.results)
     assert (whole.folder / "table.csv").read_text() == csv(whole.results)
     assert len(csv(whole.results).splitlines()) == 3
+
+
+@pytest.mark.parametrize(
+    ("paper", "table", "column", "told"),
+    [
+        ("apple", "2", "2", "Table 2 of apple. Size "),
+        ("apple", None, "1", "Table 1 of apple. Size "),
+        ("apple", None, None, "Size "),
+        (None, None, None, "Size "),
+    ],
+)
+def test_the_tables_paper_is_named_by_the_suite_or_else_by_its_scenarios(whole, paper, table, column, told):
+    scenarios = {name: {**s, "table": column} for name, s in whole.results["scenarios"].items()}
+    text = markdown({**whole.results, "paper": paper, "table": table, "scenarios": scenarios})
+    assert text.split("\n\n")[1].startswith(told)

@@ -91,7 +91,9 @@ def reasons(results: Results) -> dict[str, list[str]]:
 
 
 def _about(results: Results) -> str:
-    paper = f"Table {results['table']} of {results['paper']}. " if results["paper"] else ""
+    named = {column["table"] for column in results["scenarios"].values() if column["table"]}
+    tables = results["table"] or " and ".join(sorted(named))
+    paper = f"Table {tables} of {results['paper']}. " if tables else ""
     tuning = results["tuning"]
     searched = any(r["search"] for r in results["results"])
     tuned = (
