@@ -197,6 +197,13 @@ def test_settings_on_the_command_line_hold_for_every_run(call, tmp_path, part):
     assert "did you mean rounds" in err
 
 
+def test_a_name_with_an_equals_sign_is_a_name(call, tmp_path):
+    suite = changed(points=1, seeds=[0], search={}, base={"lr": 0.1}, method={"mu=0": {"method": "separate"}})
+    code, said, err = call(suite_file(tmp_path, suite), "--methods", "mu=0", "rounds=1", "--out", tmp_path / "out")
+    assert code == 0, err
+    assert "1 finished" in said
+
+
 @pytest.mark.parametrize(("there", "device"), [(False, "cpu"), (True, "cuda")])
 def test_a_suite_of_a_paper_takes_the_device_that_is_there(monkeypatch, there, device):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: there)

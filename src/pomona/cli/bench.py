@@ -1,7 +1,7 @@
 """``pomona bench``: a table of methods and scenarios, tuned, run in parallel, resumable."""
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from time import monotonic
@@ -63,13 +63,13 @@ def bench(
     if suite is None:
         _listing(json)
         return
-    scenarios, among_scenarios = _names("--scenarios", scenarios)
-    methods, among_methods = _names("--methods", methods)
-    words += among_scenarios + among_methods
     file = suite_file(suite)
     folder = out or Path("runs") / f"{file.stem}-{size}"
     plan = read_suite(file)
-    plan = plan.model_copy(update={"settings": merged(plan.settings, read_overrides(words))})
+    scenarios, behind_scenarios = _split("--scenarios", scenarios, plan.scenario)
+    methods, behind_methods = _split("--methods", methods, plan.method)
+    settings = read_overrides((*words, *behind_scenarios, *behind_methods))
+    plan = plan.model_copy(update={"settings": merged(plan.settings, settings)})
     part = {"scenarios": scenarios, "methods": methods}
     try:
         with ExitStack() as stack:
@@ -85,12 +85,13 @@ def bench(
         sys.exit(1)
 
 
-def _names(option: str, words: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The names among the words behind an option, and the key=value settings, which the option takes too."""
-    names = tuple(word for word in words if "=" not in word)
-    if words and not names:
-        raise ConfigError(f"{option} {' '.join(words)}: no name; put one behind {option}")
-    return names, tuple(word for word in words if "=" in word)
+def _split(option: str, words: tuple[str, ...], known: Container[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The names and the key=value settings behind an option, which takes both; a name that is known may have a =."""
+    settings = tuple(word for word in words if "=" in word and word not in known)
+    names = tuple(word for word in words if word not in settings)
+    if settings and not names:
+        raise ConfigError(f"{option} {' '.join(settings)}: no name; put one behind {option}")
+    return names, settings
 
 
 def merged(tree: Tree, over: Tree) -> Tree:
