@@ -25,6 +25,7 @@ from torch import Tensor
 
 from pomona.config import Config, own_method, resolve
 from pomona.core.errors import CheckpointError, ConfigError, LockedError, StorageError
+from pomona.core.files import LONG, content
 from pomona.core.toml import read_file
 from pomona.federation.checkpointing import FREE, INERT, find, identity, require_same, without
 from pomona.objective.native_package import release
@@ -182,7 +183,7 @@ def require_own_files(config: Config, partition: str, out: Path) -> None:
             )
     path = out / "partition.json"
     try:
-        if path.exists() and path.read_bytes() != partition.encode():
+        if path.exists() and content(path, LONG) != partition.encode():
             raise CheckpointError(f"{path} is not the partition of the checkpoints beside it; {beside}")
     except OSError as fault:
         raise CheckpointError(f"{path} cannot be read ({fault}); {beside}") from None

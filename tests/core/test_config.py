@@ -234,7 +234,7 @@ def test_a_file_with_a_mistake_is_named(tmp_path):
         read_file(path)
     with pytest.raises(ConfigError, match="absent"):
         read_file(tmp_path / "absent.toml")
-    with pytest.raises(ConfigError, match=r"cannot read \S+ \(Is a directory\); give a TOML file"):
+    with pytest.raises(ConfigError, match=r"cannot read \S+ \(it is a folder, not a file\); give a TOML file"):
         read_file(tmp_path)
 
 

@@ -157,7 +157,7 @@ def test_all_images_that_cannot_be_read_are_named_at_once(tmp_path):
     assert said[1:] == [
         "  cannot read the image cat/0.png (it is empty); replace or remove it",
         "  cannot read the image cat/2.png (it is no PNG, JPEG, BMP, GIF, TIFF, WEBP or PPM); replace or remove it",
-        "  cannot read cat/5.png: it is a pipe, a socket or a device, not a file",
+        "  cannot read cat/5.png (it is a pipe, a socket or a device, not a file)",
         "  cannot read cat/6.png (No such file or directory)",
         "  dog/7.tif holds several pictures, of which one would be read; save each in a file of its own",
         "  images of several sizes: 11 of 6 x 4 (1.png), 1 of 5 x 5 (4.png); set data.resize",

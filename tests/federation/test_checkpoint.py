@@ -197,14 +197,14 @@ def test_if_all_are_damaged_it_refuses_and_touches_nothing(tmp_path):
 def test_an_unreadable_disk_is_damage(tmp_path, monkeypatch):
     save(tmp_path, 1, example(), {})
     bad = save(tmp_path, 2, example(), {})
-    whole = Path.open
+    whole = os.open
 
-    def faulty(self, *args, **kwargs):
-        if self == bad:
+    def faulty(path, *args, **kwargs):
+        if path == bad:
             raise OSError(errno.EIO, "Input/output error")
-        return whole(self, *args, **kwargs)
+        return whole(path, *args, **kwargs)
 
-    monkeypatch.setattr(Path, "open", faulty)
+    monkeypatch.setattr(os, "open", faulty)
     found, corrupt = newest(tmp_path)
     assert found.number == 1
     assert "Input/output error" in corrupt[bad]

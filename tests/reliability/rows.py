@@ -163,7 +163,7 @@ DATA = [
     own("F39 a line with fewer cells", 3, ("own.csv: line 3: 2 cells, not 3",), (*CSV, "clients=2"), begin.table("a,b,y\n1,2,0\n1,2\n")),
     own("F39 a table with faults in several columns and lines", 3, ("3 problems", "column a: 2 of 3", "column b: 1 of 3 cells are gaps", "label column y", "data.drop_columns"), (*CSV, "clients=2"), begin.table("a,b,y\nu,2,0\n1,,0\nv,3,\n")),
     own("F39 several damaged images, and files of other kinds", 3, ("5 problems", "a/0.png", "a/1.png", "a/2.png", "a/scan.dcm", "b: no image"), IMAGES, begin.images),
-    own("F39 a pipe for a table", 3, ("own.csv: it is a pipe",), (*CSV, "clients=2"), begin.pipe),
+    own("F39 a pipe for a table", 3, ("own.csv (it is a pipe",), (*CSV, "clients=2"), begin.pipe),
     own("F39 a label of 5,000 digits", 0, ("classes with fewer than 5 rows",), (*CSV, "clients=2", "lr=0.1"), begin.table("a,b,y\n" + "".join(f"{k},2,{'9' * 5000 if k == 7 else k % 2}\n" for k in range(60))), holds.trains),
     own("F39 a partition nested 100,000 deep", 3, ("own.json is not a partition file",), ("fedavg", "data=digits", "partition.name=file", "partition.path={here}/own.json"), lambda world: (world.folder / "own.json").write_text("[" * 100_000)),
     own("F29 PostScript that is called an image", 3, ("a/0.png (it is no PNG",), IMAGES, begin.postscript, holds.unwritten),

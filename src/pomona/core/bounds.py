@@ -6,10 +6,9 @@ refused by pydantic when the record is made, so that neither disk, memory nor te
 
 import json
 import re
-import stat
 import unicodedata
 from collections.abc import Callable, Mapping
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, Field, StringConstraints, ValidationError
@@ -108,24 +107,3 @@ def shallow(value: Any) -> bool:
         if not layer:
             return True
     return False
-
-
-def regular(path: Path, fault: Callable[[str], E]) -> Path:
-    """The same path, once it is seen to name a plain file: reading a pipe or a device may never end.
-
-    Args:
-        path: of a file that somebody named.
-        fault: makes the error to raise from a sentence that names the path and says what is wrong.
-
-    Raises:
-        E: there is nothing, or a folder, a pipe, a socket or a device.
-    """
-    try:
-        mode = path.stat().st_mode
-    except (OSError, ValueError) as wrong:  # ValueError: a name with a NUL
-        why = wrong.strerror if isinstance(wrong, OSError) else str(wrong)
-        raise fault(f"cannot read {plain(str(path))} ({why})") from None
-    if not stat.S_ISREG(mode):
-        what = "a folder" if stat.S_ISDIR(mode) else "a pipe, a socket or a device"
-        raise fault(f"cannot read {plain(str(path))}: it is {what}, not a file")
-    return path

@@ -1,6 +1,5 @@
 """Names -> things, imported when asked for, so that a listing costs nothing and a typo gets near names."""
 
-import hashlib
 import inspect
 import sys
 from collections import Counter
@@ -14,6 +13,7 @@ from typing import Any
 
 from pomona.core.bounds import plain
 from pomona.core.errors import ConfigError, near
+from pomona.core.files import sha256
 
 _barred = ContextVar("_barred", default=False)
 _homes: list[str] = []  # folders in which modules may be named; they are on the import path while one is loaded
@@ -104,7 +104,7 @@ def code_sha256(target: str) -> str:
     with _own_code_in_reach():
         load(target)
     try:
-        return hashlib.sha256(Path(inspect.getfile(sys.modules[target.partition(":")[0]])).read_bytes()).hexdigest()
+        return sha256(Path(inspect.getfile(sys.modules[target.partition(":")[0]])))
     except (OSError, TypeError) as fault:
         raise ConfigError(f"cannot read the code of {target!r} ({fault}); name a module that is a file") from None
 

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from pomona.core.bounds import plain, shallow
 from pomona.core.errors import ConfigError, near
+from pomona.core.files import text
 from pomona.core.settings import Settings
 
 Tree = dict[str, Any]
@@ -22,24 +23,29 @@ SECTIONS = ("method", "data", "partition", "model")
 
 
 def read_file(path: Path) -> Tree:
-    """A TOML file's tree. Raises ConfigError naming the file and the line."""
+    """A TOML file's tree, its keys in snake case. Raises as ``read_tree``."""
+    tree: Tree = _snake(read_tree(path))
+    return tree
+
+
+def read_tree(path: Path) -> Tree:
+    """A TOML file's tree as it is written. Raises ConfigError naming the file and the line."""
     try:
-        tree: Tree = _snake(read_text(path.read_text(encoding="utf-8")))
-        return tree
+        return read_text(text(path))
     except FileNotFoundError:
         raise ConfigError(f"no file {path}; give a TOML file, or key=value") from None
     except OSError as fault:
         raise ConfigError(
             f"cannot read {path} ({fault.strerror}); give a TOML file that this account may read"
         ) from None
-    except ValueError as fault:
+    except (ValueError, ConfigError) as fault:
         raise ConfigError(f"{path}: {fault}") from None
 
 
-def read_text(text: str) -> Tree:
+def read_text(written: str) -> Tree:
     """The tree of a TOML text. Raises ValueError if it is none, or ConfigError if it is nested too deep."""
     try:
-        tree = tomllib.loads(text)
+        tree = tomllib.loads(written)
     except RecursionError:
         raise _deep() from None
     require_shallow(tree)

@@ -15,7 +15,7 @@ from typing import IO, Any, cast
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from pomona.core import bounds
+from pomona.core import files
 from pomona.core.errors import DataError
 from pomona.core.memory import enough
 from pomona.storage.mapped_array import allocate
@@ -36,14 +36,14 @@ def reading(where: object) -> Iterator[None]:
 
 
 def file(path: Path) -> Path:
-    """The same path, once it is seen to name a plain file. Raises DataError; see ``bounds.regular``."""
-    return bounds.regular(path, lambda what: DataError(f"{what}; correct the path, or put the file there"))
+    """The same path, once it is seen to name a plain file. Raises DataError; see ``files.regular``."""
+    return files.regular(path, lambda what: DataError(f"{what}; correct the path, or put the file there"))
 
 
 @contextmanager
 def opened(path: Path) -> Iterator[IO[bytes]]:
     """The bytes of a file, unpacked if it is gzip (told by its first bytes, not by its name)."""
-    with reading(path), file(path).open("rb") as raw:
+    with reading(path), files.opened(file(path)) as raw:
         packed = is_gzip(raw)
         with gzip.GzipFile(fileobj=raw) if packed else raw as stream:
             yield cast("IO[bytes]", stream)

@@ -15,6 +15,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pomona.core import files
 from pomona.core.errors import DataError
 from pomona.data import image_arrays, npz, targets
 from pomona.data.array_file import StoredArray, file, opened, reading
@@ -77,20 +78,20 @@ def _in_folder(path: Path, record: np.dtype[Any]) -> StoredArray:
         return _records(str(path), file(path).stat().st_size, record, partial(opened, path))
 
 
-def _in_archive(path: Path, files: Sequence[str], record: np.dtype[Any]) -> list[StoredArray]:
-    with reading(path), tarfile.open(file(path)) as archive:
+def _in_archive(path: Path, names: Sequence[str], record: np.dtype[Any]) -> list[StoredArray]:
+    with reading(path), files.opened(file(path)) as raw, tarfile.open(fileobj=raw) as archive:
         members = {Path(member.name).name: member for member in archive.getmembers() if member.isfile()}
-    missing = [file for file in files if file not in members]
+    missing = [name for name in names if name not in members]
     if missing:
         raise DataError(f"{path} has no {', '.join(missing)}; fetch the binary version again")
     return [
-        _records(f"{path}, {file}", members[file].size, record, partial(_member, path, members[file])) for file in files
+        _records(f"{path}, {name}", members[name].size, record, partial(_member, path, members[name])) for name in names
     ]
 
 
 @contextmanager
 def _member(path: Path, member: tarfile.TarInfo) -> Iterator[IO[bytes]]:
-    with reading(path), tarfile.open(path) as archive:
+    with reading(path), files.opened(path) as raw, tarfile.open(fileobj=raw) as archive:
         stream = archive.extractfile(member)
         assert stream is not None  # only plain files are asked for
         with stream:

@@ -2,11 +2,13 @@
 
 import csv
 from collections.abc import Iterator, Sequence
+from io import TextIOWrapper
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
 from pomona.core.errors import ConfigError, DataError, near
+from pomona.core.files import opened
 from pomona.data import parquet
 from pomona.data.array_file import file, reading
 from pomona.data.problem_report import refuse
@@ -30,7 +32,7 @@ def records(path: Path) -> Iterator[CsvRecord]:
     if parquet.is_parquet(path):
         yield from (CsvRecord(path, row, cells) for row, cells in enumerate(parquet.records(path)))
         return
-    with reading(path), file(path).open(encoding="utf-8-sig", newline="") as text:
+    with reading(path), TextIOWrapper(opened(file(path)), encoding="utf-8-sig", newline="") as text:
         lines = csv.reader(text, strict=True)
         try:
             yield from (CsvRecord(path, lines.line_num, cells) for cells in lines if cells)

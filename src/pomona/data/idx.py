@@ -11,6 +11,7 @@ from typing import IO
 
 import numpy as np
 
+from pomona.core import files
 from pomona.core.errors import DataError
 from pomona.data import image_arrays, targets
 from pomona.data.array_file import MOST_PACKED, StoredArray, file, is_gzip, opened, paired, promised, reading
@@ -44,7 +45,7 @@ def stored(path: Path) -> StoredArray:
         DataError: no IDX header, or one that promises more than the file can hold.
     """
     with reading(path):
-        with file(path).open("rb") as raw:
+        with files.opened(file(path)) as raw:
             packed, size = is_gzip(raw), path.stat().st_size
         with opened(path) as stream:
             magic = stream.read(4)

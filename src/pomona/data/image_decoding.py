@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
-from pomona.core import bounds
+from pomona.core import bounds, files
 from pomona.core.errors import DataError
 from pomona.data.image_arrays import WINDOW
 from pomona.data.image_file import MOST_VALUES, Size
@@ -78,11 +78,11 @@ def decoded(path: Path, colours: str, size: Size | None = None) -> NDArray[np.ui
 
 def _opened(path: Path, look: Callable[[Image.Image], T]) -> T:
     """Result of ``look`` on an opened image. Raises DataError for any fault of the file."""
-    bounds.regular(path, DataError)
+    files.regular(path, DataError)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of what Pillow passes over; the limit of size is our own
-            with Image.open(path, formats=FORMATS) as image:
+            with files.opened(path) as raw, Image.open(raw, formats=FORMATS) as image:
                 if image.width * image.height > MOST_VALUES:
                     size = f"{image.width} x {image.height} pixels"
                     raise DataError(f"{path} has {size}, at most {MOST_VALUES} are read; make it smaller")

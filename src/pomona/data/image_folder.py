@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
+from pomona.core import files
 from pomona.core.errors import DataError
 from pomona.data import image_arrays, image_folder_survey, image_stack
 from pomona.data.array_file import file, reading
@@ -41,7 +42,7 @@ def _tiny(root: Path, name: str, settings: DataSettings) -> Dataset:
     index = {label: i for i, label in enumerate(classes)}
     testing: Labelled = []
     with reading(notes):
-        lines = file(notes).read_text(encoding="utf-8").splitlines()
+        lines = files.text(file(notes), files.LONG).splitlines()
     for line, cells in enumerate((text.split("\t") for text in lines if text), start=1):
         if len(cells) < 2 or cells[1] not in index:
             raise DataError(f"{notes}, line {line}: no file name and known class in {cells[:2]}; fetch it again")

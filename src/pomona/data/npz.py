@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from pomona.core.bounds import plain
 from pomona.core.errors import DataError
+from pomona.core.files import opened
 from pomona.core.targets import NAMED
 from pomona.data import image_arrays, targets, validation
 from pomona.data.array_file import MOST_PACKED, StoredArray, file, joined, paired, promised, reading
@@ -28,7 +29,7 @@ _HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0
 
 def names(path: Path) -> tuple[str, ...]:
     """The names of the arrays in an archive. Raises DataError if it is none."""
-    with reading(path), zipfile.ZipFile(file(path)) as archive:
+    with reading(path), opened(file(path)) as raw, zipfile.ZipFile(raw) as archive:
         return tuple(name.removesuffix(".npy") for name in archive.namelist())
 
 
@@ -42,7 +43,7 @@ def stored(path: Path, name: str) -> StoredArray:
     if name not in known:
         raise DataError(f"{path} has no array {name!r} (it has {', '.join(known) or 'none'}); store one by that name")
     where = f"{path}, array {name}"
-    with reading(where), zipfile.ZipFile(path) as archive:
+    with reading(where), opened(path) as raw, zipfile.ZipFile(raw) as archive:
         info = archive.getinfo(f"{name}.npy" if f"{name}.npy" in archive.namelist() else name)
         with archive.open(info) as stream:
             shape, fortran, dtype = _header(stream, where)
@@ -70,7 +71,8 @@ def _header(stream: IO[bytes], where: str) -> tuple[tuple[int, ...], bool, np.dt
 
 @contextmanager
 def _body(path: Path, member: str, skip: int) -> Iterator[IO[bytes]]:
-    with reading(f"{path}, array {member}"), zipfile.ZipFile(path) as archive, archive.open(member) as stream:
+    where = f"{path}, array {member}"
+    with reading(where), opened(path) as raw, zipfile.ZipFile(raw) as archive, archive.open(member) as stream:
         stream.read(skip)
         yield stream
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pomona.core.errors import ConfigError, DataError, with_extra
+from pomona.core.files import opened
 from pomona.data.array_file import file, reading
 
 SUFFIX = ".parquet"
@@ -32,7 +33,7 @@ def records(path: Path) -> Iterator[list[str]]:
     if not find_spec("pyarrow"):
         raise ConfigError(f"{path}: Parquet needs pyarrow; {with_extra('tables')}, or save the table as CSV")
     parquet = import_module("pyarrow.parquet")
-    with reading(path), file(path).open("rb") as raw:
+    with reading(path), opened(file(path)) as raw:
         try:
             table = parquet.ParquetFile(raw, page_checksum_verification=True)
             yield list(map(str, table.schema_arrow.names))

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from pomona.core.errors import StorageError
+from pomona.core.files import LONG, content
 from pomona.storage.hash_chain import START, chained, parsed
 
 TORN = "torn"
@@ -35,7 +36,7 @@ class Audit:
         self.path = path
         self._chain, self._end = START, -1  # of what this process has seen of the file; -1 before it has looked
         with _writing(path):
-            self._handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
 
     def __enter__(self) -> "Audit":
         return self
@@ -134,7 +135,7 @@ def _lines(content: bytes) -> Iterator[tuple[bytes, dict[str, Any] | None]]:
 
 def _content(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return content(path, LONG)
     except OSError as fault:
         raise StorageError(f"{path} cannot be read ({fault.strerror}); name a folder with an audit file") from None
 

@@ -3,6 +3,8 @@
 import hashlib
 from pathlib import Path
 
+from pomona.core import files
+from pomona.core.bounds import MOST_BYTES
 from pomona.core.errors import ConfigError, with_extra
 
 PIN = "app.sha256"
@@ -18,6 +20,9 @@ def bundle(app: Path) -> bytes:
     except ImportError:
         raise ConfigError(f"Flower is needed to bundle its app; {with_extra('flower')}") from None
     try:
+        for path in app.rglob("*"):
+            if not path.is_dir():
+                files.opened(path, MOST_BYTES).close()  # Flower reads them by their names
         built: bytes = build_fab_from_disk(app)
     except (OSError, ValueError) as fault:
         raise ConfigError(f"{app}: Flower does not accept the app ({fault}); copy it from the kit again") from None
@@ -32,7 +37,7 @@ def digest(app: Path) -> str:
 def pinned(kit: Path) -> str:
     """SHA-256 in hex of the app that a kit allows. Raises ConfigError."""
     try:
-        text = (kit / PIN).read_text(encoding="ascii").strip()
+        text = files.text(kit / PIN, 1000).strip()
     except (OSError, ValueError):
         text = ""
     if len(text) != 64 or set(text) - set("0123456789abcdef"):

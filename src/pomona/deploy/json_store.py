@@ -8,6 +8,7 @@ from pydantic import BaseModel, ValidationError
 
 from pomona.core.bounds import first, plain
 from pomona.core.errors import StorageError
+from pomona.core.files import content
 from pomona.storage.atomic_io import publish
 
 MOST = 2**26  # bytes of a file
@@ -18,11 +19,7 @@ M = TypeVar("M", bound=BaseModel)
 def read_json(kind: type[M], path: Path, remedy: str = "restore it from a backup") -> M | None:
     """Return a file's content; None if it is missing. Raises StorageError for one that holds something else."""
     try:
-        with path.open("rb") as file:
-            text = file.read(MOST + 1)
-        if len(text) > MOST:
-            raise _damaged(path, remedy, f"it has more than {MOST} bytes")
-        return kind.model_validate_json(text)
+        return kind.model_validate_json(content(path, MOST))
     except FileNotFoundError:
         return None
     except OSError as fault:

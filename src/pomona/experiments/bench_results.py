@@ -13,8 +13,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from pomona.config import merge
-from pomona.core.bounds import first, parse, plain, regular
+from pomona.core.bounds import first, parse, plain
 from pomona.core.errors import StorageError
+from pomona.core.files import content
 from pomona.core.toml import Tree, flat
 from pomona.experiments import bench_table
 from pomona.experiments.grid import Cell, Group
@@ -195,9 +196,7 @@ def load(folder: Path) -> Bench:
         return StorageError(f"{folder} holds no readable bench ({why}); give a folder that `pomona bench` wrote")
 
     try:
-        results, timing = (
-            parse(regular(folder / name, unreadable).read_bytes(), unreadable) for name in (RESULTS, TIMING)
-        )
+        results, timing = (parse(content(folder / name), unreadable) for name in (RESULTS, TIMING))
         schema = results.get("schema") if isinstance(results, dict) else None
         if schema != SCHEMA:
             raise unreadable(f"schema {plain(str(schema), 40)}, this version reads {SCHEMA}")

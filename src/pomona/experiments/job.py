@@ -10,8 +10,9 @@ from typing import Literal
 from pydantic import TypeAdapter, ValidationError
 
 from pomona.config import Config, resolve
-from pomona.core.bounds import parse, regular
+from pomona.core.bounds import parse
 from pomona.core.errors import DataError, PomonaError, StorageError
+from pomona.core.files import content
 from pomona.core.toml import Tree, flat
 from pomona.data import read
 from pomona.data.catalogue import CATALOGUE, locate, own_path
@@ -100,7 +101,7 @@ def look(folder: Path, config: Config) -> JobState:
     """Read a cell's folder; "waiting" is one without a finished run and without a failure on file."""
     if (folder / FAILURE).exists():
         try:
-            text = regular(folder / FAILURE, StorageError).read_bytes()
+            text = content(folder / FAILURE)
             return JobState("failed", TypeAdapter(Failure).validate_python(parse(text, StorageError)))
         except (OSError, StorageError, ValidationError) as fault:
             raise StorageError(f"{folder / FAILURE} cannot be read ({fault}); remove it, then start again") from None

@@ -25,7 +25,6 @@ Later layers win: base, scenario, method, method in the scenario, size, size in 
 `[settings]`, which hold for every run at every size (``pomona bench SUITE key=value`` writes there).
 """
 
-import tomllib
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
@@ -35,7 +34,7 @@ from pydantic import BeforeValidator, Field, ValidationError, model_validator
 from pomona.config import Config, resolve
 from pomona.core.errors import ConfigError, near
 from pomona.core.settings import Settings
-from pomona.core.toml import Tree, flat, leaves
+from pomona.core.toml import Tree, flat, leaves, read_tree
 from pomona.data.catalogue import data_dir
 from pomona.methods import METHODS, is_known
 
@@ -209,13 +208,7 @@ def read_suite(source: Path | Mapping[str, Any] | Suite) -> Suite:
         return source
     where = f"{source}: " if isinstance(source, Path) else ""
     try:
-        tree = tomllib.loads(source.read_text(encoding="utf-8")) if isinstance(source, Path) else dict(source)
-    except FileNotFoundError:
-        raise ConfigError(f"no file {source}; give a suite's TOML file") from None
-    except (OSError, ValueError) as fault:
-        raise ConfigError(f"{where}{fault}") from None
-    try:
-        return Suite.model_validate(tree)
+        return Suite.model_validate(read_tree(source) if isinstance(source, Path) else dict(source))
     except ValidationError as fault:
         raise ConfigError(where + "; ".join(_explain(dict(e)) for e in fault.errors())) from None
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from pomona.core import bounds
+from pomona.core import bounds, files
 from pomona.core.errors import ConfigError, StorageError
 from pomona.models.settings import ModelSettings
 from pomona.models.trained_part import matching
@@ -49,14 +49,14 @@ def initial(settings: ModelSettings) -> Weights | None:
 
 def read(path: Path) -> Weights:
     """Read a safetensors file, or give the last one again. Raises StorageError for no such file, or a damaged one."""
-    there = bounds.regular(path, lambda why: StorageError(f"{why}, and no weights")).stat()
+    there = files.regular(path, lambda why: StorageError(f"{why}, and no weights")).stat()
     return _read(path, there.st_size, there.st_mtime_ns)
 
 
 @lru_cache(maxsize=1)
 def _read(path: Path, size: int, _: int) -> Weights:
     try:
-        with path.open("rb") as file:
+        with files.opened(path) as file:
             entries, _note = layout(file, size, bounds.MOST_BYTES)
             tensors = fill(file, entries)
         if wrong := non_finite(tensors):

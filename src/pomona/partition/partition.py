@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, ValidationError
 
-from pomona.core import bounds
+from pomona.core import bounds, files
 from pomona.core.errors import DataError
 from pomona.core.settings import Settings
 from pomona.core.splits import SPLITS
@@ -78,9 +78,8 @@ class Partition:
         def fault(what: str) -> DataError:
             return DataError(f"{path} is not a partition file ({what}); make one with `pomona data show --save`")
 
-        bounds.regular(path, fault)
         try:
-            saved = _Saved.model_validate(bounds.parse(path.read_bytes(), fault, MOST_BYTES))
+            saved = _Saved.model_validate(bounds.parse(files.content(path, MOST_BYTES), fault, MOST_BYTES))
         except OSError as wrong:
             raise fault(str(wrong)) from wrong
         except ValidationError as wrong:

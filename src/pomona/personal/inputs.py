@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pomona.core.errors import DataError
+from pomona.core.files import LONG, content
 from pomona.data import image_arrays, image_stack, npz, text, validation
 from pomona.data.array_file import file, joined, reading
 from pomona.personal import csv_matching
@@ -45,7 +46,7 @@ def read(path: Path, about: ModelMetadata) -> Samples:
             return _records(path, about)
         case ".txt":
             with reading(path):
-                lines = file(path).read_bytes()
+                lines = content(file(path), LONG)
             try:
                 return Samples(encoded(lines.decode("utf-8").splitlines(), about))
             except UnicodeDecodeError as fault:

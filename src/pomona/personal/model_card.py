@@ -4,7 +4,6 @@ Names in it come from others: each is one bounded line, in which no Markdown cou
 that was cut short ends with the same bytes.
 """
 
-import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -14,8 +13,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from pomona.core import bounds
-from pomona.core.errors import StorageError
+from pomona.core import bounds, files
 from pomona.core.splits import SPLITS
 from pomona.personal.card_figures import MOST, figures, held, listed, outputs
 from pomona.record.presentation import Presentation
@@ -114,7 +112,7 @@ def card_of(
         + (f" {kept}" if kept else "")
     )
     named = {
-        "this model's file": hashlib.sha256(path.read_bytes()).hexdigest(),
+        "this model's file": files.sha256(path),
         **({"its frozen part, in a file of its own": digest(scenario.frozen)} if frozen else {}),
         **({"the weights that training started from": config.model.init_sha256} if config.model.init_sha256 else {}),
         "the data": scenario.partition.recipe["fingerprint"],
@@ -181,11 +179,10 @@ def harmless(text: str) -> str:
 
 def _people(path: Path) -> str:
     """What people have written into a card that is there, else what they are asked for."""
-    with suppress(StorageError, OSError, UnicodeDecodeError):
-        if bounds.regular(path, StorageError).stat().st_size <= MOST_BYTES:
-            _, heading, rest = path.read_text(encoding="utf-8").partition(f"\n{USES}\n")
-            if heading:
-                return f"{USES}\n{rest}"
+    with suppress(OSError, UnicodeDecodeError):
+        _, heading, rest = files.text(path, MOST_BYTES).partition(f"\n{USES}\n")
+        if heading:
+            return f"{USES}\n{rest}"
     return PEOPLE
 
 

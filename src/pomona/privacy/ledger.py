@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pomona.core.errors import LockedError, PrivacyError, StorageError
+from pomona.core.files import LONG, content
 from pomona.privacy.epsilon_accounting import Event, combined
 from pomona.privacy.mechanism import rate
 from pomona.storage.atomic_io import sync
@@ -95,7 +96,7 @@ class Ledger:
             LockedError: somebody else has it open.
         """
         try:
-            handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
+            handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW)
         except OSError as fault:
             raise PrivacyError(
                 f"{path}: no privacy ledger ({fault.strerror}); what was spent is unknown: restore it, or start over "
@@ -114,7 +115,7 @@ class Ledger:
     def create(cls, path: Path, head: Head) -> None:
         """Write an empty ledger, in place of another empty one at most."""
         line, _ = chained(START, asdict(head))
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             os.write(handle, line)
             os.fsync(handle)
@@ -179,7 +180,7 @@ class Ledger:
         self._batches.setdefault(entry.draw, []).append(entry.sigma)
 
     def _read(self) -> None:
-        text = self.path.read_bytes()
+        text = content(self.path, LONG)
         whole = text.rfind(b"\n") + 1
         os.ftruncate(self._handle, whole)  # what a kill tore
         chain = START

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from pomona.core.errors import BudgetError, ConfigError, PrivacyError
+from pomona.core.files import text
 from pomona.core.rng import stream
 from pomona.privacy.epsilon_accounting import Budget, epsilon, with_room
 from pomona.privacy.ledger import Draw, Head, Ledger, LedgerEntry, Position
@@ -187,7 +188,7 @@ def _secret(path: Path) -> bytes:
             f"{path} can be read by others; whoever did can take the noise off: chmod 600, or start anew"
         )
     try:
-        key = bytes.fromhex(path.read_text(encoding="ascii"))
+        key = bytes.fromhex(text(path, 1000))
     except ValueError:
         key = b""
     if len(key) != 32:

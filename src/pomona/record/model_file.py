@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 from pydantic import ValidationError
 from torch import Tensor, nn
 
-from pomona.core import bounds
+from pomona.core import bounds, files
 from pomona.core.errors import ConfigError, StorageError
 from pomona.models import MODELS, build, outline
 from pomona.models.packages import package
@@ -87,7 +87,7 @@ def _opened(path: Path) -> Iterator[tuple[BinaryIO, dict[str, TensorEntry], Any]
         return StorageError(f"{path} holds no model ({bounds.plain(why)}); give a file of models/ in a run folder")
 
     try:
-        with bounds.regular(path, no_model).open("rb") as file:
+        with files.opened(path) as file:
             entries, note = layout(file, path.stat().st_size, bounds.MOST_BYTES)
             yield file, entries, bounds.parse(note, no_model)
     except (OSError, ValueError, RecursionError, MemoryError, RuntimeError, ConfigError) as fault:
@@ -157,7 +157,7 @@ def _frozen(path: Path, about: ModelMetadata, still: Mapping[str, Tensor]) -> di
             "the run, or export the model there"
         )
     try:
-        with bounds.regular(beside, StorageError).open("rb") as file:
+        with files.opened(beside) as file:
             entries, _ = layout(file, beside.stat().st_size, bounds.MOST_BYTES)
             if wrong := mismatch(entries, still):
                 raise ValueError(wrong)

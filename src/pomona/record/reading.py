@@ -4,8 +4,9 @@ from pathlib import Path
 
 from pydantic import BaseModel, ValidationError
 
-from pomona.core.bounds import Line, Number, first, plain, regular
+from pomona.core.bounds import Line, Number, first, plain
 from pomona.core.errors import PomonaError, StorageError
+from pomona.core.files import opened, text
 from pomona.core.toml import read_text
 from pomona.record import events
 from pomona.record.events import EVENTS
@@ -32,12 +33,10 @@ def load(folder: Path | str) -> Result:
     require_unchanged(folder, EVENTS, "config.toml")
     where = "config.toml"
     try:
-        for name in (where, EVENTS):
-            regular(folder / name, StorageError)
-        config = read_text((folder / where).read_text(encoding="utf-8"))
+        config = read_text(text(folder / where))
         _Told.model_validate(config)
         found = []
-        with (folder / EVENTS).open("rb") as lines:
+        with opened(folder / EVENTS) as lines:
             for number, line in enumerate(lines, start=1):
                 where = f"{EVENTS}, line {number}"
                 if line.endswith(b"\n"):  # a line without its newline is one that a kill cut short

@@ -11,6 +11,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from pomona.core.errors import CheckpointError, DivergedError, LockedError
+from pomona.core.files import opened
 from pomona.core.table import csv_text
 from pomona.record.events import EVENTS
 from pomona.record.predictions import Answers, save
@@ -38,7 +39,8 @@ def committed_events(folder: Path, after: Mark) -> bytes:
     """A run's events up to a mark. Raises CheckpointError if they are not those that were marked."""
     path = folder / EVENTS
     try:
-        counted = path.read_bytes()[: after.bytes]
+        with opened(path) as file:
+            counted = file.read(after.bytes)
         found = hashlib.sha256(counted).hexdigest()
     except OSError as fault:
         raise CheckpointError(f"{path} cannot be read ({fault.strerror}); restore it from a backup") from None

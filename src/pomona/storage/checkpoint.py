@@ -5,7 +5,6 @@ round needs, and one note in JSON for everything else. Because the hash of the w
 of the name, one renaming publishes both, and no damage passes unseen.
 """
 
-import hashlib
 import json
 import shutil
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -18,6 +17,7 @@ import torch
 from torch import Tensor
 
 from pomona.core.errors import CheckpointError, StorageError
+from pomona.core.files import opened, sha256
 from pomona.core.lazy_tensors import Lazy, Named, forms
 from pomona.storage.atomic_io import publish
 from pomona.storage.committed_rounds import NAME, committed
@@ -95,9 +95,8 @@ def read(path: Path) -> Checkpoint:
     if not name:
         raise CheckpointError(f"{path} is no checkpoint by its name; give the folder of a run")
     try:
-        with path.open("rb") as file:
-            if hashlib.file_digest(file, "sha256").hexdigest() != name[2]:
-                raise ValueError("its content does not match the checksum in its name")
+        if sha256(path) != name[2]:
+            raise ValueError("its content does not match the checksum in its name")
         tensors, note = _tensors(path, torch.empty)
         body = json.loads(note)
         if body["round"] != int(name[1]):
@@ -156,7 +155,7 @@ def differing(stored: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 def _tensors(path: Path, make: Callable[..., Tensor]) -> tuple[Lazy, str]:
     """The tensors of a file, each read into what ``make(shape, dtype=)`` gives for it; and the note."""
-    with path.open("rb") as file:
+    with opened(path) as file:
         size = path.stat().st_size
         entries, note = layout(file, size, size)
         begin = file.tell()
@@ -169,7 +168,7 @@ def _tensor(
 ) -> Tensor:
     """One tensor of a checkpoint whose tensors' bytes begin at ``begin``."""
     try:
-        with path.open("rb") as file:
+        with opened(path) as file:
             file.seek(begin + entries[name].begin)
             return fill(file, {name: entries[name]}, make)[name]
     except (OSError, ValueError) as fault:

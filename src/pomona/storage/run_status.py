@@ -7,8 +7,9 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from pomona.core.bounds import Number, Sha256, Within, plain, regular
+from pomona.core.bounds import Number, Sha256, Within, plain
 from pomona.core.errors import PomonaError, StorageError
+from pomona.core.files import content
 from pomona.storage.atomic_io import publish
 
 STATUS = "status.json"
@@ -75,7 +76,7 @@ def read_status(folder: Path) -> Status | None:
     try:
         if not (folder / STATUS).exists():
             return None
-        return Status.model_validate_json(regular(folder / STATUS, StorageError).read_bytes())
+        return Status.model_validate_json(content(folder / STATUS))
     except (OSError, ValidationError) as fault:
         why = plain(str(fault), 200)
         raise StorageError(f"{folder / STATUS} cannot be read ({why}); remove it, then resume") from None

@@ -8,7 +8,6 @@ Left out are data, other silos' models, logs and Flower's files: a silo goes on 
 import hashlib
 import io
 import os
-import stat
 import tarfile
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
@@ -21,6 +20,7 @@ from pydantic import Field
 
 from pomona.core.bounds import Count, Line, Sha256, Within
 from pomona.core.errors import StorageError
+from pomona.core.files import opened
 from pomona.core.settings import Settings
 from pomona.deploy.agreement import Federation
 from pomona.deploy.installation.contents import AGREED, STATE, Item, Role, contents, require_kit
@@ -121,14 +121,14 @@ def _opened(folder: Path, whose: Role, without_key: bool) -> Iterator[tuple[str,
         with ExitStack() as stack:
             rounds, rest = _split(folder, whose, without_key)
             try:
-                opened = [(name, stack.enter_context(_open(folder / name))) for name in rounds]
+                at_once = [(name, stack.enter_context(opened(folder / name, follow=False))) for name in rounds]
             except FileNotFoundError:
                 if again == AGAIN - 1:
                     raise
                 continue
-            yield from opened
+            yield from at_once
             for name in rest:
-                with suppress(FileNotFoundError), _open(folder / name) as file:
+                with suppress(FileNotFoundError), opened(folder / name, follow=False) as file:
                     yield name, file
             return
 
@@ -143,15 +143,6 @@ def _rank(name: str) -> tuple[int, str]:
     """The place of a file in the order: what grows by what others hold comes after them."""
     last = name.rpartition("/")[2]
     return ORDER.index(last) + 1 if last in ORDER else 0, name
-
-
-def _open(path: Path) -> BinaryIO:
-    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    file = os.fdopen(handle, "rb")
-    if not stat.S_ISREG(os.fstat(handle).st_mode):
-        file.close()
-        raise FileNotFoundError(path)
-    return file
 
 
 def _size(name: str, file: BinaryIO) -> int:

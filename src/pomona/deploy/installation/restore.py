@@ -14,8 +14,9 @@ from typing import IO
 
 from pydantic import TypeAdapter, ValidationError
 
-from pomona.core.bounds import MOST_BYTES, Within, first, regular
+from pomona.core.bounds import MOST_BYTES, Within, first
 from pomona.core.errors import ConfigError, StorageError
+from pomona.core.files import opened, regular
 from pomona.deploy.audit import Audit
 from pomona.deploy.installation.backup import KEY, MANIFEST, MOST, Backup, SavedFile
 from pomona.deploy.installation.contents import STATE, Role
@@ -78,8 +79,8 @@ def _unpacked(file: Path, folder: Path) -> Backup:
     """Write a backup's files into a folder, and compare them with what it says of itself. Raises ValueError."""
     found: dict[str, SavedFile] = {}
     told: Backup | None = None
-    room = file.stat().st_size
-    with tarfile.open(file, "r:") as tar:
+    with opened(file) as raw, tarfile.open(fileobj=raw, mode="r:") as tar:
+        room = os.fstat(raw.fileno()).st_size
         for member in tar:
             room -= member.size
             if not member.isreg() or member.issparse() or room < 0 or len(found) >= MOST:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from pomona.core.bounds import Count, Sha256
 from pomona.core.errors import StorageError
+from pomona.core.files import opened
 from pomona.core.settings import Settings
 
 AT_ONCE = 10_000  # lines of a look
@@ -37,7 +38,7 @@ def lines_after(path: Path, mark: Mark, most: int = AT_ONCE) -> Iterator[tuple[b
         StorageError: the file cannot be read.
     """
     try:
-        with path.open("rb") as file:
+        with opened(path) as file:
             file.seek(mark.begin)
             if hashlib.sha256(file.read(mark.end - mark.begin)).hexdigest() != mark.sha256:
                 raise RewrittenError(f"{path} was rewritten: the line that ended at byte {mark.end} is another one now")

@@ -13,6 +13,7 @@ from cryptography.hazmat.primitives.hashes import SHA384
 from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from pomona.core import files
 from pomona.core.errors import ConfigError
 from pomona.deploy.pki.keys import Pair, load_public, pem, signer
 
@@ -101,7 +102,7 @@ def expires(path: Path) -> datetime:
 def content(path: Path) -> bytes:
     """Return the content of a certificate file (PEM). Raises ConfigError if it holds no certificate."""
     try:
-        known = path.read_bytes()
+        known = files.content(path)
         validity(known)
         return known
     except OSError as fault:
@@ -131,8 +132,8 @@ def certificate(path: Path, key: Path, ca: Path) -> datetime:
     Raises ConfigError unless it is valid now, signed by the authority, and belongs to the key.
     """
     try:
-        own, above = (x509.load_pem_x509_certificate(file.read_bytes()) for file in (path, ca))
-        public = load_pem_private_key(key.read_bytes(), None).public_key()
+        own, above = (x509.load_pem_x509_certificate(files.content(file)) for file in (path, ca))
+        public = load_pem_private_key(files.content(key), None).public_key()
         own.verify_directly_issued_by(above)
     except (OSError, ValueError, TypeError) as fault:
         raise ConfigError(f"{path.parent}: certificate and key cannot be used ({fault}); copy them again") from None
@@ -158,7 +159,7 @@ def left(begin: datetime, end: datetime, path: Path, now: datetime | None = None
 def valid(path: Path, now: datetime | None = None) -> datetime:
     """Return the end (UTC) of a certificate file. Raises ConfigError if it is not valid now."""
     until = expires(path)
-    left(x509.load_pem_x509_certificate(path.read_bytes()).not_valid_before_utc, until, path, now)
+    left(x509.load_pem_x509_certificate(files.content(path)).not_valid_before_utc, until, path, now)
     return until
 
 

@@ -9,6 +9,7 @@ from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 
 from pomona.core.errors import ConfigError
+from pomona.core.files import content, text
 from pomona.deploy.pki.keys import UNREADABLE, pem
 
 
@@ -26,8 +27,8 @@ def client_context(ca: Path, shown: Shown | None) -> ssl.SSLContext:
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     try:
-        context.load_verify_locations(ca)
-    except (OSError, ssl.SSLError) as fault:
+        context.load_verify_locations(cadata=text(ca))
+    except (OSError, ssl.SSLError, ValueError) as fault:
         raise ConfigError(f"{ca}: holds no certificate ({fault}); copy it from the kit again") from None
     if shown:
         _show(context, shown)
@@ -37,7 +38,7 @@ def client_context(ca: Path, shown: Shown | None) -> ssl.SSLContext:
 def _show(context: ssl.SSLContext, shown: Shown) -> None:
     """The key is in OpenSSH's format, and TLS reads PEM from files alone: a pipe keeps that off the disk."""
     try:
-        key = load_ssh_private_key(shown.key.read_bytes(), None)
+        key = load_ssh_private_key(content(shown.key), None)
         if not isinstance(key, EllipticCurvePrivateKey):
             raise ValueError("not on a curve")
     except (OSError, *UNREADABLE) as fault:

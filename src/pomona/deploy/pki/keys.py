@@ -34,6 +34,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_ssh_public_key,
 )
 
+from pomona.core import files
 from pomona.core.errors import ConfigError, StorageError
 from pomona.storage.atomic_io import publish
 
@@ -60,7 +61,7 @@ def silo() -> Pair:
 def public(path: Path) -> bytes:
     """Return the public key in a file as one OpenSSH line without comment. Raises ConfigError if it is not EC P-384."""
     try:
-        content = path.read_bytes()
+        content = files.content(path)
     except OSError as fault:
         raise ConfigError(f"{path}: cannot be read ({fault.strerror}); name a silo's public key file") from None
     try:

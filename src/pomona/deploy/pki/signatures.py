@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives.hashes import SHA384
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
 
 from pomona.core.errors import ConfigError
+from pomona.core.files import content
 from pomona.deploy.pki.keys import UNREADABLE
 
 _PURPOSE = b"pomona silo statement\0"
@@ -27,7 +28,7 @@ class Signer:
         self._key: EllipticCurvePrivateKey | None = None
         if path:
             try:
-                key = load_ssh_private_key(path.read_bytes(), None)
+                key = load_ssh_private_key(content(path), None)
             except (OSError, *UNREADABLE):
                 raise ConfigError(f"{path.name} cannot be read as a private key; copy it from the kit again") from None
             if not isinstance(key, EllipticCurvePrivateKey):

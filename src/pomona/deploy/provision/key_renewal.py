@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pomona.core.errors import ConfigError
+from pomona.core.files import content
 from pomona.deploy.pki import certificates, keys
 from pomona.deploy.provision import provision as kits
 from pomona.deploy.provision.new_files import appearing, folders, write
@@ -33,10 +34,10 @@ def renew_key(out: Path, name: str, key: Path) -> RenewedKey:
     public = keys.public(key)
     owners = [*(out / "server" / "keys").glob("*.pub"), *(out / kits.RENEWED).glob("*/*/*.pub")]
     for other in sorted(owners):
-        if other.read_bytes() == public:
+        if content(other) == public:
             raise ConfigError(f"{key} is a key that silo {other.stem!r} has or had; make a new one")
     known = [first, *(out / kits.RENEWED / name).glob(f"*/{name}.cert")]
-    serial = max(keys.serial(path.read_bytes()) for path in known) + 1
+    serial = max(keys.serial(content(path)) for path in known) + 1
     authority = kits.issuer_of(out)
     folder = out / kits.RENEWED / name / str(serial)
     folders(folder.parent)

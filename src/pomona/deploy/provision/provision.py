@@ -12,6 +12,8 @@ from pathlib import Path
 import tomli_w
 
 from pomona.core.errors import ConfigError, StorageError
+from pomona.core.files import LONG, content
+from pomona.core.files import WEIGHTS as MOST_WEIGHTS
 from pomona.core.toml import read_file, validated
 from pomona.deploy import flower_bundle
 from pomona.deploy.address import Address
@@ -143,11 +145,11 @@ def renew(out: Path) -> Renewed:
     if before >= (last := certificates.valid(out / "authority" / "ca.crt")):
         raise ConfigError(f"{path} is valid as long as its authority, until {last:%Y-%m-%d}; {certificates.LAST}")
     try:
-        content = certificates.renewed(issuer, path.read_bytes())
+        renewed = certificates.renewed(issuer, content(path))
     except ValueError as fault:
         raise ConfigError(f"{path}: {fault}; take the authority of these kits") from None
-    keys.replace(path, content)
-    return Renewed(path, before, certificates.validity(content))
+    keys.replace(path, renewed)
+    return Renewed(path, before, certificates.validity(renewed))
 
 
 def provisioned(out: Path) -> Federation:
@@ -161,10 +163,10 @@ def provisioned(out: Path) -> Federation:
 def _agreed(path: Path, federation: Federation) -> kit_files.Files:
     """The files that all kits share: the agreement as it was written, or with the weights it names and their hash."""
     if not federation.comes_with_study or (model := federation.config().model).init is None:
-        return {AGREED: path.read_bytes()}
+        return {AGREED: content(path)}
     tree = read_file(path)
     tree["run"]["model"] |= {"init": WEIGHTS, "init_sha256": model.init_sha256}
-    return {AGREED: tomli_w.dumps(tree).encode(), WEIGHTS: model.init.read_bytes()}
+    return {AGREED: tomli_w.dumps(tree).encode(), WEIGHTS: content(model.init, MOST_WEIGHTS)}
 
 
 def _server(
@@ -189,11 +191,11 @@ def _silo(folder: Path, server: Path, name: str, members: Sequence[Member]) -> N
     locked = (server / "wheels" / LOCK).exists()
     files = kit_files.silo(federation, name, digest, own_key=brought, locked=locked)
     files |= {
-        f"wheels/{p.name}": p.read_bytes() for p in (server / "wheels").iterdir() if p.name in (wheel(), SUMS, LOCK)
+        f"wheels/{p.name}": content(p, LONG) for p in (server / "wheels").iterdir() if p.name in (wheel(), SUMS, LOCK)
     }
-    files |= {name: (server / name).read_bytes() for name in (AGREED, WEIGHTS) if (server / name).exists()}
+    files |= {name: content(server / name, MOST_WEIGHTS) for name in (AGREED, WEIGHTS) if (server / name).exists()}
     if own:
-        files |= {"certs/ca.crt": (server / "certs" / "ca.crt").read_bytes(), "keys/silo.pub": own.public}
+        files |= {"certs/ca.crt": content(server / "certs" / "ca.crt"), "keys/silo.pub": own.public}
         files |= {SHOWN: own.shown}
         files |= {"keys/silo.key": own.private} if own.private else {}
         files |= {f"keys/peers/{peer}": content for peer, content in _public(members).items()}
@@ -220,7 +222,7 @@ def _known(folder: Path) -> list[Member]:
     """Return the members whose public keys and certificates lie in a folder; none where there is none."""
     try:
         return [
-            Member(path.stem, None, path.read_bytes(), path.with_suffix(".cert").read_bytes())
+            Member(path.stem, None, content(path), content(path.with_suffix(".cert")))
             for path in sorted(folder.glob("*.pub"))
         ]
     except OSError as fault:
@@ -233,7 +235,7 @@ def _known(folder: Path) -> list[Member]:
 def issuer_of(out: Path) -> keys.Pair:
     """The authority in a folder of kits. Raises ConfigError where it is not there."""
     try:
-        return keys.Pair((out / "authority" / "ca.key").read_bytes(), (out / "authority" / "ca.crt").read_bytes())
+        return keys.Pair(*(content(out / "authority" / name) for name in ("ca.key", "ca.crt")))
     except OSError as fault:
         raise ConfigError(
             f"{out / 'authority'} cannot be read ({fault.strerror}); go where the authority's key lies"

@@ -8,6 +8,7 @@ from pathlib import Path
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 from pomona.core.errors import ConfigError, StorageError
+from pomona.core.files import LONG, content, sha256
 
 SUMS, LOCK = "SHA256SUMS", "requirements.lock"
 
@@ -31,7 +32,7 @@ def of_folder(folder: Path) -> Mapping[str, bytes]:
     if not (folder / name).is_file():
         raise ConfigError(f"{folder} has no {name}; build it there: pip wheel --no-deps --wheel-dir {folder} .")
     try:
-        own = (folder / name).read_bytes()
+        own = content(folder / name, LONG)
         files = {name: own, SUMS: f"{hashlib.sha256(own).hexdigest()}  {name}\n".encode()}
         lines = _locked([path for path in sorted(folder.glob("*.whl")) if path.name != name])
     except OSError as fault:
@@ -47,6 +48,5 @@ def _locked(paths: list[Path]) -> list[str]:
             name, number, _, _ = parse_wheel_filename(path.name)
         except InvalidWheelFilename:
             raise ConfigError(f"{path} is not named as a wheel is; take it out") from None
-        with path.open("rb") as file:
-            hashes.setdefault(f"{name}=={number}", []).append(hashlib.file_digest(file, "sha256").hexdigest())
+        hashes.setdefault(f"{name}=={number}", []).append(sha256(path))
     return [" ".join([pin, *(f"--hash=sha256:{one}" for one in found)]) + "\n" for pin, found in hashes.items()]

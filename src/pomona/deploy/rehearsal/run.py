@@ -10,7 +10,6 @@ import socket
 import subprocess
 import sys
 import time
-import tomllib
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -23,7 +22,9 @@ import torch
 from safetensors.torch import load_file
 
 from pomona.core.errors import PomonaError, QuorumError
+from pomona.core.files import LONG, content, opened
 from pomona.core.registry import own_code_folders
+from pomona.core.toml import read_tree
 from pomona.deploy.agreement import Federation
 from pomona.deploy.own_code import named_code
 from pomona.deploy.provision.provision import provision
@@ -139,7 +140,7 @@ class LocalFederation:
 
     def _given_up(self, why: str) -> QuorumError:
         log = self.folder / "server.log"
-        last = "".join(f" ({line})" for line in log.read_text(errors="replace").strip().splitlines()[-1:])
+        last = "".join(f" ({line})" for line in content(log, LONG).decode(errors="replace").strip().splitlines()[-1:])
         return QuorumError(f"{why}{last}; see {log}")
 
     def _weigh(self) -> None:
@@ -179,11 +180,11 @@ def local_federation(scenario: Scenario, folder: Path, **options: Any) -> Iterat
     path = folder / "federation.toml"
     path.write_text(federation_file(scenario, f"127.0.0.1:{ports[0]}", **options), encoding="utf-8")
     provision(path, folder / "kits")
-    names = tuple(s["name"] for s in tomllib.loads(path.read_text(encoding="utf-8"))["silo"])
+    names = tuple(s["name"] for s in read_tree(path)["silo"])
     files = {n: write_rows(scenario, i, (folder / "kits" / n / "data").absolute()) for i, n in enumerate(names)}
     for name, port in zip(names, ports[1:], strict=True):
         own = folder / "kits" / name / "silo.toml"
-        known = tomllib.loads(own.read_text(encoding="utf-8"))
+        known = read_tree(own)
         section = data_section(scenario, {name: files[name]})
         own.write_text(tomli_w.dumps({**known, "port": port, "data": section}), encoding="utf-8")
     local = LocalFederation(folder, names, scenario)
@@ -255,7 +256,7 @@ def differences(local: LocalFederation, simulation: Result) -> dict[str, float]:
 
 def _first(out: Path, began: float) -> float:
     """Return the seconds until the record was opened, which is when the first round can begin."""
-    with (out / "events.jsonl").open(encoding="utf-8") as file:
+    with opened(out / "events.jsonl") as file:
         return float(json.loads(file.readline())["time"]) - began
 
 

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ValidationError
 
 from pomona.core.bounds import Count, Line, Number
 from pomona.core.errors import StorageError
+from pomona.core.files import LONG, content
 from pomona.deploy.messages.message_bodies import ReportedScore
 
 FILE = "rounds.jsonl"
@@ -27,7 +28,7 @@ class HistoryEntry(BaseModel):
 
 def append(state: Path, line: dict[str, Any]) -> None:
     """Write one visit, durably; a line that a kill or a full disk cut short is ended first. Raises OSError."""
-    handle = os.open(state / FILE, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    handle = os.open(state / FILE, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     with os.fdopen(handle, "r+b") as file:
         end = file.seek(0, os.SEEK_END)
         torn = end > 0 and os.pread(handle, 1, end - 1) != b"\n"
@@ -40,7 +41,7 @@ def read(state: Path) -> tuple[list[HistoryEntry], int]:
     """All visits, oldest first, and how many lines are no whole visit and were left out. Raises StorageError."""
     path = state / FILE
     try:
-        lines = [line for line in path.read_bytes().split(b"\n") if line.strip()]
+        lines = [line for line in content(path, LONG).split(b"\n") if line.strip()]
     except FileNotFoundError:
         return [], 0
     except OSError as fault:

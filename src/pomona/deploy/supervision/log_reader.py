@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pomona.core.files import LONG, content, opened
 from pomona.deploy.supervision.process_logs import LINE
 
 
@@ -45,13 +46,13 @@ class LogReader:
         before = [
             line
             for path in sorted(self.folder.glob("*.log.1"))
-            for line in _lines(path.name.removesuffix(".log.1"), path.read_bytes())
+            for line in _lines(path.name.removesuffix(".log.1"), content(path, LONG))
         ]
         lines = sorted([*before, *self.new()], key=lambda line: line.time)
         return lines[max(0, len(lines) - count) :]
 
     def _since(self, path: Path) -> Iterator[LogLine]:
-        with path.open("rb") as file:
+        with opened(path) as file:
             inode = os.fstat(file.fileno()).st_ino
             known, at = self._read.get(path, (inode, 0))
             file.seek(at if known == inode and at <= os.fstat(file.fileno()).st_size else 0)

@@ -16,6 +16,7 @@ from threading import current_thread, main_thread
 import psutil
 
 from pomona.core.errors import StorageError
+from pomona.core.files import opened
 from pomona.storage.lock import LOCK, Holder, said
 
 # Nothing is sent to Flower's makers, nothing is installed while a federation runs, and no header of a request may
@@ -142,7 +143,7 @@ def holder(folder: Path, patience: float = 1.0) -> Holder | None:
     """
     path, until = folder / LOCK, time.monotonic() + patience
     try:
-        with path.open("rb") as file:
+        with opened(path) as file:
             while True:
                 try:
                     fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)

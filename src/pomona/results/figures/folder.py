@@ -4,8 +4,9 @@ import json
 import re
 from pathlib import Path
 
-from pomona.core.bounds import parse, regular
+from pomona.core.bounds import parse
 from pomona.core.errors import StorageError
+from pomona.core.files import content
 from pomona.results.figures.figure import FORMS, ReportFigure
 from pomona.storage.atomic_io import anew
 
@@ -37,7 +38,7 @@ def save(pictures: list[ReportFigure], folder: Path) -> None:
 def listed(folder: Path) -> set[str]:
     """The names of figures' files in the list; whatever else stands there counts for nothing."""
     try:
-        names = parse(regular(folder / INDEX, StorageError).read_bytes(), StorageError)
+        names = parse(content(folder / INDEX), StorageError)
     except (OSError, StorageError):
         return set()
     return (

@@ -17,6 +17,7 @@ from typing import Any
 
 from pomona.core.bounds import parse
 from pomona.core.errors import StorageError
+from pomona.core.files import content
 from pomona.deploy.server.gate.connection_owner import of_this_account
 from pomona.storage.atomic_io import publish
 
@@ -196,7 +197,7 @@ def announce(run: Path, size: int) -> None:
 def announced(run: Path) -> int:
     """The bytes that ``announce`` wrote down; 0 before."""
     try:
-        size = parse((run / UPLINK).read_bytes(), StorageError, 100)
+        size = parse(content(run / UPLINK, 100), StorageError, 100)
     except (OSError, StorageError):
         return 0
     return size if isinstance(size, int) and size > 0 else 0

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
 
+from pomona.core.files import LONG, content
+
 TABLES = {4: Path("/proc/net/tcp"), 6: Path("/proc/net/tcp6")}
 UID, INODE = 6, 8  # columns, counted from the local address
 ROOT = 0
@@ -28,7 +30,7 @@ def _owners(client: tuple[Address, int], server: tuple[Address, int]) -> Iterato
         ends = [_as_listed(end, version) for end in (client, server)]
         if None in ends or not table.exists():
             continue
-        text, both = table.read_bytes(), " ".join(map(str, ends)).encode()
+        text, both = content(table, LONG), " ".join(map(str, ends)).encode()
         begin = text.find(both)
         # A socket that its process has let go of has no inode, and is listed as root's.
         if begin >= 0 and (found := text[begin:].split(maxsplit=INODE + 1))[INODE] != b"0":

@@ -16,6 +16,7 @@ from pydantic.dataclasses import dataclass
 
 from pomona.core.bounds import PLACES, Count, Number, plain
 from pomona.core.errors import ConfigError, ProtocolError, StorageError, near
+from pomona.core.files import text
 from pomona.core.settings import Settings
 from pomona.core.weight_limit import weights
 from pomona.deploy.agreement import Certificate, Federation, SiloName
@@ -213,7 +214,7 @@ class MemberRegistry:
 def _founders(keys: Path, federation: Federation) -> list[RegisteredMember]:
     """The members from the beginning, with the public keys in a folder of the kit."""
     named = [silo.name for silo in federation.silo]
-    return [RegisteredMember(n, "" if federation.insecure else (keys / f"{n}.pub").read_text().strip()) for n in named]
+    return [RegisteredMember(n, "" if federation.insecure else text(keys / f"{n}.pub").strip()) for n in named]
 
 
 def _standing(member: RegisteredMember, own: RegisteredMember | None) -> RegisteredMember:

@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from pomona.core.errors import ConfigError, ProtocolError
+from pomona.core.files import content, text
 from pomona.deploy.agreement import Federation
 from pomona.deploy.messages.message_bodies import CertifiedKey
 from pomona.deploy.pki import certificates, keys
@@ -88,7 +89,7 @@ def renew_key(folder: Path, name: str, key: Path) -> str:
     if entry.revoked:
         raise ConfigError(f"{name} is revoked; have it added under a new name")
     public, certificate = _certified(folder, federation, name, key)
-    before = entry.certificate or (folder / "keys" / f"{name}.cert").read_text().strip()
+    before = entry.certificate or text(folder / "keys" / f"{name}.cert").strip()
     if keys.serial(certificate.encode()) <= keys.serial(before.encode()):
         raise ConfigError(f"{key} is not newer than the key that {name} has; take what `pomona deploy renew-key` made")
     new = CertifiedKey(key=public, certificate=certificate)
@@ -100,7 +101,7 @@ def _certified(folder: Path, federation: Federation, name: str, key: Path) -> tu
     """A public key and its certificate, which lies beside it, as one line each. Raises as ``admit`` does."""
     public, beside = keys.public(key), key.with_suffix(".cert")
     try:
-        certificate = beside.read_bytes()
+        certificate = content(beside)
     except OSError as fault:
         raise ConfigError(
             f"{beside}: cannot be read ({fault.strerror}); `pomona deploy provision --add` makes it (kits with "

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pomona.core.errors import ConfigError, ProtocolError
+from pomona.core.files import content
 from pomona.deploy.address import Address
 from pomona.deploy.agreement import Federation
 
@@ -44,7 +45,7 @@ class SuperLinkClient:
         self._client = ControlHttpClient.from_server_address(
             server_address=address,
             insecure=ca is None,
-            root_certificates=ca.read_bytes() if ca else None,
+            root_certificates=content(ca) if ca else None,
             interceptors=[RuntimeVersionHttpInterceptor(component_name="flwr CLI")],
         )
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pomona.core.errors import ConfigError
+from pomona.core.files import text
 from pomona.deploy.server.members.registry_admin import entries
 from pomona.deploy.server.studies.consents import Consents
 from pomona.deploy.server.studies.study_queue import QueuedStudy, StudyQueue
@@ -30,7 +31,7 @@ def result_of(kit: Path, name: str, form: Literal["json", "md"]) -> str:
         raise ConfigError(f"study {study.title} is of kind {kind}, whose result are models: `pomona report` shows it")
     path = study.folder / f"{RESULTS[kind]}.{form}"
     try:
-        return path.read_text(encoding="utf-8")
+        return text(path)
     except FileNotFoundError:
         raise ConfigError(f"study {study.title} is {queue.state(study)} and has no result yet") from None
 

@@ -14,6 +14,7 @@ from pydantic import Field
 
 from pomona.core.bounds import Count, Finite, Sha256
 from pomona.core.errors import ConfigError, StorageError, near
+from pomona.core.files import blocks, opened
 from pomona.core.settings import Settings
 from pomona.deploy.agreement import Federation
 from pomona.deploy.json_store import read_json, write_json
@@ -170,7 +171,8 @@ class StudyQueue:
         """Copy first weights into the kit; the study then names them by their hash. Raises StorageError."""
         try:
             place = weights_file(self.kit, sha256)
-            publish(place.parent, [given.read_bytes()], lambda _: place.name, f".{place.stem}")
+            with opened(given) as file:
+                publish(place.parent, blocks(file), lambda _: place.name, f".{place.stem}")
         except OSError as fault:
             raise StorageError(f"{given} cannot be copied into the kit ({fault.strerror}); make room") from None
         return study.with_weights(None, sha256)

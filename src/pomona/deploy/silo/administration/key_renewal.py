@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from pomona.core.errors import ConfigError, ProtocolError
+from pomona.core.files import content
 from pomona.deploy.agreement import Federation
 from pomona.deploy.audit import Audit
 from pomona.deploy.pki import certificates, keys
@@ -84,6 +85,6 @@ def use(folder: Path, came: Path, ask: Callable[[WayOut, Path], Standing] = ask_
 
 def _read(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return content(path)
     except OSError as fault:
         raise ConfigError(f"{path}: cannot be read ({fault.strerror}); {CERTIFIED} makes it") from None

@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from pomona.core.errors import ConfigError, StorageError
+from pomona.core.files import content
 from pomona.deploy.agreement import Federation
 from pomona.deploy.pki import keys
 from pomona.deploy.pki.certificates import LAST, private, valid, warning
@@ -25,7 +26,7 @@ def own_key(folder: Path, name: str) -> tuple[None, str]:
     path = folder / "keys" / "silo.key"
     private(path)
     try:
-        key = load_ssh_private_key(path.read_bytes(), None)
+        key = load_ssh_private_key(content(path), None)
     except (OSError, *keys.UNREADABLE):
         raise ConfigError(f"{path} is no unencrypted private key in OpenSSH's format; put the silo's there") from None
     own = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)

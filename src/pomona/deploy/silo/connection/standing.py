@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from pomona.core.errors import ConfigError, ProtocolError
+from pomona.core.files import content
 from pomona.deploy.silo.connection.watchdog import request
 from pomona.deploy.silo.connection.way_out import WayOut
 
@@ -42,7 +43,7 @@ def signed(key: Path) -> dict[str, str]:
     from flwr.supercore.date import now
     from flwr.supercore.primitives.asymmetric import public_key_to_bytes, sign_message
 
-    own = load_ssh_private_key(key.read_bytes(), None)
+    own = load_ssh_private_key(content(key), None)
     if not isinstance(own, EllipticCurvePrivateKey):
         raise ProtocolError(f"{key} is no key of this federation; put the one there that the kit came with")
     when = now().isoformat()

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pomona.core.errors import ConfigError
+from pomona.core.files import text
 from pomona.deploy.address import Address
 from pomona.deploy.agreement import Federation
 from pomona.deploy.pki.certificates import private
@@ -65,8 +66,7 @@ def _login(silo: SiloFile) -> tuple[str, str] | None:
         return None
     private(path)
     try:
-        with path.open("rb") as file:
-            password = file.read(LONGEST + 1).decode().rstrip("\r\n")
+        password = text(path).rstrip("\r\n")
     except (OSError, UnicodeDecodeError) as fault:
         raise ConfigError(f"{path}: cannot be read ({fault}); write the proxy's password there, one line") from None
     if not password or len(password) > LONGEST or not password.isprintable():

@@ -1,6 +1,5 @@
 """Where a silo's samples come from, so that it is seen when two views may hold the same ones."""
 
-import hashlib
 from collections.abc import Iterable
 from pathlib import Path, PurePath
 from typing import Annotated, Literal
@@ -9,6 +8,7 @@ from pydantic import Field
 
 from pomona.core.bounds import Sha256
 from pomona.core.errors import StorageError
+from pomona.core.files import sha256
 from pomona.core.settings import Settings
 from pomona.data.settings import DataSettings
 
@@ -71,7 +71,6 @@ def _sha256(path: Path) -> str:
     if not path.is_absolute() or not path.is_file():
         return ""
     try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        return sha256(path)
     except OSError as fault:
         raise StorageError(f"{path} cannot be read ({fault.strerror}); mend its permissions") from None

@@ -25,6 +25,7 @@ from typing import Any, NoReturn
 
 import psutil
 
+from pomona.core.files import content
 from pomona.deploy import flower_internals
 from pomona.deploy.silo import own_kit
 from pomona.deploy.silo.processes.pinned_app import require_pinned
@@ -184,7 +185,7 @@ def main() -> None:
 
     await_runtime(port, os.getppid())
     executor = ForkExecutor(sys.stdin.fileno(), partial(require_pinned, app), read)
-    flower_internals.run_superexec(f"{HOST}:{port}", executor, secret_file(kit).read_bytes())
+    flower_internals.run_superexec(f"{HOST}:{port}", executor, content(secret_file(kit)))
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from pomona.core.errors import ConfigError, ProtocolError, StorageError
+from pomona.core.files import LONG, content
 from pomona.deploy.agreement import Federation
 from pomona.deploy.flower_bundle import pinned
 from pomona.deploy.silo.connection.standing import REFUSALS, Standing, ask_standing, explained
@@ -159,7 +160,7 @@ REFUSED = {REASONS["[code: 2004]"], REASONS["SuperNode terminated gracefully"]} 
 def exit_reason(code: int | None, log: Path) -> str:
     """Return why a node ended, by the end of its log, in a line that names no path."""
     with suppress(OSError):
-        text = log.read_bytes()[-TAIL:].decode(errors="replace")
+        text = content(log, LONG)[-TAIL:].decode(errors="replace")
         text = text.rpartition("Starting Flower SuperNode")[2]  # of this life, not of the one before
         for sign, reason in REASONS.items():
             if sign in text:

@@ -1,6 +1,5 @@
 """Consent by rule, ``policy.toml`` in a silo's kit: which studies it accepts without asking its administrator."""
 
-import hashlib
 from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from pomona.core import files
 from pomona.core.bounds import ROUNDS, Finite, NameOrNone, Sha256
 from pomona.core.errors import ConfigError, PomonaError
 from pomona.core.toml import read_file, validated
@@ -181,5 +181,5 @@ def decided(kit: Path, known: KnownStudy) -> KnownStudy:
     said, studies = verdict(policy, kit, known), KnownStudies(kit)
     if not said.accepts and (said.of_data or policy.otherwise == "ask"):
         return studies.remark(known, said.why)
-    digest = hashlib.sha256((kit / FILE).read_bytes()).hexdigest()
+    digest = files.sha256(kit / FILE)
     return studies.decide(known, said.accepts, FILE, said.why, policy.terms if said.accepts else None, digest)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from pomona.core.bounds import DIGEST, Sha256
 from pomona.core.errors import CheckpointError, ProtocolError
+from pomona.core.files import WEIGHTS, content
 from pomona.core.round import Roster
 from pomona.core.settings import Settings
 from pomona.deploy.json_store import read_json, write_json
@@ -144,7 +145,7 @@ class RowCache:
             publish(self._folder, [rows[digest]], lambda content: content)
 
     def _row(self, digest: str) -> bytes:
-        data = self._path(digest).read_bytes()
+        data = content(self._path(digest), WEIGHTS)
         if sha256(data) != digest:
             self._path(digest).unlink()
             raise ProtocolError("a row that was held has changed on the disk; it will be fetched again")
