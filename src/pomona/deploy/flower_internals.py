@@ -79,6 +79,19 @@ def replace_fleet_client(make: Callable[[], Any]) -> None:
     vars(module)["FleetHttpClient"] = FleetClient
 
 
+def replace_hooks(hooks: dict[str, list[Callable[..., None]]]) -> None:
+    """Give every HTTP client (httpx) that Flower makes in this process from now on these hooks."""
+    from flwr.supercore.protobuf.client import ProtobufClient
+
+    made = ProtobufClient.__init__
+
+    def init(self: Any, *args: Any, **options: Any) -> None:
+        made(self, *args, **options)
+        self._client.event_hooks = hooks
+
+    setattr(ProtobufClient, "__init__", init)  # noqa: B010 - mypy lets no method be assigned
+
+
 def refuse(message: Any, code: int, reason: str, state: Any, store: Any) -> int:
     """Answer a message that was fetched with an error, without an app. Returns the run's id."""
     from flwr.app import Error, Message

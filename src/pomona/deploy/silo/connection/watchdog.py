@@ -121,7 +121,7 @@ def request(
     """
     import httpx  # comes with Flower, which a machine that only looks on may lack
 
-    from pomona.deploy.silo.connection.http_client import REFUSES, client
+    from pomona.deploy.silo.connection.http_client import REFUSES, AnswerRefused, client
 
     through = f" through {way.proxy}" if way.proxy else ""
     try:
@@ -133,9 +133,13 @@ def request(
             line.stream(**asked, extensions=limit.extensions) as answer,
         ):
             until = _until(answer.extensions["network_stream"].get_extra_info("ssl_object"))
-            text = _beginning(answer.iter_bytes(2**16), most)
+            text = _beginning(answer.iter_raw(2**16), most)
     except httpx.ProxyError as fault:
         raise ProtocolError(_refused(way, str(fault).removeprefix(REFUSES).strip(" ()"))) from None
+    except AnswerRefused as fault:
+        raise ProtocolError(
+            f"{way.server} is not read: {fault}; look for a proxy that opens TLS, and ask its administrator"
+        ) from None
     except httpx.HTTPError as fault:
         if (shown := _certificate_fault(fault)) is not None:
             raise ProtocolError(

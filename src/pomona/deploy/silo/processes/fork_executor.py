@@ -28,6 +28,7 @@ import psutil
 from pomona.core.files import content
 from pomona.deploy import flower_internals
 from pomona.deploy.silo import own_kit
+from pomona.deploy.silo.connection.http_client import PLAIN
 from pomona.deploy.silo.processes.pinned_app import require_pinned
 from pomona.deploy.silo.processes.runtime_secret import secret_file
 from pomona.deploy.supervision.processes import die_with_parent
@@ -185,6 +186,7 @@ def main() -> None:
 
     await_runtime(port, os.getppid())
     executor = ForkExecutor(sys.stdin.fileno(), partial(require_pinned, app), read)
+    flower_internals.replace_hooks(PLAIN)
     flower_internals.run_superexec(f"{HOST}:{port}", executor, content(secret_file(kit)))
 
 
