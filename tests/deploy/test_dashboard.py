@@ -1,5 +1,6 @@
 """The operators' page: who may see it, what it says, that it obeys nothing, and how it looks in a browser."""
 
+import asyncio
 import json
 import math
 import re
@@ -8,6 +9,7 @@ import subprocess
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
+from urllib.parse import unquote, urljoin, urlsplit
 
 import monitored
 import pytest
@@ -93,6 +95,46 @@ def test_the_token_becomes_a_cookie_that_no_script_and_no_other_site_gets(ran):
     for value, status in ((TOKEN, 200), ("x" * 43, 401)):
         assert asked(ran / "server", token="", cookie=f"{name}={value}").status_code == status
     assert TOKEN not in asked(ran / "server").text
+
+
+@pytest.mark.parametrize(
+    ("path", "there"),
+    [
+        ("/study/one", "/study/one"),
+        ("//evil.example/", "/evil.example/"),
+        ("///evil.example/", "/evil.example/"),
+        ("/%2Fevil.example/", "/evil.example/"),
+        ("/%5Cevil.example/", "/%5Cevil.example/"),  # browsers take \\ for /
+        ("/%09/evil.example/", "/%09/evil.example/"),  # and leave out tabs
+        ("http://evil.example/", "/http://evil.example/"),
+    ],
+)
+def test_the_token_leads_to_no_other_host(ran, path, there):
+    app = dashboard_app(WatchedServer.of(ran / "server"), TOKEN)
+    answers = []
+
+    async def receive():
+        return {"type": "http.request"}
+
+    async def send(message):
+        answers.append(message)
+
+    scope = {
+        "type": "http", "method": "GET", "path": unquote(path), "raw_path": path.encode(), "scheme": "http",
+        "query_string": f"token={TOKEN}".encode(), "headers": [(b"host", b"127.0.0.1:8050")],
+        "server": ("127.0.0.1", 8050), "client": ("127.0.0.1", 5), "root_path": "", "http_version": "1.1",
+    }  # fmt: skip
+    asyncio.run(app(scope, receive, send))
+    assert answers[0]["status"] == 303
+    assert dict(answers[0]["headers"])[b"location"] == there.encode()
+    assert not urlsplit(urljoin("http://127.0.0.1:8050/", there)).netloc.endswith("evil.example")
+
+
+def test_no_other_answer_leads_anywhere(ran):
+    for path in ("/page.css/", "/study/one/", "/nothing/"):
+        answer = asked(ran / "server", path, host="127.0.0.1:80@evil.example")
+        assert answer.status_code < 300 or answer.status_code >= 400
+        assert "location" not in answer.headers
 
 
 def test_each_start_draws_a_token_of_its_own_and_compares_it_in_constant_time(ran, monkeypatch):

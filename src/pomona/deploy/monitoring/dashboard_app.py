@@ -66,7 +66,8 @@ class Admitted:
         name = f"pomona-dashboard-{(request.url.port or 80)}"
         answer: Any
         if self._is(request.query_params.get("token", "")):
-            answer = RedirectResponse(request.url.path, 303)
+            # A path that begins with two slashes, or is a whole address, would lead elsewhere.
+            answer = RedirectResponse(f"/{scope['path'].lstrip('/')}", 303)
             answer.set_cookie(name, self.token, httponly=True, samesite="strict", path="/")
         elif self._is(request.cookies.get(name, "")) or self._is(_bearer(request.headers.get("authorization", ""))):
             answer = self.app

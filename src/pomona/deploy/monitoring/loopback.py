@@ -29,7 +29,9 @@ def application(routes: Sequence[Any], middleware: Sequence[Any] = ()) -> Any:
     from starlette.middleware.trustedhost import TrustedHostMiddleware
 
     hosts = Middleware(TrustedHostMiddleware, allowed_hosts=LOCAL, www_redirect=False)
-    return Strict(Starlette(routes=list(routes), middleware=[hosts, *middleware]))
+    app = Starlette(routes=list(routes), middleware=[hosts, *middleware])
+    app.router.redirect_slashes = False  # it would lead to whatever the Host header says behind a colon
+    return Strict(app)
 
 
 class Strict:
