@@ -67,9 +67,7 @@ def runtime(way):
     from flwr.supercore.protobuf.client import ProtobufClient
 
     found = ProtobufClient.from_server_address(str(way.server), True, None, [])
-    return found._unary_unary(
-        path="/x", rpc_method="/x", request=PullObjectRequest(), response_type=PullObjectResponse
-    )
+    return found._unary_unary(path="/x", rpc_method="/x", request=PullObjectRequest(), response_type=PullObjectResponse)
 
 
 READERS = {"request": lambda way: request(way, "/", {}, most=2**20), "fleet": fleet, "runtime": runtime}
@@ -108,7 +106,7 @@ def test_an_encoded_answer_is_refused_by_name_in_little_memory(encoding, read, p
 )
 def test_other_ways_to_name_an_encoding(head, read, peer):
     peer(head, [b"%x\r\n" % len(BOMB), BOMB, b"\r\n0\r\n\r\n"])
-    with pytest.raises((ProtocolError, httpx.RequestError), match="content encoding|chunked|Transfer-Encoding"):
+    with pytest.raises((ProtocolError, httpx.RequestError), match=r"content encoding|chunked|Transfer-Encoding"):
         read(peer.way)
 
 

@@ -170,6 +170,50 @@ def test_clients_who_use_but_each_others_core_part_unless_they_learn():
     assert far["learned"][-1] < far["learned"][0] / 10
 
 
+@pytest.mark.parametrize("dr_lr", [1e-9, None])
+def test_cores_grow_without_bound_where_the_relationships_hardly_learn(dr_lr):
+    """Optima 1 and -1, rows (1/2, 1/2): the mixture stays 0, so that each of 100 rounds adds lr = 0.1 to a core."""
+    run = Federation(local(dr_lr=dr_lr), Quadratics(numbers([1.0], [-1.0]), [[0], [1]]))
+    with_cores(run, numbers([0.0], [0.0]))
+    for i in (0, 1):
+        run.set_state(i, replace(run.state(i), origin=numbers([0.0])))
+    for number in range(1, 101):
+        run.round(a_round(number, total=100))
+    own = run.model(0, "personal", "trained").item()
+    if dr_lr:
+        assert run.server.cores.squeeze(1).tolist() == pytest.approx([10, -10], rel=1e-4)
+        assert own == pytest.approx(0.1, rel=1e-3)
+    else:
+        assert run.server.cores.abs().max() < 1
+        assert own == pytest.approx(1)
+
+
+class Curved(Quadratics):
+    """Curvatures from 1 down to 0.01, one a direction."""
+
+    def gradient(self, W, indices, *_, **__):
+        h = torch.logspace(0, -2, W.shape[1], dtype=torch.float64)
+        _, G = super().gradient(W, indices)
+        return (h * G * G).sum(1) / 2, h * G
+
+
+def test_flat_directions_are_learned_slower_than_alone():
+    """A step at lr = 1 leaves 1 - h of the way: after 120 alone 0.99^120 of the flattest, and less of all others."""
+    problem = quadratics(3, samples=1, d=6)
+    curved, h = Curved(problem.targets, problem.rows), torch.logspace(0, -2, 6, dtype=torch.float64)
+    loss = {}
+    for name, method in (("local", local()), ("alone", Separate().method())):
+        run = Federation(method, curved)
+        begin = run.initial()
+        for number in range(1, 121):
+            run.round(a_round(number, lr=1.0, total=120))
+        left = torch.stack([run.model(i, "personal", "trained") for i in run.ids]) - optima(problem)
+        loss[name] = float((h * left**2).sum() / 2 / 3)
+    expected = h * ((1 - h) ** 120 * (begin - optima(problem))) ** 2
+    assert loss["alone"] == pytest.approx(float(expected.sum() / 2 / 3))
+    assert loss["local"] / loss["alone"] == pytest.approx(2.7, abs=0.05)
+
+
 @given(st.integers(1, 6), st.floats(1e-3, 1.0), st.floats(-6, 6), st.floats(0, 1e9), st.integers(0, 10**6))
 def test_a_step_never_raises_the_loss_whatever_the_scale_of_cores_and_the_rate(N, lr, scale, dr_lr, seed):
     """F_i has curvature 1, and lr is at most 1."""

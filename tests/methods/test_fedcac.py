@@ -32,7 +32,19 @@ def test_critical_are_the_most_sensitive_parameters_of_each_layer(tau):
 
 
 def test_equal_sensitivities_are_critical_together():
-    assert critical(torch.zeros(1, 8), LAYERS, 0.5)[:, :7].all()
+    assert critical(torch.ones(1, 8), LAYERS, 0.5)[:, :7].all()
+
+
+@pytest.mark.parametrize(("zeros", "count"), [(700, 300), (501, 499), (500, 500), (300, 500), (1000, 0)])
+def test_what_has_no_sensitivity_is_never_critical(zeros, count):
+    """Of 1000 at tau = 1/2: as the threshold of published code is then the smallest that is not 0."""
+    c = torch.cat([torch.zeros(zeros), torch.arange(1, 1001 - zeros) / 1000])[
+        torch.randperm(1000, generator=torch.Generator().manual_seed(zeros))
+    ]
+    mask = critical(c.unsqueeze(0), (slice(0, 1000),), 0.5)[0]
+    published = c >= (c[c > 0].min() if zeros > 500 and (c > 0).any() else c.sort(descending=True).values[499])
+    assert int(mask.sum()) == count
+    assert torch.equal(mask, published & (c > 0))
 
 
 def test_overlaps_by_hand():

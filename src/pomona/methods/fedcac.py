@@ -16,9 +16,14 @@ C_i runs over the members who have sent a model. One model goes down and one up,
 own: the threshold exceeds the largest overlap. Where all overlaps are equal it never does; nobody shares then either.
 tau = 0 is FedAvg-local, to the bit.
 
+A parameter of sensitivity 0 is never critical: where more than 1 - tau of a layer's are 0 (words that a client does not
+have, dead units), those that are not 0 are critical, as in published code. Where other sensitivities are equal more
+than the share tau may be critical, as there.
+
 Differs from published code (by one of the authors, in PFLlib): that takes each tensor for a layer, here weights and
 bias of a layer are one; in its first exchange critical parameters come back as they were initially; its C_i is of
-the round's cohort. Where sensitivities are equal more than the share tau may be critical, as there.
+the round's cohort; it takes a threshold of up to 1e-10 for 0, and a layer without any other sensitivity is critical
+as a whole.
 """
 
 from dataclasses import dataclass
@@ -137,12 +142,13 @@ def client(tau: float) -> base.Client:
 
 
 def critical(sensitivity: Tensor, layers: tuple[slice, ...], tau: float) -> Tensor:
-    """Mask (n, d) of each layer's share tau, rounded down, with the largest sensitivity (n, d); ties are in it."""
+    """Mask (n, d) of each layer's share tau, rounded down, with the largest sensitivity (n, d): with ties, no zeros."""
     mask = torch.zeros_like(sensitivity, dtype=torch.bool)
     for part in layers:
         c = sensitivity[:, part]
         if count := int(tau * c.shape[1]):
-            mask[:, part] = c >= c.kthvalue(c.shape[1] - count + 1, dim=1, keepdim=True).values
+            threshold = c.kthvalue(c.shape[1] - count + 1, dim=1, keepdim=True).values
+            mask[:, part] = (c >= threshold) & (c > 0)
     return mask
 
 
