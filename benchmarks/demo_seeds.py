@@ -46,9 +46,9 @@ def main(size: Size, words: list[str]) -> list[Table]:
         for seed in range(size.seeds):
             result = pomona.run(resolve(DEMO, {"method": method, "seed": seed}, size.changes, read_overrides(words)))
             figures = result.summary["models"][result.summary["headline"]]
-            last.append(figures["last"]["value"])
-            best.append(figures["best_validation"]["value"])
-            validation.append(max(e.mean for e in result.curve(*result.about["headline"], "validation")))
+            last.append(figures["last"]["test"])
+            best.append(figures["best_validation"]["test"])
+            validation.append(figures["best_validation"]["validation"])
             if result.matrices("dr"):
                 dr.append(relationships(result))
         columns = {"last": last, "at best validation": best, "validation": validation}

@@ -56,7 +56,7 @@ FULL, QUICK = Size(5, DATA), Size(1, {"digits": {"data": {"name": "digits"}, "mo
 def accuracy(*layers: Tree) -> float:
     """Of one run, in the last round."""
     summary = pomona.run(resolve(BASE, *layers)).summary
-    return float(summary["models"][summary["headline"]]["last"]["value"])
+    return float(summary["models"][summary["headline"]]["last"]["test"])
 
 
 def main(size: Size, words: list[str]) -> list[Table]:

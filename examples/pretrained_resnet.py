@@ -45,7 +45,7 @@ def pretrain(weights: Path, epochs: int, more: Tree) -> float:
     module = scenario.module()  # what a model file lacks, as counters of batches, is the network's own
     module.load_state_dict(result.models[0], strict=False)
     save_file(module.state_dict(), weights)
-    return float(result.summary["models"][result.summary["headline"]]["last"]["value"])
+    return float(result.summary["models"][result.summary["headline"]]["last"]["test"])
 
 
 def main() -> None:

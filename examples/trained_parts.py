@@ -112,7 +112,7 @@ def rows(
         watch = Watch()
         result = simulate(scenario, watcher=watch)
         last = result.rounds[-1]
-        accuracy = result.summary["models"][result.summary["headline"]]["last"]["value"]
+        accuracy = result.summary["models"][result.summary["headline"]]["last"]["test"]
         yield [
             method,
             f"{len(scenario.initial()):,}",

@@ -3,7 +3,7 @@
     >>> import pomona
     >>> config = pomona.Config(method="apple", partition="dirichlet", clients=3, rounds=1, lr=0.1)
     >>> result = pomona.run(config)
-    >>> 0 < result.summary["models"]["personal, trained"]["last"]["value"] < 1
+    >>> 0 < result.summary["models"]["personal, trained"]["last"]["test"] < 1
     True
 
 The names in ``__all__`` are public; ``docs/api.md`` lists them and the other public modules. Everything else may change

@@ -69,7 +69,7 @@ def test_the_closing_lines_speak_of_the_metric(capsys, tmp_path):
 def test_errors_are_best_where_they_are_low(capsys, tmp_path):
     made = result("mae", values=((60.0, 64.0), (80.0, 90.0)))
     outcome = made.summary["models"]["personal, trained"]
-    assert (outcome["best_test"], outcome["best_validation"]) == ({"value": 62.0, "round": 1},) * 2
+    assert (outcome["best_test"], outcome["best_validation"]) == ({"test": 62.0, "round": 1, "validation": 62.0},) * 2
     assert (outcome["clients"]["worst"], outcome["clients"]["pooled"]) == (90.0, 86.0)
     closing(made, tmp_path, None)
     assert "test mean absolute error, model personal, trained, mean over clients: 85 in the" in capsys.readouterr().out

@@ -21,7 +21,7 @@ def test_it_shows_itself_in_three_lines(kept):
     lines = repr(kept).splitlines()
     assert len(lines) == 3
     assert lines[0] == "<fedrep on digits, dirichlet, 4 clients, 2 rounds"
-    last = kept.summary["models"][kept.summary["headline"]]["last"]["value"]
+    last = kept.summary["models"][kept.summary["headline"]]["last"]["test"]
     assert f"accuracy {100 * last:.2f} % in round 2" in lines[1].lower()
     assert str(kept.folder) in lines[2]
     assert len(repr(kept)) < 400
@@ -45,7 +45,7 @@ def test_in_a_notebook_it_is_a_table_with_a_row_a_model(kept):
     for name, figures in kept.summary["models"].items():
         model, when = name.split(", ")
         assert f"<td>{model}</td><td>{when}</td>" in html
-        assert f"{100 * figures['last']['value']:.2f} % (2)" in html
+        assert f"{100 * figures['last']['test']:.2f} % (2)" in html
     assert "<script" not in html
 
 

@@ -39,8 +39,10 @@ def test_the_choice_follows_the_runs_own_records(whole):
 def test_the_mean_over_seeds_is_that_of_the_cells(whole):
     for r, row in zip(whole.results["results"], whole.rows, strict=True):
         means = [c["figures"]["models"][c["figures"]["headline"]]["last"]["summary"]["mean"] for c in r["cells"]]
-        assert row["accuracy_last_mean"] == pytest.approx(sum(means) / 2)
-        assert row["accuracy_last_std"] == pytest.approx(abs(means[0] - means[1]) / 2**0.5)
+        held_out = [max(c["figures"]["curve"]["validation_value"][1:]) for c in r["cells"]]
+        assert row["validation_at_best_validation_mean"] == pytest.approx(sum(held_out) / 2)
+        assert row["test_accuracy_at_last_mean"] == pytest.approx(sum(means) / 2)
+        assert row["test_accuracy_at_last_std"] == pytest.approx(abs(means[0] - means[1]) / 2**0.5)
         assert row["seeds"] == 2
         assert f"{100 * sum(means) / 2:.2f} ± " in (whole.folder / "table.md").read_text()
 
@@ -173,7 +175,7 @@ def test_where_all_points_fail_there_is_no_result(tmp_path):
     made = run(suite, tmp_path, here())
     (result,) = made.results["results"]
     assert (result["state"], result["chosen"], result["cells"]) == ("failed", None, [])
-    assert made.rows[0]["accuracy_last_mean"] is None
+    assert made.rows[0]["test_accuracy_at_last_mean"] is None
     assert value(result, "last") == "failed"
 
 

@@ -110,5 +110,5 @@ def test_the_figures_of_a_run_are_those_of_its_own_summary(whole):
         for name, outcome in run.summary["models"].items():
             for moment in ("last", "best_validation"):
                 mine = own["models"][name][moment]
-                assert (mine["summary"]["mean"], mine["round"]) == tuple(outcome[moment].values())
+                assert (mine["summary"]["mean"], mine["round"]) == (outcome[moment]["test"], outcome[moment]["round"])
             assert own["models"][name]["last"]["summary"]["loss"] == pytest.approx(outcome["loss"])

@@ -149,9 +149,9 @@ def test_the_summary_of_few_events_is_about_ranking_them(pair):
         assert outcome["clients"]["clients"] == 4
         assert outcome["clients"]["pooled"] is None
         assert (
-            0 <= outcome["clients"]["interval"][0] <= outcome["last"]["value"] <= outcome["clients"]["interval"][1] <= 1
+            0 <= outcome["clients"]["interval"][0] <= outcome["last"]["test"] <= outcome["clients"]["interval"][1] <= 1
         )
-        assert outcome["best_test"]["value"] >= outcome["last"]["value"]
+        assert outcome["best_test"]["test"] >= outcome["last"]["test"]
         assert outcome["accuracy"] > 0.9
 
 

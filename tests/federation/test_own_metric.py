@@ -49,7 +49,7 @@ def test_less_is_better_after_a_minus():
     result = run(f"-{HERE}:surprise")
     values = [e.mean for e in result.curve("global", "received")]
     best = result.summary["models"][result.summary["headline"]]["best_test"]
-    assert best["value"] == min(values)
+    assert best["test"] == min(values)
     for record in result.final:
         assert record[f"-{HERE}:surprise"] == pytest.approx(record["loss"])
 

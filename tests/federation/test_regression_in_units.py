@@ -95,7 +95,7 @@ def test_a_target_that_does_not_vary_is_no_division_by_zero():
     y = still.y.copy()
     y[:, 1] = 5.0
     result = ran(replace(still, y=y), rounds=1)
-    assert np.isfinite(result.summary["models"]["global, received"]["last"]["value"])
+    assert np.isfinite(result.summary["models"]["global, received"]["last"]["test"])
 
 
 def test_silos_agree_on_the_units_too():

@@ -222,7 +222,7 @@ def test_other_tasks_run(tmp_path):
             partition={"name": "dirichlet", "beta": 5.0},
         )
     )
-    assert table.summary["models"]["personal, trained"]["last"]["value"] > 0.8
+    assert table.summary["models"]["personal, trained"]["last"]["test"] > 0.8
 
 
 @pytest.mark.parametrize("name", ["fedfomo", "fedfomo-ma"])

@@ -58,7 +58,7 @@ def test_where_less_is_better_the_worst_is_the_largest():
 def test_the_best_round_follows_the_direction_of_the_metric():
     errors, validation = [[3.0, 5.0], [1.0, 2.0], [2.0, 2.0]], [[2.0, 2.0], [4.0, 4.0], [1.0, 2.0]]
     best = best_rounds([1, 2, 3], errors, [1, 3], validation, METRICS["mae"])
-    assert best == BestRounds(At(2.0, 3), At(2.0, 3), At(1.5, 2), At(1.75, 2), "mae")
+    assert best == BestRounds(At(2.0, 3, 1.5), At(2.0, 3, 1.5), At(1.5, 2, 4.0), At(1.75, 2), "mae")
 
 
 def test_the_loss_chooses_where_validation_defines_no_metric():
@@ -69,7 +69,7 @@ def test_the_loss_chooses_where_validation_defines_no_metric():
     assert (best.best_validation, best.chosen_by) == (At(0.5, 3), "loss")
     assert best.best_test_pooled is None
     some = best_rounds([1, 2, 3], areas, [9, 9], [[None, None], [0.9, None], [0.4, 0.4]], METRICS["auroc"], losses)
-    assert (some.best_validation, some.chosen_by) == (At(0.8, 2), "auroc")
+    assert (some.best_validation, some.chosen_by) == (At(0.8, 2, 0.9), "auroc")
 
 
 @pytest.mark.parametrize(
@@ -149,9 +149,9 @@ def test_best_rounds_are_named_apart():
     test = [[0.7, 0.3], [0.4, 0.8], [0.6, 0.5]]
     validation = [[0.2, 0.2], [0.5, 0.3], [0.1, 0.8]]
     assert best_rounds([5, 10, 15], test, [30, 10], validation) == BestRounds(
-        last=At(pytest.approx(0.55), 15),
-        best_validation=At(pytest.approx(0.55), 15),
-        best_test=At(pytest.approx(0.6), 10),
+        last=At(pytest.approx(0.55), 15, pytest.approx(0.45)),
+        best_validation=At(pytest.approx(0.55), 15, pytest.approx(0.45)),
+        best_test=At(pytest.approx(0.6), 10, pytest.approx(0.4)),
         best_test_pooled=At(pytest.approx(0.6), 5),
         chosen_by="accuracy",
     )
@@ -175,7 +175,11 @@ def test_best_rounds_pass_over_what_is_undefined_and_take_the_first_of_equals():
     validation = [[None, None], [0.1, None], [0.9, 0.9]]
     best = best_rounds([1, 2, 3], test, [4, 0], validation)
     assert best == BestRounds(
-        At(0.5, 2), best_validation=At(0.5, 2), best_test=At(0.5, 1), best_test_pooled=At(0.5, 1), chosen_by="accuracy"
+        At(0.5, 2, 0.1),
+        best_validation=At(0.5, 2, 0.1),
+        best_test=At(0.5, 1),
+        best_test_pooled=At(0.5, 1),
+        chosen_by="accuracy",
     )
 
 
@@ -183,16 +187,16 @@ def test_the_model_before_any_training_is_best_on_validation_only_where_there_is
     """Validation would choose round 0; round 1 is the better of the trained ones. The papers' best on test stays."""
     test, validation = [[0.9, 0.9], [0.6, 0.6], [0.5, 0.5]], [[0.8, 0.8], [0.7, 0.7], [0.4, 0.4]]
     best = best_rounds([0, 1, 2], test, [1, 1], validation)
-    assert (best.best_validation, best.best_test, best.chosen_by) == (At(0.6, 1), At(0.9, 0), "accuracy")
+    assert (best.best_validation, best.best_test, best.chosen_by) == (At(0.6, 1, 0.7), At(0.9, 0, 0.8), "accuracy")
     unknown = [validation[0], [None, None], [None, None]]
     for rounds in (best_rounds([0], test[:1], [1, 1], validation[:1]), best_rounds([0, 1, 2], test, [1, 1], unknown)):
-        assert rounds.best_validation == At(0.9, 0)
+        assert rounds.best_validation == At(0.9, 0, 0.8)
 
 
 @given(st.lists(st.lists(accuracies, min_size=3, max_size=3), min_size=1, max_size=8))
 def test_selection_on_test_is_never_below_the_honest_numbers(test):
     rounds, samples = list(range(1, len(test) + 1)), [1, 2, 3]
     best = best_rounds(rounds, test, samples, validation=test[::-1])
-    assert best.best_test.value >= max(best.last.value, best.best_validation.value)
-    assert best.best_test_pooled.value == max(np.average(test, axis=1, weights=samples))
-    assert best_rounds(rounds, test, samples, validation=test).best_validation == best.best_test
+    assert best.best_test.test >= max(best.last.test, best.best_validation.test)
+    assert best.best_test_pooled.test == max(np.average(test, axis=1, weights=samples))
+    assert best_rounds(rounds, test, samples, validation=test).best_validation[:2] == best.best_test[:2]

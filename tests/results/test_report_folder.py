@@ -67,9 +67,12 @@ def test_the_table_agrees_with_the_runs_own_summary(name: str, results: dict[str
     result = results[name]
     for row in table([result]):
         mine = result.summary["models"][f"{row['model']}, {row['when']}"]
-        assert (row["last"], row["round"]) == (mine["last"]["value"], mine["last"]["round"])
-        assert (row["best_on_test"], row["test_round"]) == (mine["best_test"]["value"], mine["best_test"]["round"])
-        assert row["best_on_validation"] == mine["best_validation"]["value"]
+        assert (row["last"], row["round"]) == (mine["last"]["test"], mine["last"]["round"])
+        assert (row["best_on_test"], row["test_round"]) == (mine["best_test"]["test"], mine["best_test"]["round"])
+        assert (row["test_at_best_validation"], row["best_validation"]) == (
+            mine["best_validation"]["test"],
+            mine["best_validation"]["validation"],
+        )
         assert (row["worst"], row["percentile_10"]) == (mine["clients"]["worst"], mine["clients"]["percentile_10"])
 
 

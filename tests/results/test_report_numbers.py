@@ -40,7 +40,7 @@ def test_named_numbers_of_a_small_run() -> None:
     assert row["last"] == pytest.approx((0.5 + 1.0) / 2)
     assert row["best_on_test"] == pytest.approx((0.9 + 0.7) / 2)
     assert row["test_round"] == 2
-    assert row["best_on_validation"] == pytest.approx((0.2 + 0.4) / 2)
+    assert row["test_at_best_validation"] == pytest.approx((0.2 + 0.4) / 2)
     assert row["validation_round"] == 1
     assert row["pooled"] == pytest.approx((30 * 0.5 + 10 * 1.0) / 40)
     assert (row["worst"], row["worst_client"]) == (0.5, "c0")
@@ -56,7 +56,7 @@ def test_summary_agrees_with_numpy(n: int, rounds: int, seed: int) -> None:
     row = table([tiny("apple", {TEST: test.tolist(), VALIDATION: validation.tolist()}, tuple(sizes.tolist()))])[0]
     assert row["last"] == pytest.approx(test[-1].mean())
     assert row["best_on_test"] == pytest.approx(test.mean(axis=1).max())
-    assert row["best_on_validation"] == pytest.approx(test[validation.mean(axis=1).argmax()].mean())
+    assert row["test_at_best_validation"] == pytest.approx(test[validation.mean(axis=1).argmax()].mean())
     assert row["pooled"] == pytest.approx((test[-1] * sizes).sum() / sizes.sum())
     assert row["worst"] == test[-1].min()
     assert row["percentile_10"] == pytest.approx(np.quantile(test[-1], 0.1))
@@ -71,7 +71,7 @@ def test_the_loss_chooses_the_round_in_the_table_too_where_validation_defines_no
     ]  # fmt: skip
     about = {**presented("apple"), "clients": ["a", "b"]}
     row = table([Result({"method": {"name": "apple"}}, about, [], evaluations, [], {})])[0]
-    assert (row["best_on_validation"], row["validation_round"]) == (pytest.approx(0.7), 2)
+    assert (row["test_at_best_validation"], row["validation_round"]) == (pytest.approx(0.7), 2)
 
 
 def test_summary_holds_where_clients_come_late_and_a_validation_round_is_missing() -> None:
@@ -87,7 +87,7 @@ def test_summary_holds_where_clients_come_late_and_a_validation_round_is_missing
     row = table([Result({"method": {"name": "apple"}}, about, [], evaluations, [], {})])[0]
     assert row["last"] == pytest.approx((0.6 + 0.4 + 0.8) / 3)
     assert (row["best_on_test"], row["test_round"]) == (pytest.approx((0.5 + 0.7) / 2), 1)
-    assert (row["best_on_validation"], row["validation_round"]) == (pytest.approx((0.6 + 0.4 + 0.8) / 3), 3)
+    assert (row["test_at_best_validation"], row["validation_round"]) == (pytest.approx((0.6 + 0.4 + 0.8) / 3), 3)
     assert row["pooled"] == pytest.approx((10 * 0.6 + 30 * 0.4 + 20 * 0.8) / 60)
     assert (row["worst"], row["worst_client"]) == (0.4, "b")
 

@@ -12,7 +12,7 @@ def row(run, *, metric="accuracy", loss_name="auto", headline=True, **given):
     """What ``pomona.results.table`` says of a run's model."""
     plain = {
         "run": run, "method": "fedavg", "model": "global", "when": "received", "headline": headline, "finished": True,
-        "metric": metric, "clients": 2, "round": 3, "last": 0.5, "best_on_validation": 0.6, "best_on_test": 0.75,
+        "metric": metric, "clients": 2, "round": 3, "last": 0.5, "test_at_best_validation": 0.6, "best_on_test": 0.75,
         "pooled": 0.52, "worst": 0.4, "percentile_10": 0.42, "loss": 0.7, "loss_name": loss_name, "bytes_down": 10**6,
         "bytes_up": 2 * 10**6, "seconds": 1.25,
     }  # fmt: skip

@@ -153,11 +153,11 @@ def closing(result: Result, folder: Path, page: Path | None) -> None:
         best, number = figures["best_validation"], metric.number
         chosen_by = metric_named(figures.get("chosen_by") or metric.name)
         by = "" if chosen_by == metric else f" by {chosen_by.title}"
-        chosen = f", {number(best['value'])} at the round best on validation{by} ({best['round']})" if best else ""
+        chosen = f", {number(best['test'])} at the round best on validation{by} ({best['round']})" if best else ""
         samples = f"over samples {number(clients['pooled'])}, " if metric.pools else ""
         lines(
-            f"test {metric.heading}, model {s['headline']}, mean over clients: {number(figures['last']['value'])} in "
-            f"the last round ({figures['last']['round']}){chosen}, {number(figures['best_test']['value'])} best on test"
+            f"test {metric.heading}, model {s['headline']}, mean over clients: {number(figures['last']['test'])} in "
+            f"the last round ({figures['last']['round']}){chosen}, {number(figures['best_test']['test'])} best on test"
             f" ({'BMCTA, ' if metric == ACCURACY else ''}round {figures['best_test']['round']})",
             f"in the last round: {samples}worst client {number(clients['worst'])}, a tenth of the clients fare "
             f"worse than {number(clients['percentile_10'])}{_constant(result, metric)}",

@@ -2,7 +2,7 @@
 
 import pomona.experiments
 bench = pomona.experiments.run(Path("suites/digits.toml"), Path("bench/digits"))
-bench.rows[0]["accuracy_last_mean"]
+bench.rows[0]["test_accuracy_at_last_mean"]
 """
 
 from pomona.experiments.bench_results import Bench, load

@@ -4,19 +4,24 @@ from collections.abc import Mapping
 from typing import Any
 
 from pomona.core.table import NOTHING, Table, csv_text, markdown_grid
+from pomona.metrics.client_statistics import spread
 from pomona.metrics.metric import ACCURACY, Metric, metric_named
 
 Results = Mapping[str, Any]
 
 
 def rows(results: Results) -> list[dict[str, Any]]:
-    """One flat record a scenario and method: test figures of the headline model, over clients, then over seeds."""
+    """One flat record a scenario and method: figures of the headline model, over clients, then over seeds.
+
+    All are of the test split but the one that is named ``validation``.
+    """
     return [_row(r) for r in results["results"]]
 
 
 def _row(result: Mapping[str, Any]) -> dict[str, Any]:
     best, last = result["over_seeds"]["best_validation"], result["over_seeds"]["last"]
     done = [c["figures"] for c in result["cells"] if c["figures"]]
+    validation = spread([_validation(figures) for figures in done])
     return {
         "scenario": result["scenario"],
         "method": result["method"],
@@ -24,14 +29,15 @@ def _row(result: Mapping[str, Any]) -> dict[str, Any]:
         "model": done[0]["headline"] if done else None,
         "metric": metric(result).name if done else None,
         "seeds": last["loss"]["n"],
-        "value_best_validation_mean": _value(best)["mean"],
-        "value_best_validation_std": _value(best)["std"],
-        "value_last_mean": _value(last)["mean"],
-        "value_last_std": _value(last)["std"],
-        "accuracy_best_validation_mean": best["accuracy"]["mean"],
-        "accuracy_best_validation_std": best["accuracy"]["std"],
-        "accuracy_last_mean": last["accuracy"]["mean"],
-        "accuracy_last_std": last["accuracy"]["std"],
+        "validation_at_best_validation_mean": validation and validation.mean,
+        "test_at_best_validation_mean": _value(best)["mean"],
+        "test_at_best_validation_std": _value(best)["std"],
+        "test_at_last_mean": _value(last)["mean"],
+        "test_at_last_std": _value(last)["std"],
+        "test_accuracy_at_best_validation_mean": best["accuracy"]["mean"],
+        "test_accuracy_at_best_validation_std": best["accuracy"]["std"],
+        "test_accuracy_at_last_mean": last["accuracy"]["mean"],
+        "test_accuracy_at_last_std": last["accuracy"]["std"],
         "std_over_clients_last_mean": last["std"]["mean"],
         "worst_client_last_mean": last["worst"]["mean"],
         "percentile_10_last_mean": last["percentile_10"]["mean"],
@@ -42,6 +48,14 @@ def _row(result: Mapping[str, Any]) -> dict[str, Any]:
         "points_tried": len(result["search"]),
         "chosen": point(result["chosen"] or {}),
     }
+
+
+def _validation(figures: Mapping[str, Any]) -> float | None:
+    """The headline model's mean over clients on validation in the round that is best there; None without one."""
+    chosen, curve = figures["validation"], figures["curve"]
+    known = dict(zip(curve["round"], curve["validation_value"], strict=True))
+    found: float | None = known.get(chosen["round"]) if chosen else None
+    return found
 
 
 def csv(results: Results) -> str:

@@ -1,10 +1,10 @@
 """Numbers that a bench takes from a run: per client, for every named model, in the chosen rounds."""
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from pomona.metrics.best_round import Point, best
-from pomona.metrics.client_statistics import At, summarize
+from pomona.metrics.client_statistics import summarize
 from pomona.metrics.metric import ACCURACY
 from pomona.metrics.nan_safe import mean_of_known
 from pomona.record.result import Result
@@ -55,14 +55,21 @@ def seconds(result: Result) -> list[float]:
     return passed
 
 
-def best_on_validation(result: Result, model: str, when: str) -> At | None:
-    """The best client mean on validation and its round, of equally good rounds the first; more is better.
+class ValidationScore(NamedTuple):
+    """A client mean on validation, more is better, and its round."""
+
+    value: float
+    round: int
+
+
+def best_on_validation(result: Result, model: str, when: str) -> ValidationScore | None:
+    """The best client mean on validation and its round, of equally good rounds the first.
 
     Of the model without training only where there is no other.
     """
     curve = [Point(e.round, e.mean, mean_of_known(e.loss)) for e in result.curve(model, when, "validation")]
     found = best(curve, result.metric) or best(curve, result.metric, least=0)
-    return At(found.metric.goodness(found.value), found.round) if found else None
+    return ValidationScore(found.metric.goodness(found.value), found.round) if found else None
 
 
 def _moments(result: Result, model: str, when: str, n: int) -> dict[str, Any] | None:

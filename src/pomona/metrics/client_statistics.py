@@ -109,15 +109,22 @@ def wilcoxon(first: Values, second: Values) -> Signed | None:
 
 
 class At(NamedTuple):
-    """A value of the metric, and the round it was reached in."""
+    """Client means of the metric after one round.
 
-    value: float
+    Attributes:
+        test: on the test split.
+        round: its number.
+        validation: on the validation split, after the same round; None where nothing defines it.
+    """
+
+    test: float
     round: int
+    validation: float | None = None
 
 
 @dataclass(frozen=True)
 class BestRounds:
-    """The test values a run can be summed up by; None where no round defines one.
+    """The rounds that a run can be summed up by; None where no test samples define the metric.
 
     Attributes:
         last: client mean in the last round.
@@ -162,15 +169,23 @@ def best_rounds(
 
     values = table(test)
     sign, means, pooled = 1 if metric.higher else -1, row_means(values), row_means(values, samples)
-    tested = {int(number): At(float(mean), int(number)) for number, mean in zip(rounds, means, strict=True)}
-    seen = zip(tested.values(), table(validation), table(validation_loss), strict=True)
-    points = [Point(at.round, _mean(own), _mean(loss)) for at, own, loss in seen if not np.isnan(at.value)]
+    held_out, losses = table(validation), table(validation_loss)
+    tested = [
+        At(float(mean), int(number), _mean(own)) for number, mean, own in zip(rounds, means, held_out, strict=True)
+    ]
+    points = [
+        Point(at.round, at.validation, _mean(loss))
+        for at, loss in zip(tested, losses, strict=True)
+        if not np.isnan(at.test)
+    ]
     found = best(points, metric) or best(points, metric, least=0)
     return BestRounds(
-        last=_highest(rounds, rounds, means),
-        best_validation=tested[found.round] if found else None,
-        best_test=_highest(rounds, sign * means, means),
-        best_test_pooled=_highest(rounds, sign * pooled, pooled) if metric.pools else None,
+        last=_highest(tested, rounds),
+        best_validation=next((at for at in tested if found and at.round == found.round), None),
+        best_test=_highest(tested, sign * means),
+        best_test_pooled=_highest([At(float(p), at.round) for p, at in zip(pooled, tested, strict=True)], sign * pooled)
+        if metric.pools
+        else None,
         chosen_by=found.metric.name if found else None,
     )
 
@@ -180,10 +195,7 @@ def _mean(values: Array) -> float | None:
     return mean_of_known(values[~np.isnan(values)])
 
 
-def _highest(rounds: Sequence[int], scores: ArrayLike, values: Array) -> At | None:
-    """The value in the round of the highest score, among the rounds that have both."""
-    score = np.where(np.isnan(values), np.nan, np.asarray(scores, dtype=float))
-    if np.isnan(score).all():
-        return None
-    best = int(np.nanargmax(score))
-    return At(float(values[best]), int(rounds[best]))
+def _highest(tested: Sequence[At], scores: ArrayLike) -> At | None:
+    """That of the highest score, of equal ones the first, among those that have a test value."""
+    score = np.where([np.isnan(at.test) for at in tested], np.nan, np.asarray(scores, dtype=float))
+    return None if np.isnan(score).all() else tested[int(np.nanargmax(score))]

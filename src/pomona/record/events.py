@@ -206,8 +206,9 @@ class FinalEvent(Kind):
 
 
 class _At(Kind):
-    value: Figure
+    test: Figure
     round: Number
+    validation: Figure = None
 
 
 class _Outcome(Kind):

@@ -17,7 +17,7 @@ def text(title: str, rounds: int, metric: Metric, summary: Mapping[str, Any], fo
     figures = summary.get("models", {}).get(summary.get("headline", ""))
     if figures and figures["last"]:
         last = figures["last"]
-        came = f"{metric.title} {metric.text(last['value'])} in round {last['round']}, mean over clients"
+        came = f"{metric.title} {metric.text(last['test'])} in round {last['round']}, mean over clients"
         came = f"model {summary['headline']}: test {came}"
     else:
         came = "nothing was tested" if summary else f"unfinished, {rounds} rounds are done"
@@ -45,7 +45,7 @@ def frame(columns: Mapping[str, Sequence[Any]]) -> Any:
 def _row(name: str, figures: Mapping[str, Any], shown: Any) -> list[str]:
     model, _, when = name.partition(", ")
     ats = (figures.get(key) for key in ("last", "best_validation", "best_test"))
-    means = [f"{shown(at['value'])} ({at['round']})" if at else "-" for at in ats]
+    means = [f"{shown(at['test'])} ({at['round']})" if at else "-" for at in ats]
     loss = figures.get("loss")
     worst = shown((figures.get("clients") or {}).get("worst"))
     return [model, when, *means, worst, "-" if loss is None else f"{loss:.4g}"]

@@ -19,7 +19,9 @@ def summarise(result: Result, seconds: float) -> dict[str, Any]:
 
     ``metric`` is what all values are; ``minimised`` the name of the loss, which alone makes losses comparable.
     ``models`` has one entry a named model ("personal, trained"): ``last``, ``best_validation`` (and what it was
-    ``chosen_by``), ``best_test`` (the papers' BMCTA) and ``best_test_pooled`` (BTA), each with value and round;
+    ``chosen_by``), ``best_test`` (the papers' BMCTA) and ``best_test_pooled`` (BTA), each with its ``round``,
+    the metric on ``test`` after it and, but for BTA, on ``validation``, means over clients: a search for settings
+    optimises ``["best_validation"]["validation"]``;
     ``clients``, the spread over clients, ``loss`` and ``accuracy``, their means over clients, in the last round.
     ``stopped`` says why a run ended before all rounds were done, empty where it did not. ``diverging`` says why the
     loss must be taken for one that training drives up, empty where it need not. ``unseen`` holds the test values of

@@ -12,9 +12,11 @@ from pomona.results.run_numbers import Key, Run, finished, runs, views
 def table(results: list[Result]) -> list[dict[str, Any]]:
     """The named summary numbers, a row a run and named model.
 
-    ``metric`` names what the run is judged by; its values are on the test split, None where undefined. ``last``,
-    ``best_on_validation`` (at the round that is best on the validation split) and ``best_on_test`` (best over rounds;
-    with accuracy the papers' BMCTA) are means over clients; ``pooled`` (all test samples together; None for a metric
+    ``metric`` names what the run is compared by; all values but ``best_validation`` are on the test split, None where
+    undefined. ``last``,
+    ``test_at_best_validation`` (after the round that is best on the validation split, which has
+    ``best_validation`` there) and ``best_on_test`` (best over rounds; with accuracy the papers' BMCTA) are means over
+    clients; ``pooled`` (all test samples together; None for a metric
     that is no mean over samples), ``worst``, ``percentile_10`` (a tenth of the clients fare no better) and ``loss``
     (mean over clients, of the loss that ``loss_name`` names) belong to the last round evaluated. Bytes and seconds are
     totals over all recorded rounds and clients.
@@ -55,9 +57,10 @@ def _row(run: Run, key: Key, *, headline: bool) -> dict[str, Any]:
         "clients": len(last.clients),
         "round": last.round,
         "last": last.mean,
-        "best_on_validation": best.best_validation and best.best_validation.value,
+        "best_validation": best.best_validation and best.best_validation.validation,
+        "test_at_best_validation": best.best_validation and best.best_validation.test,
         "validation_round": best.best_validation and best.best_validation.round,
-        "best_on_test": best.best_test and best.best_test.value,
+        "best_on_test": best.best_test and best.best_test.test,
         "test_round": best.best_test and best.best_test.round,
         "pooled": last.pooled,
         "worst": worst,

@@ -19,7 +19,7 @@ def run_table(rows: Sequence[dict[str, Any]]) -> Table:
     tenth = "10th pct." if all(metric.higher for metric in metrics) else "worst tenth"
     counted = {
         "last": "last",
-        "best val.": "best_on_validation",
+        "best val.": "test_at_best_validation",
         "BMCTA" if metrics == [ACCURACY] else "best test": "best_on_test",
         "all samples": "pooled",
         "worst": "worst",

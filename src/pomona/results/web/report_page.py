@@ -162,7 +162,7 @@ def sections(data: Json) -> list[tuple[str, str]]:
 
 def summary_columns(rows: list[dict[str, Any]]) -> dict[str, float | None]:
     """The columns of values in the summary that hold a number, and the best headline value of each (set in bold)."""
-    names = ("last", "best_on_validation", "best_on_test", "pooled", "worst", "percentile_10")
+    names = ("last", "test_at_best_validation", "best_on_test", "pooled", "worst", "percentile_10")
     metrics = {row["metric"] for row in rows}
     best = metric_named(next(iter(metrics))).best if len(metrics) == 1 else lambda _: None
     held = [name for name in names if any(row[name] is not None for row in rows)]
