@@ -194,6 +194,14 @@ class Config(Settings):
         "module:function of your own, of (predictions, targets) -> number, -module:function where less is better",
     )
 
+    specificity: float | None = Field(
+        None,
+        gt=0,
+        lt=1,
+        description="classes and labels: the share of a client's validation samples without an outcome that its "
+        "threshold is to leave out; if not set, it has the largest sensitivity + specificity - 1 (Youden's J)",
+    )
+
     @field_validator("metric")
     @classmethod
     def _known(cls, name: str | None) -> str | None:

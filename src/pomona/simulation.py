@@ -212,9 +212,8 @@ def _transport(scenario: Scenario, roster: Roster, key_stores: Path, hold: Hold)
         objective = scenario.private(key_stores) if config.privacy else scenario.objective()
         metric = scenario.choice.metric
         choice = ModelChoice(config.keep, config.method.method().card.headline, metric)
-        return ClientRuntime(
-            half, objective, scenario.initial, groups, config.seed, hold, metric, choice, keeping=copies
-        )
+        parts = (half, objective, scenario.initial, groups, config.seed, hold, metric, choice, config.specificity)
+        return ClientRuntime(*parts, keeping=copies)
 
     workers, in_memory = config.processes, hold is as_is
     groups = calls(config, roster.sizes, workers, scenario.initial().nbytes)

@@ -13,6 +13,7 @@ from rich.console import Console
 from pomona.cli import bench as command
 from pomona.cli import main
 from pomona.experiments import load, run
+from pomona.experiments.bench_table import at_the_edge
 from pomona.experiments.grid import plan
 from pomona.experiments.job import Failure, JobState
 from pomona.experiments.packaged_suites import suites
@@ -209,3 +210,68 @@ def test_a_suite_of_a_paper_takes_the_device_that_is_there(monkeypatch, there, d
     monkeypatch.setattr(torch.cuda, "is_available", lambda: there)
     for name in ("apple-table1", "fedala-table2", "fedamp-table1", "fedfomo-table1"):
         assert {c.config.device for g in plan(read_suite(suites()[name]), "full") for c in g.cells()} == {device}
+
+
+def test_explain_says_what_would_be_run_and_runs_nothing(call, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    suite = changed(
+        points=3, seeds=[0, 1], search={"lr": [0.1, 0.2]}, method={"apple": {"search": {"method.mu": [1, 2]}}}
+    )
+    code, out, _ = call(suite_file(tmp_path, suite), "momentum=0.9", "--explain", "--json")
+    told = json.loads(out)
+    assert code == 0
+    groups = plan(read_suite(changed(**suite, settings={"momentum": 0.9})), "cpu")
+    assert [(t["scenario"], t["method"]) for t in told] == [(g.scenario, g.method) for g in groups]
+    for t in told:
+        assert (t["points"], t["seeds"], t["runs"]) == (3, 2, 3 + 1)  # a trial is the final run of its point and seed
+        assert t["searched"] == {"lr": [0.1, 0.2], "method.mu": [1, 2]}
+        assert t["settings"]["momentum"] == 0.9
+    assert {p.name for p in tmp_path.iterdir()} == {"suite.toml"}
+
+
+@pytest.mark.parametrize(
+    ("values", "chosen", "edge"),
+    [
+        ((0.1, 0.2, 0.3), 0.3, True),
+        ((0.1, 0.2, 0.3), 0.1, True),
+        ((0.1, 0.2, 0.3), 0.2, False),
+        ((0.1, 0.2), 0.1, False),
+        (("a", "b", "c"), "a", False),
+        ((True, False, 2), True, False),
+    ],
+)
+def test_a_choice_at_the_edge_of_its_grid_is_named(values, chosen, edge):
+    results = {
+        "methods": {"apple": {"space": {"lr": list(values)}}},
+        "results": [{"method": "apple", "scenario": "a", "chosen": {"lr": chosen}}],
+    }
+    told = at_the_edge(results)
+    assert (f"lr={chosen} of apple in a" in told) == edge
+    assert bool(told) == edge
+
+
+def test_the_time_left_follows_from_what_this_start_has_done(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(command, "monotonic", lambda: now[0])
+    left = command.TimeLeft()
+    assert left(2, 8) == ""  # two were there before
+    now[0] = 60.0
+    assert left(4, 8) == f", about {60 / (4 - 2) * (8 - 4) / 60:.0f} min left"
+    assert left(8, 8) == ""
+
+
+def test_a_suite_and_an_option_that_is_a_setting_are_answered_with_what_to_write(call, capsys, tmp_path):
+    file = suite_file(tmp_path, SUITE)
+    for words, said in (
+        (["run", "apple", file], f"{file} is a suite, a table of runs; run it with: pomona bench {file}"),
+        (["run", "apple", "--rounds", "5"], "--rounds is a setting, not an option; write rounds=VALUE"),
+        (["bench", "digits", "--batch-size=5"], "--batch-size is a setting, not an option; write batch_size=VALUE"),
+        (["run", "apple", "epochs=2"], "unknown key 'epochs'; did you mean local_epochs or partition.epochs?"),
+        (["methods", "--rounds", "5"], "Unknown option: --rounds."),
+    ):
+        with pytest.raises(SystemExit) as stop:
+            main([*map(str, words)])
+        err = capsys.readouterr().err
+        assert stop.value.code == 2
+        assert said in err
+        assert err.count("\n") == 1

@@ -15,6 +15,7 @@ from torch import nn
 
 import pomona
 from pomona.cli import main
+from pomona.cli.predict import client_place
 from pomona.config import resolve
 from pomona.core.errors import ConfigError
 from pomona.personal import PersonalModel
@@ -209,3 +210,29 @@ def test_an_unknown_client_is_one_line(client, said, tmp_path, capsys):
         "inputs": "(batch, 8, 8, 1) uint8",
     }
     assert PersonalModel.load(tmp_path / "m").about.client == "client 2"
+
+
+@pytest.mark.parametrize(
+    ("word", "names", "place"),
+    [
+        ("a", "abc", 0),
+        ("1", "abc", 1),
+        ("place:2", "abc", 2),
+        ("name:c", "abc", 2),
+        ("2", "0123", 2),  # its name and its place are the same client
+        ("name:1", "123", 0),
+        ("place:1", "123", 1),
+        ("3", "123", 2),  # a name only: places are 0 to 2
+        ("1", "123", "place:1 is the client '2', name:1 is the one of that name"),
+        ("0", "123", "place:0 is the client '1', no client has that name"),
+        ("9", "123", "no client '9'"),
+        ("place:3", "abc", "no client 'place:3'"),
+        ("name:1", "abc", "no client 'name:1'"),
+    ],
+)
+def test_a_client_is_named_by_name_or_place_and_never_guessed(word, names, place):
+    if isinstance(place, int):
+        assert client_place(word, list(names)) == place
+    else:
+        with pytest.raises(ConfigError, match=place):
+            client_place(word, list(names))

@@ -44,7 +44,7 @@ def at(told, kind):
     return next(event for event in told if event["event"] == kind)
 
 
-CRAFTED_OUTCOME = {"outcome": 1, "samples": 2, "positives": 1, "threshold": 0.5, "youden": False}
+CRAFTED_OUTCOME = {"outcome": 1, "samples": 2, "positives": 1, "threshold": 0.5, "chosen": False}
 CRAFTED = [
     ("evaluation", "clients", ["a", "b", "c", "d"]),
     ("evaluation", "clients", [0, 1, 2, 10**9]),

@@ -80,8 +80,8 @@ def test_figures_of_outcomes_are_recorded_of_test_samples_at_a_threshold_from_va
         for found in final.get("outcomes", ()):  # of two classes, the second
             assert (found["outcome"], found["samples"]) == (1, final["samples"])
             assert found["positives"] == sum(final["confusion"][1])
-            assert found["youden"] or found["threshold"] == 0.5
-    assert any(found["youden"] for final in result.final for found in final.get("outcomes", ()))
+            assert found["chosen"] or found["threshold"] == 0.5
+    assert any(found["chosen"] for final in result.final for found in final.get("outcomes", ()))
 
 
 def test_part_of_the_clients_takes_part_and_everybody_is_evaluated():

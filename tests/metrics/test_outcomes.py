@@ -14,7 +14,7 @@ from sklearn.calibration import calibration_curve
 from pomona.core.rng import stream
 from pomona.metrics.calibration import curve, recalibration
 from pomona.metrics.classification import evaluate
-from pomona.metrics.outcomes import MOST, evaluate_outcomes, youden
+from pomona.metrics.outcomes import MOST, at_specificity, evaluate_outcomes, youden
 
 DRAWS = partial(stream, 3, "bootstrap", 0)
 SHARES = ("sensitivity", "specificity", "ppv", "npv")
@@ -47,7 +47,7 @@ def test_figures_at_a_threshold_agree_with_scikit_learn(seed, n):
         wilson = binomtest(int(hits), int(of)).proportion_ci(method="wilson") if of else None
         assert found["intervals"][name] == (pytest.approx([wilson.low, wilson.high]) if wilson else None)
     assert (found["outcome"], found["samples"], found["positives"]) == (1, n, truth.sum())
-    assert (found["threshold"], found["youden"]) == (0.5, False)
+    assert (found["threshold"], found["chosen"]) == (0.5, False)
     assert found["auprc"] == pytest.approx(metrics.average_precision_score(truth, p))
     assert found["brier"] == pytest.approx(metrics.brier_score_loss(truth, p))
 
@@ -68,8 +68,25 @@ def test_the_threshold_comes_from_validation_and_is_used_on_test():
     held_out = (two(np.array([0.1, 0.2, 0.3, 0.4])), np.array([0, 0, 1, 1]))
     tested = (two(np.array([0.25, 0.35, 0.3, 0.9])), np.array([0, 0, 1, 1]))
     [found] = evaluate_outcomes(tested, held_out, DRAWS)
-    assert (found["threshold"], found["youden"]) == (0.3, True)
+    assert (found["threshold"], found["chosen"]) == (0.3, True)
     assert [found[name] for name in SHARES] == pytest.approx([1, 1 / 2, 2 / 3, 1])
+
+
+@given(st.integers(0, 99), st.integers(0, 60), st.sampled_from([0.05, 0.5, 0.9, 0.95]))
+@settings(max_examples=30, deadline=None)
+def test_a_wanted_specificity_is_reached_by_the_lowest_threshold(seed, n, wanted):
+    p, truth = case(seed, n)
+    reached = [float(t) for t in np.unique(p) if (~truth).any() and (p[~truth] < t).mean() >= wanted]
+    assert at_specificity(p, truth, wanted) == (min(reached) if reached else None)
+
+
+def test_a_wanted_specificity_is_that_of_validation():
+    held_out = (two(np.array([0.1, 0.2, 0.3, 0.4])), np.array([0, 0, 0, 1]))
+    tested = (two(np.array([0.25, 0.35, 0.3, 0.9])), np.array([0, 0, 1, 1]))
+    for wanted, threshold, shares in ((2 / 3, 0.3, (1, 1 / 2)), (0.9, 0.4, (1 / 2, 1))):
+        [found] = evaluate_outcomes(tested, held_out, DRAWS, specificity=wanted)
+        assert (found["threshold"], found["chosen"]) == (threshold, True)
+        assert (found["sensitivity"], found["specificity"]) == shares
 
 
 @pytest.mark.parametrize(
@@ -87,7 +104,7 @@ def test_without_a_threshold_that_helps_it_is_one_half(p, truth):
     assert youden(np.array(p), np.array(truth, dtype=bool)) is None
     held_out = (two(np.array(p)), np.array(truth, dtype=int))
     [found] = evaluate_outcomes((two(np.array([0.4, 0.5])), np.array([0, 1])), held_out, DRAWS)
-    assert (found["threshold"], found["youden"]) == (0.5, False)
+    assert (found["threshold"], found["chosen"]) == (0.5, False)
     assert [found[name] for name in SHARES] == [1, 1, 1, 1]
 
 

@@ -1,5 +1,6 @@
 """What a model answers for: read as its training data were, matched by names, refused by the same lines."""
 
+import csv
 import json
 import os
 import zipfile
@@ -294,3 +295,31 @@ def test_inputs_of_another_kind_are_said(tmp_path, table, picture):
     ):
         with pytest.raises(DataError, match=told):
             read(path, about)
+
+
+def test_answers_name_the_patient_and_go_to_a_csv(tmp_path, table, capsys):
+    # a spreadsheet would compute the second
+    file = write(tmp_path / "a.csv", "patient,age,dose\nP-7,3,5\n=1+1,30,0.5\n")
+    words = ("predict", tmp_path / "m.safetensors", file)
+    code, _, err = call(capsys, *words)
+    assert code == 3
+    assert "unknown patient" in err
+    code, out, _ = call(capsys, *words, "--id", "patient", "--json")
+    assert code == 0
+    told = json.loads(out)
+    assert [row["id"] for row in told] == ["P-7", "=1+1"]
+    code, out, err = call(capsys, *words, "--id", "patient", "--csv", tmp_path / "answers.csv")
+    assert (code, out) == (0, "")
+    assert f"2 answers of the model of {table.about.client}: {tmp_path / 'answers.csv'}" in err
+    header, *rows = csv.reader((tmp_path / "answers.csv").read_text().splitlines())
+    assert header == ["input", "id", "class", "probability", *(f"P({name})" for name in table.about.names)]
+    assert [row[1] for row in rows] == ["P-7", "'=1+1"]
+    for row, answer in zip(rows, told, strict=True):
+        assert [float(p) for p in row[4:]] == list(answer["probabilities"].values())
+
+
+def test_a_column_of_names_must_be_there(tmp_path, table):
+    with pytest.raises(DataError, match="no column 'patients'; known: age, dose"):
+        read(write(tmp_path / "b.csv", "age,dose\n3,5\n"), table.about, "patients")
+    with pytest.raises(DataError, match="has no columns; leave out the column 'patient'"):
+        read(tmp_path / "a.npz", table.about, "patient")

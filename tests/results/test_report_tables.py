@@ -86,7 +86,7 @@ def judged(n, youden):
     """A run of two classes whose clients all found 3 of 4, with groups of 2 and 6 samples."""
     base = result("apple", n=n, rounds=2, classes=2)
     found = {
-        "outcome": 1, "samples": 8, "positives": 4, "threshold": 0.25 if youden else 0.5, "youden": youden,
+        "outcome": 1, "samples": 8, "positives": 4, "threshold": 0.25 if youden else 0.5, "chosen": youden,
         "sensitivity": 0.75, "ppv": None, "calibration": [[0.1, 0, 2], [0.6, 4, 6]],
         "intervals": {"sensitivity": wilson(3, 4), "ppv": None},
     }  # fmt: skip

@@ -9,7 +9,7 @@ from pathlib import Path
 from threading import current_thread, main_thread
 from typing import Any, TextIO
 
-from cyclopts import App, CycloptsError
+from cyclopts import App, CycloptsError, UnknownOptionError
 
 from pomona.cli.signals import heeded
 from pomona.core.errors import PomonaError
@@ -100,6 +100,21 @@ app.command(silo)
 GOES_ON = {"run": "`pomona run ... --resume` goes on", "bench": "the same command goes on"}  # after Ctrl-C
 
 
+TAKE_SETTINGS = (["run"], ["bench"], ["data", "show"])  # the commands that take key=value words
+
+
+def _setting_hint(fault: CycloptsError, given: Sequence[str]) -> str:
+    """What to write in place of an option that is a setting; empty where it is none, or the command takes none."""
+    if not isinstance(fault, UnknownOptionError) or not any(given[: len(c)] == c for c in TAKE_SETTINGS):
+        return ""
+    from pomona.config import keys  # late: it reads every settings record
+
+    option = (fault.token.keyword or fault.token.value).partition("=")[0]
+    word = option.lstrip("-").replace("-", "_")
+    known = {key.partition(".")[0] for key in keys({})}
+    return f"{option} is a setting, not an option; write {word}=VALUE" if word in known else ""
+
+
 class SafeStderr:
     """Standard error whose file may be full or whose reader may be gone: what cannot be said harms nothing else."""
 
@@ -145,7 +160,8 @@ def _main(words: Sequence[str] | None) -> None:
         print(*map(shown, fault.text().split("\n")), sep="\n", file=sys.stderr)
         sys.exit(fault.code)
     except CycloptsError as fault:
-        print(f"error[USAGE]: {' '.join(str(fault).split())} See pomona --help.", file=sys.stderr)
+        said = _setting_hint(fault, given) or f"{' '.join(str(fault).split())} See pomona --help."
+        print(f"error[USAGE]: {said}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
         if current_thread() is main_thread():

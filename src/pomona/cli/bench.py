@@ -5,7 +5,7 @@ from collections.abc import Container, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from time import monotonic
-from typing import Annotated
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 from rich.console import Group as Rows
@@ -15,18 +15,19 @@ from rich.table import Table
 from rich.text import Text
 
 from pomona.cli.output import Json, console, emit, print_table, talk
-from pomona.config import merge, read_overrides
+from pomona.config import Config, merge, read_overrides
 from pomona.core.errors import ConfigError
 from pomona.core.table import Table as Words
-from pomona.core.toml import Tree
+from pomona.core.toml import Tree, flat
 from pomona.experiments import Bench, read_suite, run
 from pomona.experiments.bench_results import RESULTS, TIMING
-from pomona.experiments.bench_table import grid, heading, reasons, still_to_run, values
+from pomona.experiments.bench_table import at_the_edge, grid, heading, reasons, still_to_run, values
 from pomona.experiments.dask_cluster import cluster
 from pomona.experiments.grid import Group
+from pomona.experiments.grid import plan as plan_of
 from pomona.experiments.job import JobState
 from pomona.experiments.packaged_suites import suite_file, suites
-from pomona.experiments.suite import Size
+from pomona.experiments.suite import Size, Suite
 from pomona.storage.run_status import read_status
 
 EVERY = 5.0  # seconds between two lines where there is no terminal
@@ -46,6 +47,7 @@ def bench(
     ] = None,
     jobs: Annotated[int | None, Parameter(help="processes on this machine; default one a core")] = None,
     retry: Annotated[bool, Parameter(negative="", help="run failed cells again")] = False,
+    explain: Annotated[bool, Parameter(negative="", help="say what would be run, and run nothing")] = False,
     json: Json = False,
 ) -> None:
     """Run a suite, or go on with it: the same command again keeps what is finished. Without a suite, list those known.
@@ -71,6 +73,9 @@ def bench(
     settings = read_overrides((*words, *behind_scenarios, *behind_methods))
     plan = plan.model_copy(update={"settings": merged(plan.settings, settings)})
     part = {"scenarios": scenarios, "methods": methods}
+    if explain:
+        _explained(plan, size, scenarios, methods, json)
+        return
     try:
         with ExitStack() as stack:
             workers = stack.enter_context(cluster(executor, folder)) if executor else None
@@ -83,6 +88,48 @@ def bench(
     _closing(asked, still_to_run(made.results), json)
     if "failed" in asked.counts:
         sys.exit(1)
+
+
+def _explained(suite: Suite, size: Size, scenarios: tuple[str, ...], methods: tuple[str, ...], json: bool) -> None:
+    """The runs of each method in each scenario, and the settings in which they differ from the defaults."""
+    pairs = suite.pairs(size, scenarios, methods)
+    groups = [group for group in plan_of(suite, size) if (group.scenario, group.method) in pairs]
+    told: list[dict[str, Any]] = [
+        {
+            "scenario": group.scenario,
+            "method": group.method,
+            "points": len(group.points),
+            "seeds": len(group.finals[0]),
+            "runs": len({cell.folder for cell in (*group.trials, *group.finals[0])}),
+            "searched": {key: list(values) for key, values in suite.space(size, group.method).items()},
+            "settings": own_settings(group.finals[0][0].config),
+        }
+        for group in groups
+    ]
+    if json:
+        emit(told)
+        return
+    rows = [
+        [
+            one["scenario"],
+            one["method"],
+            str(one["runs"]),
+            f"{one['points']} points, {one['seeds']} seeds" if one["points"] > 1 else f"{one['seeds']} seeds",
+            " ".join(f"{key}={setting}" for key, setting in {**one["settings"], **one["searched"]}.items()),
+        ]
+        for one in told
+    ]
+    title = f"{suite.title}, size {size}: {sum(one['runs'] for one in told)} runs"
+    notes = ["Settings are those that differ from the defaults; [a, b] is a grid that points are drawn from."]
+    print_table(
+        Words("explained", title, notes, ["scenario", "method", "runs", "made of", "settings"], rows, {0, 1, 3, 4})
+    )
+
+
+def own_settings(config: Config) -> Tree:
+    """The settings of a run by dotted key that are not the defaults, without its seed and where its data lie."""
+    tree = flat(config.model_dump(mode="json", exclude_defaults=True, exclude_none=True))
+    return {key: value for key, value in tree.items() if key not in ("seed", "workers", "data.dir")}
 
 
 def _split(option: str, words: tuple[str, ...], known: Container[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -112,12 +159,27 @@ def _listing(json: bool) -> None:
     print_table(Words("suites", "Suites; run one with `pomona bench NAME`", [], ["suite", "title"], rows, range(2)))
 
 
+class TimeLeft:
+    """The time that a bench still takes if it goes on as since its start."""
+
+    def __init__(self) -> None:
+        self._began, self._kept = monotonic(), -1  # runs that were done before the start
+
+    def __call__(self, settled: int, total: int) -> str:
+        """A clause behind "5 of 12 runs done"; empty before the first of this start is done, and at the end."""
+        self._kept = settled if self._kept < 0 else self._kept
+        if settled in (self._kept, total):
+            return ""
+        seconds = (monotonic() - self._began) / (settled - self._kept) * (total - settled)
+        return f", about {seconds / 60:.0f} min left" if seconds > 90 else f", about {seconds:.0f} s left"
+
+
 class Board:
     """The live table: methods down, scenarios across, how many cells of each are done."""
 
     def __init__(self, folder: Path, title: str) -> None:
         self._folder, self._title = folder, title
-        self._began, self._kept = monotonic(), -1
+        self._left = TimeLeft()
         self._live = Live(console=console, auto_refresh=False, transient=True)
 
     def __enter__(self) -> "Board":
@@ -131,7 +193,6 @@ class Board:
         """Draw it anew."""
         wanted = [v for g in groups for v in _states(g, verdicts)]
         settled = sum(v.settled for v in wanted)
-        self._kept = settled if self._kept < 0 else self._kept
         drawn = Table(title=escape(self._title), title_justify="left", box=None, pad_edge=False)
         scenarios, methods = dict.fromkeys(g.scenario for g in groups), dict.fromkeys(g.method for g in groups)
         for name in ("method", *scenarios):
@@ -155,28 +216,23 @@ class Board:
             + (f" [dim]round {', '.join(map(str, rounds))}[/]" if rounds else "")
         )
 
-    def _left(self, settled: int, total: int) -> str:
-        """The time that the rest takes if it goes on as since the start."""
-        if settled in (self._kept, total):
-            return ""
-        seconds = (monotonic() - self._began) / (settled - self._kept) * (total - settled)
-        return f", about {seconds / 60:.0f} min left" if seconds > 90 else f", about {seconds:.0f} s left"
-
 
 class BenchLines:
     """Progress where there is no terminal: a line at the start, every few seconds if there is news, and at the end."""
 
     def __init__(self) -> None:
         self._said, self._at = "", -EVERY
+        self._left = TimeLeft()
 
     def __call__(self, groups: Sequence[Group], verdicts: Mapping[Path, JobState]) -> None:
         """Say how many runs are done, if that is news."""
         wanted = [v for g in groups for v in _states(g, verdicts)]
         settled, failed = sum(v.settled for v in wanted), sum(v.state == "failed" for v in wanted)
+        left = self._left(settled, len(wanted))
         text = f"{settled} of {len(wanted)} runs done" + (f", {failed} failed" if failed else "")
         if text != self._said and (monotonic() - self._at >= EVERY or settled == len(wanted)):
             self._said, self._at = text, monotonic()
-            talk(text)
+            talk(f"{text}{left}")
 
 
 def _states(group: Group, verdicts: Mapping[Path, JobState]) -> list[JobState]:
@@ -198,6 +254,7 @@ def _closing(made: Bench, left: str, json: bool) -> None:
     for reason, (first, *others) in reasons(made.results).items():
         print(f"{first}{f' and {len(others)} more' if others else ''}: {reason}")
     print(", ".join(f"{n} {state}" for state, n in made.counts.items()))
-    if left:
-        print(left)
+    for text in (at_the_edge(made.results), left):
+        if text:
+            print(text)
     print(f"written  {paths['table.md']}, {paths['table.csv']}, {paths[RESULTS]}")

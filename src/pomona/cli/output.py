@@ -13,6 +13,7 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from pomona.core.bounds import plain
+from pomona.core.errors import ConfigError
 from pomona.core.table import Table
 from pomona.core.toml import Tree, read_file
 from pomona.results import wording
@@ -32,8 +33,16 @@ def config_of(words: Iterable[str], *options: Mapping[str, Any]) -> "Config":
     from pomona.config import read_overrides, resolve
 
     pairs = [word for word in words if "=" in word and Path(word).suffix != ".toml"]
-    files = [read_file(Path(word)) for word in words if word not in pairs]
+    files = [_settings(Path(word)) for word in words if word not in pairs]
     return resolve(*files, *options, read_overrides(pairs))
+
+
+def _settings(path: Path) -> Tree:
+    """The tree of a run's TOML file. Raises ConfigError for a suite's, which only ``pomona bench`` runs."""
+    tree = read_file(path)
+    if "scenario" in tree:  # every suite has it, and no run
+        raise ConfigError(f"{path} is a suite, a table of runs; run it with: pomona bench {path}")
+    return tree
 
 
 def option(section: str, key: str, value: Any) -> Tree:

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from pomona.cli.output import Json, emit, print_table, talk
+from pomona.cli.output import Json, emit, print_table, shown, talk
 from pomona.core.errors import ConfigError, DataError, near
-from pomona.core.table import Table, of_records
+from pomona.core.table import Table, csv_text, of_records
+from pomona.storage.atomic_io import publish, writing
 
 if TYPE_CHECKING:
     import numpy as np
@@ -27,7 +28,15 @@ Masks = Annotated[
 ]
 
 
-def predict(model: Path, *inputs: Path, masks: Masks = None, own_code: OwnCode = False, json: Json = False) -> None:
+def predict(
+    model: Path,
+    *inputs: Path,
+    id_: Annotated[str | None, Parameter(name="--id", help="a table's column that names each sample")] = None,
+    csv: Annotated[Path | None, Parameter(help="the .csv file to write, with every answer and output")] = None,
+    masks: Masks = None,
+    own_code: OwnCode = False,
+    json: Json = False,
+) -> None:
     """Let a client's personal model answer.
 
     The answer names the client whose model it is, and every class with its probability, every label with its own,
@@ -53,25 +62,30 @@ def predict(model: Path, *inputs: Path, masks: Masks = None, own_code: OwnCode =
     rows: list[dict[str, Any]] = []
     maps: list[NDArray[np.uint8]] = []
     for path in inputs:
-        samples = read(path, net.about)
+        samples = read(path, net.about, id_)
         if samples.note:
             talk(f"note: {samples.note}")
         for k, answer in enumerate(net.predict(samples.x)):
             if "mask" in answer:
                 maps.append(answer.pop("mask"))
-            rows.append({"input": f"{path}[{k}]" if len(samples.x) > 1 else str(path), **answer})
+            own = {"id": samples.ids[k]} if samples.ids else {}
+            rows.append({"input": f"{path}[{k}]" if len(samples.x) > 1 else str(path), **own, **answer})
     if masks:
         save_masks(masks, maps)
         talk(f"masks of {len(maps)} samples, in the order of the answers: {masks}")
     client = net.about.client
+    if csv:
+        with writing(csv):
+            publish(csv.parent, [csv_text([_flat(row, True) for row in rows]).encode()], lambda _: csv.name)
+        talk(f"{len(rows)} answers of the model of {shown(client)}: {csv}")
+        if not json:
+            return
     emit([{"client": client, **row} for row in rows]) if json else print_table(answers(rows, client))
 
 
 def save_masks(path: Path, maps: Sequence["NDArray[np.uint8]"]) -> None:
     """Write masks as an array ``masks`` (n, *sides) in an .npz archive."""
     import numpy as np
-
-    from pomona.storage.atomic_io import publish, writing
 
     packed = BytesIO()
     np.savez_compressed(packed, masks=np.stack(maps))
@@ -100,7 +114,7 @@ def _flat(row: Mapping[str, Any], each: bool) -> dict[str, Any]:
 def export(
     run: Path,
     *,
-    client: Annotated[str, Parameter(help="number of the client from 0, or its name")],
+    client: Annotated[str, Parameter(help="name of the client, or its place from 0; name:1 or place:1 if both fit")],
     to: Annotated[
         Literal["safetensors", "pt2", "onnx"],
         Parameter(help="plain tensors, a program for torch.export.load, or ONNX"),
@@ -123,9 +137,8 @@ def export(
     from pomona.personal.export import export as write
     from pomona.personal.export import inputs
     from pomona.record.reading import load
-    from pomona.storage.atomic_io import writing
 
-    number = client_number(client, load(run).about["clients"])
+    number = client_place(client, load(run).about["clients"])
     net = PersonalModel.load(run / "models" / f"client-{number:02d}.safetensors", own_code)
     path = out_ or run / "exports" / f"client-{number:02d}.{to}"
     with writing(path):
@@ -137,10 +150,27 @@ def export(
         print(path)
 
 
-def client_number(word: str, names: Sequence[str]) -> int:
-    """The number of the client that a person names, by its name or its number. Raises ConfigError."""
-    if word in names:
-        return names.index(word)
-    if word.isdecimal() and int(word) < len(names):
-        return int(word)
-    raise ConfigError(f"no client {word!r}; give a number from 0 to {len(names) - 1}, or a name: {near(word, names)}")
+def client_place(word: str, names: Sequence[str]) -> int:
+    """The place of the client that a person means: by its name, or its place from 0.
+
+    Where clients are named by numbers, a number is taken for either only if it means the same client both ways;
+    ``name:1`` and ``place:1`` say which is meant.
+
+    Raises:
+        ConfigError: no such client, or a number that may mean two.
+    """
+    kind, _, rest = word.partition(":")
+    by_name, by_place = (rest if kind == "name" else word), (rest if kind == "place" else word)
+    named = names.index(by_name) if by_name in names and kind != "place" else None
+    placed = int(by_place) if by_place.isdecimal() and int(by_place) < len(names) and kind != "name" else None
+    numbered = kind not in ("name", "place") and any(name.isdecimal() for name in names)
+    if named is not None and placed in (None, named):
+        return named
+    if named is None and placed is not None and not numbered:
+        return placed
+    if placed is None:
+        raise ConfigError(
+            f"no client {word!r}; give a number from 0 to {len(names) - 1}, or a name: {near(word, names)}"
+        )
+    other = "no client has that name" if named is None else f"name:{word} is the one of that name"
+    raise ConfigError(f"client {word}: place:{word} is the client {names[placed]!r}, {other}; write which is meant")

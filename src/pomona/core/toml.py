@@ -156,18 +156,20 @@ def shown(value: object) -> str:
 
 
 def _nearest(key: str, known: Mapping[str, str]) -> str:
-    """Near names of an unknown key: the same in another section, those described so, like it in its own, or all there.
+    """Near names of an unknown key: a longer one in its own section, the same in another, those described so, like it
+    in its own, or all there.
 
     Sections are not compared: every key of a section shares its name, and would be near for that alone.
     """
     key = ".".join(part for part in key.split(".") if not part.isdecimal())  # places in a list
     section, dot, last = key.rpartition(".")
     words = last.replace("_", " ")
+    own = {k.removeprefix(f"{section}.") for k in known if k.startswith(f"{section}.")} if dot else _tops(known)
+    longer = [f"{section}{dot}{name}" for name in sorted(own) if last in name.split("_")]  # epochs is local_epochs
     here = [k for k in known if k.rpartition(".")[2] == last]
     here = here or [k for k, what in known.items() if " " in words and what.lower().startswith(words)]
-    if here:
-        return f"did you mean {' or '.join(sorted(here))}?"
-    own = {k.removeprefix(f"{section}.") for k in known if k.startswith(f"{section}.")} if dot else _tops(known)
+    if here or longer:
+        return f"did you mean {' or '.join([*longer, *sorted(here)])}?"
     close = get_close_matches(last, sorted(own), n=3, cutoff=0.7)  # pretrained is not train
     if close:
         return f"did you mean {' or '.join(section + dot + name for name in close)}?"

@@ -78,7 +78,7 @@ def markdown(results: Results) -> str:
         for reason, folders in reasons(results).items()
     ]
     parts += ["Without a result:", "\n".join(unfinished)] if unfinished else []
-    parts += [left] if (left := still_to_run(results)) else []
+    parts += [text for text in (at_the_edge(results), still_to_run(results)) if text]
     parts += [f"Made with {', '.join(f'{k} {v}' for k, v in made.items())}." for made in results["versions"]]
     return "\n\n".join(parts) + "\n"
 
@@ -93,6 +93,26 @@ def still_to_run(results: Results) -> str:
             found.setdefault("all methods" if len(waiting) == len(states) else ", ".join(waiting), []).append(scenario)
     told = "; ".join(f"{methods} in {', '.join(scenarios)}" for methods, scenarios in found.items())
     return f"Still to run: {told}." if told else ""
+
+
+def at_the_edge(results: Results) -> str:
+    """Which chosen numbers are the first or the last of a grid of three or more, in a sentence; empty where none is.
+
+    A better value may lie beyond such a grid.
+    """
+    found: dict[str, list[str]] = {}
+    for result in results["results"]:
+        space = results["methods"][result["method"]]["space"]
+        for key, chosen in (result["chosen"] or {}).items():
+            values = set(space.get(key, ()))
+            if len(values) >= 3 and all(_number(v) for v in values) and chosen in {min(values), max(values)}:
+                found.setdefault(f"{key}={chosen}", []).append(f"{result['method']} in {result['scenario']}")
+    told = "; ".join(f"{setting} of {', '.join(cells)}" for setting, cells in found.items())
+    return f"Chosen at the edge of the grid, so that a better value may lie beyond it: {told}." if told else ""
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def reasons(results: Results) -> dict[str, list[str]]:

@@ -69,7 +69,7 @@ class ClientRuntime:
 
     ``groups``: clients that train as rows of one call, each group's longest pass first; see ``calls``.
     ``hold``: where states are kept. ``metric``: what models are judged by. ``choice``: which models are written.
-    ``surety``: how sure a score is. ``tells``: which scores others see.
+    ``specificity``: see ``Examination``. ``surety``: how sure a score is. ``tells``: which scores others see.
     ``keeping``: what clients keep of each other's models, if it is not theirs alone.
     """
 
@@ -81,6 +81,7 @@ class ClientRuntime:
     hold: Hold = as_is
     metric: Metric = ACCURACY
     choice: ModelChoice = field(default_factory=ModelChoice)
+    specificity: float | None = None
     surety: Surety = unsure
     tells: Callable[[str, int], bool] = told
     keeping: InitVar[KeptCopies | None] = None
@@ -205,7 +206,8 @@ class ClientRuntime:
         return self._examined(client).extremes(of)
 
     def _examined(self, client: int) -> Examination:
-        return Examination(self.objective, self.metric, self.seed, client, self._models.get(client, {}))
+        models = self._models.get(client, {})
+        return Examination(self.objective, self.metric, self.seed, client, models, self.specificity)
 
     def state(self, client: int) -> Any:
         """A client's committed state; None before it has begun."""

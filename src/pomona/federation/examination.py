@@ -32,6 +32,7 @@ class Examination:
         metric: what the run is judged by.
         seed: of the run, for intervals.
         models: rows (d,) by (model, when).
+        specificity: that outcomes' thresholds are to have on validation samples, if not those of Youden's index.
     """
 
     objective: Objective
@@ -39,6 +40,7 @@ class Examination:
     seed: int
     client: int
     models: Mapping[Model, Tensor]
+    specificity: float | None
 
     def final(self, of: Model) -> tuple[Answers | None, list[Figures]]:
         """Answers of one model on test, and figures of all, in the order of their names.
@@ -95,7 +97,9 @@ class Examination:
         if split != "test" or not task.outcomes:
             return found
         held_out = ask("validation", task.reduce) if self._samples("validation") else None
-        return found | outcome_metrics(answers, held_out, task, seed=self.seed, client=self.client)
+        return found | outcome_metrics(
+            answers, held_out, task, seed=self.seed, client=self.client, specificity=self.specificity
+        )
 
     def _samples(self, split: str) -> int:
         return len(self.objective.data.rows[split][self.client])

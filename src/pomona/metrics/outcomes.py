@@ -18,19 +18,24 @@ from pomona.metrics.nan_safe import Array, defined, divide
 
 MOST = 5  # outcomes: with more, nobody reads them one by one, and a bootstrap of each costs time
 HALF = 0.5
+ROUNDING = 1e-9  # of a count that a share of samples makes
 Judged = tuple[Array, NDArray[Any]]  # probabilities (n, K), and targets: (n,) class numbers or (n, K) zeros and ones
 
 
 def evaluate_outcomes(
-    tested: Judged, held_out: Judged | None, generator: Callable[[], np.random.Generator], resamples: int = 200
+    tested: Judged,
+    held_out: Judged | None,
+    generator: Callable[[], np.random.Generator],
+    resamples: int = 200,
+    specificity: float | None = None,
 ) -> list[dict[str, Any]]:
     """Evaluate each outcome on test samples; ready for JSON, with None for what the samples do not define.
 
     Empty for more than 5 classes or labels. The keys:
 
     - ``outcome``: the number of the class or label; ``samples``, ``positives``: test samples, and those with it.
-    - ``threshold``: an outcome is predicted where its probability is at least this; ``youden``: whether it is chosen on
-      the validation samples, see ``youden``. It is 0.5 otherwise.
+    - ``threshold``: an outcome is predicted where its probability is at least this; ``chosen``: whether it is chosen on
+      the validation samples, see ``youden`` and ``at_specificity``. It is 0.5 otherwise.
     - ``sensitivity``, ``specificity``, ``ppv``, ``npv``: at the threshold.
     - ``auprc``, ``brier``: the area under the precision-recall curve, and the mean squared distance of the probability
       from the outcome.
@@ -44,14 +49,16 @@ def evaluate_outcomes(
         held_out: of the validation samples; None without any.
         generator: a new generator, the same each time, which the bootstrap draws from.
         resamples: number of bootstrap resamples.
+        specificity: that the threshold is to have on the validation samples; the one of Youden's index if None.
     """
+    rule = youden if specificity is None else partial(at_specificity, wanted=specificity)
     count = tested[0].shape[1]
     if count > MOST:
         return []
     found = []
     for k in outcome_numbers(tested):
         p, positive = outcome(tested, k)
-        chosen = youden(*outcome(held_out, k)) if held_out else None
+        chosen = rule(*outcome(held_out, k)) if held_out else None
         threshold = HALF if chosen is None else chosen
         figures = (
             _at(threshold, p, positive) | _over_all(p, positive, generator(), resamples) | _calibrated(p, positive)
@@ -62,7 +69,7 @@ def evaluate_outcomes(
                 "samples": len(p),
                 "positives": int(positive.sum()),
                 "threshold": threshold,
-                "youden": chosen is not None,
+                "chosen": chosen is not None,
                 **{name: value for name, (value, _) in figures.items()},
                 "calibration": curve(p, positive),
                 "intervals": {name: interval for name, (_, interval) in figures.items()},
@@ -88,6 +95,19 @@ def youden(p: Array, positive: NDArray[np.bool_]) -> float | None:
     index = np.rint(recall * having) * lacking - np.rint(fallout * lacking) * having
     best = int(index.argmax())
     return float(thresholds[best]) if index[best] > 0 else None
+
+
+def at_specificity(p: Array, positive: NDArray[np.bool_], wanted: float) -> float | None:
+    """The lowest of the probabilities that as a threshold has at least the specificity ``wanted``.
+
+    None where no sample lacks the outcome, or where none of the probabilities is such a threshold. ``p`` and
+    ``positive``: (n,).
+    """
+    lacking = np.sort(p[~positive])
+    thresholds = np.unique(p)
+    below = np.searchsorted(lacking, thresholds, side="left")  # samples without the outcome that a threshold leaves out
+    enough = thresholds[below >= wanted * len(lacking) - ROUNDING] if len(lacking) else thresholds[:0]
+    return float(enough[0]) if len(enough) else None
 
 
 def outcome_numbers(judged: Judged) -> Sequence[int]:

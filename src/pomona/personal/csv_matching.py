@@ -7,7 +7,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from pomona.core.errors import DataError
+from pomona.core.errors import DataError, near
 from pomona.data import csv_records, parquet, table_cells, table_features, text
 from pomona.data.preprocessing import TableColumn
 from pomona.data.problem_report import listed, refuse
@@ -50,16 +50,23 @@ class CsvSheet:
         features = table_features.features(raw, about.preprocessing, memory_share)
         return features, table_features.strangers(raw, about.preprocessing)
 
+    def cells(self, name: str) -> list[str]:
+        """The cells of a column by its name, as the file has them. Raises DataError if there is none."""
+        if name not in self.columns:
+            raise DataError(f"{self.path} has no column {name!r}; {near(name, self.columns)}")
+        number = self.columns.index(name)
+        return [record.cells[number] for record in csv_records.rows(self.path, self.header, self.columns)]
+
     def texts(self) -> list[str]:
         """The model's columns, joined to one text a row."""
         return [text.joined(record, self.wanted) for record in csv_records.rows(self.path, self.header, self.columns)]
 
 
-def opened(path: Path, about: ModelMetadata) -> CsvSheet:
+def opened(path: Path, about: ModelMetadata, beside: str | None = None) -> CsvSheet:
     """A file whose columns are seen to be the model's.
 
     The columns that the training file had beside the model's (label, client) are passed over, so that this file itself
-    will do; for texts every other column is, as in training.
+    will do, as is the column ``beside``; for texts every other column is, as in training.
 
     Raises:
         DataError: no CSV, no rows, columns that are missing or unknown, or too many or few to be the model's.
@@ -71,7 +78,7 @@ def opened(path: Path, about: ModelMetadata) -> CsvSheet:
     columns = csv_records.heading(path, header)
     layout = about.preprocessing.layout if about.preprocessing else ()
     if header and about.read_columns:
-        wanted, note = _by_name(path, columns, about), ""
+        wanted, note = _by_name(path, columns, about, beside), ""
     elif not header and len(layout) == len(columns):
         wanted, note = tuple(layout.index(name) for name in about.read_columns), ""
     else:
@@ -98,9 +105,9 @@ def _is_number(cell: str) -> bool:
     return True
 
 
-def _by_name(path: Path, columns: Sequence[str], about: ModelMetadata) -> tuple[int, ...]:
+def _by_name(path: Path, columns: Sequence[str], about: ModelMetadata, beside: str | None) -> tuple[int, ...]:
     missing = [name for name in about.read_columns if name not in columns]
-    known = {*about.read_columns, *about.others}
+    known = {*about.read_columns, *about.others, beside}
     odd = [name for name in columns if about.kind == "table" and name not in known]
     if missing or odd:
         wrong = [f"{what} {listed(names, 8)}" for what, names in (("missing", missing), ("unknown", odd)) if names]

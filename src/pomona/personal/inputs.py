@@ -17,17 +17,22 @@ from pomona.record.model_metadata import ModelMetadata
 MEMORY_SHARE = 0.25  # of the machine's, above which arrays are kept on disk; the default of data.memory_share
 
 
+TABLES = (".csv", ".data", ".parquet")
+
+
 class Samples(NamedTuple):
     """Samples as a data set holds them: x (n, H, W, C), (n, D, H, W, C), (n, F) or (n, T) of the training's dtype.
 
-    ``note`` says, for people, what was taken for granted in reading them; empty if nothing was.
+    ``note`` says, for people, what was taken for granted in reading them; empty if nothing was. ``ids`` names each
+    sample, from the column that was asked for; empty if none was.
     """
 
     x: NDArray[Any]
     note: str = ""
+    ids: Sequence[str] = ()
 
 
-def read(path: Path, about: ModelMetadata) -> Samples:
+def read(path: Path, about: ModelMetadata, id_column: str | None = None) -> Samples:
     """The samples of a file, as the model that ``about`` tells of takes them.
 
     An ``.npz`` archive has them as its array ``x``; a ``.csv`` or ``.parquet`` table has its columns in any order where
@@ -35,15 +40,21 @@ def read(path: Path, about: ModelMetadata) -> Samples:
     file is an image or a volume, and a folder a DICOM series. Images are brought to the model's size and, of 8 bits and
     for a model of gray images, turned gray.
 
+    ``id_column``: of a table, the column that names each sample; the model need not know it.
+
     Raises:
-        DataError: as the readers of training data, and for samples that are not those of the model.
+        DataError: as the readers of training data, for samples that are not those of the model, and for an
+            ``id_column`` that is not there.
         ConfigError: a package is missing that reads them.
     """
-    match path.suffix.lower():
+    suffix = path.suffix.lower()
+    if id_column is not None and suffix not in TABLES:
+        raise DataError(f"{path} has no columns; leave out the column {id_column!r} that names each sample")
+    match suffix:
         case ".npz":
             return Samples(_array(path, about))
-        case ".csv" | ".data" | ".parquet":
-            return _records(path, about)
+        case _ if suffix in TABLES:
+            return _records(path, about, id_column)
         case ".txt":
             with reading(path):
                 lines = content(file(path), LONG)
@@ -96,11 +107,12 @@ def _image(path: Path, about: ModelMetadata) -> NDArray[Any]:
     return image_arrays.as_type(x[np.newaxis], about.dtype, str(path))
 
 
-def _records(path: Path, about: ModelMetadata) -> Samples:
+def _records(path: Path, about: ModelMetadata, id_column: str | None) -> Samples:
     if about.kind == "image":
         raise DataError(f"{path}: the model takes images of shape {about.sample_shape}; give image or .npz files")
-    sheet = csv_matching.opened(path, about)
+    sheet = csv_matching.opened(path, about, id_column)
+    ids = sheet.cells(id_column) if id_column is not None else ()
     if about.kind == "text":
-        return Samples(encoded(sheet.texts(), about), sheet.note)
+        return Samples(encoded(sheet.texts(), about), sheet.note, ids)
     x, notes = sheet.numbers(about, MEMORY_SHARE)
-    return Samples(x, "; ".join([*filter(None, [sheet.note]), *(f"{path}: {note}" for note in notes)]))
+    return Samples(x, "; ".join([*filter(None, [sheet.note]), *(f"{path}: {note}" for note in notes)]), ids)

@@ -177,7 +177,7 @@ class _AtThreshold(Kind):
     samples: Count
     positives: Count
     threshold: Finite
-    youden: bool
+    chosen: bool
     sensitivity: Figure = None
     specificity: Figure = None
     ppv: Figure = None

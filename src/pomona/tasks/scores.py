@@ -72,16 +72,18 @@ def confidence(name: str, answers: Answers, task: Task, *, seed: int, client: in
     return (ends[0], ends[1]) if ends else None
 
 
-def outcome_metrics(tested: Answers, held_out: Answers | None, task: Task, *, seed: int, client: int) -> dict[str, Any]:
+def outcome_metrics(
+    tested: Answers, held_out: Answers | None, task: Task, *, seed: int, client: int, specificity: float | None
+) -> dict[str, Any]:
     """Under ``outcomes`` the figures of each class or label at a threshold from ``held_out``; nothing of numbers.
 
-    ``tested``, ``held_out``: of the test and of the validation samples.
+    ``tested``, ``held_out``: of the test and of the validation samples. ``specificity``: as ``evaluate_outcomes``.
     """
     if not task.outcomes:
         return {}
     chosen_on = _judged(held_out, task) if held_out else None
     draws = partial(stream, seed, "bootstrap", client)
-    return {"outcomes": evaluate_outcomes(_judged(tested, task), chosen_on, draws)}
+    return {"outcomes": evaluate_outcomes(_judged(tested, task), chosen_on, draws, specificity=specificity)}
 
 
 def _judged(answers: Answers, task: Task) -> Judged:

@@ -44,9 +44,8 @@ def outcome_tables(runs: list[Run]) -> list[Table]:
         "At a threshold",
         [
             of,
-            "A client's threshold has the largest sensitivity + specificity - 1 (Youden's J) on its validation "
-            "samples; it is 0.5 (fixed) where they are missing or lack one answer, or where no threshold helps. Right "
-            "probabilities have a calibration intercept of 0 and a slope of 1; below 1 they are too extreme.",
+            f"{_rule(shown)} It is 0.5 (fixed) where these are missing or lack one answer, or where no threshold helps."
+            " Right probabilities have a calibration intercept of 0 and a slope of 1; below 1 they are too extreme.",
         ],
         [*column, "Client", "Outcome", "Cases", "Test samples", "Threshold", *FIGURES.values()],
         [
@@ -126,8 +125,20 @@ def _rows(run: Run) -> Iterator[tuple[str, str, dict[str, Any]]]:
             yield run.client(int(record["client"])), outcome_names(run, k + 1)[k], found
 
 
+def _rule(runs: Sequence[Run]) -> str:
+    """How clients' thresholds were chosen in these runs, on their validation samples."""
+    wanted = {run.result.config.get("specificity") for run in runs}
+    rules = [
+        "has the largest sensitivity + specificity - 1 (Youden's J)"
+        if share is None
+        else f"is the lowest with a specificity of at least {share:g}"
+        for share in sorted(wanted, key=lambda share: share or 0)
+    ]
+    return f"A client's threshold {', or '.join(rules)} on its validation samples."
+
+
 def _threshold(found: dict[str, Any]) -> str:
-    return f"{found['threshold']:.3f}" if found["youden"] else f"{found['threshold']:.1f} (fixed)"
+    return f"{found['threshold']:.3f}" if found["chosen"] else f"{found['threshold']:.1f} (fixed)"
 
 
 def _cell(found: dict[str, Any], key: str) -> str:

@@ -149,7 +149,14 @@ class ClientApp:
         metric = scenario.choice.metric
         choice = ModelChoice(config.keep, silo.method.card.headline, metric)
         parts = (silo.method.client, objective, scenario.initial, ((place,),), config.seed)
-        clients = ClientRuntime(*parts, metric=metric, choice=choice, surety=self._surety, tells=silo.federation.shares)
+        clients = ClientRuntime(
+            *parts,
+            metric=metric,
+            choice=choice,
+            specificity=config.specificity,
+            surety=self._surety,
+            tells=silo.federation.shares,
+        )
         if isinstance(objective, PrivateObjective):
             self._rounds.agree(clients, place)
             charge(stores, objective, scenario, place, silo.reserve_in_all)
