@@ -37,8 +37,6 @@ from pomona.objective.augmentation import KINDS, Augmentation
 from pomona.objective.range_test import ADAPTIVE_RATES, RATES
 from pomona.objective.row_gradients import Precision
 from pomona.partition import RECIPES, PartitionSettings
-from pomona.partition.iid import Iid
-from pomona.partition.natural import Natural
 from pomona.privacy.settings import Privacy
 
 
@@ -89,12 +87,6 @@ def _choices(tree: Mapping[str, Any]) -> Choices:
     return {"method": {**METHODS, **this}, "partition": RECIPES}
 
 
-def _by_owner(known: Mapping[str, Any]) -> Natural | Iid:
-    """Data that says whose its rows are stays with its owners."""
-    data: DataSettings = known["data"]
-    return Natural() if data.clients or data.client_column is not None else Iid()
-
-
 class Config(Settings):
     """Every setting of a run. One name, one meaning; sections as in the TOML file, a section by its name alone too.
 
@@ -110,7 +102,9 @@ class Config(Settings):
 
     method: Annotated[SerializeAsAny[MethodSettings], BeforeValidator(_method)] = FedAvg()
     data: DataSettings = DataSettings()
-    partition: PartitionSettings = Field(default_factory=_by_owner)
+    partition: PartitionSettings | None = Field(
+        None, description="who holds which rows; if not set natural where the data name owners of rows, else iid"
+    )
     model: ModelSettings = ModelSettings()
     rounds: int = Field(40, ge=1, le=10**6, description="communication rounds")
     local_epochs: int = Field(1, ge=1, le=10**6, description="passes over a client's training data per round")
@@ -252,7 +246,7 @@ class Config(Settings):
 
     def tree(self) -> Tree:
         """Plain values, as they stand in a TOML file; keys that are not set are left out."""
-        unsaid = "clients" not in self.model_fields_set and self.partition.name in ("natural", "file")
+        unsaid = "clients" not in self.model_fields_set and (not self.partition or self.partition.members)
         return self.model_dump(mode="json", exclude_none=True, exclude={"clients"} if unsaid else None)
 
     def toml(self) -> str:

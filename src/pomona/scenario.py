@@ -35,8 +35,10 @@ from pomona.objective.native_step import NativeStep
 from pomona.objective.private_gradients import PrivateObjective
 from pomona.objective.row_gradients import Criterion, LoopObjective
 from pomona.objective.stacked_gradients import StackedObjective
-from pomona.partition import divide
+from pomona.partition import divide, usual
 from pomona.partition.divergence import label_counts
+from pomona.partition.file import FromFile
+from pomona.partition.natural import Natural
 from pomona.partition.partition import Partition
 from pomona.partition.partition_warnings import remarks
 from pomona.partition.recipe import class_numbers
@@ -69,6 +71,7 @@ class Scenario:
         Raises DataError or ConfigError, before anything is computed or written.
         """
         dataset = reader(config.data)
+        config = config.model_copy(update={"partition": config.partition or usual(dataset)})
         if "clients" not in config.model_fields_set:
             config = config.model_copy(update={"clients": _members(config, dataset)})
         if given := initial_weights(config.model):
@@ -126,7 +129,7 @@ class Scenario:
         augmentation.require(self.config.augment, self.dataset.kind, len(self.input_shape))
         require_patches(self.config, self.dataset)
         module = self.module()
-        if len(self.dataset.preprocessing) > 1 and self.config.partition.name != "natural":
+        if len(self.dataset.preprocessing) > 1 and self.partition.recipe.get("name") != "natural":
             raise ConfigError("data.fit=client is for clients that are the data's own: set partition.name = natural")
         if self.config.privacy:
             require_private(self.config, self.dataset, self.partition, module, agreed)
@@ -144,10 +147,10 @@ class Scenario:
         """Client names: those given, else the data's own, else their numbers."""
         if self.titles:
             return list(self.titles)
-        owners = self.dataset.owners
-        if owners is not None and self.config.partition.name == "natural":
+        owners, n = self.dataset.owners, len(self.partition.clients)
+        if owners is not None and self.partition.recipe.get("name") == "natural" and len(owners.names) == n:
             return list(owners.names)
-        return [f"client {i}" for i in range(len(self.partition.clients))]
+        return [f"client {i}" for i in range(n)]
 
     @property
     def targets(self) -> Targets:
@@ -318,6 +321,14 @@ class Scenario:
         test = [number[c.test].tolist() for c in self.partition.clients]
         return {"column": column, "names": list(names), "test": test}
 
+    def test_groups(self) -> dict[int, NDArray[np.int64]]:
+        """(n,) int64 of each client's test samples: those of one group have one number; empty without groups."""
+        data = self.dataset
+        if data.groups is None:
+            return {}
+        groups = data.groups.within(data.owners.client if data.owners else None)
+        return {i: np.unique(groups[c.test], return_inverse=True)[1] for i, c in enumerate(self.partition.clients)}
+
     def about(self) -> dict[str, Any]:
         """Description for the record: sizes, label counts, hidden groups, hashes."""
         rows = self.partition.clients
@@ -345,9 +356,9 @@ class Scenario:
 
 def _members(config: Config, dataset: Dataset) -> int:
     """Number of clients if not set: that of the partition, else the default."""
-    if config.partition.name == "natural" and dataset.owners is not None:
+    if isinstance(config.partition, Natural) and dataset.owners is not None:
         return len(dataset.owners.names)
-    if config.partition.name == "file":
+    if isinstance(config.partition, FromFile):
         return len(Partition.load(config.partition.path).clients)
     return config.clients
 

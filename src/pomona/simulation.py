@@ -193,7 +193,7 @@ def _train(scenario: Scenario, record: RunRecord, watcher: Callback, commits: Ch
             with writing(out):
                 save_models(out, transport, scenario, method.card.headline, best)
                 save_mask_examples(out, transport, scenario, method.card.headline)
-        totals = _collected(config, transport, record, method.card.headline)
+        totals = _collected(scenario, transport, record, method.card.headline)
         if not out:
             models = held_models(transport, config.clients, method.card.headline, best)
     result = close_record(record, perf_counter() - began, **totals)
@@ -229,12 +229,13 @@ def _transport(scenario: Scenario, roster: Roster, key_stores: Path, hold: Hold)
 
 
 def _collected(
-    config: Config, transport: Inline | Workers, record: RunRecord, headline: tuple[str, When]
+    scenario: Scenario, transport: Inline | Workers, record: RunRecord, headline: tuple[str, When]
 ) -> dict[str, Any]:
     """Put the clients' answers and final metrics on record; return what the summary says beside them."""
+    config = scenario.config
     everybody = tuple(range(config.clients))
     found = transport.collect(partial(ClientRuntime.final, of=headline), everybody)
-    record.answers({i: own for i, (own, _) in enumerate(found) if own is not None})
+    record.answers({i: own for i, (own, _) in enumerate(found) if own is not None}, scenario.test_groups())
     for _, metrics in found:
         for each in metrics:
             record.event("final", **each)

@@ -96,9 +96,9 @@ def test_settings_mean_the_same_from_python_as_from_a_file(said, tmp_path):
     assert pickle.loads(pickle.dumps(here)) == here.model_copy() == here
 
 
-def test_data_with_owners_stays_with_them_however_it_is_said():
-    assert Config(data=OWNED).partition.name == Config(data=DataSettings(**OWNED)).partition.name == "natural"
-    assert Config(data={**OWNED, "client_column": None}).partition.name == "iid"
+def test_who_holds_which_rows_is_the_datas_to_say_where_no_partition_is_named():
+    assert Config(data=OWNED).partition == Config(data=DataSettings(**OWNED)).partition is None
+    assert "partition" not in Config(data=OWNED).tree()
 
 
 @pytest.mark.parametrize("said", [{"learning_rte": 1}, {"method": "aple"}, {"lr": 0}, {"rouns": 1}, {"method": [1]}])

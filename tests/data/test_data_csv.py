@@ -52,22 +52,22 @@ GROUPED = "age,sex,sick\n20,f,no\n30,,yes\n40,m,no\n50,f,yes\n"
 
 
 def test_a_column_tells_results_apart(tmp_path):
-    data = table(tmp_path / "a.csv", GROUPED, label_column="sick", group_column="sex", drop_columns=["sex"])
+    data = table(tmp_path / "a.csv", GROUPED, label_column="sick", subgroup_column="sex", drop_columns=["sex"])
     assert data.columns == ("age",)
     column, names, number = data.subgroups
     assert (column, names, number.tolist()) == ("sex", ("(missing)", "f", "m"), [1, 0, 2, 1])
-    as_number = table(tmp_path / "b.csv", "20,1,no\n30,2,yes\n", label_column=2, group_column=1)
+    as_number = table(tmp_path / "b.csv", "20,1,no\n30,2,yes\n", label_column=2, subgroup_column=1)
     assert as_number.x.shape == (2, 2)  # a feature, too
     assert as_number.subgroups.names == ("1", "2")
-    texts = {"text_columns": ("age",), "label_column": "sick", "group_column": "sex"}
+    texts = {"text_columns": ("age",), "label_column": "sick", "subgroup_column": "sex"}
     assert read(DataSettings(name="csv-text", path=tmp_path / "a.csv", **texts)).subgroups.names == names
     assert table(tmp_path / "c.csv", "a,b\n1,2\n", label_column="b").subgroups is None
 
 
 def test_an_identifier_is_no_column_of_subgroups(tmp_path):
     rows = "".join(f"{i},a{i},{i % 2}\n" for i in range(51))
-    with pytest.raises(ConfigError, match=r"group_column: column who of .* has 51 values; .* at most 50"):
-        table(tmp_path / "a.csv", f"x,who,y\n{rows}", label_column="y", group_column="who", drop_columns=["who"])
+    with pytest.raises(ConfigError, match=r"subgroup_column: column who of .* has 51 values; .* at most 50"):
+        table(tmp_path / "a.csv", f"x,who,y\n{rows}", label_column="y", subgroup_column="who", drop_columns=["who"])
 
 
 @pytest.mark.parametrize("label", [-1, 2, "2", "-1"])

@@ -93,7 +93,6 @@ WRONG = {
         ("path,label,split,client,group", "in/0.png,a,train,A,p", "in/1.png,a,train,B,p"),
         r"group p is in client A \(line 2\) and B \(line 3\)",
     ),
-    "groups without parts": (("path,label,group", "in/0.png,a,p"), "no column 'split': rows would be split at random"),
     "a damaged image": (("path,label", "in/0.png,a", "list.csv,b"), "cannot read the image .*list.csv"),
     "a folder without slices": (("path,label", "in,a"), "holds 0 DICOM files"),
 }  # fmt: skip

@@ -96,7 +96,8 @@ def show(
         own = {"emd": distance, "effective_classes": spread, "targets_by_part": targets, "notes": scenario.remarks}
         emit({**about, **own, "written": written})
         return
-    print_table(of_records(rows, f"{scenario.dataset.name}, {config.partition.name}, seed {config.seed}"))
+    divided = scenario.partition.recipe.get("name", "file")
+    print_table(of_records(rows, f"{scenario.dataset.name}, {divided}, seed {config.seed}"))
     out.print()
     more = f", the first {MOST} of {len(targets)}" if len(targets) > MOST else ""
     what = _WHAT.get(about["targets"], f"Rows of each {TASKS[scenario.targets].output}")

@@ -1,21 +1,25 @@
-"""A first pass over CSV or Parquet files, before features are read: labels, owners, subgroups, and equal columns."""
+"""A first pass over CSV or Parquet files, before features are read: labels, owners, groups, and equal columns."""
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pomona.core.errors import ConfigError, DataError
-from pomona.data import parquet, targets
+from pomona.data import csv_columns, parquet, targets
 from pomona.data.csv_records import CsvRecord, column, heading, place, records, rows
-from pomona.data.dataset import Dataset, Owners, Subgroups
+from pomona.data.dataset import Dataset, Owners, RowGroups, Subgroups
 from pomona.data.problem_report import listed
 from pomona.data.settings import DataSettings
 
-MOST_GROUPS = 50  # values by which results are told apart; more are an identifier
+MOST_SUBGROUPS = 50  # values by which results are told apart; more are an identifier
 MISSING = "(missing)"
+_IDENTIFIER = re.compile(r"(^|_|\b)(id|pid|mrn|patient|subject|person|case)(_?(id|no|nr|number))?$", re.IGNORECASE)
+PURPOSES = ("client_column", "group_column", "time_column", "subgroup_column")
 
 
 @dataclass(frozen=True)
@@ -28,14 +32,12 @@ class CsvSurvey:
         columns: names of the columns, or their numbers as text.
         known: whether these are names, by a header or by the settings.
         label: numbers of the columns of labels.
-        client: number of the owner's column, if any.
+        places: numbers of the other columns with a purpose, by the setting that names them (``PURPOSES``).
         dropped: numbers of the columns that are left out.
         counts: rows of each file.
         lines: the line of each row in its file.
-        labels: for each column of labels, the cell of each row.
-        clients: the owner of each row, as written; empty without such a column.
-        group: number of the column of subgroups, if any.
-        groups: the subgroup of each row, as written; empty without such a column.
+        cells: the cell of each row in the columns with a purpose, by their numbers.
+        values: how many different cells each column has that is left out, or named like an identifier.
     """
 
     paths: tuple[Path, ...]
@@ -43,14 +45,12 @@ class CsvSurvey:
     columns: tuple[str, ...]
     known: bool
     label: tuple[int, ...]
-    client: int | None
+    places: Mapping[str, int]
     dropped: tuple[int, ...]
     counts: tuple[int, ...]
     lines: list[int]
-    labels: tuple[list[str], ...]
-    clients: list[str]
-    group: int | None
-    groups: list[str]
+    cells: Mapping[int, list[str]]
+    values: Mapping[int, int]
 
     def __iter__(self) -> Iterator[CsvRecord]:
         """The records of all files without their headers."""
@@ -66,8 +66,9 @@ class CsvSurvey:
 
     @property
     def features(self) -> list[int]:
-        """Numbers of the columns that are neither label nor owner nor left out."""
-        return [i for i in range(len(self.columns)) if i not in {*self.label, self.client, *self.dropped}]
+        """Numbers of the columns that a model may see: without labels, owners, groups, and what is left out."""
+        hidden = {self.places.get(key) for key in ("client_column", "group_column")}
+        return [i for i in range(len(self.columns)) if i not in {*self.label, *hidden, *self.dropped}]
 
     def where(self, row: int) -> str:
         """Line number of a row, with its file if there are several."""
@@ -77,7 +78,8 @@ class CsvSurvey:
 
     def targets(self, settings: DataSettings) -> tuple[targets.Answer, list[str]]:
         """The targets of all rows, and what is wrong with them; see ``targets.from_cells``."""
-        return targets.from_cells(self.labels, [self.columns[i] for i in self.label], settings, self.where)
+        cells = [self.cells[i] for i in self.label]
+        return targets.from_cells(cells, [self.columns[i] for i in self.label], settings, self.where)
 
     def named(self, dataset: Dataset, inputs: Sequence[int]) -> Dataset:
         """The same data, of which columns ``inputs`` are the model's, with the names that they have."""
@@ -88,38 +90,89 @@ class CsvSurvey:
         return replace(dataset, columns=tuple(self.columns[i] for i in inputs), others=others, labels=labels)
 
     def ownerless(self) -> list[str]:
-        """Message about rows without an owner; None if every row has one."""
-        rows = [row for row, name in enumerate(self.clients) if not name]
-        if self.client is None or not rows:
+        """Message about rows without an owner; none if every row has one."""
+        owners = self._purpose("client_column")
+        rows = [row for row, name in enumerate(owners or ()) if not name]
+        if not rows:
             return []
-        column = self.columns[self.client]
+        column = self.columns[self.places["client_column"]]
         return [f"client column {column}: {len(rows)} of {len(self)} rows name no client, first {self.where(rows[0])}"]
+
+    def _purpose(self, key: str) -> list[str] | None:
+        """The cells of the column that a setting names, if it does."""
+        return self.cells[self.places[key]] if key in self.places else None
 
     def owners(self, n_train: int) -> Owners | None:
         """Owner of each row, owners sorted by name; rows from ``n_train`` on are test rows."""
-        if self.client is None:
+        clients = self._purpose("client_column")
+        if clients is None:
             return None
-        names = targets.in_order(self.clients)
-        index = {name: i for i, name in enumerate(names)}
-        role = np.where(np.arange(len(self.clients)) < n_train, 0, 2).astype(np.int8)
-        return Owners(names, np.array([index[name] for name in self.clients], np.int64), role)
+        names, number = targets.numbered(clients)
+        role = np.where(np.arange(len(clients)) < n_train, 0, 2).astype(np.int8)
+        return Owners(names, number, role)
+
+    def groups(self) -> RowGroups | None:
+        """Which rows belong together."""
+        cells = self._purpose("group_column")
+        return None if cells is None else RowGroups(self.columns[self.places["group_column"]], targets.grouped(cells))
+
+    def times(self) -> NDArray[np.float64] | None:
+        """When each row was measured, in days of dates or in the column's numbers; NaN where its cell is neither."""
+        cells = self._purpose("time_column")
+        if cells is None:
+            return None
+        days, plain = (np.array([read(cell) for cell in cells]) for read in (csv_columns.days, csv_columns.number))
+        return plain if np.isnan(days).sum() > np.isnan(plain).sum() else days
+
+    def problems(self) -> list[str]:
+        """What is wrong with owners and times, a line each."""
+        times = self.times()
+        odd = [] if times is None else np.flatnonzero(np.isnan(times)).tolist()
+        if not odd:
+            return self.ownerless()
+        i = self.places["time_column"]
+        first = f"first {csv_columns.short(self.cells[i][odd[0]])} in {self.where(odd[0])}"
+        what = f"{len(odd)} of {len(self)} are neither dates such as 2024-03-01 nor numbers, as most are"
+        return [*self.ownerless(), f"time column {self.columns[i]}: {what}, {first}; correct them"]
+
+    def repeated(self) -> list[str]:
+        """A line on columns that look like identifiers of people with several rows, unless groups are named."""
+        if "group_column" in self.places:
+            return []
+        seen = [i for i, n in self.values.items() if n > MOST_SUBGROUPS // 2 and 2 * n <= len(self)]
+        found = [f"{self.columns[i]} ({self.values[i]} values in {len(self)} rows)" for i in seen]
+        if not found:
+            return []
+        return [
+            f"identifiers that repeat: {listed(found)}; if rows of one patient may be in training and in test, test "
+            "figures are too good: name the column in data.group_column"
+        ]
 
     def subgroups(self) -> Subgroups | None:
         """The values of the column by which results are told apart, sorted by name.
 
         Raises ConfigError for one with more than 50 values.
         """
-        if self.group is None:
+        cells = self._purpose("subgroup_column")
+        if cells is None:
             return None
-        names = targets.in_order(self.groups)
-        if len(names) > MOST_GROUPS:
+        column = self.columns[self.places["subgroup_column"]]
+        names, number = targets.numbered(cells)
+        if len(names) > MOST_SUBGROUPS:
             raise ConfigError(
-                f"data.group_column: column {self.columns[self.group]} of {self.name} has {len(names)} values; results "
-                f"are told apart by at most {MOST_GROUPS}"
+                f"data.subgroup_column: column {column} of {self.name} has {len(names)} values; results are told apart "
+                f"by at most {MOST_SUBGROUPS}"
             )
-        index = {name: i for i, name in enumerate(names)}
-        number = np.array([index[name] for name in self.groups], np.int64)
-        return Subgroups(self.columns[self.group], tuple(name or MISSING for name in names), number)
+        return Subgroups(column, tuple(name or MISSING for name in names), number)
+
+    def described(self, dataset: Dataset, training: int, inputs: Sequence[int]) -> Dataset:
+        """The same data with all that the columns beside ``inputs`` say; the first files are for training."""
+        owners = self.owners(sum(self.counts[:training]))
+        notes = (*dataset.notes, *self.repeated())
+        told = replace(
+            dataset, notes=notes, owners=owners, groups=self.groups(), times=self.times(), subgroups=self.subgroups()
+        )
+        return self.named(told, inputs)
 
 
 def survey(paths: Sequence[Path], settings: DataSettings) -> CsvSurvey:
@@ -130,25 +183,26 @@ def survey(paths: Sequence[Path], settings: DataSettings) -> CsvSurvey:
         DataError: a damaged or empty file, lines of different widths, a repeated column name, or files with different
             columns.
     """
-    label, owner = _label_columns(paths[0], settings), settings.client_column
+    label = _label_columns(paths[0], settings)
     header = _header(paths[0], settings)
     columns = settings.columns or heading(paths[0], header)
     if settings.columns:
         _named_by_hand(paths, settings, header)
     key = "label_columns" if settings.label_columns else "label_column"
     labels_at = tuple(column(c, columns, key, paths[0]) for c in label)
-    client = None if owner is None else column(owner, columns, "client_column", paths[0])
-    by = settings.group_column
-    group = None if by is None else column(by, columns, "group_column", paths[0])
+    asked = {key: getattr(settings, key) for key in PURPOSES}
+    places = {key: column(c, columns, key, paths[0]) for key, c in asked.items() if c is not None}
     dropped = tuple(column(c, columns, "drop_columns", paths[0]) for c in settings.drop_columns)
     for i in dropped:
-        if i in {*labels_at, client}:
+        if i in {*labels_at, places.get("client_column")}:
             raise ConfigError(
                 f"data.drop_columns: column {columns[i]} of {paths[0]} is the label or the client; keep it"
             )
-    labels: tuple[list[str], ...] = tuple([] for _ in labels_at)
-    clients: list[str] = []
-    groups: list[str] = []
+    dated = {column(c, columns, "dates", paths[0]) for c in settings.dates}
+    hidden = {places[key] for key in ("time_column",) if key in places} - dated
+    kept: dict[int, list[str]] = {i: [] for i in (*labels_at, *places.values())}
+    marks = {i: set[str]() for i in range(len(columns)) if i in dropped or _IDENTIFIER.search(columns[i])}
+    wordy = {i: not _IDENTIFIER.search(columns[i]) for i in marks}
     lines: list[int] = []
     counts = []
     for path in paths:
@@ -156,12 +210,10 @@ def survey(paths: Sequence[Path], settings: DataSettings) -> CsvSurvey:
         start = len(lines)
         for record in rows(path, header, columns):
             lines.append(record.line)
-            for cells, i in zip(labels, labels_at, strict=True):
+            for i, cells in kept.items():
                 cells.append(record.cells[i].strip())
-            if client is not None:
-                clients.append(record.cells[client].strip())
-            if group is not None:
-                groups.append(record.cells[group].strip())
+            for i, different in marks.items():
+                different.add(record.cells[i].strip())
         counts.append(len(lines) - start)
     known = header or bool(settings.columns)
     return CsvSurvey(
@@ -170,15 +222,18 @@ def survey(paths: Sequence[Path], settings: DataSettings) -> CsvSurvey:
         columns=columns,
         known=known,
         label=labels_at,
-        client=client,
-        dropped=dropped,
+        places=places,
+        dropped=(*dropped, *hidden),
         counts=tuple(counts),
         lines=lines,
-        labels=labels,
-        clients=clients,
-        group=group,
-        groups=groups,
+        cells=kept,
+        values={i: len(found) for i, found in marks.items() if not wordy[i] or _are_names(found)},
     )
+
+
+def _are_names(values: set[str]) -> bool:
+    """Whether cells are neither numbers nor dates."""
+    return all(np.isnan(csv_columns.number(cell)) and np.isnan(csv_columns.days(cell)) for cell in values)
 
 
 def _header(path: Path, settings: DataSettings) -> bool:
@@ -188,8 +243,8 @@ def _header(path: Path, settings: DataSettings) -> bool:
     if settings.header is not None or settings.columns:
         return bool(settings.header)
     listed = () if isinstance(settings.categories, str) else settings.categories
-    given = (*_label_columns(path, settings), settings.client_column, *settings.text_columns, *settings.drop_columns)
-    return any(isinstance(c, str) for c in (*given, settings.group_column, *settings.dates, *listed))
+    given = (*_label_columns(path, settings), *settings.text_columns, *settings.drop_columns, *settings.dates, *listed)
+    return any(isinstance(c, str) for c in (*given, *(getattr(settings, key) for key in PURPOSES)))
 
 
 def _named_by_hand(paths: Sequence[Path], settings: DataSettings, header: bool) -> None:

@@ -74,12 +74,12 @@ def read_parts(paths: Sequence[Path], training: int, settings: DataSettings) -> 
     share = settings.memory_share
     raw, strays = table_cells.read(survey, len(survey), survey.features, columns, share, several, most)
     (y, classes), wrong = survey.targets(settings)
-    wrong += survey.ownerless()
+    wrong += survey.problems()
     wrong += [table_cells.problem(column, len(survey), most) for column in strays]
     refuse(survey.name, wrong, csv_columns.remedies(strays, len(survey)))
     n_train = sum(survey.counts[:training])
-    dataset = Dataset(survey.name, "table", raw.x, y, classes, n_train, owners=survey.owners(n_train))
-    dataset = replace(survey.named(dataset, survey.features), subgroups=survey.subgroups())
+    dataset = Dataset(survey.name, "table", raw.x, y, classes, n_train)
+    dataset = survey.described(dataset, training, survey.features)
     if not _prepares(settings):
         return dataset, survey.counts
     layout = () if survey.header else survey.columns

@@ -60,6 +60,20 @@ class Subgroups(NamedTuple):
     number: NDArray[np.int64]
 
 
+class RowGroups(NamedTuple):
+    """Rows that belong together (of one patient): what a group is called, and the number of each row's (N,) int64."""
+
+    column: str
+    number: NDArray[np.int64]
+
+    def within(self, owner: NDArray[np.int64] | None) -> NDArray[np.int64]:
+        """(N,) the groups where each owner (N,) has its own: the same identifier at two hospitals is two patients."""
+        if owner is None:
+            return self.number
+        joined: NDArray[np.int64] = np.unique(np.stack([owner, self.number]), axis=1, return_inverse=True)[1].ravel()
+        return joined
+
+
 @dataclass(frozen=True)
 class Dataset:
     """A data set in memory (or memory-mapped): rows [0, n_train) are for training, the rest for testing.
@@ -90,6 +104,8 @@ class Dataset:
         target_kind: what the targets are; where it is not said, classes if there are names of classes, else several
             labels if all targets are 0 or 1, else numbers.
         subgroups: the column by which results are told apart, where one is named.
+        groups: which rows belong together, where the source says so; see ``RowGroups.within`` for rows with owners.
+        times: (N,) float64 when each row was measured, by which rows are split, where the source says so.
         notes: what the reader passed over or found odd, a line each, for people.
         learn: gives the same data with what is learnt from training rows (column moments, a vocabulary) learnt from the
             rows of the given numbers alone, once a partition has said which these are; None where nothing is learnt.
@@ -117,6 +133,8 @@ class Dataset:
     raw: RawTable | None = field(default=None, repr=False)
     preprocessing: tuple[Preprocessing, ...] = field(default=(), repr=False)
     subgroups: Subgroups | None = field(default=None, repr=False)
+    groups: RowGroups | None = field(default=None, repr=False)
+    times: NDArray[np.float64] | None = field(default=None, repr=False)
     edges: tuple[float, ...] = ()
 
     def __len__(self) -> int:

@@ -14,7 +14,7 @@ from pomona.core.errors import ConfigError, DataError, near
 from pomona.data import csv_records, image_arrays, image_stack, mask, targets
 from pomona.data.array_file import file
 from pomona.data.catalogue import own_path
-from pomona.data.dataset import Dataset, Owners
+from pomona.data.dataset import Dataset, Owners, RowGroups
 from pomona.data.problem_report import refuse
 from pomona.data.settings import DataSettings
 from pomona.storage.mapped_array import allocate
@@ -44,8 +44,9 @@ def read(settings: DataSettings) -> Dataset:
     """Own images or volumes that a CSV file lists: ``path``, ``label`` or ``mask``, perhaps client, split, group.
 
     Paths are relative to the file's folder, and stay within it. ``split`` is train, validation or test; rows of one
-    ``group`` (a patient) must be of one part and one client. With ``data.targets = "segmentation"`` masks are the
-    targets (N, H, W) or (N, D, H, W) uint8, and ``data.classes`` names their numbers.
+    ``group`` (a patient) must be of one part and one client, and stay together where rows are split. With
+    ``data.targets = "segmentation"`` masks are the targets (N, H, W) or (N, D, H, W) uint8, and ``data.classes`` names
+    their numbers.
 
     Raises:
         DataError: all that is wrong with the lines, or with the files they name, at once.
@@ -72,7 +73,17 @@ def read(settings: DataSettings) -> Dataset:
     n_train = int((role[kept] < TEST).sum())
     usual = image_arrays.usual(stack.x)
     return Dataset(
-        name, "image", stack.x, y, classes, n_train, *usual, owners=owners, notes=stack.notes, target_kind=kind
+        name,
+        "image",
+        stack.x,
+        y,
+        classes,
+        n_train,
+        *usual,
+        owners=owners,
+        notes=stack.notes,
+        target_kind=kind,
+        groups=_groups(found, kept),
     )
 
 
@@ -100,11 +111,6 @@ def _require(found: ManifestRows, settings: DataSettings, masks: bool) -> None:
             raise DataError(f"{found.path} has no column {name!r}; add it{other}")
     if masks and not settings.classes:
         raise ConfigError("data.targets = 'segmentation' needs names for the numbers in masks: set data.classes")
-    if "group" in found.cells and "split" not in found.cells:
-        raise DataError(
-            f"{found.path} has groups and no column 'split': rows would be split at random, and groups torn; add it, "
-            "or leave out 'group'"
-        )
 
 
 def _paths(found: ManifestRows, column: str) -> tuple[list[Path], list[str]]:
@@ -194,7 +200,11 @@ def _only(y: NDArray[Any], rows: NDArray[np.int64]) -> NDArray[Any]:
 def _owners(found: ManifestRows, kept: NDArray[np.int64], role: NDArray[np.int8]) -> Owners | None:
     if "client" not in found.cells:
         return None
-    clients = [found.cells["client"][k] for k in kept]
-    names = targets.in_order(clients)
-    index = {name: i for i, name in enumerate(names)}
-    return Owners(names, np.array([index[name] for name in clients], np.int64), role[kept])
+    names, number = targets.numbered([found.cells["client"][k] for k in kept])
+    return Owners(names, number, role[kept])
+
+
+def _groups(found: ManifestRows, kept: NDArray[np.int64]) -> RowGroups | None:
+    if "group" not in found.cells:
+        return None
+    return RowGroups("group", targets.grouped([found.cells["group"][k] for k in kept]))

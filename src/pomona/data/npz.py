@@ -3,6 +3,7 @@
 import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from tokenize import TokenError
@@ -19,7 +20,7 @@ from pomona.core.targets import NAMED
 from pomona.data import image_arrays, targets, validation
 from pomona.data.array_file import MOST_PACKED, StoredArray, file, joined, paired, promised, reading
 from pomona.data.catalogue import own_path
-from pomona.data.dataset import Dataset
+from pomona.data.dataset import Dataset, Owners, RowGroups
 from pomona.data.settings import DataSettings
 
 Pair = tuple[StoredArray, StoredArray]
@@ -87,19 +88,54 @@ def pair(path: Path, *candidates: tuple[str, str]) -> Pair:
 def read(settings: DataSettings) -> Dataset:
     """Own data: x and y (or x_train, y_train), perhaps x_test, y_test and names ``classes``, in one archive.
 
-    x is (N, H, W) or (N, H, W, C) for images, (N, D, H, W, C) for volumes, (N, F) numbers for a table.
+    x is (N, H, W) or (N, H, W, C) for images, (N, D, H, W, C) for volumes, (N, F) numbers for a table. ``client`` (N,)
+    names the owner of each row and ``group`` (N,) the rows that belong together (a patient), as numbers or text;
+    ``client_test`` and ``group_test`` those of x_test.
     """
     path = own_path(settings)
-    parts = [pair(path, *_TRAINING)]
+    parts, files = [pair(path, *_TRAINING)], [(path, "")]
     if "x_test" in names(path):
         parts.append(pair(path, ("x_test", "y_test")))
-    return _dataset(str(path), parts, 1, settings, _classes(path, settings))[0]
+        files.append((path, "_test"))
+    dataset, counts = _dataset(str(path), parts, 1, settings, _classes(path, settings))
+    owners = _named("client", files, counts)
+    if owners is None:
+        return replace(dataset, groups=_groups(files, counts))
+    if "" in owners:
+        raise DataError(f"{path}, array client: row {owners.index('')} names no client; name it")
+    role = np.where(np.arange(len(dataset)) < dataset.n_train, 0, 2).astype(np.int8)
+    return replace(dataset, groups=_groups(files, counts), owners=Owners(*targets.numbered(owners), role))
+
+
+def _groups(files: Sequence[tuple[Path, str]], counts: Sequence[int]) -> RowGroups | None:
+    found = _named("group", files, counts)
+    return None if found is None else RowGroups("group", targets.grouped(found))
+
+
+def _named(what: str, files: Sequence[tuple[Path, str]], counts: Sequence[int]) -> list[str] | None:
+    """What an array of archives calls each row, by file and by what ends the array's name there; None without it.
+
+    Raises DataError where some archives, or parts of one, have it and others do not, or not one value a row.
+    """
+    found: list[str] = []
+    there = [what + end in names(path) for path, end in files]
+    if not any(there):
+        return None
+    for (path, end), has, count in zip(files, there, counts, strict=True):
+        if not has:
+            raise DataError(f"{path} has no array {what + end!r}, others have; give every part one, or none")
+        values = stored(path, what + end)
+        if values.shape != (count,) or values.dtype.kind not in "biuU":
+            raise DataError(f"{values.where} is {values.dtype} {values.shape}; give {count} whole numbers or texts")
+        found += [text.strip() for text in map(str, values.load())]
+    return found
 
 
 def read_parts(paths: Sequence[Path], training: int, settings: DataSettings) -> tuple[Dataset, tuple[int, ...]]:
     """Archives with x and y one after the other, the first ``training`` of them for training; and their row counts."""
     parts = [pair(path, *_TRAINING) for path in paths]
-    return _dataset(str(paths[0].parent), parts, training, settings, _classes(paths[0], settings))
+    dataset, counts = _dataset(str(paths[0].parent), parts, training, settings, _classes(paths[0], settings))
+    return replace(dataset, groups=_groups([(path, "") for path in paths], counts)), counts
 
 
 def _classes(path: Path, settings: DataSettings) -> tuple[str, ...]:

@@ -166,8 +166,19 @@ class DataSettings(Settings):
     client_column: Column | None = Field(default=None, description="CSV column that names the client owning a row.")
     group_column: Column | None = Field(
         default=None,
-        description="CSV column by whose values the report tells results apart (sex, scanner); a feature, too, unless "
-        "drop_columns names it.",
+        description="Column of a table that says which rows belong together, such as the patient: they are never on "
+        "both sides of a split, and intervals count them as one. No feature. A row with an empty cell is by itself. "
+        "manifest and npz have a column or an array `group` in its place.",
+    )
+    time_column: Column | None = Field(
+        default=None,
+        description="Column of a table with ISO dates or numbers: the latest rows are for testing, the latest of the "
+        "others for validation, in place of a draw. No feature, unless data.dates names it.",
+    )
+    subgroup_column: Column | None = Field(
+        default=None,
+        description="Column of a table by whose values the report tells results apart (sex, scanner); a feature, too, "
+        "unless drop_columns names it.",
     )
     text_columns: tuple[Column, ...] = Field(default=(), description="CSV columns whose texts are joined.")
     vocabulary_size: int = Field(

@@ -167,6 +167,19 @@ def _advice(cell: str, classes: tuple[str, ...]) -> str:
     return f"an unknown class, {near(cell, classes)}"
 
 
+def numbered(names: Sequence[str]) -> tuple[tuple[str, ...], NDArray[np.int64]]:
+    """The distinct names in order, and the number of each row's (N,)."""
+    distinct = in_order(names)
+    index = {name: i for i, name in enumerate(distinct)}
+    return distinct, np.array([index[name] for name in names], np.int64)
+
+
+def grouped(names: Sequence[str]) -> NDArray[np.int64]:
+    """(N,) the number of each row's group; a row without a name is a group of its own."""
+    index: dict[str | int, int] = {}
+    return np.array([index.setdefault(name or row, len(index)) for row, name in enumerate(names)], np.int64)
+
+
 def in_order(names: Iterable[str]) -> tuple[str, ...]:
     """The distinct names, as numbers if all are whole numbers, else by the alphabet."""
     distinct = set(names)

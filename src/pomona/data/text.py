@@ -52,11 +52,10 @@ def read_parts(paths: Sequence[Path], training: int, settings: DataSettings) -> 
     """
     survey, wanted, texts = _texts(paths, settings)
     (y, classes), wrong = survey.targets(settings)
-    refuse(survey.name, wrong + survey.ownerless())
+    refuse(survey.name, wrong + survey.problems())
     n_train = sum(survey.counts[:training])
     dataset = _dataset(survey.name, texts, y, classes, n_train, settings)
-    told = replace(dataset, owners=survey.owners(n_train), subgroups=survey.subgroups())
-    return survey.named(told, wanted), survey.counts
+    return survey.described(dataset, training, wanted), survey.counts
 
 
 def _texts(paths: Sequence[Path], settings: DataSettings) -> tuple[csv_survey.CsvSurvey, list[int], list[str]]:

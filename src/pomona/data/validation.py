@@ -125,6 +125,9 @@ def checked(dataset: Dataset) -> Dataset:
         raise DataError(f"{name}: scale must be positive")
     if dataset.owners is not None:
         _owners(dataset.owners, n, name)
+    for what, numbers in (("groups", dataset.groups and dataset.groups.number), ("times", dataset.times)):
+        if numbers is not None and (numbers.shape != (n,) or not np.isfinite(numbers).all()):
+            raise DataError(f"{name}: {what} are {numbers.dtype} {numbers.shape}; give each row one finite number")
     _names(dataset)
     return dataset
 

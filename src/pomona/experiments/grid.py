@@ -86,7 +86,8 @@ def _group(suite: Suite, size: Size, scenario: str, method: str) -> Group:
 
     trials = tuple(cell(point, suite.search_seed) for point in tried) if len(tried) > 1 else ()
     for trial in trials:
-        if not trial.config.data.validation_share and trial.config.partition.name not in ("natural", "file"):
+        dealt = trial.config.partition and not trial.config.partition.members
+        if not trial.config.data.validation_share and dealt:
             raise ConfigError(
                 f"scenario {scenario}, method {method}: data.validation_share = 0, but points are chosen by "
                 "validation; raise it, or set points = 1"
@@ -97,5 +98,6 @@ def _group(suite: Suite, size: Size, scenario: str, method: str) -> Group:
 def digest(config: Config) -> str:
     """SHA-256 in hex of the settings that are not the defaults: a key that is added later changes no old one's."""
     own = {**flat(config.model_dump(mode="json", exclude_defaults=True)), "method.name": config.method.name}
-    own = {k: v for k, v in {**own, "partition.name": config.partition.name}.items() if k not in INERT}
+    named = {"partition.name": config.partition.name} if config.partition else {}
+    own = {k: v for k, v in {**own, **named}.items() if k not in INERT}
     return hashlib.sha256(json.dumps(own, sort_keys=True).encode()).hexdigest()

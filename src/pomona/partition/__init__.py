@@ -14,7 +14,7 @@ from pomona.partition.classes import Classes
 from pomona.partition.dirichlet import Dirichlet
 from pomona.partition.file import FromFile
 from pomona.partition.groups import Groups
-from pomona.partition.holdout import hold_out, open_task
+from pomona.partition.holdout import hold_out, majority, open_task
 from pomona.partition.iid import Iid
 from pomona.partition.latent import Latent
 from pomona.partition.natural import Natural
@@ -38,13 +38,20 @@ RECIPES: dict[str, type[Settings]] = {
 DATA_KEYS = {"split", "test_share", "validation_share", "train_limit", "test_limit"}  # those a partition depends on
 
 
-def divide(dataset: Dataset, data: DataSettings, partition: PartitionSettings, clients: int, seed: int) -> Partition:
+def usual(dataset: Dataset) -> Natural | Iid:
+    """The recipe where none is named: rows that have owners stay with them."""
+    return Iid() if dataset.owners is None else Natural()
+
+
+def divide(
+    dataset: Dataset, data: DataSettings, partition: PartitionSettings | None, clients: int, seed: int
+) -> Partition:
     """Divide a data set among clients.
 
     Args:
         dataset: the data.
         data: the split, the shares for test and validation, and the limits.
-        partition: the recipe.
+        partition: the recipe; the usual one if None.
         clients: number of clients.
         seed: of every draw; the same seed gives the same partition.
 
@@ -57,6 +64,7 @@ def divide(dataset: Dataset, data: DataSettings, partition: PartitionSettings, c
     """
     if clients < 1:
         raise ConfigError(f"clients = {clients}; set at least 1")
+    partition = partition or usual(dataset)
     if isinstance(partition, FromFile):
         return partition.read(dataset, clients)
     if partition.by_class and dataset.targets != "classes":
@@ -84,16 +92,22 @@ def divide(dataset: Dataset, data: DataSettings, partition: PartitionSettings, c
     return made
 
 
-def _dealt(pool: Rows, strata: Labels, shares: Shares, rng: np.random.Generator) -> list[Rows]:
-    return [pool[positions] for positions in deal(strata[pool], shares, rng)]
+def _dealt(pool: Rows, strata: Labels, shares: Shares, rng: np.random.Generator, groups: Labels | None) -> list[Rows]:
+    """The rows of a pool dealt to clients; those of one group as one card, by the stratum that most of them have."""
+    if groups is None:
+        return [pool[positions] for positions in deal(strata[pool], shares, rng)]
+    units, place = np.unique(groups[pool], return_inverse=True)
+    return [pool[np.isin(place, dealt)] for dealt in deal(majority(place, strata[pool], len(units)), shares, rng)]
 
 
 def _client_rows(plan: PartitionPlan, task: PartitionTask, share: float) -> tuple[ClientRows, ...]:
-    train = _dealt(task.train, plan.strata, plan.train, task.stream("train"))
-    test = _dealt(task.test, plan.strata, plan.test, task.stream("test"))
+    train = _dealt(task.train, plan.strata, plan.train, task.stream("train"), task.groups)
+    test = _dealt(task.test, plan.strata, plan.test, task.stream("test"), task.groups)
     given = [np.intersect1d(rows, task.validation) for rows in train]
     validation = [
-        own if len(own) else hold_out(rows, task.labels, share, task.stream("validation", i))
+        own
+        if len(own)
+        else hold_out(rows, task.labels, share, task.stream("validation", i), task.groups, task.dataset.times)
         for i, (own, rows) in enumerate(zip(given, train, strict=True))
     ]
     kept = [np.setdiff1d(rows, aside) for rows, aside in zip(train, validation, strict=True)]

@@ -1,7 +1,7 @@
 """A partition read from a file."""
 
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -19,6 +19,7 @@ class FromFile(Settings):
     The split, shares and limits of the data settings are those it was made with, not those of the run.
     """
 
+    members: ClassVar[bool] = True
     name: Literal["file"] = "file"
     path: Path = Field(description="a partition saved by `pomona data show --save`")
 

@@ -1,8 +1,11 @@
-"""Split of all rows into training and test pools before allocation, and validation hold-out."""
+"""Split of all rows into training and test pools before allocation, and validation hold-out: rows of one group are
+never on both sides, and where rows have times, the latest are set aside.
+"""
 
 import numpy as np
+from numpy.typing import NDArray
 
-from pomona.core.errors import ConfigError
+from pomona.core.errors import ConfigError, DataError
 from pomona.core.rng import stream
 from pomona.data.dataset import Dataset
 from pomona.data.settings import DataSettings
@@ -22,8 +25,9 @@ def open_task(dataset: Dataset, data: DataSettings, by_owner: bool, clients: int
 
     Raises:
         ConfigError: the data names no owners, and ``by_owner`` asks for them.
+        DataError: the data itself puts rows of one group on both sides.
     """
-    labels = class_numbers(dataset)
+    labels, times = class_numbers(dataset), dataset.times
     block = np.zeros(len(dataset), dtype=np.int64)
     role = np.where(np.arange(len(dataset)) < dataset.n_train, TRAIN, TEST)
     if by_owner:
@@ -32,9 +36,11 @@ def open_task(dataset: Dataset, data: DataSettings, by_owner: bool, clients: int
         block, role = dataset.owners.client, dataset.owners.role.astype(np.int64)
     if data.split == "pooled" or not np.any(role == TRAIN):
         role = np.full(len(dataset), TRAIN)
+    groups = dataset.groups and dataset.groups.within(dataset.owners.client if by_owner and dataset.owners else None)
     for b in np.setdiff1d(block, block[role == TEST]):
         free = np.flatnonzero((block == b) & (role == TRAIN))
-        role[hold_out(free, labels, data.test_share, stream(seed, "partition.split", b))] = TEST
+        role[hold_out(free, labels, data.test_share, stream(seed, "partition.split", b), groups, times)] = TEST
+    _require_whole(dataset, groups, role)
     strata = block * (int(labels.max(initial=0)) + 1) + labels
     return PartitionTask(
         dataset=dataset,
@@ -44,15 +50,39 @@ def open_task(dataset: Dataset, data: DataSettings, by_owner: bool, clients: int
         train=_limited(np.flatnonzero(role != TEST), strata, data.train_limit, stream(seed, "partition.limit.train")),
         test=_limited(np.flatnonzero(role == TEST), strata, data.test_limit, stream(seed, "partition.limit.test")),
         validation=np.flatnonzero(role == VALIDATION),
+        groups=groups,
     )
+
+
+def _require_whole(dataset: Dataset, groups: NDArray[np.int64] | None, role: NDArray[np.int64]) -> None:
+    """Raise DataError if rows of one group are on both sides of a split."""
+    if groups is None or not len(groups):
+        return
+    seen = np.zeros((3, int(groups.max()) + 1), bool)
+    seen[role, groups] = True
+    torn = np.flatnonzero(seen.sum(axis=0) > 1)
+    if len(torn):
+        assert dataset.groups
+        raise DataError(
+            f"{dataset.name}: {len(torn)} of {len(np.unique(groups))} groups of {dataset.groups.column} have rows in "
+            f"several of training, validation and test, first those of row {int((groups == torn[0]).argmax())}; keep "
+            "each together, or set data.split = pooled"
+        )
 
 
 def _limited(rows: Rows, strata: Labels, limit: int | None, rng: np.random.Generator) -> Rows:
     return rows if limit is None or limit >= len(rows) else rows[sample(strata[rows], limit, rng)]
 
 
-def hold_out(rows: Rows, labels: Labels, share: float, rng: np.random.Generator) -> Rows:
-    """Choose rows to be set aside, stratified by class.
+def hold_out(
+    rows: Rows,
+    labels: Labels,
+    share: float,
+    rng: np.random.Generator,
+    groups: NDArray[np.int64] | None = None,
+    times: NDArray[np.float64] | None = None,
+) -> Rows:
+    """Choose rows to be set aside, stratified by class; or the latest, where rows have times.
 
     Args:
         rows: ascending row numbers to choose from.
@@ -60,9 +90,27 @@ def hold_out(rows: Rows, labels: Labels, share: float, rng: np.random.Generator)
         share: share of the rows, rounded to whole rows. At least one row is left; unless the share is 0 at least one is
             chosen where there are two.
         rng: the stream that chooses.
+        groups: (N,) the group of every row of the data set. Then whole groups are chosen: the share is one of groups,
+            and a group's class is the one that most of its rows have. As GroupShuffleSplit of scikit-learn does.
+        times: (N,) when every row was measured. Then the latest rows are chosen, or groups by their latest row.
 
     Returns:
         The chosen rows, ascending.
     """
-    size = min(max(round(share * len(rows)), int(share > 0)), max(len(rows) - 1, 0))
-    return rows[sample(labels[rows], size, rng)]
+    units, place = (np.arange(len(rows)),) * 2 if groups is None else np.unique(groups[rows], return_inverse=True)
+    size = min(max(round(share * len(units)), int(share > 0)), max(len(units) - 1, 0))
+    if times is not None:
+        latest = np.full(len(units), -np.inf)
+        np.maximum.at(latest, place, times[rows])
+        chosen = np.argsort(latest, kind="stable")[len(units) - size :]
+    else:
+        chosen = sample(labels[rows] if groups is None else majority(place, labels[rows], len(units)), size, rng)
+    return rows[np.isin(place, chosen)]
+
+
+def majority(place: NDArray[np.int64], labels: Labels, units: int) -> Labels:
+    """(units,) the class that most rows (n,) of each unit have, the first of several."""
+    counts = np.zeros((units, int(labels.max(initial=0)) + 1), np.int64)
+    np.add.at(counts, (place, labels), 1)
+    most: Labels = counts.argmax(axis=1)
+    return most

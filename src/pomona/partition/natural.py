@@ -12,21 +12,23 @@ class Natural(Recipe):
     """Every row stays with its owner (hospital, writer, site), as the data says, and so does its part.
 
     An owner without test or validation rows has them drawn from its training rows, by the shares of the data settings.
+    One client alone holds the rows of all owners, as a silo does, or a run on all data in one place.
     """
 
     by_class = False
     by_owner = True
+    members = True
     remedy = "give each owner rows for training, or leave it out"
     name: Literal["natural"] = "natural"
 
     def plan(self, task: PartitionTask) -> PartitionPlan:
-        """The identity table over owners. Raises ConfigError if their number is not ``clients``."""
+        """The identity table over owners. Raises ConfigError if their number is not ``clients``, nor that 1."""
         owners = task.dataset.owners
         assert owners is not None, "a task by owner has owners"
-        if len(owners.names) != task.clients:
+        if task.clients not in {1, len(owners.names)}:
             raise ConfigError(
                 f"{task.dataset.name} has {len(owners.names)} owners, the run {task.clients} clients; "
                 f"set clients = {len(owners.names)}"
             )
-        table = np.eye(task.clients)
+        table = np.eye(len(owners.names)) if task.clients > 1 else np.ones((1, len(owners.names)))
         return PartitionPlan(owners.client, table, table)

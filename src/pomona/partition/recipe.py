@@ -29,6 +29,7 @@ class PartitionTask:
         labels: (N,) the class of every row of the data set.
         train, test: ascending row numbers of the data set.
         validation: row numbers that the data itself sets aside, of the training rows.
+        groups: (N,) the group of every row, where rows belong together.
     """
 
     dataset: Dataset
@@ -38,6 +39,7 @@ class PartitionTask:
     train: Rows
     test: Rows
     validation: Rows
+    groups: Labels | None = None
 
     @property
     def n_classes(self) -> int:
@@ -76,6 +78,7 @@ class Recipe(Settings):
 
     by_class: ClassVar[bool] = True  # the recipe needs classes; False: all rows may be one class
     by_owner: ClassVar[bool] = False  # rows are split inside each owner
+    members: ClassVar[bool] = False  # the recipe says itself how many clients there are
     remedy: ClassVar[str] = (  # where a client is left without training rows
         "use fewer clients, a less uneven partition, more data (data.train_limit) or another seed"
     )

@@ -4,6 +4,8 @@
     of masks   (n, 3C) float32, pixels truly and falsely          targets-I  (n, C) int64, pixels that are of a class
                claimed and missed, by class
 
+    groups-I   (n,) int64, where rows belong together: the same number for the rows of one patient
+
 of client I, in the order of its test rows. Two runs on one partition answer the same samples, so that their difference
 can be judged sample by sample.
 """
@@ -23,10 +25,11 @@ PREDICTIONS = "predictions.npz"
 Answers = tuple[NDArray[np.float32], NDArray[Any]]  # (outputs, targets)
 
 
-def save(folder: Path, answers: Mapping[int, Answers]) -> None:
-    """Write the answers of some clients; the same ones give the same bytes."""
+def save(folder: Path, answers: Mapping[int, Answers], groups: Mapping[int, NDArray[np.int64]] | None = None) -> None:
+    """Write the answers of some clients, and which of their rows belong together; the same give the same bytes."""
     packed = io.BytesIO()
     arrays = {f"{part}-{i}": a for i, both in answers.items() for part, a in zip(_PARTS, both, strict=True)}
+    arrays |= {f"groups-{i}": numbers for i, numbers in (groups or {}).items()}
     np.savez(packed, allow_pickle=False, **arrays)
     publish(folder, [packed.getvalue()], lambda _: PREDICTIONS)
 
@@ -47,6 +50,22 @@ def read(folder: Path, client: int) -> Answers | None:
     ):
         raise DataError(f"{path} has no answers of client {client} that fit their targets; run the federation again")
     return outputs, targets
+
+
+def read_groups(folder: Path, client: int) -> NDArray[np.int64] | None:
+    """(n,) int64 the group of each of a client's test rows; None where the record has none.
+
+    Raises DataError for a file that is damaged.
+    """
+    from pomona.data import npz
+
+    path = folder / PREDICTIONS
+    if not path.exists() or f"groups-{client}" not in npz.names(path):
+        return None
+    groups = npz.stored(path, f"groups-{client}").load()
+    if groups.dtype != np.int64 or groups.ndim != 1:
+        raise DataError(f"{path} has no groups of client {client} that are numbers; run the federation again")
+    return groups
 
 
 _PARTS = ("outputs", "targets")

@@ -12,7 +12,7 @@ from pomona.core.bounds import plain
 from pomona.metrics.metric import ACCURACY, LOSS, METRICS, Metric, is_own, metric_named
 from pomona.record import notebook
 from pomona.record.model_folder import ModelFolder
-from pomona.record.predictions import Answers, read
+from pomona.record.predictions import Answers, read, read_groups
 from pomona.record.presentation import Presentation
 from pomona.record.rows import Evaluation, RoundRow
 from pomona.record.views import client_rows
@@ -36,6 +36,7 @@ class Result:
         unseen: evaluations of clients that were never trained with, one a client, model and split.
         folder: where the record lies, None when it was not kept.
         answers: what ``predictions`` says, by client, while the record is in memory.
+        test_groups: what ``groups`` says, likewise.
         models: by client, the tensors by name of the model that it is judged by; read from the folder when asked for,
             where there is one. A client that never took part has none.
 
@@ -63,6 +64,7 @@ class Result:
     folder: Path | None = None
     unseen: list[Evaluation] = field(default_factory=list)
     answers: Mapping[int, Answers] = field(default_factory=dict, compare=False)
+    test_groups: Mapping[int, NDArray[np.int64]] = field(default_factory=dict, compare=False)
     models: Mapping[int, Mapping[str, "Tensor"]] = field(default_factory=dict, compare=False)
 
     def __repr__(self) -> str:
@@ -124,6 +126,13 @@ class Result:
         """
         known = self.answers.get(client)
         return read(self.folder, client) if known is None and self.folder else known
+
+    def groups(self, client: int) -> NDArray[np.int64] | None:
+        """(n,) int64 which test samples of a client belong together (rows of one patient have one number); None if
+        the data do not say. Raises DataError for a damaged file.
+        """
+        known = self.test_groups.get(client)
+        return read_groups(self.folder, client) if known is None and self.folder else known
 
     def matrices(self, name: str) -> list[tuple[int, NDArray[np.float64]]]:
         """A quantity of the method's ``info`` over the rounds, e.g. ``matrices("dr")``: (round, (n, N)) pairs."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pomona.core.errors import CheckpointError, DivergedError, LockedError
 from pomona.core.files import opened
@@ -71,6 +72,7 @@ class RunRecord:
         self.config = config
         self.events: list[dict[str, Any]] = []
         self._answers: dict[int, Answers] = {}
+        self._groups: dict[int, NDArray[np.int64]] = {}
         self._file: BinaryIO | None = None
         self._written = hashlib.sha256()
         if folder:
@@ -134,16 +136,16 @@ class RunRecord:
         body = {k: getattr(row, k) for k in row.__dataclass_fields__}
         self.event("round", **{**body, "info": {k: v.tolist() for k, v in row.info.items()}})
 
-    def answers(self, answers: Mapping[int, Answers]) -> None:
-        """Keep what the judged models say of the test samples, by client."""
-        self._answers = dict(answers)
+    def answers(self, answers: Mapping[int, Answers], groups: Mapping[int, NDArray[np.int64]] | None = None) -> None:
+        """Keep what the judged models say of the test samples, by client, and which of these belong together."""
+        self._answers, self._groups = dict(answers), dict(groups or {})
         if self.folder:
             with writing(self.folder):
-                save(self.folder, answers)
+                save(self.folder, answers, groups)
 
     def close(self) -> Result:
         """Write the views and return the Result."""
-        result = replace(gather(self.events, self.config, self.folder), answers=self._answers)
+        result = replace(gather(self.events, self.config, self.folder), answers=self._answers, test_groups=self._groups)
         if self._file and self.folder:
             with writing(self.folder):
                 self._file.close()

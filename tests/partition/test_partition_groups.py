@@ -1,0 +1,170 @@
+"""Rows that belong together, and rows with dates: no split tears a group, and the latest rows are for testing."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from sklearn.neighbors import KNeighborsClassifier
+
+from pomona.config import resolve
+from pomona.core.errors import DataError
+from pomona.core.rng import stream
+from pomona.data import Dataset, DataSettings, Owners, read
+from pomona.data.dataset import RowGroups
+from pomona.partition import Dirichlet, Iid, Natural, divide
+from pomona.record import predictions
+from pomona.scenario import Scenario
+from pomona.simulation import run as simulate
+
+PARTS = ("train", "validation", "test")
+
+
+def grouped(sizes, owners=None, times=None, seed=0):
+    """A table with groups of these sizes, in a random order, each group of one class."""
+    draw = stream(seed, "test")
+    number = draw.permutation(np.repeat(np.arange(len(sizes)), sizes))
+    y = (number % 2).astype(np.int64)
+    x = draw.normal(size=(len(y), 2)).astype(np.float32)
+    owned = None
+    if owners:
+        owned = Owners(tuple("abc"[:owners]), (number % owners).astype(np.int64), np.zeros(len(y), np.int8))
+    return Dataset(
+        "made", "table", x, y, ("0", "1"), len(y), owners=owned, groups=RowGroups("who", number), times=times
+    )
+
+
+def held(made, number):
+    """Groups of each client's parts."""
+    return [[set(number[getattr(c, part)].tolist()) for part in PARTS] for c in made.clients]
+
+
+@pytest.mark.parametrize(("recipe", "owners"), [(Iid(), None), (Dirichlet(beta=1.0, min_size=4), None), (Natural(), 3)])
+def test_a_group_is_in_one_part_of_one_client(recipe, owners):
+    data = grouped([1 + k % 5 for k in range(90)], owners)
+    made = divide(data, DataSettings(test_share=0.2, validation_share=0.2), recipe, 3, 0)
+    sets = [part for client in held(made, data.groups.number) for part in client]
+    assert sum(map(len, sets)) == len(set().union(*sets)) == 90
+    tested = sum(len(part) for client in held(made, data.groups.number) for part in client[2:])
+    assert tested == pytest.approx(0.2 * 90, abs=3)  # a share of groups; each of three owners rounds its own
+
+
+def test_the_same_identifier_at_two_owners_is_two_groups():
+    number = np.array([0, 0, 1, 1, 0, 0, 1, 1])
+    owner = np.repeat([0, 1], 4)
+    assert RowGroups("who", number).within(owner).tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
+
+
+def test_data_that_tear_a_group_themselves_are_refused():
+    data = grouped([3] * 4)
+    with pytest.raises(
+        DataError, match=r"of 4 groups of who have rows in several of training, validation and test, first"
+    ):
+        divide(replace(data, n_train=7), DataSettings(), Iid(), 1, 0)
+    made = divide(replace(data, n_train=7), DataSettings(split="pooled", test_share=0.25), Iid(), 1, 0)
+    assert len(made.clients[0].test) == 3
+
+
+def test_the_latest_rows_are_for_testing_and_the_latest_of_the_others_for_validation():
+    times = stream(1, "test").permutation(100).astype(float)
+    data = replace(grouped([1] * 100), groups=None, times=times)
+    own = divide(data, DataSettings(test_share=0.2, validation_share=0.25), Iid(), 1, 0).clients[0]
+    assert [sorted(times[getattr(own, part)]) for part in PARTS] == [
+        list(range(60)), list(range(60, 80)), list(range(80, 100))
+    ]  # fmt: skip
+
+
+def test_a_group_goes_where_its_latest_row_goes():
+    data = grouped([2] * 10)
+    times = np.zeros(20)
+    late = np.flatnonzero(data.groups.number == 4)[0]
+    times[late] = 1.0  # its other row is as early as all
+    own = divide(replace(data, times=times), DataSettings(test_share=0.1), Iid(), 1, 0).clients[0]
+    assert sorted(own.test) == sorted(np.flatnonzero(data.groups.number == 4))
+
+
+def visits(patients=160, rows=6):
+    """Blood values that mark each patient, and a label that is a coin toss for each: of new patients nothing is known."""
+    draw = stream(5, "test")
+    lines = ["patient,day,a,b,c,d,hospital,sick"]
+    for p in range(patients):
+        level, sick = draw.normal(size=4) * 3, draw.integers(2)
+        for v in range(rows):
+            cells = ",".join(f"{x:.3f}" for x in level + draw.normal(size=4) * 0.1)
+            lines.append(f"P{p:03d},2024-{v + 1:02d}-{p % 28 + 1:02d},{cells},H{p % 2},{sick}")
+    return "\n".join(lines) + "\n"
+
+
+def ward(tmp_path, **data):
+    (tmp_path / "visits.csv").write_text(visits())
+    own = {"name": "csv", "path": str(tmp_path / "visits.csv"), "label_column": "sick", "client_column": "hospital"}
+    settings = {"data": {**own, **data}, "method": {"name": "separate"}, "model": {"name": "mlp", "hidden": [64]}}
+    return resolve({**settings, "rounds": 1, "lr": 0.2, "workers": 1})
+
+
+def recognised(scenario):
+    """Share of all test rows whose label the nearest training row of their client has."""
+    x, y = scenario.dataset.x, scenario.dataset.y
+    right = []
+    for own in scenario.partition.clients:
+        nearest = KNeighborsClassifier(1).fit(x[own.train], y[own.train])
+        right += (nearest.predict(x[own.test]) == y[own.test]).tolist()
+    return np.mean(right)
+
+
+def test_a_coin_toss_by_patient_cannot_be_told_of_new_patients(tmp_path):
+    torn = Scenario.prepare(ward(tmp_path, drop_columns=["patient", "day"]))
+    whole = Scenario.prepare(ward(tmp_path, group_column="patient", drop_columns=["day"]))
+    assert recognised(torn) > 0.9
+    assert recognised(whole) < 0.5 + 3 * 0.5 / np.sqrt(32)  # 32 patients for testing, one coin each
+    assert whole.test_groups()[0].tolist() == np.repeat(np.arange(16), 6).tolist()
+    assert simulate(whole.config).groups(0).tolist() == whole.test_groups()[0].tolist()
+    assert not torn.test_groups()
+    assert "identifiers that repeat: patient (160 values in 960 rows)" in " ".join(torn.remarks)
+    assert not [line for line in whole.remarks if "identifiers" in line]
+
+
+def test_groups_are_kept_with_predictions(tmp_path):
+    answers = {0: (np.zeros((3, 2), np.float32), np.array([0, 1, 1]))}
+    predictions.save(tmp_path, answers, {0: np.array([0, 0, 1])})
+    assert predictions.read_groups(tmp_path, 0).tolist() == [0, 0, 1]
+    assert predictions.read_groups(tmp_path, 1) is None
+    predictions.save(tmp_path, answers, {0: np.array([0.5, 0, 1])})
+    with pytest.raises(DataError, match="no groups of client 0 that are numbers"):
+        predictions.read_groups(tmp_path, 0)
+
+
+def test_a_table_split_by_date(tmp_path):
+    scenario = Scenario.prepare(ward(tmp_path, time_column="day", drop_columns=["patient"], validation_share=0))
+    days = scenario.dataset.times
+    assert scenario.dataset.columns == ("a", "b", "c", "d")
+    for client in scenario.partition.clients:
+        assert days[client.train].max() <= days[client.test].min()
+    wrong = {"label_column": "sick", "time_column": "hospital", "drop_columns": ["patient", "day"]}
+    with pytest.raises(DataError, match=r"time column hospital: 960 of 960 are neither dates .*, first 'H0' in line 2"):
+        read(DataSettings(name="csv", path=tmp_path / "visits.csv", **wrong))
+
+
+def test_owners_and_groups_of_arrays_are_arrays_beside_them(tmp_path):
+    x, y = np.zeros((4, 2), np.float32), np.array([0, 1, 0, 1])
+    np.savez(tmp_path / "a.npz", x=x, y=y, client=["N", "S", "N", "S"], group=[7, 7, 7, 9])
+    data = read(DataSettings(name="npz", path=tmp_path / "a.npz"))
+    assert (data.owners.names, data.owners.client.tolist()) == (("N", "S"), [0, 1, 0, 1])
+    assert data.groups.number.tolist() == [0, 0, 0, 1]
+    np.savez(tmp_path / "b.npz", x=x, y=y, x_test=x, y_test=y, client=["N"] * 4)
+    with pytest.raises(DataError, match="no array 'client_test', others have"):
+        read(DataSettings(name="npz", path=tmp_path / "b.npz"))
+    np.savez(tmp_path / "c.npz", x=x, y=y, group=[1, 2])
+    with pytest.raises(DataError, match=r"array group is int64 .*; give 4 whole numbers or texts"):
+        read(DataSettings(name="npz", path=tmp_path / "c.npz"))
+
+
+def test_rows_that_have_owners_stay_with_them_unless_a_partition_is_named(tmp_path):
+    np.savez(
+        tmp_path / "a.npz", x=stream(0, "t").normal(size=(40, 2)), y=np.arange(40) % 2, client=["N"] * 20 + ["S"] * 20
+    )
+    run = {"data": {"name": "npz", "path": str(tmp_path / "a.npz")}, "lr": 0.1, "model": {"name": "logistic"}}
+    scenario = Scenario.prepare(resolve(run))
+    assert (scenario.names, scenario.config.partition) == (["N", "S"], Natural())
+    assert Scenario.prepare(resolve(run, {"partition": "iid", "clients": 4})).names == [f"client {k}" for k in range(4)]
+    alone = Scenario.prepare(resolve(run, {"clients": 1}))
+    assert (alone.names, len(alone.partition.clients[0].test)) == (["client 0"], 8)
