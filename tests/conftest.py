@@ -42,9 +42,3 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """Chromium; the test skips where there is none."""
     with chromium(tmp_path_factory.mktemp("profile")) as driver:
         yield driver
-
-
-@pytest.fixture
-def svg_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Figures of reports are drawn once, as SVG: PNG and PDF are two thirds of a small run's time, and not the point."""
-    monkeypatch.setattr("pomona.results.figures.figure.DRAWINGS", {"svg": "Date"})

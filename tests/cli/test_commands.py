@@ -85,7 +85,6 @@ def test_every_command_explains_itself(capsys, command):
     assert "--json" in out
 
 
-@pytest.mark.usefixtures("svg_only")
 def test_a_run_ends_in_a_summary_and_files(capsys, tmp_path):
     code, out, _ = call(
         capsys, "run", "apple", "--data", "digits", "--partition", "iid", *SMALL, "--out", tmp_path / "r"
@@ -135,7 +134,6 @@ def test_a_dry_run_prints_a_file_that_runs_the_same(capsys, tmp_path):
     assert again == out
 
 
-@pytest.mark.usefixtures("svg_only")
 def test_runs_are_compared_and_reported(capsys, recorded, tmp_path):
     code, out, _ = call(capsys, "compare", recorded / "apple", recorded / "separate", "--json")
     rows = json.loads(out)
@@ -164,7 +162,6 @@ def test_a_trajectory_is_drawn_of_recorded_runs(capsys, recorded, tmp_path):
     assert not (tmp_path / "none").exists()
 
 
-@pytest.mark.usefixtures("svg_only")
 @pytest.mark.parametrize("key", ["method", "method.name", "data.name", "model", "model.name", "model.loss"])
 def test_no_setting_of_a_record_imports_code_unless_asked(capsys, recorded, tmp_path, monkeypatch, key):
     """Wherever settings name own code: a record from someone else is looked at, or made again, without it."""
@@ -314,7 +311,6 @@ def test_a_run_says_at_its_start_what_is_odd(capsys, tmp_path):
     assert "note: no row is of class 0; numbers of classes start at 0" in said
 
 
-@pytest.mark.usefixtures("svg_only")
 def test_the_demo_compares_four_methods(capsys, tmp_path, monkeypatch):
     monkeypatch.setattr("pomona.cli.run.DEMO", {**DEMO, "rounds": 2})
     began = time.monotonic()

@@ -83,7 +83,7 @@ def test_files_of_the_repository_that_are_named_exist(path):
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch, svg_only):
+def folder(tmp_path, monkeypatch):
     """A folder to work in, with the checkout's examples and the downloads; imports of own modules end with it."""
     for lent in LENT:
         if (ROOT / lent).exists():

@@ -42,7 +42,7 @@ def test_it_judges_the_run():
     assert final[f"{HERE}:quadratic_kappa"] == pytest.approx(last.value[0])
     assert (result.metric.title, result.metric.higher, result.metric.pools) == ("quadratic kappa", True, False)
     assert result.summary["metric"] == f"{HERE}:quadratic_kappa"
-    assert "quadratic kappa" in page(runs([result]), [], None)
+    assert "quadratic kappa" in page(runs([result]))
 
 
 def test_less_is_better_after_a_minus():

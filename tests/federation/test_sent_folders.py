@@ -9,6 +9,7 @@ import pytest
 import pomona
 from pomona.core.errors import StorageError
 from pomona.record.reading import load, require_unchanged
+from pomona.results.figures.figure import FORMS
 from pomona.results.web.report_page import write
 from pomona.storage.atomic_io import UNFINISHED, publish
 from pomona.storage.lock import require_own
@@ -23,7 +24,7 @@ READ = {"events.jsonl", "config.toml", "status.json", "partition.json"}  # what 
 def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("made") / "run"
     pomona.run(tiny("apple", rounds=ROUNDS), folder)
-    write([load(folder)], folder)
+    write([load(folder)], folder, FORMS)
     return folder
 
 
@@ -48,7 +49,7 @@ def untouched(sent):
 def test_a_report_writes_through_no_link(sent, made):
     (sent / "predictions.npz").unlink()  # read, for calibration, before anything is written
     shutil.copy(made / "predictions.npz", sent)
-    write([load(sent)], sent)
+    write([load(sent)], sent, FORMS)
     assert untouched(sent)
     assert (sent / "figures" / "curves.png").read_bytes().startswith(b"\x89PNG")
 
@@ -67,10 +68,9 @@ def test_figures_go_into_no_folder_elsewhere(made, tmp_path):
     shutil.move(folder / "figures", tmp_path / "elsewhere")
     (folder / "figures").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(StorageError, match="figures is a link"):
-        write([load(made)], folder)
+        write([load(made)], folder, FORMS)
 
 
-@pytest.mark.usefixtures("svg_only")
 @pytest.mark.parametrize("name", ["events.jsonl", "config.toml", "status.json", "figures/index.json"])
 def test_no_reader_waits_for_a_device_or_a_pipe(name, made, tmp_path):
     """A pipe that nobody writes to, and a device that never ends: in each place, an answer in one line, or none needed."""
@@ -79,7 +79,7 @@ def test_no_reader_waits_for_a_device_or_a_pipe(name, made, tmp_path):
         (folder / name).unlink()
         place(folder / name)
         if name == "figures/index.json":  # the page's own list, of no use to anybody else
-            write([load(folder)], folder)
+            write([load(folder)], folder, FORMS)
             assert (folder / name).is_file()
             continue
         with pytest.raises(StorageError, match="not a file"):
@@ -94,11 +94,10 @@ def test_a_run_goes_on_beside_no_pipe(tmp_path):
         require_own(tmp_path)
 
 
-@pytest.mark.usefixtures("svg_only")
 def test_a_list_of_figures_that_is_nested_deep_counts_for_nothing(made, tmp_path):
     folder = shutil.copytree(made, tmp_path / "run")
     (folder / "figures" / "index.json").write_text("[" * 200_000)
-    write([load(folder)], folder)
+    write([load(folder)], folder, FORMS)
     assert "curves.png" in json.loads((folder / "figures" / "index.json").read_text())
 
 

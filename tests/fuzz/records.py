@@ -37,7 +37,7 @@ RUN = {
 
 def paged(folder):
     """All that a page says, but for the pictures, which are drawn from the same numbers."""
-    report(runs([load(folder)]), [], None)
+    report(runs([load(folder)]))
 
 
 def of_run(path, form, acts, world):

@@ -95,7 +95,7 @@ def test_a_report_has_its_title_and_words_without_its_code(own, tmp_path, monkey
     pomona.run(tiny(own, {"strength": 0.5}), tmp_path / "run")
     monkeypatch.setattr(sys, "path", [p for p in sys.path if p != str(tmp_path)])
     monkeypatch.delitem(sys.modules, "elsewhere")
-    page = report_page(runs([pomona.load(tmp_path / "run")]), [], None)
+    page = report_page(runs([pomona.load(tmp_path / "run")]))
     assert "Thrice Tuned" in page
     assert "How far each client went" in page
     assert "elsewhere" not in sys.modules

@@ -12,7 +12,7 @@ from pomona.results.web.report_page import page as report
 def written(results: list[Result], out: Path, live: LiveProgress | None = None) -> Path:
     """The page alone: its pictures are drawn by other tests."""
     path = out / "report.html"
-    path.write_text(report(runs(results), [], live), encoding="utf-8")
+    path.write_text(report(runs(results), live=live), encoding="utf-8")
     return path
 
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,6 @@ from pomona.methods import METHODS
 from pomona.record.predictions import Answers
 from pomona.record.result import Result
 from pomona.record.rows import Evaluation, RoundRow
-from pomona.results.figures.figure import DRAWINGS, ReportFigure
 
 VIEWS = {
     "separate": [("personal", "trained")],
@@ -213,9 +211,3 @@ def halved(row: RoundRow) -> RoundRow:
     """The round as if only clients 0 and 2 had taken part."""
     kept = {name: tuple(getattr(row, name)[i] for i in (0, 2)) for name in ("cohort", "loss", "bytes_down", "bytes_up")}
     return replace(row, **kept, info={**row.info, "dr": row.info["dr"][[0, 2]]})
-
-
-def undrawn(picture: ReportFigure, folder: Path) -> None:
-    """In place of ``Picture.draw``, which takes its time: files that hold nothing to see."""
-    for form in DRAWINGS:
-        (folder / f"{picture.name}.{form}").write_bytes(b"left out")

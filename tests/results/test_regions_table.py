@@ -37,7 +37,7 @@ def test_each_client_and_class_has_the_figures_of_the_record(tmp_path, monkeypat
             far = figures["hd95"][k]
             assert row[5] == ("-" if far is None else f"{far:.1f}")
     assert any("need MONAI" in note for note in made.notes) is not monai
-    assert "Class by class" in page(prepared, [], None)
+    assert "Class by class" in page(prepared)
 
 
 def test_other_tasks_have_no_such_table():

@@ -1,20 +1,22 @@
 """Pages of real runs, and figures of an earlier page, which go when the page is written again."""
 
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from learned_results import showing
 from matplotlib.figure import Figure
-from report_results import result, undrawn
+from report_results import comparison, result
 from test_report_page import check
 
 import pomona
 from pomona.config import resolve
+from pomona.core.errors import ConfigError
 from pomona.record.result import Result
 from pomona.results import table
-from pomona.results.figures.figure import FORMS, ReportFigure
+from pomona.results.figures.figure import FORMS, ReportFigure, forms
 from pomona.results.figures.folder import INDEX, listed, save
 from pomona.results.figures.sections import distinct
 from pomona.results.web.page_data import LiveProgress
@@ -25,6 +27,7 @@ TINY = {
     "clients": 4, "rounds": 2, "batch_size": 16, "workers": 1,
     "model": {"name": "mlp", "hidden": [8]},
 }  # fmt: skip
+NUMBERS = ("csv",)
 SHOWN = {
     "fedamp": {"attention-heatmap", "attention-trajectories", "coupling-values"},
     "fedfomo": {"weights-heatmap", "weights-trajectories", "affinity-heatmap", "affinity-trajectories"},
@@ -33,11 +36,6 @@ SHOWN = {
     "cfl": {"cluster-norms"},
     "partialfed": {"gates-values"},
 }
-
-
-@pytest.fixture(autouse=True)
-def unpainted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ReportFigure, "draw", undrawn)
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +50,7 @@ def stems(folder: Path) -> set[str]:
 def test_every_real_run_shows_what_it_learned_and_the_page_stays_small(
     results: dict[str, Result], tmp_path: Path
 ) -> None:
-    path = write(list(results.values()), tmp_path)
+    path = write(list(results.values()), tmp_path, NUMBERS)
     page = check(path)
     expected = {f"{figure}-{name}" for name, figures in SHOWN.items() for figure in figures}
     assert expected <= stems(tmp_path)
@@ -97,7 +95,7 @@ def test_figures_of_an_earlier_page_are_deleted(tmp_path: Path) -> None:
 def test_figures_of_a_page_that_was_cut_short_are_deleted_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save([stub("curves")], tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr(ReportFigure, "csv", lambda self, folder: Path("/").write_text("no file"))
+        patch.setattr("pomona.results.figures.figure.csv_text", lambda _: Path("/").write_text("no file"))
         with pytest.raises(IsADirectoryError):
             save([stub("labels")], tmp_path)
     assert "labels.png" in names(tmp_path)
@@ -129,9 +127,9 @@ def test_a_list_that_was_tampered_with_harms_nobody(text: str, tmp_path: Path) -
 
 def test_writing_a_page_again_forgets_the_figures_of_the_run_before(tmp_path: Path) -> None:
     bare = replace(result("separate", n=2, rounds=1, classes=2), evaluations=[], final=[])
-    write([showing([{"alpha": range(3)}], n=3)], tmp_path)
+    write([showing([{"alpha": range(3)}], n=3)], tmp_path, NUMBERS)
     assert "alpha-values" in stems(tmp_path)
-    write([bare], tmp_path)
+    write([bare], tmp_path, NUMBERS)
     assert stems(tmp_path) == {"curves", "labels", "holders"}
 
 
@@ -158,8 +156,35 @@ def test_run_live_leaves_the_whole_report(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr("pomona.results.web.live_page.refresh", seen)
     words = "data.train_limit=240 data.test_limit=120 clients=4 rounds=2 model.name=mlp workers=1"
     with pytest.raises(SystemExit, match="0"):
-        main(["run", "fedavg", "--data", "digits", *words.split(), "--live", "--out", str(tmp_path / "run")])
+        main(
+            [
+                "run",
+                "fedavg",
+                "--data",
+                "digits",
+                *words.split(),
+                "--live",
+                "--figures",
+                "CSV, svg",
+                "--out",
+                str(tmp_path / "run"),
+            ]
+        )
     # Two rounds take less than the least time between pages: one page of the first, and one that reads itself no more.
     assert pages == [3, None]
     assert '"live":null' in (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
-    assert "curves" in stems(tmp_path / "run")
+    assert {"curves.csv", "curves.svg"} < names(tmp_path / "run" / "figures")
+    assert not any(name.endswith((".png", ".pdf")) for name in names(tmp_path / "run" / "figures"))
+
+
+def test_without_a_form_no_figure_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)  # importing it fails
+    check(write(comparison()[:1], tmp_path))
+    assert names(tmp_path) == {"report.html"}
+
+
+def test_forms_are_those_that_exist() -> None:
+    assert forms("") == ()
+    assert forms("pdf,svg, svg") == ("svg", "pdf")
+    with pytest.raises(ConfigError, match="png, svg, pdf, csv; unknown: gif, jpg"):
+        forms("png,jpg,gif")

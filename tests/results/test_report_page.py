@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 from PIL import Image
-from report_results import comparison, degenerate, result, undrawn
+from report_results import comparison, degenerate, result
 
 from pomona.core.errors import ConfigError, StorageError
 from pomona.metrics.metric import ACCURACY
@@ -21,7 +21,7 @@ from pomona.record.paired_gain import gains
 from pomona.record.result import Result
 from pomona.results.figures.confusion import pooled_confusion
 from pomona.results.figures.curves import curves
-from pomona.results.figures.figure import DRAWINGS, FORMS, ReportFigure
+from pomona.results.figures.figure import DRAWINGS, FORMS
 from pomona.results.figures.style import drawing
 from pomona.results.run_numbers import runs
 from pomona.results.web.report_page import write
@@ -111,7 +111,7 @@ def results() -> list[Result]:
 
 @pytest.fixture(scope="module")
 def report(results: list[Result], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write(results, tmp_path_factory.mktemp("report"))
+    return write(results, tmp_path_factory.mktemp("report"), FORMS)
 
 
 def table_of(page: Path, name: str) -> list[dict[str, str]]:
@@ -163,7 +163,7 @@ def test_a_figure_has_the_same_bytes_each_time_it_is_drawn(results: list[Result]
         with drawing():
             picture = curves(runs(results))
             assert picture is not None
-            picture.draw(tmp_path / name)
+            picture.save(tmp_path / name, tuple(DRAWINGS))
     for form in DRAWINGS:
         once, again = (tmp_path / name / f"curves.{form}" for name in ("once", "again"))
         assert once.read_bytes() == again.read_bytes(), form
@@ -257,7 +257,7 @@ def test_page_states_the_headline_numbers(report: Path, results: list[Result]) -
 
 def test_writing_twice_gives_the_same_bytes(tmp_path: Path) -> None:
     one = [result("separate", n=2, rounds=2, classes=2)]
-    first, second = (write(one, tmp_path / name).parent for name in "ab")
+    first, second = (write(one, tmp_path / name, FORMS).parent for name in "ab")
     for path in [p.relative_to(first) for p in first.rglob("*.*") if p.is_file()]:
         assert (first / path).read_bytes() == (second / path).read_bytes()
 
@@ -295,10 +295,8 @@ DRAWN = {
 
 
 @pytest.mark.parametrize("lack", degenerate())
-def test_what_is_missing_is_left_out(lack: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # The drawing is proved by the SVG in the page; painting it a second time would double the time of these tests.
-    monkeypatch.setattr(ReportFigure, "draw", undrawn)
-    check(write(degenerate()[lack](), tmp_path))
+def test_what_is_missing_is_left_out(lack: str, tmp_path: Path) -> None:
+    check(write(degenerate()[lack](), tmp_path, ("csv",)))
     drawn = {p.stem for p in (tmp_path / "figures").glob("*.csv")}
     assert drawn == DRAWN.get(lack, drawn)
 
@@ -307,7 +305,7 @@ def test_style_leaves_matplotlib_as_it_was(tmp_path: Path) -> None:
     import matplotlib as mpl
 
     before = dict(mpl.rcParams)
-    write([result("separate", n=2, rounds=1, classes=2)], tmp_path)
+    write([result("separate", n=2, rounds=1, classes=2)], tmp_path, ("svg",))
     assert dict(mpl.rcParams) == before
 
 
@@ -316,4 +314,4 @@ def test_errors_name_the_remedy(tmp_path: Path) -> None:
         write([], tmp_path)
     (tmp_path / "figures").write_text(json.dumps("in the way"))
     with pytest.raises(StorageError, match="give another folder"):
-        write([result("separate", n=2, rounds=1, classes=2)], tmp_path)
+        write([result("separate", n=2, rounds=1, classes=2)], tmp_path, ("csv",))

@@ -24,7 +24,7 @@ def test_what_no_run_has_is_no_table() -> None:
         == outcome_tables(plain)
         == []
     )
-    page = report(plain, [], None)
+    page = report(plain)
     assert 'id="unseen"' not in page
     assert 'id="privacy"' not in page
 
@@ -61,7 +61,7 @@ def test_privacy_says_what_each_client_spent_and_under_which_terms() -> None:
 
 
 def test_the_page_has_both_with_links_to_them() -> None:
-    page = report(runs([guarded()]), [], None)
+    page = report(runs([guarded()]))
     for table in (unseen(runs([guarded()])), privacy(runs([guarded()]))):
         assert f'<a href="#{table.name}">{table.title}</a>' in page
         assert f'<section id="{table.name}"' in page
@@ -77,7 +77,7 @@ def test_labels_stand_by_their_names_with_their_own_figures() -> None:
     run = replace(base, about=about, answers={0: (says[0], truth[0]), 1: (says[1], truth[1])})
     rows = labels(runs([run])).rows
     assert [row[:5] for row in rows] == [["Edema", "3", "6", "2", "0.500"], ["Nodule", "1", "6", "1", "1.000"]]
-    assert "Edema" in report(runs([run]), [], None)
+    assert "Edema" in report(runs([run]))
     unnamed = replace(run, about={**about, "labels": []})
     assert [row[0] for row in labels(runs([unnamed])).rows] == ["label 0", "label 1"]
 
@@ -102,7 +102,7 @@ def test_outcomes_stand_with_their_threshold_and_intervals():
         assert dict(zip(at.header, at.rows[1], strict=True))["PPV"] == "-"
         low, high = wilson(4, 6)
         assert calibration.rows[1] == ["clinic 1", "digit 1", "6", "0.600", f"{4 / 6:.3f} ({low:.3f} to {high:.3f})"]
-        page = report(judged(2, youden), [], None)
+        page = report(judged(2, youden))
         assert 'id="outcomes"' in page
         assert 'id="calibration"' in page
 

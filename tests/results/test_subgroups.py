@@ -65,7 +65,7 @@ def test_each_subgroup_is_counted_over_all_clients(result):
 
 
 def test_the_page_shows_them(result):
-    assert "Subgroups by site" in page(runs([result]), [], None)
+    assert "Subgroups by site" in page(runs([result]))
 
 
 def test_a_metric_that_a_subgroup_does_not_define_is_a_dash(result):

@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from pomona.cli.output import Json, console, emit, print_table, talk
+from pomona.cli.output import Figures, Json, console, emit, print_table, talk
 from pomona.config import Config, merge, read_overrides
 from pomona.core.errors import ConfigError
 from pomona.core.table import Table as Words
@@ -28,6 +28,7 @@ from pomona.experiments.grid import plan as plan_of
 from pomona.experiments.job import JobState
 from pomona.experiments.packaged_suites import suite_file, suites
 from pomona.experiments.suite import Size, Suite
+from pomona.results.figures.figure import forms
 from pomona.storage.run_status import read_status
 
 EVERY = 5.0  # seconds between two lines where there is no terminal
@@ -48,6 +49,7 @@ def bench(
     jobs: Annotated[int | None, Parameter(help="processes on this machine; default one a core")] = None,
     retry: Annotated[bool, Parameter(negative="", help="run failed cells again")] = False,
     explain: Annotated[bool, Parameter(negative="", help="say what would be run, and run nothing")] = False,
+    figures: Figures = "",
     json: Json = False,
 ) -> None:
     """Run a suite, or go on with it: the same command again keeps what is finished. Without a suite, list those known.
@@ -62,6 +64,7 @@ def bench(
     words
         key=value settings of every run, over those of the suite, for example rounds=10 device=cpu
     """
+    wanted = forms(figures)
     if suite is None:
         _listing(json)
         return
@@ -85,7 +88,8 @@ def bench(
         print(f"error[INTERRUPTED]: stopped; the same command goes on, finished cells are in {folder}", file=sys.stderr)
         sys.exit(130)
     asked = made.part(**part)
-    _closing(asked, still_to_run(made.results), json)
+    page = _drawn(made, folder, wanted) if wanted else None
+    _closing(asked, still_to_run(made.results), page, json)
     if "failed" in asked.counts:
         sys.exit(1)
 
@@ -130,6 +134,12 @@ def own_settings(config: Config) -> Tree:
     """The settings of a run by dotted key that are not the defaults, without its seed and where its data lie."""
     tree = flat(config.model_dump(mode="json", exclude_defaults=True, exclude_none=True))
     return {key: value for key, value in tree.items() if key not in ("seed", "workers", "data.dir")}
+
+
+def _drawn(made: Bench, folder: Path, wanted: Sequence[str]) -> Path:
+    from pomona.results.web.comparison_page import write
+
+    return write(made, folder, wanted)
 
 
 def _split(option: str, words: tuple[str, ...], known: Container[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -242,9 +252,10 @@ def _states(group: Group, verdicts: Mapping[Path, JobState]) -> list[JobState]:
     return [verdicts[folder] for folder in dict.fromkeys(c.folder for c in cells)]
 
 
-def _closing(made: Bench, left: str, json: bool) -> None:
+def _closing(made: Bench, left: str, page: Path | None, json: bool) -> None:
     """Outcome of what was asked for, what is left of the whole bench, and its paths."""
     paths = {name: str(made.folder / name) for name in ("table.md", "table.csv", RESULTS, TIMING)}
+    paths |= {"report": str(page)} if page else {}
     if json:
         emit({"folder": made.folder, "counts": made.counts, "rows": made.rows, "failures": made.failures, **paths})
         return
@@ -258,3 +269,6 @@ def _closing(made: Bench, left: str, json: bool) -> None:
         if text:
             print(text)
     print(f"written  {paths['table.md']}, {paths['table.csv']}, {paths[RESULTS]}")
+    if left:
+        print(left)
+    print(f"written  {paths['table.md']}, {paths['table.csv']}, {paths[RESULTS]}{f', report {page}' if page else ''}")

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 
 Json = Annotated[bool, Parameter(name="--json", negative="", help="machine-readable output")]
 """The option ``--json`` of every command that prints."""
+Figures = Annotated[
+    str, Parameter(name="--figures", help="each figure also as files: svg, pdf, png, csv, or several with commas")
+]
+"""The option ``--figures`` of every command that writes a page; see ``pomona.results.figures.figure.forms``."""
 size = wording.size
 console = Console(stderr=True)
 out = Console(width=None if sys.stdout.isatty() else 160)  # a file or a pipe has no width of its own

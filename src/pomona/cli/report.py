@@ -1,15 +1,17 @@
 """``pomona compare``, ``report``, ``trajectory`` and ``methods``: looking at what is there."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
 
-from pomona.cli.output import Json, emit, out, print_table
+from pomona.cli.output import Figures, Json, emit, out, print_table
 from pomona.core.errors import ConfigError, StorageError
 from pomona.core.registry import own_code_barred
 from pomona.record.reading import load
 from pomona.record.result import Result
+from pomona.results.figures.figure import FORMS, forms
 from pomona.storage.atomic_io import writing
 
 Flag = Annotated[bool, Parameter(negative="")]
@@ -46,7 +48,8 @@ def compare(*runs: Path, latex: Flag = False, markdown: Flag = False, json: Json
 def report(
     *runs: Path,
     to: Annotated[Path | None, Parameter(name="--out")] = None,
-    figures: Annotated[
+    figures: Figures = "",
+    scenarios: Annotated[
         bool, Parameter(negative="", help="of a bench: also a report of each scenario's runs, below scenarios/")
     ] = False,
     json: Json = False,
@@ -60,10 +63,12 @@ def report(
     to
         folder for the page; the first run's, or the bench's, if not given
     """
+    wanted = forms(figures)
     if not _bench(runs):
-        page, others = _reported(runs, to), []
+        page, others = _reported(runs, to, wanted), []
     else:
-        page, others = _compared(runs[0], to), _by_scenario(runs[0], to) if figures else []
+        page = _compared(runs[0], to, wanted)
+        others = _by_scenario(runs[0], to, wanted) if scenarios else []
     if json:
         emit({"report": page, **({"scenarios": others} if others else {})})
     else:
@@ -78,14 +83,14 @@ def _bench(runs: tuple[Path, ...]) -> bool:
     return bool(found)
 
 
-def _compared(bench: Path, to: Path | None) -> Path:
+def _compared(bench: Path, to: Path | None, wanted: Sequence[str]) -> Path:
     from pomona.experiments import load as load_bench
     from pomona.results.web.comparison_page import write
 
-    return write(load_bench(bench), to or bench)
+    return write(load_bench(bench), to or bench, wanted)
 
 
-def _by_scenario(bench: Path, to: Path | None) -> list[Path]:
+def _by_scenario(bench: Path, to: Path | None, wanted: Sequence[str]) -> list[Path]:
     """Reports of the runs behind a bench's table: of each scenario, every method's first seed that is finished."""
     from pomona.experiments import load as load_bench
     from pomona.results.web.report_page import write
@@ -95,13 +100,13 @@ def _by_scenario(bench: Path, to: Path | None) -> list[Path]:
         done = [bench / cell["folder"] for cell in row["cells"] if cell["state"] == "finished"]
         first.setdefault(row["scenario"], []).extend(done[:1])
     folder = (to or bench) / "scenarios"
-    return [write([load(run) for run in runs], folder / scenario) for scenario, runs in first.items() if runs]
+    return [write([load(run) for run in runs], folder / name, wanted) for name, runs in first.items() if runs]
 
 
-def _reported(runs: tuple[Path, ...], to: Path | None) -> Path:
+def _reported(runs: tuple[Path, ...], to: Path | None, wanted: Sequence[str]) -> Path:
     from pomona.results.web.report_page import write
 
-    return write(_load(runs), to or runs[0])
+    return write(_load(runs), to or runs[0], wanted)
 
 
 def trajectory(
@@ -122,7 +127,6 @@ def trajectory(
     from pomona.cli.progress import watching
     from pomona.config import resolve
     from pomona.results.figures import trajectory as surface
-    from pomona.results.figures.figure import FORMS
 
     found = _load(runs)
     folder = to or runs[0]

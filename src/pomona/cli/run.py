@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from pomona.cli.output import Json, config_of, console, emit, option, print_table, shown, size
+from pomona.cli.output import Figures, Json, config_of, console, emit, option, print_table, shown, size
 from pomona.cli.progress import watching
 from pomona.config import Config, resolve
 from pomona.core.errors import ConfigError
@@ -16,6 +16,7 @@ from pomona.federation.tensorboard import tracking
 from pomona.metrics.metric import ACCURACY, Metric, metric_named
 from pomona.record.result import Result
 from pomona.results import table as result_table
+from pomona.results.figures.figure import forms
 from pomona.results.tables.runs import run_table
 from pomona.results.web.live_page import following
 from pomona.results.web.report_page import write
@@ -51,6 +52,7 @@ def run(
     out: Annotated[Path | None, Parameter(help="folder for the record; default runs/METHOD-DATA-TIME")] = None,
     resume: Annotated[bool, Parameter(negative="", help="go on after the last committed round in --out")] = False,
     report: Annotated[bool, Parameter(help="write the report page at the end")] = True,
+    figures: Figures = "",
     live: Annotated[bool, Parameter(negative="", help="write it during the run too; an open page follows")] = False,
     dry_run: Annotated[bool, Parameter(negative="", help="print the resolved settings and stop")] = False,
     track: Annotated[Path | None, Parameter(help="folder for TensorBoard scalars, written as rounds go")] = None,
@@ -65,6 +67,9 @@ def run(
     words
         TOML files and key=value settings, for example rounds=10 method.mu=0.1
     """
+    wanted = forms(figures)
+    if wanted and not report:
+        raise ConfigError("--figures go with the report page; leave --no-report out")
     named = method if Path(method).suffix != ".toml" else None
     config = config_of(
         words if named else (method, *words),
@@ -86,7 +91,7 @@ def run(
     what = f"{method}-{config.data.name}".replace(":", ".")
     folder = out or Path("runs") / f"{what}-{datetime.now(UTC):%Y%m%d-%H%M%S-%f}"
     result = watched(config, folder, resume, track, live)
-    page = write([result], folder) if report else None
+    page = write([result], folder, wanted) if report else None
     if json:
         emit({**result.summary, "folder": folder, "report": page})
     else:

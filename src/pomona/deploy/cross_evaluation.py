@@ -119,7 +119,7 @@ def judge_given(
 
 
 CARD = base.Card(
-    presentation=base.Presentation("Cross-evaluation", 0),
+    presentation=base.Presentation("Cross-evaluation"),
     paper="none",
     summary="each model is judged at every silo; nothing is trained",
     down="0",

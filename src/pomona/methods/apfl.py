@@ -93,7 +93,7 @@ QUANTITIES = (
 )
 
 CARD = base.Card(
-    presentation=base.Presentation("APFL", 10, QUANTITIES),
+    presentation=base.Presentation("APFL", QUANTITIES),
     paper="Deng et al., arXiv 2003.13461, Algorithm 1",
     summary="each client mixes an own model with its copy of the global one",
     down="1",

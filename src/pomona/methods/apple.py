@@ -300,7 +300,7 @@ QUANTITIES = (
 )
 
 CARD = base.Card(
-    presentation=base.Presentation("APPLE", 2, QUANTITIES),
+    presentation=base.Presentation("APPLE", QUANTITIES),
     paper="Luo and Wu, IJCAI 2022, Algorithm 1, eqs. 4-9",
     summary="each client learns its own mixture of everybody's core models",
     down="M (all others without a budget)",
@@ -321,7 +321,7 @@ CARDS = {
     "paper": CARD,
     "local": replace(
         CARD,
-        presentation=base.Presentation("APPLE, local", None, QUANTITIES),
+        presentation=base.Presentation("APPLE, local", QUANTITIES),
         paper="an extension of this package to Luo and Wu, IJCAI 2022",
         summary="each client learns a model of its own over a learned mixture of everybody's progress",
         keeps="its core, its DR row and the model it started from; under a budget copies of all cores (N models)",

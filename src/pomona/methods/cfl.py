@@ -249,7 +249,7 @@ QUANTITIES = (
 )
 
 CARD = base.Card(
-    presentation=base.Presentation("CFL", 21, QUANTITIES),
+    presentation=base.Presentation("CFL", QUANTITIES),
     paper="Sattler et al., IEEE TNNLS 2021, Algorithm 3",
     summary="FedAvg in clusters that split where members' updates point apart",
     down="1",

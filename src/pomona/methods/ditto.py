@@ -67,7 +67,7 @@ def client(settings: Ditto) -> base.Client:
 
 
 CARD = base.Card(
-    presentation=base.Presentation("Ditto", 11),
+    presentation=base.Presentation("Ditto"),
     paper="Li et al., ICML 2021, Algorithm 1",
     summary="FedAvg, and a personal model of each client held near the global one",
     down="1",

@@ -61,7 +61,7 @@ class FedALA(base.MethodSettings, ALA):
         """The two halves."""
         card = replace(
             adaptive_card(fedavg.CARD, self),
-            presentation=base.Presentation("FedALA", 4, QUANTITIES),
+            presentation=base.Presentation("FedALA", QUANTITIES),
             paper="Zhang et al., AAAI 2023, Algorithm 1",
             summary="each client starts from its own element-wise mixture of the global model and its last one",
             private="ALA's weights and the personal model",

@@ -302,7 +302,7 @@ QUANTITIES = (
 )
 
 CARD = base.Card(
-    presentation=base.Presentation("FedAMP", 5, QUANTITIES),
+    presentation=base.Presentation("FedAMP", QUANTITIES),
     paper="Huang et al., AAAI 2021, eqs. 1-7",
     summary="each client is held near its own mixture of the models that are close to its own",
     down="1",
@@ -318,7 +318,7 @@ CARD = base.Card(
 )
 HEURISTIC = replace(
     CARD,
-    presentation=base.Presentation("HeurFedAMP", 9, CARD.presentation.quantities),
+    presentation=base.Presentation("HeurFedAMP", CARD.presentation.quantities),
     paper="Huang et al., AAAI 2021, eq. 8",
     summary="FedAMP with messages weighed by the cosine similarity of models",
 )

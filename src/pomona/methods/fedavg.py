@@ -68,7 +68,7 @@ class FedAvgFT(base.MethodSettings):
         return base.Method(
             base.averaging(),
             finetuned(client(mu=0.0), epochs),
-            finetuned_card(CARD, epochs, base.Presentation("FedAvg-FT", 3)),
+            finetuned_card(CARD, epochs, base.Presentation("FedAvg-FT")),
         )
 
 
@@ -109,7 +109,7 @@ def finetuned(inner: base.Client, epochs: int | None) -> base.Client:
 
 
 CARD = base.Card(
-    presentation=base.Presentation("FedAvg", 1),
+    presentation=base.Presentation("FedAvg"),
     paper="McMahan et al., AISTATS 2017, Algorithm 1",
     summary="one global model, the mean of locally trained copies",
     down="1",

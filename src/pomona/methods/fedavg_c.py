@@ -32,7 +32,7 @@ class FedAvgC(base.MethodSettings):
 
     def method(self) -> base.Method:
         """The two halves."""
-        card = customised_card(fedavg.CARD, self.finetune_epochs, base.Presentation("FedAvg-C", 22))
+        card = customised_card(fedavg.CARD, self.finetune_epochs, base.Presentation("FedAvg-C"))
         return base.Method(base.averaging(), customised(fedavg.client(mu=0.0), self.finetune_epochs), card)
 
 
@@ -45,7 +45,7 @@ class FedProxC(base.MethodSettings):
 
     def method(self) -> base.Method:
         """The two halves."""
-        card = customised_card(fedprox.CARD, self.finetune_epochs, base.Presentation("FedProx-C", 23))
+        card = customised_card(fedprox.CARD, self.finetune_epochs, base.Presentation("FedProx-C"))
         return base.Method(base.averaging(), customised(fedavg.client(self.mu), self.finetune_epochs), card)
 
 

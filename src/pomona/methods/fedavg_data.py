@@ -69,7 +69,7 @@ def balanced(pool: Rows, labels: NDArray[Any], size: int, draw: np.random.Genera
 
 CARD = replace(
     fedavg.CARD,
-    presentation=base.Presentation("FedAvg+Data", 24),
+    presentation=base.Presentation("FedAvg+Data"),
     paper="Zhao et al., arXiv 1806.00582, section 4",
     summary="FedAvg with a small set of samples that all clients share",
     releases=(replace(base.RELEASES["shared-samples"], remedy="take fedavg"),),

@@ -82,7 +82,7 @@ def client(settings: FedBABU) -> base.Client:
 
 
 CARD = base.Card(
-    presentation=base.Presentation("FedBABU", 28),
+    presentation=base.Presentation("FedBABU"),
     paper="Oh et al., ICLR 2022, Algorithm 1",
     summary="one body, trained under a head that stays as it was drawn; each client fine-tunes a copy",
     down="share of the body",

@@ -39,7 +39,7 @@ def norms(row: partly_shared.RowLayout) -> tuple[slice, ...]:
 
 
 CARD = base.Card(
-    presentation=base.Presentation("FedBN", 27),
+    presentation=base.Presentation("FedBN"),
     paper="Li et al., ICLR 2021, Algorithm 1",
     summary="all layers shared but those of normalisation, which each client keeps",
     down="share of all but the normalisation layers",

@@ -105,7 +105,7 @@ def client(alpha: float) -> base.Client:
 
 
 CARD = base.Card(
-    presentation=base.Presentation("FedDyn", 16),
+    presentation=base.Presentation("FedDyn"),
     paper="Acar et al., ICLR 2021, Algorithm 1",
     summary="one global model; linear terms make the clients' optima agree with it",
     down="1",

@@ -197,7 +197,7 @@ QUANTITIES = (
 )
 
 CARD = base.Card(
-    presentation=base.Presentation("FedFomo", 6, QUANTITIES),
+    presentation=base.Presentation("FedFomo", QUANTITIES),
     paper="Zhang et al., ICLR 2021, eq. 3 and section 3.2",
     summary="each client moves towards the models that lower its validation loss",
     down="M (all others without a budget)",

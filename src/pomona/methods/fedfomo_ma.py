@@ -71,7 +71,7 @@ def judge_means(state: FedFomoState, received: base.Received, training: base.Loc
 
 CARD = replace(
     fedfomo.CARD,
-    presentation=base.Presentation("FedFomo-MA", 25, fedfomo.CARD.presentation.quantities),
+    presentation=base.Presentation("FedFomo-MA", fedfomo.CARD.presentation.quantities),
     paper="Zhang et al., ICLR 2021, eq. 14 and appendix A.4",
     summary="FedFomo that is sent means without one model in place of single models",
     down="M + 1 (N without a budget)",

@@ -38,7 +38,7 @@ class FedPer(base.MethodSettings):
 
 
 CARD = base.Card(
-    presentation=base.Presentation("FedPer", 26),
+    presentation=base.Presentation("FedPer"),
     paper="Arivazhagan et al., arXiv 1912.00818, Algorithms 1 and 2",
     summary="lower layers shared, a head for each client, trained in the same steps",
     down="share of the lower layers",

@@ -148,7 +148,7 @@ QUANTITIES = (
 )
 
 CARD = base.Card(
-    presentation=base.Presentation("FedPHP", 17, QUANTITIES),
+    presentation=base.Presentation("FedPHP", QUANTITIES),
     paper="Li et al., ECML-PKDD 2021",
     summary="one global model, and a moving average of its own local models for each client",
     down="1",

@@ -48,13 +48,13 @@ class FedProxFT(base.MethodSettings):
         return base.Method(
             base.averaging(),
             client,
-            fedavg.finetuned_card(CARD, self.finetune_epochs, base.Presentation("FedProx-FT", 8)),
+            fedavg.finetuned_card(CARD, self.finetune_epochs, base.Presentation("FedProx-FT")),
         )
 
 
 CARD = replace(
     fedavg.CARD,
-    presentation=base.Presentation("FedProx", 7),
+    presentation=base.Presentation("FedProx"),
     paper="Li et al., MLSys 2020, eq. 2",
     summary="FedAvg with clients held near the received model",
 )

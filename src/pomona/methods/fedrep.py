@@ -70,7 +70,7 @@ def client(settings: FedRep) -> base.Client:
 
 
 CARD = base.Card(
-    presentation=base.Presentation("FedRep", 13),
+    presentation=base.Presentation("FedRep"),
     paper="Collins et al., ICML 2021, Algorithm 1",
     summary="lower layers shared, a head for each client",
     down="share of the lower layers",

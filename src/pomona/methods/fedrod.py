@@ -124,7 +124,7 @@ def log_counts(counts: Tensor, classes: int) -> Tensor:
 
 
 CARD = base.Card(
-    presentation=base.Presentation("Fed-RoD", 30),
+    presentation=base.Presentation("Fed-RoD"),
     paper="Chen and Chao, ICLR 2022",
     summary="one global model by a class-balanced loss, and a head of each client added to its head",
     down="1",

@@ -37,7 +37,7 @@ class LGFedAvg(base.MethodSettings):
 
 
 CARD = base.Card(
-    presentation=base.Presentation("LG-FedAvg", 19),
+    presentation=base.Presentation("LG-FedAvg"),
     paper="Liang et al., arXiv 2001.01523, Algorithm 1",
     summary="upper layers shared, lower layers for each client",
     down="share of the upper layers",

@@ -114,7 +114,7 @@ QUANTITIES = (
 )
 
 CARD = base.Card(
-    presentation=base.Presentation("MOCHA", 20, QUANTITIES),
+    presentation=base.Presentation("MOCHA", QUANTITIES),
     paper="Smith et al., NeurIPS 2017; for networks as in FedFomo's comparison",
     summary="separate models whose last layers are drawn to their mean",
     down="the last layers of all others",

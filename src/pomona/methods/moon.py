@@ -91,7 +91,7 @@ def contrast(z: Tensor, near: Tensor, far: Tensor, temperature: float) -> Tensor
 
 
 CARD = base.Card(
-    presentation=base.Presentation("MOON", 31),
+    presentation=base.Presentation("MOON"),
     paper="Li et al., CVPR 2021, Algorithm 1",
     summary="one global model; clients keep their features near its own",
     down="1",

@@ -63,7 +63,7 @@ def client(weight: float) -> base.Client:
 
 
 CARD = base.Card(
-    presentation=base.Presentation("MR-MTL", 29),
+    presentation=base.Presentation("MR-MTL"),
     paper="Liu et al., NeurIPS 2022",
     summary="a model of each client, held near the mean of all",
     down="1",

@@ -200,7 +200,7 @@ QUANTITIES = (
 )
 
 CARD = base.Card(
-    presentation=base.Presentation("PartialFed", 18, QUANTITIES),
+    presentation=base.Presentation("PartialFed", QUANTITIES),
     paper="Sun et al., NeurIPS 2021",
     summary="each client takes over some layers of the global model, and keeps its own elsewhere",
     down="1",

@@ -118,7 +118,7 @@ def next_batch(steps: Iterator[tuple[Any, ...]]) -> Batch:
 
 
 CARD = base.Card(
-    presentation=base.Presentation("Per-FedAvg", 14),
+    presentation=base.Presentation("Per-FedAvg"),
     paper="Fallah et al., NeurIPS 2020, Algorithm 1",
     summary="one initial model, trained for what one local step makes of it",
     down="1",

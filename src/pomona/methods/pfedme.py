@@ -103,7 +103,7 @@ def personal_rate(settings: PFedMe, round_: base.Round) -> float:
 
 
 CARD = base.Card(
-    presentation=base.Presentation("pFedMe", 12),
+    presentation=base.Presentation("pFedMe"),
     paper="T. Dinh et al., NeurIPS 2020, Algorithm 1",
     summary="one global model for all, a personal one near it for each batch of each client",
     down="1",

@@ -113,7 +113,7 @@ def train(
 
 
 CARD = base.Card(
-    presentation=base.Presentation("SCAFFOLD", 15),
+    presentation=base.Presentation("SCAFFOLD"),
     paper="Karimireddy et al., ICML 2020, Algorithm 1, option II",
     summary="one global model; control variates correct each client's drift",
     down="2",

@@ -30,7 +30,7 @@ def train(W: Tensor, received: base.Received, training: base.LocalTraining, roun
 
 
 CARD = base.Card(
-    presentation=base.Presentation("Separate", 0),
+    presentation=base.Presentation("Separate"),
     paper="none (a baseline of every paper)",
     summary="each client trains alone",
     down="0",

@@ -1,4 +1,4 @@
-"""Presentation of a method in reports: title, place in the palette, and words for its ``info``.
+"""Presentation of a method in reports: its title, and words for its ``info``.
 
 A run's record holds it, so that a page needs neither the method's code nor PyTorch.
 """
@@ -48,12 +48,10 @@ class Presentation:
 
     Attributes:
         title: the name as its paper writes it.
-        palette: place in the palette of colours and markers; None: one that follows from the title.
         quantities: the words for names in ``info``; a name without words is shown as it stands.
     """
 
     title: Line
-    palette: Annotated[int, Field(ge=0, lt=10**6)] | None = None
     quantities: Annotated[tuple[Quantity, ...], Field(max_length=100), LISTED] = ()
 
     def quantity(self, name: str, columns: int, clients: int) -> Quantity:

@@ -3,7 +3,6 @@
 The page, its figures and the command line share them.
 """
 
-from collections import Counter
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any, TypeAlias
@@ -13,6 +12,7 @@ from pomona.data.catalogue import CATALOGUE
 from pomona.metrics.metric import Metric
 from pomona.record.result import Result
 from pomona.record.rows import Evaluation
+from pomona.results.look import Look, looks
 from pomona.results.wording import counted
 
 Key: TypeAlias = tuple[str, str]
@@ -59,12 +59,12 @@ class Run:
     Attributes:
         result: the run.
         label: the method's name, with the settings that differ where several runs share the method.
-        twin: 0 for the first run of its method, 1 for the second, ...
+        look: its look in every chart of the page.
     """
 
     result: Result
     label: str
-    twin: int
+    look: Look
 
     @property
     def test(self) -> list[Evaluation]:
@@ -157,22 +157,19 @@ def client_names(result: Result, at_least: int = 0) -> list[str]:
 
 
 def runs(results: list[Result]) -> list[Run]:
-    """Label the results so that no two carry the same name."""
-    counts = Counter(result.name for result in results)
-    prepared: list[Run] = []
-    for result in results:
-        twin = sum(run.result.name == result.name for run in prepared)
-        label = result.presentation.title
-        if counts[result.name] > 1:
-            label = (
-                f"{label}, {_difference(result, [r for r in results if r.name == result.name]) or f'run {twin + 1}'}"
-            )
-        prepared.append(Run(result, label, twin))
-    repeated = Counter(run.label for run in prepared)
+    """Label the results so that no two carry the same name, and give each a look of its own."""
+    titles = [result.presentation.title for result in results]
+    labels = [_label(result, [r for r in results if r.name == result.name]) for result in results]
     return [
-        Run(run.result, f"{run.label}, run {run.twin + 1}", run.twin) if repeated[run.label] > 1 else run
-        for run in prepared
+        Run(result, f"{label}, run {labels[:k].count(label) + 1}" if labels.count(label) > 1 else label, look)
+        for k, (result, label, look) in enumerate(zip(results, labels, looks(titles), strict=True))
     ]
+
+
+def _label(result: Result, twins: list[Result]) -> str:
+    """The method's title, with the settings that tell runs of one method apart where there are any."""
+    apart = _difference(result, twins) if len(twins) > 1 else ""
+    return f"{result.presentation.title}, {apart}" if apart else result.presentation.title
 
 
 def _difference(result: Result, twins: list[Result]) -> str:

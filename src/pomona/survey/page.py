@@ -31,7 +31,7 @@ def write(result: SurveyResult, out: Path) -> Path:
     told = opening(result, lacking)
     parts = ["# Survey", *told, *(markdown(table).rstrip() for table in made)]
     parts += ["## Section task of the next study", f"```toml\n{task}```"] if task else []
-    return write_page(out, texts | {TEXT: "\n\n".join(parts) + "\n", PAGE: _html(result, made, told, task)}, None)
+    return write_page(out, texts | {TEXT: "\n\n".join(parts) + "\n", PAGE: _html(result, made, told, task)})
 
 
 def opening(result: SurveyResult, lacking: str = "") -> list[str]:

@@ -146,8 +146,8 @@ def test_a_method_has_one_colour_in_all_pictures(tiny):
 
 
 def test_the_page_and_its_other_forms(tiny, tmp_path):
-    page = write(tiny, tmp_path / "a")
-    write(load(tiny.folder), tmp_path / "b")
+    page = write(tiny, tmp_path / "a", FORMS)
+    write(load(tiny.folder), tmp_path / "b", FORMS)
     for name in ("comparison.md", "comparison.tex", "comparison.csv"):
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
     html = page.read_text()

@@ -6,7 +6,7 @@ from pomona.metrics.calibration import curve
 from pomona.metrics.classification import wilson
 from pomona.results.figures.axes import grid, panels
 from pomona.results.figures.figure import ReportFigure, Rows
-from pomona.results.figures.style import FRAME, colour_of, shorten
+from pomona.results.figures.style import FRAME, shorten
 from pomona.results.run_numbers import Run, leader
 from pomona.results.tables.outcomes import PooledOutcome, pooled_outcomes
 
@@ -54,9 +54,7 @@ def _panel(ax: Any, run: Run, outcome: PooledOutcome) -> Rows:
         [max(0.0, share - low) for share, (low, _) in zip(shares, bounds, strict=True)],
         [max(0.0, high - share) for share, (_, high) in zip(shares, bounds, strict=True)],
     ]
-    ax.errorbar(
-        means, shares, yerr=reach, color=colour_of(run.result.presentation), marker="o", markersize=4, elinewidth=1
-    )
+    ax.errorbar(means, shares, yerr=reach, color=run.look.colour, marker="o", markersize=4, elinewidth=1)
     ax.set(title=shorten(outcome.name, 30), xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), aspect="equal")
     grid(ax)
     return [

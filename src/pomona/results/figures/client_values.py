@@ -7,7 +7,7 @@ import numpy as np
 from pomona.results.figures.axes import bare, bundle, grid, legend_below, over_rounds, panels
 from pomona.results.figures.figure import ReportFigure
 from pomona.results.figures.series import Series, Values, number
-from pomona.results.figures.style import FRAME, INK, MISSING, client_colours, colour_of
+from pomona.results.figures.style import FRAME, INK, MISSING, client_colours
 from pomona.results.wording import slug
 
 NAMED = 25
@@ -24,7 +24,7 @@ def figures(series: Series) -> list[ReportFigure]:
 def scalars(series: Series) -> ReportFigure:
     """Every client's number over the rounds with their mean, and the clients' last ones as dots."""
     values, n = series.values[:, :, 0], series.n
-    alike, colour = uniform(series.values), colour_of(series.run.result.presentation)
+    alike, colour = uniform(series.values), series.run.look.colour
     figure, left, right = _sides(series, 3.4, sharey=True)
     left.set_ylabel(series.quantity.symbol)
     if not alike:

@@ -8,13 +8,8 @@ import numpy as np
 from pomona.results.figures.axes import grid, legend_below, panels
 from pomona.results.figures.figure import ReportFigure, Rows
 from pomona.results.figures.style import (
-    BASELINE,
-    BASELINE_DASH,
     FRAME,
     INK,
-    PALETTE,
-    colour_of,
-    marker_of,
     shorten,
 )
 from pomona.results.gain_presentation import Gained, by_client, gained_over
@@ -98,11 +93,10 @@ def _ends(runs: list[Run], everyone: list[int]) -> tuple[list[float], list[float
 
 
 def _look(run: Run, small: bool) -> dict[str, Any]:
-    shown = run.result.presentation
     size = 3.5 if small else 6.5
     return {
-        "color": colour_of(shown),
-        "marker": marker_of(shown),
+        "color": run.look.colour,
+        "marker": run.look.marker,
         "linestyle": "none",
         "markersize": size,
         "alpha": 0.9,
@@ -121,7 +115,7 @@ def _gains(ax: Any, compared: list[Gained], place: Mapping[int, int], small: boo
         rows = [place[c] + aside for c, _, _ in known]
         ax.errorbar(x, rows, xerr=whiskers, elinewidth=0.6 if small else 1.1, zorder=2, **_look(found.run, small))
     unit = "percentage points" if compared[0].run.metric.percent else compared[0].run.metric.title
-    ax.axvline(0, color=PALETTE[BASELINE], linestyle=BASELINE_DASH)
+    ax.axvline(0, color=compared[0].base.look.colour, linestyle=compared[0].base.look.line)
     ax.set(xlabel=f"gain over {compared[0].base.label} ({unit})")
     ax.tick_params(left=False)
     grid(ax, along="x")
@@ -163,7 +157,7 @@ def spread(runs: list[Run]) -> ReportFigure | None:
     for y, run in enumerate(reversed(shown)):
         known = np.sort(list(run.values.values()))
         scaled = np.array([run.metric.scaled(v) for v in known])
-        colour = colour_of(run.result.presentation)
+        colour = run.look.colour
         ax.boxplot(
             scaled, positions=[y], widths=0.5, orientation="horizontal", whis=(0, 100),
             boxprops={"color": colour}, medianprops={"color": colour, "linewidth": 2.2},

@@ -5,11 +5,13 @@ from itertools import groupby
 from typing import Any
 
 from pomona.core.toml import flat
-from pomona.metrics.client_statistics import spread
+from pomona.metrics.client_statistics import Spread, spread
 from pomona.results.comparison import Comparison, ComparisonRow
-from pomona.results.figures.axes import panels
+from pomona.results.figures.axes import legend_below, panels
 from pomona.results.figures.figure import ReportFigure, Rows
-from pomona.results.figures.style import DASHES, FRAME, INK
+from pomona.results.figures.labels import Points, hidden, name_ends
+from pomona.results.figures.style import FRAME, INK
+from pomona.results.look import Look, looks
 from pomona.results.significance import Ranking
 from pomona.results.tables.client_tests import gains
 from pomona.results.wording import capital, slug
@@ -64,28 +66,46 @@ def curves(made: Comparison, scenario: str) -> ReportFigure | None:
     if not lines:
         return None
     figure, [[axes]] = panels(7.6, 4.2)
-    looks = _looks(made)
+    shown = _looks(made)
+    drawn: dict[str, Points] = {}
     for entry, curve in lines:
-        axes.plot(list(curve), [entry.metric.scaled(v) for v in curve.values()], label=entry.row, **looks[entry.row])
+        look, scaled = shown[entry.row], entry.metric.scaled
+        drawn[entry.row] = [(r, scaled(s.mean)) for r, s in curve.items()]
+        axes.plot(*zip(*drawn[entry.row], strict=True), label=entry.row, **_line(look))
+        low, high = ([scaled(s.mean + sign * (s.std or 0)) for s in curve.values()] for sign in (-1, 1))
+        axes.fill_between(list(curve), low, high, color=look.colour, alpha=0.12, linewidth=0)
+    name_ends(axes, {row: (points, shown[row].colour) for row, points in drawn.items()})
     metric = lines[0][0].metric
     axes.set_xlabel("round")
     axes.set_ylabel(f"test {metric.heading}")
     axes.grid(axis="y")
-    axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
-    rows: Rows = [{"method": e.row, "round": r, metric.name: v} for e, curve in lines for r, v in curve.items()]
+    legend_below(figure, 4)
+    rows: Rows = [
+        {"method": e.row, "round": r, metric.name: s.mean, "std": s.std, "n": s.n}
+        for e, curve in lines
+        for r, s in curve.items()
+    ]
     column = lines[0][0].column
-    last = "; ".join(f"{e.row} {metric.number(list(c.values())[-1])}" for e, c in lines)
-    caption = "Mean over clients of the model that the method is judged by, mean over seeds."
+    last = "; ".join(f"{e.row} {metric.number(list(c.values())[-1].mean)}" for e, c in lines)
+    caption = (
+        "Mean over clients of the model that the method is judged by, mean over seeds; the band is ± their standard "
+        f"deviation.{hidden(drawn)}"
+    )
     return ReportFigure(f"curves-{slug(scenario)}", column, caption, f"At the end: {last}", figure, rows)
 
 
-def _curve(entry: ComparisonRow) -> dict[int, float]:
+def _line(look: Look) -> dict[str, Any]:
+    return {"color": look.colour, "linestyle": look.line}
+
+
+def _curve(entry: ComparisonRow) -> dict[int, Spread]:
+    """Round -> the metric over seeds."""
     points: dict[int, list[float | None]] = {}
     for rounds, values in entry.curve():
         for number, value in zip(rounds, values, strict=True):
             points.setdefault(number, []).append(value)
     found = {number: spread(values) for number, values in points.items()}
-    return {number: s.mean for number, s in found.items() if s}
+    return {number: s for number, s in found.items() if s}
 
 
 def who_benefits(made: Comparison, scenario: str) -> ReportFigure | None:
@@ -95,17 +115,24 @@ def who_benefits(made: Comparison, scenario: str) -> ReportFigure | None:
         return None
     metric = next(e.metric for e in made.of(scenario) if e.cells)
     figure, [[axes]] = panels(7.6, 4.0)
-    looks = _looks(made)
+    shown = _looks(made)
+    drawn: dict[str, Points] = {}
     for row, values in found.items():
         n = len(values)
-        axes.plot([(i + 0.5) / n for i in range(n)], sorted(metric.scaled(v) for v in values), label=row, **looks[row])
+        drawn[row] = [((i + 0.5) / n, v) for i, v in enumerate(sorted(metric.scaled(v) for v in values))]
+        axes.plot(*zip(*drawn[row], strict=True), label=row, **_line(shown[row]))
+    name_ends(axes, {row: (points, shown[row].colour) for row, points in drawn.items()})
     axes.axhline(0, color=FRAME, linewidth=1)
+    axes.grid(axis="y")
     axes.set_xlabel("share of the clients, sorted by gain")
     axes.set_ylabel(f"gain over Separate ({'percentage points' if metric.percent else metric.title})")
-    axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
+    legend_below(figure, 4)
     rows: Rows = [{"method": row, "gain": v} for row, values in found.items() for v in sorted(values)]
     alt = "; ".join(f"{row}: {sum(v < 0 for v in values)} of {len(values)} hurt" for row, values in found.items())
-    caption = f"What each client gains in {metric.title} over Separate; below zero a client is worse off than alone."
+    caption = (
+        f"What each client gains in {metric.title} over Separate, both in the round best on validation, or in the last "
+        f"without a validation split; below zero a client is worse off than alone.{hidden(drawn)}"
+    )
     title = f"Who benefits: {made.of(scenario)[0].column}"
     return ReportFigure(f"gains-{slug(scenario)}", title, caption, alt, figure, rows)
 
@@ -140,23 +167,23 @@ def _ablation(made: Comparison, key: str, lines: Sequence[Sequence[tuple[float, 
     rows: Rows = []
     metric = lines[0][0][1].metric
     trees = [flat(line[0][1].settings) for line in lines]
-    for number, line in enumerate(lines):
+    labels = [_label(tree, trees, key) or line[0][1].row for tree, line in zip(trees, lines, strict=True)]
+    for label, line, look in zip(labels, lines, looks(labels), strict=True):
         known = [(x, s) for x, e in line if (s := made.ours(e))]
-        label = _label(trees[number], trees, key) or line[0][1].row
         axes.errorbar(
             [x for x, _ in known],
             [metric.scaled(s.mean) for _, s in known],
             [metric.scaled(s.std or 0) for _, s in known],
             label=label,
-            marker="o",
+            marker=look.marker,
             capsize=3,
-            **_look(number),
+            **_line(look),
         )
         rows += [{"line": label, key: x, metric.name: s.mean, "std": s.std, "n": s.n} for x, s in known]
     axes.set_xlabel(key)
     axes.set_ylabel(f"test {metric.heading}")
     axes.grid(axis="y")
-    axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
+    legend_below(figure, 1)
     caption = f"{capital(metric.title)}, {made.count}, ± standard deviation over seeds. All else is the same."
     alt = "; ".join(f"{r['line']}, {r[key]}: {metric.number(r[metric.name])}" for r in rows)
     return ReportFigure(f"ablation-{slug(key)}", f"{capital(metric.title)} by {key}", caption, alt, figure, rows)
@@ -168,12 +195,8 @@ def _label(tree: Mapping[str, Any], trees: Sequence[Mapping[str, Any]], key: str
     return ", ".join(f"{k}={tree[k]}" for k in own[:4])
 
 
-def _looks(made: Comparison) -> dict[str, dict[str, Any]]:
+def _looks(made: Comparison) -> dict[str, Look]:
     """A method's look by its row, the same in all pictures of a page."""
-    return {e.row: _look(list(made.methods).index(e.method)) for e in made.entries}
-
-
-def _look(number: int) -> dict[str, Any]:
-    from matplotlib import colormaps
-
-    return {"color": colormaps["tab10"](number % 10), "linestyle": DASHES[number // 10 % len(DASHES)]}
+    rows = {e.method: e.row for e in reversed(made.entries)}
+    found = dict(zip(made.methods, looks(rows.get(m, m) for m in made.methods), strict=True))
+    return {e.row: found[e.method] for e in made.entries}

@@ -7,7 +7,8 @@ from typing import Any
 from pomona.metrics.nan_safe import mean_of_known
 from pomona.results.figures.axes import grid, legend_below, over_rounds, panels
 from pomona.results.figures.figure import ReportFigure, Rows
-from pomona.results.figures.style import FRAME, colour_of, dash_of, marker_of
+from pomona.results.figures.labels import Points, hidden, name_ends
+from pomona.results.figures.style import FRAME
 from pomona.results.run_numbers import Run, alike, views
 from pomona.results.wording import capital
 
@@ -31,12 +32,17 @@ def curves(runs: list[Run]) -> ReportFigure | None:
     A row of panels a data set and partition (APPLE, figures 2 and 7), and a loss: losses that differ do not compare.
     """
     rows: Rows = []
+    same: list[str] = []
     kinds = list(dict.fromkeys(map(panel, runs)))
     figure, axes = panels(9.5, 3.1 * len(kinds) + 0.8, len(kinds), 2)
     for (left, right), kind in zip(axes, kinds, strict=True):
         here = [run for run in runs if panel(run) == kind]
         for run in here:
             rows += _run(left, right, run)
+        for ax, points_of in ((left, _losses), (right, _tests)):
+            ends = {run.label: (points_of(run), run.look.colour) for run in here if points_of(run)}
+            name_ends(ax, ends)
+            same.append(hidden({name: points for name, (points, _) in ends.items()}))
         at = f"{place(here[0])}: " if len({place(run) for run in runs}) > 1 else ""
         of = f" ({here[0].loss})" if len({run.loss for run in runs}) > 1 else ""
         left.set(title=f"{at}training loss{of}, mean over clients", ylabel="loss")
@@ -53,7 +59,8 @@ def curves(runs: list[Run]) -> ReportFigure | None:
         title=f"Loss and {titles} over the rounds",
         caption=f"Left: the loss during local training, averaged over the clients of a round. Right: test {titles}, "
         "each client counting once. A thick line is the model that a run is judged by; a thin dotted one is another "
-        "model of the same run. “Received” models carry the round whose uploads they were made from.",
+        "model of the same run. “Received” models carry the round whose uploads they were made from."
+        + "".join(dict.fromkeys(same)),
         alt=" ".join([f"Line charts over rounds: training loss and test {titles}.", *_course(runs)]),
         figure=figure,
         rows=rows,
@@ -62,8 +69,7 @@ def curves(runs: list[Run]) -> ReportFigure | None:
 
 def _run(left: Any, right: Any, run: Run) -> Rows:
     """Draw the curves of a run; return their numbers."""
-    losses = [(r.round, mean_of_known(r.loss)) for r in run.result.rounds]
-    training = [(x, y) for x, y in losses if y is not None]
+    training = _losses(run)
     _draw(left, training, run, main=True, label=None if run.test else run.label)
     rows: Rows = [_row(run, "train loss", "", "", x, y) for x, y in training]
     for position, (model, when) in enumerate(views(run.result)):
@@ -74,20 +80,28 @@ def _run(left: Any, right: Any, run: Run) -> Rows:
     return rows
 
 
+def _losses(run: Run) -> list[tuple[int, float]]:
+    losses = [(r.round, mean_of_known(r.loss)) for r in run.result.rounds]
+    return [(x, y) for x, y in losses if y is not None]
+
+
+def _tests(run: Run) -> list[tuple[int, float]]:
+    return [(e.round, run.metric.scaled(e.mean)) for e in run.test if e.mean is not None]
+
+
 def _row(run: Run, quantity: str, model: str, when: str, number: int, value: float) -> dict[str, Any]:
     return {"run": run.label, "quantity": quantity, "model": model, "when": when, "round": number, "value": value}
 
 
 def _draw(ax: Any, points: Sequence[tuple[float, float]], run: Run, *, main: bool, label: str | None) -> None:
     """One curve of a run; a single point is drawn as a dot."""
-    shown = run.result.presentation
     ax.plot(
         [x for x, _ in points],
         [y for _, y in points],
-        color=colour_of(shown),
-        linestyle=dash_of(shown, run.twin) if main else (0, (1, 1.6)),
+        color=run.look.colour,
+        linestyle=run.look.line if main else (0, (1, 1.6)),
         linewidth=2.0 if main else 1.3,
-        marker=marker_of(shown) if len(points) == 1 else None,
+        marker=run.look.marker if len(points) == 1 else None,
         label=label,
     )
 
@@ -112,6 +126,7 @@ def traffic(runs: list[Run]) -> ReportFigure | None:
     metric = shown[0].metric
     figure, axes = panels(5.4, 4.0)
     ax = axes[0, 0]
+    drawn: dict[str, tuple[Points, str]] = {}
     for run in shown:
         sent = dict(
             zip(
@@ -128,19 +143,20 @@ def traffic(runs: list[Run]) -> ReportFigure | None:
         moving = [(x, run.metric.scaled(y)) for x, y, _ in points if x > 0]
         if moving:
             _draw(ax, moving, run, main=True, label=run.label)
-            look = run.result.presentation
-            ax.plot(*moving[-1], marker=marker_of(look), color=colour_of(look), markersize=7)
+            drawn[run.label] = moving, run.look.colour
+            ax.plot(*moving[-1], marker=run.look.marker, color=run.look.colour, markersize=7)
         elif points:
             silent.append(run)
             ax.axhline(
                 run.metric.scaled(points[-1][1]),
-                color=colour_of(run.result.presentation),
-                linestyle=dash_of(run.result.presentation, run.twin),
+                color=run.look.colour,
+                linestyle=run.look.line,
                 label=f"{run.label} (sends nothing)",
             )
     if len(silent) == len(shown) or not rows:
         return None
     _decades(ax)
+    name_ends(ax, drawn)
     ax.set(
         xlabel="MB sent so far, down + up, all clients (log scale)", ylabel=f"test {metric.heading}, mean over clients"
     )

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from pomona.core.bounds import parse
@@ -14,8 +15,8 @@ INDEX = "index.json"
 """What the report itself has put into the folder; nothing else is ever deleted."""
 
 
-def save(pictures: list[ReportFigure], folder: Path) -> None:
-    """Write all pictures in all their forms, then delete what an earlier call wrote and this one did not.
+def save(pictures: Sequence[ReportFigure], folder: Path, forms: Sequence[str] = FORMS) -> None:
+    """Write all pictures in some forms, then delete what an earlier call wrote and this one did not.
 
     Raises:
         OSError: the folder cannot be made or written.
@@ -24,12 +25,12 @@ def save(pictures: list[ReportFigure], folder: Path) -> None:
     if folder.is_symlink():
         raise StorageError(f"{folder} is a link; remove it: figures are written into a folder of their own")
     folder.mkdir(parents=True, exist_ok=True)
-    new = {f"{picture.name}.{form}": picture.title for picture in pictures for form in FORMS}
+    new = {f"{picture.name}.{form}": picture.title for picture in pictures for form in forms}
     old = listed(folder)
     # Both, until the old ones are gone: a kill in between leaves no file that the list does not know.
     _list(folder, dict.fromkeys(old, "") | new)
     for picture in pictures:
-        picture.save(folder)
+        picture.save(folder, forms)
     for name in old - new.keys():
         (folder / name).unlink(missing_ok=True)
     _list(folder, new)

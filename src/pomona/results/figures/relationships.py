@@ -8,7 +8,7 @@ import numpy as np
 from pomona.results.figures.axes import bare, bundle, grid, over_rounds, panels
 from pomona.results.figures.figure import ReportFigure, Rows
 from pomona.results.figures.series import Series, Values, blocks, number, order
-from pomona.results.figures.style import DARK, FRAME, INK, KIN, MISSING, client_colours, colour_of
+from pomona.results.figures.style import DARK, FRAME, INK, KIN, MISSING, client_colours
 from pomona.results.wording import slug
 
 PANELS = 12
@@ -174,7 +174,7 @@ def trajectories(series: Series) -> ReportFigure:
     columns = min(4, len(clients))
     lines = -(-len(clients) // columns)
     figure, axes = panels(2.35 * columns + 0.4, 1.65 * lines + 0.9, lines, columns, sharex=True, sharey=True)
-    own = colour_of(series.run.result.presentation)
+    own = series.run.look.colour
     # Many clients or rounds would be megabytes of paths: those become one small picture.
     look: dict[str, Any] = {"linewidth": 1.0, "rasterized": n * len(rounds) > LINES}
     for i, ax in zip(clients, axes.flat, strict=False):

@@ -1,14 +1,15 @@
 """Sections of a report and their figures."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import count
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from pomona.results.figures import calibration, clients, confusion, curves, kaplan_meier, masks, partition
 from pomona.results.figures.diagnostics import learned
 from pomona.results.figures.figure import ReportFigure
 from pomona.results.run_numbers import Run
+from pomona.results.tables.outcomes import pooled_outcomes
 
 Draw: TypeAlias = Callable[[list[Run]], ReportFigure | None]
 
@@ -40,6 +41,24 @@ def pictures(runs: list[Run]) -> list[ReportFigure]:
         + learned(runs)
         + together(partition.bubbles, partition.holders)
     )
+
+
+STILLS: Mapping[str, tuple[Draw, Callable[[Run], Any]]] = {
+    "masks": (masks.masks, masks.examples),
+    "calibration": (calibration.calibration, pooled_outcomes),
+    "survival": (kaplan_meier.survival, kaplan_meier.risk_groups),
+}
+"""Figures that no script draws, so that the page shows their pictures: how each is drawn, and what a run must have."""
+
+
+def shows_stills(runs: list[Run]) -> bool:
+    """Whether some run has the numbers for a figure that the page shows as a picture."""
+    return any(has(run) for _, has in STILLS.values() for run in runs)
+
+
+def stills(runs: list[Run]) -> list[ReportFigure]:
+    """The figures that the page shows as pictures. Call it inside ``style.drawing``."""
+    return [picture for draw, _ in STILLS.values() if (picture := draw(runs))]
 
 
 def distinct(pictures: list[ReportFigure]) -> list[ReportFigure]:

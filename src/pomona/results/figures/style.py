@@ -1,81 +1,18 @@
-"""Style of figures: one colour and marker a method, readable on light and dark pages.
+"""Style of the figures that Matplotlib draws."""
 
-A method says its place in the palette on its card, and a record carries it.
-"""
-
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 from warnings import catch_warnings, filterwarnings
 
-from pomona.record.presentation import Presentation
-
 INK = "#1d2125"
-"""The colour of text: becomes the page's own in the inlined drawing, so nothing else may use it."""
+"""The colour of text."""
 FRAME = "#8b9198"
 """A grey for axes and guides that reads on white and on near black."""
 DARK, PALE, MISSING = "#111111", "#f7f7f7", "#9aa0a6"
 """Fixed colours for what is drawn on top of a picture: they must not follow the page."""
 KIN = "#009e73"
 """The colour of clients of the same true group."""
-
-# fmt: off
-PALETTE = (
-    "#7f868d", INK, "#d55e00", "#0072b2", "#009e73", "#cc79a7", "#e69f00", "#56b4e9",
-    "#17becf", "#e377c2", "#9467bd", "#8c564b", "#bcbd22", "#2ca02c", "#1f77b4", "#d62728",
-    "#ff9896", "#c5b0d5", "#98df8a", "#c49c94", "#aec7e8", "#ffbb78", "#9edae5", "#dbdb8d",
-    "#f7b6d2", "#ff7f0e",
-)
-# fmt: on
-"""By a method's place: first training alone, then the most drawn ones (Okabe-Ito), then tab20."""
-PAPER_LUMINANCE = 0.98
-"""Of the light page, #fdfdfb; white has 1."""
-CONTRAST = 3.0
-"""Lines and markers that are paler to the page than this ratio are hard to see."""
-MARKERS = "oDs^vPX<>p"
-BASELINE = 0
-"""The place in the palette of training alone."""
-BASELINE_DASH = (0, (4, 2))
-DASHES: tuple[Any, ...] = ("-", (0, (7, 2)), (0, (7, 2, 1.5, 2)), (0, (3, 1.5)))
-
-
-def _place(shown: Presentation) -> int:
-    """A method's place in the palette; without one of its own, one that follows from its title."""
-    place = zlib.crc32(shown.title.encode()) if shown.palette is None else shown.palette
-    return place % len(PALETTE)
-
-
-def colour_of(shown: Presentation) -> str:
-    """A method's colour on white, the same in every figure: that of the palette, darkened where it would be pale."""
-    return on_white(bright_colour_of(shown))
-
-
-def bright_colour_of(shown: Presentation) -> str:
-    """A method's colour on near black, as the palette has it."""
-    return PALETTE[_place(shown)]
-
-
-def on_white(colour: str) -> str:
-    """A colour #rrggbb, darkened in its own hue until it has ``CONTRAST`` to the light page (WCAG 2.1, 1.4.11)."""
-    shares = [v / 255 for v in bytes.fromhex(colour[1:])]
-    light = [v / 12.92 if v <= 0.04045 else ((v + 0.055) / 1.055) ** 2.4 for v in shares]
-    luminance = 0.2126 * light[0] + 0.7152 * light[1] + 0.0722 * light[2]
-    kept = ((PAPER_LUMINANCE + 0.05) / CONTRAST - 0.05) / luminance
-    if kept >= 1:
-        return colour
-    dimmed = [v * kept * 12.92 if v * kept <= 0.0031308 else 1.055 * (v * kept) ** (1 / 2.4) - 0.055 for v in light]
-    return "#" + bytes(int(255 * v) for v in dimmed).hex()
-
-
-def marker_of(shown: Presentation) -> str:
-    """A method's marker, the same in every figure."""
-    return MARKERS[_place(shown) % len(MARKERS)]
-
-
-def dash_of(shown: Presentation, twin: int) -> Any:
-    """A line style: separate training is dashed, runs that share a method differ."""
-    return BASELINE_DASH if shown.palette == BASELINE else DASHES[twin % len(DASHES)]
 
 
 def client_colours(n: int) -> list[Any]:

@@ -31,7 +31,8 @@ from pomona.record.presentation import Presentation
 from pomona.record.writer import RunRecord
 from pomona.results.figures.axes import legend_below, panels
 from pomona.results.figures.figure import ReportFigure, Rows
-from pomona.results.figures.style import FRAME, colour_of, drawing
+from pomona.results.figures.style import FRAME, drawing
+from pomona.results.look import Look, looks
 from pomona.scenario import Scenario
 
 START, END = "#d62728", "#2ca02c"
@@ -157,8 +158,8 @@ def _drawn(traces: list[Trace], scenario: Scenario, client: int, points: int) ->
         image = ax.contourf(x, y, heights.reshape(points, points), levels=20, cmap="Greys", alpha=0.8)
         figure.colorbar(image, ax=ax, label="training loss on the plane").outline.set_visible(False)
         rows: Rows = []
-        for t in traces:
-            rows += _way(ax, t, plane, surface(scenario, client, torch.stack([t.starts, t.ends]).numpy()))
+        for t, look in zip(traces, looks(t.shown.title for t in traces), strict=True):
+            rows += _way(ax, t, look, plane, surface(scenario, client, torch.stack([t.starts, t.ends]).numpy()))
         ax.plot([], [], "o", color=START, markersize=5, label="start of local training")
         ax.plot([], [], "s", color=END, markersize=5, label="end of local training")
         ax.set(xlabel=f"C1 ({shares[0]:.0%} of the variance)", ylabel=f"C2 ({shares[1]:.0%} of the variance)")
@@ -179,15 +180,14 @@ def _drawn(traces: list[Trace], scenario: Scenario, client: int, points: int) ->
     )
 
 
-def _way(ax: Any, own: Trace, plane: Any, losses: NDArray[np.float64]) -> Rows:
+def _way(ax: Any, own: Trace, look: Look, plane: Any, losses: NDArray[np.float64]) -> Rows:
     """Draw one run's way; its rows: round, moment, place on the plane, the model's own loss."""
     starts, ends = (plane.transform(part.double().numpy()) for part in (own.starts, own.ends))
-    colour = colour_of(own.shown)
     way = np.stack([starts, ends], axis=1).reshape(-1, 2)
     ax.plot(*way.T, color=FRAME, linewidth=0.8, linestyle=":")
     steps = ends - starts
-    ax.quiver(*starts.T, *steps.T, color=colour, angles="xy", scale_units="xy", scale=1, width=0.005, zorder=2)
-    ax.plot([], [], color=colour, label=own.shown.title)
+    ax.quiver(*starts.T, *steps.T, color=look.colour, angles="xy", scale_units="xy", scale=1, width=0.005, zorder=2)
+    ax.plot([], [], color=look.colour, label=own.shown.title)
     ax.plot(*starts.T, "o", color=START, markersize=4)
     ax.plot(*ends.T, "s", color=END, markersize=4)
     return [

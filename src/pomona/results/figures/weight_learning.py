@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from pomona.record.presentation import Quantity
 from pomona.results.figures.axes import bundle, grid, legend_below, panels
 from pomona.results.figures.figure import ReportFigure
-from pomona.results.figures.style import INK, colour_of
+from pomona.results.figures.style import INK
 from pomona.results.run_numbers import Run
 
 COUNT = "ala_epochs"
@@ -61,8 +61,8 @@ def figures(run: Run, what: Quantity) -> list[ReportFigure]:
     epochs = np.arange(1, len(found.losses) + 1)
     figure, axes = panels(5.4, 3.6)
     ax = axes[0, 0]
-    bundle(ax, epochs, found.losses, color=colour_of(run.result.presentation), linewidth=1, alpha=0.7)
-    ax.plot([], [], color=colour_of(run.result.presentation), linewidth=1, label="each client")
+    bundle(ax, epochs, found.losses, color=run.look.colour, linewidth=1, alpha=0.7)
+    ax.plot([], [], color=run.look.colour, linewidth=1, label="each client")
     ends = {client: (stage, found.losses[stage - 1, client]) for client, stage in enumerate(found.stage) if stage}
     ax.plot(*zip(*ends.values(), strict=True), "o", color=INK, markersize=4, label="end of the initial stage")
     ax.set(xlabel="epoch of weight learning, counted through", ylabel=what.symbol)

@@ -1,11 +1,14 @@
-/* Bars of every client, a colour a run, with whiskers from low to high: rows: [{name, bars: [{value, low, high, pale}]}]; few of them, or dots. */
+/* Whether clients get dots instead of bars. */
+const asDots = (runs, rows) => runs > 6 || rows > 60 || runs * rows > 160;
+
+/* Bars of every client, a colour a run, with whiskers from low to high: rows: [{name, bars: [{value, low, high, hollow}]}]; few of them, or dots. */
 function clientBars(host, { label, rows, axis, from, to, text, runs, chosen, pick }) {
   const width = widthOf(host);
   if (!width) return;
   const values = known(rows.flatMap(row => row.bars.flatMap(bar => [bar.value, bar.low, bar.high])));
-  const dots = runs.length > 6 || rows.length > 60 || runs.length * rows.length > 160;
+  const dots = asDots(runs.length, rows.length);
   const short = rows.map(row => cut(row.name, 15)), named = rows.length <= 60;
-  const left = named ? Math.max(0, ...short.map(n => n.length)) * 6.7 + 10 : 12, right = 16, top = 6, bottom = 40;
+  const left = named ? widest(short, 12.5) + 10 : 12, right = 16, top = 6, bottom = 40;
   const thick = dots ? (named ? 17 : 5) : clamp(Math.round(40 / runs.length), 5, 12) * runs.length + 9;
   const high = rows.length * thick, down = top + high;
   const canvas = stage(host, down + bottom, label, width);
@@ -24,8 +27,9 @@ function clientBars(host, { label, rows, axis, from, to, text, runs, chosen, pic
       if (!Number.isFinite(one.value)) return;
       const fill = runs[k].colour || "currentColor";
       const middle = dots ? y + thick / 2 : y + 4.5 + (k + 0.5) * bar - 0.75, zero = X(clamp(0, a, b)), end = X(one.value);
-      canvas.append(dots ? svg("circle", { cx: end, cy: middle, r: named ? 4 : 2.4, fill, opacity: one.pale ? 0.4 : 0.85 })
-        : svg("rect", { x: Math.min(zero, end), y: y + 4.5 + k * bar, width: Math.max(1, Math.abs(end - zero)), height: Math.max(1, bar - 1.5), fill, opacity: one.pale ? 0.4 : null }));
+      const shade = one.hollow ? { fill: "var(--paper)", stroke: fill, "stroke-width": 1.2 } : { fill };
+      canvas.append(dots ? glyph(runs[k].marker, end, middle, named ? 4 : 2.4, { ...shade, opacity: 0.85 })
+        : svg("rect", { x: Math.min(zero, end), y: y + 4.5 + k * bar, width: Math.max(1, Math.abs(end - zero)), height: Math.max(1, bar - 1.5), ...shade }));
       if (Number.isFinite(one.low) && (!dots || named)) canvas.append(svg("line", { x1: X(one.low), x2: X(one.high), y1: middle, y2: middle, class: "whisker" }));
     });
   });
@@ -56,7 +60,7 @@ function quantile(sorted, q) {
 function strips(host, { label, rows, axis, metric }) {
   const width = widthOf(host);
   if (!width) return;
-  const tall = 46, top = 4, left = Math.max(...rows.map(row => cut(row.run.label, 18).length)) * 7.8 + 10, down = top + tall * rows.length;
+  const tall = 46, top = 4, left = widest(rows.map(row => cut(row.run.label, 24))) + 10, down = top + tall * rows.length;
   const canvas = stage(host, down + 40, label, width);
   const every = known(rows.flatMap(row => row.values));
   let a = Math.min(...every), b = Math.max(...every);
@@ -70,7 +74,7 @@ function strips(host, { label, rows, axis, metric }) {
     const sorted = known(row.values).sort((p, q) => p - q), y = top + (r + 0.5) * tall, colour = ink(row.run).colour || "currentColor";
     const { higher } = metric, [tail, q25, q50, q75] = [higher ? 0.1 : 0.9, 0.25, 0.5, 0.75].map(q => quantile(sorted, q));
     const [least, most] = higher ? [sorted[0], sorted.at(-1)] : [sorted.at(-1), sorted[0]];
-    canvas.append(svg("text", { x: left - 6, y: y + 4, class: "tick end" }, cut(row.run.label, 18)),
+    canvas.append(svg("text", { x: left - 6, y: y + 4, class: "tick end" }, cut(row.run.label, 24)),
       svg("line", { x1: X(sorted[0]), x2: X(sorted.at(-1)), y1: y, y2: y, stroke: colour, "stroke-width": 1.4 }),
       svg("rect", { x: X(q25), y: y - 11, width: Math.max(1, X(q75) - X(q25)), height: 22, stroke: colour, class: "box" }),
       svg("line", { x1: X(q50), x2: X(q50), y1: y - 11, y2: y + 11, stroke: colour, "stroke-width": 3 }));
@@ -91,7 +95,7 @@ function holders(host, { label, held, chosen }) {
   const width = widthOf(host);
   if (!width) return;
   const { counts, classes, clients, groups } = held, thick = clamp(360 / classes.length, 12, 26), top = 4;
-  const short = classes.map(name => cut(name, 15)), left = Math.max(...short.map(n => n.length)) * 6.7 + 10, down = top + thick * classes.length;
+  const short = classes.map(name => cut(name, 15)), left = widest(short) + 10, down = top + thick * classes.length;
   const totals = classes.map((_, c) => counts.reduce((sum, row) => sum + row[c], 0)), most = Math.max(...totals, 1);
   const canvas = stage(host, down + 40, label, width);
   const X = v => left + v / most * (width - left - 14);
@@ -108,7 +112,7 @@ function holders(host, { label, held, chosen }) {
       const x = X(sum), wide = X(sum += counts[i][c]) - x;
       pieces.push({ c, i, x, wide });
       canvas.append(svg("rect", { x, y: top + c * thick + 1.5, width: wide, height: thick - 3, fill: PALETTE[(groups[i] ?? i) % PALETTE.length], class: "piece", opacity: chosen >= 0 && chosen !== i ? 0.25 : 1 }));
-      if (wide > 6.6 * clients[i].length + 6 && thick >= 14 && (chosen < 0 || chosen === i)) canvas.append(svg("text", { x: x + wide / 2, y: top + (c + 0.5) * thick + 4, class: "on" }, clients[i]));
+      if (wide > widthOfText(clients[i]) + 6 && thick >= 14 && (chosen < 0 || chosen === i)) canvas.append(svg("text", { x: x + wide / 2, y: top + (c + 0.5) * thick + 4, class: "on" }, clients[i]));
     }
   });
   let here = -1;
@@ -136,9 +140,9 @@ function bubbles(host, { label, held, chosen, pick }) {
   if (!width) return;
   const { counts, classes, clients, groups } = held;
   const short = clients.map(name => cut(name, 15)), named = clients.length <= 60;
-  const left = named ? Math.max(...short.map(n => n.length)) * 6.7 + 10 : 14, wide = Math.min(46, (width - left - 8) / classes.length);
-  const tall = named ? clamp(wide, 17, 30) : 7, heads = classes.map(name => cut(name, 12)), turned = Math.max(...heads.map(h => h.length)) * 6.7 > wide;
-  const high = tall * clients.length, foot = wide < 11 ? 22 : (turned ? Math.max(...heads.map(h => h.length)) * 6.4 + 28 : 40);
+  const left = named ? widest(short, 12.5) + 10 : 14, wide = Math.min(46, (width - left - 8) / classes.length);
+  const tall = named ? clamp(wide, 17, 30) : 7, heads = classes.map(name => cut(name, 12)), turned = widest(heads) > wide - 4;
+  const high = tall * clients.length, foot = wide < 11 ? 22 : (turned ? widest(heads) + 28 : 40);
   const canvas = stage(host, high + foot, label, width);
   const most = Math.max(...counts.flat(), 1), largest = Math.min(wide, tall) * 0.49;
   clients.forEach((name, i) => {

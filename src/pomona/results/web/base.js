@@ -1,6 +1,6 @@
 const DATA = JSON.parse(document.getElementById("record").textContent);
 const PALETTE = ["#1f83c9", "#d55e00", "#009e73", "#cc79a7", "#c98a00", "#4aa5dd", "#9467bd", "#9c7b50", "#17a2b0", "#8a8f1c"];
-const DASHES = ["", "9 3", "9 3 2 3", "4 2"];
+const DISTINCT = 12; // looks that differ in colour, dash and marker
 const NOTHING = "-"; // as in the tables that the page was made with
 
 /* Numbers as page_data.py packs them: `at(t, i, j)` reads one of shape (T, n) or (T, n, K). */
@@ -42,6 +42,14 @@ const figure = value => {
   const size = Math.abs(value);
   return String(size && (size < 1e-3 || size >= 1e6) ? value.toExponential(2) : Number(value.toPrecision(4))).replace("-", "−");
 };
+
+/* The width of a text as drawings write it, in their own units. */
+const ruler = document.createElement("canvas").getContext("2d");
+function widthOfText(text, size = 11.5) {
+  ruler.font = `${size}px ${getComputedStyle(document.body).fontFamily}`;
+  return ruler.measureText(text).width;
+}
+const widest = (texts, size) => texts.reduce((most, text) => Math.max(most, widthOfText(text, size)), 0);
 
 /* About `count` round numbers from low to high, and how many decimals they need. */
 function ticks(low, high, count, whole = false) {

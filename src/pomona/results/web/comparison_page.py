@@ -1,8 +1,7 @@
-"""The comparison page, and the same as Markdown, CSV and LaTeX, with its figures as PNG, SVG and PDF, beside it."""
+"""The comparison page, and the same as Markdown, CSV and LaTeX beside it."""
 
-import base64
-import io
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +23,10 @@ from pomona.results.web.page_writer import FIGURES, render, write_page
 PAGE, TEXT, LATEX, RECORDS = "comparison.html", "comparison.md", "comparison.tex", "comparison.csv"
 
 
-def write(bench: Bench, out: Path) -> Path:
-    """Write ``comparison.html``, ``.md``, ``.tex``, ``.csv`` and ``figures/`` into a folder; return the page's path.
+def write(bench: Bench, out: Path, forms: Sequence[str] = ()) -> Path:
+    """Write ``comparison.html``, ``.md``, ``.tex`` and ``.csv`` into a folder; return the page's path.
+
+    The page holds its figures. With forms, of ``FORMS``, they are also files in ``figures/``.
 
     Raises:
         StorageError: ``out`` cannot be written.
@@ -36,12 +37,12 @@ def write(bench: Bench, out: Path) -> Path:
     with drawing():
         pictures = _pictures(made, ranked)
         texts = {
-            TEXT: _markdown(made, tables, pictures),
+            TEXT: _markdown(made, tables, pictures if "png" in forms else []),
             LATEX: "\n".join(map(latex, tables)),
             RECORDS: csv_text(comparison_tables.records(made)),
-            PAGE: _html(made, tables, pictures),
+            PAGE: _html(made, tables, pictures, forms),
         }
-        return write_page(out, texts, pictures)
+        return write_page(out, texts, pictures, forms)
 
 
 def rank(made: Comparison) -> Ranking | None:
@@ -124,7 +125,7 @@ def _markdown(made: Comparison, tables: list[Table], pictures: list[ReportFigure
     return "\n\n".join(parts) + "\n"
 
 
-def _html(made: Comparison, tables: list[Table], pictures: list[ReportFigure]) -> str:
+def _html(made: Comparison, tables: list[Table], pictures: list[ReportFigure], forms: Sequence[str]) -> str:
     differences = [(column, lines) for column, lines in sentences(made) if lines]
     links = [(table.name, table.title) for table in tables]
     links[1:1] = [("differences", "Where ours differs")] if differences else []
@@ -138,18 +139,11 @@ def _html(made: Comparison, tables: list[Table], pictures: list[ReportFigure]) -
         opening=opening(made),
         differences=differences,
         tables=tables,
-        pictures=[(p, _inline(p)) for p in pictures],
+        pictures=[(p, p.png()) for p in pictures],
         settings=Table("settings", "Settings that all runs have", [], ["setting", "value"], settings, range(2)),
         versions=_versions(made),
-        files=[TEXT, LATEX, RECORDS, FIGURES + "/"],
+        files=[TEXT, LATEX, RECORDS, *([FIGURES + "/"] if forms else [])],
     )
-
-
-def _inline(picture: ReportFigure) -> str:
-    """The drawing as an address that needs no other file, on white: it stays readable on a dark page."""
-    data = io.BytesIO()
-    picture.figure.savefig(data, format="png", dpi=110, facecolor="white")
-    return "data:image/png;base64," + base64.b64encode(data.getvalue()).decode()
 
 
 def _text(value: Any) -> str:

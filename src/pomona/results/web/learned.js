@@ -153,7 +153,7 @@ const clustersOf = what => [...new Set(known([...what.values.flat]))].sort((a, b
 function valueBars(host) {
   const run = runNow(), what = whatNow(), t = timeOf(what);
   const values = span(what.values.n).map(i => what.values.at(t, i));
-  clientBars(host, { label: `${what.symbol} by client, round ${what.rounds[t]}`, axis: what.symbol, from: known(values).some(v => v < 0) ? undefined : 0, runs: [{ label: what.symbol, colour: ink(run).colour }], chosen: choice.client, pick: setClient,
+  clientBars(host, { label: `${what.symbol} by client, round ${what.rounds[t]}`, axis: what.symbol, from: known(values).some(v => v < 0) ? undefined : 0, runs: [{ label: what.symbol, ...ink(run) }], chosen: choice.client, pick: setClient,
     rows: values.map((value, i) => ({ name: run.clients[i], bars: [{ value }] })), text: bar => figure(bar.value) });
 }
 

@@ -1,8 +1,9 @@
 /* A chart of curves.
 
 lines: [{name, points: [[x, y]], colour, dash, width, faint}]; x, y: {label, text(v), log, whole, from, to};
-marks: [{x or y, name}] guide lines; at: the x that is set apart; pick(x): what a click chooses. */
-function lineChart(host, { label, lines, x, y, marks = [], at, pick, height = 250, limit = 10 }) {
+marks: [{x or y, name}] guide lines; at: the x that is set apart; pick(x): what a click chooses; methods: the lines are
+methods, which are named at their ends where there are more than looks, and below where one hides another. */
+function lineChart(host, { label, lines, x, y, marks = [], at, pick, methods = false, height = 250, limit = 10 }) {
   const width = widthOf(host);
   if (!width) return;
   const drawn = lines.map(line => ({ ...line, points: line.points.filter(([a, b]) => Number.isFinite(b) && (!x.log || a > 0)) }))
@@ -20,7 +21,8 @@ function lineChart(host, { label, lines, x, y, marks = [], at, pick, height = 25
   const pad = (high - low) * 0.05;
   low = y.from ?? low - pad; high = y.to ?? high + pad;
   const scale = ticks(low, high, Math.max(2, Math.floor(height / 55)));
-  const left = Math.max(...scale.at.map(v => scale.text(v).length)) * 6.6 + 12, right = 14, top = 12, bottom = 38;
+  const ends = methods ? drawn.filter(line => line.main) : [], direct = ends.length > DISTINCT;
+  const left = widest(scale.at.map(scale.text)) + 12, right = direct ? widest(ends.map(line => cut(line.main, 16))) + 22 : 14, top = 12, bottom = 38;
   const a = x.log ? Math.log10(xs[0]) : xs[0], b = x.log ? Math.log10(xs.at(-1)) : xs.at(-1);
   const gap = b - a || 1;
   const X = v => left + (b > a ? ((x.log ? Math.log10(v) : v) - a) / gap : 0.5) * (width - left - right);
@@ -49,6 +51,8 @@ function lineChart(host, { label, lines, x, y, marks = [], at, pick, height = 25
     canvas.append(line.points.length > 1 ? svg("path", { d: path, class: "curve", ...style })
       : svg("circle", { cx: X(line.points[0][0]), cy: Y(line.points[0][1]), r: 4, fill: style.stroke }));
   }
+  if (direct) nameEnds(canvas, ends.map(line => ({ name: cut(line.main, 16), colour: line.colour, x: X(line.points.at(-1)[0]), y: Y(line.points.at(-1)[1]) })), width - right + 14, top, height - bottom);
+  if (methods) sayHidden(host, ends.map(line => [line.main, JSON.stringify(line.points)]));
   const cursor = svg("g", { class: "cursor" });
   canvas.append(cursor);
 
@@ -81,6 +85,39 @@ function lineChart(host, { label, lines, x, y, marks = [], at, pick, height = 25
   });
 }
 
+/* Names beside the ends of curves, none over another. */
+function nameEnds(canvas, ends, x, top, bottom) {
+  const step = Math.min(12, (bottom - top) / Math.max(1, ends.length - 1));
+  let free = top;
+  [...ends].sort((a, b) => a.y - b.y).forEach((end, k) => {
+    const y = clamp(end.y, free, bottom - step * (ends.length - 1 - k));
+    free = y + step;
+    canvas.append(svg("line", { x1: end.x, x2: x - 3, y1: end.y, y2: y, stroke: end.colour, "stroke-width": 0.6 }),
+      svg("text", { x, y: y + 3.5, class: "start", style: `fill: ${end.colour}; font-size: ${Math.min(10.5, step)}px` }, end.name));
+  });
+}
+
+/* A note below a chart on curves that lie on one another: named: [[name, points as text]]. */
+function sayHidden(host, named) {
+  host.querySelector(".note")?.remove();
+  const alike = new Map();
+  for (const [name, points] of named) alike.set(points, [...(alike.get(points) || []), name]);
+  const same = [...alike.values()].filter(names => names.length > 1).map(names => names.join(" = "));
+  if (same.length) host.append(html("p", { class: "note" }, `One curve lies on another: ${same.join("; ")}.`));
+}
+
+/* The markers of looks by number, around (0, 0): corners, turned by a share of a corner, and how deep it goes in between. */
+const MARKERS = [[4, 0.5], [4, 0], [0, 0], [3, 0], [3, 0.5], [4, 0, 0.35], [3, 0.75], [4, 0.5, 0.35], [3, 0.25], [5, 0], [5, 0, 0.42], [6, 0]];
+function glyph(marker, x, y, r, attributes) {
+  const [corners, turn, deep] = MARKERS[marker ?? 2];
+  if (!corners) return svg("circle", { cx: x, cy: y, r, ...attributes });
+  const points = span(deep ? 2 * corners : corners).map(k => {
+    const angle = 2 * Math.PI * (k / (deep ? 2 * corners : corners) + turn / corners) - Math.PI / 2, far = r * 1.2 * (deep && k % 2 ? deep : 1);
+    return `${(x + far * Math.cos(angle)).toFixed(1)},${(y + far * Math.sin(angle)).toFixed(1)}`;
+  });
+  return svg("polygon", { points: points.join(" "), ...attributes });
+}
+
 /* Powers of ten on an axis, and steps between where there are few of those. */
 function decades(low, high, room) {
   const found = [];
@@ -110,7 +147,8 @@ const recurring = run => (run.groups.length || run.clients.length <= 2 * PALETTE
 /* What the colours of a chart stand for; with `toggle` entries are buttons that hide and show. */
 function legend(entries, toggle) {
   const swatch = entry => svg("svg", { width: 24, height: 12, "aria-hidden": "true" },
-    entry.dot ? svg("circle", { cx: 12, cy: 6, r: 5, fill: entry.colour || "currentColor" })
+    entry.dot ? glyph(entry.marker, 12, 6, 5, { fill: entry.colour || "currentColor" })
+      : entry.bar ? svg("rect", { x: 4, width: 16, height: 12, fill: entry.colour || "currentColor" })
       : svg("line", { x1: 1, x2: 23, y1: 6, y2: 6, stroke: entry.colour || "currentColor", "stroke-width": entry.width || 2.4, "stroke-dasharray": entry.dash || null }));
   return html("ul", { class: "legend" }, entries.map((entry, k) => html("li", {}, toggle
     ? html("button", { type: "button", "aria-pressed": String(!entry.off), onclick: () => toggle(k), id: `legend-${k}` }, swatch(entry), entry.name)

@@ -49,12 +49,12 @@ function heatMap(host, { label, rows, columns, value, scale, shade, says, marks 
   const width = widthOf(host);
   if (!width) return;
   const short = rows.map(name => cut(name, 15)), named = rows.length <= 45;
-  const left = (named ? Math.max(0, ...short.map(n => n.length)) * 6.7 + 8 : 16) + (axes[0] ? 16 : 0);
+  const left = (named ? widest(short, 12.5) + 8 : 16) + (axes[0] ? 16 : 0);
   const side = upright ? clamp(340 / Math.max(rows.length, columns.length), 34, 58) : 90;
   const cell = Math.min(side, (width - left - 6) / columns.length), tall = upright ? Math.min(side, Math.max(cell, named ? 13 : 0)) : clamp(340 / rows.length, named ? 14 : 3, 26);
-  const heads = columns.map(name => cut(String(name), 15)), turned = upright && Math.max(...heads.map(h => h.length)) * 6.7 > cell;
+  const heads = columns.map(name => cut(String(name), 15)), turned = upright && widest(heads) > cell - 4;
   const crowded = cell < 11 && upright;
-  const foot = (crowded ? 8 : turned ? Math.max(...heads.map(n => n.length)) * 6.2 + 10 : 18) + (axes[1] ? 18 : 0) + (scale ? 40 : 0);
+  const foot = (crowded ? 8 : turned ? widest(heads) + 10 : 18) + (axes[1] ? 18 : 0) + (scale ? 40 : 0);
   const across = cell * columns.length, down = tall * rows.length;
   const canvas = stage(host, down + foot + 4, label, width);
   const stops = RAMPS[dark() ? "dark" : "light"][scale?.signs ? "signs" : "more"];
@@ -118,7 +118,7 @@ function graph(host, { label, names, groups, order, value, least, largest, chose
   const width = Math.min(widthOf(host), 520);
   if (!width) return 0;
   const n = order.length, named = n <= 30;
-  const room = named ? Math.min(86, Math.max(...names.map(name => cut(name, 12).length)) * 6.4 + 16) : 18;
+  const room = named ? Math.min(86, widest(names.map(name => cut(name, 12))) + 16) : 18;
   const radius = Math.max(60, width / 2 - room), dot = clamp(120 / n, 3, 9), high = 2 * radius + 60;
   const canvas = stage(host, high, label, width);
   const middle = [width / 2, high / 2], place = [];

@@ -19,8 +19,8 @@ from pomona.results.figures.confusion import class_names, pooled_confusion
 from pomona.results.figures.curves import MEGABYTE, penalty, place
 from pomona.results.figures.diagnostics import ASIDE
 from pomona.results.figures.series import Series, order, recorded
-from pomona.results.figures.style import BASELINE, INK, bright_colour_of, colour_of
 from pomona.results.gain_presentation import gained
+from pomona.results.look import MARKERS, Look
 from pomona.results.run_numbers import Run, baseline, client_names, finished, leader, records, views
 from pomona.results.wording import slug
 
@@ -79,15 +79,12 @@ def payload(runs: list[Run], live: LiveProgress | None) -> Json:
 
 
 def _run(run: Run, runs: list[Run]) -> Json:
-    result, n, colour = run.result, clients(run), colour_of(run.result.presentation)
+    result, n = run.result, clients(run)
     base = baseline(runs, run)
     return {
         "label": run.label,
         "key": slug(run.label),
-        "colour": None if colour == INK else colour,
-        "bright": None if colour == INK else bright_colour_of(result.presentation),
-        "alone": result.presentation.palette == BASELINE,
-        "twin": run.twin,
+        "look": _drawn(run.look),
         "place": place(run),
         "minimised": run.loss,
         "metric": _metric(run.metric),
@@ -107,6 +104,11 @@ def _run(run: Run, runs: list[Run]) -> Json:
         "confusion": _confusion(run),
         "partition": _partition(run),
     }
+
+
+def _drawn(look: Look) -> Json:
+    """A look, its marker by number; lengths of dashes in widths of the line."""
+    return {"colour": look.colour, "bright": look.bright, "dash": look.dash, "marker": MARKERS.index(look.marker)}
 
 
 def _metric(metric: Metric) -> Json:

@@ -1,6 +1,6 @@
 """Shared by all pages: rendering of templates, and writing a page with its files."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,13 +42,16 @@ def whole(text: str) -> Markup:
     return Markup(" ").join(word.format(part) if "-" in part else part for part in text.split(" "))
 
 
-def write_page(out: Path, texts: Mapping[str, str], figures: list[ReportFigure] | None) -> Path:
+def write_page(
+    out: Path, texts: Mapping[str, str], figures: Sequence[ReportFigure] = (), forms: Sequence[str] = ()
+) -> Path:
     """Write figures and then texts by their file names; a reader sees an old file or a new one, never a half.
 
     Args:
         out: the folder; made if absent.
         texts: the page comes last.
-        figures: replace those that an earlier call wrote; None leaves them as they are.
+        figures: written as files in the folder of figures, where they replace those of an earlier call.
+        forms: the files that each figure is written as; without one the folder is left as it is.
 
     Returns:
         The path of the page.
@@ -57,8 +60,8 @@ def write_page(out: Path, texts: Mapping[str, str], figures: list[ReportFigure] 
         StorageError: the folder cannot be written.
     """
     with writing(out):
-        if figures is not None:
-            save(figures, out / FIGURES)
+        if figures and forms:
+            save(figures, out / FIGURES, forms)
         return [_publish(out / name, text) for name, text in texts.items()][-1]
 
 

@@ -1,6 +1,6 @@
 /* Every figure of the page: where it stands, its words, and how it is drawn for the reader's choices. */
 
-const ink = run => ({ colour: dark() ? run.bright : run.colour, dash: run.alone ? "5 4" : DASHES[run.twin % DASHES.length] });
+const ink = ({ look }) => ({ colour: dark() ? look.bright : look.colour, dash: look.dash.map(v => 2 * v).join(" "), marker: look.marker });
 const shownRuns = () => DATA.runs.filter((_, k) => !choice.hidden.has(k));
 const runNow = () => DATA.runs[choice.run];
 const who = () => (choice.client < 0 ? "mean over clients" : runNow().clients[choice.client] ?? `client ${choice.client}`);
@@ -19,6 +19,12 @@ const better = ({ higher }) => (higher ? "higher is better" : "lower is better")
 const alike = () => shownRuns().filter(run => run.metric.name === runNow().metric.name);
 const metricNow = () => runNow().metric;
 
+/* "after round 40, the last one evaluated"; where runs ended elsewhere, each its own. */
+function lastRound(runs) {
+  const ends = [...new Set(runs.map(outcome).filter(Boolean).map(({ view, t }) => view.rounds[t]))];
+  return ends.length === 1 ? `after round ${ends[0]}, the last one evaluated` : "after the last round evaluated of each run";
+}
+
 /* The last evaluation of a run's first view: {t, view}, or null. */
 function outcome(run) {
   const view = run.views[0];
@@ -33,7 +39,7 @@ function outcomes(run) {
 
 function testLines(runs) {
   return runs.flatMap(run => run.views.map((view, k) => ({
-    name: `${run.label}, ${view.model} ${view.when}`, ...ink(run), ...(k ? { dash: "2 3", width: 2 } : { width: 2.8 }),
+    name: `${run.label}, ${view.model} ${view.when}`, ...ink(run), ...(k ? { dash: "2 3", width: 1.3 } : { width: 2.4, main: run.label }),
     points: view.rounds.map((r, t) => [r, scaled(run.metric, over(view.value, t))]),
   })));
 }
@@ -50,13 +56,13 @@ const PANELS = [
   ...LOSSES.map((runs, k) => ({
     id: `loss-${k}`, section: "training", half: true, title: within(runs, `Training loss${several(run => run.minimised) ? ` (${runs[0].minimised})` : ""}`), file: "curves",
     words: () => `The loss during local training, ${who()}, by round; lower is better.${several(run => run.minimised) ? " Runs that minimise another loss have a figure of their own." : ""}`,
-    draw: host => lineChart(host, { label: `Training loss over rounds, ${who()}`, x: ROUNDS, y: { text: figure }, at: choice.at(), pick: setRound,
-      lines: drawnOf(runs).map(run => ({ name: run.label, ...ink(run), points: run.rounds.map((r, t) => [r, over(run.loss, t)]) })) }),
+    draw: host => lineChart(host, { label: `Training loss over rounds, ${who()}`, x: ROUNDS, y: { text: figure }, at: choice.at(), pick: setRound, methods: true,
+      lines: drawnOf(runs).map(run => ({ name: run.label, main: run.label, ...ink(run), points: run.rounds.map((r, t) => [r, over(run.loss, t)]) })) }),
   })),
   ...TESTS.map((runs, k) => ({
     id: `test-${k}`, section: "training", half: true, title: within(runs, `Test ${runs[0].metric.title}`), file: "curves",
     words: () => `Test ${runs[0].metric.heading}, ${who()}; ${better(runs[0].metric)}. A thick line is the model that a run is judged by, a dotted one another model of the same run.`,
-    draw: host => lineChart(host, { label: `Test ${runs[0].metric.title} over rounds, ${who()}`, lines: testLines(drawnOf(runs)), x: ROUNDS, y: { text: noted(runs[0].metric) }, at: choice.at(), pick: setRound }),
+    draw: host => lineChart(host, { label: `Test ${runs[0].metric.title} over rounds, ${who()}`, lines: testLines(drawnOf(runs)), methods: true, x: ROUNDS, y: { text: noted(runs[0].metric) }, at: choice.at(), pick: setRound }),
   })),
   {
     id: "traffic", section: "training", half: true, title: `${capital(DATA.runs[0].metric.title)} for the bytes it costs`, heading: () => `${capital(metricNow().title)} for the bytes it costs`, file: "traffic",
@@ -66,10 +72,10 @@ const PANELS = [
       const runs = alike().filter(outcome), sent = run => new Map(run.rounds.map((r, t) => [r, run.sent[t]]));
       const lines = runs.map(run => {
         const to = sent(run), view = run.views[0];
-        return { name: run.label, ...ink(run), points: view.rounds.map((r, t) => [to.get(r) ?? 0, scaled(run.metric, over(view.value, t))]) };
+        return { name: run.label, main: run.label, ...ink(run), points: view.rounds.map((r, t) => [to.get(r) ?? 0, scaled(run.metric, over(view.value, t))]) };
       });
       const silent = runs.filter(run => !(run.sent.at(-1) > 0)).map(run => ({ y: scaled(run.metric, over(run.views[0].value, outcome(run).t)) }));
-      lineChart(host, { label: `Test ${metricNow().title} against megabytes sent, ${who()}`, lines, marks: silent.filter(m => Number.isFinite(m.y)), x: { label: "MB sent so far, all clients", name: "MB", log: true, text: figure }, y: { text: noted(metricNow()) } });
+      lineChart(host, { label: `Test ${metricNow().title} against megabytes sent, ${who()}`, lines, methods: true, marks: silent.filter(m => Number.isFinite(m.y)), x: { label: "MB sent so far, all clients", name: "MB", log: true, text: figure }, y: { text: noted(metricNow()) } });
     },
   },
   {
@@ -86,7 +92,8 @@ const PANELS = [
   },
   {
     id: "clients", section: "outcome", half: true, title: "What each client gets", file: "clients", has: () => DATA.runs.some(outcome),
-    words: () => `Test ${metricNow().heading} of each client with the model its run is judged by, after the last round evaluated; ${better(metricNow())}. Sorted by ${runNow().label}, best on top.`,
+    words: () => `Test ${metricNow().heading} of each client with the model its run is judged by, ${lastRound(alike())}; ${better(metricNow())}. Bars and dots stand in the order of the methods above. Sorted by ${runNow().label}, best on top.`,
+    key: () => clientsKey(alike().filter(outcome)),
     draw: host => perClient(host, alike().filter(outcome), {
       axis: `test ${metricNow().heading}`, ends: metricNow().ends.map(v => scaled(metricNow(), v)), best: metricNow().higher ? 1 : -1,
       bar: (run, i) => ({ value: outcomes(run)[i] }), sign: "",
@@ -95,12 +102,13 @@ const PANELS = [
   },
   {
     id: "gains", section: "outcome", half: true, title: "What each client gains over Separate", file: "clients", has: () => DATA.runs.some(run => run.base !== null && outcome(run)),
-    words: () => `What each client gains in ${metricNow().title} over separate training${metricNow().percent ? ", in percentage points" : ""}: left of zero it would have done better alone. Whiskers are 95 % intervals on the same test samples; a pale bar is a gain that this data cannot tell from none. Sorted by the chosen method.`,
-    draw: host => perClient(host, alike().filter(run => run.base !== null && outcome(run) && outcome(DATA.runs[run.base])), { axis: "gain over Separate", ends: [], best: 1, bar: gainBar, sign: "+", more: gainWords }),
+    words: () => `What each client gains in ${metricNow().title} over separate training${metricNow().percent ? ", in percentage points" : ""}, ${lastRound(gaining())}: left of zero it would have done better alone. Whiskers are 95 % intervals on the same test samples; a hollow bar or dot is a gain that this data cannot tell from none. Sorted by the chosen method.`,
+    key: () => clientsKey(gaining()),
+    draw: host => perClient(host, gaining(), { axis: "gain over Separate", ends: [], best: 1, bar: gainBar, sign: "+", more: gainWords }),
   },
   {
     id: "spread", section: "outcome", half: true, title: "How evenly the clients fare", file: "spread", has: () => DATA.runs.some(run => known(outcomes(run)).length > 1),
-    words: () => `Test ${metricNow().heading} of all clients after the last round evaluated: a dot a client, the box the middle half with the median, a cross the worst, a diamond the ${metricNow().higher ? "10th" : "90th"} percentile.`,
+    words: () => `Test ${metricNow().heading} of all clients, ${lastRound(alike())}: a dot a client, the box the middle half with the median, a cross the worst, a diamond the ${metricNow().higher ? "10th" : "90th"} percentile.`,
     draw: host => strips(host, {
       label: `Distribution of the clients' ${metricNow().title}`, axis: `test ${metricNow().heading}`, metric: metricNow(),
       rows: alike().filter(run => known(outcomes(run)).length > 1).map(run => ({ run, names: run.clients, values: outcomes(run) })),
@@ -108,7 +116,7 @@ const PANELS = [
   },
   {
     id: "confusion", section: "outcome", half: true, title: "What is taken for what", file: "confusion", has: () => DATA.runs.some(run => run.confusion),
-    words: () => `${runNow().label}: test samples of a true class (row) that were taken for a class (column), added up over clients; the colour is their share of the true class.`,
+    words: () => `${runNow().label}, ${lastRound([runNow()])}: test samples of a true class (row) that were taken for a class (column), added up over clients; the colour is their share of the true class.`,
     draw: host => {
       const found = runNow().confusion;
       if (!found) return bare(host, `${runNow().label} recorded no final predictions.`);
@@ -146,12 +154,21 @@ function bare(host, text) { host.replaceChildren(html("p", { class: "note" }, te
 /* A client's gain over training alone, scaled; with its interval where the records hold both models' answers. */
 function gainBar(run, i) {
   const sign = run.metric.higher ? 1 : -1, gain = run.gains[i];
-  if (gain?.pairs) return { value: scaled(run.metric, gain.value), low: scaled(run.metric, gain.low), high: scaled(run.metric, gain.high), pale: gain.low <= 0 && gain.high >= 0 };
+  if (gain?.pairs) return { value: scaled(run.metric, gain.value), low: scaled(run.metric, gain.low), high: scaled(run.metric, gain.high), hollow: gain.low <= 0 && gain.high >= 0 };
   return { value: sign * (outcomes(run)[i] - (outcomes(DATA.runs[run.base])[i] ?? NaN)) };
 }
 function gainWords(run, i) {
   const gain = run.gains[i], bar = gainBar(run, i);
   return gain?.pairs ? ` (95 % interval ${plain(run.metric, bar.low)} to ${plain(run.metric, bar.high)}), ${gain.verdict}` : "";
+}
+
+/* The runs that a chart of gains holds: those with separate training beside them. */
+const gaining = () => alike().filter(run => run.base !== null && outcome(run) && outcome(DATA.runs[run.base]));
+
+/* What the bars or dots of a chart of clients stand for. */
+function clientsKey(runs) {
+  const dots = asDots(runs.length, Math.max(0, ...runs.map(run => run.clients.length)));
+  return runs.length ? legend(runs.map(run => ({ name: run.label, ...ink(run), dot: dots, bar: !dots }))) : null;
 }
 
 function perClient(host, runs, { axis, ends: [from, to], best, bar, sign, more }) {

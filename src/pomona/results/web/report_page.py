@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -15,8 +16,8 @@ from pomona.core.table import NOTHING
 from pomona.core.toml import flat
 from pomona.metrics.metric import DETAILS, METRICS, Metric, metric_named
 from pomona.record.result import Result
-from pomona.results.figures.figure import FORMS, ReportFigure
-from pomona.results.figures.sections import SECTIONS, pictures
+from pomona.results.figures.figure import ReportFigure
+from pomona.results.figures.sections import SECTIONS, STILLS, pictures, shows_stills, stills
 from pomona.results.figures.style import drawing
 from pomona.results.run_numbers import Run, comparable, leader, records, spoken
 from pomona.results.run_numbers import runs as prepare
@@ -38,17 +39,19 @@ from pomona.results.wording import capital, megabytes
 NAME = "report.html"
 SCRIPTS = ("base", "lines", "maps", "bars", "panels", "learned", "page", "tables")
 """The page's own scripts, in the order in which they build on each other."""
-STILLS = ("masks", "calibration", "survival")
-"""Figures that no script draws: the page shows their pictures."""
 FACTS = ("data", "model", "parameters", "partition_sha256", "versions")
 """What the start event says about a run beyond its settings, as far as a reader needs it to repeat the run."""
 
 
-def write(results: list[Result], out: Path) -> Path:
-    """Write ``out/report.html``, and every figure in ``out/figures``; return the path of the page.
+def write(results: list[Result], out: Path, forms: Sequence[str] = ()) -> Path:
+    """Write ``out/report.html``, and where forms are given every figure in ``out/figures``; return the page's path.
 
     One result gives the report of a run, several a comparison. A figure whose numbers were not recorded is left out.
-    Figures that an earlier call wrote into the same folder, and this one does not, are deleted.
+
+    Args:
+        results: the runs.
+        out: the folder.
+        forms: the files of each figure, of ``FORMS``; they replace those that an earlier call wrote.
 
     Raises:
         ConfigError: there is no result.
@@ -57,23 +60,30 @@ def write(results: list[Result], out: Path) -> Path:
     if not results:
         raise ConfigError("a report needs at least one run; give one or more run folders")
     runs = prepare(results)
+    if not forms and not shows_stills(runs):
+        return write_page(out, {NAME: page(runs)})
     with drawing():
-        drawn = pictures(runs)
-        return write_page(out, {NAME: page(runs, drawn, None)}, drawn)
+        drawn = pictures(runs) if forms else stills(runs)
+        return write_page(out, {NAME: page(runs, drawn, forms)}, drawn, forms)
 
 
 def refresh(result: Result, out: Path, live: LiveProgress | None) -> Path:
     """Write ``out/report.html`` of a run that is going on, which reads itself again; with None it does not any more.
 
-    The page draws its own figures; the pictures are left to ``write``.
+    The page draws its own figures; pictures are left to ``write``.
 
     Raises:
         StorageError: ``out`` cannot be written.
     """
-    return write_page(out, {NAME: page(prepare([result]), [], live)}, None)
+    return write_page(out, {NAME: page(prepare([result]), live=live)})
 
 
-def page(runs: list[Run], drawn: list[ReportFigure], live: LiveProgress | None) -> str:
+def page(
+    runs: list[Run],
+    drawn: Sequence[ReportFigure] = (),
+    forms: Sequence[str] = (),
+    live: LiveProgress | None = None,
+) -> str:
     """The page: its words and tables, its numbers, and the scripts that draw them."""
     data, code = payload(runs, live), script()
     rows = distinct(table([run.result for run in runs]))
@@ -98,7 +108,7 @@ def page(runs: list[Run], drawn: list[ReportFigure], live: LiveProgress | None) 
         *([("clients-table", "Client by client")] if tables else []),
         *((one.name, one.title) for one in asides),
         ("settings", "Settings"),
-        *([("files", "Figures as files")] if drawn else []),
+        *([("files", "Figures as files")] if forms else []),
     ]
     return render(
         "report.html.jinja",
@@ -124,9 +134,9 @@ def page(runs: list[Run], drawn: list[ReportFigure], live: LiveProgress | None) 
         ranked=len(runs) > 1 and comparable(runs),
         labels=[run.label for run in runs],
         settings=settings(runs),
-        pictures=drawn,
+        pictures=drawn if forms else (),
         stills=[picture for picture in drawn if picture.name in STILLS],
-        forms=FORMS,
+        forms=forms,
         data=embedded(data),
         script=code,
         digest=f"sha256-{base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()}",

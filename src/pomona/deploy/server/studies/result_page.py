@@ -39,7 +39,7 @@ class ResultFiles:
         texts = {f"{name}.json": json.dumps(whole.model_dump(mode="json"), indent=1) + "\n"} | dict(more or {})
         texts |= {f"{name}.csv": csv_text(self.records)} if self.records else {}
         texts[f"{name}.md"] = "\n\n".join([f"# {self.title}", *self.opening, *map(markdown, self.tables)]) + "\n"
-        return write_page(out, texts | {f"{name}.html": self._html(list(texts))}, None)
+        return write_page(out, texts | {f"{name}.html": self._html(list(texts))})
 
     def _html(self, files: Sequence[str]) -> str:
         return render(

@@ -1,0 +1,72 @@
+"""Looks of methods on a page: no two alike, by colour and by another cue, and visible on light and on dark pages."""
+
+from itertools import combinations
+from math import dist
+
+import numpy as np
+import pytest
+from browsing import contrast
+
+from pomona.methods import METHODS
+from pomona.results.look import COLOURS, DASHES, DISTINCT, KEPT, MARKERS, looks
+
+TITLES = [settings().method().card.presentation.title for settings in METHODS.values()]
+INVENTED = ["FedAS", "FedProto", "GPFL", "FedGH", "FedCP", "FedDBE", "pFedFDA", "my own", "Ünser Verfahren", "x" * 90]
+PAPERS = ([0xFD, 0xFD, 0xFB], [0x15, 0x18, 0x1A])
+
+
+def channels(colour: str) -> list[float]:
+    return [float(v) for v in bytes.fromhex(colour[1:])]
+
+
+def oklab(colour: str) -> tuple[float, float, float]:
+    """Björn Ottosson's space, in which distances are about as large as they look."""
+    r, g, b = (v / 12.92 if v <= 0.04045 else ((v + 0.055) / 1.055) ** 2.4 for v in (c / 255 for c in channels(colour)))
+    cones = (
+        0.4122214708 * r + 0.5363325363 * g + 0.0514459929 * b,
+        0.2119034982 * r + 0.6806995451 * g + 0.1073969566 * b,
+        0.0883024619 * r + 0.2817188376 * g + 0.6299787005 * b,
+    )
+    x, y, z = (v ** (1 / 3) for v in cones)
+    return (
+        0.2104542553 * x + 0.7936177850 * y - 0.0040720468 * z,
+        1.9779984951 * x - 2.4285922050 * y + 0.4505937099 * z,
+        0.0259040371 * x + 0.7827717662 * y - 0.8086757660 * z,
+    )
+
+
+@pytest.mark.parametrize("side", [0, 1])
+def test_every_colour_stands_out_from_its_page_and_from_the_others(side: int) -> None:
+    colours = [pair[side] for pair in COLOURS]
+    assert all(contrast(channels(colour), PAPERS[side]) >= 3 for colour in colours)
+    assert min(dist(oklab(a), oklab(b)) for a, b in combinations(colours, 2)) >= 0.1
+
+
+@pytest.mark.parametrize("size", range(1, DISTINCT + 1))
+def test_no_two_methods_of_a_page_look_alike(size: int) -> None:
+    random, every = np.random.default_rng(size), [*TITLES, *INVENTED]
+    assert len(every) > 55
+    for _ in range(200):
+        shown = looks(random.permutation(every)[:size].tolist())
+        for values in zip(*[(x.colour, x.bright, x.dash, x.marker) for x in shown], strict=True):
+            assert len(set(values)) == size, "colour, dash and marker each tell them apart"
+
+
+def test_runs_of_one_method_look_unlike_too() -> None:
+    assert len(set(looks(["FedAvg"] * 5 + ["FedAS"] * 5))) == 10
+
+
+def test_with_more_methods_a_colour_comes_with_another_dash() -> None:
+    shown = looks([*TITLES, *INVENTED])
+    assert len({(look.colour, look.dash) for look in shown}) == len(TITLES) + len(INVENTED)
+
+
+def test_methods_that_are_drawn_often_keep_their_look() -> None:
+    assert set(KEPT) <= set(TITLES)
+    for title, look in zip(KEPT, looks(KEPT), strict=True):
+        assert looks(["FedAS", "FedBN", title, "my own"])[2] == look
+    assert looks(["FedAS"])[0] != looks(["Separate"])[0]
+
+
+def test_there_are_as_many_dashes_and_markers_as_colours() -> None:
+    assert len(set(DASHES)) == len(set(MARKERS)) == len(COLOURS) == DISTINCT == 12
