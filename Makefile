@@ -10,12 +10,24 @@ INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check $(CONSTRAINTS:
 
 BENCHMARKS := fedavg_round native_step apple_step apple_round methods weight_learning growth kept_copies workers rate memory startup stacked frozen_features segmentation_step patches
 
-.PHONY: demo setup native test test-slow fuzz check wheel coverage size same cost bench peers-setup peers results clean
+.PHONY: demo setup lock native test test-slow fuzz check wheel coverage size same cost bench peers-setup peers results clean
 
 demo: .venv/demo
 	$(BIN)/pomona demo
 
 setup: .venv/dev
+
+# The libraries of kits by hash, of constraints.txt: with PyTorch for CPU and for CUDA; the file's first line is for people.
+# Needs download.pytorch.org; WHEELS=FOLDER has PyTorch's CPU wheels where that cannot be reached
+LOCKS := src/pomona/deploy/provision/locks
+CPU := https://download.pytorch.org/whl/cpu
+LOCK := uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
+  pyproject.toml --extra flower --extra dp
+lock: .venv/dev
+	{ echo "# PyTorch for CUDA: Python 3.11 to 3.13 on Linux, x86-64 and aarch64"; $(BIN)/$(LOCK) -c constraints.txt; } > $(LOCKS)/cuda.lock
+	sed 's/^torch==.*/&+cpu/' constraints.txt > .venv/cpu.txt
+	{ echo "# PyTorch for CPU: Python 3.11$(if $(WHEELS),, to 3.13) on Linux, x86-64$(if $(WHEELS),, and aarch64)"; echo "--extra-index-url $(CPU)"; \
+	  $(BIN)/$(LOCK) -c .venv/cpu.txt $(if $(WHEELS),--find-links $(WHEELS),--extra-index-url $(CPU)); } > $(LOCKS)/cpu.lock
 
 # The optional native engine, compiled here: needs a C++ compiler
 native: .venv/native

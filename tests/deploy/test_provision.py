@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 import shutil
 import ssl
 import stat
@@ -27,7 +28,7 @@ from pomona.deploy.agreement import Federation
 from pomona.deploy.pki import certificates, keys
 from pomona.deploy.provision import kit_files
 from pomona.deploy.provision.provision import add, provision, renew
-from pomona.deploy.provision.wheels import wheel
+from pomona.deploy.provision.wheels import locked, wheel
 from pomona.deploy.silo.settings import SiloFile
 from pomona.methods import METHODS
 
@@ -40,6 +41,7 @@ SHARED = {
     "Dockerfile",
     ".dockerignore",
     "wheels/README.txt",
+    "wheels/requirements.lock",
     "federation.toml",
 }
 APP = {f"app/{name}" for name in ("pyproject.toml", "LICENSE")} | {
@@ -160,14 +162,14 @@ def test_a_silos_file_fits_other_kinds_of_data_and_privacy(tmp_path, task):
     assert (data.label_column, data.label_columns) == (("label", ()) if task.get("classes") else (None, ("target-1",)))
     (home / "silo.toml").write_text((home / "silo.toml").read_text().replace("# accept", "accept"))
     assert SiloFile.load(home / "silo.toml").accept_epsilon == 3.0
-    assert f'"/wheels/{wheel()}[flower,dp]"' in (home / "Dockerfile").read_text()
+    assert "\nopacus==" in (home / "wheels/requirements.lock").read_text()
 
 
 @pytest.mark.parametrize("method", sorted(set(METHODS) - {"fedavg-data"}))
 def test_the_readme_says_what_leaves_the_silo(tmp_path, method):
     card = METHODS[method]().method().card
     path = written(tmp_path, {"name": "north"}, run={"method": method, "lr": 0.1}, share_scores=False)
-    text = kit_files.silo(Federation.load(path), "north", "0" * 64, own_key=False, locked=False)["README.md"].decode()
+    text = kit_files.silo(Federation.load(path), "north", "0" * 64, {}, own_key=False)["README.md"].decode()
     assert f"signed with your key: {card.up}. " in text
     assert f"private with `{method}`: {card.private}." in text
     assert "mean training loss" in text
@@ -401,7 +403,7 @@ def test_kits_install_pomonas_file_and_libraries_by_hash(tmp_path, capsys):
     pins = " ".join(f"--hash=sha256:{hashlib.sha256(c).hexdigest()}" for c in (b"a", b"b"))
     for member in ("server", "north", "east"):
         assert files(out / member / "wheels") == {"README.txt", wheel(), "SHA256SUMS", "requirements.lock"}
-        assert (out / member / "wheels/requirements.lock").read_text() == f"other-one==2.0 {pins}\n"
+        assert (out / member / "wheels/requirements.lock").read_text().splitlines()[1:] == [f"other-one==2.0 {pins}"]
         subprocess.run(["sha256sum", "--check", "--quiet", "SHA256SUMS"], cwd=out / member / "wheels", check=True)
         for name in ("README.md", "Dockerfile"):
             text = (out / member / name).read_text()
@@ -410,11 +412,37 @@ def test_kits_install_pomonas_file_and_libraries_by_hash(tmp_path, capsys):
             assert "pomona[" not in text
 
 
-def test_without_wheels_pomona_is_still_a_file_and_no_name(kit, tmp_path):
+@pytest.mark.parametrize(("words", "kind"), [((), "cpu"), (("--libraries", "cuda"), "cuda")])
+def test_kits_install_the_releases_libraries_by_hash_unless_asked_otherwise(words, kind, tmp_path, capsys):
+    out = tmp_path / "kits"
+    said = call(capsys, written(tmp_path, {"name": "north"}), "--out", out, *words)[1]
+    add(out, "east")
+    lock = locked(kind)["requirements.lock"]
+    about = {"cpu": "PyTorch for CPU: Python 3.11", "cuda": "PyTorch for CUDA: Python 3.11 to 3.13"}[kind]
+    assert f"libraries  by hash: {about}" in said
+    for member in ("server", "north", "east"):
+        assert (out / member / "wheels/requirements.lock").read_bytes() == lock
+        assert f"**{about}" in (out / member / "README.md").read_text()
+        for name in ("README.md", "Dockerfile"):
+            text = (out / member / name).read_text()
+            assert "--require-hashes" in text
+            assert "pomona[" not in text
+            assert "SHA256SUMS" not in text, "there is no wheel of Pomona's yet to compare"
+
+
+def test_unlocked_libraries_are_spelled_out(tmp_path, capsys):
+    out = tmp_path / "kits"
+    said = call(capsys, written(tmp_path, {"name": "north"}), "--out", out, "--libraries", "unlocked")[1]
+    assert "libraries  unlocked" in said
+    assert not (out / "north/wheels/requirements.lock").exists()
     for name in ("README.md", "Dockerfile"):
-        text = (kit / "north" / name).read_text()
+        text = (out / "north" / name).read_text()
         assert f'wheels/{wheel()}[flower]"' in text
-        assert "--find-links" not in text
+        assert "--require-hashes" not in text
+    assert "https://download.pytorch.org/whl/cpu" in (out / "north/README.md").read_text()
+
+
+def test_a_folder_of_wheels_needs_pomonas(tmp_path):
     (tmp_path / "none").mkdir()
     with pytest.raises(ConfigError, match=r"has no pomona-.*build it there"):
         provision(written(tmp_path, {"name": "north"}), tmp_path / "kits", tmp_path / "none")
@@ -452,7 +480,7 @@ def test_a_kit_is_installed_as_the_guide_says(kit):
         text = (kit / name / "README.md").read_text()
         first, service = text.split("## Instead: as a service of the machine")
         assert "\n    python3 -m venv pomona-env\n" in first
-        assert f'    pomona-env/bin/pip install "{name}/wheels/{wheel()}[flower]"\n' in first
+        assert f"    pomona-env/bin/pip install --no-index --no-deps {name}/wheels/{wheel()}\n" in first
         assert "/opt/pomona" not in first
         assert "useradd" in service
     assert "\npython3 -m venv pomona-env\npomona-env/bin/pip install " in guide
@@ -503,7 +531,35 @@ def test_compose_files_say_what_they_should(kit, tmp_path):
             assert service["volumes"] == [".:/kit:ro", f"./{state}:/kit/{state}"]
             assert (home / name / state).is_dir()
             assert service["read_only"] is True
-            assert service["restart"] == ("on-failure" if name == "server" else "always")
+            assert service["restart"] == "on-failure"
+
+
+@pytest.mark.parametrize("name", ["server", "north"])
+def test_a_container_is_restarted_on_the_codes_on_which_the_unit_is(kit, name, tmp_path):
+    """Docker knows no list of codes: the command ends as 0 where the unit would not start again."""
+    (unit,) = (kit / name).glob("*.service")
+    (listed,) = re.findall(r"^RestartPreventExitStatus=(.+)$", unit.read_text(), re.M)
+    ((service),) = yaml.safe_load((kit / name / "compose.yaml").read_text())["services"].values()
+    shell, option, script = service["command"]
+    script = script.replace("$$", "$").replace("/kit/", f"{tmp_path}/")
+    for code in (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 130, 143):
+        (tmp_path / "start.sh").write_text(f"exit {code}\n")
+        done = subprocess.run([shell, option, script], capture_output=True, check=False)
+        assert done.returncode == (0 if str(code) in listed.split() else code)
+
+
+def test_a_containers_stop_reaches_pomona_and_waits_for_it(kit, tmp_path):
+    ((service),) = yaml.safe_load((kit / "north" / "compose.yaml").read_text())["services"].values()
+    shell, option, script = service["command"]
+    (tmp_path / "start.sh").write_text(
+        f"trap 'echo left > {tmp_path}/left; exit 143' TERM\necho up\nwhile :; do sleep 0.05; done\n"
+    )
+    script = script.replace("$$", "$").replace("/kit/", f"{tmp_path}/")
+    with subprocess.Popen([shell, option, script], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        assert process.stdout.readline() == b"up\n"
+        process.terminate()
+        assert process.wait(10) == 0
+    assert (tmp_path / "left").exists()
 
 
 COMPOSE = {  # keys of a service, with their types, from the Compose specification

@@ -254,8 +254,9 @@ def wheels(tmp_path_factory):
     pytest.importorskip("hatchling", reason="the wheel is built without a download")
     folder = tmp_path_factory.mktemp("wheels")
     (first, *_) = install_blocks(folder, "W")
-    line = first.text.replace("wheels .", f"{folder / 'wheels'} {ROOT}")
-    alone(f"{line.strip()} --no-build-isolation", folder)
+    build, copy = first.text.strip().splitlines()
+    alone(build.replace("wheels .", f"{folder / 'wheels'} {ROOT}") + " --no-build-isolation", folder)
+    alone(copy.replace("src/", f"{ROOT}/src/"), folder)
     return folder / "wheels"
 
 
@@ -275,22 +276,15 @@ def alone(line: str, folder: Path) -> str:
 
 
 @pytest.mark.slow
-def test_the_wheel_is_downloaded_as_the_guide_says(wheels, tmp_path):
-    (tmp_path / "wheels").symlink_to(wheels)
-    (_, second) = install_blocks(tmp_path, "W")
-    alone(second.text, tmp_path)
-    assert len(list(wheels.glob("pomona-*.whl"))) == 1
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("which", [0, 1], ids=["with internet", "without"])
 def test_the_wheel_installs_and_has_all_that_kits_need(which, wheels, tmp_path):
     (tmp_path / "wheels").symlink_to(wheels)
     block = install_blocks(tmp_path, "I")[which]
-    create, install, look = block.text.strip().splitlines()
+    create, libraries, install, look = block.text.strip().splitlines()
     assert create == "python3 -m venv pomona-env"
     venv.create(tmp_path / "pomona-env", with_pip=True, symlinks=True)  # of whatever Python runs the tests
     (site,) = (tmp_path / "pomona-env").glob("lib/python*/site-packages")
+    assert libraries.endswith("--require-hashes --requirement wheels/requirements.lock")
     alone(install, tmp_path)
     (site / "libraries.pth").write_text("\n".join(p for p in sys.path if p.endswith("site-packages")) + "\n")
     assert "federat" in alone(look, tmp_path)

@@ -4,8 +4,11 @@ import ast
 import re
 import sys
 import tomllib
-from importlib.metadata import packages_distributions
+from importlib.metadata import packages_distributions, requires
 from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -43,6 +46,49 @@ def test_the_oldest_versions_are_the_lower_bounds():
     assert oldest.keys() == bounds.keys()
     number = {name: tuple(map(int, version.split("."))) for name, version in oldest.items()}
     assert [name for name, bound in bounds.items() if number[name] < tuple(map(int, bound.split(".")))] == []
+
+
+def pins(lines):
+    """``name==version`` of lines of a lock or of constraints, by name: several where a Python decides."""
+    found = {}
+    for line in lines:
+        if match := re.match(r"([\w.-]+)==([\w.+]+)", line):
+            found.setdefault(package(match[1]), set()).add(match[2])
+    return found
+
+
+@pytest.mark.parametrize("kind", ["cpu", "cuda"])
+def test_the_locks_of_kits_are_the_constraints_with_hashes_and_whole(kind):
+    """Whoever changes a pin runs ``make lock``; what Pomona's federations need is there, with all that this needs."""
+    lock = (ROOT / f"src/pomona/deploy/provision/locks/{kind}.lock").read_text()
+    pinned, known = pins(lock.splitlines()), pins((ROOT / "constraints.txt").read_text().splitlines())
+    torch = {"cpu": {f"{v}+cpu" for v in known["torch"]}, "cuda": known["torch"]}[kind]
+    assert pinned.pop("torch") == torch
+    assert {name: known.get(name) for name in pinned} == pinned
+    entries = re.split(r"\n(?=[\w.-]+==)", lock)[1:]
+    assert [e for e in entries if not re.search(r"--hash=sha256:[0-9a-f]{64}", e)] == []
+    needed, seen = ["pomona[flower,dp]"], set()
+    while needed:
+        asked = Requirement(needed.pop())
+        if (str(asked.name), frozenset(asked.extras)) in seen:
+            continue
+        seen.add((str(asked.name), frozenset(asked.extras)))
+        for word in requires(asked.name) or []:
+            inner = Requirement(word)
+            extras = [{"extra": one} for one in asked.extras] or [{"extra": ""}]
+            if not inner.marker or any(inner.marker.evaluate(one) for one in extras):
+                needed.append(word.partition(";")[0])
+    names = {package(name) for name, _ in seen} - {"pomona", "torch"}
+    assert len(names) > 50
+    assert names - pinned.keys() == set()
+
+
+def test_one_minor_version_of_flower_is_declared():
+    """Two of them refuse each other, so that a range would let two installations by the book not meet."""
+    (bound,) = {word for word in DECLARED if word.startswith("flwr")}
+    low, high = re.fullmatch(r"flwr>=(\d+\.\d+),<(\d+\.\d+)", bound).groups()
+    major, minor = map(int, low.split("."))
+    assert high == f"{major}.{minor + 1}"
 
 
 def test_the_native_package_brings_its_licences():

@@ -8,6 +8,7 @@ from cyclopts import Parameter
 
 from pomona.cli.output import Json, emit
 from pomona.core.errors import ConfigError
+from pomona.deploy.provision.wheels import LOCK, Libraries, described
 
 if TYPE_CHECKING:
     from pomona.deploy.provision.provision import Provisioned
@@ -22,7 +23,11 @@ def provision(
     add: Annotated[str | None, Parameter(help="name of a newcomer to make a kit for")] = None,
     key: Annotated[Path | None, Parameter(help="with --add: the public key that the newcomer brought")] = None,
     wheels: Annotated[
-        Path | None, Parameter(help="folder with Pomona's wheel, for each kit, and all others, to be installed by hash")
+        Path | None, Parameter(help="folder with Pomona's wheel, for each kit; others there are locked as they are")
+    ] = None,
+    libraries: Annotated[
+        Libraries | None,
+        Parameter(help="what kits install by hash: PyTorch for CPU (if unset) or CUDA; or unlocked: from an index"),
     ] = None,
     json: Json = False,
 ) -> None:
@@ -35,10 +40,10 @@ def provision(
     """
     from pomona.deploy.provision import provision as kits
 
-    if add is not None and federation is None and wheels is None:
+    if add is not None and federation is None and wheels is None and libraries is None:
         made, closing = kits.add(out, add, key), _newcomer
     elif federation is not None and add is None and key is None:
-        made, closing = kits.provision(federation, out, wheels), _everybody
+        made, closing = kits.provision(federation, out, wheels, libraries or "cpu"), _everybody
     else:
         raise ConfigError("give either a federation.toml, or --add NAME with or without --key FILE")
     if json:
@@ -74,6 +79,10 @@ def _everybody(made: "Provisioned") -> Iterator[str]:
     else:
         yield f"{made.folder}/server  for who runs {f.server}; INSECURE: no encryption, no keys, this machine only"
     yield from _silos(made)
+    lock = made.folder / "server" / "wheels" / LOCK
+    yield "libraries  " + (
+        f"by hash: {described(lock.read_bytes())}" if lock.exists() else "unlocked: whatever the index has that day"
+    )
     yield f"agreement  {f.agreement}"
     yield f"           {f.digits}: by telephone, every silo reads what `pomona silo check` prints at compare"
     wheel = (

@@ -1,7 +1,7 @@
 """Files of a kit besides keys, rendered from ``templates/``: path -> content; nothing is written here."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from importlib.metadata import version
 from typing import Any, Literal
@@ -12,7 +12,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from pomona.deploy.address import Address
 from pomona.deploy.agreement import PROTOCOL, Federation
 from pomona.deploy.flower_bundle import PIN
-from pomona.deploy.provision.wheels import wheel
+from pomona.deploy.provision.wheels import LOCK, SUMS, described, wheel
 from pomona.deploy.task_settings import TaskSettings
 
 Files = dict[str, bytes]
@@ -20,6 +20,8 @@ Role = Literal["server", "silo"]
 
 HOME = "/var/lib/pomona"  # where the units expect the kits
 STATE: dict[Role, str] = {"server": "run", "silo": "state"}  # the one folder of a kit that is written to
+LASTING = (2, 3, 4, 8, 9, 10, 130, 143)  # exit codes that no restart mends, or that are meant to last
+FINAL: dict[Role, tuple[int, ...]] = {"server": (0, 1, *LASTING), "silo": LASTING}
 UNPRIVILEGED = 1024  # ports below it need a capability
 
 _TEMPLATES = Environment(
@@ -32,43 +34,39 @@ _TEMPLATES = Environment(
 )
 
 
-def server(federation: Federation, until: datetime | None, *, locked: bool) -> Files:
+def server(federation: Federation, until: datetime | None, installed: Mapping[str, bytes]) -> Files:
     """The server's kit without keys, wheels and ``federation.toml``; its certificate is valid ``until``.
 
-    ``locked``: there is a list of all libraries with hashes.
+    ``installed``: the files of its folder ``wheels``.
     """
     port = Address.parse(federation.bind).port
-    about = _about("server", federation, "server") | {
-        "locked": locked,
+    about = _about("server", federation, "server", installed) | {
         "until": f"{until:%Y-%m-%d}" if until else "",
         "port": port,
         "capability": "CAP_NET_BIND_SERVICE" if port < UNPRIVILEGED else "",
-        "restart": "on-failure",  # a run that is finished is not started again
         "host_network": True,  # so that bind means what it says
     }
     return dict(_common("server", about)) | app()
 
 
-def silo(federation: Federation, name: str, digest: str, *, own_key: bool, locked: bool) -> Files:
+def silo(federation: Federation, name: str, digest: str, installed: Mapping[str, bytes], *, own_key: bool) -> Files:
     """A silo's kit without keys, wheels and ``federation.toml``.
 
     Args:
         federation: the federation.
         name: the silo's.
         digest: SHA-256 in hex of the app that the silo will run, and no other.
+        installed: the files of its folder ``wheels``.
         own_key: whether the silo brought its public key, so that its private one is not in the kit.
-        locked: whether there is a list of all libraries with hashes.
     """
     task = federation.tasked
-    about = _about("silo", federation, name) | {
+    about = _about("silo", federation, name, installed) | {
         "own_key": own_key,
-        "locked": locked,
         "task": task,
         "classes": tomli_w.dumps({"classes": task.classes}).strip() if task else "",
         "labels": json.dumps(_label_columns(task)) if task else "",
         "suffix": "npz" if task and task.kind == "image" else "csv",
         "capability": "",
-        "restart": "always",
         "host_network": federation.loopback,
     }
     files = dict(_common("silo", about))
@@ -97,7 +95,7 @@ def _common(role: Role, about: dict[str, Any]) -> Iterator[tuple[str, bytes]]:
         yield name, _rendered(name, about)
 
 
-def _about(role: Role, federation: Federation, member: str) -> dict[str, Any]:
+def _about(role: Role, federation: Federation, member: str, installed: Mapping[str, bytes]) -> dict[str, Any]:
     config = federation.config() if federation.comes_with_study else None
     extras = "flower,dp" if config and config.privacy else "flower"
     return {
@@ -105,12 +103,15 @@ def _about(role: Role, federation: Federation, member: str) -> dict[str, Any]:
         "unit": f"pomona-{role}-{federation.name}" + (f"-{member}" if role == "silo" else ""),
         "member": member,
         "state": STATE[role],
+        "final": FINAL[role],
         "home": f"{HOME}/{federation.name}/{member}",
         "federation": federation,
         "config": config,
         "card": config.method.method().card if config else None,
         "version": version("pomona"),
         "wheel": wheel(),
+        "lock": described(installed.get(LOCK)),
+        "summed": SUMS in installed,
         "extras": extras,
     }
 

@@ -4,7 +4,7 @@ All is made beside its place and appears by one renaming: a folder of kits is wh
 never written over. Everything is readable for its owner alone, from the first moment on.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -21,7 +21,7 @@ from pomona.deploy.agreement import Federation, FoundingMember
 from pomona.deploy.pki import certificates, keys
 from pomona.deploy.provision import kit_files
 from pomona.deploy.provision.new_files import appearing, folders, write
-from pomona.deploy.provision.wheels import LOCK, SUMS, of_folder, wheel
+from pomona.deploy.provision.wheels import LOCK, SUMS, Libraries, locked, of_folder, wheel
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 AGREED = "federation.toml"
@@ -61,10 +61,11 @@ class Provisioned:
         )
 
 
-def provision(path: Path, out: Path, wheels: Path | None = None) -> Provisioned:
+def provision(path: Path, out: Path, wheels: Path | None = None, libraries: Libraries = "cpu") -> Provisioned:
     """Make the authority and all kits of a ``federation.toml`` in a new folder.
 
-    A folder of ``wheels`` gives each kit Pomona's wheel, and the hashes of all of them.
+    A folder of ``wheels`` gives each kit Pomona's wheel; where it has others, their hashes take the place of those of
+    this release's ``libraries``.
 
     Raises:
         ConfigError: a mistake in the file, a silo's key that is none, no wheel of Pomona, or no Flower.
@@ -77,14 +78,14 @@ def provision(path: Path, out: Path, wheels: Path | None = None) -> Provisioned:
         raise ConfigError(f"{path}: insecure = true has no use for keys; take key out of silo {min(brought)!r}")
     if out.exists() or out.is_symlink():
         raise StorageError(f"{out} exists already, and keys are never overwritten; name a new folder, or --add a silo")
-    installed = of_folder(wheels) if wheels else {}
+    installed = {**locked(libraries), **(of_folder(wheels) if wheels else {})}
     with appearing(out) as made:
         authority = None if federation.insecure else certificates.authority(federation.name)
         members = [_member(authority, federation, name, brought.get(name)) for name in names] if authority else []
         _distinct(members)
         if authority:
             write(made / "authority", {"ca.key": authority.private, "ca.crt": authority.public})
-        write(made / "server", _server(federation, authority, members, LOCK in installed) | agreed)
+        write(made / "server", _server(federation, authority, members, installed) | agreed)
         write(made / "server" / "wheels", installed)
         digest = flower_bundle.digest(made / "server" / "app")
         write(made / "server", {flower_bundle.PIN: f"{digest}\n".encode()})
@@ -170,13 +171,13 @@ def _agreed(path: Path, federation: Federation) -> kit_files.Files:
 
 
 def _server(
-    federation: Federation, authority: keys.Pair | None, members: Sequence[Member], locked: bool
+    federation: Federation, authority: keys.Pair | None, members: Sequence[Member], installed: Mapping[str, bytes]
 ) -> kit_files.Files:
     if not authority:
-        return kit_files.server(federation, None, locked=locked)
+        return kit_files.server(federation, None, installed)
     host = Address.parse(federation.server)
     certificate = certificates.server(authority, (host.host, *(LOOPBACK if federation.loopback else ())))
-    files = kit_files.server(federation, certificates.validity(certificate.public), locked=locked)
+    files = kit_files.server(federation, certificates.validity(certificate.public), installed)
     files |= {"certs/ca.crt": authority.public, "certs/server.crt": certificate.public}
     files |= {"certs/server.key": certificate.private}
     return files | {f"keys/{name}": content for name, content in _public(members).items()}
@@ -188,11 +189,10 @@ def _silo(folder: Path, server: Path, name: str, members: Sequence[Member]) -> N
     digest = flower_bundle.pinned(server)
     own = next((member for member in members if member.name == name), None)
     brought = own is not None and own.private is None
-    locked = (server / "wheels" / LOCK).exists()
-    files = kit_files.silo(federation, name, digest, own_key=brought, locked=locked)
-    files |= {
-        f"wheels/{p.name}": content(p, LONG) for p in (server / "wheels").iterdir() if p.name in (wheel(), SUMS, LOCK)
-    }
+    wheels = server / "wheels"
+    installed = {p.name: content(p, LONG) for p in wheels.iterdir() if p.name in (wheel(), SUMS, LOCK)}
+    files = kit_files.silo(federation, name, digest, installed, own_key=brought)
+    files |= {f"wheels/{file}": text for file, text in installed.items()}
     files |= {name: content(server / name, MOST_WEIGHTS) for name in (AGREED, WEIGHTS) if (server / name).exists()}
     if own:
         files |= {"certs/ca.crt": content(server / "certs" / "ca.crt"), "keys/silo.pub": own.public}

@@ -3,7 +3,9 @@
 import hashlib
 from collections.abc import Mapping
 from importlib.metadata import version
+from importlib.resources import files
 from pathlib import Path
+from typing import Literal
 
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
@@ -11,6 +13,7 @@ from pomona.core.errors import ConfigError, StorageError
 from pomona.core.files import LONG, content, sha256
 
 SUMS, LOCK = "SHA256SUMS", "requirements.lock"
+Libraries = Literal["cpu", "cuda", "unlocked"]
 
 
 def wheel() -> str:
@@ -18,11 +21,23 @@ def wheel() -> str:
     return f"pomona-{version('pomona')}-py3-none-any.whl"
 
 
+def locked(libraries: Libraries) -> Mapping[str, bytes]:
+    """The ``requirements.lock`` of this release, of names, versions and SHA-256; no file for "unlocked"."""
+    if libraries == "unlocked":
+        return {}
+    return {LOCK: (files("pomona.deploy.provision") / "locks" / f"{libraries}.lock").read_bytes()}
+
+
+def described(lock: bytes | None) -> str:
+    """What a lock is for, as its first line says; "" without one."""
+    return lock.partition(b"\n")[0].decode().removeprefix("# ") if lock else ""
+
+
 def of_folder(folder: Path) -> Mapping[str, bytes]:
     """Files of a kit's folder ``wheels`` for a folder of wheels, as ``pip download`` fills it.
 
     Pomona's wheel, its SHA-256 as ``sha256sum`` writes it, and, where there are other wheels, ``requirements.lock``:
-    their names, versions and SHA-256. The others themselves are not among the files.
+    their names, versions and SHA-256, instead of the release's. The others themselves are not among the files.
 
     Raises:
         ConfigError: Pomona's wheel of this version is not there, or a file that is named as no wheel is.
@@ -33,11 +48,11 @@ def of_folder(folder: Path) -> Mapping[str, bytes]:
         raise ConfigError(f"{folder} has no {name}; build it there: pip wheel --no-deps --wheel-dir {folder} .")
     try:
         own = content(folder / name, LONG)
-        files = {name: own, SUMS: f"{hashlib.sha256(own).hexdigest()}  {name}\n".encode()}
+        found = {name: own, SUMS: f"{hashlib.sha256(own).hexdigest()}  {name}\n".encode()}
         lines = _locked([path for path in sorted(folder.glob("*.whl")) if path.name != name])
     except OSError as fault:
         raise StorageError(f"{fault.filename}: cannot be read ({fault.strerror}); fetch the wheel again") from None
-    return files | {LOCK: "".join(lines).encode()} if lines else files
+    return found | {LOCK: "".join(["# wheels that the lead has fetched\n", *lines]).encode()} if lines else found
 
 
 def _locked(paths: list[Path]) -> list[str]:
