@@ -1,6 +1,8 @@
 """Members that send what they like: the server names them, goes on without them, and its record can still be read."""
 
+import itertools
 import json
+import re
 import threading
 from dataclasses import replace
 
@@ -183,6 +185,45 @@ def test_one_claim_does_not_take_the_mean_over(world):
     standing = server(federation.server)
     assert [row["weight"] for row in standing["silos"]] == pytest.approx((n / n.sum()).tolist())
     assert "it counts for 50 % (largest_share = 0.5)" in standing["notes"][0]
+
+
+@pytest.mark.parametrize(
+    ("method", "name", "value", "said"),
+    [
+        (
+            "q-fedavg",
+            "risk",
+            1e30,
+            r"silo-1, round 1: risk 1e\+30, by which it has 100 % of the mean; it counts for 50 %",
+        ),
+        (
+            "fednova",
+            "steps",
+            1e-3,
+            r"silo-1, round 1: steps 0\.001, and its samples make (\d+) to \1; it counts by those",
+        ),
+        (
+            "fednova",
+            "steps",
+            300.0,
+            r"silo-1, round 1: steps 300, and its samples make (\d+) to \1; it counts by those",
+        ),
+    ],
+)
+def test_a_number_beside_a_model_does_not_take_the_mean_over(method, name, value, said, world):
+    """One round: the silo is named in the audit log, and nobody is refused."""
+    federation = world.federation(method, run={"rounds": 1, "largest_share": 0.5})
+    unseal, count = Encoding.unpack_uplink, itertools.count()
+
+    def lied(*words):
+        found = unseal(*words)
+        return {**found, name: torch.full_like(found[name], value)} if next(count) == 1 else found
+
+    world.patch.setattr(Encoding, "unpack_uplink", lied)
+    federation.run()
+    assert re.search(said, reasons(federation))
+    (row,) = load(federation.server / "run").rounds
+    assert (row.cohort, row.refused) == ((0, 1, 2), ())
 
 
 def test_a_share_of_more_than_a_half_is_said_where_none_is_cut(world):

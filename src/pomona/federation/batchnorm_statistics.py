@@ -6,6 +6,7 @@ what the cohort measured, weighted by samples. They are never decayed, pulled, c
 method does with its rows. All other models are evaluated with statistics estimated on the client's own training data.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -52,6 +53,11 @@ def accompanied(server: Server, initial: Initial) -> Server:
     def closing(state: WithStatistics, roster: Roster, round_: Round) -> str | None:
         return server.closing(state.method, roster, round_)
 
+    def limited(
+        state: WithStatistics, uplink: Uplink, ids: tuple[int, ...], roster: Roster, round_: Round
+    ) -> Mapping[int, str]:
+        return server.limited(state.method, without(uplink), ids, roster, round_)
+
     def flaw(uplink: Uplink) -> str | None:
         if any(bool((uplink[STATISTICS][part] < 0).any()) for part in initial.variances):
             return f"tensor '{STATISTICS}' holds a variance below 0"
@@ -66,6 +72,7 @@ def accompanied(server: Server, initial: Initial) -> Server:
         expects=expects,
         closing=closing,
         flaw=flaw,
+        limited=limited,
     )
 
 

@@ -1,6 +1,6 @@
 """The round loop, once: plan, exchange, aggregate, commit, evaluate, record. A transport only carries."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from time import perf_counter
 from typing import Any, Protocol
@@ -65,8 +65,8 @@ class Loop:
     """One run of a method over a transport.
 
     ``quorum``: uplinks that a round needs; one with fewer is tried once more, then the run stops. ``metric``: what the
-    clients' scores are values of. ``judged``: told of each exchange who is admitted and who is not. ``last``: the last
-    round; an early stop makes it an earlier one.
+    clients' scores are values of. ``judged``: told of each exchange who is admitted and who is not. ``called``: what a
+    client is called in notes. ``last``: the last round; an early stop makes it an earlier one.
     """
 
     config: Config
@@ -80,10 +80,12 @@ class Loop:
     quorum: int = 1
     metric: Metric = ACCURACY
     judged: Callable[[int, Admission], None] = lambda *_: None
+    called: Callable[[int], str] = "client {}".format
     last: int = field(init=False)
     curve: ValidationCurve = field(init=False)
     _scores: Scoreboard = field(init=False)
     _history: History = field(default_factory=History)
+    _limited: frozenset[int] = frozenset()
 
     def __post_init__(self) -> None:
         self.server = accompanied(self.server, self.initial)
@@ -177,6 +179,7 @@ class Loop:
         replies = [replace(a.reply, uplink={}) for a in arrivals]
         sizes = tuple(a.bytes_down for a in arrivals), tuple(a.bytes_up for a in arrivals)
         del arrivals, down
+        self._name_limited(self.server.limited(state, uplink, ids, roster, round_), number)
         state = self.server.aggregate(state, uplink, ids, roster, round_)
         del uplink
         self._scores.note(asked, replies)
@@ -197,6 +200,12 @@ class Loop:
         self._commit(state, number)
         self.watcher.round(row, evaluations)
         return state
+
+    def _name_limited(self, found: Mapping[int, str], number: int) -> None:
+        """Say who counts for less than it says, whenever that has changed."""
+        for client in sorted(found.keys() - self._limited):
+            self.watcher.note(f"{self.called(client)}, round {number}: {found[client]}")
+        self._limited = frozenset(found)
 
     def _exchange(
         self, visit: ClientRequest, down: Downlink, state: Any

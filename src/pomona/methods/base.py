@@ -21,6 +21,7 @@ from torch import Tensor
 from pomona.core.optimizer import Optimizer, Steps
 from pomona.core.round import Roster, Round
 from pomona.core.settings import Settings
+from pomona.core.weight_limit import SLACK, reweighted
 from pomona.methods.row_algebra import (
     Copies,
     Rows,
@@ -163,6 +164,8 @@ class Server:
     places for them, and ``row`` (d,) is the model they start from, None for the run's initial one.
     expects(state) -> examples of one client's uplink, by name: what is let in has exactly these shapes and dtypes.
     flaw(uplink) -> why one client's uplink, of that form and finite, cannot be used, in half a sentence, if so.
+    limited(state, uplink, ids, roster, round) -> of each client that counts for less than what it says would make of it
+    why, in half a sentence; as ``aggregate`` counts it.
     ``separable``: aggregate touches nothing but what belongs to ids, so a copy of the state can serve one client that
     nobody else learns from.
     ``relays``: entries of the downlink whose rows are clients' uplinks, passed on unchanged, with the uplink's name.
@@ -183,6 +186,7 @@ class Server:
     averages: bool = False
     closing: Callable[[Any, Roster, Round], str | None] = nothing
     flaw: Callable[[Uplink], str | None] = nothing
+    limited: Callable[[Any, Uplink, tuple[int, ...], Roster, Round], Mapping[int, str]] = lambda *_: {}
 
 
 @dataclass(frozen=True)
@@ -328,19 +332,70 @@ def averaging(part: Callable[[Initial], Tensor] | None = None) -> Server:
     return Server(start, down, aggregate, welcome, expects, global_model=part is None, averages=True)
 
 
-def reweighting(says: Mapping[str, float], ratios: Callable[[Tensor, Uplink, Tensor, Round], Tensor]) -> Server:
-    """FedAvg's server whose clients count by more than their samples: w <- w + sum_i p_i ratio_i (w_i - w).
+Ratios = Callable[[Tensor, Uplink, Tensor, Round], Tensor]
+Bounds = Mapping[str, tuple[Tensor, Tensor]]
+
+
+def reweighting(
+    says: Mapping[str, float],
+    ratios: Ratios,
+    bounds: Callable[[tuple[int, ...], Roster, Round], Bounds] = lambda *_: {},
+) -> Server:
+    """FedAvg's server whose clients count by more than their samples: w <- w + sum_i c_i (w_i - w), c_i = p_i ratio_i.
+
+    Where shares are limited (``Roster.largest``) so are those of the c_i, and their sum is at most 1
+    (``core.weight_limit.reweighted``). Whoever loses by that is named, and whose number is outside its bounds.
 
     ``says``: the numbers (1,) float64 that a client uploads beside its model, and the least that each may be.
     ratios(w, uplink, p, round) -> (n,), from the model sent (d,) and FedAvg's weights p (n,). Where all ratios are 1
     this is FedAvg, to the bit.
+    bounds(ids, roster, round) -> by name the least and the most (n,) of a number that follow from what is known of the
+    clients; a number outside counts as the nearest.
     """
     mean = averaging()
 
+    def believed(uplink: Uplink, ids: tuple[int, ...], roster: Roster, round_: Round) -> Uplink:
+        """The uplink with its numbers within their bounds."""
+        within_bounds = {
+            name: uplink[name].cpu().clamp(low.unsqueeze(1), high.unsqueeze(1))
+            for name, (low, high) in bounds(ids, roster, round_).items()
+        }
+        return {**uplink, **within_bounds}
+
+    def counted(w: Tensor, uplink: Uplink, p: Tensor, round_: Round) -> tuple[Tensor, Tensor]:
+        """The ratios and the c_i of the method (n,), on the CPU."""
+        ratio = ratios(w, uplink, p, round_).to(p)
+        return ratio, p * ratio
+
+    def limit(c: Tensor, p: Tensor, roster: Roster) -> Tensor:
+        """What is left of the c_i (n,)."""
+        return torch.tensor(reweighted(p.tolist(), c.tolist(), roster.largest), dtype=p.dtype)
+
     def aggregate(w: Tensor, uplink: Uplink, ids: tuple[int, ...], roster: Roster, round_: Round) -> Tensor:
-        p, W = roster.weights(ids).to(w.device), uplink["model"]
-        more = p * (ratios(w, uplink, p, round_).to(p) - 1)
-        return weighted_mean(W, p) + by_columns(lambda rows, sent: more.to(rows) @ (rows - sent), W, w)
+        p, W = roster.weights(ids), uplink["model"]
+        ratio, c = counted(w, believed(uplink, ids, roster, round_), p, round_)
+        left = limit(c, p, roster)
+        more = p * (ratio - 1) if torch.equal(left, c) else left - p
+        return weighted_mean(W, p.to(w.device)) + by_columns(lambda rows, sent: more.to(rows) @ (rows - sent), W, w)
+
+    def limited(w: Tensor, uplink: Uplink, ids: tuple[int, ...], roster: Roster, round_: Round) -> dict[int, str]:
+        found, p = {}, roster.weights(ids)
+        for name, (low, high) in bounds(ids, roster, round_).items():
+            for i, said, least, most in zip(
+                ids, uplink[name].squeeze(1).tolist(), low.tolist(), high.tolist(), strict=True
+            ):
+                if not least <= said <= most:
+                    found[i] = f"{name} {said:.4g}, and its samples make {least:.4g} to {most:.4g}; it counts by those"
+        _, c = counted(w, believed(uplink, ids, roster, round_), p, round_)
+        left = limit(c, p, roster)
+        shares = (c / c.sum()).tolist(), (left / left.sum()).tolist()
+        for k, (i, share, kept) in enumerate(zip(ids, *shares, strict=True)):
+            if i not in found and kept < share * (1 - SLACK):
+                numbers = ", ".join(f"{name} {float(uplink[name][k]):.4g}" for name in says)
+                found[i] = (
+                    f"{numbers}, by which it has {100 * share:.3g} % of the mean; it counts for {100 * kept:.3g} %"
+                )
+        return found
 
     def expects(w: Tensor) -> Uplink:
         return {"model": w, **{name: torch.zeros(1, dtype=torch.float64) for name in says}}
@@ -349,7 +404,7 @@ def reweighting(says: Mapping[str, float], ratios: Callable[[Tensor, Uplink, Ten
         low = [(name, float(uplink[name]), least) for name, least in says.items() if float(uplink[name]) < least]
         return f"tensor '{low[0][0]}' holds {low[0][1]:.3g}, where at least {low[0][2]:g} is possible" if low else None
 
-    return replace(mean, aggregate=aggregate, expects=expects, flaw=flaw)
+    return replace(mean, aggregate=aggregate, expects=expects, flaw=flaw, limited=limited)
 
 
 def silent() -> Server:

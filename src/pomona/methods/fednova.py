@@ -17,12 +17,17 @@ tau_i, with momentum rho (tau - rho (1 - rho^tau) / (1 - rho)) / (1 - rho), with
 FedAvg's fixed point is that of sum_i p_i |a_i|_1 F_i: a client with twice the samples, and so twice the steps, counts
 four times. Where all |a_i|_1 are equal FedNova is FedAvg, to the bit. Named models are FedAvg's.
 
+|a_i|_1 follows from a client's number of samples: the server takes no other from it. Where shares are limited
+(``largest_share``), p_i / |a_i|_1 over their sum is, and tau_eff is at most 1 / sum_i p_i / |a_i|_1, which moves the
+model no further than the clients went; the paper leaves tau_eff open, and the fixed point does not depend on it.
+
 Differs from published code: with a proximal term that takes the number of steps for tau_eff, and with one beside
 momentum it adds both to |a_i|_1; here tau_eff is eq. 9 and the recursion is exact. Its server momentum is
 ``fednova+momentum``.
 """
 
 from dataclasses import replace
+from functools import lru_cache
 from typing import Literal
 
 import torch
@@ -42,13 +47,40 @@ class FedNova(base.MethodSettings):
 
     def method(self) -> base.Method:
         """The two halves."""
-        return base.Method(base.reweighting({"steps": SHORTEST}, ratios), client(self.mu), CARD)
+        server = base.reweighting({"steps": SHORTEST}, ratios, lambda *of: {"steps": bounds(self.mu, *of)})
+        return base.Method(server, client(self.mu), CARD)
 
 
 def ratios(w: Tensor, uplink: base.Uplink, p: Tensor, round_: base.Round) -> Tensor:
     """tau_eff / |a_i|_1 (n,); exactly 1 where all clients took the same."""
     a = uplink["steps"].squeeze(1).to(p)
     return (a[0] + p @ (a - a[0])) / a
+
+
+def bounds(mu: float, ids: tuple[int, ...], roster: base.Roster, round_: base.Round) -> tuple[Tensor, Tensor]:
+    """The least and the most |a_i|_1 (n,) that clients with these samples can have.
+
+    They are two where one sample is left over in an epoch: with BatchNorm that joins the batch before it.
+    """
+    found = []
+    for n in (roster.sizes[i] for i in ids):
+        batches = -(-n // round_.batch_size)
+        joined = batches - (batches > 1 and n % round_.batch_size == 1)
+        found.append(sorted(length(round_.epochs * k, round_.momentum, mu * round_.lr) for k in (joined, batches)))
+    least, most = torch.tensor(found, dtype=torch.float64).T
+    return least, most
+
+
+@lru_cache(1024)
+def length(steps: int, momentum: float, pull: float) -> float:
+    """|a|_1 of so many steps, as a client counts it; ``pull`` is mu lr."""
+    if not momentum and not pull:
+        return float(steps)
+    v = z = 0.0
+    for _ in range(steps):
+        v = v * momentum + (1 - pull * z)
+        z += v
+    return z
 
 
 def client(mu: float) -> base.Client:

@@ -155,6 +155,11 @@ def stepping(inner: base.Server, rule: Rule, settings: Any) -> base.Server:
     def closing(state: Stepped, roster: base.Roster, round_: base.Round) -> str | None:
         return inner.closing(state.model, roster, round_)
 
+    def limited(
+        state: Stepped, uplink: base.Uplink, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
+    ) -> Mapping[int, str]:
+        return inner.limited(state.model, uplink, ids, roster, round_)
+
     return replace(
         inner,
         start=start,
@@ -163,6 +168,7 @@ def stepping(inner: base.Server, rule: Rule, settings: Any) -> base.Server:
         welcome=welcome,
         expects=expects,
         closing=closing,
+        limited=limited,
         averages=False,
     )
 

@@ -10,6 +10,7 @@ Li, Sanjabi, Beirami, Smith. Fair resource allocation in federated learning. ICL
 
 h_i bounds the curvature of F_i^(q + 1) / (q + 1) where 1 / lr bounds that of F_i: the step needs no new rate as q
 grows. q = 0 is FedAvg, to the bit; a large q is close to minimising the worst client's loss. Named models are FedAvg's.
+Where shares are limited (``largest_share``), those of p_i F_i^q are: a loss is a client's own word.
 
 Differs from the paper: that samples clients by p_i and takes plain sums; here the cohort is the run's and p_i weighs
 the sums, which have the same mean. Its rate for D_i and h_i is tuned at q = 0; here it is the run's. Momentum would

@@ -119,7 +119,7 @@ def _rounds(
         initial = scenario.initial.in_files(transport.scratch)
         parts = (config, method.server, registry, initial, transport, record, status, commits)
         metric = scenario.choice.metric
-        loop = Loop(*parts, quorum=federation.quorum, metric=metric, judged=status.judged)
+        loop = Loop(*parts, quorum=federation.quorum, metric=metric, judged=status.judged, called=status.called)
         loop.run()
         result = close_record(record, time() - began)
         audit.write("finished", round=loop.last)
@@ -147,6 +147,10 @@ class ServerStatusFile:
         self._notes.append(text)
         self.audit.write("note", text=text)
         logger.info("%s", text)
+
+    def called(self, client: int) -> str:
+        """A client by the name of its silo."""
+        return self.transport.registry.entries[client].name
 
     def judged(self, number: int, verdict: Admission) -> None:
         """It is known whose uplinks a round uses; of one that is tried again, the last word counts."""

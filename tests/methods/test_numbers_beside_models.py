@@ -1,0 +1,188 @@
+"""A number beside a model is a weight: whatever one member says, what it has of a mean is at most the agreed share."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.testing import assert_close
+
+from pomona.core.round import Roster
+from pomona.core.weight_limit import reweighted
+from pomona.methods import METHODS
+from pomona.methods.fedavg import FedAvg
+from pomona.methods.fednova import FedNova, length
+from pomona.methods.q_fedavg import QFedAvg
+from pomona.storage.tensor_validation import non_finite
+from pomona.testing.conformance import MODELS
+from problems import Federation, a_round, quadratics, uneven
+
+EXTREMES = [
+    5e-324,
+    1e-300,
+    1e-3,
+    0.0,
+    -1.0,
+    -1e30,
+    50.0,
+    1e30,
+    torch.finfo(torch.float64).max,
+    float("nan"),
+    float("inf"),
+]
+VARIANTS = [
+    *((name, {}) for name in METHODS),
+    ("fednova", {"mu": 0.3}),
+    ("q-fedavg", {"q": 100.0}),
+    ("q-fedavg", {"q": 0.1}),
+]
+AVERAGING = [(n, s) for n, s in VARIANTS if METHODS[n](**s).method().server.global_model]
+
+
+def sent(settings, problem, largest, **over):
+    """A round's server state, uplinks and all else that ``aggregate`` takes, before it is called."""
+    run = Federation(settings.method(), problem)
+    run.roster = replace(run.roster, largest=largest)
+    before, round_ = run.server, a_round(**over)
+    run.round(round_)
+    uplink = {k: torch.stack([r.uplink[k] for r in run.replies]) for k in run.replies[0].uplink}
+    return run.method.server, before, uplink, (run.ids, run.roster, round_)
+
+
+def model(server, state, ids, roster, round_):
+    """The model that the server sends."""
+    rows = server.down(state, ids, roster, round_)["model"]
+    return rows.bank[rows.index[0]]
+
+
+def moved(server, state, uplink, about):
+    """How far the next model goes along each client's own direction, where each went one step along it (n,)."""
+    n, name = len(about[0]), "model" if "model" in uplink else "model_delta"
+    w = model(server, state, *about)
+    still = (w if name == "model" else torch.zeros_like(w)).repeat(n, 1)
+    apart = still + torch.eye(n, len(w)).to(w)
+    ends = [model(server, server.aggregate(state, {**uplink, name: W}, *about), *about) for W in (apart, still)]
+    return (ends[0] - ends[1])[:n].abs()
+
+
+def forged(uplink, value):
+    """The uplinks with all that is no row of the first client's replaced, and whether that is let in."""
+    d = max(t[0].numel() for t in uplink.values())
+    lie = {k: t.clone() for k, t in uplink.items()}
+    for k, t in lie.items():
+        if t.is_floating_point() and t[0].numel() < d:
+            lie[k][0] = value
+    return lie
+
+
+@pytest.mark.parametrize(("name", "settings"), AVERAGING, ids=[f"{n}{s or ''}" for n, s in AVERAGING])
+@pytest.mark.parametrize(("members", "largest"), [(5, 0.5), (4, 0.3), (3, 0.5), (2, 0.5)])
+def test_no_number_gives_a_member_more_than_the_agreed_share(name, settings, members, largest):
+    """Of every method whose clients learn one model, the next method included: influence is measured, not computed.
+
+    What is refused has none; of m members somebody has 1/m at least.
+    """
+    problem = quadratics(members, samples=4, d=9)
+    server, state, uplink, about = sent(METHODS[name](**settings), problem, largest, epochs=2, batch_size=2)
+    most = max(largest, 1 / members)
+    for value in [None, *EXTREMES]:
+        lie = uplink if value is None else forged(uplink, value)
+        own = {k: t[0] for k, t in lie.items()}
+        if non_finite(own) or server.flaw(own):
+            assert value is not None, "an honest member is let in"
+            continue
+        found = moved(server, state, lie, about)
+        assert torch.isfinite(found).all()
+        assert found[0] <= most * found.sum() * (1 + 1e-6), f"{value}: {found / found.sum()}"
+        assert found[1:].min() > 0, "the others count"
+
+
+def test_all_other_methods_send_no_number_beside_models():
+    """Their servers hand rows on, or mix them by what rows and samples say."""
+    for name, settings in VARIANTS:
+        server, _, uplink, _ = sent(METHODS[name](**settings), quadratics(3, samples=4, d=9), 0.5)
+        numbers = {k for k, t in uplink.items() if t.is_floating_point() and t[0].numel() == 1} - MODELS
+        assert not numbers or server.global_model, (name, numbers)
+
+
+@pytest.mark.parametrize("steps", [1e-3, 8 * 50.0, 8 / 50, 1e30, 7.999])
+def test_fednova_counts_the_steps_that_samples_make(steps):
+    """Five silos of 4 samples, 2 epochs in batches of 1: 8 steps each, FedAvg to the bit, whatever one of them says."""
+    problem = quadratics(5, samples=4)
+    about = {"epochs": 2, "batch_size": 1}
+    server, state, uplink, rest = sent(FedNova(), problem, 0.5, **about)
+    honest = server.aggregate(state, uplink, *rest)
+    fedavg, before, plain, _ = sent(FedAvg(), problem, 0.5, **about)
+    assert torch.equal(honest, fedavg.aggregate(before, plain, *rest))
+    assert server.limited(state, uplink, *rest) == {}
+    lie = forged(uplink, steps)
+    assert torch.equal(server.aggregate(state, lie, *rest), honest)
+    assert server.limited(state, lie, *rest) == {
+        0: f"steps {steps:.4g}, and its samples make 8 to 8; it counts by those"
+    }
+
+
+def test_fednova_knows_what_batchnorm_makes_of_a_sample_left_over():
+    """5 samples in batches of 2: 3 steps an epoch, or 2 where the last sample joins the batch before."""
+    server, state, uplink, rest = sent(FedNova(), uneven(5, 4, 4), 0.5, batch_size=2, epochs=3)
+    assert uplink["steps"].squeeze(1).tolist() == [9, 6, 6]
+    for steps, named in ((9, False), (6, False), (5.9, True), (9.1, True)):
+        assert bool(server.limited(state, forged(uplink, steps), *rest)) is named
+
+
+@pytest.mark.parametrize(("momentum", "pull"), [(0.0, 0.0), (0.9, 0.0), (0.0, 0.19), (0.9, 0.19)])
+def test_fednovas_length_is_the_clients_own_to_the_bit(momentum, pull):
+    settings, problem = FedNova(mu=pull / 0.1), quadratics(1, samples=3)
+    _, _, uplink, _ = sent(settings, problem, 1.0, epochs=4, batch_size=1, momentum=momentum)
+    assert float(uplink["steps"]) == length(12, momentum, settings.mu * 0.1)
+
+
+def test_fednova_under_a_limit_moves_a_model_no_further_than_clients_went():
+    """16, 2, 2 and 2 samples, batches of 1: p = (1/2, 1/6, 1/6, 1/6), p/a = (1/32, 1/12, 1/12, 1/12): 1/9, 8/27 ..."""
+    server, state, uplink, rest = sent(FedNova(), uneven(16, 2, 2, 2), 0.5, batch_size=1)
+    assert_close(moved(server, state, uplink, rest), torch.tensor([1 / 9, *3 * [8 / 27]], dtype=torch.float64))
+    free = replace(rest[1], largest=1.0)
+    p, a = torch.tensor([16, 2, 2, 2]).double() / 22, torch.tensor([16, 2, 2, 2]).double()
+    assert_close(moved(server, state, uplink, (rest[0], free, rest[2])), p * (p @ a) / a)
+
+
+@pytest.mark.parametrize("times", [1.0, 20.0, 1000.0, 1e30, 1e300])
+def test_q_fedavg_limits_what_a_loss_weighs(times):
+    """Five clients of one loss F, q = 1: one that says t F has t / (t + 4) of the mean, here at most 1/2; others share."""
+    problem = quadratics(5, samples=4)
+    server, state, uplink, rest = sent(QFedAvg(q=1.0), problem, 0.5)
+    uplink["risk"][:] = 1.0
+    lie = forged(uplink, times)
+    share = min(times / (times + 4), 0.5)
+    found = moved(server, state, lie, rest)
+    assert_close(found / found.sum(), torch.tensor([share, *4 * [(1 - share) / 4]], dtype=torch.float64))
+    assert found.sum() <= 1 + 1e-9
+    if times > 4:
+        (said,) = server.limited(state, lie, *rest).items()
+        assert said == (
+            0,
+            f"risk {times:.4g}, by which it has {100 * times / (times + 4):.3g} % of the mean; it counts for 50 %",
+        )
+    else:
+        assert server.limited(state, lie, *rest) == {}
+
+
+WEIGHTS = st.lists(st.tuples(st.integers(1, 10**6), st.floats(0, 1e300)), min_size=1, max_size=8)
+
+
+@given(WEIGHTS, st.floats(0.01, 1.0))
+def test_weights_that_a_method_makes_keep_the_limit(clients, largest):
+    sizes, ratios = zip(*clients, strict=True)
+    p = Roster(sizes, largest).weights(tuple(range(len(sizes)))).tolist()
+    counted = [n * r for n, r in zip(p, ratios, strict=True)]
+    if not sum(counted):
+        return
+    found = reweighted(p, counted, largest)
+    if largest == 1:
+        assert found == counted
+        return
+    assert sum(found) <= min(sum(counted), 1) * (1 + 1e-8)
+    assert max(found) <= max(largest, 1 / len(p)) * sum(found) * (1 + 1e-8)
+    kept = [i for i in range(len(p)) if found[i] < max(found) * (1 - 1e-6) and counted[i] > 1e-6 * sum(counted)]
+    assert all(found[i] / counted[i] == pytest.approx(found[kept[0]] / counted[kept[0]], rel=1e-4) for i in kept)
