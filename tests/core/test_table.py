@@ -1,4 +1,4 @@
-"""Tables as Markdown, LaTeX and CSV: text stays text, numbers stay numbers, and no name is a formula."""
+"""Tables as Markdown and CSV: text stays text, numbers stay numbers, and no name is a formula."""
 
 import csv
 import io
@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pomona
-from pomona.core.table import Table, csv_text, latex, markdown, of_records
+from pomona.core.table import Table, csv_text, markdown, of_records
 
 NAMES = ['=HYPERLINK("http://a.example","x")', "+1+cmd", "-2+3", "@SUM(A1)", "\t=1", "\r=1", "Ward 3", "-", "ü=1"]
 SAFE = ["'" + name.replace("\r", " ") for name in NAMES[:6]] + ["Ward 3", "'-", "ü=1"]
@@ -49,15 +49,6 @@ def test_nothing_else_in_the_package_writes_csv():
 def test_markdown_keeps_pipes_out_of_the_way():
     lines = markdown(TABLE).splitlines()
     assert lines[2:6] == ["| a_b | n |", "| --- | ---: |", r"| x\|y | 1 ± 2 |", "| z | **3** |"]
-
-
-def test_latex_escapes_what_latex_would_take_for_its_own():
-    text = latex(TABLE)
-    assert r"\caption{50 \% \& more. Note.}" in text
-    assert "a\\_b & n \\\\\n" in text
-    assert "x|y & 1 $\\pm$ 2 \\\\\n" in text
-    assert "z & \\textbf{3} \\\\\n" in text
-    assert text.count("{") == text.count("}")
 
 
 def test_records_become_a_table_with_words_to_the_left():

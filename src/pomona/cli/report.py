@@ -29,7 +29,7 @@ def compare(*runs: Path, latex: Flag = False, markdown: Flag = False, json: Json
     markdown
         the table in Markdown
     """
-    from pomona.core.table import latex as as_latex
+    from pomona.core.latex import latex as as_latex
     from pomona.core.table import markdown as as_markdown
     from pomona.results import table as result_table
     from pomona.results.tables.runs import run_table

@@ -1,8 +1,8 @@
-"""The one table type, and its forms as text: Markdown, CSV and LaTeX. Terminal and pages lay it out themselves."""
+"""The one table type, and its forms as text: Markdown and CSV. ``core.latex``, terminal and pages lay it out too."""
 
 import csv
 import io
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,23 +10,6 @@ NOTHING = "-"
 """Stands in a table where a value is undefined."""
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
 """Spreadsheets take text that begins so for a formula."""
-LATEX = str.maketrans(
-    {
-        "\\": r"\textbackslash{}",
-        "&": r"\&",
-        "%": r"\%",
-        "$": r"\$",
-        "#": r"\#",
-        "_": r"\_",
-        "{": r"\{",
-        "}": r"\}",
-        "~": r"\textasciitilde{}",
-        "^": r"\textasciicircum{}",
-        "±": r"$\pm$",
-        "<": r"$<$",
-        ">": r"$>$",
-    }
-)
 
 
 @dataclass(frozen=True)
@@ -74,36 +57,15 @@ def markdown(table: Table) -> str:
 def markdown_grid(table: Table) -> str:
     """The header and the rows alone."""
     rules = ["---" if column in table.words else "---:" for column in range(len(table.header))]
-    rows = _emphasised(table, "**{}**".format)
+    rows = _emphasised(table)
     escaped = ([text.replace("|", "\\|") for text in line] for line in (table.header, rules, *rows))
     return "\n".join(f"| {' | '.join(line)} |" for line in escaped)
 
 
-def latex(table: Table) -> str:
-    """A ``table`` environment with booktabs rules."""
-    escaped = Table(
-        table.name,
-        table.title.translate(LATEX),
-        [note.translate(LATEX) for note in table.notes],
-        [text.translate(LATEX) for text in table.header],
-        [[text.translate(LATEX) for text in row] for row in table.rows],
-        table.words,
-        table.marked,
-    )
-    align = "".join("l" if column in table.words else "r" for column in range(len(table.header)))
-    body = "".join(f"{' & '.join(row)} \\\\\n" for row in _emphasised(escaped, r"\textbf{{{}}}".format))
-    return (
-        "\\begin{table}\n\\centering\n"
-        f"\\caption{{{'. '.join([escaped.title, ' '.join(escaped.notes)])}}}\n"
-        f"\\label{{tab:{table.name}}}\n\\begin{{tabular}}{{{align}}}\n\\toprule\n{' & '.join(escaped.header)} \\\\\n"
-        f"\\midrule\n{body}\\bottomrule\n\\end{{tabular}}\n\\end{{table}}\n"
-    )
-
-
-def _emphasised(table: Table, bold: Callable[[str], str]) -> list[list[str]]:
+def _emphasised(table: Table) -> list[list[str]]:
     """The rows, with the marked cells in bold."""
     return [
-        [bold(text) if (i, j) in table.marked else text for j, text in enumerate(row)]
+        [f"**{text}**" if (i, j) in table.marked else text for j, text in enumerate(row)]
         for i, row in enumerate(table.rows)
     ]
 

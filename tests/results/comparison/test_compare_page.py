@@ -9,6 +9,7 @@ from statistics import fmean, stdev
 
 import pytest
 
+from pdflatex import compiled
 from pomona.cli import main
 from pomona.core.table import csv_text
 from pomona.experiments import load
@@ -208,3 +209,11 @@ def test_a_bench_of_numbers_is_compared_by_its_own_metric(tiny):
     assert lines["FedAvg"][-1] == "50"  # one of two clients is hurt
     assert made.at("one", "fedavg").values(COUNTS["last_pooled"]) == [pytest.approx((10 * 0.4 + 30 * 1.0) / 40)] * 2
     assert curves(made, "one").figure.axes[0].get_ylabel() == "test mean absolute error"
+
+
+def test_the_tables_in_latex_are_ascii_in_an_articles_column(tiny, tmp_path):
+    write(tiny, tmp_path)
+    text = (tmp_path / "comparison.tex").read_text()
+    assert text.isascii()
+    assert text.count(r"\begin{table}") >= 5
+    compiled(text, tmp_path)

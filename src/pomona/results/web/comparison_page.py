@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from pomona.core.table import Table, csv_text, latex, markdown
+from pomona.core.latex import latex
+from pomona.core.table import Table, csv_text, markdown
 from pomona.experiments import Bench
 from pomona.experiments.bench_table import still_to_run
 from pomona.results.comparison import Comparison, ComparisonRow, comparison

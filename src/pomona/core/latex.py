@@ -1,0 +1,189 @@
+# ruff: noqa: RUF001 - signs that look like letters are what is replaced here
+"""Tables and texts in LaTeX that pdflatex sets with booktabs alone: ASCII, and no wider than article's column.
+
+Every text goes through ``escaped``. Widths are those of Computer Modern; a table that is too wide gets a smaller type,
+then parts: its first columns of words again, and some of the others.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from math import ceil
+from unicodedata import lookup, normalize
+
+from pomona.core.table import Table
+
+ROOM = 340.0
+"""Points: article has 345."""
+GAP = 8.0
+"""Points between two columns."""
+SIZES = (("", 1.0), ("\\small", 0.925), ("\\footnotesize", 0.85))
+"""Type sizes, and how wide they run to the usual one."""
+CELL, HEADING = 130.0, 46.0
+"""Points at the usual size after which a text of a cell, and a heading of a narrow column, goes on in a next line."""
+LINES = 42
+"""Lines of a part and its caption: a page holds them."""
+FLOATS = 12
+"""Parts after which LaTeX, which holds some at a time, is made to set them."""
+# fmt: off
+_MADE = {
+    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
+    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "|": r"\textbar{}", "[": "{[}", "]": "{]}", "*": "{*}",
+    "<": "$<$", ">": "$>$", "±": r"$\pm$", "−": "$-$", "×": r"$\times$", "·": r"$\cdot$", "÷": r"$\div$",
+    "≤": r"$\leq$", "≥": r"$\geq$", "≠": r"$\neq$", "≈": r"$\approx$", "∞": r"$\infty$", "√": r"$\surd$",
+    "∑": r"$\sum$", "∈": r"$\in$", "→": r"$\to$", "←": r"$\leftarrow$", "‖": r"$\|$", "∂": r"$\partial$",
+    "\N{WORD JOINER}": "{}", "–": "--", "—": "---", "‘": "`", "’": "'", "“": "``", "”": "''", "„": ",,",
+    "…": r"\dots{}", "•": r"$\bullet$",
+    "°": r"$^\circ$", "§": r"\S{}", "¶": r"\P{}", "©": r"\copyright{}", "£": r"\pounds{}", "†": r"\dag{}",
+    "‡": r"\ddag{}", "ß": r"\ss{}", "æ": r"\ae{}", "Æ": r"\AE{}", "œ": r"\oe{}", "Œ": r"\OE{}", "ø": r"\o{}",
+    "Ø": r"\O{}", "ł": r"\l{}", "Ł": r"\L{}", "ı": r"\i{}", "¡": "!`", "¿": "?`", "\N{MICRO SIGN}": r"$\mu$",
+    **{c: f"$^{d}$" for d, c in enumerate("⁰¹²³⁴⁵⁶⁷⁸⁹")}, "⁻": "$^-$", "⁺": "$^+$",
+    **{c: f"$_{d}$" for d, c in enumerate("₀₁₂₃₄₅₆₇₈₉")},
+}
+_GREEK = (
+    "alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta", "kappa", "mu", "nu", "xi", "pi", "rho",
+    "sigma", "tau", "phi", "chi", "psi", "omega", "Gamma", "Delta", "Theta", "Xi", "Pi", "Sigma", "Phi", "Psi", "Omega",
+)
+_MADE |= {lookup(f"GREEK {'CAPITAL' if n[0].isupper() else 'SMALL'} LETTER {n}"): f"$\\{n}$" for n in _GREEK}
+_MADE |= {"λ": r"$\lambda$", "Λ": r"$\Lambda$"}
+_ACCENTS = {
+    "\u0300": "`", "\u0301": "'", "\u0302": "^", "\u0303": "~", "\u0304": "=", "\u0306": "u", "\u0307": ".",
+    "\u0308": '"', "\u030a": "r", "\u030b": "H", "\u030c": "v", "\u0323": "d", "\u0327": "c",
+}
+_WIDTHS = {
+    **dict.fromkeys(" -", 3.4), **dict.fromkeys(".,:;iljI!'|", 2.9), **dict.fromkeys("frst()[]*/", 4.0),
+    **dict.fromkeys("mwMWO%@&#", 9.3), **dict.fromkeys("ABCDEFGHKLNPQRTUVXYZ=+<>±−×", 7.7),
+}
+# fmt: on
+_LETTER, _STRANGE = 5.56, 46.0
+
+
+def escaped(text: str) -> str:
+    """A text as pdflatex sets it, in ASCII and one line; a sign that it cannot set stands as its number, [U+8A3A]."""
+    return "".join(map(_escaped, " ".join(text.split()).replace("--", "-\N{WORD JOINER}-")))
+
+
+def _escaped(sign: str) -> str:
+    if made := _MADE.get(sign):
+        return made
+    if " " <= sign <= "~":
+        return sign
+    base, *marks = normalize("NFD", sign)
+    if not marks or not ("A" <= base <= "Z" or "a" <= base <= "z") or not all(mark in _ACCENTS for mark in marks):
+        return f"{{[}}U+{ord(sign):04X}{{]}}"
+    for mark in marks:
+        base = f"\\{_ACCENTS[mark]}{{{base}}}"
+    return base
+
+
+def width(text: str) -> float:
+    """Points of a text at ten points, rather too many than too few."""
+    return sum(
+        _WIDTHS.get(sign, _LETTER if sign <= "~" or len(_escaped(sign)) < 12 else _STRANGE)
+        for sign in " ".join(text.split())
+    )
+
+
+def latex(table: Table) -> str:
+    """One or more ``table`` environments with booktabs rules, none wider than ``ROOM`` or longer than a page."""
+    columns = [_Column(table, k) for k in range(len(table.header))]
+    size, scale = next((s for s in SIZES if _total(columns, s[1]) <= ROOM), SIZES[-1])
+    words = ". ".join([table.title, " ".join(table.notes)])
+    pages = _pages(table, columns, LINES - ceil(width(words) / ROOM))
+    parts = [(some, rows) for rows in pages for some in _split(columns, scale)]
+    told = escaped(words)
+    made = []
+    for k, (some, rows) in enumerate(parts):
+        caption = told if k == 0 else f"{escaped(table.title)}, part {k + 1} of {len(parts)}."
+        label = f"\\label{{tab:{table.name}}}\n" if k == 0 else ""
+        body = "".join(" & ".join(column.cell(row) for column in some) + " \\\\\n" for row in rows)
+        made.append(
+            f"\\begin{{table}}\n\\centering{size}\n\\setlength{{\\tabcolsep}}{{{GAP / 2:g}pt}}\n"
+            f"\\caption{{{caption}}}\n{label}"
+            f"\\begin{{tabular}}{{@{{}}{''.join(column.align for column in some)}@{{}}}}\n\\toprule\n"
+            f"{' & '.join(column.head() for column in some)} \\\\\n\\midrule\n{body}\\bottomrule\n\\end{{tabular}}\n"
+            "\\end{table}\n"
+        )
+    # LaTeX holds no more than some floats at a time.
+    runs = ["\n".join(made[k : k + FLOATS]) for k in range(0, len(made), FLOATS)]
+    return "\\clearpage\n".join(runs) + "\\clearpage\n" * (len(made) > 1)
+
+
+class _Column:
+    """A column of a table: its texts in lines, and its width at ten points."""
+
+    def __init__(self, table: Table, place: int) -> None:
+        self.align = "l" if place in table.words else "r"
+        self.words = place in table.words
+        self._marked = {i for i, j in table.marked if j == place}
+        self.lines = [_wrapped(row[place], CELL) for row in table.rows]
+        cells = max((width(line) for lines in self.lines for line in lines), default=0.0)
+        self.heading = _wrapped(table.header[place], max(cells, HEADING))
+        bold = 1.17 if self._marked else 1.0
+        self.width = max(cells * bold, *map(width, self.heading), 1.0)
+
+    def cell(self, row: int) -> str:
+        """A cell of a row, in bold where it is marked."""
+        shown = [f"\\textbf{{{escaped(line)}}}" if row in self._marked else escaped(line) for line in self.lines[row]]
+        return self._stacked(shown, "t")
+
+    def head(self) -> str:
+        """The heading."""
+        return self._stacked([escaped(line) for line in self.heading], "b")
+
+    def _stacked(self, lines: Sequence[str], at: str) -> str:
+        if len(lines) == 1:
+            return lines[0]
+        stack = " \\\\ ".join(lines)
+        return f"\\begin{{tabular}}[{at}]{{@{{}}{self.align}@{{}}}}{stack}\\end{{tabular}}"
+
+
+def _wrapped(text: str, room: float) -> list[str]:
+    """The words of a text in lines of at most ``room`` points; a word that is longer goes on in the next line too."""
+    lines = [""]
+    for word in text.split():
+        for piece in _pieces(word, room):
+            if lines[-1] and width(f"{lines[-1]} {piece}") > room:
+                lines.append(piece)
+            else:
+                lines[-1] = f"{lines[-1]} {piece}".strip()
+    return lines
+
+
+def _pieces(word: str, room: float) -> Iterator[str]:
+    limit, start, taken = max(room, CELL), 0, 0.0
+    for k, sign in enumerate(word):
+        taken += width(sign)
+        if taken > limit and k > start:
+            yield word[start:k]
+            start, taken = k, width(sign)
+    yield word[start:]
+
+
+def _total(columns: Sequence[_Column], scale: float) -> float:
+    return sum(column.width * scale for column in columns) + GAP * (len(columns) - 1)
+
+
+def _split(columns: Sequence[_Column], scale: float) -> list[list[_Column]]:
+    """Groups of columns that fit, each behind the first columns of words."""
+    lead = next((k for k, column in enumerate(columns) if not column.words), 1)
+    while lead > 1 and _total(columns[:lead], scale) > 0.6 * ROOM:
+        lead -= 1
+    keys, groups = list(columns[:lead]), list[list[_Column]]()
+    for column in columns[lead:]:
+        if groups and _total([*keys, *groups[-1], column], scale) <= ROOM:
+            groups[-1].append(column)
+        else:
+            groups.append([column])
+    return [[*keys, *group] for group in groups] or [keys]
+
+
+def _pages(table: Table, columns: Sequence[_Column], most: int) -> list[range]:
+    """Rows of each page of at most so many lines."""
+    ends, taken = [0], 0
+    for row in range(len(table.rows)):
+        tall = max(len(column.lines[row]) for column in columns)
+        if taken and taken + tall > most:
+            ends.append(row)
+            taken = 0
+        taken += tall
+    return [range(a, b) for a, b in pairwise([*ends, len(table.rows)])]
