@@ -3,6 +3,7 @@
 import hashlib
 import io
 import json
+import math
 import os
 import shutil
 import stat
@@ -11,22 +12,26 @@ import tarfile
 import time
 import tomllib
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import tomli_w
 from federation_in_process import APPLE, deployed, lost, same, settings
 
-from pomona.core.errors import ConfigError, LockedError, StorageError
+from pomona.core.errors import ConfigError, LockedError, PrivacyError, StorageError
+from pomona.data.settings import DataSettings
 from pomona.deploy.audit import read as audit_lines
 from pomona.deploy.audit import verify
 from pomona.deploy.installation import backup as module
 from pomona.deploy.installation.backup import KEY, MANIFEST, Backup, SavedFile, backup
-from pomona.deploy.installation.restore import needs_key, restore
+from pomona.deploy.installation.restore import Restoring, needs_key, restore
 from pomona.deploy.messages.message_bodies import Task, read
 from pomona.deploy.messages.message_pieces import unpacked
 from pomona.deploy.rehearsal.run import free_ports, local_federation
 from pomona.deploy.server.rounds.server_app import ServerStatusFile
+from pomona.deploy.silo.privacy.privacy_budget import Claim, Cost, Most, PrivacyBudget, overview
+from pomona.deploy.silo.settings import SiloFile
 from pomona.deploy.supervision.processes import environment
 from pomona.deploy.versions import own
 from pomona.privacy.epsilon_accounting import Event, combined
@@ -37,6 +42,7 @@ from pomona.scenario import Scenario
 from pomona.storage.lock import locked
 
 NODE, SILO = 11, "silo-1"
+SAID = Restoring(spent=Cost(), trusted=True)
 PRIVATE = {
     "noise_multiplier": 2.0,
     "max_grad_norm": 1.0,
@@ -68,7 +74,7 @@ def restored(federation, file, name=SILO, **options):
     if (kit / "data").is_dir():
         shutil.copytree(kit / "data", data, dirs_exist_ok=True)
     shutil.rmtree(kit)
-    told = restore(file, kit, "silo", **options)
+    told = restore(file, kit, "silo", replace(SAID, **options))
     shutil.copytree(data, kit / "data")
     return told
 
@@ -189,7 +195,7 @@ def test_a_copy_that_has_fallen_behind_is_refused_and_the_other_goes_on(world, m
     backup(federation.kits / SILO, "silo", tmp_path / "it.tar")
     stopped_after(federation, monkeypatch, 2)
     copy = tmp_path / "copy"
-    restore(tmp_path / "it.tar", copy, "silo")
+    restore(tmp_path / "it.tar", copy, "silo", SAID)
     federation.grid.folders[NODE] = copy
     stopped_after(federation, monkeypatch, 3)
     reasons = [line["reason"] for line in audit_lines(copy / "state" / "audit.jsonl") if line["event"] == "refused"]
@@ -266,6 +272,74 @@ def test_a_restore_that_would_exceed_the_budget_takes_no_part(world, monkeypatch
     assert "another release would exceed" in (federation.server / "run" / "audit.jsonl").read_text()
 
 
+@pytest.mark.parametrize("enough", [True, False])
+def test_a_backup_from_before_the_first_private_run_does_not_roll_the_budget_back(enough, world, tmp_path):
+    """The same run twice, the server's begun anew, on one silo's rows: it costs twice, or does not take place."""
+    pytest.importorskip("opacus")
+    federation = world.federation("fedavg", run={"rounds": 2, "privacy": PRIVATE}, quorum=2)
+    kit = federation.kits / SILO
+    for name in federation.names:
+        backup(federation.kits / name, "silo", tmp_path / f"{name}.tar")
+    federation.run()
+    (once,) = PrivacyBudget(kit).reservations
+    with pytest.raises(ConfigError, match=r"does not know what was spent .*: give --spent") as refused:
+        restore(tmp_path / f"{SILO}.tar", tmp_path / "other", "silo", Restoring())
+    assert "it knows of no private run" in refused.value.text()
+    assert not (tmp_path / "other").exists()
+    most = once.epsilon * (2.01 if enough else 1.99)
+    for name in federation.names:  # a silo's state knows the run that it worked for, and refuses another
+        restored(federation, tmp_path / f"{name}.tar", name, spent=once.cost)
+    own = tomllib.loads((kit / "silo.toml").read_text())
+    (kit / "silo.toml").write_text(tomli_w.dumps(own | {"accept_epsilon": most}))
+    shutil.rmtree(federation.server / "run")
+    federation.run()
+    assert set(cohorts(federation).values()) == {(0, 1, 2) if enough else (0, 2)}
+    total = PrivacyBudget(kit).total(SiloFile.load(kit / "silo.toml").data)
+    assert total.epsilon == pytest.approx(once.epsilon * (2 if enough else 1))
+    assert total.delta == pytest.approx(once.delta * (2 if enough else 1))
+    if not enough:
+        refusals = [line["reason"] for line in audit_lines(kit / "state" / "audit.jsonl") if line["event"] == "refused"]
+        assert "that a restored backup did not know" in refusals[0]
+    backup(kit, "silo", tmp_path / "late.tar")
+    with pytest.raises(ConfigError) as refused:
+        restore(tmp_path / "late.tar", tmp_path / "other", "silo", Restoring())
+    assert f"study unknown, before a restore: epsilon {once.epsilon:.3g}" in refused.value.text()
+
+
+def test_what_nobody_knows_is_without_bound_and_no_private_run_takes_place(kit, tmp_path):
+    backup(kit, "silo", tmp_path / "it.tar")
+    restore(tmp_path / "it.tar", tmp_path / "new", "silo", Restoring(spent=Cost(math.inf), trusted=True))
+    budget, data = PrivacyBudget(tmp_path / "new"), DataSettings(name="digits")
+    assert budget.total(data).epsilon == math.inf
+    with pytest.raises(PrivacyError, match="accept_epsilon_total"):
+        budget.reserve(Claim("one", "0" * 64, "ab", lambda: Cost(0.1, 0.0)), data, Most(1e6))
+    (row,) = overview(tmp_path / "new")
+    assert row["study"] == "unknown, before a restore"
+    assert row["epsilon_at_most"] is None
+
+
+def test_code_rules_and_decisions_in_a_backup_need_a_word(kit, tmp_path):
+    said = Restoring(spent=Cost())
+    backup(kit, "silo", tmp_path / "plain.tar")
+    restore(tmp_path / "plain.tar", tmp_path / "plain", "silo", said)  # a kit as it was made has none
+    (kit / "evil.py").write_text("raise SystemExit('ran')\n")
+    (kit / "start.sh").write_text("#!/bin/sh\nevil\n")
+    (kit / "policy.toml").write_text('otherwise = "decline"\n')
+    own = tomllib.loads((kit / "silo.toml").read_text())
+    (kit / "silo.toml").write_text(tomli_w.dumps(own | {"data": {"name": "evil:read"}}))
+    backup(kit, "silo", tmp_path / "it.tar")
+    with pytest.raises(ConfigError, match="give --trust if it is yours") as refused:
+        restore(tmp_path / "it.tar", tmp_path / "new", "silo", said)
+    assert not (tmp_path / "new").exists()
+    assert [line.strip() for line in refused.value.text().splitlines()[1:]] == [
+        "code in evil.py",
+        "start.sh, which is not that of a kit",
+        "silo.toml, which names the code evil:read",
+        "policy.toml, the rules by which studies are accepted",
+    ]
+    restore(tmp_path / "it.tar", tmp_path / "new", "silo", replace(said, trusted=True))
+
+
 # Files from outside.
 
 
@@ -285,7 +359,7 @@ def test_a_backup_without_the_key_says_that_it_is_needed(kit, tmp_path):
     told = backup(kit, "silo", tmp_path / "it.tar", without_key=True)
     secret = (kit / KEY).read_bytes()
     assert secret not in (tmp_path / "it.tar").read_bytes()
-    restore(tmp_path / "it.tar", tmp_path / "new", "silo")
+    restore(tmp_path / "it.tar", tmp_path / "new", "silo", SAID)
     assert needs_key(tmp_path / "new", told)
     (tmp_path / "new" / KEY).write_bytes(secret)
     assert not needs_key(tmp_path / "new", told)
@@ -297,12 +371,12 @@ def test_nothing_is_written_over(kit, tmp_path):
     with pytest.raises(StorageError, match="is there already"):
         backup(kit, "silo", tmp_path / "it.tar")
     with pytest.raises(StorageError, match="holds something"):
-        restore(tmp_path / "it.tar", kit, "silo")
+        restore(tmp_path / "it.tar", kit, "silo", SAID)
     assert (tmp_path / "it.tar").read_bytes() == before
     (tmp_path / "empty").mkdir()
-    restore(tmp_path / "it.tar", tmp_path / "empty", "silo")
+    restore(tmp_path / "it.tar", tmp_path / "empty", "silo", SAID)
     with pytest.raises(ConfigError, match="backup of a silo"):
-        restore(tmp_path / "it.tar", tmp_path / "another", "server")
+        restore(tmp_path / "it.tar", tmp_path / "another", "server", SAID)
 
 
 def tar(path, *members):
@@ -355,7 +429,7 @@ def test_a_file_named_like_a_ledger_has_nothing_written_outside_the_kit(name, ki
     about = {"role": "silo", "federation": "f", "made": "now", "key": False, "versions": own(), "files": files}
     told = Backup(**about).model_dump_json().encode()
     crafted = tar(tmp_path / "bad.tar", (member(name), b""), (member(MANIFEST), told))
-    restore(crafted, tmp_path / "place" / "new", "silo")
+    restore(crafted, tmp_path / "place" / "new", "silo", SAID)
     assert [path.name for path in (tmp_path / "place").iterdir()] == ["new"]
     assert not list(tmp_path.rglob("restored-*"))
 
@@ -366,7 +440,7 @@ def test_a_crafted_backup_is_refused_and_leaves_nothing(wrong, kit, tmp_path):
     (tmp_path / "place").mkdir()
     bad = tar(tmp_path / "bad.tar", *wrong(members(tmp_path / "good.tar")))
     with pytest.raises((ConfigError, StorageError)):
-        restore(bad, tmp_path / "place" / "new", "silo")
+        restore(bad, tmp_path / "place" / "new", "silo", SAID)
     assert not list((tmp_path / "place").iterdir())
 
 
@@ -377,10 +451,10 @@ def test_what_is_no_tar_or_cut_short_is_refused(kit, tmp_path):
     for content in (b"", b"text", os.urandom(2000), whole[:1000], whole[: len(whole) // 2], whole[:512] * 3):
         bad.write_bytes(content)
         with pytest.raises((ConfigError, StorageError)):
-            restore(bad, tmp_path / "new", "silo")
+            restore(bad, tmp_path / "new", "silo", SAID)
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(ConfigError, match="a pipe"):
-        restore(tmp_path / "pipe", tmp_path / "new", "silo")
+        restore(tmp_path / "pipe", tmp_path / "new", "silo", SAID)
     assert not (tmp_path / "new").exists()
 
 
@@ -391,7 +465,7 @@ def test_a_size_that_is_not_there_takes_no_memory(kit, tmp_path):
     huge.size = 2**40
     bad.write_bytes(huge.tobuf() + (tmp_path / "good.tar").read_bytes())
     with pytest.raises(ConfigError, match="no plain file of a kit, or too much"):
-        restore(bad, tmp_path / "new", "silo")
+        restore(bad, tmp_path / "new", "silo", SAID)
 
 
 # The server, and real processes.
@@ -404,7 +478,7 @@ def test_a_restored_server_goes_on_with_equal_bits(world, monkeypatch, tmp_path)
         backup(federation.server, "server", tmp_path / "server.tar")
     backup(federation.server, "server", tmp_path / "server.tar")
     shutil.rmtree(federation.server)
-    restore(tmp_path / "server.tar", federation.server, "server")
+    restore(tmp_path / "server.tar", federation.server, "server", SAID)
     federation.run()
     assert same(deployed(federation), world.simulated(federation))
 
@@ -421,7 +495,7 @@ def test_a_copy_at_the_same_time_is_refused_by_the_real_superlink(tmp_path):
         local.wait(lambda s: s.round >= 1)
         copy = tmp_path / "copy"
         backup(local.silo(SILO), "silo", tmp_path / "it.tar")
-        restore(tmp_path / "it.tar", copy, "silo")
+        restore(tmp_path / "it.tar", copy, "silo", SAID)
         shutil.copytree(local.silo(SILO) / "data", copy / "data")
         own = tomllib.loads((copy / "silo.toml").read_text())
         (copy / "silo.toml").write_text(tomli_w.dumps(own | {"port": free_ports(1)[0]}))

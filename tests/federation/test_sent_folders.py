@@ -7,11 +7,12 @@ import shutil
 import pytest
 
 import pomona
+from pomona.cli import app
 from pomona.core.errors import StorageError
 from pomona.record.reading import load, require_unchanged
 from pomona.results.figures.figure import FORMS
 from pomona.results.web.report_page import write
-from pomona.storage.atomic_io import UNFINISHED, publish
+from pomona.storage.atomic_io import UNFINISHED, own, publish
 from pomona.storage.lock import require_own
 from pomona.storage.run_status import Status, read_status
 from problems import tiny
@@ -69,6 +70,51 @@ def test_figures_go_into_no_folder_elsewhere(made, tmp_path):
     (folder / "figures").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(StorageError, match="figures is a link"):
         write([load(made)], folder, FORMS)
+
+
+@pytest.fixture
+def copied(made, tmp_path):
+    """A sent run, and the models of a run of one's own."""
+    shutil.copytree(made / "models", tmp_path / "mine")
+    return shutil.copytree(made, tmp_path / "run"), tmp_path / "mine"
+
+
+def test_an_export_goes_into_no_folder_elsewhere(copied):
+    folder, mine = copied
+    before = {path.name: path.read_bytes() for path in mine.iterdir()}
+    (folder / "exports").symlink_to(mine)
+    with pytest.raises(StorageError, match="exports is a link; remove it"):
+        app(["export", str(folder), "--client", "0", "--to", "safetensors"], exit_on_error=False)
+    assert {path.name: path.read_bytes() for path in mine.iterdir()} == before
+
+
+def test_an_export_is_of_the_model_that_the_run_left(copied):
+    folder, _ = copied
+    models = folder / "models"
+    shutil.copy(models / "client-01.safetensors", models / "client-00.safetensors")
+    with pytest.raises(StorageError, match=r"client-00\.safetensors changed since the run ended"):
+        app(["export", str(folder), "--client", "0", "--to", "safetensors"], exit_on_error=False)
+    assert not (folder / "exports").exists()
+
+
+@pytest.mark.parametrize("names", [("..", "x"), ("a", "..", "..", "x"), ("/x",), ("link", "x"), ("a", "link")])
+def test_a_path_that_is_written_to_lies_in_its_folder(names, tmp_path):
+    (tmp_path / "out" / "a").mkdir(parents=True)
+    for link in ("link", "a/link"):
+        (tmp_path / "out" / link).symlink_to(tmp_path)
+    (tmp_path / "way").symlink_to("out")
+    assert own(tmp_path / "way", "a", "b", "c.html") == tmp_path / "way" / "a" / "b" / "c.html"
+    with pytest.raises(StorageError, match="files are written into a folder of their own"):
+        own(tmp_path / "out", *names)
+
+
+def test_an_evaluation_that_stands_twice_is_one_line(made, tmp_path):
+    """As where the lines of a record were doubled, and its hashes made anew."""
+    folder = shutil.copytree(made, tmp_path / "run")
+    (folder / "status.json").unlink()
+    (folder / "events.jsonl").write_bytes((made / "events.jsonl").read_bytes() * 2)
+    with pytest.raises(StorageError, match=r"2 evaluations of the .* model, .*, in round 1"):
+        load(folder)
 
 
 @pytest.mark.parametrize("name", ["events.jsonl", "config.toml", "status.json", "figures/index.json"])

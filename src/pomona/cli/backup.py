@@ -1,7 +1,7 @@
 """``backup`` and ``restore`` of a silo's or a server's kit."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
@@ -10,8 +10,12 @@ from pomona.cli.output import Json, emit, say, size
 from pomona.core.bounds import ROUNDS
 from pomona.deploy.installation.contents import Role
 
+if TYPE_CHECKING:
+    from pomona.deploy.installation.restore import Restoring
+
 SiloKit = Annotated[Path, Parameter(help="the silo's kit")]
 ServerKit = Annotated[Path, Parameter(help="the server's kit")]
+Trust = Annotated[bool, Parameter(negative="", help="let the code, rules and decisions in it count")]
 New = Annotated[Path, Parameter(help="a new folder for the kit")]
 SECRET = "it holds keys and states, readable by its owner alone: encrypt it before it leaves this machine"  # noqa: S105
 
@@ -44,23 +48,35 @@ def server(file: Path, *, folder: ServerKit = Path("kits/server"), json: Json = 
 
 def restore_silo(
     file: Path, *, folder: New,
+    spent: Annotated[
+        float | None, Parameter(validator=Number(gte=0), help="epsilon spent since by runs that it does not know")
+    ] = None,
+    spent_delta: Annotated[float, Parameter(validator=Number(gte=0, lte=1), help="delta of the same")] = 0.0,
     trained_until: Annotated[
         int | None,
         Parameter(validator=Number(gte=0, lt=ROUNDS), help="last round trained since, if you know; for privacy"),
     ] = None,
+    trust: Trust = False,
     json: Json = False,
 ) -> None:  # fmt: skip
     """Make a silo's kit of its backup. The other copy must never run again.
+
+    A backup cannot know what was spent of the silo's privacy after it was made: without --spent the command names the
+    private runs that it knows, and ends.
 
     Parameters
     ----------
     file
         the backup
     """
-    _restore(file, folder, "silo", trained_until, json)
+    from pomona.deploy.installation.restore import Restoring
+    from pomona.deploy.silo.privacy.privacy_budget import Cost
+
+    since = None if spent is None else Cost(spent, spent_delta)
+    _restore(file, folder, "silo", Restoring(since, trained_until, trust), json)
 
 
-def restore_server(file: Path, *, folder: New, json: Json = False) -> None:
+def restore_server(file: Path, *, folder: New, trust: Trust = False, json: Json = False) -> None:
     """Make a server's kit of its backup. The other copy must never run again.
 
     Parameters
@@ -68,7 +84,9 @@ def restore_server(file: Path, *, folder: New, json: Json = False) -> None:
     file
         the backup
     """
-    _restore(file, folder, "server", None, json)
+    from pomona.deploy.installation.restore import Restoring
+
+    _restore(file, folder, "server", Restoring(trusted=trust), json)
 
 
 def _save(folder: Path, whose: Role, file: Path, without_key: bool, json: bool) -> None:
@@ -83,10 +101,11 @@ def _save(folder: Path, whose: Role, file: Path, without_key: bool, json: bool) 
     say("not in it: data, own files but code, a proxy's password, other silos' models, logs")
 
 
-def _restore(file: Path, folder: Path, whose: Role, trained_until: int | None, json: bool) -> None:
+def _restore(file: Path, folder: Path, whose: Role, said: "Restoring", json: bool) -> None:
+    from pomona.deploy.installation.brought import deciding, privacy_known
     from pomona.deploy.installation.restore import needs_key, restore
 
-    told = restore(file, folder, whose, trained_until)
+    told = restore(file, folder, whose, said)
     if json:
         emit({**told.model_dump(mode="json", exclude={"files"}), "files": len(told.files)})
         return
@@ -95,5 +114,10 @@ def _restore(file: Path, folder: Path, whose: Role, trained_until: int | None, j
     if needs_key(folder, told):
         say("      put the private key to keys/silo.key (mode 0600)")
     if any(name.endswith("ledger.jsonl") for name in told.files):
-        known = "all that is left of the run" if trained_until is None else f"rounds until {trained_until}"
+        until = said.trained_until
+        known = "all that is left of the run" if until is None else f"rounds until {until}"
         say(f"      privacy: {known} counts as spent once more, since this backup cannot know what was")
+    for line in privacy_known(folder) if whose == "silo" else ():
+        say(f"      privacy: {line}")
+    for line in deciding(folder, whose):
+        say(f"      it brings {line}")

@@ -8,6 +8,7 @@ from cyclopts import Parameter
 
 from pomona.cli.output import Json, emit
 from pomona.core.errors import ConfigError
+from pomona.core.files import content
 from pomona.deploy.provision.wheels import LOCK, Libraries, described
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ def _everybody(made: "Provisioned") -> Iterator[str]:
     yield from _silos(made)
     lock = made.folder / "server" / "wheels" / LOCK
     yield "libraries  " + (
-        f"by hash: {described(lock.read_bytes())}" if lock.exists() else "unlocked: whatever the index has that day"
+        f"by hash: {described(content(lock))}" if lock.exists() else "unlocked: whatever the index has that day"
     )
     yield f"agreement  {f.agreement}"
     yield f"           {f.digits}: by telephone, every silo reads what `pomona silo check` prints at compare"

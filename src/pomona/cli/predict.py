@@ -136,11 +136,14 @@ def export(
     from pomona.personal import PersonalModel
     from pomona.personal.export import export as write
     from pomona.personal.export import inputs
-    from pomona.record.reading import load
+    from pomona.record.reading import load, require_unchanged
+    from pomona.storage.atomic_io import own
 
     number = client_place(client, load(run).about["clients"])
-    net = PersonalModel.load(run / "models" / f"client-{number:02d}.safetensors", own_code)
-    path = out_ or run / "exports" / f"client-{number:02d}.{to}"
+    name = f"models/client-{number:02d}.safetensors"
+    require_unchanged(run, name)
+    net = PersonalModel.load(run / name, own_code)
+    path = out_ or own(run, "exports", f"client-{number:02d}.{to}")
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         write(net, path, to)

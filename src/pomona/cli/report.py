@@ -12,7 +12,7 @@ from pomona.core.registry import own_code_barred
 from pomona.record.reading import load
 from pomona.record.result import Result
 from pomona.results.figures.figure import FORMS, forms
-from pomona.storage.atomic_io import writing
+from pomona.storage.atomic_io import own, writing
 
 Flag = Annotated[bool, Parameter(negative="")]
 
@@ -99,8 +99,10 @@ def _by_scenario(bench: Path, to: Path | None, wanted: Sequence[str]) -> list[Pa
     for row in load_bench(bench).results["results"]:
         done = [bench / cell["folder"] for cell in row["cells"] if cell["state"] == "finished"]
         first.setdefault(row["scenario"], []).extend(done[:1])
-    folder = (to or bench) / "scenarios"
-    return [write([load(run) for run in runs], folder / name, wanted) for name, runs in first.items() if runs]
+    to = to or bench
+    return [
+        write([load(run) for run in runs], own(to, "scenarios", name), wanted) for name, runs in first.items() if runs
+    ]
 
 
 def _reported(runs: tuple[Path, ...], to: Path | None, wanted: Sequence[str]) -> Path:

@@ -40,7 +40,13 @@ def records(path: Path) -> Iterator[list[str]]:
             for batch in table.iter_batches(ROWS, use_threads=False):
                 columns = [[_cell(value) for value in column.to_pylist()] for column in batch.columns]
                 yield from map(list, zip(*columns, strict=True))
-        except (OSError, ValueError, NotImplementedError, MemoryError) as fault:  # pyarrow's own are of these
+        except (
+            OSError,
+            ValueError,
+            OverflowError,
+            NotImplementedError,
+            MemoryError,
+        ) as fault:
             why = str(fault).strip().partition("\n")[0]
             raise DataError(f"{path}: no Parquet that can be read ({why}); save it again") from fault
 

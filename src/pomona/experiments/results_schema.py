@@ -7,7 +7,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from pomona.core.bounds import Count, Line, Number, Seconds
+from pomona.core.bounds import Count, Line, Number, Seconds, Within
+from pomona.experiments.suite import Name
 from pomona.record.events import MOST, Figures, Kind
 
 Value = Annotated[float, Field(ge=-1e100, le=1e100, allow_inf_nan=False)] | None  # sums over samples stay finite
@@ -74,7 +75,7 @@ class _Figures(Kind):
 
 
 class _Run(Kind):
-    folder: Line
+    folder: Within
     state: State
     reason: Line = ""
 
@@ -89,7 +90,7 @@ class _Trial(_Run):
 
 
 class _Result(Kind):
-    scenario: Line
+    scenario: Name
     method: Line
     state: State
     search: list[_Trial]

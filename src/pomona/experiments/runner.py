@@ -13,7 +13,7 @@ from pomona.experiments.job import Failure, JobState, forget, look, put_on_file,
 from pomona.experiments.process_pool import ProcessPool
 from pomona.experiments.signals import postponed
 from pomona.experiments.suite import Size, Suite, read_suite
-from pomona.storage.atomic_io import probe, writing
+from pomona.storage.atomic_io import own, probe, writing
 from pomona.storage.lock import locked
 
 Verdicts = Mapping[Path, JobState]
@@ -112,8 +112,9 @@ class _Course:
         again = {cell.folder for group in self.groups for cell in group.cells()} if retry else set()
         cells = {cell.folder: cell for group in whole for cell in group.cells()}
         for cell in cells.values():
+            folder = own(self.out, cell.folder)
             if cell.folder in again:
-                forget(self.out / cell.folder)
+                forget(folder)
             self._look(cell)
 
     def todo(self, group: Group) -> list[Cell]:

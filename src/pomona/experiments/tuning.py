@@ -1,12 +1,14 @@
 """The same tuning budget for every method: points drawn from its grid, one chosen by validation, never by test data."""
 
 from collections.abc import Mapping, Sequence
-from itertools import product
+from math import prod
 from typing import Any
 
+from pomona.core.errors import ConfigError
 from pomona.core.rng import stream
 from pomona.experiments.suite import Point
 
+MOST_POINTS = 2**62  # of a grid, so that a point's number is one of the generator's
 RULE = (
     "the point with the best mean over clients of the metric on validation data, in its best round, of the model that "
     "the method is judged by; where those data do not define the metric, with the lowest loss on them; of equally good "
@@ -25,12 +27,25 @@ def points(space: Mapping[str, Sequence[Any]], most: int, seed: int, name: str) 
 
     Returns:
         The points; one empty point for an empty space.
+
+    Raises ConfigError for a grid of more than ``MOST_POINTS``.
     """
-    grid = [dict(zip(space, values, strict=True)) for values in product(*space.values())]
-    if len(grid) <= most:
-        return tuple(grid)
-    drawn = stream(seed, f"tuning {name}").choice(len(grid), most, replace=False)
-    return tuple(grid[i] for i in sorted(drawn.tolist()))
+    size = prod(map(len, space.values()))
+    if size <= most:
+        return tuple(_point(space, i) for i in range(size))
+    if size > MOST_POINTS:
+        raise ConfigError(f"the search of {name} has {size:.1e} points, at most {MOST_POINTS:.1e} are drawn from")
+    drawn = stream(seed, f"tuning {name}").choice(size, most, replace=False)
+    return tuple(_point(space, i) for i in sorted(drawn.tolist()))
+
+
+def _point(space: Mapping[str, Sequence[Any]], number: int) -> Point:
+    """The point of a number in the grid's order: the grid itself is never made."""
+    values = {}
+    for key, known in reversed(list(space.items())):
+        number, place = divmod(number, len(known))
+        values[key] = known[place]
+    return {key: values[key] for key in space}
 
 
 def choose(scores: Sequence[float | None]) -> int | None:

@@ -1,5 +1,6 @@
 """Read a run's folder back, with every value validated."""
 
+from collections import Counter
 from pathlib import Path
 
 from pydantic import BaseModel, ValidationError
@@ -66,7 +67,7 @@ class _Told(BaseModel):
 
 
 def _require_known(result: Result) -> None:
-    """Raise ValueError for clients that a run does not have."""
+    """Raise ValueError for clients that a run does not have, and for an evaluation that stands there twice."""
     n = len(result.about.get("clients", ()))
     named = (
         *(c for e in (*result.evaluations, *result.unseen) for c in e.clients),
@@ -75,6 +76,10 @@ def _require_known(result: Result) -> None:
     highest = max((*named, *(c for r in result.rounds for c in r.cohort)), default=-1)
     if highest >= n:
         raise ValueError(f"it tells of client {highest}, but of {n} clients at its start")
+    for rows in (result.evaluations, result.unseen):
+        for one, times in Counter((e.model, e.when, e.split, e.round) for e in rows).items():
+            if times > 1:
+                raise ValueError(f"{times} evaluations of the {one[0]} model, {one[1]}, on {one[2]}, in round {one[3]}")
 
 
 def require_unchanged(folder: Path, *names: str) -> None:

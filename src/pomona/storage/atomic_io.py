@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from safetensors import SafetensorError
 
@@ -63,6 +63,21 @@ def anew(path: Path) -> Path:
     overwritten. Raises OSError where there is a folder, or the name cannot be removed.
     """
     path.unlink(missing_ok=True)
+    return path
+
+
+def own(root: Path, *names: str | Path) -> Path:
+    """A path within a folder that is written to, none of it below ``root`` a link; ``root`` itself may be one.
+
+    A folder that somebody sent may hold links to others, whose files would be replaced. Raises StorageError for a link,
+    and for a name that leads out of the folder.
+    """
+    path = root
+    for part in PurePath(*names).parts:
+        path = path / part
+        if part in {"..", "/"} or path.is_symlink():
+            what = "is a link; remove it" if path.is_symlink() else "leads elsewhere; give another name"
+            raise StorageError(f"{path} {what}: files are written into a folder of their own")
     return path
 
 

@@ -52,6 +52,26 @@ def test_what_a_bench_wrote_is_read_as_it_was(tiny, sent):
     assert load(sent).timing == tiny.timing
 
 
+@pytest.mark.parametrize("name", ["../../x", "/tmp/x", "a/../../x", "..", "a\0b", "<b>"])
+@pytest.mark.parametrize("key", ["scenario", "folder"])
+def test_a_name_in_results_is_no_path(key, name, tiny, sent):
+    results = copy.deepcopy(tiny.results)
+    row = results["results"][0]
+    (row if key == "scenario" else row["cells"][0])[key] = name
+    (sent / "results.json").write_text(json.dumps(results))
+    if key == "folder" and name == "<b>":  # a folder's name within the bench's: odd, and nothing else
+        load(sent)
+    else:
+        with pytest.raises(StorageError, match="holds no readable bench"):
+            load(sent)
+
+
+def test_a_paper_that_is_none_of_ours_is_free_text(tiny, sent):
+    for paper in ("mine", "../../etc/passwd"):
+        (sent / "results.json").write_text(json.dumps(tiny.results | {"paper": paper}))
+        assert "Scenarios" in outcome(sent) or "<html" in outcome(sent)
+
+
 def test_damaged_results_are_a_page_or_one_line(tiny, sent, monkeypatch):
     """Tables only: what is drawn is made of the same numbers."""
     monkeypatch.setattr("pomona.results.web.comparison_page._pictures", lambda *_: [])

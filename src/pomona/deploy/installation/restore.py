@@ -9,6 +9,7 @@ import os
 import re
 import secrets
 import tarfile
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO
 
@@ -19,9 +20,11 @@ from pomona.core.errors import ConfigError, StorageError
 from pomona.core.files import opened, regular
 from pomona.deploy.audit import Audit
 from pomona.deploy.installation.backup import KEY, MANIFEST, MOST, Backup, SavedFile
+from pomona.deploy.installation.brought import deciding, privacy_known
 from pomona.deploy.installation.contents import STATE, Role
 from pomona.deploy.provision.new_files import appearing
 from pomona.deploy.silo.privacy.lost_rounds import Restored, mark
+from pomona.deploy.silo.privacy.privacy_budget import Cost, PrivacyBudget
 from pomona.deploy.versions import own
 
 BLOCK = 2**20
@@ -31,17 +34,33 @@ PLAIN = re.compile(r"[^\x00-\x1f\\]+")  # names of a kit's files
 WITHIN: TypeAdapter[str] = TypeAdapter(Within)
 
 
-def restore(file: Path, folder: Path, whose: Role, trained_until: int | None = None) -> Backup:
+@dataclass(frozen=True)
+class Restoring:
+    """What an administrator says of a backup that is restored.
+
+    Attributes:
+        spent: privacy spent since, by runs that the backup does not know; None for not said.
+        trained_until: the last round that the silo has trained since of runs that it knows; None for unknown.
+        trusted: whether the code, the rules and the decisions in it count.
+    """
+
+    spent: Cost | None = None
+    trained_until: int | None = None
+    trusted: bool = False
+
+
+def restore(file: Path, folder: Path, whose: Role, said: Restoring = Restoring()) -> Backup:
     """Make a kit of its backup, in a new folder.
 
     Args:
         file: the backup.
         folder: new, or empty.
         whose: the kit that is expected.
-        trained_until: the last round that the silo has trained since, as its administrator knows; None for unknown.
+        said: what its administrator says of it.
 
     Raises:
-        ConfigError: no backup, a changed or damaged one, another kit's or another version's.
+        ConfigError: no backup, a changed or damaged one, another kit's or another version's; or what a silo's has
+            spent since was not said, or what runs or decides in it is not trusted: the error names both.
         StorageError: the folder holds something, or cannot be written.
     """
     regular(file, ConfigError)
@@ -53,14 +72,32 @@ def restore(file: Path, folder: Path, whose: Role, trained_until: int | None = N
         except BROKEN as fault:
             raise ConfigError(f"{file} is no whole backup ({fault}); take another copy of it") from None
         _require_fitting(file, told, whose)
+        _require_said(file, told, made, said)
         token = secrets.token_hex(8)
         for name in told.files:
             if PurePosixPath(name).match(LEDGER):
-                mark(made / name, Restored(token=token, until=trained_until))
+                mark(made / name, Restored(token=token, until=said.trained_until))
         (made / STATE[whose]).mkdir(mode=0o700, exist_ok=True)
         with Audit(made / STATE[whose] / "audit.jsonl") as audit:
-            audit.write("restored", made=told.made, token=token, trained_until=trained_until)
+            audit.write("restored", made=told.made, token=token, trained_until=said.trained_until)
+        if whose == "silo" and said.spent:
+            PrivacyBudget(made).enter_unknown(token, said.spent)
     return told
+
+
+def _require_said(file: Path, told: Backup, kit: Path, said: Restoring) -> None:
+    """Raise ConfigError for what an administrator has to say of a backup, and has not."""
+    if told.role == "silo" and said.spent is None:
+        raise ConfigError(
+            f"{file} does not know what was spent of this silo's privacy after {told.made}: give --spent, the sum of "
+            "epsilon over all runs since that are not listed here (0 if none was private, inf if nobody knows)",
+            *(privacy_known(kit) or ["it knows of no private run"]),
+        )
+    if (found := deciding(kit, told.role)) and not said.trusted:
+        raise ConfigError(
+            f"{file} holds what runs or decides in a kit, and no signature: look, and give --trust if it is yours",
+            *found,
+        )
 
 
 def needs_key(folder: Path, told: Backup) -> bool:

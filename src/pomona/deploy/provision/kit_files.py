@@ -73,6 +73,11 @@ def silo(federation: Federation, name: str, digest: str, installed: Mapping[str,
     return files | {"silo.toml": _rendered("silo.toml", about), PIN: f"{digest}\n".encode()}
 
 
+def start_script(role: Role) -> bytes:
+    """The script that starts a kit, the same in all of a role."""
+    return _rendered("start.sh", {"role": role})
+
+
 def app() -> Files:
     """The Flower app: it names Pomona's two halves and holds no code, so that all federations share its bytes."""
     package = ("__init__.py", "server_app.py", "client_app.py")

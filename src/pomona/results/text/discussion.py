@@ -36,7 +36,7 @@ def sentences(made: Comparison) -> list[tuple[str, list[str]]]:
 def _column(made: Comparison, entries: Sequence[ComparisonRow]) -> list[str]:
     done = [e for e in entries if e.cells]
     sentences = _missing(entries)
-    if done and made.paper:
+    if done and made.paper in NAMES:
         sentences += [*_runs(made, done[0]), *_order(made, done), *_level(made, done), *_notes(done)]
     return sentences
 

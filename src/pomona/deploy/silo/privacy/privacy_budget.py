@@ -5,6 +5,7 @@ done: once for a run and its data, and again where its administrator begins the 
 sum over the reservations that share any of its sources, by basic composition: epsilons add up, and so do deltas.
 """
 
+import hashlib
 import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -31,6 +32,7 @@ FOLDER, FILE = "private", "budget.json"
 RESERVED = "reserved"  # the event in the silo's audit log
 MOST = 10_000  # reservations
 KIT = "the kit's own"
+UNKNOWN = "unknown, before a restore"
 
 Loss = Annotated[Finite, Field(ge=0)] | None  # None: without a bound
 
@@ -85,7 +87,8 @@ class Claim:
 class Reservation(Settings):
     """What one run may cost on some data; an epsilon of None has no bound.
 
-    ``spent``: what the study's ledger said after the run's last task, of all the study's runs together.
+    ``spent``: what the study's ledger said after the run's last task, of all the study's runs together. ``data``: empty
+    for what was spent after a backup by runs that it does not know, which counts on all data.
     """
 
     study: Line
@@ -101,6 +104,10 @@ class Reservation(Settings):
     def cost(self) -> Cost:
         """What it may cost."""
         return Cost(math.inf if self.epsilon is None else self.epsilon, self.delta)
+
+    def on(self, data: tuple[DataSource, ...]) -> bool:
+        """Whether it counts on some data, empty for any."""
+        return not self.data or not data or shared(self.data, data)
 
     def covers(self, claim: Claim, places: set[str]) -> bool:
         """Whether it was made for this run and all of these places; what they hold may have changed since."""
@@ -170,17 +177,37 @@ class PrivacyBudget:
                 return
             if len(known) == MOST:
                 raise PrivacyError(f"{self._path} has {MOST} reservations, as many as it takes; begin a new federation")
-            if not known:
-                self._write(())  # that there are none is written, too, before the audit log speaks of one
-            cost = claim.worst()
-            about: dict[str, Any] = {"study": claim.study or KIT, "agreement": claim.agreement, "run": claim.run}
-            about |= {"epsilon": _finite(cost.epsilon), "delta": cost.delta}
-            with Audit(self.kit / "state" / "audit.jsonl") as audit:
-                audit.write(RESERVED, **about)
-            when = f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S}Z"
             own = hashed(sources(data))
-            named = (r.model_copy(update={"data": with_names(r.data, own)}) for r in known)
-            self._write((*named, Reservation(**about, when=when, data=own)))
+            named = tuple(r.model_copy(update={"data": with_names(r.data, own)}) for r in known)
+            self._enter(named, claim, claim.worst(), own)
+
+    def enter_unknown(self, token: str, spent: Cost) -> None:
+        """Enter what was spent after a backup by runs that it does not know, on whatever data, by the restore's token.
+
+        No ledger has it: it is spent, and stays.
+        """
+        if not spent.epsilon and not spent.delta:
+            return
+        claim = Claim(UNKNOWN, hashlib.sha256(token.encode()).hexdigest(), token, lambda: spent)
+        with writing(self._path), self._alone():
+            self._enter(self.reservations, claim, spent, ())
+
+    @property
+    def unknown(self) -> Cost:
+        """What was spent after backups by runs that they do not know; any study may have."""
+        return _sum(r for r in self.reservations if not r.data)
+
+    def _enter(self, known: tuple[Reservation, ...], claim: Claim, cost: Cost, data: tuple[DataSource, ...]) -> None:
+        """Add a reservation, which the audit log then has, too; what is not on any data of a run is spent."""
+        if not known:
+            self._write(())  # that there are none is written, too, before the audit log speaks of one
+        about: dict[str, Any] = {"study": claim.study or KIT, "agreement": claim.agreement, "run": claim.run}
+        about |= {"epsilon": _finite(cost.epsilon), "delta": cost.delta}
+        with Audit(self.kit / "state" / "audit.jsonl") as audit:
+            audit.write(RESERVED, **about)
+        when = f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S}Z"
+        spent = 0.0 if data else about["epsilon"]
+        self._write((*known, Reservation(**about, spent=spent, when=when, data=data)))
 
     def note_spent(self, agreement: str, run: str, epsilon: float) -> None:
         """Write down what the study's ledger says after a task of a run."""
@@ -197,7 +224,7 @@ class PrivacyBudget:
 
     def _on(self, data: tuple[DataSource, ...]) -> list[Reservation]:
         """The reservations that share a source with some data."""
-        return [r for r in self.reservations if shared(r.data, data)]
+        return [r for r in self.reservations if r.on(data)]
 
     def _write(self, reservations: Iterable[Reservation]) -> None:
         write_json(self._path, BudgetFile(reservations=tuple(reservations)))
@@ -227,7 +254,7 @@ def overview(kit: Path) -> list[dict[str, Any]]:
             "epsilon_at_most": r.epsilon,
             "spent": None if r.epsilon is None else r.spent,
             "delta": r.delta,
-            "all_on_its_data": _finite(_sum(other for other in known if shared(other.data, r.data)).epsilon),
+            "all_on_its_data": _finite(_sum(other for other in known if other.on(r.data)).epsilon),
             "since": r.when,
         }
         for r in known

@@ -112,9 +112,10 @@ class Silo:
 
         ``run``: its id; "" for any, before there is one.
         """
-        most = self.file.accept_epsilon
-        if most is not None and (worst := self._cost_with_noise) is not None and worst.epsilon > most:
-            raise PrivacyError(f"the run would cost {worst}, accept_epsilon in silo.toml is {most}")
+        most, before = self.file.accept_epsilon, PrivacyBudget(self.folder).unknown.epsilon
+        if most is not None and (worst := self._cost_with_noise) is not None and worst.epsilon + before > most:
+            spent = f", after {before:.3g} that a restored backup did not know" if before else ""
+            raise PrivacyError(f"the run would cost {worst}{spent}; accept_epsilon in silo.toml is {most}")
         PrivacyBudget(self.folder).require(self.claim(run), self.file.data, self._most)
 
     def claim(self, run: str) -> Claim:
