@@ -67,7 +67,7 @@ def _escaped(sign: str) -> str:
         return made
     if " " <= sign <= "~":
         return sign
-    base, *marks = normalize("NFD", sign)
+    base, *marks = list(normalize("NFD", sign))
     if not marks or not ("A" <= base <= "Z" or "a" <= base <= "z") or not all(mark in _ACCENTS for mark in marks):
         return f"{{[}}U+{ord(sign):04X}{{]}}"
     for mark in marks:

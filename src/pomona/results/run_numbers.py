@@ -150,6 +150,14 @@ def spoken(when: str) -> str:
     return SPOKEN.get(when, when)
 
 
+def evaluated(*runs: Run) -> str:
+    """When the models that are shown were evaluated, in words; with its number where the runs have one last round."""
+    rounds = {run.last.round for run in runs if run.last}
+    return (
+        f"after round {rounds.pop()}, the last one evaluated" if len(rounds) == 1 else "after the last round evaluated"
+    )
+
+
 def client_names(result: Result, at_least: int = 0) -> list[str]:
     """The clients' names, made up where the record has none."""
     names = [str(name) for name in result.about.get("clients") or ()]

@@ -7,7 +7,7 @@ from pomona.metrics.classification import wilson
 from pomona.results.figures.axes import grid, panels
 from pomona.results.figures.figure import ReportFigure, Rows
 from pomona.results.figures.style import FRAME, shorten
-from pomona.results.run_numbers import Run, leader
+from pomona.results.run_numbers import Run, evaluated, leader
 from pomona.results.tables.outcomes import PooledOutcome, pooled_outcomes
 
 COLUMNS = 3
@@ -32,9 +32,10 @@ def calibration(runs: list[Run]) -> ReportFigure | None:
     return ReportFigure(
         name="calibration",
         title="How far probabilities can be believed",
-        caption=f"{run.label}, {run.model}: test samples in up to ten groups of equal size, by rising probability. "
-        "Thick: all clients' samples, each judged by the model that its client uses, with 95 % intervals; thin: single "
-        "clients. Probabilities that are right lie on the dashed line; below it they are too high.",
+        caption=f"{run.label}, {run.model}, {evaluated(run)}: test samples in up to ten groups of equal size, by "
+        "rising probability. Thick: all clients' samples, each judged by the model that its client uses, with 95 % "
+        "intervals; thin: single clients. Probabilities that are right lie on the dashed line; below it they are too "
+        "high.",
         alt=f"Calibration curves of {run.label}, mean probability against share of cases. {_far(rows)}",
         figure=figure,
         rows=rows,

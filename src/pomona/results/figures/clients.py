@@ -13,7 +13,7 @@ from pomona.results.figures.style import (
     shorten,
 )
 from pomona.results.gain_presentation import Gained, by_client, gained_over
-from pomona.results.run_numbers import Run, alike, baseline, leader
+from pomona.results.run_numbers import Run, alike, baseline, evaluated, leader
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -41,7 +41,7 @@ def values(runs: list[Run]) -> ReportFigure | None:
     return ReportFigure(
         name="clients",
         title="What each client gets" + (", and what it gains" if compared else ""),
-        caption=f"Test {title} of each client with the headline model of each run, after the last round evaluated."
+        caption=f"Test {title} of each client with the headline model of each run, {evaluated(*shown)}."
         f"{GAINS if compared else ''} Sorted by {'gain' if gains else title} with {lead.label}, best on top.",
         alt=f"Dot plot of test {title} for {len(everyone)} clients. {' '.join(courses)}",
         figure=_values_drawn(shown, lead, compared, everyone),
@@ -188,7 +188,7 @@ def spread(runs: list[Run]) -> ReportFigure | None:
     return ReportFigure(
         name="spread",
         title="How evenly the clients fare",
-        caption=f"Test {metric.title} of all clients with the headline model of each run, last round evaluated: a dot "
+        caption=f"Test {metric.title} of all clients with the headline model of each run, {evaluated(*shown)}: a dot "
         "a client, the box holds the middle half, the bar in it is the median, whiskers reach the extremes."
         + ("" if metric.higher else " Less is better."),
         alt=f"Box plot of the clients' {metric.title}. "

@@ -9,7 +9,7 @@ from pomona.metrics.nan_safe import Array
 from pomona.metrics.survival import kaplan_meier, risk
 from pomona.results.figures.axes import grid, panels
 from pomona.results.figures.figure import ReportFigure, Rows
-from pomona.results.run_numbers import Run, leader
+from pomona.results.run_numbers import Run, evaluated, leader
 from pomona.tasks import TASKS
 
 if TYPE_CHECKING:
@@ -67,8 +67,9 @@ def survival(runs: list[Run]) -> ReportFigure | None:
     return ReportFigure(
         name="survival",
         title="Survival by predicted risk",
-        caption=f"{run.label}, {run.model}: Kaplan-Meier estimates of all clients' test samples, in thirds by the risk "
-        "that the model of their client predicts; ticks are censored samples. Where risks are told apart, the curves "
+        caption=f"{run.label}, {run.model}, {evaluated(run)}: Kaplan-Meier estimates of all clients' test samples, in "
+        "thirds by the risk that the model of their client predicts; ticks are censored samples. "
+        "Where risks are told apart, the curves "
         "lie apart. Below: how many are still seen without the event.",
         alt=f"Kaplan-Meier curves of {run.label} by predicted risk. {' '.join(map(_said, groups))}",
         figure=_drawn(groups),

@@ -10,7 +10,7 @@ from pomona.record.mask_examples import MOST_CLIENTS, MaskExamples, read
 from pomona.results.figures.axes import panels
 from pomona.results.figures.figure import ReportFigure, Rows
 from pomona.results.figures.style import FRAME, shorten
-from pomona.results.run_numbers import Run, leader
+from pomona.results.run_numbers import Run, evaluated, leader
 
 if TYPE_CHECKING:
     from matplotlib.patches import Patch
@@ -51,7 +51,8 @@ def masks(runs: list[Run]) -> ReportFigure | None:
     return ReportFigure(
         name="masks",
         title="Images with truth and prediction",
-        caption=f"{lead.label}, {lead.model}: of {'each client' if len(shown) < MOST_CLIENTS else 'the first clients'} "
+        caption=f"{lead.label}, {lead.model}, {evaluated(lead)}: of "
+        f"{'each client' if len(shown) < MOST_CLIENTS else 'the first clients'} "
         "the test image with the best and that with the worst Dice, mean over the classes but the background. "
         "Of a volume, the slice with most true pixels.",
         alt=f"Images, true and predicted masks of {len(shown)} clients, best and worst. The worst of all has a Dice of "
