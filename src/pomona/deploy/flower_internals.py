@@ -79,6 +79,14 @@ def replace_fleet_client(make: Callable[[], Any]) -> None:
     vars(module)["FleetHttpClient"] = FleetClient
 
 
+def wrap_runtime(around: Callable[[Any], Any]) -> None:
+    """Put an ASGI middleware before the runtime that a SuperNode serves."""
+    from flwr.supernode import main as module
+
+    make = module.create_app
+    vars(module)["create_app"] = lambda **options: around(make(**options))
+
+
 def replace_hooks(hooks: dict[str, list[Callable[..., None]]]) -> None:
     """Give every HTTP client (httpx) that Flower makes in this process from now on these hooks."""
     from flwr.supercore.protobuf.client import ProtobufClient

@@ -23,6 +23,7 @@ from pomona.deploy.silo.connection.way_out import WayOut
 from pomona.deploy.silo.processes import fork_executor
 from pomona.deploy.silo.processes.pinned_app import REFUSAL, require_hash, require_pinned
 from pomona.deploy.silo.processes.resident import Resident
+from pomona.deploy.silo.processes.runtime_gate import OwnAccount
 from pomona.deploy.silo.processes.runtime_secret import secret_file
 from pomona.deploy.silo.settings import SiloFile
 from pomona.deploy.supervision.processes import QUIET, die_with_parent
@@ -181,6 +182,7 @@ def main(words: Sequence[str] | None = None) -> None:
     resident = Resident(fork_executor.command(int(own["--port"]), Path(own[KIT]), app), env)
     resident.keep()
     guard(app, resident.ring)
+    flower_internals.wrap_runtime(OwnAccount)
     folder = Path(own[KIT])
     way = WayOut.of(folder, SiloFile.load(folder / "silo.toml"), Federation.read(folder / "federation.toml"))
     flower_internals.replace_fleet_client(partial(client, way))
