@@ -22,7 +22,7 @@ from pomona.core.bounds import Number
 from pomona.core.errors import ConfigError, near
 from pomona.core.membership import Membership
 from pomona.core.optimizer import Optimizer
-from pomona.core.settings import Settings
+from pomona.core.settings import Settings, refuse_idle
 from pomona.core.stop import Stop
 from pomona.core.toml import Choices, Tree, explained, named, read_text, require_shallow
 from pomona.core.toml import keys as known_keys
@@ -207,6 +207,8 @@ class Config(Settings):
     def _scheduled(self) -> Self:
         if (self.lr_schedule == "steps") != bool(self.lr_milestones):
             raise ValueError("lr_schedule = 'steps' and lr_milestones go together; set both, or neither")
+        if self.lr_schedule != "steps":
+            refuse_idle(self, "", ("lr_factor",), f"is for lr_schedule = 'steps', not {self.lr_schedule!r}")
         return self
 
     @model_validator(mode="wrap")

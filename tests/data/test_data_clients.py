@@ -54,10 +54,11 @@ def test_what_cannot_be(tmp_path):
         (DataSettings(name="clients"), "needs files"),
         (DataSettings(name="clients", clients=(one, other)), "all as .npz, .parquet, or .csv and .data"),
         (DataSettings(name="clients", clients=(one,), client_column="site"), "keep one"),
-        (DataSettings(name="digits", clients=(one,)), "set data.name"),
     ):
         with pytest.raises(ConfigError, match=message):
             read(settings)
+    with pytest.raises(ConfigError, match=r"data.clients is for clients, data.name is digits"):
+        DataSettings(name="digits", clients=(one,))
     for files, message in (
         ((one, ClientFiles(name="two", train=tmp_path / "no.npz")), "cannot read .*no.npz"),
         ((one, ClientFiles(name="two", train=tmp_path)), "is a folder; images of a client come as one .npz"),

@@ -255,8 +255,9 @@ def test_what_is_no_plain_file_is_never_waited_for(tmp_path, monkeypatch, name, 
     else:
         file.mkdir()
     path = file if name in ("csv", "npz") else tmp_path
+    label = {"label_column": 0} if name == "csv" else {}
     with pytest.raises(DataError, match=r"it is a|has no train\.csv"):
-        read(DataSettings(name=name, path=path, label_column=0))
+        read(DataSettings(name=name, path=path, **label))
 
 
 @given(

@@ -218,4 +218,4 @@ def test_settings_refuse(wrong):
 def test_settings_are_described():
     for field in DataSettings.model_fields.values():
         assert field.description
-    assert DataSettings(label_column="-1", text_columns=("2", "body")).text_columns == (2, "body")
+    assert DataSettings(name="csv-text", label_column="-1", text_columns=("2", "body")).text_columns == (2, "body")

@@ -33,7 +33,8 @@ def test_classes():
         "classes with fewer than 5 rows: class-2 (3); some clients or parts will not have them"
     ]
     assert said(PLAIN, classes=("Yes", "yes")) == [
-        "classes that differ in capital letters only: Yes, yes; write them alike if they are one"
+        "classes that differ in capital letters, blanks or the form of characters only: Yes, yes; write them "
+        "alike if they are one"
     ]
     many = table([1] * 30, [1] * 10 + [0] * 20)
     assert said(many) == ["40 rows have 30 classes; for measurements set data.targets = regression"]

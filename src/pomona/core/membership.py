@@ -12,7 +12,7 @@ from pydantic import Field, field_serializer, model_validator
 from pomona.core.bounds import Number, Place
 from pomona.core.errors import ConfigError
 from pomona.core.round import Roster
-from pomona.core.settings import Settings
+from pomona.core.settings import Settings, refuse_idle
 
 
 class Membership(Settings):
@@ -42,6 +42,10 @@ class Membership(Settings):
         twice = sorted(set(self.unseen) & (set(self.joins) | set(self.leaves)))
         if twice:
             raise ValueError(f"client {twice[0]} is unseen, so it neither joins nor leaves")
+        if not self.unseen:
+            refuse_idle(
+                self, "membership.", ("adapt_rounds",), "is for clients of membership.unseen, and none is named"
+            )
         return self
 
     @property

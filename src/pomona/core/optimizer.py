@@ -1,11 +1,11 @@
 """Section ``optimizer``: how a local step follows from a gradient; ``methods.row_algebra.descend`` takes it."""
 
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from pomona.core.errors import ConfigError
-from pomona.core.settings import Settings
+from pomona.core.settings import Settings, refuse_idle
 
 
 class Optimizer(Settings):
@@ -20,6 +20,12 @@ class Optimizer(Settings):
     max_grad_norm: float | None = Field(
         None, ge=1e-30, le=1e6, description="L2 norm to which a client's gradient is clipped in each step; off if unset"
     )
+
+    @model_validator(mode="after")
+    def _placed(self) -> Self:
+        if self.name == "sgd":
+            refuse_idle(self, "optimizer.", ("beta1", "beta2", "eps"), "is for adam and adamw, the optimizer is sgd")
+        return self
 
     @property
     def plain(self) -> bool:

@@ -1,11 +1,13 @@
 """The base of every settings record: frozen, typed, and closed to unknown keys."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, field_validator
+
+from pomona.core.errors import ConfigError
 
 MOST = 2**63  # what an integer of TOML can be
 NAME = 255  # bytes, of a file or a folder
@@ -36,6 +38,13 @@ class Settings(BaseModel):
             if isinstance(leaf, Path) and any(len(os.fsencode(part)) > NAME for part in leaf.parts):
                 raise ValueError(f"no file has a name of more than {NAME} bytes; correct the path")
         return value
+
+
+def refuse_idle(settings: Settings, section: str, keys: Iterable[str], why: str) -> None:
+    """Raise ConfigError if one of these keys, which do nothing here, has another value than its default."""
+    for key in keys:
+        if getattr(settings, key) != type(settings).model_fields[key].get_default(call_default_factory=True):
+            raise ConfigError(f"{section}{key} {why}; take it out")
 
 
 def _leaves(value: Any) -> Iterator[Any]:

@@ -1,9 +1,11 @@
 """Section ``stop``: when a run ends before its last round."""
 
-from pydantic import Field
+from typing import Self
+
+from pydantic import Field, model_validator
 
 from pomona.core.bounds import ROUNDS
-from pomona.core.settings import Settings
+from pomona.core.settings import Settings, refuse_idle
 
 
 class Stop(Settings):
@@ -17,3 +19,9 @@ class Stop(Settings):
         "the model that the method is judged by, in the run's metric; never if not set",
     )
     min_gain: float = Field(0.0, ge=0, le=1e6, description="a better mean exceeds the best by more than this")
+
+    @model_validator(mode="after")
+    def _placed(self) -> Self:
+        if self.patience is None:
+            refuse_idle(self, "stop.", ("min_gain",), "needs stop.patience, which is not set")
+        return self

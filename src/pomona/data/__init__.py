@@ -26,12 +26,6 @@ def read(settings: DataSettings) -> Dataset:
         ConfigError: an unknown name, or settings that do not fit the data.
         DataError: data that is missing or damaged.
     """
-    if settings.clients and settings.name in DATASETS and settings.name != "clients":
-        raise ConfigError(f"data.clients is read by the name 'clients' only, not by {settings.name!r}; set data.name")
-    entry = CATALOGUE.get(settings.name)
-    for key in ("window", "skip_bad"):
-        if getattr(settings, key) and entry and "image_folder" not in entry.target and settings.name != "manifest":
-            raise ConfigError(f"data.{key} is for image files: folder and manifest, not {settings.name}; drop it")
     reader = DATASETS.resolve(settings.name)
     if not callable(reader):
         raise ConfigError(f"{settings.name} is no function; give a module:function that takes the data settings")

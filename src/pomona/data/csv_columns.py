@@ -2,10 +2,11 @@
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from unicodedata import normalize
 
 import numpy as np
 
@@ -17,7 +18,7 @@ EPOCH = datetime(2000, 1, 1)
 FEW = 20  # different values of a category, at most
 WORDS = {"none", "unknown", "missing", "-", "."}  # gaps among numbers, but perhaps categories
 BOOLEANS = {"true": 1.0, "false": 0.0}
-_WHOLE = re.compile(r"([-+]?\d+)\.0*")
+_DECIMAL = re.compile(r"[-+]?\d+\.\d*")
 _DATE = re.compile(r"\d{1,4}([-/.])\d{1,2}\1\d{1,4}")
 _COMMA = re.compile(r"[-+]?\d+,\d+")
 
@@ -51,10 +52,20 @@ def is_missing(cell: str) -> bool:
 
 
 def plain(cell: str) -> str:
-    """A cell without blanks around it, and a whole number without its ``.0``: 3, 3. and 3.0 are one category."""
-    cell = cell.strip()
-    whole = _WHOLE.fullmatch(cell)
-    return whole[1] if whole else cell
+    """The one form in which labels, categories and names of sites are compared: NFC, and numbers by value.
+
+    3, 3. and 3.0 are one, 0.5 and 0.50 too; 03 is another, as it may be a code.
+    """
+    cell = normalize("NFC", cell.strip())
+    return cell.rstrip("0").rstrip(".") if _DECIMAL.fullmatch(cell) else cell
+
+
+def alike(names: Iterable[str]) -> list[str]:
+    """Those of some names that differ from another in capital letters, blanks or the form of characters only."""
+    forms: dict[str, list[str]] = {}
+    for name in dict.fromkeys(names):
+        forms.setdefault("".join(normalize("NFKC", name).casefold().split()), []).append(name)
+    return sorted(name for same in forms.values() if len(same) > 1 for name in same)
 
 
 def days(cell: str) -> float:

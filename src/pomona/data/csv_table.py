@@ -80,6 +80,9 @@ def read_parts(paths: Sequence[Path], training: int, settings: DataSettings) -> 
     n_train = sum(survey.counts[:training])
     dataset = Dataset(survey.name, "table", raw.x, y, classes, n_train)
     dataset = survey.described(dataset, training, survey.features)
+    same = [(c.name, csv_columns.alike(values)) for c, values in zip(raw.columns, raw.values, strict=True)]
+    notes = [f"column {name}: categories that differ in their writing only: {listed(odd)}" for name, odd in same if odd]
+    dataset = replace(dataset, notes=(*dataset.notes, *notes))
     if not _prepares(settings):
         return dataset, survey.counts
     layout = () if survey.header else survey.columns

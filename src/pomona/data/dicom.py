@@ -1,6 +1,6 @@
 """DICOM images of one frame, read by pydicom; their stored values become those of the modality (PS3.3 C.11.1)."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -77,6 +77,12 @@ def header(path: Path) -> DicomHeader:
         shape = (int(said.Rows), int(said.Columns), samples)
         turned = low + high if colours == "MONOCHROME1" else None
         image = plain(path, shape, dtype, partial(_values, path, shape, turned, slope, shift, dtype))
+        padding, lines = said.get("PixelPaddingValue"), _numbers(said.get("PixelSpacing"), 2)
+        image = replace(
+            image,
+            padding=None if padding is None or turned is not None else float(padding) * slope + shift,
+            spacing=lines or (),
+        )
         number = said.get("InstanceNumber")
         return DicomHeader(
             image,

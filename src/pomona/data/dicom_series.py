@@ -1,6 +1,7 @@
 """A volume from a folder with the files of one DICOM series, in the order of their places in the patient."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -44,11 +45,13 @@ def opened(folder: Path) -> ImageFile:
                     f"{folder}: {one.image.path.name} is of another {what} than {first.image.path.name}; "
                     "put each series into a folder of its own"
                 )
-    ordered = _ordered(folder, slices)
+    ordered, step = _ordered(folder, slices)
     dtype = sample_type(one.image.dtype for one in ordered)
     shape = (len(ordered), *first.image.shape)
     names = tuple(one.image.path.name for one in ordered)  # headers of all series of a data set would take much memory
-    return plain(folder, shape, dtype, partial(_values, folder, names, shape, dtype))
+    made = plain(folder, shape, dtype, partial(_values, folder, names, shape, dtype))
+    spacing = (step, *first.image.spacing) if step and first.image.spacing else ()
+    return replace(made, spacing=spacing, padding=first.image.padding)
 
 
 def _files(folder: Path) -> list[Path]:
@@ -60,8 +63,8 @@ def _files(folder: Path) -> list[Path]:
     return found
 
 
-def _ordered(folder: Path, slices: Sequence[DicomHeader]) -> list[DicomHeader]:
-    """The slices in order. Raises DataError if one is missing, or twice there."""
+def _ordered(folder: Path, slices: Sequence[DicomHeader]) -> tuple[list[DicomHeader], float]:
+    """The slices in order, and the mm between two, or 0. Raises DataError if one is missing, or twice there."""
     orientation = slices[0].orientation
     if orientation is not None and all(one.position is not None for one in slices):
         normal = np.cross(orientation[:3], orientation[3:])
@@ -83,7 +86,7 @@ def _ordered(folder: Path, slices: Sequence[DicomHeader]) -> list[DicomHeader]:
                 f"{folder}: slices are missing between {before} and {after}: {step:g} {unit}, elsewhere {usual:g}; "
                 "fetch the series again"
             )
-    return [slices[k] for k in order]
+    return [slices[k] for k in order], usual if unit == "mm" else 0.0
 
 
 def _values(folder: Path, names: Sequence[str], shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, UnidentifiedImageError
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 from pomona.core import bounds, files
 from pomona.core.errors import DataError
@@ -30,7 +30,12 @@ def form(path: Path) -> tuple[str, Size]:
         DataError: no plain file, no image of ``FORMATS``, too large, several pictures in one, or pixels of a kind that
             is not read.
     """
-    return _opened(path, lambda image: (_mode(image), image.size))
+
+    def look(image: Image.Image) -> tuple[str, Size]:
+        width, height = image.size
+        return _mode(image), (height, width) if _orientation(image) > 4 else (width, height)
+
+    return _opened(path, look)
 
 
 def deep(path: Path) -> NDArray[Any]:
@@ -38,7 +43,7 @@ def deep(path: Path) -> NDArray[Any]:
 
     def pixels(image: Image.Image) -> NDArray[Any]:
         dtype = DEEP[_mode(image)]  # the image forgets it in being read
-        return np.asarray(image).astype(dtype)[..., None]
+        return np.asarray(_upright(image)).astype(dtype)[..., None]
 
     return _opened(path, pixels)
 
@@ -49,8 +54,8 @@ def numbers(path: Path) -> NDArray[Any] | None:
     def stored(image: Image.Image) -> NDArray[Any] | None:
         mode = _mode(image)
         if image.mode in {"1", "L", "P"}:
-            return np.asarray(image).astype(np.uint8)[..., None]
-        return np.asarray(image).astype(DEEP[mode])[..., None] if mode in DEEP else None
+            return np.asarray(_upright(image)).astype(np.uint8)[..., None]
+        return np.asarray(_upright(image)).astype(DEEP[mode])[..., None] if mode in DEEP else None
 
     return _opened(path, stored)
 
@@ -70,10 +75,22 @@ def decoded(path: Path, colours: str, size: Size | None = None) -> NDArray[np.ui
     def pixels(image: Image.Image) -> NDArray[np.uint8]:
         if (mode := _mode(image)) in DEEP:
             raise DataError(f"{path} has pixels of mode {mode}, which 8 bits cannot hold; {WINDOW}")
-        sized = image.convert(colours).resize(size or image.size, Image.Resampling.BILINEAR)
+        upright = _upright(image).convert(colours)
+        sized = upright.resize(size or upright.size, Image.Resampling.BILINEAR)
         return np.asarray(sized, np.uint8).reshape(sized.height, sized.width, len(colours))
 
     return _opened(path, pixels)
+
+
+def _orientation(image: Image.Image) -> int:
+    """How a picture lies by its EXIF, 1 to 8, without decoding it (as PNG's own method would); 1 where none is said."""
+    found = 1 if image.format == "TIFF" else Image.Image.getexif(image).get(0x0112)  # Pillow turns TIFF itself
+    return found if isinstance(found, int) and 1 <= found <= 8 else 1
+
+
+def _upright(image: Image.Image) -> Image.Image:
+    """The picture as a viewer shows it: turned as its EXIF says, as a phone's photographs are."""
+    return ImageOps.exif_transpose(image) if _orientation(image) > 1 else image
 
 
 def _opened(path: Path, look: Callable[[Image.Image], T]) -> T:

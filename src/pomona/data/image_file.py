@@ -36,6 +36,8 @@ class ImageFile:
         pixels: its values in this shape and dtype; of a picture of 8 bits with so many channels, at this size, of
             others with its own channels.
         picture: whether it has 8 bits a channel and gray may stand for colour.
+        spacing: mm between the middles of voxels along (z, y, x) of a volume, where its header says so.
+        padding: the value that a scanner's software has put outside of what was measured, where the header says so.
     """
 
     path: Path
@@ -43,6 +45,8 @@ class ImageFile:
     dtype: np.dtype[Any]
     pixels: Callable[[int, Size | None], NDArray[Any]]
     picture: bool = False
+    spacing: tuple[float, ...] = ()
+    padding: float | None = None
 
     def decoded(self, channels: int, size: Size | None = None, window: Window | None = None) -> NDArray[Any]:
         """The values, of the dtype of ``dtype_in``, at another size (images alone) where one is given.

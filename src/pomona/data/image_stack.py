@@ -67,7 +67,7 @@ class Stack:
     Attributes:
         x: (n, ..., C), of the first dtype that holds all values.
         kept: (n,) int64, which of the files these are, in order.
-        notes: lines on files that were skipped.
+        notes: lines on files that were skipped, voxels of several sizes, and padding.
     """
 
     x: NDArray[Any]
@@ -115,7 +115,31 @@ def stacked(
         kept.append(k)
     if not settings.skip_bad or not kept:
         refuse(name, bad)
-    return Stack(x[: len(kept)], np.array(kept, np.int64), skipped(name, bad, count))
+    notes = (*skipped(name, bad, count), *_spacings(files), *_padded(files))
+    return Stack(x[: len(kept)], np.array(kept, np.int64), notes)
+
+
+def _spacings(files: Sequence[ImageFile]) -> list[str]:
+    """A line if volumes have voxels of several sizes: a network sees them as if they were alike."""
+    known = [file for file in files if file.spacing and len(file.shape) == 4]
+    rounded = {file.path: tuple(float(f"{s:.3g}") for s in file.spacing) for file in known}
+    counts = Counter(rounded.values())
+    if len(counts) < 2:
+        return []
+    example = {rounded[file.path]: file.path.name for file in reversed(known)}
+    shown = [f"{n} of {' x '.join(f'{s:g}' for s in one)} mm ({example[one]})" for one, n in counts.most_common(4)]
+    return [
+        f"volumes of several voxel sizes (z, y, x): {', '.join(shown)}; bring all to one, nothing is resampled here"
+    ]
+
+
+def _padded(files: Sequence[ImageFile]) -> list[str]:
+    """A line if headers name a value that stands for nothing measured: it would count as very dark."""
+    values = Counter(file.padding for file in files if file.padding is not None)
+    if not values:
+        return []
+    shown = ", ".join(f"{value:g} in {n}" for value, n in values.most_common(3))
+    return [f"{values.total()} of {len(files)} files name a padding value ({shown}); data.window cuts it off"]
 
 
 def each(items: Sequence[S] | range, function: Callable[[Any], T], faults: list[str]) -> Iterator[tuple[Any, T]]:

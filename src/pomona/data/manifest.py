@@ -1,6 +1,7 @@
 """A CSV manifest: a line for each image or volume, with its label or mask, its client and its part."""
 
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 
 from pomona.core.bounds import plain
 from pomona.core.errors import ConfigError, DataError, near
-from pomona.data import csv_records, image_arrays, image_stack, mask, targets
+from pomona.data import csv_columns, csv_records, image_arrays, image_stack, mask, targets
 from pomona.data.array_file import file
 from pomona.data.catalogue import own_path
 from pomona.data.dataset import Dataset, Owners, RowGroups
@@ -64,7 +65,7 @@ def read(settings: DataSettings) -> Dataset:
     if masks:
         drawn, wrong = _paths(found, "mask")
         problems += wrong
-    refuse(name, problems)  # of the lines; those of the files follow
+    refuse(name, sorted(problems, key=_line))  # of the lines; those of the files follow
     if masks:
         y, kept, bad = _masks(paths, drawn, settings)
     stack = image_stack.stacked(name, [paths[k] for k in kept], settings, (), bad)
@@ -91,13 +92,21 @@ def _rows(path: Path) -> ManifestRows:
     columns = csv_records.heading(path, header=True)
     if odd := [name for name in columns if name not in COLUMNS]:
         raise DataError(f"{path} has the column {odd[0]!r}; {near(odd[0], COLUMNS)}")
-    records = [(r.line, [cell.strip() for cell in r.cells]) for r in csv_records.rows(path, True, columns)]
+    records = [
+        (r.line, [_cell(*both) for both in zip(columns, r.cells, strict=True)])
+        for r in csv_records.rows(path, True, columns)
+    ]
     if not records:
         raise DataError(f"{path} has no line below its header; add one for each image")
     if "split" in columns:  # training rows come first
         records.sort(key=lambda row: SPLITS.get(row[1][columns.index("split")].lower()) == TEST)
     cells = {name: [row[i] for _, row in records] for i, name in enumerate(columns)}
     return ManifestRows(path, cells, [line for line, _ in records])
+
+
+def _cell(column: str, cell: str) -> str:
+    """A cell without blanks around it; names in the form in which they are compared."""
+    return csv_columns.plain(cell) if column in {"client", "group"} else cell.strip()
 
 
 def _require(found: ManifestRows, settings: DataSettings, masks: bool) -> None:
@@ -111,6 +120,12 @@ def _require(found: ManifestRows, settings: DataSettings, masks: bool) -> None:
             raise DataError(f"{found.path} has no column {name!r}; add it{other}")
     if masks and not settings.classes:
         raise ConfigError("data.targets = 'segmentation' needs names for the numbers in masks: set data.classes")
+
+
+def _line(problem: str) -> int:
+    """The line that a problem begins with; those of several lines come last."""
+    first = re.match(r"line (\d+):", problem)
+    return int(first[1]) if first else 2**63
 
 
 def _paths(found: ManifestRows, column: str) -> tuple[list[Path], list[str]]:

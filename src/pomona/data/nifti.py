@@ -1,6 +1,7 @@
 """Volumes in NIfTI files (.nii, .nii.gz), read by nibabel."""
 
 import logging
+from dataclasses import replace
 from functools import partial
 from math import isfinite, prod
 from pathlib import Path
@@ -43,7 +44,9 @@ def opened(path: Path) -> ImageFile:
     if np.isnan(order).any():
         raise DataError(f"{path}: its header does not say which axis is which; write it again with its affine")
     sides = tuple(shape[int(np.flatnonzero(order[:, 0] == axis)[0])] for axis in (2, 1, 0))
-    return plain(path, (*sides, shape[3]), dtype, partial(_values, path, shape, slope, shift, dtype))
+    zooms = [float(image.header.get_zooms()[int(np.flatnonzero(order[:, 0] == axis)[0])]) for axis in (2, 1, 0)]
+    made = plain(path, (*sides, shape[3]), dtype, partial(_values, path, shape, slope, shift, dtype))
+    return replace(made, spacing=tuple(zooms))
 
 
 def _header(path: Path) -> Any:

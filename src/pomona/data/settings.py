@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from pomona.core.bounds import Finite
-from pomona.core.settings import Settings
+from pomona.core.settings import Settings, refuse_idle
 from pomona.core.targets import Targets
 
 
@@ -19,6 +19,31 @@ def as_column(value: Any) -> Any:
 Edge = Annotated[float, Field(gt=0, lt=1e30)]
 Column = Annotated[str | Annotated[int, Field(ge=-(10**6), le=10**6)], BeforeValidator(as_column)]
 Marker = Annotated[str, BeforeValidator(lambda value: value if isinstance(value, str) else str(value))]
+
+
+_LABELS = ("targets", "classes", "intervals", "time_edges")
+_PIXELS = ("resize", "normalise")
+_FILES = (*_PIXELS, "window", "skip_bad")
+_COLUMNS = (
+    *_LABELS, "header", "label_column", "label_columns", "label_above", "drop_columns", "columns", "client_column",
+    "group_column", "time_column", "subgroup_column",
+)  # fmt: skip
+_CELLS = ("missing", "missing_values", "categories", "category_share", "category_limit", "dates", "fit")
+_WORDS = ("vocabulary_size", "sequence_length")
+_TABLE, _TEXT, _ARRAYS = (*_COLUMNS, *_CELLS), (*_COLUMNS, "text_columns", *_WORDS), (*_LABELS, *_PIXELS)
+# Keys that a reader of own data looks at, beside those of every data set; what is not here is refused for its name.
+KEYS: dict[str, tuple[str, ...]] = {
+    "csv": _TABLE,
+    "parquet": _TABLE,
+    "csv-text": _TEXT,
+    "folder": ("classes", *_FILES),
+    "manifest": ("targets", "classes", "label_above", *_FILES),
+    "npz": _ARRAYS,
+    "idx": ("classes", *_PIXELS),
+    "clients": ("clients", *dict.fromkeys((*_TABLE, *_TEXT, *_ARRAYS))),
+    "ag-news": _WORDS,
+}
+PUBLIC = (*_PIXELS, "targets")  # of any other data set that has a name here
 
 
 class Normalisation(Settings):
@@ -187,6 +212,20 @@ class DataSettings(Settings):
     sequence_length: int = Field(
         default=200, ge=1, le=10**6, description="Tokens per text; longer ones are cut, shorter ones padded."
     )
+
+    @model_validator(mode="after")
+    def _placed(self) -> "DataSettings":
+        """Refuse keys that the reader of this name does not look at; a reader of the user's own may look at any."""
+        if ":" in self.name:
+            return self
+        known = KEYS.get(self.name, (*PUBLIC, "classes") if self.targets != "classes" else PUBLIC)
+        for key in dict.fromkeys(key for keys in KEYS.values() for key in keys):
+            readers = [name for name, keys in KEYS.items() if key in keys]
+            if key not in known:
+                refuse_idle(self, "data.", (key,), f"is for {', '.join(readers)}, data.name is {self.name}")
+        if self.targets != "survival":
+            refuse_idle(self, "data.", ("intervals",), "is for targets = survival")
+        return self
 
     @model_validator(mode="after")
     def _times(self) -> "DataSettings":

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from pomona.core.errors import ConfigError, DataError, near
 from pomona.core.targets import Targets
 from pomona.data import validation
-from pomona.data.csv_columns import Strays, is_missing, number, short
+from pomona.data.csv_columns import Strays, is_missing, number, plain, short
 from pomona.data.settings import DataSettings
 
 MOST_DIGITS = 18  # of a class name that counts as a number
@@ -150,14 +150,16 @@ def _no_numbers(heading: str, cells: Sequence[str], values: NDArray[np.float64],
 def _classes(
     cells: Sequence[str], heading: str, classes: tuple[str, ...], where: Callable[[int], str]
 ) -> tuple[Answer, list[str]]:
+    cells = list(map(plain, cells))
+    index = {plain(name): i for i, name in enumerate(classes)}
     counts = Counter(cells)
-    wrong = [cell for cell in counts if (cell not in classes if classes else is_missing(cell))]
+    wrong = [cell for cell in counts if (cell not in index if classes else is_missing(cell))]
     names = classes or in_order(cell for cell in counts if cell not in wrong)
     problems = []
     for cell in wrong:
         first = f"{counts[cell]} of {len(cells)} say {short(cell)}, first in {where(cells.index(cell))}"
         problems.append(f"label column {heading}: {first}; {_advice(cell, classes)}")
-    index = {name: i for i, name in enumerate(names)}
+    index = index or {name: i for i, name in enumerate(names)}
     return (np.array([index.get(cell, -1) for cell in cells], np.int64), names), problems
 
 
@@ -168,7 +170,8 @@ def _advice(cell: str, classes: tuple[str, ...]) -> str:
 
 
 def numbered(names: Sequence[str]) -> tuple[tuple[str, ...], NDArray[np.int64]]:
-    """The distinct names in order, and the number of each row's (N,)."""
+    """The distinct names in order, in their normal form, and the number of each row's (N,)."""
+    names = list(map(plain, names))
     distinct = in_order(names)
     index = {name: i for i, name in enumerate(distinct)}
     return distinct, np.array([index[name] for name in names], np.int64)
@@ -177,7 +180,7 @@ def numbered(names: Sequence[str]) -> tuple[tuple[str, ...], NDArray[np.int64]]:
 def grouped(names: Sequence[str]) -> NDArray[np.int64]:
     """(N,) the number of each row's group; a row without a name is a group of its own."""
     index: dict[str | int, int] = {}
-    return np.array([index.setdefault(name or row, len(index)) for row, name in enumerate(names)], np.int64)
+    return np.array([index.setdefault(plain(name) or row, len(index)) for row, name in enumerate(names)], np.int64)
 
 
 def in_order(names: Iterable[str]) -> tuple[str, ...]:

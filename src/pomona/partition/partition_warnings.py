@@ -5,8 +5,10 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from pomona.data import csv_columns
 from pomona.data.dataset import Dataset
 from pomona.data.problem_report import listed
+from pomona.data.validation import blocks
 from pomona.partition.partition import Partition
 
 RARE = 5  # rows of a class that cannot be in every part of a few clients
@@ -16,16 +18,18 @@ MANY = 30  # rows in which whole numbers that are measured repeat themselves
 def remarks(dataset: Dataset, partition: Partition, names: Sequence[str]) -> list[str]:
     """A line for each thing that figures would hide.
 
-    Files that were passed over; one class alone, classes without rows or with few, names that differ in case only, as
-    many classes as a measurement has values; flags that are the same everywhere; columns that look like an identifier;
-    clients without test rows.
+    Files that were passed over; one class alone, classes without rows or with few, names that differ in their writing
+    only, as many classes as a measurement has values; masks without a class; flags that are the same everywhere;
+    columns that look like an identifier; clients without test rows.
 
     Args:
         dataset: what was read.
         partition: who holds which rows.
         names: of the clients.
     """
-    return [*dataset.notes, *_classes(dataset), *_flags(dataset), *_identifiers(dataset), *_untested(partition, names)]
+    owners = _alike("clients", dataset.owners.names) if dataset.owners else []
+    found = [*_classes(dataset), *_unpainted(dataset), *_flags(dataset), *owners, *_identifiers(dataset)]
+    return [*dataset.notes, *found, *_untested(partition, names)]
 
 
 def _classes(dataset: Dataset) -> list[str]:
@@ -36,7 +40,6 @@ def _classes(dataset: Dataset) -> list[str]:
     found = [name for name, n in zip(classes, counts, strict=True) if n]
     empty = [name for name, n in zip(classes, counts, strict=True) if not n]
     rare = [f"{name} ({n})" for name, n in zip(classes, counts, strict=True) if 0 < n < RARE]
-    alike = [name for name in found if name.casefold() in {other.casefold() for other in found if other != name}]
     lines = []
     if len(found) == 1:
         lines.append(f"all rows are of class {found[0]}: there is nothing to learn, and accuracy is 100 %")
@@ -46,9 +49,35 @@ def _classes(dataset: Dataset) -> list[str]:
         lines.append(f"{len(dataset)} rows have {len(found)} classes; for measurements set data.targets = regression")
     elif rare:
         lines.append(f"classes with fewer than {RARE} rows: {listed(rare)}; some clients or parts will not have them")
-    if alike:
-        lines.append(f"classes that differ in capital letters only: {listed(alike)}; write them alike if they are one")
-    return lines
+    return [*lines, *_alike("classes", found)]
+
+
+def _alike(what: str, names: Sequence[str]) -> list[str]:
+    """A line if some names differ in their writing only."""
+    same = csv_columns.alike(names)
+    return (
+        [
+            f"{what} that differ in capital letters, blanks or the form of characters only: {listed(same)}; write them "
+            "alike if they are one"
+        ]
+        if same
+        else []
+    )
+
+
+def _unpainted(dataset: Dataset) -> list[str]:
+    """A line if no mask has a class, as where a JPEG has blurred its numbers."""
+    if dataset.targets != "segmentation":
+        return []
+    counts = np.zeros(len(dataset.classes), np.int64)
+    for _, part in blocks(dataset.y):
+        counts += np.bincount(part.reshape(-1), minlength=len(counts))
+    none = [name for name, n in zip(dataset.classes, counts, strict=True) if not n]
+    return (
+        [f"no pixel of any mask is of class {listed(none)}; do masks hold 0, 1, 2, ... and were not saved as JPEG?"]
+        if none
+        else []
+    )
 
 
 def _flags(dataset: Dataset) -> list[str]:

@@ -1,0 +1,157 @@
+"""The same thing written in two ways is one; what lies turned is read upright; what does nothing is refused by name."""
+
+import numpy as np
+import pytest
+from image_files import write_nifti
+from PIL import Image
+
+from pomona.config import resolve
+from pomona.core.errors import ConfigError, DataError
+from pomona.data import DataSettings, csv_columns, read
+from pomona.partition.partition_warnings import remarks
+from pomona.scenario import Scenario
+
+SITES = ("K\u00f6ln", "Ko\u0308ln")  # one name, composed and decomposed
+
+
+def table(path, text, **settings):
+    path.write_text(text, encoding="utf-8")
+    return read(DataSettings(**{"name": "csv", "path": path, "label_column": "died", **settings}))
+
+
+def test_zero_at_one_site_and_zero_point_zero_at_the_other_are_one_class(tmp_path):
+    for name, cells in (("north", "01"), ("south", ("0.0", "1."))):
+        lines = [f"{k},{cells[k % 2]}" for k in range(10)]
+        (tmp_path / f"{name}.csv").write_text("\n".join(["age,died", *lines]) + "\n")
+    sites = [{"name": name, "train": str(tmp_path / f"{name}.csv")} for name in ("north", "south")]
+    data = read(DataSettings(name="clients", clients=sites, label_column="died"))
+    assert (data.classes, data.y.tolist()) == (("0", "1"), [0, 1] * 10)
+    named = read(DataSettings(name="clients", clients=sites, label_column="died", classes=("1.0", "0")))
+    assert (named.classes, named.y.tolist()) == (("1.0", "0"), [1, 0] * 10)
+
+
+@pytest.mark.parametrize(
+    ("cell", "form"),
+    [
+        ("3.0", "3"),
+        (" 3. ", "3"),
+        ("0.50", "0.5"),
+        ("100", "100"),
+        ("10.0", "10"),
+        ("007", "007"),
+        (SITES[1], SITES[0]),
+    ],
+)
+def test_the_form_in_which_cells_are_compared(cell, form):
+    assert csv_columns.plain(cell) == form
+
+
+def test_names_of_sites_are_one_whatever_their_form_and_other_spellings_are_noted(tmp_path):
+    rows = [f"{k},{site},{k % 2}" for k in range(10) for site in (*SITES, "bonn", "Bonn ", "BONN")]
+    data = table(tmp_path / "a.csv", "\n".join(["age,site,died", *rows]) + "\n", client_column="site")
+    assert data.owners.names == ("BONN", "Bonn", SITES[0], "bonn")
+    scenario = Scenario.prepare(
+        resolve(
+            {"data": {"name": "csv", "path": str(tmp_path / "a.csv"), "label_column": "died", "client_column": "site"}}
+        )
+    )
+    assert any("clients that differ in capital letters, blanks or the form" in line for line in scenario.remarks)
+
+
+def test_categories_that_differ_in_their_writing_are_noted(tmp_path):
+    rows = [f"{word},{k % 2}" for k, word in enumerate(("male", "Male", "female") * 5)]
+    data = table(tmp_path / "a.csv", "\n".join(["sex,died", *rows]) + "\n", categories=("sex",))
+    assert "column sex: categories that differ in their writing only: Male, male" in data.notes
+
+
+def lying(path, orientation):
+    """A picture (4, 6) whose numbers are 0 to 23 row by row as a viewer shows it, stored as the orientation says."""
+    shown = np.arange(24, dtype=np.uint8).reshape(4, 6)
+    stored = {1: shown, 3: shown[::-1, ::-1], 6: np.rot90(shown), 8: np.rot90(shown, -1), 2: shown[:, ::-1]}[
+        orientation
+    ]
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    Image.fromarray(np.ascontiguousarray(stored)).save(path, exif=exif)
+    return shown
+
+
+@pytest.mark.parametrize("orientation", [1, 2, 3, 6, 8])
+@pytest.mark.parametrize("suffix", ["png", "tif"])
+def test_pictures_and_masks_are_read_as_a_viewer_shows_them(tmp_path, orientation, suffix):
+    if suffix == "tif" and orientation > 4:
+        pytest.skip("Pillow 11.0 says the size of such a TIFF as it is stored")
+    shown = lying(tmp_path / f"a.{suffix}", orientation)
+    lines = f"path,mask,split\na.{suffix},a.{suffix},train\n"
+    (tmp_path / "m.csv").write_text(lines)
+    classes = tuple(map(str, range(24)))
+    data = read(DataSettings(name="manifest", path=tmp_path / "m.csv", targets="segmentation", classes=classes))
+    assert data.x[0, :, :, 0].tolist() == data.y[0].tolist() == shown.tolist()
+
+
+def test_problems_of_a_manifest_come_in_the_order_of_its_lines(tmp_path):
+    (tmp_path / "m.csv").write_text("path,label,split\na.png,x,exam\nb.png,,train\nc.png,y,exam\n")
+    with pytest.raises(DataError) as fault:
+        read(DataSettings(name="manifest", path=tmp_path / "m.csv"))
+    numbers = [
+        line.strip().split(":")[0] for line in fault.value.text().splitlines() if line.strip().startswith("line ")
+    ]
+    assert len(numbers) == 5
+    assert numbers == sorted(numbers)
+
+
+def test_voxels_of_several_sizes_and_masks_without_a_class_are_noted(tmp_path):
+    pytest.importorskip("nibabel")
+    for k in range(4):
+        write_nifti(tmp_path / f"{k}.nii", np.full((3, 4, 5), k, np.int16), np.diag([1.0, 1.0, (1.0, 5.0)[k % 2], 1.0]))
+    (tmp_path / "m.csv").write_text("path,label\n" + "".join(f"{k}.nii,{'ab'[k % 2]}\n" for k in range(4)))
+    data = read(DataSettings(name="manifest", path=tmp_path / "m.csv"))
+    assert any("2 of 1 x 1 x 1 mm (0.nii), 2 of 5 x 1 x 1 mm (1.nii)" in line for line in data.notes)
+    np.savez(tmp_path / "m.npz", x=np.zeros((6, 4, 4), np.uint8), y=np.zeros((6, 4, 4), np.uint8))
+    masks = DataSettings(name="npz", path=tmp_path / "m.npz", targets="segmentation", classes=("ground", "vessel"))
+    scenario = Scenario.prepare(
+        resolve(
+            {
+                "data": masks.model_dump(mode="json", exclude_unset=True),
+                "model": {"name": "unet", "depth": 1},
+                "clients": 1,
+            }
+        )
+    )
+    assert any(
+        "no pixel of any mask is of class vessel" in line for line in remarks(scenario.dataset, scenario.partition, "a")
+    )
+
+
+@pytest.mark.parametrize(
+    ("said", "key"),
+    [
+        (
+            {"data": {"label_column": "foo"}},
+            "data.label_column is for csv, parquet, csv-text, clients, data.name is digits",
+        ),
+        ({"data": {"missing": "median"}}, "data.missing is for csv, parquet, clients, data.name is digits"),
+        ({"data": {"vocabulary_size": 9}}, "data.vocabulary_size"),
+        ({"data": {"sequence_length": 9}}, "data.sequence_length"),
+        ({"data": {"text_columns": ["a"]}}, "data.text_columns"),
+        ({"data": {"label_above": 1}}, "data.label_above"),
+        ({"data": {"intervals": 3}}, "data.intervals"),
+        ({"data": {"classes": ["a"]}}, "data.classes"),
+        ({"data": {"name": "csv", "intervals": 3}}, "data.intervals is for targets = survival"),
+        ({"data": {"name": "folder", "client_column": "a"}}, "data.client_column"),
+        ({"data": {"name": "npz", "window": [1, 2]}}, "data.window is for folder, manifest"),
+        ({"optimizer": {"beta1": 0.5}}, "optimizer.beta1 is for adam and adamw"),
+        ({"lr_factor": 0.5}, "lr_factor is for lr_schedule = 'steps'"),
+        ({"stop": {"min_gain": 0.5}}, "stop.min_gain needs stop.patience"),
+        ({"membership": {"adapt_rounds": 3}}, "membership.adapt_rounds is for clients of membership.unseen"),
+    ],
+)
+def test_a_key_that_does_nothing_is_refused_by_its_name(said, key):
+    with pytest.raises(ConfigError) as fault:
+        resolve(said)
+    assert key in str(fault.value)
+    assert "\n" not in str(fault.value)
+
+
+def test_a_reader_of_the_users_own_may_look_at_any_key():
+    assert DataSettings(name="mine:rows", label_column="a", window=(1, 2)).window == (1, 2)
