@@ -31,7 +31,11 @@ def values(run: pomona.Result) -> list[float]:
 
 def told(gain: pomona.Gain | None) -> str:
     """A gain with its interval, in a cell."""
-    return f"{gain.value:+.3f} ({gain.low:+.3f} to {gain.high:+.3f})" if gain else "undefined"
+    if gain is None:
+        return "undefined"
+    names = f", without clients {', '.join(str(one.client) for one in gain.left_out)}" if gain.left_out else ""
+    ends = f"{gain.low:+.3f} to {gain.high:+.3f}" if gain.ends else "too few to judge"
+    return f"{gain.value:+.3f} ({ends}{names})"
 
 
 def row(method: str, runs: Sequence[pomona.Result], alone: Sequence[pomona.Result]) -> str:

@@ -39,10 +39,12 @@ def told(gains: Sequence[pomona.Gain | None]) -> str:
     known = [gain for gain in gains if gain]
     if not known:
         return "undefined"
-    first, more = gains[0], sum(gain.low > 0 for gain in known)
-    less = sum(gain.high < 0 for gain in known)
+    first, said = gains[0], [gain.verdict for gain in known]
+    more, less = said.count("better"), said.count("worse")
     mean = np.mean([gain.value for gain in known])
-    own = f"{first.value:+.3f} [{first.low:+.3f}, {first.high:+.3f}]" if first else "undefined"
+    own = "undefined"
+    if first:
+        own = f"{first.value:+.3f} [{first.low:+.3f}, {first.high:+.3f}]" if first.ends else f"{first.value:+.3f} [-]"
     return f"{own}; {mean:+.3f}, {more} above, {less} below"
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from pomona.core.rng import stream
 from pomona.metrics import survival as s
-from pomona.metrics.bootstrap import rescaled, stratified
+from pomona.metrics.bootstrap import stratified
 
 TIMES = np.array([1.0, 2.5, 4.0, 6.0])
 
@@ -91,7 +91,7 @@ def test_so_it_is_for_figures_over_times(measure):
 def test_weights_that_are_not_whole_do_not_blow_up_where_nobody_is_left():
     survival, targets = samples(40)
     targets[targets[:, 0].argmax(), 1] = 1
-    weights = rescaled(targets[:, 1].astype(int), 500, stream(2, "draw"))
+    weights = 40 / 39 * stratified(targets[:, 1].astype(int), 500, stream(2, "draw"))
     for name, values in {
         "uno_c": s.uno_c(survival, targets, weights),
         "auroc": s.dynamic_auroc(survival, targets, weights, TIMES),

@@ -122,7 +122,8 @@ def test_the_tables_of_gains_are_those_of_the_intervals() -> None:
         clients, over = gains(run, results[0])
         assert row[1] == f"{100 * over.value:+.2f}".replace("-", "\N{MINUS SIGN}")
         assert row[2] == f"{100 * over.low:+.2f} to {100 * over.high:+.2f}".replace("-", "\N{MINUS SIGN}")
-        kinds = [("better" if g.low > 0 else "worse" if g.high < 0 else LEVEL) for g in clients]
+        signs = [(g.low > 0) - (g.high < 0) if g.ends else 0 for g in clients]
+        kinds = [{1: "better", -1: "worse", 0: LEVEL}[sign] for sign in signs]
         assert row[4:] == [str(kinds.count(kind)) for kind in ("better", "worse", LEVEL)]
         assert [line[-1] for line in table.rows] == kinds
 

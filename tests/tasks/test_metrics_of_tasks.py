@@ -1,4 +1,4 @@
-"""The metrics of a run: against closed forms and scikit-learn, down to no samples; the choice of one; paired gains."""
+"""The metrics of a run: against closed forms and scikit-learn, down to no samples; the choice of one."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,6 @@ from sklearn import metrics as sk
 from pomona.core.errors import ConfigError
 from pomona.core.rng import stream
 from pomona.metrics.metric import METRICS, array
-from pomona.record.paired_gain import Gain, mean_gain, paired_gain
 from pomona.tasks import TASKS, task_of
 from pomona.tasks.default_metric import choose
 from pomona.tasks.scores import compute, measured
@@ -221,80 +220,3 @@ def test_the_metric_follows_from_the_task_and_the_labels(kind, labels, chosen, s
 def test_a_metric_that_is_none_or_does_not_fit_is_refused(name, near):
     with pytest.raises(ConfigError, match=near):
         choose(name, TASKS["classes"], np.array([0, 1]))
-
-
-def gain_of(name, kind, a, b, y, resamples=1000):
-    drawn = paired_gain(METRICS[name], of(kind, a), a, b, y, stream(0, "test gain"), resamples)
-    return mean_gain([drawn]) if drawn else None
-
-
-def votes(right):
-    """Outputs of two classes that are right where told, for labels of 0."""
-    return np.where(np.array(right)[:, np.newaxis], [1.0, 0.0], [0.0, 1.0]).astype(np.float32)
-
-
-def test_a_paired_interval_is_that_of_the_differences():
-    """50 of 400 pairs for a, 20 for b: the mean difference 0.075, its standard error by its closed form."""
-    a = votes([True] * 50 + [False] * 20 + [True] * 330)
-    b = votes([False] * 50 + [True] * 20 + [True] * 330)
-    gain = gain_of("accuracy", "classes", a, b, np.zeros(400, int), 20_000)
-    error = np.sqrt((70 / 400 - 0.075**2) / 399)
-    assert gain.value == pytest.approx(0.075)
-    assert gain.pairs == 400
-    assert (gain.low, gain.high) == pytest.approx((0.075 - 1.96 * error, 0.075 + 1.96 * error), abs=0.003)
-    assert gain.verdict == "better"
-    other = gain_of("accuracy", "classes", b, a, np.zeros(400, int), 20_000)
-    assert (other.value, other.verdict) == (pytest.approx(-0.075), "worse")
-
-
-def test_a_gain_in_what_should_be_low_is_positive():
-    y = np.linspace(0, 1, 50)[:, np.newaxis].astype(np.float32)
-    gain = gain_of("mae", "regression", y + 0.1, y - 0.3, y)
-    assert gain.value == pytest.approx(0.2, abs=1e-6)
-    assert gain.verdict == "better"
-
-
-@pytest.mark.parametrize("right", [1, 5, 6])
-def test_five_pairs_decide_nothing(right):
-    """All pairs agree, so no resample disagrees; by a sign test five do so by chance in 2 of 32 cases."""
-    gain = gain_of("accuracy", "classes", votes([True] * right), votes([False] * right), np.zeros(right, int))
-    assert gain.value == 1
-    assert (gain.low > 0) == (right >= 6)
-
-
-def test_one_event_decides_nothing():
-    y = np.array([1] + [0] * 200)
-    a, b = (np.stack([np.zeros(201), np.r_[first, np.linspace(-1, 1, 200)]], 1) for first in (3.0, -3.0))
-    gain = gain_of("auroc", "classes", a, b, y)
-    assert gain.value == 1
-    assert gain.low <= 0
-
-
-@given(st.sampled_from(CASES), st.integers(0, 5), st.integers(0, 30))
-@settings(max_examples=80, deadline=None)
-def test_gains_of_few_samples_stay_possible(case, n, seed):
-    name, kind = case
-    (a, y), (b, _) = drawn(kind, n, seed), drawn(kind, n, seed + 1)
-    gain = gain_of(name, kind, a, b, y, 50)
-    if gain:
-        assert gain.low <= 0 <= gain.high or n > 5 or METRICS[name].pools
-        assert gain.high - gain.low <= 2 * (METRICS[name].high - METRICS[name].low)
-        assert np.isfinite([gain.value, gain.low, gain.high]).all()
-        assert gain.verdict in ("better", "worse", "no difference that this data can show")
-
-
-@pytest.mark.parametrize("labels", [1, 4, 20])
-def test_labels_of_one_sample_are_one_pair(labels):
-    """Five samples decide nothing, however many labels they have: a is right on each, b wrong on each."""
-    y = np.array([[1.0] * labels, [1.0] * labels, [0.0] * labels, [0.0] * labels, [0.0] * labels])
-    for name in ("auroc", "macro_f1"):
-        gain = gain_of(name, "multilabel", 2 * y - 1, 1 - 2 * y, y)
-        assert gain.value > 0
-        assert gain.low <= 0
-
-
-def test_equal_models_gain_nothing():
-    outputs, y = drawn("classes", 60)
-    for name, metric in METRICS.items():
-        if metric.name in TASKS["classes"].measures:
-            assert gain_of(name, "classes", outputs, outputs, y) == Gain(0, 0, 0, 60)

@@ -32,24 +32,6 @@ def stratified(strata: NDArray[np.integer], resamples: int, generator: np.random
     return np.bincount(cells.ravel(), minlength=resamples * n).reshape(resamples, n).astype(float)
 
 
-def rescaled(strata: NDArray[np.integer], resamples: int, generator: np.random.Generator) -> Array:
-    """Draw one less than each stratum has, each draw counting for a little more: weights (resamples, n).
-
-    The weights of a stratum sum to its size, and the variance of a weighted mean is that of a mean, without bias (Rao
-    and Wu, JASA 1988). A stratum of one is always drawn: it shows no variance.
-    """
-    n = len(strata)
-    order = np.argsort(strata, kind="stable")
-    _, start, size = np.unique(strata[order], return_index=True, return_counts=True)
-    few = np.maximum(size - 1, 1)
-    first, span, worth = (np.repeat(a, few) for a in (start, size, size / few))
-    drawn = order[generator.integers(first, first + span, size=(resamples, len(first)))]
-    cells = drawn + n * np.arange(resamples)[:, np.newaxis]
-    counted = np.bincount(cells.ravel(), np.tile(worth, resamples), minlength=resamples * n)
-    weights: Array = counted.astype(float).reshape(resamples, n)
-    return weights
-
-
 def blocks(n: int, resamples: int) -> list[int]:
     """Block sizes of resamples of n samples that fit in memory, summing to the number wanted."""
     block = max(1, _CELLS // max(1, n))

@@ -108,6 +108,15 @@ def wilcoxon(first: Values, second: Values) -> Signed | None:
     return Signed(float(test.statistic), float(test.pvalue), len(difference))
 
 
+def holm(p: Sequence[float]) -> list[float]:
+    """p-values adjusted for their number, step-down (Holm 1979): compare each with the level itself."""
+    order = np.argsort(p, kind="stable")
+    steps = np.asarray(p)[order] * np.arange(len(p), 0, -1)
+    adjusted = np.empty(len(p))
+    adjusted[order] = np.minimum(np.maximum.accumulate(steps), 1.0)
+    return [float(value) for value in adjusted]
+
+
 class At(NamedTuple):
     """Client means of the metric after one round.
 

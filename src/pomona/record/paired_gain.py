@@ -1,34 +1,41 @@
-"""Gain of a run over another on the same test samples, with paired intervals and a verdict.
+"""Gain of a run over another on the same test samples, with paired intervals and a verdict (docs/statistics.md).
 
-Both runs answer the same samples, so every resample holds the answers of both: what makes a sample hard for both
-cancels out. Clients are the members that there are, not a draw from others: an interval over clients says how certain
-their mean gain is given other test samples, not what another federation would gain.
-
-Rescaled bootstrap: in each stratum of m samples m - 1 are drawn, each counting m / (m - 1), which makes the variance of
-a mean unbiased however few there are (Rao and Wu, "Resampling inference with complex survey data", JASA 1988).
+Both runs answer the same samples, so that what makes a sample hard for both cancels out. Clients are the members that
+there are, not a draw from others: an interval over clients says how certain their mean gain is given other test
+samples, not what another federation would gain.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import isnan
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pomona.core.rng import stream
-from pomona.metrics.bootstrap import CONFIDENCE, blocks, rescaled
-from pomona.metrics.metric import LOSS, Metric
+from pomona.metrics.client_statistics import holm
+from pomona.metrics.gain_interval import LEVEL, mean_difference
+from pomona.metrics.influence import SAME, Evidence, of_function, of_mean
+from pomona.metrics.metric import ACCURACY, LOSS, Metric
 from pomona.metrics.nan_safe import Array
 from pomona.record.result import Result
 from pomona.tasks import Task, task_of
-from pomona.tasks.scores import measured
-
-RESAMPLES = 1000
-LEAST = 6
-"""Fewer pairs that differ decide nothing at 5 %: five that all agree do so by chance in 2 of 32 cases (a sign test)."""
 
 Verdict = Literal["better", "worse", "no difference that this data can show"]
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """A client that a mean gain leaves out: its samples do not define the metric, or are too few for its variance.
+
+    Attributes:
+        client: its number.
+        rows: its test samples; 0 where none are on record.
+        events: those of the rarer answer, or with an event that was seen; None where there is no such thing.
+    """
+
+    client: int
+    rows: int
+    events: int | None
 
 
 @dataclass(frozen=True)
@@ -37,53 +44,53 @@ class Gain:
 
     Attributes:
         value: of all samples, in the unit of the metric; of accuracies, 0.01 is a percentage point.
-        low, high: 95 % interval; it reaches 0 where fewer than ``LEAST`` pairs bear on the difference.
-        pairs: test samples that both answered.
+        low, high: 95 % interval; both None where the samples are too few for one.
+        pairs: independent units that both answered: test samples, or groups of them (patients) where known.
+        rows: test samples that both answered.
+        events: of them, those of the rarer answer, or with an event that was seen; None where there is no such thing.
+        p: two-sided p-value of no difference; None where there is no interval.
+        clients: how many clients it is of.
+        left_out: clients that a mean leaves out, in id order; none of one client's gain.
     """
 
     value: float
-    low: float
-    high: float
+    low: float | None
+    high: float | None
     pairs: int
+    rows: int = 0
+    events: int | None = None
+    p: float | None = None
+    clients: int = 1
+    left_out: tuple[LeftOut, ...] = ()
+
+    @property
+    def ends(self) -> tuple[float, float] | None:
+        """The interval; None where there is none."""
+        return None if self.low is None or self.high is None else (self.low, self.high)
 
     @property
     def verdict(self) -> Verdict:
         """Only what the interval supports."""
-        if self.low <= 0 <= self.high:
+        low, high = self.ends or (0.0, 0.0)
+        if low <= 0 <= high:
             return "no difference that this data can show"
-        return "better" if self.low > 0 else "worse"
+        return "better" if low > 0 else "worse"
 
 
-@dataclass(frozen=True)
-class Resampled:
-    """Gain of one client: of all its samples, and of resamples of them.
-
-    Attributes:
-        value: of all samples.
-        resamples: (R,) float64, NaN where a resample does not define the metric.
-        pairs: test samples that both answered.
-        informative: how many of the pairs bear on the difference.
-    """
-
-    value: float
-    resamples: Array
-    pairs: int
-    informative: int
-
-
-def gains(run: Result, base: Result, resamples: int = RESAMPLES) -> tuple[list[Gain | None], Gain | None]:
+def gains(run: Result, base: Result) -> tuple[list[Gain | None], Gain | None]:
     """Gains of a run over another in its metric: one a client in id order, and their mean.
 
     >>> import pomona
     >>> shared = {"clients": 3, "rounds": 1, "lr": 0.1}
     >>> run, alone = (pomona.run(pomona.Config(method=method, **shared)) for method in ("fedavg-ft", "separate"))
     >>> clients, mean = pomona.gains(run, alone)
-    >>> len(clients), mean.low <= mean.value <= mean.high, mean.verdict
-    (3, True, '...')
+    >>> len(clients), mean.low <= mean.value <= mean.high, mean.verdict, mean.left_out
+    (3, True, '...', ())
 
     None for a client where it is undefined: no test samples, no predictions on record, other samples in the other run,
-    or a metric that they do not define; the mean is over the clients that define it. What a network minimised cannot be
-    told from predictions where the loss is a user's own or the targets are numbers (ask for ``mse``): all None.
+    or a metric that they do not define. The mean is over the others, but for those whose samples are too few; it names
+    all that it leaves out. What a network minimised cannot be told from predictions where the loss is a user's own or
+    the targets are numbers (ask for ``mse``): all None.
 
     Raises:
         DataError: a file of predictions is damaged.
@@ -92,9 +99,45 @@ def gains(run: Result, base: Result, resamples: int = RESAMPLES) -> tuple[list[G
     minimised = _standard(run) and _standard(base) and not task.standardised
     if metric.name not in task.measures or (metric == LOSS and not minimised):
         return [None] * n, None
-    each = [_of_client(metric, task, run, base, client, resamples) for client in range(n)]
-    known = [draws for draws in each if draws]
-    return [mean_gain([draws]) if draws else None for draws in each], mean_gain(known) if known else None
+    each = [_of_client(metric, task, run, base, client) for client in range(n)]
+    known = {client: one for client, one in enumerate(each) if isinstance(one, Evidence)}
+    clients = [_gain([one]) if isinstance(one, Evidence) else None for one in each]
+    if not known:
+        return clients, None
+    return clients, _gain(list(known.values()), list(known), [one for one in each if isinstance(one, LeftOut)])
+
+
+def jointly(clients: Sequence[Gain | None]) -> list[Verdict | None]:
+    """Verdicts of many clients that all hold at once, with 95 %: Holm's correction of their p-values.
+
+    Of 65 clients of equal models about three are called better or worse by their own intervals.
+    """
+    judged = [i for i, gain in enumerate(clients) if gain and gain.p is not None]
+    adjusted = dict(zip(judged, holm([gain.p for gain in clients if gain and gain.p is not None]), strict=True))
+    open_: Verdict = "no difference that this data can show"
+    return [
+        None if gain is None else gain.verdict if adjusted.get(i, 1.0) <= LEVEL else open_
+        for i, gain in enumerate(clients)
+    ]
+
+
+def _gain(known: Sequence[Evidence], places: Sequence[int] = (0,), undefined: Sequence[LeftOut] = ()) -> Gain:
+    """The mean gain of some clients, by their numbers, and of whom it is not."""
+    found = mean_difference(known)
+    low, high = found.interval or (None, None)
+    kept = [known[i] for i in found.kept]
+    few = [LeftOut(places[i], one.rows, one.events) for i, one in enumerate(known) if i not in found.kept]
+    return Gain(
+        found.value,
+        low,
+        high,
+        sum(one.units for one in kept),
+        sum(one.rows for one in kept),
+        None if kept[0].events is None else sum(one.events or 0 for one in kept),
+        found.p,
+        len(kept),
+        tuple(sorted([*undefined, *few], key=lambda one: one.client)),
+    )
 
 
 def _task(run: Result) -> Task:
@@ -105,64 +148,49 @@ def _standard(run: Result) -> bool:
     return bool((run.config.get("model") or {}).get("loss", "auto") == "auto")
 
 
-def _of_client(metric: Metric, task: Task, run: Result, base: Result, client: int, resamples: int) -> Resampled | None:
+def _of_client(metric: Metric, task: Task, run: Result, base: Result, client: int) -> Evidence | LeftOut:
     a, b = run.predictions(client), base.predictions(client)
     if a is None or b is None or a[0].shape != b[0].shape or not np.array_equal(a[1], b[1]):
-        return None
-    return paired_gain(metric, task, a[0], b[0], a[1], stream(0, "gain", client), resamples)
+        return LeftOut(client, 0 if a is None else len(a[1]), None)
+    (outputs, targets), (others, _) = a, b
+    found = evidence(metric, task, task.natural(outputs), task.natural(others), targets, None)
+    return found or LeftOut(client, len(targets), _events(task, targets))
 
 
-def paired_gain(
+def _events(task: Task, targets: NDArray[Any]) -> int | None:
+    return task.informative(targets) if task.informative and len(targets) else None
+
+
+def evidence(
     metric: Metric,
     task: Task,
-    outputs_a: NDArray[Any],
-    outputs_b: NDArray[Any],
+    a: Array,
+    b: Array,
     targets: NDArray[Any],
-    generator: np.random.Generator,
-    resamples: int = RESAMPLES,
-) -> Resampled | None:
-    """Gain of a over b on one client's samples; None if they do not define the metric.
+    groups: NDArray[np.int64] | None = None,
+) -> Evidence | None:
+    """What one client's test samples say of the gain of a over b; None if they do not define the metric.
 
     Args:
         metric: what both are judged by.
         task: what the targets are.
-        outputs_a: (n, K) as a network gives them.
-        outputs_b: (n, K) of the other.
+        a: (n, K) predictions, see ``Task``.
+        b: (n, K) those of the other.
         targets: (n,) or (n, K).
-        generator: what the bootstrap draws from.
-        resamples: their number; within classes for a metric that is no mean over samples.
+        groups: (n,) what samples belong together, as rows of one patient; None where each stands alone.
     """
-    a, b = task.natural(outputs_a), task.natural(outputs_b)
+    if not len(targets):
+        return None
+    events = _events(task, targets)
     sign = 1 if metric.higher else -1
-    strata = np.zeros(len(targets), np.int64) if metric.pools else task.strata(targets)
+    truth = targets if targets.dtype.kind in "iu" else targets.astype(float)
+    measure: Any = task.measures[metric.name]
+    if metric.pools:
+        step = 1.0 if metric == ACCURACY else 0.0
+        return of_mean(sign * measure(a, truth), sign * measure(b, truth), events, groups, step)
 
     def difference(weights: Array) -> Array:
-        return sign * (measured(metric, task, a, targets, weights) - measured(metric, task, b, targets, weights))
+        gap = measure(a, truth, weights) - measure(b, truth, weights)
+        return sign * np.where(np.abs(gap) <= SAME, 0.0, gap)
 
-    value = float(difference(np.ones((1, len(targets))))[0])
-    if isnan(value):
-        return None
-    drawn = [difference(rescaled(strata, size, generator)) for size in blocks(len(targets), resamples)]
-    return Resampled(value, np.concatenate(drawn), len(targets), _informative(metric, task, a, b, targets))
-
-
-def _informative(metric: Metric, task: Task, a: Array, b: Array, targets: NDArray[Any]) -> int:
-    """Number of informative pairs: those that differ in a mean over samples, else what the task says."""
-    if metric.pools:
-        each: Any = task.measures[metric.name]
-        return int((each(a, targets) != each(b, targets)).sum())
-    if task.informative is None or np.array_equal(a, b):
-        return int((a != b).reshape(len(a), -1).any(axis=1).sum())
-    return task.informative(targets)
-
-
-def mean_gain(known: Sequence[Resampled]) -> Gain:
-    """The mean of some clients' gains, each client counting once."""
-    value = float(np.mean([draws.value for draws in known]))
-    means = np.mean([draws.resamples for draws in known], axis=0)
-    defined = means[~np.isnan(means)]
-    tail = (1 - CONFIDENCE) / 2
-    low, high = np.quantile(defined, [tail, 1 - tail]) if len(defined) else (value, value)
-    if sum(draws.informative for draws in known) < LEAST:
-        low, high = min(low, 0.0), max(high, 0.0)
-    return Gain(value, float(low), float(high), sum(draws.pairs for draws in known))
+    return of_function(difference, task.strata(targets), events, groups)

@@ -10,6 +10,7 @@ from pomona.results.run_numbers import Run
 from pomona.results.wording import listing
 
 MINUS = "\N{MINUS SIGN}"
+NO_INTERVAL = "too few test samples for an interval"
 NAMED = 4
 """So many clients are named in a sentence; more are counted."""
 
@@ -59,13 +60,17 @@ def signed(metric: Metric, value: float) -> str:
 
 
 def interval(metric: Metric, gain: Gain) -> str:
-    """``+0.021 to +0.135``."""
-    return f"{signed(metric, gain.low)} to {signed(metric, gain.high)}"
+    """``+0.021 to +0.135``; of too few test samples there is none."""
+    if not gain.ends:
+        return NO_INTERVAL
+    low, high = (signed(metric, end) for end in gain.ends)
+    return f"{low} to {high}"
 
 
 def measured(metric: Metric, gain: Gain) -> str:
     """``+0.078 (95 % interval +0.021 to +0.135)``."""
-    return f"{metric.gap(gain.value).replace('-', MINUS)} (95 % interval {interval(metric, gain)})"
+    value = metric.gap(gain.value).replace("-", MINUS)
+    return f"{value} ({'95 % interval ' if gain.ends else ''}{interval(metric, gain)})"
 
 
 def named(run: Run, clients: Iterable[int]) -> str:

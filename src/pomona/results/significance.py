@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from pomona.metrics.client_statistics import wilcoxon
+from pomona.metrics.client_statistics import holm, wilcoxon
 
 Matrix = NDArray[np.float64]
 LEVEL = 0.05
@@ -31,15 +31,6 @@ def critical_difference(methods: int, blocks: int, level: float = LEVEL) -> floa
     """
     q = stats.studentized_range.ppf(1 - level, methods, np.inf) / np.sqrt(2)
     return float(q * np.sqrt(methods * (methods + 1) / (6 * blocks)))
-
-
-def holm(p: Sequence[float]) -> list[float]:
-    """p-values adjusted for their number, step-down (Holm 1979): compare each with the level itself."""
-    order = np.argsort(p, kind="stable")
-    steps = np.asarray(p)[order] * np.arange(len(p), 0, -1)
-    adjusted = np.empty(len(p))
-    adjusted[order] = np.minimum(np.maximum.accumulate(steps), 1.0)
-    return [float(value) for value in adjusted]
 
 
 def cliques(order: Sequence[int], different: Mapping[tuple[int, int], bool]) -> list[tuple[int, int]]:

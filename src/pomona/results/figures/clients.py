@@ -110,7 +110,7 @@ def _gains(ax: Any, compared: list[Gained], place: Mapping[int, int], small: boo
         scaled, aside = found.run.metric.scaled, step * (k - (len(compared) - 1) / 2)
         known = [(c, d, found.clients[c] if c < len(found.clients) else None) for c, d in found.differences.items()]
         x = np.array([scaled(d) for _, d, _ in known])
-        ends = np.array([[scaled(g.low), scaled(g.high)] if g else [scaled(d)] * 2 for _, d, g in known])
+        ends = np.array([list(map(scaled, g.ends)) if g and g.ends else [scaled(d)] * 2 for _, d, g in known])
         whiskers = np.abs(ends.reshape(-1, 2).T - x)
         rows = [place[c] + aside for c, _, _ in known]
         ax.errorbar(x, rows, xerr=whiskers, elinewidth=0.6 if small else 1.1, zorder=2, **_look(found.run, small))

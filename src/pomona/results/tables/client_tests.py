@@ -5,11 +5,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from pomona.core.table import NOTHING, Table
-from pomona.metrics.client_statistics import spread, summarize, wilcoxon
+from pomona.metrics.client_statistics import holm, spread, summarize, wilcoxon
 from pomona.results.comparison import Comparison, ComparisonRow, told
 from pomona.results.paper_tables import OWN
 from pomona.results.run_numbers import ALONE
-from pomona.results.significance import holm
 from pomona.results.tables.comparison_tables import headings
 
 

@@ -128,7 +128,8 @@ def _metric(metric: Metric) -> Json:
 def _gains(run: Run, base: Run) -> list[Json]:
     """Gain of each client over training alone, with interval and verdict; empty if unknown."""
     found = gained(run, base)
-    return [vars(g) | {"verdict": g.verdict} if g else {} for g in found.clients]
+    shown = ("value", "low", "high", "pairs", "verdict")
+    return [{name: getattr(g, name) for name in shown} if g else {} for g in found.clients]
 
 
 def clients(run: Run) -> int:

@@ -1,0 +1,149 @@
+"""The mean of some clients' differences of two models, with its 95 % interval and a p-value (docs/statistics.md).
+
+The clients are the members that there are, their test samples are new ones: clients are strata (Rao and Wu, JASA 1988).
+
+- Variances of strata add up, with Satterthwaite's degrees of freedom (Biometrics Bulletin 1946), for a t interval. Of
+  one client and a mean over samples it is that of the paired t-test.
+- A client with too few samples for a variance of its own is one unit of a stratum of such clients, whose spread counts
+  as chance ("collapsed strata": Wolter, Introduction to Variance Estimation, 2nd ed. 2007, section 2.5). That is too
+  wide where these clients differ, never too narrow. To be ``FEW`` they take in the smallest others; where there are
+  not so many clients, they are left out of the mean.
+- The t interval takes the mean for normal, which the mean of few samples that differ is not. Where the effective number
+  of units, (sum u^2)^2 / sum u^4, is small, a difference must hold against random signs, too (Fisher's randomisation
+  test, exact for two models that could be exchanged, with its mid-p): else the interval reaches 0.
+- The variance of an accuracy is at least that of one unit in which the models differ: samples without a difference are
+  no proof that none would differ (as the added pairs of Agresti and Min, Statistics in Medicine 2005).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from pomona.core.rng import stream
+from pomona.metrics.influence import FEW, Evidence
+from pomona.metrics.nan_safe import Array
+
+LEVEL = 0.05
+ENOUGH = 30
+"""From so many effective units on the t interval stands alone."""
+_SIGNS = 9999
+_CELLS = 1 << 21  # signs held at a time
+_ROUNDING = 1e-9  # a share of an interval that is nothing
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """The mean of some clients' differences.
+
+    Attributes:
+        value: their mean.
+        interval: its ends at 95 %; None where the samples are too few to say.
+        p: of no difference, two-sided; None likewise.
+        kept: which of the clients the mean is over; all where none has enough samples.
+    """
+
+    value: float
+    interval: tuple[float, float] | None
+    p: float | None
+    kept: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class _Stratum:
+    """Values whose mean counts ``weight`` in the whole; ``step``: see ``Evidence``."""
+
+    values: Array
+    weight: float
+    step: float
+
+    @property
+    def units(self) -> Array:
+        """What each value adds to the whole."""
+        return self.weight / len(self.values) * self.values
+
+    @property
+    def variance(self) -> float:
+        return float(self.weight**2 * self.values.var(ddof=1) / len(self.values))
+
+    @property
+    def least(self) -> float:
+        return (self.weight / len(self.values) * self.step) ** 2
+
+
+def mean_difference(known: Sequence[Evidence]) -> Estimate:
+    """The mean of clients' differences, each client counting once; ``known``: at least one."""
+    kept, small = _small(known)
+    if not kept:
+        return Estimate(float(np.mean([one.value for one in known])), None, None, tuple(range(len(known))))
+    weight, large = 1 / len(kept), [known[i] for i in kept if i not in small]
+    alike = []
+    if small:
+        step = max(known[i].step / known[i].units for i in small)
+        alike = [_Stratum(np.array([known[i].value for i in sorted(small)]), weight * len(small), step)]
+    strata = [_Stratum(part, weight, one.step) for one in large for part in one.strata] + alike
+    # All clients' events, then all their non-events: the mean must hold against random signs of either.
+    sides = [
+        [_Stratum(one.strata[min(k, len(one.strata) - 1)], weight, one.step) for one in large] + alike
+        for k in range(max((len(one.strata) for one in large), default=1))
+    ]
+    value = float(np.mean([known[i].value for i in kept]))
+    variance, df = _variance(strata)
+    interval, p = _judged(value, variance, df, [np.concatenate([s.units for s in side]) for side in sides])
+    return Estimate(value, interval, p, tuple(kept))
+
+
+def _small(known: Sequence[Evidence]) -> tuple[list[int], set[int]]:
+    """Which clients the mean is over, and which of them are units of one stratum."""
+    size = [min((len(part) for part in one.strata), default=0) for one in known]
+    few = size.count(0)
+    if few and len(known) < FEW:
+        return [i for i, each in enumerate(size) if each], set()
+    order = sorted(range(len(known)), key=size.__getitem__)
+    return list(range(len(known))), set(order[: max(few, FEW)]) if few else set()
+
+
+def _variance(strata: Sequence[_Stratum]) -> tuple[float, float]:
+    """Variance of the whole and its degrees of freedom."""
+    variances, free = np.array([s.variance for s in strata]), np.array([len(s.values) - 1.0 for s in strata])
+    total = float(variances.sum())
+    df = float(total**2 / (variances**2 / free).sum()) if total > 0 else float(free.sum())
+    return max(total, *(s.least for s in strata)), df
+
+
+def _judged(
+    value: float, variance: float, df: float, sides: Sequence[Array]
+) -> tuple[tuple[float, float] | None, float | None]:
+    """The interval and the p-value; ``sides``: units that must hold against random signs."""
+    from scipy.special import stdtr, stdtrit  # late, as all of SciPy: in each process of a silo
+
+    if not variance > 0:
+        return None, None
+    error = float(np.sqrt(variance))
+    half = float(stdtrit(df, 1 - LEVEL / 2)) * error
+    low, high = (0.0 if abs(end) <= _ROUNDING * half else end for end in (value - half, value + half))
+    p = float(2 * stdtr(df, -abs(value) / error))
+    if low > 0 or high < 0:
+        p = max([p, *(_by_signs(units) for units in sides if _effective(units) < ENOUGH)])
+        if p > LEVEL:
+            low, high = min(low, 0.0), max(high, 0.0)
+    return (low, high), p
+
+
+def _effective(units: Array) -> float:
+    squares = units**2
+    return float(squares.sum() ** 2 / (squares**2).sum()) if squares.any() else 0.0
+
+
+def _by_signs(units: Array) -> float:
+    """How often random signs give a sum as far from 0, one as far counting half (the same draws each time)."""
+    units = units[units != 0]
+    if len(units) < FEW:
+        return 1.0
+    found, reached = abs(float(units.sum())), 0.0
+    block, draws = max(1, _CELLS // len(units)), stream(0, "signs")
+    for start in range(0, _SIGNS, block):
+        signs = draws.integers(0, 2, (min(block, _SIGNS - start), len(units)), dtype=np.int8)
+        sums = np.abs(2.0 * (signs @ units) - units.sum())
+        reached += ((sums > found * (1 + _ROUNDING)).sum() + (sums >= found * (1 - _ROUNDING)).sum()) / 2
+    return float(reached / _SIGNS)

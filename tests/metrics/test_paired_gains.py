@@ -1,0 +1,290 @@
+"""Gains and their intervals: against SciPy and DeLong by hand, sites too small to judge, ties, groups, many clients."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from pomona.core.rng import stream
+from pomona.metrics.gain_interval import mean_difference
+from pomona.metrics.influence import FEW, Evidence, of_function, of_mean
+from pomona.metrics.metric import METRICS
+from pomona.record.paired_gain import Gain, LeftOut, evidence, gains, jointly
+from pomona.record.result import Result
+from pomona.tasks import TASKS, task_of
+from pomona.tasks.scores import compute
+
+LEVEL = "no difference that this data can show"
+CASES = [(name, kind) for name in METRICS for kind, task in TASKS.items() if name in task.measures]
+
+
+def record(metric, kind, answers, **about):
+    """A run of which only the judged models' answers are known."""
+    known = {"clients": [f"site {i}" for i in range(len(answers))], "targets": kind, "metric": metric}
+    return Result({}, known | about, [], [], [], {}, answers=dict(enumerate(answers)))
+
+
+def gains_of(metric, kind, clients, **about):
+    """Gains of outputs ``a`` over ``b`` of clients (a, b, targets)."""
+    a, b = ([(np.asarray(c[k], np.float32), c[2]) for c in clients] for k in (0, 1))
+    return gains(record(metric, kind, a, **about), record(metric, kind, b, **about))
+
+
+def votes(right):
+    """Outputs of two classes that are right where told, for labels of 0."""
+    return np.where(np.array(right, bool)[:, np.newaxis], [1.0, 0.0], [0.0, 1.0])
+
+
+def answered(a, b):
+    """A client of class 0 whose models are right where told."""
+    return votes(a), votes(b), np.zeros(len(a), np.int64)
+
+
+def spread(kind, n, seed):
+    """Answers of two models, and targets, of any kind."""
+    draw = stream(seed, "gains")
+    if kind == "segmentation":
+        a, b = draw.integers(0, 9, (2, n, 9))
+        return a, b, draw.integers(0, 9, (n, 3))
+    truth = {
+        "classes": lambda: draw.integers(0, 3, n),
+        "multilabel": lambda: draw.integers(0, 2, (n, 3)).astype(np.float32),
+        "regression": lambda: draw.normal(size=(n, 3)).astype(np.float32),
+        "survival": lambda: np.stack([draw.exponential(size=n) + 0.1, draw.integers(0, 2, n)], 1).astype(np.float32),
+    }[kind]()
+    return *draw.normal(size=(2, n, 3)).round(1), truth
+
+
+@pytest.mark.parametrize("metric", ["accuracy", "brier", "mae", "mse"])
+def test_of_one_client_a_mean_is_judged_by_students_paired_t(metric):
+    draw = stream(1, metric)
+    if metric in ("mae", "mse"):
+        truth = draw.normal(size=(200, 1)).astype(np.float32)
+        outputs = [np.float32(truth + draw.normal(size=(200, 1)) * size) for size in (0.6, 1.0)]
+        (gain,), mean = gains_of(metric, "regression", [(*outputs, truth)])
+        errors = [np.abs(x.astype(float) - truth).ravel() ** (2 if metric == "mse" else 1) for x in outputs]
+        known = stats.ttest_rel(*reversed(errors))
+    else:
+        truth = draw.integers(0, 2, 200)
+        outputs = [np.float32(draw.normal(size=(200, 2)) + np.eye(2)[truth] * size) for size in (3, 0.5)]
+        (gain,), mean = gains_of(metric, "classes", [(*outputs, truth)])
+        chances = [np.exp(x[:, 1].astype(float)) / np.exp(x.astype(float)).sum(1) for x in outputs]
+        right = [((c > 0.5) == truth).astype(float) for c in chances]
+        known = stats.ttest_rel(*(right if metric == "accuracy" else [-((c - truth) ** 2) for c in chances]))
+    assert (gain.low, gain.high) == pytest.approx(tuple(known.confidence_interval(0.95)), rel=1e-6)
+    assert gain.p == pytest.approx(known.pvalue, rel=1e-6)
+    assert gain == mean
+    assert (gain.pairs, gain.rows, gain.left_out) == (200, 200, ())
+
+
+def test_an_area_is_judged_by_delongs_variance_with_degrees_of_freedom():
+    """DeLong's structural components by their definition, ties counting half."""
+    draw = stream(2, "areas")
+    truth = (np.arange(90) < 35).astype(np.int64)
+    scores = (truth * [[1.5], [0.4]] + draw.normal(size=(2, 90))).round(1)
+    outputs = [np.stack([-s / 2, s / 2], 1) for s in scores]
+    (gain,), _ = gains_of("auroc", "classes", [(*outputs, truth)])
+    first, second = ((s[:35, None] > s[35:]) + (s[:35, None] == s[35:]) / 2 for s in scores)
+    parts = [(first - second).mean(axis) for axis in (1, 0)]
+    variances = [part.var(ddof=1) / len(part) for part in parts]
+    df = sum(variances) ** 2 / sum(v**2 / (len(part) - 1) for v, part in zip(variances, parts, strict=True))
+    half = stats.t.ppf(0.975, df) * np.sqrt(sum(variances))
+    assert gain.value == pytest.approx(parts[0].mean())
+    assert (gain.low, gain.high) == pytest.approx((gain.value - half, gain.value + half), abs=1e-9)
+    assert (gain.events, gain.verdict) == (35, "better")
+
+
+def test_the_mean_of_clients_is_judged_with_clients_as_strata():
+    """Welch and Satterthwaite by hand, of two clients of 40 and 80 samples."""
+    draw = stream(3, "strata")
+    clients = [(draw.normal(size=(n, 1)), 1.4 * draw.normal(size=(n, 1)), np.zeros((n, 1))) for n in (40, 80)]
+    (first, second), mean = gains_of("mae", "regression", clients)
+    each = [(np.abs(np.float32(b)) - np.abs(np.float32(a))).ravel().astype(float) for a, b, _ in clients]
+    parts = [d.var(ddof=1) / len(d) / 4 for d in each]
+    df = sum(parts) ** 2 / (parts[0] ** 2 / 39 + parts[1] ** 2 / 79)
+    assert mean.value == pytest.approx((first.value + second.value) / 2)
+    assert mean.high - mean.value == pytest.approx(stats.t.ppf(0.975, df) * np.sqrt(sum(parts)), rel=1e-6)
+    assert (mean.rows, mean.clients) == (120, 2)
+
+
+@pytest.mark.parametrize("agree", [1, 5, 6])
+def test_five_pairs_that_agree_decide_nothing(agree):
+    """By a sign test five do so by chance in 2 of 32 cases; among 50 samples, and where there are no others."""
+    (gain,), _ = gains_of("accuracy", "classes", [answered([1] * 50, [0] * agree + [1] * (50 - agree))])
+    assert gain.value == pytest.approx(agree / 50)
+    assert (gain.low > 0) == (agree >= 6)
+    assert (gain.p <= 0.05) == (agree >= 6)
+    (alone,), _ = gains_of("accuracy", "classes", [answered([1] * agree, [0] * agree)])
+    assert (alone.verdict == "better") == (agree >= 6)
+    assert (alone.ends is None) == (agree < 6)
+
+
+def test_a_site_of_one_sample_is_no_certainty():
+    """20 sites of one row, of which 5 are better and none is worse: no claim; of 9 there is one."""
+    each, mean = gains_of("accuracy", "classes", [answered([1], [int(i >= 5)]) for i in range(20)])
+    assert {gain.ends for gain in each} == {None}
+    assert (mean.value, mean.verdict, mean.left_out) == (0.25, LEVEL, ())
+    assert mean.low <= 0 < mean.high
+    _, sure = gains_of("accuracy", "classes", [answered([1], [int(i >= 9)]) for i in range(20)])
+    assert sure.verdict == "better"
+
+
+def test_a_few_small_sites_are_left_out_by_name():
+    """Three sites, one of 2 rows: the mean is over the others, exactly."""
+    draw = stream(4, "small")
+    large = [answered(draw.random(60) < 0.9, draw.random(60) < 0.6) for _ in range(2)]
+    each, mean = gains_of("accuracy", "classes", [large[0], answered([1, 1], [0, 0]), large[1]])
+    _, without = gains_of("accuracy", "classes", large)
+    assert mean.left_out == (LeftOut(1, 2, 0),)
+    assert (mean.value, mean.ends, mean.clients) == (without.value, without.ends, 2)
+    assert (each[1].value, each[1].ends, each[1].verdict) == (1, None, LEVEL)
+    _, lone = gains_of("accuracy", "classes", [answered([1, 1], [0, 0])] * 3)
+    assert (lone.value, lone.ends, lone.left_out, lone.verdict) == (1, None, (), LEVEL)
+
+
+def test_one_event_at_a_site_is_no_certainty():
+    """Five sites with 20 events and a gain of about 0, and one with a single event, which a ranks first and b last."""
+    draw = stream(5, "events")
+    clients = []
+    for events in (20, 20, 20, 20, 20, 1):
+        y = (np.arange(60) < events).astype(np.int64)
+        s = y + draw.normal(size=(2, 60))
+        if events == 1:
+            s[:, 0] = 9, -9
+        clients.append((*(np.stack([-x, x], 1) for x in s), y))
+    each, mean = gains_of("auroc", "classes", clients)
+    assert (each[5].value, each[5].ends, each[5].events) == (1, None, 1)
+    assert (mean.verdict, mean.left_out) == (LEVEL, ())
+    # The six are units of one stratum: the t interval of their gains.
+    gained = [gain.value for gain in each]
+    half = stats.t.ppf(0.975, 5) * stats.sem(gained)
+    assert mean.ends == pytest.approx((mean.value - half, mean.value + half))
+    _, five = gains_of("auroc", "classes", clients[1:])
+    assert five.left_out == (LeftOut(4, 60, 1),)
+
+
+@pytest.mark.parametrize("metric", ["c_index", "r2"])
+def test_a_site_that_defines_little_does_not_void_the_others(metric):
+    """Five sites of 60 rows and one of 2, of noise: of 2 rows no resample defined the metric, and the interval of all
+    had no width."""
+    kind = {"c_index": "survival", "r2": "regression"}[metric]
+    edges = {"edges": (0.5, 1.0, 2.0)} if kind == "survival" else {}
+    clients, two = [spread(kind, 60, seed) for seed in range(5)], spread(kind, 2, 9)
+    if kind == "survival":
+        two[2][:] = [[1.0, 1.0], [2.0, 0.0]]
+    each, mean = gains_of(metric, kind, [*clients, two], **edges)
+    assert each[5].ends is None
+    assert mean.value == pytest.approx(np.mean([gain.value for gain in each]))
+    assert mean.high - mean.low > 0.1
+    assert mean.verdict == LEVEL
+    _, five = gains_of(metric, kind, [*clients[1:], two], **edges)
+    assert [one.client for one in five.left_out] == [4]
+    _, less = gains_of(metric, kind, [*clients, tuple(part[:0] for part in two)], **edges)
+    assert (less.clients, less.left_out) == (5, (LeftOut(5, 0, None),))
+
+
+def test_rounding_decides_nothing():
+    """0.1 + 0.2 is not 0.3 in floats; and an end of an interval that is 0 but for rounding is 0."""
+    assert of_mean(np.array([0.1 + 0.2] * 40), np.array([0.3] * 40)).value == 0
+    truth = np.zeros((40, 1), np.float32)
+    (gain,), _ = gains_of("mae", "regression", [(truth + 0.3, truth + 0.3, truth)])
+    assert (gain.value, gain.ends, gain.verdict) == (0, None, LEVEL)
+    d = np.repeat([0.0, 1.0], 20)
+    half = stats.t.ppf(0.975, 39) * stats.sem(d)
+    for sign in (1, -1):
+        ends = mean_difference([of_mean(sign * (d - d.mean() + half), np.zeros(40))]).interval
+        assert ends[0 if sign > 0 else 1] == 0
+
+
+def test_no_sample_that_differs_is_no_proof_of_equality():
+    """An accuracy of equal answers: as if one of the 30 differed."""
+    (gain,), _ = gains_of("accuracy", "classes", [answered([1] * 30, [1] * 30)])
+    half = stats.t.ppf(0.975, 29) / 30
+    assert (gain.value, gain.low, gain.high) == pytest.approx((0, -half, half))
+
+
+def test_rows_of_one_patient_are_one_unit():
+    """Ten patients of five rows, all rows of a patient alike: the variance is that of ten values, not of fifty."""
+    own, patients = stream(6, "patients").normal(0.3, 1, 10), np.repeat(np.arange(10), 5)
+    found = of_mean(own[patients], np.zeros(50), groups=patients)
+    half = stats.t.ppf(0.975, 9) * stats.sem(own)
+    assert mean_difference([found]).interval == pytest.approx((own.mean() - half, own.mean() + half))
+    assert (found.rows, found.units) == (50, 10)
+    # The jackknife over patients of the same mean, as of a function that is none, is the same.
+    other = of_function(lambda w: w @ own[patients] / w.sum(1), np.zeros(50, np.int64), groups=patients)
+    assert mean_difference([other]).interval == pytest.approx(mean_difference([found]).interval)
+    assert of_mean(own[patients], np.zeros(50), groups=patients // 2).strata == ()
+
+
+def test_patients_with_other_numbers_of_rows_share_as_a_ratio_does():
+    """Sum over sum: Cochran's (6.4.2), sqrt(sum (y - r x)^2 / (G (G - 1))) / mean x, of 8 patients by hand."""
+    draw = stream(7, "ratio")
+    patients = np.repeat(np.arange(8), [1, 2, 3, 4, 1, 2, 3, 4])
+    d = draw.normal(size=20) + draw.normal(size=8)[patients]
+    y, x = np.bincount(patients, d), np.bincount(patients)
+    error = np.sqrt(((y - d.mean() * x) ** 2).sum() / (8 * 7)) / x.mean()
+    half = stats.t.ppf(0.975, 7) * error
+    low, high = mean_difference([of_mean(d, np.zeros(20), groups=patients)]).interval
+    assert (high - low) / 2 == pytest.approx(half)
+    assert (high + low) / 2 == pytest.approx(d.mean())
+
+
+def test_many_clients_say_something_by_chance_and_jointly_less():
+    """Of p 0.001, 0.03 and 0.04 Holm keeps the first alone: 2 x 0.03 is more than 0.05, and stops before 0.04."""
+    each = [Gain(0.1, 0.01, 0.2, 50, p=p) for p in (0.04, 0.001, 0.03)]
+    assert jointly([*each, None, Gain(1, None, None, 2)]) == [LEVEL, "better", LEVEL, None, LEVEL]
+
+
+@given(st.sampled_from(CASES), st.integers(0, 14), st.integers(1, 9), st.integers(0, 30))
+@settings(max_examples=100, deadline=None)
+def test_gains_of_few_samples_stay_possible(case, n, sites, seed):
+    (name, kind), metric = case, METRICS[case[0]]
+    edges = (0.5, 1.0, 2.0) if kind == "survival" else ()
+    task = task_of(kind, edges)
+    clients = [spread(kind, max(0, n - k % 3), seed + k) for k in range(sites)]
+    each, mean = gains_of(name, kind, clients, edges=edges)
+    if metric.name == "loss" and task.standardised:
+        assert mean is None
+        return
+    for gain, (a, b, y) in zip(each, clients, strict=True):
+        one, other = (compute(name, np.float32(x), y, task) for x in (a, b))
+        assert (gain is None) == (one is None or other is None)
+        if gain:
+            assert gain.value == pytest.approx(metric.goodness(one) - metric.goodness(other), abs=1e-9)
+            assert gain.ends is None or gain.pairs >= FEW
+    for gain in filter(None, [*each, mean]):
+        if gain.ends:
+            assert gain.low <= gain.value <= gain.high
+            assert (gain.verdict == LEVEL) == (gain.p > 0.05)
+    if mean:
+        left = {one.client for one in mean.left_out}
+        assert mean.clients + len(left) == sites
+        assert mean.value == pytest.approx(np.mean([g.value for i, g in enumerate(each) if i not in left]))
+
+
+def test_many_samples_are_left_out_in_parts():
+    """1,200 samples of an R2 in 500 parts, against its influence values: of 1 - E e^2 / E s^2 by the delta method."""
+    draw = stream(8, "parts")
+    truth = draw.normal(size=(1200, 1))
+    a, b = (truth + draw.normal(size=(1200, 1)) * size for size in (0.5, 0.8))
+    found = evidence(METRICS["r2"], TASKS["regression"], a, b, truth)
+    assert len(found.strata[0]) == 500
+    e, s = (b - truth) ** 2 - (a - truth) ** 2, (truth - truth.mean()) ** 2
+    influence = (e - found.value * s) / s.mean()
+    low, high = mean_difference([found]).interval
+    assert (high - low) / 2 == pytest.approx(1.96 * influence.std(ddof=1) / np.sqrt(1200), rel=0.1)
+
+
+def test_small_strata_of_a_client_are_taken_together():
+    """Classes of 20, 3 and 2 samples: the rarer ones are one stratum of 5 and need the other, so that 25 are one."""
+    values = stream(9, "merged").normal(size=25)
+    classes = np.repeat([0, 1, 2], [20, 3, 2])
+    (one,) = of_function(lambda w: w @ values / w.sum(1), classes).strata
+    assert len(one) == 25
+    first, second = of_function(lambda w: w @ values / w.sum(1), np.repeat([0, 1, 2], [15, 4, 6])).strata
+    assert (len(first), len(second)) == (10, 15)
+
+
+def test_evidence_of_one_unit_is_none():
+    assert mean_difference([Evidence(1.0, (), 1, 1)]).interval is None

@@ -1,0 +1,194 @@
+"""How often a gain's interval is wrong: equal models and models with a known difference, over sites of many sizes.
+
+    python tools/calibrate.py                     # all cells, the table of docs/statistics.md
+    python tools/calibrate.py --repeats 200 auroc # a look at some
+
+Each repeat draws new test samples of every client of a cell and two models' answers to them, and passes them to the
+functions that ``pomona.gains`` uses. *False claims*: how often the interval excludes 0 though both models are equally
+good. *Coverage*: how often it holds the true gain, here of models of which one is better. *Power*: how often it then
+says so. Beside it the same of the usual test, which knows no site that is too small: DeLong's for AUROC, else Student's
+paired t over samples (strata: clients). *Given*: how often there is an interval at all.
+"""
+
+import argparse
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from time import process_time
+
+import numpy as np
+from scipy import stats
+
+from pomona.core.rng import stream
+from pomona.metrics.gain_interval import mean_difference
+from pomona.metrics.influence import Evidence
+from pomona.metrics.metric import METRICS
+from pomona.record.paired_gain import evidence
+from pomona.tasks import TASKS, Task, task_of
+
+Drawn = tuple[np.ndarray, np.ndarray, np.ndarray]  # predictions of both models, targets
+Draw = Callable[[np.random.Generator, int, int, float], Drawn]  # samples, events, how much better a is
+
+
+def right(draw: np.random.Generator, n: int, _events: int, better: float) -> Drawn:
+    """Each model is right on 80 %, one of five answers differs; a is right on ``better`` more."""
+    kind = draw.random(n)
+    a_only, b_only = kind < 0.1 + better / 2, kind > 0.9 + better / 2
+    both = draw.random(n) < 0.875
+    votes = [np.where((both & ~a_only & ~b_only) | own, 1.0, 0.0) for own in (a_only, b_only)]
+    a, b = (np.stack([vote, 1 - vote], 1) for vote in votes)
+    return a, b, np.zeros(n, np.int64)
+
+
+def wrong_by(draw: np.random.Generator, n: int, _events: int, better: float) -> Drawn:
+    """Errors that are skewed and half shared."""
+    shared, own = draw.gamma(2.0, 0.5, n), draw.gamma(1.0, 0.5, (2, n))
+    truth = np.zeros((n, 1))
+    return (shared + own[0] - better)[:, None], (shared + own[1])[:, None], truth
+
+
+def numbers(draw: np.random.Generator, n: int, _events: int, better: float) -> Drawn:
+    """Normal numbers, and predictions whose errors are half shared."""
+    truth, noise = draw.normal(size=n), draw.normal(size=(3, n))
+    a, b = (truth + 0.5 * noise[0] + (0.5 - less) * noise[k] for k, less in ((1, better), (2, 0.0)))
+    return a[:, None], b[:, None], truth[:, None]
+
+
+def ranked(draw: np.random.Generator, n: int, events: int, better: float) -> Drawn:
+    """Normal scores that events raise, with half of the noise shared."""
+    y = (np.arange(n) < events).astype(np.int64)
+    noise = draw.normal(size=(3, n))
+    scores = [(1.0 + more) * y + 0.7 * noise[0] + 0.7 * noise[k] for k, more in ((1, better), (2, 0.0))]
+    a, b = (np.stack([-s, s], 1) for s in scores)
+    return a, b, y
+
+
+def timed(draw: np.random.Generator, n: int, events: int, better: float) -> Drawn:
+    """A hazard that a sample's risk multiplies; which ``events`` times are seen is chance."""
+    risk, noise = draw.normal(size=n), draw.normal(size=(3, n))
+    time = draw.exponential(size=n) * np.exp(-risk)
+    seen = np.zeros(n)
+    seen[draw.permutation(n)[:events]] = 1
+    scores = [risk + 0.7 * noise[0] + (0.7 - less) * noise[k] for k, less in ((1, better), (2, 0.0))]
+    a, b = (np.exp(-np.exp(s))[:, None] for s in scores)
+    return a, b, np.stack([time, seen], 1)
+
+
+def masked(draw: np.random.Generator, n: int, _events: int, better: float) -> Drawn:
+    """Pixels of a region truly claimed, falsely claimed and missed, of images that are hard or easy for both."""
+    ease, size = draw.beta(8, 2, n), draw.integers(50, 500, n)
+    counts = []
+    for more in (better, 0.0):
+        found = draw.binomial(size, np.clip(ease + more + draw.normal(0, 0.05, n), 0, 1))
+        false = draw.binomial(size, 0.1, n)
+        counts.append(np.stack([0 * size, found, 0 * size, false, 0 * size, size - found], 1).astype(float))
+    return counts[0], counts[1], np.stack([1000 - size, size], 1)
+
+
+METRIC: dict[str, tuple[Task, Draw, float]] = {
+    "accuracy": (TASKS["classes"], right, 0.1),
+    "mae": (TASKS["regression"], wrong_by, 0.15),
+    "r2": (TASKS["regression"], numbers, 0.15),
+    "auroc": (TASKS["classes"], ranked, 0.5),
+    "c_index": (task_of("survival", (1.0,)), timed, 0.4),
+    "dice": (TASKS["segmentation"], masked, 0.02),
+}
+CGD = (1, 1, 1, 2, 2, 2, 2, 3, 3, 4, 5, 6, 8)
+MIXED = (1, 2, 5, 30, 200)
+SITES: dict[str, Sequence[int]] = {
+    "1 x 30": (30,), "1 x 200": (200,), "1 x 8": (8,), "3 x 8": (8,) * 3,
+    "3 x 30": (30,) * 3, "3 x 200": (200,) * 3, "1, 2, 5, 30, 200": MIXED,
+    "13 of 1 to 8": CGD, "20 x 1": (1,) * 20, "13 x 2": (2,) * 13, "13 x 5": (5,) * 13, "13 x 30": (30,) * 13,
+    "13 mixed": MIXED * 2 + (30,) * 3, "65 x 1": (1,) * 65, "65 x 2": (2,) * 65, "65 x 30": (30,) * 65,
+    "65 mixed": MIXED * 13,
+}  # fmt: skip
+EVENTS: dict[str, Sequence[tuple[int, int]]] = {
+    "1 x 200, 20 events": ((200, 20),), "1 x 200, 10": ((200, 10),), "1 x 60, 6": ((60, 6),),
+    "3 x 100, 20": ((100, 20),) * 3, "3 x 60, 6": ((60, 6),) * 3,
+    "5 of 5 %: 12, 8, 4, 2, 2": ((240, 12), (160, 8), (80, 4), (40, 2), (40, 2)),
+    "6 of 1, 2, 3, 4, 10, 20": ((9, 1), (20, 2), (30, 3), (40, 4), (60, 10), (100, 20)),
+    "12 x 30, 1": ((30, 1),) * 12, "13 x 30, 3": ((30, 3),) * 13, "13 x 30, 6": ((30, 6),) * 13,
+    "13 x 100, 20": ((100, 20),) * 13, "65 x 10, 1": ((10, 1),) * 65,
+    "65 mixed": ((30, 1), (30, 3), (60, 6), (100, 10), (9, 1)) * 13,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Of a cell: shares of the repeats, of the product's interval and of the usual test's."""
+
+    given: float
+    false: float
+    coverage: float
+    power: float
+    usual_false: float
+    usual_power: float
+
+
+def once(name: str, sizes: Sequence[tuple[int, int]], better: float, draw: np.random.Generator) -> list[Evidence]:
+    """New test samples of all clients."""
+    task, made, _ = METRIC[name]
+    found = [evidence(METRICS[name], task, *made(draw, n, events, better)) for n, events in sizes]
+    return [one for one in found if one]
+
+
+def usual(known: Sequence[Evidence]) -> bool:
+    """Whether the usual test claims a difference: clients are strata, what shows no variance has none."""
+    k = len(known)
+    parts = [part for one in known for part in one.strata or ((),)]
+    variance = sum(np.var(part, ddof=1) / len(part) for part in parts if len(part) > 1) / k**2
+    value = np.mean([one.value for one in known])
+    df = sum(max(len(part) - 1, 0) for part in parts)
+    paired = all(len(one.strata) < 2 for one in known)
+    limit = stats.t.ppf(0.975, max(df, 1)) if paired else stats.norm.ppf(0.975)
+    return bool(abs(value) > limit * np.sqrt(variance))
+
+
+def rates(name: str, sizes: Sequence[tuple[int, int]], repeats: int) -> Rates:
+    """A cell's rates."""
+    found = {}
+    for better in (0.0, METRIC[name][2]):
+        draw = stream(0, "calibrate", len(sizes), int(better > 0))
+        each = [known for _ in range(repeats) if (known := once(name, sizes, better, draw))]
+        made = [mean_difference(known) for known in each]
+        truth = float(np.mean([one.value for one in made])) if better else 0.0
+        ends = np.array([one.interval or (-np.inf, np.inf) for one in made])
+        claimed = (ends[:, 0] > 0) | (ends[:, 1] < 0)
+        covered = (ends[:, 0] <= truth) & (truth <= ends[:, 1])
+        given = np.mean([one.interval is not None for one in made])
+        found[better > 0] = given, claimed.mean(), covered.mean(), np.mean([usual(known) for known in each])
+    given, false, _, usual_false = found[False]
+    _, power, coverage, usual_power = found[True]
+    return Rates(*map(float, (given, false, coverage, power, usual_false, usual_power)))
+
+
+def cells(names: Sequence[str]) -> Iterator[tuple[str, str, Sequence[tuple[int, int]]]]:
+    """Metric, name and clients (test samples, events) of each cell."""
+    for name in names:
+        ranks = name in ("auroc", "c_index")
+        sites = EVENTS if ranks else {key: [(n, 0) for n in sizes] for key, sizes in SITES.items()}
+        yield from ((name, key, sizes) for key, sizes in sites.items())
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("metrics", nargs="*", default=list(METRIC))
+    parser.add_argument("--repeats", type=int, default=1000)
+    asked = parser.parse_args()
+    began = process_time()
+    print("| metric | clients x test samples | given | false claims | coverage | power | usual test: false | power |")
+    print("| --- |" + " --- |" * 7)
+    for name, sites, sizes in cells(asked.metrics or list(METRIC)):
+        start = process_time()
+        r = rates(name, sizes, asked.repeats)
+        row = (r.given, r.false, r.coverage, r.power, r.usual_false, r.usual_power)
+        print(
+            f"| {name} | {sites} | {' | '.join(f'{100 * v:.1f}' for v in row)} |",
+            f"{process_time() - start:.0f} s",
+            flush=True,
+        )
+    print(f"{asked.repeats} repeats a cell, {process_time() - began:.0f} s of one processor")
+
+
+if __name__ == "__main__":
+    main()
