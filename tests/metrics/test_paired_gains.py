@@ -1,11 +1,14 @@
 """Gains and their intervals: against SciPy and DeLong by hand, sites too small to judge, ties, groups, many clients."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from pomona.core.errors import DataError
 from pomona.core.rng import stream
 from pomona.metrics.gain_interval import mean_difference
 from pomona.metrics.influence import FEW, Evidence, of_function, of_mean
@@ -215,6 +218,18 @@ def test_rows_of_one_patient_are_one_unit():
     other = of_function(lambda w: w @ own[patients] / w.sum(1), np.zeros(50, np.int64), groups=patients)
     assert mean_difference([other]).interval == pytest.approx(mean_difference([found]).interval)
     assert of_mean(own[patients], np.zeros(50), groups=patients // 2).strata == ()
+
+
+def test_a_record_says_which_rows_are_of_one_patient():
+    """Four patients of ten rows each are too few; with forty of one row the ten that are better decide."""
+    a, b = ((votes(right), np.zeros(40, np.int64)) for right in ([1] * 40, [0] * 10 + [1] * 30))
+    runs = [record("accuracy", "classes", [answers]) for answers in (a, b)]
+    (gain,), _ = gains(*runs)
+    assert (gain.verdict, gain.pairs, gain.rows) == ("better", 40, 40)
+    (gain,), _ = gains(*(replace(run, test_groups={0: np.repeat(np.arange(4), 10)}) for run in runs))
+    assert (gain.ends, gain.pairs, gain.rows) == (None, 4, 40)
+    with pytest.raises(DataError, match="groups of client 0"):
+        gains(*(replace(run, test_groups={0: np.arange(4)}) for run in runs))
 
 
 def test_patients_with_other_numbers_of_rows_share_as_a_ratio_does():

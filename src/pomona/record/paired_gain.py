@@ -12,6 +12,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from pomona.core.errors import DataError
 from pomona.metrics.client_statistics import holm
 from pomona.metrics.gain_interval import LEVEL, mean_difference
 from pomona.metrics.influence import SAME, Evidence, of_function, of_mean
@@ -153,7 +154,10 @@ def _of_client(metric: Metric, task: Task, run: Result, base: Result, client: in
     if a is None or b is None or a[0].shape != b[0].shape or not np.array_equal(a[1], b[1]):
         return LeftOut(client, 0 if a is None else len(a[1]), None)
     (outputs, targets), (others, _) = a, b
-    found = evidence(metric, task, task.natural(outputs), task.natural(others), targets, None)
+    groups = run.groups(client)
+    if groups is not None and len(groups) != len(targets):
+        raise DataError(f"{run.folder}: the groups of client {client} do not fit its answers; run the federation again")
+    found = evidence(metric, task, task.natural(outputs), task.natural(others), targets, groups)
     return found or LeftOut(client, len(targets), _events(task, targets))
 
 
