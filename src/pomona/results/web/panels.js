@@ -153,12 +153,13 @@ function bare(host, text) { host.replaceChildren(html("p", { class: "note" }, te
 
 /* A client's gain over training alone, scaled; with its interval where the records hold both models' answers. */
 function gainBar(run, i) {
-  const sign = run.metric.higher ? 1 : -1, gain = run.gains[i];
-  if (gain?.pairs) return { value: scaled(run.metric, gain.value), low: scaled(run.metric, gain.low), high: scaled(run.metric, gain.high), hollow: gain.low <= 0 && gain.high >= 0 };
+  const sign = run.metric.higher ? 1 : -1, gain = run.gains[i], end = value => value === null ? NaN : scaled(run.metric, value);
+  if (gain?.pairs) return { value: scaled(run.metric, gain.value), low: end(gain.low), high: end(gain.high), hollow: gain.low === null || (gain.low <= 0 && gain.high >= 0) };
   return { value: sign * (outcomes(run)[i] - (outcomes(DATA.runs[run.base])[i] ?? NaN)) };
 }
 function gainWords(run, i) {
   const gain = run.gains[i], bar = gainBar(run, i);
+  if (gain?.pairs && gain.low === null) return " (too few test samples for an interval)";
   return gain?.pairs ? ` (95 % interval ${plain(run.metric, bar.low)} to ${plain(run.metric, bar.high)}), ${gain.verdict}` : "";
 }
 
