@@ -51,6 +51,11 @@ def test_markdown_keeps_pipes_out_of_the_way():
     assert lines[2:6] == ["| a_b | n |", "| --- | ---: |", r"| x\|y | 1 ± 2 |", "| z | **3** |"]
 
 
+def test_markdown_holds_no_markup_of_names():
+    said = markdown(Table("t", "<b>", ["![x](http://x)"], ["`", "n"], [["<script>", "[a](b)"]]))
+    assert said == "## \\<b>\n\n| \\` | n |\n| --- | ---: |\n| \\<script> | \\[a](b) |\n\n!\\[x](http://x)\n"
+
+
 def test_records_become_a_table_with_words_to_the_left():
     table = of_records([{"who_is_it": "a", "n": 1, "share": 0.123456}, {"who_is_it": "b", "n": None, "share": 2.0}])
     assert table.header == ["who is it", "n", "share"]

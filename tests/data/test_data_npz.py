@@ -239,3 +239,11 @@ def test_an_array_that_memory_does_not_hold_is_named_with_its_size(tmp_path, mon
     monkeypatch.setattr("pomona.data.array_file.allocate", lambda *_: np.empty(2**58, np.uint8))
     with pytest.raises(OutOfMemoryError, match=r"own\.npz, array x unpacks to 0\.0 GB \(shape \(4, 3\), float64\)"):
         own(tmp_path, {"x": X, "y": Y})
+
+
+def test_two_arrays_of_one_name_are_refused(tmp_path):
+    own(tmp_path, {"x": X, "y": Y})
+    with zipfile.ZipFile(tmp_path / "own.npz", "a") as archive, pytest.warns(UserWarning, match="Duplicate name"):
+        archive.writestr("x.npy", archive.read("x.npy"))
+    with pytest.raises(DataError, match="two arrays named 'x'"):
+        read(DataSettings(name="npz", path=tmp_path / "own.npz"))

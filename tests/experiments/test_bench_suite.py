@@ -252,3 +252,23 @@ def test_one_point_is_no_search_but_the_settings_as_they_stand():
     (group,) = plan(suite, "cpu")
     assert group.points == ({},)
     assert [c.config.lr for c in group.finals[0]] == [0.05]
+
+
+def test_a_grid_is_drawn_from_without_being_made():
+    """Ten keys of 50 values are 10^17 points; 12 are more than a generator numbers."""
+    space = {f"k{i}": list(range(50)) for i in range(10)}
+    drawn = points(space, 3, 0, "apple")
+    assert len({tuple(p.items()) for p in drawn}) == 3
+    assert all(p.keys() == space.keys() for p in drawn)
+    assert points({"a": [1, 2], "b": [3, 4, 5]}, 6, 0, "x") == tuple(
+        {"a": a, "b": b} for a in (1, 2) for b in (3, 4, 5)
+    )
+    with pytest.raises(ConfigError, match=r"has 2\.4e\+20 points, at most 4\.6e\+18"):
+        points(space | {"x": space["k0"], "y": space["k0"]}, 3, 0, "apple")
+
+
+@pytest.mark.parametrize("text", ["a = " + "[" * 10_000, "a = " + "{b=" * 10_000])
+def test_a_suite_that_is_nested_deep_is_one_line(text, tmp_path):
+    (tmp_path / "suite.toml").write_text(text)
+    with pytest.raises(ConfigError, match=r"suite\.toml: "):
+        read_suite(tmp_path / "suite.toml")

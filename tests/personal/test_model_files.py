@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from pomona.cli import main
 from pomona.core.errors import StorageError
 from pomona.models import MODELS, ModelSettings, build, outline
+from pomona.models.activations import MOST_BYTES, require_small
 from pomona.personal import PersonalModel
 from pomona.record import model_file
 
@@ -134,6 +135,23 @@ def test_an_outline_has_the_tensors_of_the_network_and_no_memory(name):
     assert {k: (v.shape, v.dtype) for k, v in outlined.state_dict().items()} == {
         k: (v.shape, v.dtype) for k, v in built.state_dict().items()
     }
+
+
+@pytest.mark.parametrize("name", sorted(MODELS))
+def test_what_a_network_computes_is_known_before_memory_is_taken(name):
+    words, shape = name == "fasttext", (7,) if name == "fasttext" else (1, 32, 32)
+    network = outline(ModelSettings(name=name), shape, 3, 50 * words)
+    assert require_small(network, shape, words) == ((1, 3, 32, 32) if name == "unet" else (1, 3))
+
+
+def test_a_sample_whose_layers_take_gigabytes_is_refused():
+    """The weights of a network that pools fit images of any size: resnet18's first layer has 64 maps of half the side."""
+    network = outline(ModelSettings(name="resnet18"), (1, 32, 32), 3)
+    side = 4096
+    assert 4 * 64 * (side // 2) ** 2 <= MOST_BYTES < 4 * 64 * side**2
+    assert require_small(network, (1, side, side), False) == (1, 3)
+    with pytest.raises(ValueError, match=r"takes 4\.3 GB in one layer \(Conv2d\)"):
+        require_small(network, (1, 2 * side, 2 * side), False)
 
 
 @pytest.mark.parametrize("name", ["resnet18", "fasttext", "small"])

@@ -8,6 +8,8 @@ from typing import Any
 
 NOTHING = "-"
 """Stands in a table where a value is undefined."""
+MARKDOWN = str.maketrans({c: f"\\{c}" for c in "\\|<`["})
+"""Of cells and titles, which may be names that others chose: no HTML, no link."""
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
 """Spreadsheets take text that begins so for a formula."""
 
@@ -51,14 +53,15 @@ def _text(value: Any) -> str:
 
 def markdown(table: Table) -> str:
     """A heading, the table and its notes."""
-    return "\n\n".join([f"## {table.title}", markdown_grid(table), *table.notes]) + "\n"
+    title, *notes = (text.translate(MARKDOWN) for text in (table.title, *table.notes))
+    return "\n\n".join([f"## {title}", markdown_grid(table), *notes]) + "\n"
 
 
 def markdown_grid(table: Table) -> str:
     """The header and the rows alone."""
     rules = ["---" if column in table.words else "---:" for column in range(len(table.header))]
     rows = _emphasised(table)
-    escaped = ([text.replace("|", "\\|") for text in line] for line in (table.header, rules, *rows))
+    escaped = ([text.translate(MARKDOWN) for text in line] for line in (table.header, rules, *rows))
     return "\n".join(f"| {' | '.join(line)} |" for line in escaped)
 
 

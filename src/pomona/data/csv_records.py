@@ -1,6 +1,7 @@
 """CSV and Parquet files: records with line numbers, and columns by name or number."""
 
 import csv
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from io import TextIOWrapper
 from itertools import islice
@@ -12,6 +13,9 @@ from pomona.core.files import opened
 from pomona.data import parquet
 from pomona.data.array_file import file, reading
 from pomona.data.problem_report import refuse
+
+MOST_COLUMNS = 10**5
+MOST_ROWS = 10**7
 
 
 class CsvRecord(NamedTuple):
@@ -30,7 +34,7 @@ def records(path: Path) -> Iterator[CsvRecord]:
         ConfigError: Parquet without the package that reads it.
     """
     if parquet.is_parquet(path):
-        yield from (CsvRecord(path, row, cells) for row, cells in enumerate(parquet.records(path)))
+        yield from (CsvRecord(path, row, cells) for row, cells in enumerate(parquet.records(path, MOST_ROWS)))
         return
     with reading(path), TextIOWrapper(opened(file(path)), encoding="utf-8-sig", newline="") as text:
         lines = csv.reader(text, strict=True)
@@ -75,10 +79,12 @@ def heading(path: Path, header: bool) -> tuple[str, ...]:
     first = next(records(path), None)
     if first is None:
         raise DataError(f"{path} is empty; at least one row is needed")
+    if len(first.cells) > MOST_COLUMNS:
+        raise DataError(f"{path} has {len(first.cells)} columns, at most {MOST_COLUMNS} are read; leave some out")
     if not header:
         return tuple(map(str, range(len(first.cells))))
     columns = tuple(cell.strip() for cell in first.cells)
-    twice = next((name for name in columns if columns.count(name) > 1), None)
+    twice = next((name for name, times in Counter(columns).items() if times > 1), None)
     if twice is not None:
         raise DataError(f"{path}, {place(*first[:2])}: two columns are named {twice!r}; name each once")
     return columns

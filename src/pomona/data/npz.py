@@ -1,6 +1,7 @@
 """NumPy archives, member by member and without pickle; own data as x and y in one of them."""
 
 import zipfile
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -29,9 +30,13 @@ _HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0
 
 
 def names(path: Path) -> tuple[str, ...]:
-    """The names of the arrays in an archive. Raises DataError if it is none."""
+    """The names of the arrays in an archive. Raises DataError if it is none, or a name comes twice."""
     with reading(path), opened(file(path)) as raw, zipfile.ZipFile(raw) as archive:
-        return tuple(name.removesuffix(".npy") for name in archive.namelist())
+        found = Counter(name.removesuffix(".npy") for name in archive.namelist())
+    twice = next((name for name, times in found.items() if times > 1), None)
+    if twice is not None:
+        raise DataError(f"{path} has two arrays named {plain(twice, 80)!r}; write it again")
+    return tuple(found)
 
 
 def stored(path: Path, name: str) -> StoredArray:

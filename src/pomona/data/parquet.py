@@ -14,6 +14,7 @@ from pomona.data.array_file import file, reading
 
 SUFFIX = ".parquet"
 ROWS = 1 << 12  # in memory at once
+LONGEST = 1 << 16  # characters of a cell: a dictionary repeats it in every row for nothing
 
 
 def is_parquet(path: Path) -> bool:
@@ -21,14 +22,15 @@ def is_parquet(path: Path) -> bool:
     return path.suffix.lower() == SUFFIX
 
 
-def records(path: Path) -> Iterator[list[str]]:
+def records(path: Path, most: int) -> Iterator[list[str]]:
     """The names of the columns, then the cells of each row: empty for null and NaN, ISO for dates, True and False.
 
     Columns of lists, structures or bytes have their cells written as Python does, which no reader takes for a number.
 
     Raises:
         ConfigError: pyarrow is not installed.
-        DataError: a file that cannot be read, or is no Parquet.
+        DataError: a file that cannot be read, or is no Parquet, or has more than ``most`` rows: a few kilobytes of a
+            dictionary may promise any number of them.
     """
     if not find_spec("pyarrow"):
         raise ConfigError(f"{path}: Parquet needs pyarrow; {with_extra('tables')}, or save the table as CSV")
@@ -36,6 +38,8 @@ def records(path: Path) -> Iterator[list[str]]:
     with reading(path), opened(file(path)) as raw:
         try:
             table = parquet.ParquetFile(raw, page_checksum_verification=True)
+            if table.metadata.num_rows > most:
+                raise DataError(f"{path} has {table.metadata.num_rows} rows, at most {most} are read; take a part")
             yield list(map(str, table.schema_arrow.names))
             for batch in table.iter_batches(ROWS, use_threads=False):
                 columns = [[_cell(value) for value in column.to_pylist()] for column in batch.columns]
@@ -55,4 +59,7 @@ def _cell(value: Any) -> str:
     """A value as CSV has it."""
     if value is None or (isinstance(value, float) and isnan(value)):
         return ""
-    return value.isoformat() if isinstance(value, date | datetime) else str(value)
+    text = value.isoformat() if isinstance(value, date | datetime) else str(value)
+    if len(text) > LONGEST:
+        raise ValueError(f"a cell has {len(text)} characters, at most {LONGEST} are read")
+    return text

@@ -43,7 +43,8 @@ SIZES: tuple[Size, ...] = get_args(Size)
 Point = Mapping[str, Any]  # dotted key of a run -> value
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.,=+-]*$", max_length=80)]  # it becomes a folder
-Seeds = Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1)]
+MOST_POINTS = 10**4  # that are tried for a method
+Seeds = Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1, max_length=1000)]
 
 
 Space = Annotated[dict[str, Annotated[tuple[Any, ...], Field(min_length=1)]], BeforeValidator(leaves)]
@@ -88,7 +89,7 @@ class SizePart(Part):
     """Settings changed by a size."""
 
     seeds: Seeds | None = Field(default=None, description="Seeds, where not the suite's.")
-    points: int | None = Field(default=None, ge=1, description="Points, where not the suite's.")
+    points: int | None = Field(default=None, ge=1, le=MOST_POINTS, description="Points, where not the suite's.")
     search: Space | None = Field(default=None, description="Keys and values to try, where not the suite's.")
     search_of: dict[str, Space] = Field(default={}, description="A method's own keys and values, where not its row's.")
     scenarios: tuple[str, ...] = Field(default=(), description="Columns it has; all if empty.")
@@ -107,7 +108,9 @@ class Suite(Settings):
         default=(), description="Rows that are tested against every other; those of the paper's methods if empty."
     )
     seeds: Seeds = Field(default=(0,), description="Seeds of the cells.")
-    points: int = Field(default=1, ge=1, description="Settings tried for a method, at most; 1: none is searched.")
+    points: int = Field(
+        default=1, ge=1, le=MOST_POINTS, description="Settings tried for a method, at most; 1: none is searched."
+    )
     search_seed: int = Field(default=0, ge=0, description="Seed of the draw of points, and of the runs that try them.")
     search: Space = Field(default={}, description="Dotted keys and the values to try with every method.")
     keep_models: bool = Field(default=False, description="Keep the models of finished cells.")

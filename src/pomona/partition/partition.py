@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from pydantic import Field, ValidationError
 
 from pomona.core import bounds, files
+from pomona.core.bounds import Place
 from pomona.core.errors import DataError
 from pomona.core.settings import Settings
 from pomona.core.splits import SPLITS
@@ -104,7 +105,7 @@ class _Rows(Settings):
 class _Saved(Settings):
     format: Literal["pomona-partition-1"]
     recipe: dict[str, Any]
-    groups: list[Whole]
+    groups: list[Place]
     turns: list[Whole]
     targets: list[Whole] = Field(default=[])
     clients: list[_Rows]

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from pomona.core import bounds, files
 from pomona.core.errors import ConfigError, StorageError
 from pomona.models import MODELS, build, outline
+from pomona.models.activations import require_small
 from pomona.models.packages import package
 from pomona.models.parameter_space import ParameterSpace
 from pomona.models.trained_part import frozen
@@ -57,6 +58,7 @@ def read(path: Path, own_code: bool = False) -> tuple[nn.Module, ModelMetadata]:
         still = frozen(module) if about.frozen_sha256 else {}
         if wrong := mismatch(entries, _tensors(module, entries.keys() - still.keys(), still.keys())):
             raise ValueError(wrong)
+        _require_answer(module, about)
         tensors = fill(file, entries)
         _require_sealed(tree, tensors, path)
         if wrong := non_finite(tensors):
@@ -131,6 +133,20 @@ def _network(about: ModelMetadata, path: Path, own_code: bool) -> nn.Module:
         return build(about.network, *sizes)
     except ConfigError as fault:
         raise StorageError(f"{what}, which fails here ({bounds.plain(str(fault))}); work in {where}") from None
+
+
+def _require_answer(module: nn.Module, about: ModelMetadata) -> None:
+    """Raise ValueError for a sample that would take too much memory, and for outputs that are not what the file says.
+
+    Of a network by own code nothing is known before it runs.
+    """
+    if not any(tensor.is_meta for tensor in module.state_dict().values()):
+        return
+    patch = about.network.patch
+    seen, said = (patch.of(s) if patch else s for s in (about.input_shape, about.output_shape))
+    given = require_small(module, seen, bool(about.vocabulary))
+    if given is not None and given != (1, *said):
+        raise ValueError(f"its network gives outputs of shape {given[1:]}, its metadata say {said}")
 
 
 def _tensors(module: nn.Module, there: Set[str], elsewhere: Set[str]) -> dict[str, Tensor]:
