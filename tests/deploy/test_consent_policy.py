@@ -21,8 +21,8 @@ from pomona.deploy.server.studies.consents import Consents
 from pomona.deploy.server.studies.study_queue import StudyQueue
 from pomona.deploy.silo.administration import preflight
 from pomona.deploy.silo.privacy.privacy_budget import Cost
-from pomona.deploy.silo.studies import consent_policy
-from pomona.deploy.silo.studies.consent_policy import FILE, ConsentPolicy, excesses, misfits
+from pomona.deploy.silo.studies.consent_policy import excesses, misfits
+from pomona.deploy.silo.studies.consent_rules import FILE, ConsentPolicy
 from pomona.deploy.silo.studies.consent_terms import ConsentTerms
 from pomona.deploy.silo.studies.known_studies import KnownStudies
 from pomona.deploy.silo.studies.silo_in_study import Silo
@@ -35,7 +35,7 @@ from pomona.deploy.task_settings import TaskSettings
 SOME, OTHER = "a" * 64, "b" * 64
 TODAY = date(2026, 6, 15)
 FACTS = StudyFacts(Cost(1.0, 1e-5), Cost(3.0, 2e-5), Traffic(4_000_000, 2_000_000, 10))
-TEXT = StudyText("fedavg", "mlp", SOME, {}, ("metrics", "sample-counts"), 10)
+TEXT = StudyText("fedavg", "mlp", True, SOME, {}, ("metrics", "sample-counts"), 10, 50)
 STUDY = Study(name="second", view="later", task={"kind": "table", "input_shape": [4], "classes": ["a", "b"]})
 FEDERATION = Federation.model_validate(
     {"name": "try", "server": "127.0.0.1:9", "places": 4, "silo": [{"name": "north"}, {"name": "south"}]}
@@ -51,6 +51,8 @@ RULES = {
     "accept_epsilon_total": (3.0, 2.99),
     "accept_delta_total": (2e-5, 1.99e-5),
     "rounds": (10, 9),
+    "epochs_in_all": (50, 49),
+    "deadline": (7200.0, 7199.0),
     "mb_a_round": (6.0, 5.99),
     "mb_in_all": (60.0, 59.9),
     "not_after": (TODAY, TODAY - timedelta(days=1)),
@@ -247,11 +249,11 @@ def test_a_rule_sends_no_answer_that_depends_on_the_data(federation, otherwise):
     [said] = heard(federation, "silo-0")
     assert "waits for a decision" in said
     assert (known(federation).standing, known(federation).why[:5]) == ("pending", "DATA:")
-    ruled(federation, otherwise=otherwise, tasks=[sha256], mb_in_all=1e-9)  # known only after a look at the data
+    ruled(federation, otherwise=otherwise, tasks=[sha256], accept_epsilon_total=1.0)  # judged after a look at the data
     submitted(federation, "third")
     heard(federation, "silo-0")
     assert known(federation, "third").standing == "pending"
-    assert "MB in all" in known(federation, "third").why
+    assert "all on this data may cost without bound" in known(federation, "third").why
 
 
 @pytest.mark.parametrize(("otherwise", "standing"), [("ask", "pending"), ("decline", "declined")])
@@ -373,7 +375,7 @@ def test_rules_do_not_accept_what_is_beyond_the_silos_own_total(federation):
     heard(federation, "silo-0")
     assert known(federation).standing == "pending"
     assert "without bound" in known(federation).why
-    assert consent_policy.FILE not in {line.get("by") for line in lines(federation, "proposed")}
+    assert FILE not in {line.get("by") for line in lines(federation, "proposed")}
 
 
 def test_check_says_what_the_rules_would_do(federation):

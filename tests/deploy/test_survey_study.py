@@ -438,3 +438,30 @@ def test_a_survey_is_checked_on_raw_data_before_it_is_accepted(tmp_path):
     assert {line.check for line in lines} >= {"study", "compare"}
     assert "12 rows or more" in leaves["cells"]
     assert [line for line in texts(leaves) if "fewer than 12" in line]
+
+
+def test_a_silo_that_wants_more_members_answers_no_survey_of_fewer(standing):
+    """Each question says how many silos are asked; south has accepted by a rule of three, north by one of two."""
+    for silo, members in (("north", 2), ("south", 3), ("east", 1)):
+        policy = {"kinds": ["survey"], "members": members}
+        (standing.kits / silo / "policy.toml").write_text(tomli_w.dumps(policy))
+    path = standing.folder / "look.toml"
+    path.write_text(tomli_w.dumps({"name": "look", "kind": "survey", "wait": 0.5, "deadline": 30.0, "decide": 0.0}))
+    standing.queue.submit(path)
+    for silo in SILOS:
+        visit(standing.kits / silo, standing.hear(silo))
+    standing.grid.gone.add(10 + SILOS.index("east"))
+    with pytest.raises(QuorumError):
+        standing.run("look")
+    (question,) = {m.body for _, m in standing.questions()}
+    assert SurveyQuestion.model_validate_json(question).members == 2
+    refused = [r for r in audit.read(standing.kits / "south/state/audit.jsonl") if r["event"] == "refused"]
+    assert refused[-1]["reason"] == "PROTOCOL: a task with 2 members, this silo works with 3 or more"
+    assert not (standing.kits / "south/state/told").exists()
+
+
+def test_a_survey_without_noise_costs_more_than_any_epsilon_that_a_silo_accepts(standing):
+    standing.submitted("look")
+    path = standing.kits / "south" / "silo.toml"
+    path.write_text(tomli_w.dumps(tomllib.loads(path.read_text()) | {"accept_epsilon": 1e6}))
+    assert list(standing.run("look").silos) == ["north", "east"]

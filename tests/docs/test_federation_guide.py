@@ -155,7 +155,7 @@ def test_readers_see_which_machine_a_block_is_for(tmp_path):
 
 def policy(path: Path):
     """A silo's rules, under a name; all of them are explained in the guide's table."""
-    from pomona.deploy.silo.studies.consent_policy import ConsentPolicy
+    from pomona.deploy.silo.studies.consent_rules import ConsentPolicy
 
     assert ConsentPolicy.of(path.parent)
     table = GUIDE.read_text().partition("| key | a study fits if |")[2].partition("\n\n")[0]

@@ -13,7 +13,7 @@ from pomona.core.stop import Stop
 from pomona.data.settings import ClientFiles, DataSettings
 from pomona.deploy.agreement import Federation, FoundingMember
 from pomona.deploy.silo.settings import SiloFile
-from pomona.deploy.silo.studies.consent_policy import ConsentPolicy
+from pomona.deploy.silo.studies.consent_rules import ConsentPolicy
 from pomona.deploy.study import Study
 from pomona.deploy.study_kinds import EvaluateTerms, SearchTerms
 from pomona.deploy.task_settings import TaskSettings

@@ -40,10 +40,16 @@ def status(*, folder: Folder = HERE, json: Json = False) -> None:
     lines = [
         f"{s['federation']} at {s['server']}",
         f"node      {s['state']}{why}, since {s['since'] or '-'}, {s['restarts']} restarts",
-        *(f"study     {w['study']} ({w['hash']}): {w['decision']}, round {w['round']}" for w in s["studies"]),
+        *(
+            f"study     {w['study']} ({w['hash']}): {w['decision']}, round {w['round']}"
+            + (f"; {w['why']}" if w["decision"] == "pending" and w["why"] else "")
+            + (f"; it fails here: {w['fault']}" if w["fault"] else "")
+            for w in s["studies"]
+        ),
         f"round     {s['round'] or 0} of {s['rounds']}, last visit {s['last_visit'] or 'none yet'}"
         if s["own_study"]
         else "round     the kit came with no study of its own",
+        *([f"fault     of the kit's own study: {s['fault']}"] if s["fault"] else []),
         f"traffic   {size(s['bytes_down'])} down, {size(s['bytes_up'])} up",
         f"disk      {s['free_gb']} GB free",
         f"version   {s['version']}; the server's: {s['server_version'] or 'not known yet'}",

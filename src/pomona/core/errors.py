@@ -41,6 +41,13 @@ def _printable(text: str) -> str:
     return " ".join("".join(c if c.isprintable() else " " for c in text).split())
 
 
+def worded(fault: BaseException) -> str:
+    """Any fault in one line, with its kind: a user's own code and libraries raise what they like."""
+    kind = fault.kind if isinstance(fault, PomonaError) else type(fault).__name__
+    text = str(fault) if isinstance(fault, PomonaError) else _printable(str(fault).partition("\n")[0])[:200]
+    return f"{kind}: {text}" if text else kind
+
+
 def with_extra(name: str) -> str:
     """What to do where a library is missing that comes with an extra of the package (``pyproject.toml``)."""
     return f"install Pomona with its extra {name}"

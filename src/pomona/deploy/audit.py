@@ -7,7 +7,7 @@ or data. To detect that the end was cut off or rewritten, copy the last chain el
 import errno
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -100,6 +100,30 @@ class Audit:
 def read(path: Path) -> list[dict[str, Any]]:
     """All whole lines, without judging them. Raises StorageError if there is no such file."""
     return [line for _, line in _lines(_content(path)) if line is not None]
+
+
+def last_line(path: Path, events: Collection[str], agreement: str) -> dict[str, Any] | None:
+    """The last line of some events that is about a study's hash, if it follows the line before it in the chain.
+
+    Lines about other studies are not read, and the chain is followed for that line alone: logs are long, and this is
+    asked for every message. ``verify`` follows it from the beginning. Raises StorageError.
+    """
+    if not path.exists():
+        return None
+    texts, named = _content(path).split(b"\n"), agreement.encode()
+    for number in range(len(texts) - 1, -1, -1):
+        line = parsed(texts[number]) if named in texts[number] else None
+        if line and line.get("agreement") == agreement and line.get("event") in events:
+            chain = line.pop("chain")
+            before = _chain_before(texts[:number])
+            return line if chained(before, line) == (texts[number] + b"\n", chain) else None
+    return None
+
+
+def _chain_before(texts: list[bytes]) -> str:
+    """The chain of the last whole line."""
+    whole = (line for text in reversed(texts) if (line := parsed(text)) is not None)
+    return str(next(whole, {"chain": START})["chain"])
 
 
 def verify(path: Path) -> int | None:

@@ -93,6 +93,9 @@ def ending_after(seconds: float) -> Iterator[None]:
 
 def handled(folder: Path, message: Message) -> Message:
     """A silo's answer to a message; a refusal if it will not or cannot do what is asked."""
+    from pomona.deploy.silo.studies import own_state
+
+    own_state.begin(folder)
     with logging_to(folder / "state" / "logs" / APP):
         return _handled(folder, message)
 
@@ -102,6 +105,7 @@ def _handled(folder: Path, message: Message) -> Message:
 
     import torch
 
+    from pomona.deploy.silo import last_fault
     from pomona.deploy.silo.privacy.outgoing_filter import scrubbed
     from pomona.deploy.silo.studies.silo_in_study import Silo, audited
     from pomona.deploy.silo.tasks.client_app import ClientApp
@@ -109,23 +113,28 @@ def _handled(folder: Path, message: Message) -> Message:
 
     os.umask(0o077)
     importable(folder)
-    silo = Silo(folder)
+    silo, work = Silo(folder), None
     torch.set_num_threads(silo.file.threads)
     note(folder / "state", "server", message.versions)
     try:
         body: Hello | Task | SurveyQuestion = message.read(Hello, Task, SurveyQuestion)
-        silo = silo.working_for(body.agreement)
+        silo = work = silo.working_for(body.agreement)
         if isinstance(body, SurveyQuestion) or silo.federation.survey:
-            return Message.of(surveyed(silo, body), silo.signer)
+            reply = surveyed(silo, body)
+            last_fault.clear(silo.state)
+            return Message.of(reply, silo.signer)
         if isinstance(body, Hello):
             logger.info("the server asks who this is")
             return Message.of(ClientApp(silo).greet(body), silo.signer)
         at_round(body.number)
         answer, uplink = ClientApp(silo).answer(body, {name: bytes(data) for name, data in message.enclosed.items()})
         logger.info("answered with an uplink of %d bytes", len(uplink))
+        last_fault.clear(silo.state)
         audited(silo, "answered", round=body.number, task=body.digest, bytes=len(uplink))
         return Message.of(answer, silo.signer, {"uplink": uplink} if uplink else {})
     except Exception as fault:  # whatever it is, its text stays here
         logger.exception("a message could not be answered")
+        if work:
+            last_fault.note(work.state, fault)
         audited(silo, "refused", reason=scrubbed(fault))
         return Message.of(Refusal(silo=silo.file.name, fault=scrubbed(fault)), silo.signer)

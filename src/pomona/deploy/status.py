@@ -14,7 +14,8 @@ from pomona.deploy.server.members.member_registry import RegisteredMember, heavy
 from pomona.deploy.server.members.registry_admin import entries
 from pomona.deploy.server.studies.study_overview import overview
 from pomona.deploy.server.studies.study_queue import StudyQueue
-from pomona.deploy.silo import history
+from pomona.deploy.silo import history, last_fault
+from pomona.deploy.silo.last_fault import LastFault
 from pomona.deploy.silo.privacy.privacy_budget import overview as privacy
 from pomona.deploy.silo.studies.known_studies import KnownStudies, KnownStudy
 from pomona.deploy.supervision.processes import holder
@@ -90,8 +91,8 @@ def server(folder: Path, study: str | None = None) -> Row:
 
 def _method(federation: Federation) -> str:
     """The method's name, "" without a study; PyTorch is loaded only where the file leaves it to the default."""
-    if federation.survey:
-        return "survey"
+    if federation.survey or federation.evaluate:
+        return federation.kind
     if not federation.comes_with_study:
         return ""
     section = federation.run.get("method")
@@ -150,6 +151,7 @@ def silo(folder: Path) -> Row:
         "round": visits[-1].round if visits else None,
         "rounds": federation.run.get("rounds"),
         "own_study": federation.comes_with_study,
+        "fault": _latest([fault] if (fault := last_fault.read(state)) else []),
         "studies": [_study(folder, known) for known in KnownStudies(folder).all],
         "last_visit": _when(state / history.FILE),
         "torn_visits": torn,
@@ -164,8 +166,13 @@ def silo(folder: Path) -> Row:
 def _study(kit: Path, known: KnownStudy) -> Row:
     """What was decided on a study, and its last round here."""
     visits = [visit for home in KnownStudies(kit).homes(known) for visit in history.read(home)[0]]
-    about = {"study": known.study.name, "hash": known.agreement[:16], "decision": known.standing}
-    return {**about, "round": visits[-1].round if visits else 0}
+    about = {"study": known.study.name, "hash": known.agreement[:16], "decision": known.standing, "why": known.why}
+    faults = [fault for home in KnownStudies(kit).homes(known) if (fault := last_fault.read(home))]
+    return {**about, "round": visits[-1].round if visits else 0, "fault": _latest(faults)}
+
+
+def _latest(faults: Sequence[LastFault]) -> str:
+    return str(max(faults, key=lambda fault: fault.when)) if faults else ""
 
 
 def _certificate(name: str, path: Path | None) -> Row:

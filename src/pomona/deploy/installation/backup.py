@@ -30,9 +30,19 @@ from pomona.storage.lock import locked
 
 MANIFEST = "backup.json"
 MOST = 10**5  # files of a backup
-LEFT_OUT = ("data/*", "wheels/*.whl", "kept/*", "*cache/*", "*logs/*", "*.unfinished", "*/.lock", "*/.roster.lock")
+LEFT_OUT = (
+    "data/*",
+    "wheels/*.whl",
+    "kept/*",
+    "*cache/*",
+    "*logs/*",
+    "*.unfinished",
+    "*/.lock",
+    "*/.roster.lock",
+    "state/origin.json",
+)
 FLOWERS = ("state/flwr/*", "state/node/*", "run/flwr/*", "run/scratch/*")
-ORDER = ("ledger.jsonl", "budget.json", "seen.json", "asked.json", "agreement.json")
+ORDER = ("ledger.jsonl", "budget.json", "seen.json", "asked.json", "agreement.json", "audit.jsonl")
 KEY = "keys/silo.key"
 AGAIN = 10  # times that rounds are looked for, which a running silo removes while newer ones come
 

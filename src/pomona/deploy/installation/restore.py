@@ -25,6 +25,8 @@ from pomona.deploy.installation.contents import STATE, Role
 from pomona.deploy.provision.new_files import appearing
 from pomona.deploy.silo.privacy.lost_rounds import Restored, mark
 from pomona.deploy.silo.privacy.privacy_budget import Cost, PrivacyBudget
+from pomona.deploy.silo.studies import own_state
+from pomona.deploy.silo.studies.consent_rules import policy_sha256
 from pomona.deploy.versions import own
 
 BLOCK = 2**20
@@ -78,6 +80,8 @@ def restore(file: Path, folder: Path, whose: Role, said: Restoring = Restoring()
             if PurePosixPath(name).match(LEDGER):
                 mark(made / name, Restored(token=token, until=said.trained_until))
         (made / STATE[whose]).mkdir(mode=0o700, exist_ok=True)
+        if whose == "silo":
+            own_state.mark(made, policy_sha256(made))
         with Audit(made / STATE[whose] / "audit.jsonl") as audit:
             audit.write("restored", made=told.made, token=token, trained_until=said.trained_until)
         if whose == "silo" and said.spent:

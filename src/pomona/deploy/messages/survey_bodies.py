@@ -2,25 +2,31 @@
 
 import hashlib
 
-from pomona.core.bounds import Sha256
+from pydantic import Field
+
+from pomona.core.bounds import PLACES, Sha256
 from pomona.deploy.agreement import SiloName
 from pomona.deploy.messages.message_bodies import Body, Token
 from pomona.survey.replies import ColumnsReply, FiguresQuestion, FiguresReply
 
 
 class SurveyQuestion(Body):
-    """A step of a survey: which columns a silo has, or, with ``figures``, what is in those that all have."""
+    """A step of a survey: which columns a silo has, or, with ``figures``, what is in those that all have.
+
+    ``members``: the silos with rows that are asked, as the server counts them.
+    """
 
     kind = "survey-question"
     longest = 16 * 2**20
     agreement: Sha256
     run: Token
     figures: FiguresQuestion | None = None
+    members: int = Field(1, ge=1, le=PLACES)
 
     @property
     def digest(self) -> str:
-        """Hash of the question."""
-        return hashlib.sha256(self.model_dump_json().encode()).hexdigest()
+        """Hash of the question, whoever else is asked it."""
+        return hashlib.sha256(self.model_dump_json(exclude={"members"}).encode()).hexdigest()
 
 
 class SurveyAnswer(Body):

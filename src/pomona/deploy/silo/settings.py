@@ -61,7 +61,9 @@ class SiloFile(Settings):
     max_download_mbit_s: float | None = Field(
         None, ge=SLOWEST, description="most megabits a second that are taken from the server"
     )
-    accept_epsilon: float | None = Field(None, gt=0, description="most privacy loss the silo agrees to, with privacy")
+    accept_epsilon: float | None = Field(
+        None, gt=0, description="most privacy loss that one study may cost; then none without noise runs"
+    )
     accept_epsilon_total: float | None = Field(
         None, gt=0, description="most that all studies on the same data may cost together; then none without noise runs"
     )

@@ -78,7 +78,8 @@ def _first(federation: Federation, inquiry: Inquiry, declined: frozenset[str]) -
     silos = {
         e.name: p for p, e in enumerate(entries) if p in inquiry.known and not e.revoked and e.name not in declined
     }
-    asked = SurveyQuestion(agreement=federation.agreement, run=inquiry.run)
+    about = {"agreement": federation.agreement, "run": inquiry.run}
+    asked = SurveyQuestion(**about, members=sum(bool(entries[place].size) for place in silos.values()) or 1)
 
     def judge(answer: SurveyAnswer) -> None:
         size = inquiry.registry.entries[silos[answer.silo]].size
@@ -97,7 +98,8 @@ def _second(federation: Federation, inquiry: Inquiry, first: FirstStep) -> dict[
     assert survey
     places = {entry.name: place for place, entry in enumerate(inquiry.registry.entries) if not entry.revoked}
     silos = {name: places[name] for name in first.silos if name in places}
-    asked = SurveyQuestion(agreement=federation.agreement, run=inquiry.run, figures=first.question)
+    about = {"agreement": federation.agreement, "run": inquiry.run, "figures": first.question}
+    asked = SurveyQuestion(**about, members=sum(first.silos[name].rows > 0 for name in silos) or 1)
 
     def judge(answer: SurveyAnswer) -> None:
         if not answer.figures or answer.columns:

@@ -4,7 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
-from pomona.core.errors import PomonaError
+from pomona.core.errors import PomonaError, worded
+from pomona.core.memory import enough
 
 T = TypeVar("T")
 
@@ -30,13 +31,15 @@ class Checks:
         self.lines: list[CheckLine] = []
 
     def make(self, name: str, check: Callable[[], tuple[T, str]]) -> T | None:
-        """Run one check that returns a value and what to say; a PomonaError is its failure, a Remark its warning."""
+        """Run one check that returns a value and what to say; a Remark is its warning, all else its failure."""
         try:
-            value, text = check()
-        except PomonaError as fault:
-            self.lines.append(CheckLine(name, "failed", str(fault), fault.code))
+            with enough(f"check {name}"):
+                value, text = check()
         except Remark as fault:
             self.lines.append(CheckLine(name, "warning", str(fault)))
+        except Exception as fault:  # of a driver, of own code, of a library: the other checks are made all the same
+            text, code = (str(fault), fault.code) if isinstance(fault, PomonaError) else (worded(fault), 1)
+            self.lines.append(CheckLine(name, "failed", text, code))
         else:
             self.lines.append(CheckLine(name, "ok", text))
             return value

@@ -5,7 +5,7 @@ from math import isinf
 from pathlib import Path
 from typing import Any
 
-from pomona.core.errors import ConfigError, DataError, PrivacyError, ProtocolError
+from pomona.core.errors import DataError, PomonaError, ProtocolError
 from pomona.core.registry import importable
 from pomona.deploy.agreement import Federation
 from pomona.deploy.flower_bundle import pinned
@@ -13,14 +13,18 @@ from pomona.deploy.json_store import read_json
 from pomona.deploy.silo.administration import kit_checks
 from pomona.deploy.silo.administration.check_lines import CheckLine, Checks, Remark
 from pomona.deploy.silo.data import survey_preflight
+from pomona.deploy.silo.data.device import require_device
 from pomona.deploy.silo.data.silo_scenario import worst_cost
 from pomona.deploy.silo.data.survey_preflight import readable
 from pomona.deploy.silo.privacy.outgoing_filter import departing
 from pomona.deploy.silo.privacy.privacy_budget import Cost
 from pomona.deploy.silo.settings import SiloFile
-from pomona.deploy.silo.studies.consent_policy import FILE, ConsentPolicy, verdict
+from pomona.deploy.silo.studies import own_state
+from pomona.deploy.silo.studies.consent_policy import verdict
+from pomona.deploy.silo.studies.consent_rules import FILE, ConsentPolicy
 from pomona.deploy.silo.studies.known_studies import KnownStudy
 from pomona.deploy.silo.studies.pinned_agreement import PINNED, PinnedAgreement
+from pomona.deploy.silo.studies.rules_in_force import RuleLine, rules
 from pomona.deploy.silo.studies.silo_in_study import Silo
 from pomona.deploy.silo.studies.study_facts import ANY_RUN, facts, remarks
 
@@ -42,9 +46,16 @@ def run(folder: Path, study: str = "") -> tuple[list[CheckLine], dict[str, Any],
     checks = Checks()
     silo = checks.make("settings", lambda: _silo(folder))
     work = checks.make("study", lambda: _study(folder, study)) if study else Silo(folder)
+    checks.make("state", lambda: _state(folder))
+    if silo:
+        for line in checks.make("rules", partial(_rules, folder, silo)) or ():
+            checks.lines.append(CheckLine("rules", "warning" if line.foreign else "ok", line.text))
     federation = checks.make("agreement", lambda: _agreement(work)) if work else None
     if federation and (federation.comes_with_study or federation.survey):
         checks.lines.append(CheckLine("compare", "ok", f"{federation.digits}  {TELEPHONE}"))
+    if silo and silo.device != "cpu":
+        device = silo.device
+        checks.make("device", lambda: (None, f"{require_device(device)} computes"))
     checks.make("app", lambda: (None, f"SHA-256 {pinned(folder)[:16]}"))
     leaves: dict[str, Any] = {}
     if federation and not federation.insecure:
@@ -71,6 +82,23 @@ def run(folder: Path, study: str = "") -> tuple[list[CheckLine], dict[str, Any],
 def _silo(folder: Path) -> tuple[SiloFile, str]:
     silo = SiloFile.load(folder / "silo.toml")
     return silo, f"silo {silo.name}, device {silo.device}, local port {silo.port}"
+
+
+def _state(folder: Path) -> tuple[None, str]:
+    """What lies in the state was made on this machine."""
+    return None, "made on this machine" if own_state.origin(folder) else "empty: this silo has not worked yet"
+
+
+def _rules(folder: Path, silo: SiloFile) -> tuple[list[RuleLine], str]:
+    """The first line of the rules that hold, and the others."""
+    try:
+        origin = own_state.origin(folder)
+    except PomonaError:  # the check of the state says so
+        origin = None
+    first, *others = rules(folder, silo, origin)
+    if first.foreign:
+        return [first, *others], "which hold here:"
+    return others, first.text
 
 
 def _study(folder: Path, which: str) -> tuple[Silo, str]:
@@ -113,10 +141,11 @@ def _agreement(silo: Silo) -> tuple[Federation, str]:
             f"{folder / 'federation.toml'} says {now[:16]}, this silo began with {pinned.agreement[:16]}; put the old "
             "file back"
         )
-    return (
-        federation,
-        f"{federation.name}: {federation.config().method.name}, {federation.config().rounds} rounds",
-    )
+    if federation.evaluate:
+        whose = f"{len(federation.evaluate.models) or 'given'} models are judged"
+        return federation, f"{federation.name}: an evaluation, {whose} and nothing is trained"
+    config = federation.config()
+    return federation, f"{federation.name}: {config.method.name}, {config.rounds} rounds"
 
 
 def _surveyed(work: Silo, leaves: dict[str, Any]) -> tuple[None, str]:
@@ -136,8 +165,6 @@ def _data(work: Silo, leaves: dict[str, Any]) -> tuple[list[str], str]:
     from pomona.partition.divergence import label_counts
 
     silo, federation = work.file, work.federation
-    if silo.device.startswith("cuda") and not torch.cuda.is_available():
-        raise ConfigError(f"device = {silo.device!r}, but PyTorch sees no GPU; set device = 'cpu' in silo.toml")
     own = work.own
     rows = own.partition.clients[0]
     if not len(rows.train):
@@ -154,7 +181,7 @@ def _data(work: Silo, leaves: dict[str, Any]) -> tuple[list[str], str]:
     found = facts(work)
     leaves["traffic"] = str(found.traffic)
     if own.config.privacy:
-        leaves["epsilon"] = _whole_run(worst_cost(own), silo)
+        leaves["epsilon"] = _whole_run(worst_cost(own))
         leaves["total"] = str(found.total)
     work.require_affordable(ANY_RUN)
     sizes = f"{len(rows.train)} training, {len(rows.validation)} validation, {len(rows.test)} test samples"
@@ -164,11 +191,7 @@ def _data(work: Silo, leaves: dict[str, Any]) -> tuple[list[str], str]:
     return remarks(work), f"{sizes}; the model takes it ({model.shape[1]} numbers, loss {float(loss[0]):.3g} untrained)"
 
 
-def _whole_run(cost: Cost, silo: SiloFile) -> str:
-    if silo.accept_epsilon is not None and cost.epsilon > silo.accept_epsilon:
-        raise PrivacyError(
-            f"the whole run costs {cost}, accept_epsilon = {silo.accept_epsilon:g}; do not take part, or raise it"
-        )
+def _whole_run(cost: Cost) -> str:
     if isinf(cost.epsilon):
-        return "without bound: there is no noise, or training records leave past it"
+        return "without bound: training records leave past the noise, or there is none"
     return f"at most {cost.epsilon:.3g} at delta {cost.delta:g} for the whole run"

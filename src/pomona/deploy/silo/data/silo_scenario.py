@@ -14,6 +14,7 @@ from pomona.core.toml import named
 from pomona.deploy.agreement import Federation
 from pomona.deploy.messages.message_bodies import EntryForm, Task
 from pomona.deploy.messages.tensor_bytes import Encoding, form_of
+from pomona.deploy.silo.data.device import require_device
 from pomona.deploy.silo.data.kept_data import own_data
 from pomona.deploy.silo.privacy.privacy_budget import Cost
 from pomona.deploy.silo.settings import SiloFile
@@ -32,7 +33,7 @@ def _config(silo: SiloFile, federation: Federation, method: MethodSettings | Non
     """The run as this silo alone would run it; with another method if one is given."""
     own = {"data": silo.data.model_dump(mode="json", exclude_unset=True), "clients": 1, "workers": 1}
     own["metric"] = federation.config().metric
-    own["device"] = "cuda" if silo.device.startswith("cuda") else "cpu"
+    own["device"] = require_device(silo.device)
     resolved = resolve(named(federation.run), own)
     return resolved.model_copy(update={"method": method, "privacy": None}) if method else resolved
 

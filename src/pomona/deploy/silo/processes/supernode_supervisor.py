@@ -24,6 +24,8 @@ from pomona.deploy.silo.connection.watchdog import (
 from pomona.deploy.silo.connection.way_out import WayOut
 from pomona.deploy.silo.processes import runtime_secret, supernode
 from pomona.deploy.silo.settings import SiloFile
+from pomona.deploy.silo.studies import own_state
+from pomona.deploy.silo.studies.rules_in_force import rules
 from pomona.deploy.silo.studies.study_watch import StudyWatch
 from pomona.deploy.supervision.process_logs import SUPERVISOR, LogFile
 from pomona.deploy.supervision.processes import environment, reap
@@ -184,8 +186,9 @@ def run_node(folder: Path, say: Callable[[str], None]) -> None:
 
     os.umask(0o077)
     state = folder / "state"
+    origin = own_state.begin(folder)
+    holding = list(rules(folder, silo, origin))
     try:
-        state.mkdir(mode=0o700, exist_ok=True)
         with locked(state):
             home = state / "flwr"
             home.mkdir(mode=0o700, exist_ok=True)
@@ -199,6 +202,8 @@ def run_node(folder: Path, say: Callable[[str], None]) -> None:
                 say(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S}Z {text}")
 
             tell(f"{silo.name} attends {federation.name} at {federation.server}")
+            for line in holding:
+                tell(f"warning: {line.text}" if line.foreign else line.text)
             runtime_secret.renew(folder)
             command, log = supernode.command(folder, silo, federation, app), state / "logs" / "supernode.log"
             policy = SiloPolicy(

@@ -1,75 +1,24 @@
-"""Consent by rule, ``policy.toml`` in a silo's kit: which studies it accepts without asking its administrator."""
+"""Consent by rule: whether a study fits a silo's ``policy.toml``.
+
+First what its text says, then its sizes by the shapes of its tensors, and only then what takes memory and reads data.
+"""
 
 from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
-from typing import Annotated, Literal
 
-from pydantic import Field
-
-from pomona.core import files
-from pomona.core.bounds import ROUNDS, Finite, NameOrNone, Sha256
-from pomona.core.errors import ConfigError, PomonaError
-from pomona.core.toml import read_file, validated
+from pomona.core.errors import worded
+from pomona.core.memory import enough
 from pomona.deploy.agreement import Federation
-from pomona.deploy.silo.studies.consent_terms import ConsentTerms, local_now
+from pomona.deploy.silo.studies.consent_rules import FILE, ConsentPolicy, policy_sha256
+from pomona.deploy.silo.studies.consent_terms import local_now
 from pomona.deploy.silo.studies.known_studies import KnownStudies, KnownStudy
 from pomona.deploy.silo.studies.silo_in_study import Silo
-from pomona.deploy.silo.studies.study_facts import StudyFacts, StudyText, facts
-from pomona.deploy.study import Kind, Study
+from pomona.deploy.silo.studies.study_facts import StudyFacts, StudyText, Traffic, facts, outlined
+from pomona.deploy.study import Study
 from pomona.privacy.epsilon_accounting import ROUNDING
-
-FILE = "policy.toml"
-Megabytes = Annotated[Finite, Field(gt=0)]
-Named = Annotated[str, Field(min_length=1, max_length=200)]
-
-
-class ConsentPolicy(ConsentTerms):
-    """Rules that a study must fit, all of them, to be accepted; one without a default fits all while it is not set."""
-
-    kinds: tuple[Kind, ...] = Field(min_length=1, max_length=20, description="kinds of studies; must be set")
-    methods: tuple[Named, ...] = Field((), max_length=1000, description="names of methods; any if empty")
-    models: tuple[Named, ...] = Field((), max_length=1000, description="names of networks; any if empty")
-    files: tuple[Sha256, ...] = Field(
-        (), max_length=10_000, description="SHA-256 of first weights and of own code's files; none if empty"
-    )
-    tasks: tuple[Sha256, ...] = Field(
-        (),
-        max_length=1000,
-        description="SHA-256 of sections task; those that a person accepted on the same data fit, too",
-    )
-    acknowledge: tuple[Named, ...] = Field(
-        (), max_length=1000, description="releases that noise does not cover, as in a study's privacy; none if empty"
-    )
-    views: tuple[NameOrNone, ...] = Field(
-        (), max_length=1000, description='data that a study may ask for, "" for [data]; any if empty'
-    )
-    least_count: int = Field(10, ge=3, le=10**6, description="a survey tells of no fewer rows than this")
-    rounds: int | None = Field(None, ge=1, lt=ROUNDS, description="most rounds")
-    mb_a_round: Megabytes | None = Field(None, description="most megabytes of models, both ways, in a round")
-    mb_in_all: Megabytes | None = Field(None, description="most megabytes of models, both ways, in all rounds")
-    otherwise: Literal["ask", "decline"] = Field(
-        "ask",
-        description="what becomes of others: they wait for a person, or are declined if their text alone does not fit",
-    )
-
-    @classmethod
-    def of(cls, kit: Path) -> "ConsentPolicy | None":
-        """The ``policy.toml`` of a kit, if it has one. Raises ConfigError naming the file and every bad key."""
-        path = kit / FILE
-        if not path.exists():
-            return None
-        try:
-            return validated(cls, read_file(path))
-        except ConfigError as fault:
-            raise ConfigError(f"{path}: {fault}") from None
-
-    @property
-    def terms(self) -> ConsentTerms:
-        """What an accepted study is held to."""
-        return ConsentTerms(**{name: getattr(self, name) for name in ConsentTerms.model_fields})
 
 
 @dataclass(frozen=True)
@@ -100,7 +49,7 @@ def misfits(
     """
     if study.kind not in policy.kinds:
         yield f"kind {study.kind} is not among {', '.join(policy.kinds)}"
-    if policy.methods and text.method and text.method not in policy.methods:
+    if policy.methods and text.trains and text.method not in policy.methods:
         yield f"method {text.method} is not among {', '.join(policy.methods)}"
     if policy.models and text.model and text.model not in policy.models:
         yield f"model {text.model} is not among {', '.join(policy.models)}"
@@ -120,17 +69,26 @@ def misfits(
         yield f"survey.least = {federation.survey.least}, fewer than least_count = {policy.least_count}"
     if policy.rounds is not None and text.rounds > policy.rounds:
         yield f"{text.rounds} rounds, more than {policy.rounds}"
+    if text.epochs > policy.epochs_in_all:
+        yield f"{text.epochs} passes over the training data, more than epochs_in_all = {policy.epochs_in_all}"
+    if federation.deadline > policy.deadline:
+        yield f"a round may take {federation.deadline:g} s, more than deadline = {policy.deadline:g}"
     if policy.not_after and today > policy.not_after:
         yield f"not_after = {policy.not_after} has passed"
 
 
 def excesses(policy: ConsentPolicy, found: StudyFacts) -> Iterator[str]:
     """What a study would take on this silo's data beyond what a policy allows, each in a few words."""
-    total, traffic = found.total, found.traffic
+    total = found.total
     if policy.accept_epsilon_total is not None and total.epsilon > policy.accept_epsilon_total:
         yield f"all on this data may cost {total}, more than {policy.accept_epsilon_total:g}"
     if policy.accept_delta_total is not None and total.delta > policy.accept_delta_total * (1 + ROUNDING):
         yield f"all on this data may cost {total}, more than delta {policy.accept_delta_total:g}"
+    yield from oversizes(policy, found.traffic)
+
+
+def oversizes(policy: ConsentPolicy, traffic: Traffic) -> Iterator[str]:
+    """What would travel beyond what a policy allows, each in a few words."""
     if policy.mb_a_round is not None and traffic.mb_a_round > policy.mb_a_round:
         yield f"{traffic.mb_a_round:.3g} MB a round, more than {policy.mb_a_round:g}"
     if policy.mb_in_all is not None and traffic.mb_in_all > policy.mb_in_all:
@@ -138,26 +96,28 @@ def excesses(policy: ConsentPolicy, found: StudyFacts) -> Iterator[str]:
 
 
 def verdict(policy: ConsentPolicy, kit: Path, known: KnownStudy) -> Verdict:
-    """What a kit's policy says of a study; what cannot be found out does not fit. Other texts read no data."""
+    """What a kit's policy says of a study; what cannot be found out does not fit, whatever the reason."""
     silo, read = Silo(kit, known), False
     try:
         _ = silo.file  # which has the study's view of the data, or has not
         federation, text = silo.federation, StudyText.of(silo.federation)
         tasks = _by_hand(kit, known.study.view)
-        if wrong := list(misfits(policy, known.study, federation, text, tasks, local_now().date())):
+        wrong = list(misfits(policy, known.study, federation, text, tasks, local_now().date()))
+        if wrong := wrong or list(oversizes(policy, outlined(federation))):
             return Verdict(False, "; ".join(wrong))
         read = True
-        silo.require_affordable("")
-        found = facts(silo)
-    except PomonaError as fault:
-        return Verdict(False, f"{fault.kind}: {fault}", read)
+        with enough(f"study {known.study.name}", "let a person decide, on a machine with more memory"):
+            silo.require_affordable("")
+            found = facts(silo)
+    except Exception as fault:  # of own code, an allocator, a driver: it is the study's, and ends no judging of others
+        return Verdict(False, worded(fault), read)
     if wrong := list(excesses(policy, found)):
         return Verdict(False, "; ".join(wrong), read)
     if federation.survey:
         return Verdict(True, f"kind survey, least count {federation.survey.least}, {found.cost}", read)
     size = f"{found.traffic.rounds} rounds, {found.traffic.mb_in_all:.3g} MB in all"
-    why = f"kind {known.study.kind}, method {text.method}, model {text.model}, {size}, {found.cost}"
-    return Verdict(True, why, read)
+    how = f"method {text.method}, " if text.trains else ""
+    return Verdict(True, f"kind {known.study.kind}, {how}model {text.model}, {size}, {found.cost}", read)
 
 
 def _by_hand(kit: Path, view: str) -> set[str]:
@@ -181,5 +141,6 @@ def decided(kit: Path, known: KnownStudy) -> KnownStudy:
     said, studies = verdict(policy, kit, known), KnownStudies(kit)
     if not said.accepts and (said.of_data or policy.otherwise == "ask"):
         return studies.remark(known, said.why)
-    digest = files.sha256(kit / FILE)
-    return studies.decide(known, said.accepts, FILE, said.why, policy.terms if said.accepts else None, digest)
+    return studies.decide(
+        known, said.accepts, FILE, said.why, policy.terms if said.accepts else None, policy_sha256(kit)
+    )

@@ -1,6 +1,5 @@
 """Terms of a consent by rule: what a study that ``policy.toml`` has accepted is held to, at each of its tasks."""
 
-from collections.abc import Mapping
 from datetime import UTC, date, datetime, time
 from typing import Annotated, Self
 
@@ -18,7 +17,7 @@ class ConsentTerms(Settings):
     """Terms that are kept in a study's ``study.json``, so that a later ``policy.toml`` does not change them."""
 
     members: int = Field(
-        1, ge=1, le=PLACES, description="least silos with training samples, as each task counts them, this one included"
+        1, ge=1, le=PLACES, description="least silos with samples, as the server counts them, this one included"
     )
     accept_epsilon_total: float | None = Field(
         None, gt=0, description="as of silo.toml: most that all studies on the same data may cost together"
@@ -46,9 +45,9 @@ class ConsentTerms(Settings):
         if self.hours and not self._open(now.time()):
             raise ProtocolError(f"this silo works for this study at {self.hours} of its local time")
 
-    def require_members(self, sizes: Mapping[int, int]) -> None:
-        """Raise ProtocolError for too few members; ``sizes``: training samples by the place of whoever is known."""
-        if (count := sum(n > 0 for n in sizes.values())) < self.members:
+    def require_members(self, count: int) -> None:
+        """Raise ProtocolError for too few members: ``count`` of those who have samples."""
+        if count < self.members:
             raise ProtocolError(f"a task with {count} members, this silo works with {self.members} or more")
 
     def _open(self, clock: time) -> bool:

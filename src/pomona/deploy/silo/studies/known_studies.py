@@ -8,18 +8,19 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
-from pomona.core.bounds import Line, Sha256
+from pomona.core.bounds import Line, Sha256, plain
 from pomona.core.errors import ConfigError, ProtocolError
 from pomona.core.settings import Settings
 from pomona.deploy.agreement import Federation
-from pomona.deploy.audit import Audit
+from pomona.deploy.audit import Audit, last_line
 from pomona.deploy.json_store import read_json, write_json
 from pomona.deploy.silo.history import FILE as HISTORY
 from pomona.deploy.silo.studies.consent_terms import ConsentTerms
+from pomona.deploy.silo.studies.own_state import begin
 from pomona.deploy.study import Study
 from pomona.deploy.study_kinds import MOST_TRIALS, TRIALS
 from pomona.storage.lock import waiting_lock
@@ -28,6 +29,7 @@ STUDIES, FILE = "studies", "study.json"
 ANSWERS = "survey.json"  # a survey's, in its study's folder
 MOST, MOST_BYTES = 100, 2**26  # of studies that a silo keeps, and that nobody has accepted, or a rule for nothing yet
 LEAST = 8  # digits of its hash that name a study
+DECISION = ("event", "study", "agreement", "by", "why", "terms")  # of a line in the audit log
 BEGUN = (HISTORY, ANSWERS)  # what a study's folder holds once the silo has answered in it
 Standing = Literal["pending", "accepted", "declined"]
 
@@ -55,6 +57,13 @@ class KnownStudy(Settings):
     told: bool = Field(False, description="whether the server knows the decision")
     terms: ConsentTerms | None = None
     trials: tuple[Sha256, ...] = Field((), max_length=MOST_TRIALS, description="hashes of a search's trials")
+
+    @property
+    def decision(self) -> dict[str, Any]:
+        """The decision as its line in the audit log has it."""
+        about = {"event": self.standing, "study": self.study.name, "agreement": self.agreement, "by": self.by}
+        about |= {"why": self.why} if self.why else {}
+        return about | ({"terms": self.terms.model_dump(mode="json")} if self.terms else {})
 
     def require_accepted(self) -> None:
         """Raise ProtocolError unless it was accepted."""
@@ -111,7 +120,7 @@ class KnownStudies:
                 seen = stamp(path)
                 if _QUIET.get(path) == seen:
                     continue
-                known = read_json(KnownStudy, path)
+                known = self._backed(read_json(KnownStudy, path))
                 if known and known.standing != "pending" and not known.told:
                     found.append(known)
                 else:
@@ -187,16 +196,16 @@ class KnownStudies:
             The study as it stands now.
         """
         standing: Standing = "accepted" if accepted else "declined"
-        about = {"study": known.study.name, "agreement": known.agreement, "by": by}
-        about |= {key: text for key, text in (("why", why), ("policy", policy)) if text}
+        by, why = plain(by), plain(why)  # as they are read again
+        when = f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S}Z"
+        news = {"standing": standing, "by": by, "when": when, "why": why, "told": False, "terms": terms}
         with self._changing(known) as now:
             if policy and now.standing != "pending":
                 return now
+            made = known.model_copy(update=news)
             with Audit(self.kit / "state" / "audit.jsonl") as audit:
-                audit.write(standing, **about)
-            when = f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S}Z"
-            news = {"standing": standing, "by": by, "when": when, "why": why, "told": False, "terms": terms}
-            return self._write(known.model_copy(update=news))
+                audit.write(**made.decision, **({"policy": policy} if policy else {}))
+            return self._write(made)
 
     def remark(self, known: KnownStudy, why: str) -> KnownStudy:
         """Write down why a study waits for its administrator, if it still does. Returns it as it stands now.
@@ -219,7 +228,11 @@ class KnownStudies:
             yield self.find(known.agreement) or known
 
     def _alone(self) -> AbstractContextManager[None]:
-        """Hold the studies against other processes: a command, or who asks the server."""
+        """Hold the studies against other processes: a command, or who asks the server.
+
+        Raises as ``own_state.begin``.
+        """
+        begin(self.kit)
         return waiting_lock(self.kit / "state" / ".studies.lock")
 
     def _require_room(self, known: KnownStudy) -> None:
@@ -241,8 +254,22 @@ class KnownStudies:
 
     def _found(self, folders: str = "*") -> Iterator[KnownStudy]:
         for path in self._files(folders):
-            if known := read_json(KnownStudy, path):
+            if known := self._backed(read_json(KnownStudy, path)):
                 yield known
+
+    def _backed(self, known: KnownStudy | None) -> KnownStudy | None:
+        """A study as its file has it; one whose decision has no line in the audit log waits, and says so.
+
+        The last line on a study is what was decided on it: by whom, why and under which terms.
+        """
+        if known is None or known.standing == "pending":
+            return known
+        log = self.kit / "state" / "audit.jsonl"
+        last = last_line(log, {"accepted", "declined"}, known.agreement)
+        if last is not None and {key: last[key] for key in DECISION if key in last} == known.decision:
+            return known
+        why = f"{FILE} says {known.standing} by {known.by}, without its line in the audit log: decide on it here"
+        return known.model_copy(update={"standing": "pending", "by": "", "when": "", "why": why, "terms": None})
 
     def _write(self, known: KnownStudy) -> KnownStudy:
         home = self.home(known)

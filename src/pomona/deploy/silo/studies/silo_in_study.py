@@ -1,8 +1,8 @@
 """A silo's kit at work for one study: what was agreed, the own data, its signature and what a run may cost."""
 
 from dataclasses import dataclass
-from functools import cached_property, partial
-from math import inf
+from functools import cached_property
+from math import inf, isfinite
 from pathlib import Path
 from typing import Any
 
@@ -113,27 +113,31 @@ class Silo:
         ``run``: its id; "" for any, before there is one.
         """
         most, before = self.file.accept_epsilon, PrivacyBudget(self.folder).unknown.epsilon
-        if most is not None and (worst := self._cost_with_noise) is not None and worst.epsilon + before > most:
+        if most is not None and (worst := self._alone.epsilon) + before > most:
+            cost = f"epsilon {worst:.4g}" if isfinite(worst) else "privacy without bound, since noise does not cover it"
             spent = f", after {before:.3g} that a restored backup did not know" if before else ""
-            raise PrivacyError(f"the run would cost {worst}{spent}; accept_epsilon in silo.toml is {most}")
+            raise PrivacyError(
+                f"the run would cost {cost}{spent}; accept_epsilon in silo.toml is {most:g}: do not take part, or "
+                "raise it"
+            )
         PrivacyBudget(self.folder).require(self.claim(run), self.file.data, self._most)
 
     def claim(self, run: str) -> Claim:
         """What a run of the study asks of this silo's privacy budget; "" for any run."""
         study, agreement, survey = self.federation.study, self.agreement, self.federation.survey
-        told = partial(Cost, survey.noise.epsilon if survey and survey.noise else inf)
 
         def trained() -> Cost:
             return worst_cost(self.own, PrivacyBudget(self.folder).runs(agreement, but=run).values())
 
-        return Claim(study, agreement, run, told if survey else trained)
+        return Claim(study, agreement, run, (lambda: self._alone) if survey else trained)
 
     @property
-    def _cost_with_noise(self) -> Cost | None:
-        """What a run costs; None where none is asked for that adds noise."""
-        if survey := self.federation.survey:
-            return Cost(survey.noise.epsilon) if survey.noise else None
-        return worst_cost(self.own) if self.own.config.privacy else None
+    def _alone(self) -> Cost:
+        """What one run costs at worst, by itself; without bound where it has no noise."""
+        survey = self.federation.survey
+        if survey is None:
+            return worst_cost(self.own)
+        return Cost(survey.noise.epsilon if survey.noise else inf)
 
     def reserve(self, run: str) -> None:
         """Reserve what a run costs at worst, once. Raises PrivacyError as ``require_affordable``."""

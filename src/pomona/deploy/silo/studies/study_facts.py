@@ -6,7 +6,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from pomona.config import Config
 from pomona.core.round import Roster
+from pomona.data.dataset import network_shape
 from pomona.deploy.agreement import Federation
 from pomona.deploy.messages.tensor_bytes import Encoding
 from pomona.deploy.silo.data.silo_scenario import at_place, worst_cost
@@ -16,7 +18,10 @@ from pomona.deploy.silo.studies.silo_in_study import Silo
 from pomona.federation.batchnorm_statistics import accompanied
 from pomona.federation.run_checks import caution, cautions
 from pomona.federation.schedule import round_of
-from pomona.methods.base import Rows
+from pomona.methods.base import Initial, Rows
+from pomona.models import MODELS, outline
+from pomona.models.packages import package
+from pomona.models.parameter_space import ParameterSpace
 from pomona.scenario import Scenario
 
 ANY_RUN = ""
@@ -51,18 +56,22 @@ class StudyText:
 
     Attributes:
         method, model: their names; "" of a survey, which has none.
+        trains: whether something is trained, by that method.
         task: SHA-256 of its section task; "" of a survey.
         files: SHA-256 of first weights and of own code, by what people call them.
         acknowledge: names of the releases past the noise that it acknowledges.
         rounds: of all trials.
+        epochs: passes over the training data, by all models that the method trains there, in all rounds and trials.
     """
 
     method: str = ""
     model: str = ""
+    trains: bool = False
     task: str = ""
     files: Mapping[str, str] = field(default_factory=dict)
     acknowledge: tuple[str, ...] = ()
     rounds: int = 0
+    epochs: int = 0
 
     @classmethod
     def of(cls, federation: Federation) -> "StudyText":
@@ -70,14 +79,17 @@ class StudyText:
         if federation.survey:
             return cls()
         config = federation.config()
+        trials = [terms.config() for terms in federation.trials() or (federation,)]
         weights = {"first weights": sha256} if (sha256 := config.model.init_sha256) else {}
         return cls(
             config.method.name,
             config.model.name,
+            federation.evaluate is None,
             federation.task.sha256,
             weights | federation.own_code,
             config.privacy.acknowledge if config.privacy else (),
-            sum(terms.config().rounds for terms in federation.trials() or (federation,)),
+            sum(trial.rounds for trial in trials),
+            sum(map(_epochs, trials)),
         )
 
 
@@ -118,17 +130,53 @@ def remarks(silo: Silo) -> list[str]:
 def traffic(own: Scenario, federation: Federation) -> Traffic:
     """What goes to and fro in a round with all places taken, from the method itself."""
     known = at_place(own, federation, 0, {})
-    config, samples = known.config, len(own.partition.clients[0].train)
-    server = accompanied(config.method.method().server, known.initial)
+    return _moved(known.config, federation, known.initial, len(own.partition.clients[0].train))
+
+
+def outlined(federation: Federation) -> Traffic:
+    """The same by a study's text alone, from the shapes of its tensors: no memory is taken for them, no data are read.
+
+    It is 0 of a survey and of networks of own code, whose tensors are known once they are built; of a method whose
+    downlink depends on values, what is sent up. Raises ConfigError for a network that does not fit the task.
+    """
+    if federation.survey:
+        return Traffic(0, 0, 0)
+    return _in_all([_outlined(terms) for terms in federation.trials() or (federation,)])
+
+
+def _outlined(federation: Federation) -> Traffic:
+    config, task = federation.config(), federation.task
+    if config.model.name not in MODELS and not package(config.model.name):
+        return Traffic(0, 0, config.rounds)
+    shape = network_shape(task.kind, task.input_shape)
+    module = outline(config.model, shape, task.outputs, task.vocabulary)
+    space = ParameterSpace(module, config.buffers)
+    row = torch.empty(space.size, device="meta")
+    start, rest = row[: space.trained], row[space.trained :]
+    return _moved(config, federation, Initial(lambda _: start, space.layers, space.norms, rest, space.variances), 1)
+
+
+def _moved(config: Config, federation: Federation, initial: Initial, samples: int) -> Traffic:
+    server = accompanied(config.method.method().server, initial)
     roster = Roster((samples,) * federation.places, config.largest_share)
-    begun = server.start(known.initial, roster, config.seed)
+    begun = server.start(initial, roster, config.seed)
     encoding = Encoding(federation.wire, federation.places)
-    down = server.down(begun, (0,), roster, round_of(config, 1))
-    received = sum(_rows(entry) * _bytes(entry.bank[0], encoding) for entry in down.values())
     sent = sum(_bytes(tensor, encoding) for tensor in server.expects(begun).values())
     if federation.evaluate:  # the models come last, when all have been sent
-        received = len(federation.evaluate.models) * sent
-    return Traffic(received, sent, config.rounds)
+        return Traffic(len(federation.evaluate.models) * sent, sent, config.rounds)
+    try:
+        down = server.down(begun, (0,), roster, round_of(config, 1))
+    except (NotImplementedError, RuntimeError):
+        if initial.statistics.device.type != "meta":
+            raise
+        return Traffic(0, sent, config.rounds)
+    return Traffic(sum(_rows(entry) * _bytes(entry.bank[0], encoding) for entry in down.values()), sent, config.rounds)
+
+
+def _epochs(config: Config) -> int:
+    """Passes over the training data that a run makes at a silo: one for each gradient that is taken in it."""
+    asked = config.method.method().card.gradients
+    return sum(g.per_batch * g.passes(config.local_epochs, config.rounds) for g in asked)
 
 
 def _in_all(trials: Sequence[Traffic]) -> Traffic:

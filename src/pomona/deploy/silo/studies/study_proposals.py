@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from pomona.core.bounds import parse
-from pomona.core.errors import ConfigError, PomonaError, ProtocolError
+from pomona.core.errors import ConfigError, PomonaError, ProtocolError, worded
 from pomona.core.registry import importable
 from pomona.deploy.agreement import Federation
 from pomona.deploy.messages.message_bodies import Decision
@@ -21,6 +21,7 @@ from pomona.deploy.silo.connection.standing import signed
 from pomona.deploy.silo.connection.watchdog import WHOLE, request
 from pomona.deploy.silo.connection.way_out import WayOut
 from pomona.deploy.silo.settings import SiloFile
+from pomona.deploy.silo.studies import own_state
 from pomona.deploy.silo.studies.known_studies import KnownStudies, KnownStudy
 from pomona.deploy.study import LONGEST, Study
 
@@ -101,12 +102,13 @@ def require_harmless(study: Study, file: SiloFile) -> None:
 
 def consider(kit: Path, ask: Ask, say: Callable[[str], None]) -> None:
     """Take in all studies that are new, apply the kit's rules to all that wait, and say what is to be done."""
+    own_state.begin(kit)
     importable(kit)
     for agreement in visit(kit, ask):
         try:
             take_in(kit, agreement, ask)
-        except PomonaError as fault:
-            say(f"study {agreement[:16]} cannot be taken in: {fault}")
+        except Exception as fault:  # whatever a study holds, the others are taken in
+            say(f"study {agreement[:16]} cannot be taken in: {_said(fault)}")
     for known in KnownStudies(kit).all:
         if known.standing == "pending":
             say(_judged(kit, known))
@@ -119,11 +121,15 @@ def _judged(kit: Path, known: KnownStudy) -> str:
     about = f"study {known.study.name} ({known.agreement[:16]})"
     try:
         known = decided(kit, known)
-    except PomonaError as fault:
-        return f"{about} waits for a decision, since the rules cannot be applied: {fault}"
+    except Exception as fault:  # whatever a study holds, the others are judged
+        return f"{about} waits for a decision, since the rules cannot be applied: {_said(fault)}"
     if known.standing != "pending":
         return f"{about} is {known.standing} by {known.by}: {known.why}"
     return f"{about} waits for a decision: pomona silo studies" + (f" ({known.why})" if known.why else "")
+
+
+def _said(fault: Exception) -> str:
+    return str(fault) if isinstance(fault, PomonaError) else worded(fault)
 
 
 def main() -> None:

@@ -64,6 +64,7 @@ def surveyed(silo: Silo, body: Hello | Task | SurveyQuestion) -> Body:
     if isinstance(body, Hello):
         rows = answers.columns(survey, silo.file.data).rows
         return HelloReply(agreement=body.agreement, run=body.run, nonce=body.nonce, silo=silo.file.name, samples=rows)
+    silo.terms.require_members(body.members)
     with locked(silo.folder / "state" / TOLD):
         return _answered(silo, survey, body)
 

@@ -88,7 +88,7 @@ class TaskPolicy:
         self.require_agreed(task.agreement, task.run)
         provenance.require_newcomers(task)
         self._require_own(task, samples)
-        self.terms.require_members({place: task.sizes[place] for place in names(self.federation, task)})
+        self.terms.require_members(sum(task.sizes[place] > 0 for place in names(self.federation, task)))
         last = self.federation.config().rounds + (not task.trains)  # the closing visit evaluates
         if not task.settled < task.number <= last:
             raise ProtocolError(

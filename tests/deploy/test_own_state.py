@@ -1,0 +1,215 @@
+"""What comes with a kit is not obeyed: a state that was not made on this machine, decisions without their audit line."""
+
+import json
+import shutil
+
+import pytest
+from test_consent_policy import known, lines, ruled, submitted
+from test_preflight import command
+from test_studies import decided, heard, own_models
+from test_study_preflight import checked
+
+from pomona.core.errors import ConfigError, QuorumError, StorageError
+from pomona.deploy import audit
+from pomona.deploy.flower_apps import handled
+from pomona.deploy.installation.backup import backup
+from pomona.deploy.installation.restore import Restoring, restore
+from pomona.deploy.silo.privacy.privacy_budget import Cost
+from pomona.deploy.silo.processes import supernode_supervisor
+from pomona.deploy.silo.processes.supernode_supervisor import run_node
+from pomona.deploy.silo.settings import SiloFile
+from pomona.deploy.silo.studies import own_state
+from pomona.deploy.silo.studies.known_studies import FILE, KnownStudies
+from pomona.deploy.silo.studies.rules_in_force import rules
+
+
+@pytest.fixture
+def federation(world):
+    """Three silos, none of which has worked yet."""
+    return world.federation("fedavg", wait=0.5)
+
+
+@pytest.fixture
+def elsewhere(tmp_path, monkeypatch):
+    """Makes this another machine."""
+
+    def move(machine="0" * 32):
+        path = tmp_path / "machine-id"
+        path.write_text(machine + "\n")
+        monkeypatch.setattr(own_state, "MACHINE", (path,))
+
+    return move
+
+
+SEEDED = (
+    "private/dp/client-00/key",
+    "private/dp/client-00/ledger.jsonl",
+    "private/budget.json",
+    "audit.jsonl",
+    "told/x",
+)
+
+
+@pytest.mark.parametrize("name", [*SEEDED, "studies/second-0/study.json", "origin.json", "anything", ".hidden"])
+def test_a_state_that_comes_with_a_kit_is_refused_by_name_wherever_a_silo_begins(federation, name):
+    kit = federation.kits / "silo-0"
+    seeded = kit / "state" / name
+    seeded.parent.mkdir(parents=True, exist_ok=True)
+    seeded.write_text('{"mark": "' + "0" * 64 + '"}')
+    lines, _ = checked(kit)
+    assert (lines["state"].result, f"state/{name}" in lines["state"].text) == ("failed", True)
+    for begin in (lambda: run_node(kit, pytest.fail), lambda: handled(kit, None), lambda: heard(federation, "silo-0")):
+        with pytest.raises(ConfigError, match="not made on this machine"):
+            begin()
+    assert [path.name for path in (kit / "state").rglob("*") if path.is_file()] == [seeded.name]
+
+
+def test_a_state_is_no_link_to_another(federation, tmp_path):
+    kit = federation.kits / "silo-0"
+    shutil.rmtree(kit / "state", ignore_errors=True)
+    (tmp_path / "far").mkdir()
+    (kit / "state").symlink_to(tmp_path / "far")
+    with pytest.raises(ConfigError, match=r"\(state\)"):
+        own_state.begin(kit)
+
+
+def test_what_a_silo_has_made_it_knows_again_also_in_another_folder(federation, tmp_path):
+    kit = federation.kits / "silo-0"
+    assert checked(kit)[0]["state"].text == "empty: this silo has not worked yet"
+    federation.run()
+    assert checked(kit)[0]["state"].text == "made on this machine"
+    shutil.copytree(kit, tmp_path / "moved")
+    assert own_state.begin(tmp_path / "moved") == own_state.begin(kit)
+
+
+def test_a_state_from_another_machine_comes_by_a_backup(federation, tmp_path, elsewhere):
+    """And by no mark that somebody who does not know the machine's id can make."""
+    kit = federation.kits / "silo-0"
+    federation.run()
+    elsewhere()
+    with pytest.raises(ConfigError, match="pomona silo restore"):
+        own_state.begin(kit)
+    told = backup(kit, "silo", tmp_path / "kit.tar")
+    assert "state/origin.json" not in told.files
+    restore(tmp_path / "kit.tar", tmp_path / "new", "silo", Restoring(spent=Cost(0.0), trusted=True))
+    assert own_state.origin(tmp_path / "new")
+    elsewhere("1" * 32)
+    with pytest.raises(ConfigError, match="not made on this machine"):
+        own_state.begin(tmp_path / "new")
+
+
+@pytest.mark.parametrize("machine", ["", "uninitialized", "0" * 31, "0" * 64])
+def test_a_machine_without_an_id_is_a_line(federation, elsewhere, machine):
+    elsewhere(machine)
+    with pytest.raises(StorageError, match=r"machine-id is missing, .* mount the machine's"):
+        own_state.begin(federation.kits / "silo-0")
+
+
+# Decisions and their lines
+
+
+def crafted(federation, silo="silo-0", **changes):
+    """Change a study's file as somebody with a pen would."""
+    studies = KnownStudies(federation.kits / silo)
+    path = studies.home(studies.named("second")) / FILE
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    return known(federation, silo=silo)
+
+
+def test_an_acceptance_without_its_audit_line_waits_and_nothing_runs(federation):
+    submitted(federation, decide=0.0)
+    heard(federation, "silo-0")
+    said = crafted(federation, standing="accepted", by="Dr. North", when="2026-01-01 00:00:00Z", told=True)
+    assert (said.standing, said.by) == ("pending", "")
+    assert said.why == "study.json says accepted by Dr. North, without its line in the audit log: decide on it here"
+    assert KnownStudies(federation.kits / "silo-0").untold() == []
+    with pytest.raises(QuorumError):
+        federation.run("second")
+    assert "waits for this silo's administrator" in lines(federation, "refused")[-1]["reason"]
+    assert own_models(federation, "second") == {}
+    decided(federation, "silo-0", "second")
+    assert known(federation).standing == "accepted"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"by": "policy.toml"}, {"why": "fits"}, {"terms": None}, {"terms": {"members": 1}}, {"standing": "declined"}],
+)
+def test_a_decision_is_the_one_that_the_log_has_in_all_its_parts(federation, changes):
+    """Also the terms: an acceptance by rule does not become a person's, which is held to nothing."""
+    submitted(federation)
+    ruled(federation, members=2, hours="20:00-06:00")
+    heard(federation, "silo-0")
+    assert known(federation).standing == "accepted"
+    if changes != {"by": "policy.toml"}:
+        assert crafted(federation, **changes).standing == "pending"
+        return
+    assert crafted(federation, **changes).standing == "accepted"  # as it was
+
+
+def test_the_last_line_on_a_study_counts_and_only_where_it_follows_in_the_chain(federation):
+    submitted(federation)
+    heard(federation, "silo-0")
+    decided(federation, "silo-0", "second")
+    log = federation.kits / "silo-0/state/audit.jsonl"
+    whole = log.read_bytes()
+    decided(federation, "silo-0", "second", accepted=False)
+    assert crafted(federation, standing="accepted").standing == "pending"
+    log.write_bytes(whole)
+    assert known(federation).standing == "accepted"
+    *before, last = whole.splitlines(keepends=True)
+    log.write_bytes(b"".join(before[:-1]) + last)
+    assert audit.verify(log) is not None
+    assert known(federation).standing == "pending"
+    log.unlink()
+    assert known(federation).standing == "pending"
+
+
+# Which rules hold
+
+
+def rule_lines(kit):
+    return [line for line in checked(kit)[0].values() if line.check == "rules"]
+
+
+def test_check_and_start_say_which_rules_hold_and_that_a_policy_came_with_the_kit(federation, monkeypatch):
+    kit = federation.kits / "silo-0"
+    silo = SiloFile.load(kit / "silo.toml")
+
+    def told():
+        return [(line.text, line.foreign) for line in rules(kit, silo, own_state.origin(kit))]
+
+    nothing = ("silo.toml bounds neither privacy loss nor traffic", False)
+    assert told() == [("there is no policy.toml: a person accepts each study", False), nothing]
+    digest = ruled(federation, methods=["fedavg"])
+    [(text, foreign), _] = told()
+    assert foreign
+    assert text.startswith(f"policy.toml (SHA-256 {digest[:16]}; it came with the kit, unless somebody here wrote it")
+    assert text.endswith("accepts studies by itself: kinds = ['train'], methods = ['fedavg']")
+    assert checked(kit)[0]["rules"].result in {"warning", "ok"}
+    own_state.begin(kit)
+    assert told()[0] == (text, True)  # it stays what it was when the silo first started
+    ruled(federation, methods=["apple"])
+    assert "written or changed here since the silo's first start" in told()[0][0]
+    path = kit / "silo.toml"
+    path.write_text("accept_epsilon = 3.0\ncode = ['mine:run']\n" + path.read_text())
+    silo = SiloFile.load(path)
+    assert told()[1] == ("silo.toml: accept_epsilon = 3.0, code = ('mine:run',)", False)
+    said = []
+    monkeypatch.setattr(
+        supernode_supervisor.runtime_secret, "renew", lambda _: (_ for _ in ()).throw(ConfigError("end"))
+    )
+    with pytest.raises(ConfigError, match="end"):
+        run_node(kit, said.append)
+    assert [line.partition("Z ")[2] for line in said[1:]] == [text for text, _ in told()]
+    ruled(federation, kinds=[])
+    with pytest.raises(ConfigError, match=r"policy\.toml"):
+        told()
+
+
+def test_check_warns_of_rules_that_came_with_the_kit(federation, capsys):
+    ruled(federation)
+    command("silo", "check", "--folder", federation.kits / "silo-0")
+    said = capsys.readouterr().out
+    assert "warning  rules" in said
+    assert "it came with the kit" in " ".join(said.split())
