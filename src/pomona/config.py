@@ -176,7 +176,8 @@ class Config(Settings):
     keep: Literal["last", "best", "own_best"] = Field(
         "last",
         description="the model that a client's file holds: after the last round; after the round of the best mean over "
-        "clients on validation; or after each client's own best round there. All other figures are of the last round",
+        "clients on validation, of which closing figures, predictions and a page's verdicts are then too; or after "
+        "each client's own best round there, all figures being of the last",
     )
     buffers: Buffers = Field(
         "local",

@@ -192,15 +192,15 @@ def _train(scenario: Scenario, record: RunRecord, watcher: Callback, commits: Ch
         if out:
             with writing(out):
                 save_models(out, transport, scenario, method.card.headline, best)
-                save_mask_examples(out, transport, scenario, method.card.headline)
-        totals = _collected(scenario, transport, record, method.card.headline)
+                save_mask_examples(out, transport, scenario, method.card.headline, best)
+        totals = _collected(scenario, transport, record, method.card.headline, best)
         if not out:
             models = held_models(transport, config.clients, method.card.headline, best)
     result = close_record(record, perf_counter() - began, **totals)
     if not out:
         return replace(result, models=models)
     with writing(out):
-        save_cards(out, scenario, result)
+        save_cards(out, scenario, result, best)
     return result
 
 
@@ -229,12 +229,15 @@ def _transport(scenario: Scenario, roster: Roster, key_stores: Path, hold: Hold)
 
 
 def _collected(
-    scenario: Scenario, transport: Inline | Workers, record: RunRecord, headline: tuple[str, When]
+    scenario: Scenario, transport: Inline | Workers, record: RunRecord, headline: tuple[str, When], best: int
 ) -> dict[str, Any]:
-    """Put the clients' answers and final metrics on record; return what the summary says beside them."""
+    """Put the clients' answers and final metrics on record; return what the summary says beside them.
+
+    ``best``: the best common round, which they are of with ``keep = best``.
+    """
     config = scenario.config
     everybody = tuple(range(config.clients))
-    found = transport.collect(partial(ClientRuntime.final, of=headline), everybody)
+    found = transport.collect(partial(ClientRuntime.final, of=headline, best=best), everybody)
     record.answers({i: own for i, (own, _) in enumerate(found) if own is not None}, scenario.test_groups())
     for _, metrics in found:
         for each in metrics:

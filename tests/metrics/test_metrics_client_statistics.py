@@ -38,13 +38,19 @@ def test_interval_is_students():
     assert summarize(values, [1] * 5)["interval"] == pytest.approx(list(interval))
 
 
-@given(st.lists(accuracies, min_size=2, max_size=6))
+@given(st.lists(accuracies, min_size=5, max_size=8))
 def test_an_interval_stays_among_the_values_that_there_are(values):
     """Cutting Student's interval loses no coverage: no mean of shares lies outside [0, 1]."""
     low, high = summarize(values, [1] * len(values))["interval"]
     assert 0 <= low <= sum(values) / len(values) + 1e-12
     assert sum(values) / len(values) - 1e-12 <= high <= 1
-    assert summarize([0.9, 3.0], [1, 1], metric=METRICS["mae"])["interval"][0] == 0  # -11.4 without the cut
+    assert summarize([0.1, 0.1, 0.1, 0.1, 3.0], [1] * 5, metric=METRICS["mae"])["interval"][0] == 0  # -0.93 uncut
+
+
+def test_four_clients_have_no_interval_over_clients():
+    """Two clients of one value would have an interval without width: 8.33 to 8.33."""
+    assert summarize([8.33, 8.33], [9, 9])["interval"] is None
+    assert summarize([0.91, 0.85, 0.97, 0.80], [1] * 4)["interval"] is None
 
 
 def test_where_less_is_better_the_worst_is_the_largest():
@@ -78,7 +84,7 @@ def test_the_loss_chooses_where_validation_defines_no_metric():
         ([], [], None, {"clients": 0, "mean": None, "pooled": None, "worst": None, "std": None, "hurt": None}),
         ([None, None], [0, 0], [0.5, None], {"clients": 0, "mean": None, "percentile_10": None, "hurt": None}),
         ([0.7], [9], [0.7], {"mean": 0.7, "pooled": 0.7, "std": None, "interval": None, "hurt": 0.0}),
-        ([0.5, 0.5], [1, 3], None, {"std": 0.0, "interval": [0.5, 0.5], "hurt": None}),
+        ([0.5, 0.5], [1, 3], None, {"std": 0.0, "interval": None, "hurt": None}),
         # The client without samples counts nowhere, nor does one without a reference in ``hurt``.
         ([1.0, None, 0.5], [30, 0, 10], [None, 0.9, 0.6], {"clients": 2, "mean": 0.75, "pooled": 0.875, "hurt": 1.0}),
     ],

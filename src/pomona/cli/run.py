@@ -163,9 +163,10 @@ def closing(result: Result, folder: Path, page: Path | None) -> None:
         lines(
             f"test {metric.heading}, model {s['headline']}, mean over clients: {number(figures['last']['test'])} in "
             f"the last round ({figures['last']['round']}){chosen}, {number(figures['best_test']['test'])} best on test"
-            f" ({'BMCTA, ' if metric == ACCURACY else ''}round {figures['best_test']['round']})",
-            f"in the last round: {samples}worst client {number(clients['worst'])}, a tenth of the clients fare "
-            f"worse than {number(clients['percentile_10'])}{_constant(result, metric)}",
+            f" ({'best mean client test accuracy, BMCTA; ' if metric == ACCURACY else ''}round "
+            f"{figures['best_test']['round']})",
+            f"in the last round: {samples}worst client {number(clients['worst'])}, {10 if metric.higher else 90}th "
+            f"percentile of the clients {number(clients['percentile_10'])}{_constant(result, metric)}",
         )
     if figures and not figures["last"]:
         lines(f"test loss, model {s['headline']}, mean over clients: {figures['loss']:.4g} in the last round")

@@ -158,10 +158,7 @@ class ClientRuntime:
 
         ``best``: the best common round on validation.
         """
-        kept = dict(self._models.get(client, {}))
-        if self.choice.headline in kept:
-            kept[self.choice.headline] = self.choice.of(client, kept[self.choice.headline], best)
-        return {named: self.objective.tensors(w, client) for named, w in kept.items()}
+        return {named: self.objective.tensors(w, client) for named, w in self._chosen(client, best).items()}
 
     def handed_over(self, client: int, of: Model, best: int = -1) -> dict[str, Tensor] | None:
         """As ``models`` of one kept model, None without it; the client keeps none of its models any more."""
@@ -193,21 +190,32 @@ class ClientRuntime:
         if isinstance(self.objective, Guarded):
             self.objective.require(client, Position(*positions[client]))
 
-    def final(self, client: int, of: Model) -> tuple[Answers | None, list[Figures]]:
-        """What the record says at the end: answers of one kept model, and figures of all, as ``Examination``."""
-        return self._examined(client).final(of)
+    def final(self, client: int, of: Model, best: int = -1) -> tuple[Answers | None, list[Figures]]:
+        """What the record says at the end: answers of one kept model, and figures of all, as ``Examination``.
+
+        ``best``: the best common round, whose models are examined where those are written.
+        """
+        return self._examined(client, best).final(of)
 
     def metrics(self, client: int, of: Model) -> list[Figures]:
         """Full metrics of a kept model on each split that has samples, one record a split; none without it."""
         return self._examined(client).metrics([of])
 
-    def extremes(self, client: int, of: Model) -> tuple[NDArray[np.int64], NDArray[np.uint8], Array] | None:
-        """The best and the worst mask that a kept model predicts, as ``Examination``."""
-        return self._examined(client).extremes(of)
+    def extremes(
+        self, client: int, of: Model, best: int = -1
+    ) -> tuple[NDArray[np.int64], NDArray[np.uint8], Array] | None:
+        """The best and the worst mask that a kept model predicts, as ``Examination``; ``best`` as in ``final``."""
+        return self._examined(client, best).extremes(of)
 
-    def _examined(self, client: int) -> Examination:
-        models = self._models.get(client, {})
+    def _examined(self, client: int, best: int = -1) -> Examination:
+        common = self.choice.keep == "best"  # clients' own best rounds differ: no figure over clients is of them
+        models = self._chosen(client, best) if common else self._models.get(client, {})
         return Examination(self.objective, self.metric, self.seed, client, models, self.specificity)
+
+    def _chosen(self, client: int, best: int) -> dict[Model, Tensor]:
+        """The kept rows of a client; of the model it is judged by, the one that is written."""
+        kept, headline = dict(self._models.get(client, {})), self.choice.headline
+        return kept | {headline: self.choice.of(client, kept[headline], best)} if headline in kept else kept
 
     def state(self, client: int) -> Any:
         """A client's committed state; None before it has begun."""

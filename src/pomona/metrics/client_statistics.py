@@ -15,6 +15,8 @@ from pomona.metrics.bootstrap import CONFIDENCE, Interval
 from pomona.metrics.metric import ACCURACY, Metric
 from pomona.metrics.nan_safe import Array, defined, divide, mean_of_known, row_means
 
+LEAST = 5
+"""Clients that an interval over clients takes: over two that happen to agree, it would have no width."""
 Values = Sequence[float | None] | Array
 
 
@@ -26,8 +28,8 @@ def summarize(
     The keys:
 
     - ``clients``: how many have a value.
-    - ``mean``: over clients, each counting once; ``interval``: its 95 % confidence interval by Student's t, cut to the
-      values that the metric can take: no mean lies outside them.
+    - ``mean``: over clients, each counting once; ``interval``: its 95 % confidence interval by Student's t, for other
+      clients like these, cut to the values that the metric can take; None below ``LEAST`` clients.
     - ``pooled``: over samples, each counting once; None for a metric that is no mean over samples.
     - ``std``: over clients, with one degree of freedom removed (ddof = 1).
     - ``worst``: the value of the client that fares worst; ``percentile_10``: that of the client that a tenth fare worse
@@ -57,7 +59,7 @@ def summarize(
 
 
 def _interval(values: Array, metric: Metric) -> Interval:
-    if len(values) < 2:
+    if len(values) < LEAST:
         return None
     from scipy import stats  # late: half a second, in each process of a silo
 

@@ -55,8 +55,8 @@ def save_models(
             save_file(own, folder / "private" / f"client-{i:02d}.safetensors")
 
 
-def save_cards(folder: Path, scenario: Scenario, result: Result) -> None:
-    """Write a card beside the model of each client that has one. Raises OSError."""
+def save_cards(folder: Path, scenario: Scenario, result: Result, best: int = -1) -> None:
+    """Write a card beside the model of each client that has one; ``best``: the best common round. Raises OSError."""
     headline = (*scenario.config.method.method().card.headline, "test")
     spent = result.summary.get("privacy", {}).get("clients", {})
     evaluations = [*result.curve(*headline), *(e for e in result.unseen if e.key == headline)]
@@ -65,6 +65,8 @@ def save_cards(folder: Path, scenario: Scenario, result: Result) -> None:
             continue
         final = (f for f in result.final if (f["model"], f["when"], f["split"], f["client"]) == (*headline, i))
         number = next((e.round for e in reversed(evaluations) if i in e.clients), None)
+        if scenario.config.keep == "best" and number is not None and 0 < best < number:
+            number = best
         card = model_card.card_of(
             scenario,
             i,
@@ -122,13 +124,18 @@ def _file(folder: Path, client: int) -> Path:
     return folder / "models" / f"client-{client:02d}.safetensors"
 
 
-def save_mask_examples(folder: Path, transport: LocalTransport, scenario: Scenario, headline: tuple[str, str]) -> None:
-    """Write the best and the worst mask of the first clients, with their images, for people; nothing without masks."""
+def save_mask_examples(
+    folder: Path, transport: LocalTransport, scenario: Scenario, headline: tuple[str, str], best: int = -1
+) -> None:
+    """Write the best and the worst mask of the first clients, with their images, for people; nothing without masks.
+
+    ``best``: the best common round.
+    """
     if scenario.targets != "segmentation":
         return
     found = {}
     for i in range(min(mask_examples.MOST_CLIENTS, scenario.config.clients)):
-        (ends,) = transport.collect(partial(ClientRuntime.extremes, of=headline), [i])
+        (ends,) = transport.collect(partial(ClientRuntime.extremes, of=headline, best=best), [i])
         if ends is None:
             continue
         rows, masks, dice = ends

@@ -103,11 +103,11 @@ def card_of(
     moment = "as received, before local training" if when == "received" else "after local training"
     patch = config.model.patch
     network = f"{config.model.name}{f' on patches of {list(patch.size)}' if patch else ''}"
-    last = config.keep == "last"
-    whose = "this model" if last else "the last round's model"
+    own = config.keep == "own_best"
+    whose = "the last round's model" if own else "this model"
     instead = (
         ""
-        if last
+        if not own
         else f" The file holds an earlier one where that was better on validation: keep = {config.keep}."
         + (f" {kept}" if kept else "")
     )

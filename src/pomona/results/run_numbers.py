@@ -4,12 +4,15 @@ The page, its figures and the command line share them.
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import PurePath
 from typing import Any, TypeAlias
 
 from pomona.core.toml import flat
 from pomona.data.catalogue import CATALOGUE
+from pomona.metrics.best_round import Point, best
 from pomona.metrics.metric import Metric
+from pomona.metrics.nan_safe import mean_of_known
 from pomona.record.result import Result
 from pomona.record.rows import Evaluation
 from pomona.results.look import Look, looks
@@ -72,10 +75,34 @@ class Run:
         key = headline(self.result)
         return self.result.curve(*key) if key else []
 
+    @cached_property
+    def kept(self) -> Evaluation | None:
+        """The headline evaluation that the page compares runs by.
+
+        That is of the round best on validation with ``keep = best``, as the answers and closing metrics on record are;
+        else of the last round evaluated.
+        """
+        test = self.test
+        last = test[-1] if test else None
+        if last is None or self.setting("keep") != "best" or not finished(self.result):
+            return last
+        points = [Point(e.round, e.mean, mean_of_known(e.loss)) for e in self.validation]
+        found = best(points, self.metric)
+        return next((e for e in test if found and e.round == found.round), last)
+
     @property
-    def last(self) -> Evaluation | None:
-        """The headline evaluation of the last round evaluated."""
-        return self.test[-1] if self.test else None
+    def validation(self) -> list[Evaluation]:
+        """The headline evaluations on the validation split, by round."""
+        key = headline(self.result)
+        return self.result.curve(*key, "validation") if key else []
+
+    @property
+    def moment(self) -> str:
+        """The round of ``kept``, in words."""
+        kept = self.kept
+        if kept is None:
+            return ""
+        return f"after round {kept.round}" + (", the best on validation" if self.setting("keep") == "best" else "")
 
     @property
     def metric(self) -> Metric:
@@ -84,15 +111,15 @@ class Run:
 
     @property
     def values(self) -> dict[int, float]:
-        """Client -> the metric of the headline model on its test split, after the last round evaluated."""
-        last = self.last
-        pairs = zip(last.clients, last.value, strict=True) if last else ()
+        """Client -> the metric of the headline model on its test split, after the round of ``kept``."""
+        kept = self.kept
+        pairs = zip(kept.clients, kept.value, strict=True) if kept else ()
         return {client: value for client, value in pairs if value is not None}
 
     @property
     def mean(self) -> float | None:
         """The mean of ``values``."""
-        return self.last.mean if self.last else None
+        return self.kept.mean if self.kept else None
 
     @property
     def loss(self) -> str:
@@ -111,8 +138,8 @@ class Run:
     @property
     def model(self) -> str:
         """The headline model and when it was evaluated, in words."""
-        last = self.last
-        return f"{last.model} model, {spoken(last.when)}" if last else "no model was evaluated"
+        kept = self.kept
+        return f"{kept.model} model, {spoken(kept.when)}" if kept else "no model was evaluated"
 
     def setting(self, key: str) -> Any:
         """A setting by its dotted key, None where the run has no such key."""
@@ -139,7 +166,7 @@ class Run:
 
 
 def records(run: Run) -> list[dict[str, Any]]:
-    """The final test records of the headline model, by client."""
+    """The final test records of the headline model, by client; after the round of ``kept``."""
     key = headline(run.result)
     mine = [r for r in run.result.final if (r.get("model"), r.get("when")) == key and r.get("split") == "test"]
     return sorted(mine, key=lambda record: int(record["client"]))

@@ -123,7 +123,7 @@ def _gains(ax: Any, compared: list[Gained], place: Mapping[int, int], small: boo
 
 def _rows(run: Run, found: Gained | None) -> Rows:
     """The numbers of the figure, a row a client."""
-    last = run.last
+    last = run.kept
     assert last is not None
     differences = found.differences if found else {}
     bounds = dict(enumerate(found.clients)) if found else {}

@@ -93,7 +93,7 @@ class PooledOutcome:
 
 def pooled_outcomes(run: Run) -> list[PooledOutcome]:
     """The outcomes of a run that was evaluated and kept its predictions; none with more than 5 classes or labels."""
-    if run.last is None:
+    if run.kept is None:
         return []
     task = TASKS[run.result.about.get("targets", "classes")]
     given = [run.result.predictions(i) for i in range(len(run.result.about.get("clients") or ()))]

@@ -16,7 +16,7 @@ def run_table(rows: Sequence[dict[str, Any]]) -> Table:
     """
     shown = distinct(list(rows))
     metrics = list(dict.fromkeys(metric_named(row["metric"]) for row in shown))
-    tenth = "10th pct." if all(metric.higher for metric in metrics) else "worst tenth"
+    tenth = "10th pct." if all(metric.higher for metric in metrics) else "10th/90th pct."
     counted = {
         "last": "last",
         "best val.": "test_at_best_validation",
@@ -48,10 +48,10 @@ def run_table(rows: Sequence[dict[str, Any]]) -> Table:
     ]
     title = f"Test {metrics[0].heading}" if len(metrics) == 1 else "On test data, each run in its own metric"
     pooled = " (all samples: over samples)" if "all samples" in counted else ""
-    best = "BMCTA, as papers report" if metrics == [ACCURACY] else "which flatters"
+    best = "BMCTA: best mean client test accuracy, as papers report" if metrics == [ACCURACY] else "which flatters"
     note = (
         f"Means over clients{pooled}: in the last round, in the round best on validation, in the round best on test "
-        f"({best}). Spread and loss: last round; a tenth of the clients fare worse than “{tenth}”. MB: traffic down "
+        f"({best}). Spread and loss: last round; “{tenth}”: a percentile of the clients. MB: traffic down "
         "and up. Bold: the model that the method's paper reports."
     )
     header = [*words, *counted, "loss", "MB", "seconds"]

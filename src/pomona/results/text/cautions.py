@@ -13,14 +13,13 @@ from pomona.results.figures.relationships import unmoved
 from pomona.results.figures.series import recorded
 from pomona.results.gain_presentation import gained, named
 from pomona.results.run_numbers import ALONE, Run, baseline, comparable, finished, leader
+from pomona.results.text.course import REMEDY, still_rising, worse_since
 from pomona.results.wording import capital, listing
 
 FEW_EVENTS = 10
 """Test samples of the rarer answer below which a client's own numbers say little."""
 FEW_SAMPLES = 30
 """Test samples in all below which they do."""
-SHORTEST = 8
-"""Evaluated rounds that a curve must have before its end can be judged."""
 
 
 @dataclass(frozen=True)
@@ -45,12 +44,11 @@ def cautions(runs: list[Run]) -> list[str]:
     """The sentences, the gravest first; what holds for several runs is said once and names them."""
     each = [
         sentence
-        for check in (_short, _diverging, _undefined, _constant, _threshold, _unmoved, _climbing)
+        for check in (_short, _diverging, _undefined, _constant, _threshold, _unmoved, _climbing, _overtrained)
         for sentence in _merged([note for run in runs for note in check(run)])
     ]
-    together = [
-        note for check in (_alone, _closest, _events, _picked, _losses, _seeds, _best_on_test) for note in check(runs)
-    ]
+    of_all = (_alone, _moments, _closest, _events, _picked, _losses, _seeds, _best_on_test)
+    together = [note for check in of_all for note in check(runs)]
     return [sentence.replace(" %", "\N{NO-BREAK SPACE}%") for sentence in dict.fromkeys(each + together)]
 
 
@@ -79,7 +77,7 @@ def _diverging(run: Run) -> Iterator[Caution]:
 
 
 def _undefined(run: Run) -> Iterator[Caution]:
-    last = run.last
+    last = run.kept
     if last is None:
         return
     without = [c for c, v, s in zip(last.clients, last.value, last.samples, strict=True) if v is None and s]
@@ -132,32 +130,24 @@ def _unmoved(run: Run) -> Iterator[Caution]:
 
 
 def _climbing(run: Run) -> Iterator[Caution]:
-    """A curve that climbs in its last third by more than twice its scatter; on validation where there is one."""
-    last = run.last
-    curve = run.result.curve(last.model, last.when, "validation") if last else []
-    known = [(e.round, run.metric.goodness(e.mean)) for e in curve if e.mean is not None]
-    if len(known) < SHORTEST:
-        known = [(r.round, -v) for r in run.result.rounds if (v := mean_of_known(r.loss)) is not None]
-        what = "training loss"
-    else:
-        what = f"{run.metric.title} on validation"
-    if len(known) < SHORTEST:
-        return
-    values = np.array([v for _, v in known])
-    tail = values[-max(len(values) // 3, 4) :]
-    steps = np.arange(len(tail))
-    slope, start = np.polyfit(steps, tail, 1)
-    rise = float(slope * (len(tail) - 1))
-    scatter = float(np.std(tail - (slope * steps + start)))
-    gone = float(values.max() - values[0])
-    if rise > 2 * scatter and rise > 0.1 * gone > 0:
-        seen = (
-            f"({what}, last {len(tail)} of {len(known)} evaluated rounds): more rounds may change what this page says."
-        )
+    """A curve that had not come to rest."""
+    if what := still_rising(run):
+        seen = f"({what}): more rounds may change what this page says."
         yield Caution(
             run.label,
             f" was still getting better when it ended {seen}",
             f" were still getting better when they ended {seen}",
+        )
+
+
+def _overtrained(run: Run) -> Iterator[Caution]:
+    """A curve that was better before the round that is compared."""
+    if (since := worse_since(run)) is not None:
+        seen = f"({run.metric.title} on validation): {REMEDY}."
+        yield Caution(
+            run.label,
+            f" has got worse since round {since} {seen}",
+            f" have got worse since round {since} {seen}",
         )
 
 
@@ -170,15 +160,26 @@ def _alone(runs: list[Run]) -> Iterator[str]:
         )
 
 
+def _moments(runs: list[Run]) -> Iterator[str]:
+    """Runs that are compared in rounds that were chosen in different ways."""
+    best = [run.label for run in runs if run.setting("keep") == "best"]
+    last = [run.label for run in runs if run.setting("keep") != "best"]
+    if best and last:
+        yield (
+            f"{listing(best)} {'is' if len(best) == 1 else 'are'} compared in the round best on validation, "
+            f"{listing(last)} in the last: {REMEDY}."
+        )
+
+
 def _closest(runs: list[Run]) -> Iterator[str]:
     """Two means of accuracies that one answer more or less would level."""
     judged = [run for run in runs if run.mean is not None and run.metric == ACCURACY]
     best = leader(judged) if comparable(runs) else None
     rest = leader([run for run in judged if run is not best])
-    if best is None or rest is None or best.last is None or best.mean is None or rest.mean is None:
+    if best is None or rest is None or best.kept is None or best.mean is None or rest.mean is None:
         return
     sizes = {
-        c: s for c, v, s in zip(best.last.clients, best.last.value, best.last.samples, strict=True) if v is not None
+        c: s for c, v, s in zip(best.kept.clients, best.kept.value, best.kept.samples, strict=True) if v is not None
     }
     if not sizes:
         return
@@ -192,10 +193,10 @@ def _closest(runs: list[Run]) -> Iterator[str]:
 
 def _events(runs: list[Run]) -> Iterator[str]:
     """Clients with too few test samples, or too few of the rarer answer, to say much by themselves."""
-    run = next((run for run in runs if run.last), None)
-    if run is None or run.last is None:
+    run = next((run for run in runs if run.kept), None)
+    if run is None or run.kept is None:
         return
-    small = [c for c, s in zip(run.last.clients, run.last.samples, strict=True) if 0 < s < FEW_SAMPLES]
+    small = [c for c, s in zip(run.kept.clients, run.kept.samples, strict=True) if 0 < s < FEW_SAMPLES]
     if small:
         yield (
             f"Fewer than {FEW_SAMPLES} test samples are at {named(run, small)}: look at the intervals, not at the "
@@ -241,7 +242,11 @@ def _seeds(runs: list[Run]) -> Iterator[str]:
 
 def _best_on_test(runs: list[Run]) -> Iterator[str]:
     if any(run.mean is not None for run in runs):
-        papers = ", the papers' BMCTA," if any(run.metric == ACCURACY for run in runs) else ""
+        papers = (
+            ", the papers' BMCTA (best mean client test accuracy),"
+            if any(run.metric == ACCURACY for run in runs)
+            else ""
+        )
         yield (
             f"“Best on test”{papers} picks its round by looking at the test data: it compares with published tables, "
             "and flatters."

@@ -8,7 +8,8 @@ from pomona.metrics.metric import METRICS
 from pomona.metrics.nan_safe import mean_of_known
 from pomona.results.gain_presentation import Gained, by_client, gained, interval, measured, signed
 from pomona.results.run_numbers import Run, baseline, comparable, leader, records, spoken
-from pomona.results.wording import listing
+from pomona.results.text.course import REMEDY, worse_since
+from pomona.results.wording import capital, listing
 
 LEVEL = "no difference that this data can show"
 
@@ -20,14 +21,14 @@ def verdicts(runs: list[Run]) -> list[str]:
 
 
 def _one(run: Run) -> list[str]:
-    last = run.last
-    if last is None:
+    kept = run.kept
+    if kept is None:
         return ["No model was evaluated on a test split, so there is no result to state."]
-    if last.mean is None:
-        return [f"After round {last.round} no client's test samples define {run.metric.title}."]
-    pooled = "" if last.pooled is None else f", and {run.metric.text(last.pooled)} over all test samples taken together"
+    if kept.mean is None:
+        return [f"{capital(run.moment)}, no client's test samples define {run.metric.title}."]
+    pooled = "" if kept.pooled is None else f", and {run.metric.text(kept.pooled)} over all test samples taken together"
     return [
-        f"After round {last.round}, {judged(run)}: {run.metric.title} {run.metric.text(last.mean)} on average over "
+        f"{capital(run.moment)}, {judged(run)}: {run.metric.title} {run.metric.text(kept.mean)} on average over "
         f"clients{pooled}.",
         *_yardsticks(run),
     ]
@@ -35,10 +36,10 @@ def _one(run: Run) -> list[str]:
 
 def judged(run: Run) -> str:
     """The headline model of a run, and when it was evaluated."""
-    last = run.last
-    assert last is not None
-    owner = "the global model" if last.model == "global" else f"the clients' {last.model} models"
-    return f"{owner}, evaluated {spoken(last.when)}"
+    kept = run.kept
+    assert kept is not None
+    owner = "the global model" if kept.model == "global" else f"the clients' {kept.model} models"
+    return f"{owner}, evaluated {spoken(kept.when)}"
 
 
 def _several(runs: list[Run]) -> list[str]:
@@ -54,10 +55,10 @@ def _several(runs: list[Run]) -> list[str]:
         return [f"No {runs[0].metric.title} was recorded, so the runs cannot be ranked."]
     rivals = [gained(best, run) for run in known if run is not best and run is not base]
     if base is None:
-        return [*_useless(best), _level(best), *_yardsticks(best), *_among(best, rivals)]
+        return [*_useless(known), _level(best), *_yardsticks(best), *_among(best, rivals)]
     found = gained(best, base)
     return [
-        *_useless(best),
+        *_useless(known),
         _helps(found, len(rivals) + 1),
         by_client(found),
         *_yardsticks(best),
@@ -66,15 +67,17 @@ def _several(runs: list[Run]) -> list[str]:
 
 
 def _level(run: Run) -> str:
-    assert run.last is not None
     return (
-        f"{run.label} has the best {run.metric.title}, {run.metric.text(run.mean)} on average over clients after round "
-        f"{run.last.round}."
+        f"{run.label} has the best {run.metric.title}, {run.metric.text(run.mean)} on average over clients "
+        f"{run.moment}."
     )
 
 
 def _helps(found: Gained, tried: int) -> str:
-    """Whether federation helps, by the best of the runs that were tried."""
+    """Whether federation helps, by the best of the runs that were tried.
+
+    Nothing follows where the run behind had been better before the round that is compared.
+    """
     run, base, metric = found.run, found.base, found.run.metric
     best = f"{run.label}, the best of {tried} runs," if tried > 1 else run.label
     levels = f"{metric.text(run.mean)} against {metric.text(base.mean)}"
@@ -86,14 +89,16 @@ def _helps(found: Gained, tried: int) -> str:
     gain = measured(metric, found.over)
     match found.over.verdict:
         case "better":
+            unfair = _overtrained(base)
             return (
-                f"{'' if _useless(run) else 'Federation helps: '}{best} is ahead of {base.label}, training alone, in "
-                f"{metric.title}, {levels} on average over clients: {gain}."
+                f"{'' if unfair or _useless([run]) else 'Federation helps: '}{best} is ahead of {base.label}, training "
+                f"alone, in {metric.title}, {levels} on average over clients: {gain}.{unfair}"
             )
         case "worse":
+            unfair = _overtrained(run)
             return (
-                f"Federation does not help here: {best} is behind {base.label}, training alone, in {metric.title}, "
-                f"{levels} on average over clients: {gain}."
+                f"{'' if unfair else 'Federation does not help here: '}{best} is behind {base.label}, training alone, "
+                f"in {metric.title}, {levels} on average over clients: {gain}.{unfair}"
             )
         case _:
             return (
@@ -102,11 +107,23 @@ def _helps(found: Gained, tried: int) -> str:
             )
 
 
-def _useless(run: Run) -> list[str]:
-    """Where even the best run is no better than no model at all, this comes first."""
-    constant = mean_of_known([v for c, v in run.constant.items() if c in run.values])
-    if constant is None or run.metric.better(run.mean, constant):
-        return []
+def _overtrained(behind: Run) -> str:
+    """Why the round that is compared is unfair to the run behind; empty where it is not."""
+    since = worse_since(behind)
+    if since is None:
+        return ""
+    return (
+        f" But {behind.label} has got worse since round {since}, so this does not tell whether federation helps: "
+        f"{REMEDY}."
+    )
+
+
+def _useless(runs: list[Run]) -> list[str]:
+    """Where no run, training alone included, is better than no model at all, this comes first."""
+    for run in runs:
+        constant = mean_of_known([v for c, v in run.constant.items() if c in run.values])
+        if constant is None or run.metric.better(run.mean, constant):
+            return []
     return ["None of these runs has learned anything of use yet: always giving one answer does no worse."]
 
 

@@ -97,6 +97,7 @@ def _run(run: Run, runs: list[Run]) -> Json:
         "rounds": [row.round for row in result.rounds],
         "loss": pack(_rows([row.cohort for row in result.rounds], [row.loss for row in result.rounds], n)),
         "sent": list(accumulate((sum(r.bytes_down) + sum(r.bytes_up)) / MEGABYTE for r in result.rounds)),
+        "moment": run.kept.round if run.kept else None,
         "views": [_view(result.curve(*key), n) for key in views(result)],
         "intervals": {str(r["client"]): (r.get("intervals") or {}).get(run.metric.name) for r in records(run)},
         "learned": _learned(run),

@@ -19,19 +19,19 @@ const better = ({ higher }) => (higher ? "higher is better" : "lower is better")
 const alike = () => shownRuns().filter(run => run.metric.name === runNow().metric.name);
 const metricNow = () => runNow().metric;
 
-/* "after round 40, the last one evaluated"; where runs ended elsewhere, each its own. */
+/* "after round 40"; where runs are compared by different rounds, each its own. */
 function lastRound(runs) {
   const ends = [...new Set(runs.map(outcome).filter(Boolean).map(({ view, t }) => view.rounds[t]))];
-  return ends.length === 1 ? `after round ${ends[0]}, the last one evaluated` : "after the last round evaluated of each run";
+  return ends.length === 1 ? `after round ${ends[0]}` : "after the round that each run is compared by";
 }
 
-/* The last evaluation of a run's first view: {t, view}, or null. */
+/* The evaluation of a run's first view that runs are compared by: {t, view}, or null. */
 function outcome(run) {
   const view = run.views[0];
-  return view && view.rounds.length ? { view, t: view.rounds.length - 1 } : null;
+  return view && view.rounds.length ? { view, t: view.rounds.indexOf(run.moment) } : null;
 }
 
-/* The last value of each client, scaled. */
+/* Each client's value there, scaled. */
 function outcomes(run) {
   const last = outcome(run);
   return last ? span(last.view.value.n).map(i => scaled(run.metric, last.view.value.at(last.t, i))) : [];

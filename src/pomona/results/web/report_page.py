@@ -190,8 +190,8 @@ class ClientTable:
 
     @property
     def round(self) -> int | None:
-        """The last round of the run."""
-        return self.run.result.rounds[-1].round if self.run.result.rounds else None
+        """The round that the models are of."""
+        return self.run.kept.round if self.run.kept else None
 
 
 def client_tables(runs: list[Run]) -> list[ClientTable]:

@@ -1,0 +1,94 @@
+"""The round that a verdict compares: the same rule for both runs, and a caution where one had been better before."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_diabetes
+
+import pomona
+from pomona.metrics.metric import METRICS
+from pomona.record.rows import Evaluation
+from pomona.results.run_numbers import runs
+from pomona.results.text.cautions import cautions
+from pomona.results.text.course import worse_since
+from pomona.results.text.verdicts import verdicts
+from pomona.tasks import TASKS
+from pomona.tasks.scores import compute
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory):
+    """By ``keep``: a federated run, and training alone, which memorises its 44 samples from the second round on."""
+    path, held = tmp_path_factory.mktemp("table") / "diabetes.csv", load_diabetes()
+    table = np.column_stack([held.data, held.target])
+    np.savetxt(path, table, delimiter=",", header=",".join([*held.feature_names, "y"]), comments="")
+    data = {"name": "csv", "path": str(path), "label_column": "y", "targets": "regression", "test_share": 0.4}
+    same = {
+        "data": data | {"validation_share": 0.2},
+        "partition": {"name": "iid"},
+        "model": {"name": "mlp", "hidden": [32]},
+        "clients": 4,
+        "rounds": 8,
+        "lr": 0.1,
+        "local_epochs": 8,
+        "batch_size": 16,
+    }
+    return {
+        keep: runs(
+            [pomona.run(pomona.Config(method=method, keep=keep, **same)) for method in ("fedavg-ft", "separate")]
+        )
+        for keep in ("last", "best")
+    }
+
+
+def test_an_overtrained_baseline_decides_nothing_and_at_the_best_rounds_there_is_no_difference(compared):
+    first, noted = verdicts(compared["last"])[0], cautions(compared["last"])
+    assert first.startswith("FedAvg-FT is ahead of Separate")
+    assert "But Separate has got worse since round 1, so this does not tell whether federation helps" in first
+    assert any(line.startswith("Separate has got worse since round 1 (mean absolute error on val") for line in noted)
+    assert "Between FedAvg-FT and Separate, training alone, there is no difference" in verdicts(compared["best"])[0]
+    assert not any("got worse" in line for line in cautions(compared["best"]))
+
+
+def test_with_keep_best_values_answers_and_closing_metrics_are_of_the_round_best_on_validation(compared):
+    for run in compared["best"]:
+        means = {e.round: e.mean for e in run.validation if e.round > 0}
+        assert run.kept.round == min(means, key=means.__getitem__) < 8
+        for client, value in run.values.items():
+            outputs, targets = run.result.predictions(client)
+            assert compute("mae", outputs, targets, TASKS["regression"]) == pytest.approx(value, rel=1e-5)
+            (final,) = (
+                f
+                for f in run.result.final
+                if (f["model"], f["when"], f["split"], f["client"]) == (run.kept.model, run.kept.when, "test", client)
+            )
+            assert final["mae"] == pytest.approx(value, rel=1e-5)
+
+
+def test_rounds_chosen_in_two_ways_are_named(compared):
+    mixed = [compared["best"][0], compared["last"][1]]
+    assert any(
+        line.startswith("FedAvg-FT is compared in the round best on validation, Sep") for line in cautions(mixed)
+    )
+
+
+@pytest.mark.parametrize(
+    ("means", "since"),
+    [
+        ([0.5, 0.9, 0.8, 0.7, 0.6], 2),
+        ([0.9, 0.8, 0.7, 0.6], 1),
+        ([0.5, 0.9, 0.8, 0.7], None),  # three rounds are no trend
+        ([0.5, 0.6, 0.7, 0.8, 0.9], None),
+        ([0.5, 0.9, 0.6, 0.88, 0.61, 0.87, 0.88], None),  # it goes up and down
+    ],
+)
+def test_a_run_has_got_worse_where_its_curve_falls_by_more_than_it_scatters(compared, means, since):
+    run = compared["last"][0]
+    curve = [
+        Evaluation(n, "personal", "trained", split, (0,), (9,), (None,), (v,), (v,), "accuracy")
+        for n, v in enumerate(means, 1)
+        for split in ("validation", "test")
+    ]
+    about = run.result.about | {"metric": METRICS["accuracy"].name, "headline": ["personal", "trained"]}
+    assert worse_since(runs([replace(run.result, evaluations=curve, about=about)])[0]) == since
