@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from pomona.config import Config
-from pomona.core.errors import StorageError, WorkerError
+from pomona.core.errors import ConfigError, StorageError, WorkerError
 from pomona.core.membership import Planned
 from pomona.core.memory import enough
 from pomona.core.round import Roster
@@ -78,6 +78,16 @@ def run(config: Config, out: Path | str | None = None, watcher: Callback | None 
      model personal, received: test accuracy ... % in round 2, mean over clients
      in memory>
     """
+    if not isinstance(config, Config):
+        raise ConfigError(
+            f"pomona.run takes a Config, not {type(config).__name__}; write "
+            'pomona.run(pomona.Config(method="apple", clients=3, rounds=2, lr=0.1))'
+        )
+    if watcher is not None and (lacks := [name for name in ("begin", "round", "note") if not hasattr(watcher, name)]):
+        raise ConfigError(
+            f"watcher: {type(watcher).__name__} has no {lacks[0]}; inherit pomona.federation.callbacks.NullCallback "
+            "and write what you want to hear of"
+        )
     return simulate(Scenario.prepare(config), None if out is None else Path(out), watcher, resume)
 
 

@@ -4,7 +4,9 @@ import json
 import sys
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from pathlib import Path
+from dataclasses import fields, is_dataclass
+from datetime import date
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
@@ -55,8 +57,21 @@ def option(section: str, key: str, value: Any) -> Tree:
 
 
 def emit(value: Any) -> None:
-    """JSON for programs, on standard output."""
-    print(json.dumps(value, indent=2, allow_nan=False, default=str))
+    """JSON for programs, on standard output: records as objects, paths as text, functions as ``module:name``."""
+    print(json.dumps(value, indent=2, allow_nan=False, default=_plain))
+
+
+def _plain(value: Any) -> Any:
+    """What JSON holds in the place of a value. Raises TypeError for one that it has no form of."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {field.name: getattr(value, field.name) for field in fields(value)}
+    if isinstance(value, PurePath):
+        return str(value)
+    if isinstance(value, date):
+        return value.isoformat()
+    if callable(value):
+        return f"{value.__module__}:{value.__qualname__}"
+    raise TypeError(f"no JSON for {type(value).__name__}")
 
 
 def talk(text: str) -> None:

@@ -189,8 +189,9 @@ def _always(name: str) -> Callable[[str], str]:
     return lambda _: name
 
 
-def load(folder: Path) -> Bench:
+def load(folder: Path | str) -> Bench:
     """Read a bench's results. Raises StorageError if the folder holds none that can be read."""
+    folder = Path(folder)
 
     def unreadable(why: str) -> StorageError:
         return StorageError(f"{folder} holds no readable bench ({why}); give a folder that `pomona bench` wrote")

@@ -85,8 +85,13 @@ class Result:
         return {name: [row[name] for row in rows] for name in (rows[0] if rows else ())}
 
     def to_frame(self) -> Any:
-        """``columns`` as a pandas DataFrame. Raises PomonaError where pandas is not installed."""
-        return notebook.frame(self.columns())
+        """``columns`` as a pandas DataFrame. Raises PomonaError where pandas is not installed.
+
+        The column ``round`` is ``round_number`` here: in ``frame.query("round == 5")`` the name is a function's, and
+        no row is found.
+        """
+        named = {"round_number" if name == "round" else name: values for name, values in self.columns().items()}
+        return notebook.frame(named)
 
     @property
     def name(self) -> str:

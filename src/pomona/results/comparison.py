@@ -113,7 +113,8 @@ class Comparison:
     Attributes:
         bench: the results as they are.
         entries: one a scenario and method, in the suite's order.
-        count: how the paper counts; the client mean in the last round where there is no paper.
+        count: how the paper counts; without a paper the client mean in the round best on validation, as the terminal
+            and ``table.md`` have it, in the last where there are no validation samples.
     """
 
     bench: Bench
@@ -156,8 +157,10 @@ class Comparison:
 def comparison(bench: Bench) -> Comparison:
     """Put a bench's results beside its paper's figures."""
     results = bench.results
-    count = COUNTED.get(results["paper"], Count("last", "clients"))
-    return Comparison(bench, tuple(_entry(results, r) for r in results["results"]), count)
+    entries = tuple(_entry(results, r) for r in results["results"])
+    validated = any(_judged(c["figures"]).get("best_validation") for e in entries for c in e.cells)
+    own = Count("best_validation" if validated else "last", "clients")
+    return Comparison(bench, entries, COUNTED.get(results["paper"], own))
 
 
 def _entry(results: Mapping[str, Any], result: Mapping[str, Any]) -> ComparisonRow:

@@ -44,7 +44,7 @@ def grid(made: Comparison) -> Table:
     down, across = (names, columns) if upright else (columns, names)
     entries = [[made.at(*((other, own) if upright else (own, other))) for other in across] for own in down]
     cells = _cells(made, entries, list(sides))
-    header = [f"{name}: {side}" for name in across.values() for side in sides.values()]
+    header = [f"{name}: {side}" if paper else name for name in across.values() for side in sides.values()]
     header.insert(0, "method" if upright else "column")
     title = "The table beside ours" if paper else "Results"
     return Table("results", title, [_grid_note(made)], header, _named(down.values(), cells), marked=_bold(cells))
@@ -58,9 +58,10 @@ def _rows_by_method(made: Comparison) -> dict[str, str]:
 
 def _grid_note(made: Comparison) -> str:
     counting = f"{made.count}, as the {NAMES[made.paper]} paper counts" if made.paper in NAMES else str(made.count)
+    values = "ours is" if made.paper in NAMES else "values are"
     return (
-        f"Test {headings(made)}, {counting}; ours is mean ± standard deviation over seeds (how many). The best of each "
-        "scenario is bold."
+        f"Test {headings(made)}, {counting}; {values} mean ± standard deviation over seeds (how many). The best of "
+        "each scenario is bold."
     )
 
 
@@ -152,7 +153,8 @@ def moments(made: Comparison) -> Table:
         "the one best on validation is not."
     )
     header = [f"{ROUNDS[count.moment]}, over {count.average}" for count in counts]
-    return Table("moments", "Ours, by what counts", [note], ["column", "method", *header], rows, range(2))
+    title = "Ours, by what counts" if made.paper in NAMES else "By what counts"
+    return Table("moments", title, [note], ["column", "method", *header], rows, range(2))
 
 
 def chosen(made: Comparison) -> Table | None:
