@@ -98,7 +98,7 @@ def test_at_the_end_each_model_passes_once_over_each_split(scenario, monkeypatch
     objective = scenario.objective()
     task = objective.data.task
     assert task.examine is task.reduce
-    answers, figures = Examination(objective, ACCURACY, 0, 0, models).final(("local", "trained"))
+    answers, figures = Examination(objective, ACCURACY, 0, 0, models, None).final(("local", "trained"))
     assert passes == {(0, "validation"): 2, (0, "test"): 2}
     outputs, targets = objective.outputs(models["local", "trained"], 0, "test")
     assert (answers[0] == outputs.numpy()).all()
@@ -106,12 +106,12 @@ def test_at_the_end_each_model_passes_once_over_each_split(scenario, monkeypatch
     assert [(f["model"], f["when"], f["split"]) for f in figures] == [
         (*named, split) for named in models for split in ("validation", "test")
     ]
-    alone = Examination(objective, ACCURACY, 0, 0, models).metrics([("local", "trained")])
+    alone = Examination(objective, ACCURACY, 0, 0, models, None).metrics([("local", "trained")])
     assert alone == figures[2:]
 
 
 def test_a_model_that_is_not_kept_has_no_figures(scenario):
-    nothing = Examination(scenario.objective(), ACCURACY, 0, 0, {})
+    nothing = Examination(scenario.objective(), ACCURACY, 0, 0, {}, None)
     assert nothing.final(("global", "received")) == (None, [])
     assert nothing.metrics([("global", "received")]) == []
     assert nothing.extremes(("global", "received")) is None

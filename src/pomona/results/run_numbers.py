@@ -178,11 +178,12 @@ def spoken(when: str) -> str:
 
 
 def evaluated(*runs: Run) -> str:
-    """When the models that are shown were evaluated, in words; with its number where the runs have one last round."""
-    rounds = {run.last.round for run in runs if run.last}
-    return (
-        f"after round {rounds.pop()}, the last one evaluated" if len(rounds) == 1 else "after the last round evaluated"
-    )
+    """When the models that are shown were evaluated, in words; with its number where the runs share one round."""
+    rounds = {(run.kept.round, run.setting("keep") == "best") for run in runs if run.kept}
+    if len(rounds) != 1:
+        return "after the round that each run is compared by"
+    number, best = rounds.pop()
+    return f"after round {number}, the {'best on validation' if best else 'last one evaluated'}"
 
 
 def client_names(result: Result, at_least: int = 0) -> list[str]:
