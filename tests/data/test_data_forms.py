@@ -123,6 +123,23 @@ def test_voxels_of_several_sizes_and_masks_without_a_class_are_noted(tmp_path):
     )
 
 
+def test_a_spreadsheets_semicolons_and_decimal_commas_are_read_and_noted(tmp_path):
+    data = table(tmp_path / "a.csv", "age;crp;died\n20;1,5;0\n-3;,5;1\n".replace(";,5", ";0,25"), validation_share=0)
+    assert (data.x.tolist(), data.y.tolist(), data.columns) == ([[20, 1.5], [-3, 0.25]], [0, 1], ("age", "crp"))
+    assert any("divided by ';', and decimal commas are read as points" in line for line in data.notes)
+    assert not table(tmp_path / "b.csv", "age,died\n1,0\n2,1\n").notes
+
+
+def test_columns_are_kept_by_name_and_markers_hold_for_all(tmp_path):
+    text = "id,a,b,c,died\nx,1,-9,text,0\ny,-9,4,text,1\nz,3,4,text,0\n"
+    more = {"keep_columns": ("a", "b"), "missing": "median", "missing_values": {"*": (-9,)}}
+    data = table(tmp_path / "a.csv", text, **more)
+    assert data.columns == ("a", "a missing", "b", "b missing")
+    assert data.x.tolist() == [[1, 0, 4, 1], [2, 1, 4, 0], [3, 0, 4, 0]]
+    with pytest.raises(ConfigError, match=r"column a of .* is in data.keep_columns and in data.drop_columns"):
+        table(tmp_path / "a.csv", text, keep_columns=("a",), drop_columns=("a",))
+
+
 @pytest.mark.parametrize(
     ("said", "key"),
     [

@@ -47,7 +47,8 @@ def test_each_row_takes_the_steps_of_pytorch(name, momentum, decay, betas, eps, 
     generator = torch.Generator().manual_seed(seed)
     W = torch.randn(len(steps), 5, generator=generator, dtype=dtype)
     gradients = 3 * torch.randn(max(steps), len(steps), 5, generator=generator, dtype=dtype)
-    optimizer = Optimizer(name=name, beta1=betas[0], beta2=betas[1], eps=eps, max_grad_norm=norm)
+    moments = {} if name == "sgd" else {"beta1": betas[0], "beta2": betas[1], "eps": eps}
+    optimizer = Optimizer(name=name, max_grad_norm=norm, **moments)
     round_ = a_round(lr=RATE, momentum=momentum, weight_decay=decay, optimizer=optimizer)
 
     expected = []

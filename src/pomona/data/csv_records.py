@@ -1,12 +1,13 @@
 """CSV and Parquet files: records with line numbers, and columns by name or number."""
 
 import csv
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from io import TextIOWrapper
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TextIO
 
 from pomona.core.errors import ConfigError, DataError, near
 from pomona.core.files import opened
@@ -16,6 +17,8 @@ from pomona.data.problem_report import refuse
 
 MOST_COLUMNS = 10**5
 MOST_ROWS = 10**7
+LONGEST_LINE = 1 << 20  # characters that are looked at for what divides cells
+_COMMA = re.compile(r"[-+]?\d+,\d+")
 
 
 class CsvRecord(NamedTuple):
@@ -37,11 +40,38 @@ def records(path: Path) -> Iterator[CsvRecord]:
         yield from (CsvRecord(path, row, cells) for row, cells in enumerate(parquet.records(path, MOST_ROWS)))
         return
     with reading(path), TextIOWrapper(opened(file(path)), encoding="utf-8-sig", newline="") as text:
-        lines = csv.reader(text, strict=True)
+        lines = None
         try:
-            yield from (CsvRecord(path, lines.line_num, cells) for cells in lines if cells)
+            mark = _separator(text)
+            lines = csv.reader(text, strict=True, delimiter=mark)
+            for cells in filter(None, lines):
+                yield CsvRecord(path, lines.line_num, cells if mark == "," else list(map(_pointed, cells)))
         except (csv.Error, UnicodeDecodeError) as fault:
-            raise DataError(f"{path}, after line {lines.line_num}: no CSV in UTF-8 ({fault}); correct it") from fault
+            number = 0 if lines is None else lines.line_num
+            raise DataError(f"{path}, after line {number}: no CSV in UTF-8 ({fault}); correct it") from fault
+
+
+def separator(path: Path) -> str:
+    """What divides the cells of a file; see ``_separator``."""
+    if parquet.is_parquet(path):
+        return ","
+    with reading(path), TextIOWrapper(opened(file(path)), "utf-8-sig", "replace", newline="") as text:
+        return _separator(text)
+
+
+def _separator(text: TextIO) -> str:
+    """A comma; or a semicolon, tab or bar where both of the first two lines have it equally often, and no comma is in
+    the first, as spreadsheets write where the comma is the decimal mark. The text is left at its start.
+    """
+    first, second = text.readline(LONGEST_LINE), text.readline(LONGEST_LINE)
+    text.seek(0)
+    found = [mark for mark in ";\t|" if first.count(mark) and first.count(mark) == second.count(mark)]
+    return found[0] if len(found) == 1 and "," not in first else ","
+
+
+def _pointed(cell: str) -> str:
+    """A number with a decimal point in place of a comma; any other cell as it is."""
+    return cell.replace(",", ".") if _COMMA.fullmatch(cell.strip()) else cell
 
 
 def place(path: Path, line: int, several: bool = False) -> str:
@@ -65,9 +95,7 @@ def column(which: str | int, columns: Sequence[str], key: str, path: Path) -> in
     """The number of a column given by name or number. Raises ConfigError naming the setting ``key``."""
     if isinstance(which, str):
         if which not in columns:
-            joined = len(columns) == 1 and next((mark for mark in ";\t|" if mark in columns[0]), "")
-            apart = f"; its cells are divided by {joined!r}, write commas" if joined else ""
-            raise ConfigError(f"data.{key}: {path} has no column {which!r}; {near(which, columns)}{apart}")
+            raise ConfigError(f"data.{key}: {path} has no column {which!r}; {near(which, columns)}")
         return columns.index(which)
     if not -len(columns) <= which < len(columns):
         raise ConfigError(f"data.{key}: {path} has no column {which}; its columns are 0 to {len(columns) - 1}")

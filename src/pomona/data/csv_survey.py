@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from pomona.core.errors import ConfigError, DataError
 from pomona.data import csv_columns, parquet, targets
-from pomona.data.csv_records import CsvRecord, column, heading, place, records, rows
+from pomona.data.csv_records import CsvRecord, column, heading, place, records, rows, separator
 from pomona.data.dataset import Dataset, Owners, RowGroups, Subgroups
 from pomona.data.problem_report import listed
 from pomona.data.settings import DataSettings
@@ -168,7 +168,12 @@ class CsvSurvey:
     def described(self, dataset: Dataset, training: int, inputs: Sequence[int]) -> Dataset:
         """The same data with all that the columns beside ``inputs`` say; the first files are for training."""
         owners = self.owners(sum(self.counts[:training]))
-        notes = (*dataset.notes, *self.repeated())
+        divided = {mark: path for path in reversed(self.paths) if (mark := separator(path)) != ","}
+        read = [
+            f"{path}: cells are divided by {mark!r}, and decimal commas are read as points"
+            for mark, path in divided.items()
+        ]
+        notes = (*dataset.notes, *read, *self.repeated())
         told = replace(
             dataset, notes=notes, owners=owners, groups=self.groups(), times=self.times(), subgroups=self.subgroups()
         )
@@ -200,6 +205,11 @@ def survey(paths: Sequence[Path], settings: DataSettings) -> CsvSurvey:
             )
     dated = {column(c, columns, "dates", paths[0]) for c in settings.dates}
     hidden = {places[key] for key in ("time_column",) if key in places} - dated
+    wanted = {column(c, columns, "keep_columns", paths[0]) for c in settings.keep_columns}
+    if twice := next((columns[i] for i in dropped if i in wanted), None):
+        raise ConfigError(f"column {twice} of {paths[0]} is in data.keep_columns and in data.drop_columns; keep one")
+    others = {i for i in range(len(columns)) if i not in {*wanted, *labels_at, *places.values()}} if wanted else set()
+    dropped = tuple(dict.fromkeys((*dropped, *sorted(others))))
     kept: dict[int, list[str]] = {i: [] for i in (*labels_at, *places.values())}
     marks = {i: set[str]() for i in range(len(columns)) if i in dropped or _IDENTIFIER.search(columns[i])}
     wordy = {i: not _IDENTIFIER.search(columns[i]) for i in marks}
@@ -244,6 +254,7 @@ def _header(path: Path, settings: DataSettings) -> bool:
         return bool(settings.header)
     listed = () if isinstance(settings.categories, str) else settings.categories
     given = (*_label_columns(path, settings), *settings.text_columns, *settings.drop_columns, *settings.dates, *listed)
+    given = (*given, *settings.keep_columns)
     return any(isinstance(c, str) for c in (*given, *(getattr(settings, key) for key in PURPOSES)))
 
 

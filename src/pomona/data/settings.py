@@ -25,8 +25,8 @@ _LABELS = ("targets", "classes", "intervals", "time_edges")
 _PIXELS = ("resize", "normalise")
 _FILES = (*_PIXELS, "window", "skip_bad")
 _COLUMNS = (
-    *_LABELS, "header", "label_column", "label_columns", "label_above", "drop_columns", "columns", "client_column",
-    "group_column", "time_column", "subgroup_column",
+    *_LABELS, "header", "label_column", "label_columns", "label_above", "drop_columns", "keep_columns", "columns",
+    "client_column", "group_column", "time_column", "subgroup_column",
 )  # fmt: skip
 _CELLS = ("missing", "missing_values", "categories", "category_share", "category_limit", "dates", "fit")
 _WORDS = ("vocabulary_size", "sequence_length")
@@ -152,6 +152,9 @@ class DataSettings(Settings):
         description="Two classes from a label column of numbers: those up to this number, then those above it.",
     )
     drop_columns: tuple[Column, ...] = Field(default=(), description="CSV columns that are left out.")
+    keep_columns: tuple[Column, ...] = Field(
+        default=(), description="Columns of a table that are features; all others are left out. All, if empty."
+    )
     columns: tuple[str, ...] = Field(
         default=(), description="Names of all columns, in order, of CSV files that have no line of names."
     )
@@ -162,8 +165,8 @@ class DataSettings(Settings):
     )
     missing_values: dict[str, tuple[Marker, ...]] = Field(
         default={},
-        description="By column of a table, values that stand for a gap there, such as {cholesterol = [0]}; empty "
-        "cells, NA, NaN and ? always do.",
+        description="By column of a table, values that stand for a gap there, such as {cholesterol = [0]}, and for all "
+        "columns {'*' = [-9]}; empty cells, NA, NaN and ? always do.",
     )
     categories: Literal["refuse", "encode"] | tuple[Column, ...] = Field(
         default="refuse",

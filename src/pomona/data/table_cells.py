@@ -118,13 +118,13 @@ def planned(survey: csv_survey.CsvSurvey, settings: DataSettings) -> list[TableC
     dates = asked("dates", settings.dates)
     if both := {*listed} & {*dates}:
         raise ConfigError(f"column {survey.columns[min(both)]} is in data.categories and in data.dates; keep one")
-    markers = dict(
-        zip(asked("missing_values", [*settings.missing_values]), settings.missing_values.values(), strict=True)
-    )
+    own = {name: marks for name, marks in settings.missing_values.items() if name != "*"}
+    markers = dict(zip(asked("missing_values", [*own]), own.values(), strict=True))
+    everywhere = settings.missing_values.get("*", ())
     plan = []
     for i in features:
         kind = "category" if i in listed else "date" if i in dates else "number"
-        missing = tuple(dict.fromkeys(map(csv_columns.plain, markers.get(i, ()))))
+        missing = tuple(dict.fromkeys(map(csv_columns.plain, (*markers.get(i, ()), *everywhere))))
         plan.append(_column(survey.columns[i], kind, missing, settings))
     if settings.categories != "encode":
         return plan
