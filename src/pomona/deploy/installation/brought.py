@@ -12,7 +12,7 @@ from pomona.core.toml import flat, read_tree
 from pomona.deploy.installation.contents import Role
 from pomona.deploy.provision.kit_files import start_script
 from pomona.deploy.silo.privacy.privacy_budget import PrivacyBudget
-from pomona.deploy.silo.studies.consent_policy import FILE as POLICY
+from pomona.deploy.silo.studies.consent_rules import FILE as POLICY
 from pomona.deploy.silo.studies.known_studies import KnownStudies
 
 
