@@ -8,7 +8,9 @@ from sklearn.datasets import load_diabetes
 
 import pomona
 from pomona.metrics.metric import METRICS
+from pomona.record.paired_gain import Gain, LeftOut
 from pomona.record.rows import Evaluation
+from pomona.results.gain_presentation import evidence
 from pomona.results.run_numbers import runs
 from pomona.results.text.cautions import cautions
 from pomona.results.text.course import worse_since
@@ -92,3 +94,13 @@ def test_a_run_has_got_worse_where_its_curve_falls_by_more_than_it_scatters(comp
     ]
     about = run.result.about | {"metric": METRICS["accuracy"].name, "headline": ["personal", "trained"]}
     assert worse_since(runs([replace(run.result, evaluations=curve, about=about)])[0]) == since
+
+
+def test_what_a_mean_gain_rests_on_stands_beside_it_and_who_is_left_out_is_named(compared):
+    run = compared["last"][0]
+    mean = Gain(0.1, 0.0, 0.2, 1200, 1200, 8, 0.05, clients=2, left_out=(LeftOut(1, 2, 1), LeftOut(3, 0, None)))
+    assert evidence(run, mean) == (
+        "This rests on 1200 test rows, 8 of the rarer answer or event, of 2 of 4 clients; left out, with too few test "
+        f"samples: {run.client(1)} (2 rows, 1 event), {run.client(3)} (0 rows)."
+    )
+    assert verdicts(compared["last"])[1].startswith("This rests on")

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from pomona.metrics.metric import Metric
-from pomona.record.paired_gain import Gain, Verdict, gains
+from pomona.record.paired_gain import Gain, Verdict, gains, jointly
 from pomona.results.run_numbers import Run
-from pomona.results.wording import listing
+from pomona.results.wording import counted, listing
 
 MINUS = "\N{MINUS SIGN}"
 NO_INTERVAL = "too few test samples for an interval"
@@ -31,8 +31,8 @@ class Gained:
     over: Gain | None
 
     def told(self, what: Verdict) -> list[int]:
-        """The clients of which this much can be said."""
-        return [i for i, gain in enumerate(self.clients) if gain and gain.verdict == what]
+        """The clients of which this much can be said, all at once (Holm's correction)."""
+        return [i for i, verdict in enumerate(jointly(self.clients)) if verdict == what]
 
     @property
     def differences(self) -> dict[int, float]:
@@ -71,6 +71,22 @@ def measured(metric: Metric, gain: Gain) -> str:
     """``+0.078 (95 % interval +0.021 to +0.135)``."""
     value = metric.gap(gain.value).replace("-", MINUS)
     return f"{value} ({'95 % interval ' if gain.ends else ''}{interval(metric, gain)})"
+
+
+def evidence(run: Run, gain: Gain) -> str:
+    """What a mean gain rests on: clients, test rows, events, and the clients that it leaves out, by name."""
+    events = "" if gain.events is None else f", {gain.events:,} of the rarer answer or event"
+    missing = [
+        f"{run.client(out.client)} ({counted(out.rows, 'row')}"
+        + ("" if out.events is None else f", {counted(out.events, 'event')}")
+        + ")"
+        for out in gain.left_out
+    ]
+    over = f"{gain.clients} of {gain.clients + len(missing)} clients" if missing else counted(gain.clients, "client")
+    few = f" and {len(missing) - NAMED} more" if len(missing) > NAMED else ""
+    names = f"{', '.join(missing)}" if not few else f"{', '.join(missing[:NAMED])}{few}"
+    left = f"; left out, with too few test samples: {names}" if missing else ""
+    return f"This rests on {counted(gain.rows, 'test row')}{events}, of {over}{left}."
 
 
 def named(run: Run, clients: Iterable[int]) -> str:

@@ -6,7 +6,7 @@ excludes 0 (see ``pomona.record.paired_gain``).
 
 from pomona.metrics.metric import METRICS
 from pomona.metrics.nan_safe import mean_of_known
-from pomona.results.gain_presentation import Gained, by_client, gained, interval, measured, signed
+from pomona.results.gain_presentation import Gained, by_client, evidence, gained, interval, measured, signed
 from pomona.results.run_numbers import Run, baseline, comparable, leader, records, spoken
 from pomona.results.text.course import REMEDY, worse_since
 from pomona.results.wording import capital, listing
@@ -60,6 +60,7 @@ def _several(runs: list[Run]) -> list[str]:
     return [
         *_useless(known),
         _helps(found, len(rivals) + 1),
+        *([evidence(best, found.over)] if found.over else []),
         by_client(found),
         *_yardsticks(best),
         *_among(best, rivals),
