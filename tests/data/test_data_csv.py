@@ -168,7 +168,7 @@ def test_bad_files(tmp_path):
     with pytest.raises(DataError, match=r"only .*test.csv has c; only .*train.csv has b\); give both the same"):
         read(DataSettings(name="csv", path=tmp_path, label_column="a"))
     write(tmp_path / "train.csv", "a;b\n1|2\n")
-    with pytest.raises(ConfigError, match="no column 'a'; known: a;b$"):
+    with pytest.raises(ConfigError, match=r"no column 'a'; known: a;b$"):
         read(DataSettings(name="csv", path=tmp_path / "train.csv", label_column="a"))
 
 
