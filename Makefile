@@ -10,7 +10,7 @@ INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check $(CONSTRAINTS:
 
 BENCHMARKS := fedavg_round native_step apple_step apple_round methods weight_learning growth kept_copies workers rate memory startup stacked frozen_features segmentation_step patches
 
-.PHONY: demo setup lock native test test-slow fuzz check wheel coverage size same cost bench peers-setup peers results clean
+.PHONY: demo setup lock native test test-slow fuzz check wheel coverage size same calibrate cost bench peers-setup peers results clean
 
 demo: .venv/demo
 	$(BIN)/pomona demo
@@ -77,6 +77,10 @@ same: .venv/dev
 
 cost: .venv/demo
 	$(BIN)/python benchmarks/apple_round.py
+
+# How often intervals of gains are wrong, the table of docs/statistics.md; ARGS="--repeats 200 auroc" for a look
+calibrate: .venv/dev
+	$(BIN)/python tools/calibrate.py $(ARGS)
 
 # ARGS=--quick for a look in a minute
 bench: .venv/dev
