@@ -29,6 +29,7 @@ from pomona.deploy.pki import certificates, keys
 from pomona.deploy.provision import kit_files
 from pomona.deploy.provision.provision import add, provision, renew
 from pomona.deploy.provision.wheels import locked, wheel
+from pomona.deploy.silo.administration import preflight
 from pomona.deploy.silo.settings import SiloFile
 from pomona.methods import METHODS
 
@@ -169,7 +170,9 @@ def test_a_silos_file_fits_other_kinds_of_data_and_privacy(tmp_path, task):
 def test_the_readme_says_what_leaves_the_silo(tmp_path, method):
     card = METHODS[method]().method().card
     path = written(tmp_path, {"name": "north"}, run={"method": method, "lr": 0.1}, share_scores=False)
-    text = kit_files.silo(Federation.load(path), "north", "0" * 64, {}, own_key=False)["README.md"].decode()
+    text = kit_files.silo(
+        Federation.load(path), "north", "0" * 64, {}, own_key=False, digits=Federation.load(path).digits
+    )["README.md"].decode()
     assert f"signed with your key: {card.up}. " in text
     assert f"private with `{method}`: {card.private}." in text
     assert "mean training loss" in text
@@ -428,6 +431,27 @@ def test_kits_install_the_releases_libraries_by_hash_unless_asked_otherwise(word
             assert "--require-hashes" in text
             assert "pomona[" not in text
             assert "SHA256SUMS" not in text, "there is no wheel of Pomona's yet to compare"
+
+
+def test_a_kit_without_a_study_is_compared_by_agreement_and_authority(tmp_path, capsys):
+    """Two federations of one file differ by their authorities: a swapped kit has other digits."""
+    path = tmp_path / "standing.toml"
+    path.write_text(
+        'name = "hospitals"\nserver = "127.0.0.1:8443"\n[[silo]]\nname = "north"\n[[silo]]\nname = "south"\n'
+    )
+    seen = set()
+    for out in (tmp_path / "one", tmp_path / "other"):
+        said = call(capsys, path, "--out", out)[1]
+        digits = hashlib.sha256(
+            Federation.load(path).agreement.encode() + (out / "north/certs/ca.crt").read_bytes()
+        ).hexdigest()[:16]
+        fours = " ".join(digits[i : i + 4] for i in (0, 4, 8, 12))
+        assert f"{fours}: by telephone" in said
+        assert f"\n    {fours}\n" in (out / "north" / "README.md").read_text()
+        lines, _, _ = preflight.run(out / "north")
+        assert [line.text[:19] for line in lines if line.check == "compare"] == [fours]
+        seen.add(fours)
+    assert len(seen) == 2
 
 
 def test_unlocked_libraries_are_spelled_out(tmp_path, capsys):

@@ -1,5 +1,7 @@
 """Studies on a standing federation: submitted, offered, accepted or declined by each silo, and run one after another."""
 
+import os
+import time
 import tomllib
 from contextlib import suppress
 
@@ -9,14 +11,16 @@ from federation_in_process import loaded, same
 
 from pomona.cli import main
 from pomona.core.errors import ConfigError, LockedError, ProtocolError, QuorumError
-from pomona.deploy import audit
+from pomona.deploy import audit, status, versions
 from pomona.deploy.messages.study_exchange import PATH, StudyVisit
 from pomona.deploy.provision.provision import add
+from pomona.deploy.server.members.registry_admin import dismiss
 from pomona.deploy.server.studies.consents import Consents
 from pomona.deploy.server.studies.study_desk import StudyDesk
+from pomona.deploy.server.studies.study_overview import overview
 from pomona.deploy.server.studies.study_queue import StudyQueue
 from pomona.deploy.silo.studies.known_studies import KnownStudies
-from pomona.deploy.silo.studies.study_proposals import consider, visit
+from pomona.deploy.silo.studies.study_proposals import compare, consider, visit
 from pomona.deploy.study import Study
 from pomona.storage.lock import locked
 from pomona.storage.run_status import read_status
@@ -332,3 +336,83 @@ def test_a_decision_is_told_at_once_where_the_server_can_be_reached(federation, 
         main(["silo", "accept", "second", "--folder", str(federation.kits / "silo-0")])
     assert "the server knows" in capsys.readouterr().out
     assert set(Consents(queue.named("second").folder).decisions) == {"silo-0"}
+
+
+def test_a_study_begins_with_those_who_have_accepted_if_they_are_enough(federation):
+    """A newcomer that never connects holds up nobody for a week."""
+    queue = StudyQueue(federation.server)
+    queue.submit(study_file(federation, "second", quorum=2))
+    for silo in ("silo-0", "silo-1"):
+        heard(federation, silo)
+    decided(federation, "silo-0", "second")
+    with pytest.raises(ConfigError, match="1 of the 2 acceptances"):
+        queue.begin("second")
+    decided(federation, "silo-1", "second")
+    assert queue.state(queue.named("second")) == "proposed"
+    assert queue.begin("second") == ("silo-2",)
+    assert queue.state(queue.named("second")) == "ready"
+    with pytest.raises(ConfigError, match="is ready; only one that waits"):
+        queue.begin("second")
+
+
+def test_start_is_the_same_as_begin(capsys):
+    with pytest.raises(SystemExit):
+        main(["server", "study", "start"])
+    assert "abort" not in capsys.readouterr().err
+
+
+def test_who_has_decided_stays_in_the_list_after_a_revoke(federation):
+    StudyQueue(federation.server).submit(study_file(federation, "second"))
+    heard(federation, "silo-1")
+    decided(federation, "silo-1", "second")
+    dismiss(federation.server, "silo-1")
+    (row,) = [row for row in overview(federation.server) if row["study"] == "second"]
+    assert row["accepted"] == "silo-1"
+    assert "silo-1" not in row["undecided"]
+
+
+def test_versions_are_compared_before_anything_waits(federation, monkeypatch):
+    ask, kit = asking(federation, "silo-1"), federation.kits / "silo-1"
+    assert versions.mismatch(compare(kit, ask), "server") == ""
+    assert versions.noted(federation.server / "run")["silo-1"] == versions.own()
+    here, other = versions.own(), versions.own().model_copy(update={"flower": "1.41.0"})
+
+    def of_another_release(path, body):
+        """The silo has another Flower; the server's is as before."""
+        monkeypatch.setattr(versions, "own", lambda: here)
+        answer = ask(path, body)
+        monkeypatch.setattr(versions, "own", lambda: other)
+        return answer
+
+    monkeypatch.setattr(versions, "own", lambda: other)
+    why = versions.mismatch(compare(kit, of_another_release), "server")
+    assert f"the server has {here}, here is {other}" in why
+    assert versions.noted(federation.server / "run")["silo-1"] == other
+    with pytest.raises(ProtocolError, match="another silo's name"):
+        compare(federation.kits / "silo-0", ask)
+
+
+def test_a_server_sees_who_is_connected_before_any_study_runs(federation):
+    with locked(federation.server / "run"):
+        assert {row["connected"] for row in status.server(federation.server)["silos"]} == {False}
+        heard(federation, "silo-1")
+        assert [row["silo"] for row in status.server(federation.server)["silos"] if row["connected"]] == ["silo-1"]
+        long_ago = time.time() - 1000
+        os.utime(federation.server / "run/seen/silo-1", (long_ago, long_ago))
+        assert {row["connected"] for row in status.server(federation.server)["silos"]} == {False}
+
+
+def test_folders_are_their_owners_alone_whatever_the_umask(federation, capsys):
+    before = os.umask(0)
+    try:
+        path = study_file(federation, "second")
+        with pytest.raises(SystemExit, match="0"):
+            main(["server", "study", "submit", str(path), "--folder", str(federation.server)])
+        assert os.umask(0) == 0, "the command leaves the caller's umask"
+    finally:
+        os.umask(before)
+    digits = StudyQueue(federation.server).named("second").known.agreement[:16]
+    assert " ".join(digits[i : i + 4] for i in (0, 4, 8, 12)) in capsys.readouterr().out
+    home = federation.server / "run" / "studies"
+    found = [home, *home.rglob("*")]
+    assert {p.name: oct(p.stat().st_mode & 0o077) for p in found if p.stat().st_mode & 0o077} == {}

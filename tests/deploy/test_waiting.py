@@ -9,7 +9,7 @@ import pytest
 
 from pomona.cli import main
 from pomona.core.errors import QuorumError
-from pomona.deploy import status
+from pomona.deploy import status, versions
 from pomona.deploy.messages.message_pieces import unpacked
 from pomona.deploy.server.rounds import message_exchange, waiting_file
 from pomona.deploy.server.rounds.flower_transport import FlowerTransport
@@ -94,7 +94,7 @@ def test_a_newcomer_who_greets_while_silos_are_gathered_holds_up_nobody(gatherin
         nodes.asked.append(2)
 
     clock.events = {1: comes, 3: lambda: (nodes.met(0), nodes.met(1)), 4: lambda: nodes.met(2)}
-    gather_silos(transport, federation)
+    gather_silos(transport, federation, transport.registry.path.parent)
     assert clock.now == 4
 
 
@@ -103,7 +103,7 @@ def test_a_node_that_never_says_who_it_is_holds_up_nobody_once_all_silos_are_the
     clock, _, nodes, transport, federation = gathering
     nodes.asked.append(9)
     clock.events = {1: lambda: (nodes.met(0), nodes.met(1))}
-    gather_silos(transport, federation)
+    gather_silos(transport, federation, transport.registry.path.parent)
     transport.greet()
     assert (clock.now, nodes.asked) == (1, [9])
 
@@ -113,13 +113,23 @@ def test_a_node_that_is_asked_who_it_is_at_the_end_has_time_to_answer(gathering)
     nodes.met(0)
     nodes.asked.append(1)
     clock.events = {700: lambda: nodes.met(1)}
-    gather_silos(transport, federation)
+    gather_silos(transport, federation, transport.registry.path.parent)
     assert clock.now == 700
     nodes.nodes.pop(1)
     nodes.asked.append(1)
     with pytest.raises(QuorumError):
-        gather_silos(transport, federation)
+        gather_silos(transport, federation, transport.registry.path.parent)
     assert clock.now == 700 + 600 + TIMEOUT + 1
+
+
+def test_a_silo_whose_versions_do_not_work_with_the_servers_is_not_waited_for(gathering):
+    clock, members, nodes, transport, federation = gathering
+    members.add("east")
+    other = versions.own().model_copy(update={"flower": "1.1.0"})
+    versions.note(members.path.parent, "east", other)
+    clock.events = {1: lambda: (nodes.met(0), nodes.met(1))}
+    gather_silos(transport, federation, members.path.parent)
+    assert clock.now == 1
 
 
 def test_who_is_revoked_while_silos_are_gathered_is_not_waited_for(gathering):
@@ -130,7 +140,7 @@ def test_who_is_revoked_while_silos_are_gathered_is_not_waited_for(gathering):
         members.entries[2].revoked = True
 
     clock.events = {1: lambda: (nodes.met(0), nodes.met(1)), 5: leaves}
-    gather_silos(transport, federation)
+    gather_silos(transport, federation, transport.registry.path.parent)
     assert clock.now == 5
 
 
@@ -139,7 +149,7 @@ def test_who_declines_while_silos_are_gathered_is_not_waited_for(gathering):
     members.add("east")
     declined = set()
     clock.events = {1: lambda: (nodes.met(0), nodes.met(1)), 5: lambda: declined.add("east")}
-    gather_silos(transport, federation, lambda: frozenset(declined))
+    gather_silos(transport, federation, transport.registry.path.parent, lambda: frozenset(declined))
     assert clock.now == 5
 
 
@@ -153,7 +163,7 @@ def test_whoever_stays_away_is_named_all_the_while_and_at_the_end(gathering, tmp
 
     clock.events = {1: lambda: nodes.met(0), 2: lambda: nodes.asked.append(7), 9: answers}
     with caplog.at_level(logging.INFO, "pomona"), pytest.raises(QuorumError, match=r"1 of 2 .*missing: south"):
-        gather_silos(transport, federation)
+        gather_silos(transport, federation, transport.registry.path.parent)
     assert clock.now == 601  # the first look after 600 s
     (then,) = seen
     assert (then.stage, then.answered, then.until - then.since) == ("gathering silos", ("north",), 600)

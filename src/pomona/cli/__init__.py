@@ -39,7 +39,7 @@ SILO = {
     "check": "Find out what is wrong before taking part, and say what would leave the silo.",
     "start": "Take part: keep this silo connected until it is stopped.",
     "status": "Show the node's state, the last visit, certificate and disk.",
-    "report": "Show what the federation did for this silo: accuracy, gain, who helped.",
+    "report": "Show what the federation did for this silo: accuracy, beside training alone, who helped.",
     "stop": "Stop taking part; the silo's state stays.",
 }
 
@@ -74,13 +74,15 @@ for side, name in ((server, "server"), (silo, "silo")):
 STUDY = {
     "submit": "Take a study into the queue.",
     "list": "List the studies in their order, with the silos' decisions.",
+    "begin": "Start a study with the silos that have accepted.",
     "result": "Print what a survey, an evaluation or a search has found.",
     "abort": "End a study, or take it out of the queue.",
     "resume": "Put a study that was aborted, or that failed, back into the queue.",
 }
 study = App(name="study", help="Studies on a standing federation, one after another.")
 for name, what in STUDY.items():
-    study.command(f"pomona.cli.studies:{'list_' if name == 'list' else name}", name=name, help=what)
+    names = ("begin", "start") if name == "begin" else name
+    study.command(f"pomona.cli.studies:{'list_' if name == 'list' else name}", name=names, help=what)
 server.command(study)
 DECISIONS = {
     "studies": "List the studies that the server has offered, and what was decided on each.",
@@ -97,6 +99,7 @@ silo.command("pomona.cli.key_renewal:use", name="use-key", help="Take this silo'
 app.command(server)
 app.command(silo)
 
+PRIVATE = (["deploy"], ["server"], ["silo"])  # commands on kits: what they write is for its owner alone, folders too
 GOES_ON = {"run": "`pomona run ... --resume` goes on", "bench": "the same command goes on"}  # after Ctrl-C
 
 
@@ -140,12 +143,17 @@ class SafeStderr:
 
 def main(words: Sequence[str] | None = None) -> None:
     """Run a command, this process's own without words; a user's mistake is one line and an exit code."""
-    with redirect_stderr(SafeStderr(sys.stderr)), heeded(), importing_from(Path.cwd()):
-        _main(words)
-
-
-def _main(words: Sequence[str] | None) -> None:
     given = list(sys.argv[1:] if words is None else words)
+    before = os.umask(0o077) if given[:1] in PRIVATE else None
+    try:
+        with redirect_stderr(SafeStderr(sys.stderr)), heeded(), importing_from(Path.cwd()):
+            _main(given)
+    finally:
+        if before is not None:
+            os.umask(before)
+
+
+def _main(given: list[str]) -> None:
     if given[:1] == ["run"] and set(given) & set(app.help_flags):
         from pomona.cli.settings import of_a_run  # late: it reads every settings record
 

@@ -85,7 +85,7 @@ def _everybody(made: "Provisioned") -> Iterator[str]:
         f"by hash: {described(content(lock))}" if lock.exists() else "unlocked: whatever the index has that day"
     )
     yield f"agreement  {f.agreement}"
-    yield f"           {f.digits}: by telephone, every silo reads what `pomona silo check` prints at compare"
+    yield f"           {made.digits}: by telephone, every silo reads what `pomona silo check` prints at compare"
     wheel = (
         ""
         if (made.folder / "server" / "wheels" / "SHA256SUMS").exists()

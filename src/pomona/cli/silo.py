@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 
@@ -30,8 +30,10 @@ def start(*, folder: Folder = HERE, json: Json = False) -> None:
 
 def status(*, folder: Folder = HERE, json: Json = False) -> None:
     """Show the node's state, the last visit, certificate and disk."""
+    from pomona.deploy.installation.contents import require_kit
     from pomona.deploy.status import silo
 
+    require_kit(folder, "silo")
     s = silo(folder)
     if json:
         emit(s)
@@ -40,17 +42,12 @@ def status(*, folder: Folder = HERE, json: Json = False) -> None:
     lines = [
         f"{s['federation']} at {s['server']}",
         f"node      {s['state']}{why}, since {s['since'] or '-'}, {s['restarts']} restarts",
-        *(
-            f"study     {w['study']} ({w['hash']}): {w['decision']}, round {w['round']}"
-            + (f"; {w['why']}" if w["decision"] == "pending" and w["why"] else "")
-            + (f"; it fails here: {w['fault']}" if w["fault"] else "")
-            for w in s["studies"]
-        ),
+        *(f"study     {w['study']} ({w['hash']}): {_at(w)}" for w in s["studies"]),
         f"round     {s['round'] or 0} of {s['rounds']}, last visit {s['last_visit'] or 'none yet'}"
         if s["own_study"]
         else "round     the kit came with no study of its own",
         *([f"fault     of the kit's own study: {s['fault']}"] if s["fault"] else []),
-        f"traffic   {size(s['bytes_down'])} down, {size(s['bytes_up'])} up",
+        f"traffic   {_traffic([s, *s['studies']])}",
         f"disk      {s['free_gb']} GB free",
         f"version   {s['version']}; the server's: {s['server_version'] or 'not known yet'}",
     ]
@@ -64,6 +61,17 @@ def status(*, folder: Folder = HERE, json: Json = False) -> None:
         for bound in [p["epsilon_at_most"]]
     ]
     say(*lines, *(f"warning: {text}" for text in (s["warning"], s["version_warning"]) if text))
+
+
+def _at(study: dict[str, Any]) -> str:
+    """How a study stands at this silo."""
+    last = f", last round {study['round']}, {_traffic([study])}" if study["round"] else ""
+    waits = f"; {study['why']}" if study["decision"] == "pending" and study["why"] else ""
+    return f"{study['decision']}{last}{waits}" + (f"; it fails here: {study['fault']}" if study["fault"] else "")
+
+
+def _traffic(parts: list[dict[str, Any]]) -> str:
+    return f"{size(sum(p['bytes_down'] for p in parts))} down, {size(sum(p['bytes_up'] for p in parts))} up"
 
 
 def stop(*, folder: Folder = HERE, json: Json = False) -> None:
@@ -90,21 +98,23 @@ def check(*, study: Study = "", folder: Folder = HERE, json: Json = False) -> No
 
 
 def report(*, study: Study = "", folder: Folder = HERE, json: Json = False) -> None:
-    """Show what the federation did for this silo: its accuracy, the gain over training alone, who helped."""
+    """Show what the federation did for this silo: its accuracy, that of training alone, who helped."""
     from pomona.cli.progress import watching
+    from pomona.deploy.silo.administration.silo_report import NO_GAIN
     from pomona.deploy.silo.administration.silo_report import report as made
 
     with watching(stays=False) as watcher:
         r, page = made(folder, watcher, study)
     if json:
-        emit({**vars(r), "gain": r.gain, "enough": r.enough})
+        emit(vars(r))
         return
     own, alone = r.own, r.alone
     say(f"{r.silo} in {r.federation}: {r.method}, model {own['model']} {own['when']}, round {own['round']}")
     say(
         f"test {r.judged.title} {r.judged.text(own['value'])} on {own['samples']} own samples; training alone for as "
-        f"many rounds {r.judged.text(alone['value'])}; gain {r.comparison}"
+        f"many rounds {r.judged.text(alone['value'])}"
     )
+    say(NO_GAIN)
     for title, rows in r.peers:
         out.print()
         print_table(of_records(rows, title))

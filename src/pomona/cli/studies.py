@@ -26,14 +26,18 @@ def submit(file: Path, *, folder: ServerFolder = KIT, json: Json = False) -> Non
     file
         its STUDY.toml
     """
+    from pomona.deploy.agreement import in_fours
     from pomona.deploy.server.studies.study_queue import StudyQueue
 
     importable(folder)
-    known = StudyQueue(folder).submit(file)
+    queue = StudyQueue(folder)
+    known = queue.submit(file)
+    digits = in_fours(known.agreement)
     if json:
-        emit({"study": known.study.name, "agreement": known.agreement})
+        emit({"study": known.study.name, "agreement": known.agreement, "digits": digits})
         return
     print(f"study {known.study.name} is number {known.number}; its hash is\n  {known.agreement}")
+    print(f"by telephone, every silo reads what `pomona silo check --study` prints at compare\n  {digits}")
     print("every silo's administrator finds it with `pomona silo studies`, and accepts or declines it by this hash")
 
 
@@ -57,6 +61,23 @@ def abort(name: str, *, folder: ServerFolder = KIT, json: Json = False) -> None:
 
     StudyQueue(folder).abort(name)
     emit({"study": name, "aborted": True}) if json else print(f"study {name} runs no more; what it has done stays")
+
+
+def begin(name: str, *, folder: ServerFolder = KIT, json: Json = False) -> None:
+    """Start a study with the silos that have accepted, if they are enough, and wait for no other.
+
+    Parameters
+    ----------
+    name
+        the study's
+    """
+    from pomona.deploy.server.studies.study_queue import StudyQueue
+
+    without = StudyQueue(folder).begin(name)
+    if json:
+        emit({"study": name, "begun": True, "undecided": without})
+        return
+    say(f"study {name} starts when its turn comes" + (f", without {', '.join(without)}" if without else ""))
 
 
 def resume(name: str, *, folder: ServerFolder = KIT, json: Json = False) -> None:

@@ -15,6 +15,8 @@ class Address(NamedTuple):
     @classmethod
     def parse(cls, text: str) -> Self:
         """Of ``host:port`` or ``[IPv6]:port``. Raises ValueError."""
+        if "://" in text:
+            raise ValueError(f"give host:port without {text.partition('://')[0]}://")
         host, _, port = text.rpartition(":")
         bare = host.removeprefix("[").removesuffix("]")
         if not (port.isascii() and port.isdecimal() and 0 < int(port) < 1 << 16):

@@ -259,8 +259,22 @@ class Federation(StudyTerms):
     @property
     def digits(self) -> str:
         """The first 16 digits of the agreement, in fours: what people compare by telephone."""
-        start = self.agreement[:16]
-        return " ".join(start[i : i + 4] for i in range(0, len(start), 4))
+        return in_fours(self.agreement)
+
+    def compared(self, authority: bytes) -> str:
+        """The 16 digits that are compared by telephone when a kit arrives.
+
+        Of the study that it comes with; without one of the agreement and of the ``authority``'s certificate, which
+        says whom the silo trusts.
+        """
+        if self.comes_with_study or self.survey:
+            return self.digits
+        return in_fours(hashlib.sha256(self.agreement.encode() + authority).hexdigest())
+
+
+def in_fours(digest: str) -> str:
+    """The first 16 digits of a hash, in fours."""
+    return " ".join(digest[i : i + 4] for i in range(0, 16, 4))
 
 
 def _everywhere(server: Address) -> str:

@@ -12,6 +12,7 @@ from pomona.deploy.agreement import Federation
 from pomona.deploy.pki import certificates
 from pomona.deploy.server.members.member_registry import RegisteredMember, heavy, samples, weight_by_name
 from pomona.deploy.server.members.registry_admin import entries
+from pomona.deploy.server.studies.study_desk import connected
 from pomona.deploy.server.studies.study_overview import overview
 from pomona.deploy.server.studies.study_queue import StudyQueue
 from pomona.deploy.silo import history, last_fault
@@ -52,7 +53,8 @@ def server(folder: Path, study: str | None = None) -> Row:
     waits, rounds = read_status_file(WaitingStatus, work / WAITING), read_status(work)
     current = bool(said and held and said.state == "running" and waits.since >= said.time)  # not of a life before
     members, share = entries(folder, work if meant and meant.name else None), federation.largest_share
-    weighs, spoken = weight_by_name(samples(members), share), versions.noted(work)
+    weighs, spoken = weight_by_name(samples(members), share), {**versions.noted(work), **versions.noted(folder / "run")}
+    here = connected(folder) if held else frozenset()
     return {
         "federation": federation.name,
         "study": meant.title if meant else None,
@@ -76,6 +78,7 @@ def server(folder: Path, study: str | None = None) -> Row:
             {
                 "silo": member.name,
                 "state": _state(member, live),
+                "connected": member.name in here,
                 "samples": member.size,
                 "weight": weighs.get(member.name),
                 "joined": member.joined,
@@ -168,7 +171,13 @@ def _study(kit: Path, known: KnownStudy) -> Row:
     visits = [visit for home in KnownStudies(kit).homes(known) for visit in history.read(home)[0]]
     about = {"study": known.study.name, "hash": known.agreement[:16], "decision": known.standing, "why": known.why}
     faults = [fault for home in KnownStudies(kit).homes(known) if (fault := last_fault.read(home))]
-    return {**about, "round": visits[-1].round if visits else 0, "fault": _latest(faults)}
+    return {
+        **about,
+        "round": visits[-1].round if visits else 0,
+        "bytes_down": sum(v.bytes_down for v in visits),
+        "bytes_up": sum(v.bytes_up for v in visits),
+        "fault": _latest(faults),
+    }
 
 
 def _latest(faults: Sequence[LastFault]) -> str:

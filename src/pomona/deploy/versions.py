@@ -93,4 +93,9 @@ def noted(state: Path) -> Mapping[str, Versions]:
 def warning(state: Path, peer: str) -> str:
     """What is wrong between this end and a peer as it has last spoken; empty if nothing is known to be."""
     said = noted(state).get(peer)
-    return f"the {peer} has {said}, here is {own()}; {REMEDY}" if said and not said.works_with(own()) else ""
+    return mismatch(said, peer) if said else ""
+
+
+def mismatch(said: Versions, peer: str) -> str:
+    """Why a peer of these versions does not work with this end; empty if it does."""
+    return "" if said.works_with(own()) else f"the {peer} has {said}, here is {own()}; {REMEDY}"

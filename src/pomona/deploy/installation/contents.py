@@ -93,6 +93,7 @@ RULES: dict[Role, tuple[Rule, ...]] = {
         Rule("run/*superlink.db*", "erase", "Flower's messages, with silos' models"),
         Rule("run/*logs/*", "erase", "logs, with names and paths"),
         Rule("run/*report*", "keep", "reports"),
+        Rule("run/arrivals", "remove", "a pipe between the server's processes"),
         Rule("run/*", "erase", "other states"),
     ),
 }

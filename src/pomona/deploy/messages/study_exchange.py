@@ -1,7 +1,8 @@
 """What a silo and the gate say to each other about studies, beside Flower's messages: bodies of two requests.
 
 ``POST PATH`` brings a silo's decisions and returns the hashes of the studies that are not over; ``GET PATH/HASH``
-returns one study's text. Both are signed by the silo's key, as every request to the fleet's interface.
+returns one study's text; ``POST VERSIONS`` brings a silo's versions and returns the server's, whatever later releases
+make of the rest. All are signed by the silo's key, as every request to the fleet's interface.
 """
 
 from typing import Annotated
@@ -12,8 +13,10 @@ from pomona.core.bounds import Hex, Sha256
 from pomona.core.settings import Settings
 from pomona.deploy.agreement import SiloName
 from pomona.deploy.messages.message_bodies import Decision
+from pomona.deploy.versions import Versions
 
 PATH = "/v1/fleet/pomona/studies"
+VERSIONS = f"{PATH}/versions"
 MOST = 1000  # decisions that a visit brings, and studies that an answer names
 
 
@@ -22,6 +25,13 @@ class TakenDecision(Settings):
 
     decision: Decision
     signature: Hex
+
+
+class SiloVersions(Settings):
+    """A silo's request: who it is, and what is installed there."""
+
+    silo: SiloName
+    versions: Versions
 
 
 class StudyVisit(Settings):

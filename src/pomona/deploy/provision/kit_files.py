@@ -49,7 +49,9 @@ def server(federation: Federation, until: datetime | None, installed: Mapping[st
     return dict(_common("server", about)) | app()
 
 
-def silo(federation: Federation, name: str, digest: str, installed: Mapping[str, bytes], *, own_key: bool) -> Files:
+def silo(
+    federation: Federation, name: str, digest: str, installed: Mapping[str, bytes], *, own_key: bool, digits: str
+) -> Files:
     """A silo's kit without keys, wheels and ``federation.toml``.
 
     Args:
@@ -58,10 +60,12 @@ def silo(federation: Federation, name: str, digest: str, installed: Mapping[str,
         digest: SHA-256 in hex of the app that the silo will run, and no other.
         installed: the files of its folder ``wheels``.
         own_key: whether the silo brought its public key, so that its private one is not in the kit.
+        digits: what is compared by telephone.
     """
     task = federation.tasked
     about = _about("silo", federation, name, installed) | {
         "own_key": own_key,
+        "digits": digits,
         "task": task,
         "classes": tomli_w.dumps({"classes": task.classes}).strip() if task else "",
         "labels": json.dumps(_label_columns(task)) if task else "",

@@ -54,6 +54,11 @@ class Provisioned:
     brought: frozenset[str]
 
     @property
+    def digits(self) -> str:
+        """What silos compare by telephone."""
+        return _compared(self.folder / "server", self.federation)
+
+    @property
     def until(self) -> datetime | None:
         """The last moment at which the server's certificate is valid; None in a federation without keys."""
         return (
@@ -191,7 +196,7 @@ def _silo(folder: Path, server: Path, name: str, members: Sequence[Member]) -> N
     brought = own is not None and own.private is None
     wheels = server / "wheels"
     installed = {p.name: content(p, LONG) for p in wheels.iterdir() if p.name in (wheel(), SUMS, LOCK)}
-    files = kit_files.silo(federation, name, digest, installed, own_key=brought)
+    files = kit_files.silo(federation, name, digest, installed, own_key=brought, digits=_compared(server, federation))
     files |= {f"wheels/{file}": text for file, text in installed.items()}
     files |= {name: content(server / name, MOST_WEIGHTS) for name in (AGREED, WEIGHTS) if (server / name).exists()}
     if own:
@@ -202,6 +207,10 @@ def _silo(folder: Path, server: Path, name: str, members: Sequence[Member]) -> N
     write(folder, files)
     folders(folder / "data")
     folders(folder / kit_files.STATE["silo"])
+
+
+def _compared(server: Path, federation: Federation) -> str:
+    return federation.compared(b"" if federation.insecure else content(server / "certs" / "ca.crt"))
 
 
 def _member(authority: keys.Pair, federation: Federation, name: str, brought: bytes | None) -> Member:

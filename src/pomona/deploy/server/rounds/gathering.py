@@ -1,9 +1,11 @@
 """Waiting for the silos that take part, before a study begins."""
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Protocol
 
 from pomona.core.errors import QuorumError
+from pomona.deploy import versions
 from pomona.deploy.agreement import Federation
 from pomona.deploy.server.members.member_registry import MemberRegistry
 
@@ -24,11 +26,15 @@ class Gatherer(Protocol):
 
 
 def gather_silos(
-    transport: Gatherer, federation: Federation, declined: Callable[[], frozenset[str]] = frozenset
+    transport: Gatherer,
+    federation: Federation,
+    standing: Path,
+    declined: Callable[[], frozenset[str]] = frozenset,
 ) -> None:
     """Wait for all silos that are members now, whoever comes or is revoked meanwhile. Raises QuorumError.
 
-    Nobody waits for those that have ``declined``, be it meanwhile.
+    Nobody waits for those that have ``declined``, be it meanwhile, nor for those whose versions do not work with the
+    server's, as they have last said in ``standing``, the kit's folder ``run/``.
     """
 
     def members() -> list[tuple[int, str]]:
@@ -36,11 +42,12 @@ def gather_silos(
         return [(place, e.name) for place, e in entries if not e.revoked and e.name not in out]
 
     def missing() -> list[str]:
-        return [name for place, name in members() if place not in transport.known]
+        other = {name for name, said in versions.noted(standing).items() if not said.works_with(versions.own())}
+        return [name for place, name in members() if place not in transport.known and name not in other]
 
     transport.gather(federation.wait, missing)
     everybody = [name for _, name in members()]
-    away = missing()
+    away = [name for place, name in members() if place not in transport.known]
     if len(everybody) - len(away) < federation.quorum:
         raise QuorumError(
             f"{len(everybody) - len(away)} of {len(everybody)} silos came within {federation.wait:g} s, "

@@ -40,6 +40,7 @@ class SubmittedStudy(Settings):
     agreement: Sha256
     study: Study
     aborted: bool = Field(False, description="it shall not run, or not run on")
+    begun: bool = Field(False, description="it starts with those who have accepted, whoever is undecided")
 
 
 @dataclass(frozen=True)
@@ -186,6 +187,24 @@ class StudyQueue:
             raise ConfigError(f"study {name!r} is {state} already; nothing to abort")
         self._write(study.known.model_copy(update={"aborted": True}))
 
+    def begin(self, name: str) -> tuple[str, ...]:
+        """Let a study start with the silos that have accepted, without waiting for the rest. Returns the undecided.
+
+        Raises ConfigError where it does not wait for decisions, or too few have accepted.
+        """
+        study = self.named(name)
+        if not study.known or self.state(study) != "proposed":
+            raise ConfigError(
+                f"study {study.title} is {self.state(study)}; only one that waits for the silos' decisions is begun"
+            )
+        accepted, declined, members = self._decisions(study)
+        if len(accepted) < (quorum := study.agreed(self.federation, self.kit).quorum):
+            raise ConfigError(
+                f"study {name!r} has {len(accepted)} of the {quorum} acceptances that it needs; wait for more silos"
+            )
+        self._write(study.known.model_copy(update={"begun": True}))
+        return tuple(sorted(members - accepted - declined))
+
     def resume(self, name: str) -> None:
         """Let a study that was aborted, or that failed, run again from its last committed round."""
         study = self.named(name)
@@ -198,15 +217,19 @@ class StudyQueue:
 
     def _decided(self, study: QueuedStudy, known: SubmittedStudy) -> State:
         """Whether the silos that are members have accepted, each of them or enough of them in time."""
-        members = {entry.name for entry in entries(self.kit) if not entry.revoked}
-        said = Consents(study.folder).decisions
-        accepted = {silo for silo in members if silo in said and said[silo].accepted}
-        declined = {silo for silo in members if silo in said and not said[silo].accepted}
+        accepted, declined, members = self._decisions(study)
         quorum = study.agreed(self.federation, self.kit).quorum
         if len(members - declined) < quorum:
             return "declined"
-        late = time.time() >= known.submitted + known.study.decide
+        late = known.begun or time.time() >= known.submitted + known.study.decide
         return "ready" if len(accepted) >= quorum and (late or accepted | declined == members) else "proposed"
+
+    def _decisions(self, study: QueuedStudy) -> tuple[set[str], set[str], set[str]]:
+        """The members that have accepted a study, those that have declined it, and all."""
+        members = {entry.name for entry in entries(self.kit) if not entry.revoked}
+        said = Consents(study.folder).decisions
+        accepted = {silo for silo in members if silo in said and said[silo].accepted}
+        return accepted, {silo for silo in members if silo in said} - accepted, members
 
     def _submitted(self) -> Sequence[QueuedStudy]:
         return sorted(self._found(), key=lambda study: study.known.number if study.known else 0)

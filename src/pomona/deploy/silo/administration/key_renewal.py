@@ -33,6 +33,7 @@ def begin(folder: Path) -> tuple[Path, str]:
     pair = keys.silo()
     keys.write(private, pair.private)
     keys.write(public, pair.public)
+    public.chmod(0o644)  # it is meant to be copied, whatever the umask
     return public, keys.fingerprint(pair.public)
 
 

@@ -1,18 +1,20 @@
 """Checks of a silo's kit and its machine: keys, certificates, the way to the server, the disk."""
 
 import shutil
+import socket
 from datetime import UTC, datetime
 from pathlib import Path
 
 from pomona.core.errors import ConfigError, StorageError
 from pomona.core.files import content
 from pomona.deploy.agreement import Federation
-from pomona.deploy.pki import keys
+from pomona.deploy.pki import certificates, keys
 from pomona.deploy.pki.certificates import LAST, private, valid, warning
 from pomona.deploy.silo.administration.check_lines import Remark
 from pomona.deploy.silo.connection.watchdog import ask_health
 from pomona.deploy.silo.connection.way_out import WayOut
 from pomona.deploy.silo.settings import SiloFile
+from pomona.deploy.supervision.processes import holder
 from pomona.storage.atomic_io import probe
 
 CLOCK = 10.0  # seconds; Flower refuses what was signed more than 5 s in its future or 5 minutes in its past
@@ -45,6 +47,24 @@ def authority(folder: Path) -> tuple[None, str]:
     if line := warning(until):
         raise Remark(f"the authority's certificate {line}; {LAST}")
     return None, f"the authority's is valid until {until:%Y-%m-%d}"
+
+
+def authority_file(folder: Path, federation: Federation) -> bytes:
+    """The authority's certificate as it came with a kit; nothing without keys. Raises ConfigError."""
+    return b"" if federation.insecure else certificates.content(folder / "certs" / "ca.crt")
+
+
+def port(folder: Path, silo: SiloFile) -> tuple[None, str]:
+    """The local port is free, or this silo's own."""
+    if holder(folder / "state"):
+        return None, f"{silo.port} is this silo's, which is running"
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe_:
+        probe_.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe_.bind(("127.0.0.1", silo.port))
+        except OSError as fault:
+            raise ConfigError(f"port = {silo.port}: {fault.strerror}; set another one in silo.toml") from None
+    return None, f"{silo.port} is free"
 
 
 def server(folder: Path, silo: SiloFile, federation: Federation) -> tuple[None, str]:

@@ -27,6 +27,8 @@ from pomona.deploy.silo.studies.pinned_agreement import PINNED, PinnedAgreement
 from pomona.deploy.silo.studies.rules_in_force import RuleLine, rules
 from pomona.deploy.silo.studies.silo_in_study import Silo
 from pomona.deploy.silo.studies.study_facts import ANY_RUN, facts, remarks
+from pomona.deploy.silo.studies.study_proposals import compare, over_the_network
+from pomona.deploy.versions import mismatch, own
 
 TELEPHONE = "read these 16 digits to the lead by telephone; theirs must be the same"
 
@@ -51,8 +53,11 @@ def run(folder: Path, study: str = "") -> tuple[list[CheckLine], dict[str, Any],
         for line in checks.make("rules", partial(_rules, folder, silo)) or ():
             checks.lines.append(CheckLine("rules", "warning" if line.foreign else "ok", line.text))
     federation = checks.make("agreement", lambda: _agreement(work)) if work else None
-    if federation and (federation.comes_with_study or federation.survey):
-        checks.lines.append(CheckLine("compare", "ok", f"{federation.digits}  {TELEPHONE}"))
+    if federation:
+        agreed = federation
+        checks.make(
+            "compare", lambda: (None, f"{agreed.compared(kit_checks.authority_file(folder, agreed))}  {TELEPHONE}")
+        )
     if silo and silo.device != "cpu":
         device = silo.device
         checks.make("device", lambda: (None, f"{require_device(device)} computes"))
@@ -64,6 +69,8 @@ def run(folder: Path, study: str = "") -> tuple[list[CheckLine], dict[str, Any],
     if silo and work and federation:
         one, within, all_ = silo, work, federation
         checks.make("server", lambda: kit_checks.server(folder, one, all_))
+        checks.make("versions", lambda: _versions(folder))
+        checks.make("port", lambda: kit_checks.port(folder, one))
         if federation.survey:
             checks.make("data", lambda: _surveyed(within, leaves))
         elif federation.comes_with_study:
@@ -99,6 +106,17 @@ def _rules(folder: Path, silo: SiloFile) -> tuple[list[RuleLine], str]:
     if first.foreign:
         return [first, *others], "which hold here:"
     return others, first.text
+
+
+def _versions(folder: Path) -> tuple[None, str]:
+    """The server's versions work with those here."""
+    try:
+        theirs = compare(folder, over_the_network(folder))
+    except (PomonaError, OSError, ValueError) as fault:
+        raise Remark(f"not compared with the server's: {fault}") from None
+    if why := mismatch(theirs, "server"):
+        raise ProtocolError(why)
+    return None, f"{own()}, which works with the server's"
 
 
 def _study(folder: Path, which: str) -> tuple[Silo, str]:

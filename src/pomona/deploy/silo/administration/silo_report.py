@@ -1,4 +1,4 @@
-"""A silo's own report, ``pomona silo report``: its scores, its gain over training alone, and its peers."""
+"""A silo's own report, ``pomona silo report``: its scores, those of training alone, and its peers."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -28,7 +28,7 @@ from pomona.simulation import simulate
 from pomona.storage.atomic_io import publish, writing
 
 ALONE = "alone.json"
-ENOUGH = 10  # rounds from which on a gain is stated: before, either model may still be on its way
+NO_GAIN = "no gain is stated: the two figures are of one silo's test rows, and the difference has no interval here"
 
 
 class Judged(Settings):
@@ -71,25 +71,6 @@ class Report:
     numbers: list[tuple[str, list[float]]]
 
     @property
-    def gain(self) -> float | None:
-        """Gain over training alone, in the metric; more than 0 is better. None if undefined."""
-        mine, lone = self.own["value"], self.alone["value"]
-        return None if mine is None or lone is None else self.judged.goodness(mine) - self.judged.goodness(lone)
-
-    @property
-    def enough(self) -> bool:
-        """Whether the two models have had enough rounds to be compared."""
-        return bool(self.own["round"] >= ENOUGH)
-
-    @property
-    def comparison(self) -> str:
-        """What the comparison with training alone says, after how many rounds."""
-        rounds = self.own["round"]
-        if not self.enough:
-            return f"not judged after {rounds} round{'s' * (rounds != 1)}, only from {ENOUGH} on"
-        return f"{_said(self.judged.gap, self.gain)} after {rounds} rounds"
-
-    @property
     def judged(self) -> Metric:
         """The metric that models are judged by."""
         return metric_named(self.metric)
@@ -107,7 +88,7 @@ class Report:
             f"- {judged.title} {_said(judged.text, own['value'])}, loss {_said(LOSS.number, own['loss'])}",
             f"- training alone, {alone['round']} rounds: {judged.title} {_said(judged.text, alone['value'])}, "
             f"loss {_said(LOSS.number, alone['loss'])}",
-            f"- gain over training alone: {self.comparison}",
+            f"- {NO_GAIN}",
         ]
         for meaning, rows in self.peers:
             lines += ["", markdown(of_records(rows, meaning)).rstrip()]

@@ -151,6 +151,11 @@ def request(
         ) from None
     if limit.over:  # where an answer has no length, its end looks like any other
         raise ProtocolError(f"{way.server} has not answered within {whole:g} s; is the way out too slow?")
+    if answer.status_code == 401:
+        raise ProtocolError(
+            f"{way.server} refuses this silo's key (401): it was revoked or never added, or the clocks differ; "
+            "`pomona silo check` compares them"
+        )
     if answer.status_code != 200:
         raise ProtocolError(f"{way.server} answers {answer.status_code}; is it a Pomona server?")
     return Answered(text, answer.headers.get("Date"), until)

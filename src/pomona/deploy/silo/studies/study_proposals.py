@@ -12,9 +12,18 @@ from pathlib import Path
 from pomona.core.bounds import parse
 from pomona.core.errors import ConfigError, PomonaError, ProtocolError, worded
 from pomona.core.registry import importable
+from pomona.deploy import versions
 from pomona.deploy.agreement import Federation
 from pomona.deploy.messages.message_bodies import Decision
-from pomona.deploy.messages.study_exchange import MOST, PATH, OpenStudies, StudyVisit, TakenDecision
+from pomona.deploy.messages.study_exchange import (
+    MOST,
+    PATH,
+    VERSIONS,
+    OpenStudies,
+    SiloVersions,
+    StudyVisit,
+    TakenDecision,
+)
 from pomona.deploy.own_code import named_code
 from pomona.deploy.pki.signatures import Signer
 from pomona.deploy.silo.connection.standing import signed
@@ -40,6 +49,19 @@ def over_the_network(kit: Path) -> Ask:
         return request(way, path, headers, body=body, most=LONGEST, whole=whole).text
 
     return ask
+
+
+def compare(kit: Path, ask: Ask) -> versions.Versions:
+    """Tell the server what is installed here; returns what it has. Writes nothing.
+
+    Raises ProtocolError where the server does not answer.
+    """
+    said = SiloVersions(silo=SiloFile.load(kit / "silo.toml").name, versions=versions.own())
+    answer = ask(VERSIONS, said.model_dump_json().encode())
+    try:
+        return versions.Versions.model_validate(parse(answer, ProtocolError))
+    except ValueError:
+        raise ProtocolError("the server's versions cannot be read; ask its administrator for them") from None
 
 
 def visit(kit: Path, ask: Ask) -> list[str]:

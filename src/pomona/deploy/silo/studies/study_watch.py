@@ -8,10 +8,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pomona.core.errors import PomonaError
-from pomona.deploy.silo.studies.study_proposals import over_the_network, visit
+from pomona.core.errors import PomonaError, ProtocolError
+from pomona.deploy.silo.studies.study_proposals import compare, over_the_network, visit
 from pomona.deploy.supervision.process_logs import LogFile, OutputLog
 from pomona.deploy.supervision.processes import start
+from pomona.deploy.versions import mismatch, note
 
 LOG = "studies.log"
 AGAIN = 600.0  # seconds after which a study that could not be taken in is tried again
@@ -30,6 +31,7 @@ class StudyWatch:
     say: Callable[[str], None]
     _due: dict[str, float] = field(default_factory=dict)  # studies that are not taken in -> when that is tried next
     _trouble: str = ""
+    _compared: bool = False  # whether the server's versions are known to work with those here
     _process: subprocess.Popen[bytes] | None = None
     _output: OutputLog | None = None
 
@@ -38,9 +40,16 @@ class StudyWatch:
         if self._process and self._process.poll() is None:
             return
         try:
-            self._consider(visit(self.kit, over_the_network(self.kit)))
-            self._trouble = ""
+            ask = over_the_network(self.kit)
+            if not self._compared:
+                theirs = compare(self.kit, ask)
+                note(self.kit / "state", "server", theirs)
+                if why := mismatch(theirs, "server"):
+                    raise ProtocolError(why)
+            self._consider(visit(self.kit, ask))
+            self._trouble, self._compared = "", True
         except Exception as fault:  # whatever a server answers with, it ends no supervisor
+            self._compared = False  # the server may come back as another release
             told = str(fault) if isinstance(fault, (PomonaError, OSError, ValueError)) else type(fault).__name__
             if told != self._trouble:
                 self._trouble = told
