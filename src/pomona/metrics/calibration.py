@@ -1,7 +1,5 @@
 """How far probabilities of an outcome agree with how often it happens."""
 
-import warnings
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -44,26 +42,40 @@ def recalibration(p: Array, positive: NDArray[np.bool_]) -> dict[str, tuple[floa
     having, lacking = x[positive], x[~positive]
     if not (len(having) and len(lacking) and having.min() < lacking.max() and lacking.min() < having.max()):
         return None
-    from scipy.special import expit  # late, as scikit-learn: a second, in each process of a silo
-    from scipy.stats import norm
-    from sklearn.exceptions import ConvergenceWarning
-    from sklearn.linear_model import LogisticRegression
+    from scipy.special import expit, ndtri  # late: in each process of a silo
 
     centre, scale = x.mean(), x.std()
-    fit = LogisticRegression(C=np.inf, solver="newton-cholesky", tol=1e-10)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # whether it has settled is looked at below
-        fit.fit(((x - centre) / scale)[:, np.newaxis], positive)
-    slope = float(fit.coef_[0, 0]) / scale
-    intercept = float(fit.intercept_[0]) - slope * centre
+    start, rise = _most_likely(np.stack([np.ones_like(x), (x - centre) / scale]), positive)
+    slope = rise / scale
+    intercept = start - slope * centre
     chance = expit(intercept + slope * x)
     design = np.stack([np.ones_like(x), x])
     if np.abs(design @ (chance - positive)).max() > UNSETTLED * np.abs(design).sum():
         return None
     covariance = np.linalg.pinv((design * chance * (1 - chance)) @ design.T)
-    half = norm.ppf((1 + CONFIDENCE) / 2) * np.sqrt(np.maximum(np.diag(covariance), 0.0))
+    half = ndtri((1 + CONFIDENCE) / 2) * np.sqrt(np.maximum(np.diag(covariance), 0.0))
     values = {"intercept": float(intercept), "slope": float(slope)}
     return {
         name: (value, [value - float(reach), value + float(reach)])
         for (name, value), reach in zip(values.items(), half, strict=True)
     }
+
+
+def _most_likely(design: Array, positive: NDArray[np.bool_]) -> tuple[float, float]:
+    """The two coefficients of a logistic regression on the rows of ``design`` (2, n), by Newton's steps in a region."""
+    from scipy.optimize import minimize  # late, as above; scikit-learn's takes a second to import
+    from scipy.special import expit
+
+    def surprise(w: Array) -> float:
+        z = w @ design
+        return float((np.logaddexp(0, z) - positive * z).sum())
+
+    def slope(w: Array) -> Array:
+        return np.asarray(design @ (expit(w @ design) - positive))
+
+    def curvature(w: Array) -> Array:
+        chance = expit(w @ design)
+        return np.asarray((design * chance * (1 - chance)) @ design.T)
+
+    found = minimize(surprise, np.zeros(2), jac=slope, hess=curvature, method="trust-exact", options={"gtol": 1e-10})
+    return float(found.x[0]), float(found.x[1])  # whether it has settled, the caller looks at

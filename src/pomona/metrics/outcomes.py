@@ -88,12 +88,14 @@ def youden(p: Array, positive: NDArray[np.bool_]) -> float | None:
     lacking = len(positive) - having
     if not (having and lacking):
         return None
-    from sklearn.metrics import roc_curve  # late: a second, in each process of a silo
-
-    fallout, recall, thresholds = roc_curve(positive, p, drop_intermediate=False)
+    thresholds = np.unique(p)
+    above = [
+        counts - np.searchsorted(np.sort(of), thresholds)
+        for of, counts in ((p[positive], having), (p[~positive], lacking))
+    ]
     # In whole samples, where equal is equal: sensitivity + specificity - 1, times both counts.
-    index = np.rint(recall * having) * lacking - np.rint(fallout * lacking) * having
-    best = int(index.argmax())
+    index = above[0] * lacking - above[1] * having
+    best = len(index) - 1 - int(index[::-1].argmax())  # the highest of equally good ones
     return float(thresholds[best]) if index[best] > 0 else None
 
 

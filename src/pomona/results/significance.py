@@ -11,7 +11,6 @@ from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
 
 from pomona.metrics.client_statistics import holm, wilcoxon
 
@@ -21,6 +20,8 @@ LEVEL = 0.05
 
 def ranks(values: Matrix) -> Matrix:
     """(B, k) ranks inside each block (row): 1 for the highest value; equal ones share the mean of their ranks."""
+    from scipy import stats  # late: a second, which a page of one run needs not
+
     return np.asarray(stats.rankdata(-np.round(values, 12), axis=1), dtype=np.float64)
 
 
@@ -29,6 +30,8 @@ def critical_difference(methods: int, blocks: int, level: float = LEVEL) -> floa
 
     Demsar, section 3.2.2: q is the studentized range at infinite degrees of freedom over sqrt(2).
     """
+    from scipy import stats  # late: a second, which a page of one run needs not
+
     q = stats.studentized_range.ppf(1 - level, methods, np.inf) / np.sqrt(2)
     return float(q * np.sqrt(methods * (methods + 1) / (6 * blocks)))
 
@@ -82,6 +85,8 @@ class Ranking:
 
 def ranking(methods: Sequence[str], values: Matrix) -> Ranking:
     """Rank methods over blocks. ``values``: (B, k), higher is better, B and k at least 1, none missing."""
+    from scipy import stats  # late: a second, which a page of one run needs not
+
     blocks, k = values.shape
     mean_ranks = tuple(float(r) for r in ranks(values).mean(axis=0))
     two = list(combinations(range(k), 2))

@@ -6,7 +6,6 @@ from itertools import combinations
 from typing import Any
 
 import numpy as np
-from scipy import stats
 
 from pomona.core.bounds import plain
 from pomona.core.toml import flat
@@ -124,6 +123,8 @@ def _agreement(known: Sequence[_Both]) -> str:
     close = sum(abs(a.own.mean - b.own.mean) <= max(a.own.std or 0, b.own.std or 0) for a, b in swapped)
     seeds = max(known, key=lambda k: k.own.mean).own.n
     within = f", {close} of them within a standard deviation over our seeds" if seeds > 1 and swapped else ""
+    from scipy import stats  # late: a second, which a page of one run needs not
+
     tau = stats.kendalltau([k.paper for k in known], [k.own.mean for k in known]).statistic
     agree = "" if np.isnan(tau) else f" (Kendall's tau {tau:.2f})"
     kept = len(pairs) - len(swapped)
