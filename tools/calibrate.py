@@ -2,6 +2,7 @@
 
     python tools/calibrate.py                     # all cells, the table of docs/statistics.md
     python tools/calibrate.py --repeats 200 auroc # a look at some
+    python tools/calibrate.py accuracy --cell "13 x 5" --seed 1
 
 Each repeat draws new test samples of every client of a cell and two models' answers to them, and passes them to the
 functions that ``pomona.gains`` uses. *False claims*: how often the interval excludes 0 though both models are equally
@@ -143,11 +144,11 @@ def usual(known: Sequence[Evidence]) -> bool:
     return bool(abs(value) > limit * np.sqrt(variance))
 
 
-def rates(name: str, sizes: Sequence[tuple[int, int]], repeats: int) -> Rates:
+def rates(name: str, sizes: Sequence[tuple[int, int]], repeats: int, seed: int = 0) -> Rates:
     """A cell's rates."""
     found = {}
     for better in (0.0, METRIC[name][2]):
-        draw = stream(0, "calibrate", len(sizes), int(better > 0))
+        draw = stream(seed, "calibrate", len(sizes), int(better > 0))
         each = [known for _ in range(repeats) if (known := once(name, sizes, better, draw))]
         made = [mean_difference(known) for known in each]
         truth = float(np.mean([one.value for one in made])) if better else 0.0
@@ -174,20 +175,24 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("metrics", nargs="*", default=list(METRIC))
     parser.add_argument("--repeats", type=int, default=1000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--cell", help="only the cells of these clients, as in the table")
     asked = parser.parse_args()
     began = process_time()
     print("| metric | clients x test samples | given | false claims | coverage | power | usual test: false | power |")
     print("| --- |" + " --- |" * 7)
     for name, sites, sizes in cells(asked.metrics or list(METRIC)):
+        if asked.cell not in (None, sites):
+            continue
         start = process_time()
-        r = rates(name, sizes, asked.repeats)
+        r = rates(name, sizes, asked.repeats, asked.seed)
         row = (r.given, r.false, r.coverage, r.power, r.usual_false, r.usual_power)
         print(
             f"| {name} | {sites} | {' | '.join(f'{100 * v:.1f}' for v in row)} |",
             f"{process_time() - start:.0f} s",
             flush=True,
         )
-    print(f"{asked.repeats} repeats a cell, {process_time() - began:.0f} s of one processor")
+    print(f"{asked.repeats} repeats a cell, seed {asked.seed}, {process_time() - began:.0f} s of one processor")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """Gains and their intervals: against SciPy and DeLong by hand, sites too small to judge, ties, groups, many clients."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -121,6 +122,20 @@ def test_five_pairs_that_agree_decide_nothing(agree):
     (alone,), _ = gains_of("accuracy", "classes", [answered([1] * agree, [0] * agree)])
     assert (alone.verdict == "better") == (agree >= 6)
     assert (alone.ends is None) == (agree < 6)
+
+
+@pytest.mark.parametrize("differ", [4, 5, 6, 7, 8])
+def test_of_30_pairs_students_t_is_right_from_six_that_differ_on(differ):
+    """All 2^differ signs of equal models: t claims in 2 of 16 where four differ, 2 of 32 where five do. From six on the
+    claims are the same."""
+    claims, students = 0, 0
+    for up in range(differ + 1):
+        d = np.repeat([1.0, -1.0, 0.0], [up, differ - up, 30 - differ])
+        students += math.comb(differ, up) * bool(stats.ttest_1samp(d, 0).pvalue < 0.05)
+        low, high = mean_difference([of_mean(d, np.zeros(30), step=1.0)]).interval
+        claims += math.comb(differ, up) * bool(low > 0 or high < 0)
+    assert students == {4: 2, 5: 2, 6: 2, 7: 2, 8: 18}[differ]
+    assert claims == (students if differ >= 6 else 0)
 
 
 def test_a_site_of_one_sample_is_no_certainty():

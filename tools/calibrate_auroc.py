@@ -1,0 +1,106 @@
+"""The interval of one client's gain in AUROC against DeLong's test, of many more draws than ``calibrate.py`` affords.
+
+    python tools/calibrate_auroc.py               # the second table of docs/statistics.md
+    python tools/calibrate_auroc.py --repeats 500 # a look
+
+DeLong's components and the rules of ``gain_interval`` are computed for 500 draws at once here; by random signs the same
+way. *At its size*: DeLong's power with the limit at which it claims as often between equal models as the product does.
+"""
+
+import argparse
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import stats
+
+from pomona.core.rng import stream
+from pomona.metrics.gain_interval import ENOUGH
+from pomona.metrics.influence import FEW
+
+_BLOCK = 500
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Normal scores that an event raises by ``raised``, and of the better model by ``more`` besides."""
+
+    rows: int
+    events: int
+    raised: float = 1.0
+    more: float = 0.5
+    shared: float = 0.5  # share of the noise's variance that both models have
+
+
+CELLS = (
+    *(Cell(200, 20), Cell(200, 10), Cell(60, 6), Cell(200, 30), Cell(200, 60)),
+    *(Cell(200, 20, shared=0.9), Cell(200, 20, 2.0, 0.7), Cell(200, 20, 3.0, 1.0)),
+)
+
+
+def components(cell: Cell, better: float, draw: np.random.Generator) -> list[np.ndarray]:
+    """What each event (_BLOCK, events) and each other sample adds to the difference; and a's and b's AUROC."""
+    y, noise = np.arange(cell.rows) < cell.events, draw.normal(size=(_BLOCK, 3, cell.rows))
+    both, own = np.sqrt(cell.shared), np.sqrt(1 - cell.shared)
+    wins = []
+    for k, more in ((1, better), (2, 0.0)):
+        score = (cell.raised + more) * y + both * noise[:, 0] + own * noise[:, k]
+        wins.append(score[:, y, np.newaxis] > score[:, np.newaxis, ~y])
+    gained = wins[0].astype(float) - wins[1]
+    return [gained.mean(2), gained.mean(1), *(won.mean((1, 2)) for won in wins)]
+
+
+def holds(units: np.ndarray) -> np.ndarray:
+    """Whether a difference holds against random signs (R,), where few units bear it: see ``gain_interval``."""
+    squares = units**2
+    known: np.ndarray = squares.sum(1) ** 2 >= ENOUGH * (squares**2).sum(1)
+    few = units[~known]
+    if len(few):
+        signs = 2.0 * stream(0, "signs").integers(0, 2, (9999, few.shape[1])) - 1
+        sums, found = np.abs(signs @ few.T), np.abs(few.sum(1))
+        p = ((sums > found * (1 + 1e-9)).mean(0) + (sums >= found * (1 - 1e-9)).mean(0)) / 2
+        known[~known] = (p <= 0.05) & ((few != 0).sum(1) >= FEW)
+    return known
+
+
+def drawn(cell: Cell, better: float, repeats: int) -> tuple[np.ndarray, ...]:
+    """By repeat: the difference, its error, degrees of freedom, whether it holds, both AUROCs."""
+    draw, found = stream(0, "areas", cell.rows, cell.events, int(better > 0)), []
+    for _ in range(0, repeats, _BLOCK):
+        *parts, a, b = components(cell, better, draw)
+        each = np.stack([part.var(1, ddof=1) / part.shape[1] for part in parts])
+        free = np.array([[part.shape[1] - 1.0] for part in parts])
+        whole = np.maximum(each.sum(0), 1e-30)
+        df = whole**2 / np.maximum((each**2 / free).sum(0), 1e-60)
+        held = np.all([holds(part) for part in parts], axis=0)
+        found.append(np.stack([parts[0].mean(1), np.sqrt(whole), df, held, a, b]))
+    return tuple(np.concatenate(found, axis=1))
+
+
+def row(cell: Cell, repeats: int) -> str:
+    """A cell's rates in percent."""
+    value, error, df, held, *_ = drawn(cell, 0.0, repeats)
+    better, error_b, df_b, held_b, a, b = drawn(cell, cell.more, repeats)
+    z, z_b, off = abs(value) / error, abs(better) / error_b, abs(better - better.mean()) / error_b
+    limit, limit_b, normal = stats.t.ppf(0.975, df), stats.t.ppf(0.975, df_b), stats.norm.ppf(0.975)
+    claims = np.mean((z > limit) * held)
+    rates = [claims, np.mean(off <= limit_b), np.mean((z_b > limit_b) * held_b)]
+    rates += [np.mean(z > normal), np.mean(off <= normal), np.mean(z_b > normal)]
+    rates += [np.mean(z_b > np.quantile(z, 1 - claims))]
+    name = f"{cell.rows}, {cell.events} | {b.mean():.3f}, {a.mean():.3f} | {cell.shared:.1f}"
+    return f"| {name} | {' | '.join(f'{100 * rate:.1f}' for rate in rates)} |"
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--repeats", type=int, default=4000)
+    repeats = parser.parse_args().repeats
+    own = "false claims | coverage | power"
+    print(f"| samples, events | AUROCs | shared | {own} | DeLong: {own} | at its size |")
+    print("| --- |" + " --- |" * 9)
+    for cell in CELLS:
+        print(row(cell, repeats), flush=True)
+
+
+if __name__ == "__main__":
+    main()
