@@ -8,7 +8,7 @@ import pytest
 from test_studies import asking, decided, heard, study_file
 
 from pomona.core.errors import ConfigError, ProtocolError, StorageError
-from pomona.deploy import audit, json_store
+from pomona.deploy import audit, json_store, versions
 from pomona.deploy.installation.contents import RULES, rule
 from pomona.deploy.messages.message_bodies import Decision
 from pomona.deploy.messages.study_exchange import PATH, StudyVisit, TakenDecision
@@ -133,6 +133,7 @@ def test_nothing_is_stored_that_could_not_be_read_again(federation, offered, mon
 def test_a_study_that_could_not_be_taken_in_is_tried_again_after_a_while(federation, monkeypatch):
     one, other = "a" * 64, "b" * 64
     offers, taken, said, now = [[one], [one], [one], [one, other], []], [], [], [0.0]
+    monkeypatch.setattr(study_watch, "compare", lambda *_: versions.own())
     monkeypatch.setattr(study_watch, "visit", lambda *_: offers.pop(0))
     monkeypatch.setattr(study_watch.time, "monotonic", lambda: now[0])
     watch = StudyWatch(federation.kits / "silo-0", said.append)
