@@ -42,9 +42,10 @@ def test_a_table_is_told_all_that_is_wrong_with_it_in_one_go(tmp_path):
     said = fault.text().splitlines()
     assert said == [
         f"error[DATA]: {tmp_path / 'h.csv'} has 8 problems:",
-        "  label column died: 1 of 40 say '', first in line 5; every row needs a label; take these rows out",
+        "  label column died: 1 of 40 say '', first in line 5; "
+        "every row needs a label; leave these rows out by data.unlabelled=drop",
         "  label column died: 1 of 40 say 'NA', first in line 7; "
-        "every row needs a label; take these rows out, or name it in data.classes",
+        "every row needs a label; leave these rows out by data.unlabelled=drop, or name it in data.classes",
         "  column patient: 40 of 40 are no finite numbers, first 'P0000' in line 2: an identifier, or texts?",
         "  column visit: 40 of 40 are no finite numbers, first '2024-03-01' in line 2: dates",
         "  column sex: 40 of 40 are no finite numbers, first 'F' in line 2: a category? (F, M)",

@@ -80,7 +80,7 @@ def place(path: Path, line: int, several: bool = False) -> str:
     return f"{word} {line}" + (f" of {path}" if several else "")
 
 
-def rows(path: Path, header: bool, columns: Sequence[str]) -> Iterator[CsvRecord]:
+def rows(path: Path, header: bool, columns: Sequence[object]) -> Iterator[CsvRecord]:
     """The records below the header; after the last, a DataError names all lines that are not as wide as it is."""
     wrong = []
     for record in islice(records(path), int(header), None):

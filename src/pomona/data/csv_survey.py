@@ -1,9 +1,8 @@
 """A first pass over CSV or Parquet files, before features are read: labels, owners, groups, and equal columns."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, islice
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +10,7 @@ from numpy.typing import NDArray
 
 from pomona.core.errors import ConfigError, DataError
 from pomona.data import csv_columns, parquet, targets
-from pomona.data.csv_records import CsvRecord, column, heading, place, records, rows, separator
+from pomona.data.csv_records import CsvRecord, column, heading, place, rows, separator
 from pomona.data.dataset import Dataset, Owners, RowGroups, Subgroups
 from pomona.data.problem_report import listed
 from pomona.data.settings import DataSettings
@@ -34,6 +33,9 @@ class CsvSurvey:
         label: numbers of the columns of labels.
         places: numbers of the other columns with a purpose, by the setting that names them (``PURPOSES``).
         dropped: numbers of the columns that are left out.
+        orders: where each column lies in each file.
+        blank: whether a cell says that a row has no label; such rows are left out where ``data.unlabelled`` says so.
+        without: how many rows are left out so.
         counts: rows of each file.
         lines: the line of each row in its file.
         cells: the cell of each row in the columns with a purpose, by their numbers.
@@ -47,14 +49,20 @@ class CsvSurvey:
     label: tuple[int, ...]
     places: Mapping[str, int]
     dropped: tuple[int, ...]
+    orders: tuple[tuple[int, ...], ...]
+    blank: Callable[[str], bool]
+    without: int
     counts: tuple[int, ...]
     lines: list[int]
     cells: Mapping[int, list[str]]
     values: Mapping[int, int]
 
     def __iter__(self) -> Iterator[CsvRecord]:
-        """The records of all files without their headers."""
-        return chain.from_iterable(islice(records(path), int(self.header), None) for path in self.paths)
+        """The records of all files without their headers, their cells in the order of ``columns``."""
+        for path, order in zip(self.paths, self.orders, strict=True):
+            for record in _ordered(path, self.header, order):
+                if not any(self.blank(record.cells[i]) for i in self.label):
+                    yield record
 
     def __len__(self) -> int:
         return len(self.lines)
@@ -173,6 +181,8 @@ class CsvSurvey:
             f"{path}: cells are divided by {mark!r}, and decimal commas are read as points"
             for mark, path in divided.items()
         ]
+        if self.without:
+            read.append(f"{self.without} of {self.without + len(self)} rows have no label and are left out")
         notes = (*dataset.notes, *read, *self.repeated())
         told = replace(
             dataset, notes=notes, owners=owners, groups=self.groups(), times=self.times(), subgroups=self.subgroups()
@@ -214,17 +224,23 @@ def survey(paths: Sequence[Path], settings: DataSettings) -> CsvSurvey:
     marks = {i: set[str]() for i in range(len(columns)) if i in dropped or _IDENTIFIER.search(columns[i])}
     wordy = {i: not _IDENTIFIER.search(columns[i]) for i in marks}
     lines: list[int] = []
-    counts = []
-    for path in paths:
-        _same(path, settings.columns or heading(path, header), paths[0], columns)
+    counts, without = [], 0
+    blank = targets.unlabelled(settings) if settings.unlabelled == "drop" else _labelled
+    orders = [_order(path, settings.columns or heading(path, header), paths[0], columns) for path in paths]
+    for path, order in zip(paths, orders, strict=True):
         start = len(lines)
-        for record in rows(path, header, columns):
+        for record in _ordered(path, header, order):
+            if any(blank(record.cells[i]) for i in labels_at):
+                without += 1
+                continue
             lines.append(record.line)
             for i, cells in kept.items():
                 cells.append(record.cells[i].strip())
             for i, different in marks.items():
                 different.add(record.cells[i].strip())
         counts.append(len(lines) - start)
+    if without and not lines:
+        raise DataError(f"{paths[0]}: none of {without} rows has a label; is data.label_column the right one?")
     known = header or bool(settings.columns)
     return CsvSurvey(
         paths=tuple(paths),
@@ -234,6 +250,9 @@ def survey(paths: Sequence[Path], settings: DataSettings) -> CsvSurvey:
         label=labels_at,
         places=places,
         dropped=(*dropped, *hidden),
+        orders=tuple(orders),
+        blank=blank,
+        without=without,
         counts=tuple(counts),
         lines=lines,
         cells=kept,
@@ -285,14 +304,26 @@ def _label_columns(path: Path, settings: DataSettings) -> tuple[str | int, ...]:
     return settings.label_columns
 
 
-def _same(path: Path, columns: tuple[str, ...], first: Path, known: tuple[str, ...]) -> None:
-    """Raise DataError unless two files have the same columns in the same order."""
-    if columns == known:
-        return
+def _labelled(_: str) -> bool:
+    """No row counts as one without a label: what is wrong with its cell is said with the other problems."""
+    return False
+
+
+def _ordered(path: Path, header: bool, order: tuple[int, ...]) -> Iterator[CsvRecord]:
+    """The records of a file below its header, their cells in this order; a DataError as of ``rows``."""
+    found = rows(path, header, order)
+    if order == tuple(range(len(order))):
+        return found
+    return (record._replace(cells=[record.cells[i] for i in order]) for record in found)
+
+
+def _order(path: Path, columns: tuple[str, ...], first: Path, known: tuple[str, ...]) -> tuple[int, ...]:
+    """Where each known column lies in a file, by its name. Raises DataError unless two files have the same columns."""
+    if sorted(columns) == sorted(known):
+        return tuple(map(columns.index, known))
     alone = [
         f"only {file} has {listed(odd, 4)}"
         for file, odd in ((path, sorted({*columns} - {*known})), (first, sorted({*known} - {*columns})))
         if odd
     ]
-    why = "; ".join(alone) or "their order"
-    raise DataError(f"{path} and {first} have different columns ({why}); give both the same")
+    raise DataError(f"{path} and {first} have different columns ({'; '.join(alone)}); give both the same")

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
+from unicodedata import normalize
 
 from pomona.core.errors import near
 from pomona.data import dicom, image_decoding, nifti
@@ -47,7 +48,8 @@ def survey(root: Path, classes: tuple[str, ...]) -> FolderContents:
     """
     train = root / "train" if (root / "train").is_dir() else root
     beside = [root / part for part in ("val", "test") if train != root and (root / part).is_dir()]
-    known = classes or tuple(folder.name for folder in folders(train))
+    known = classes or tuple(dict.fromkeys(_class(folder) for folder in folders(train)))
+    numbers = {normalize("NFC", name): k for k, name in enumerate(known)}
     problems, notes = [], []
     if train != root:
         problems += _loose(root) + _astray(root, {train, *beside})
@@ -56,11 +58,11 @@ def survey(root: Path, classes: tuple[str, ...]) -> FolderContents:
         labelled.append([])
         problems += _loose(part)
         for folder in folders(part):
-            if folder.name not in known:
+            if _class(folder) not in numbers:
                 problems.append(f"{folder}: no such class among the training images; {near(folder.name, known)}")
                 continue
             found = images(folder)
-            labelled[-1] += [(path, known.index(folder.name)) for path in found]
+            labelled[-1] += [(path, numbers[_class(folder)]) for path in found]
             if not found and not classes and part == train:
                 problems.append(f"{folder}: no image in it, so no class; remove it, or put its images there")
             unread, other = _others(folder)
@@ -69,6 +71,11 @@ def survey(root: Path, classes: tuple[str, ...]) -> FolderContents:
     testing = labelled[1:][-1] if beside else []
     training = [item for items in labelled[: len(labelled) - bool(beside)] for item in items]
     return FolderContents(training, testing, known, tuple(problems), tuple(notes))
+
+
+def _class(folder: Path) -> str:
+    """The class of a folder: its name in NFC, as labels are compared; some systems store names decomposed."""
+    return normalize("NFC", folder.name)
 
 
 def is_image(path: Path) -> bool:

@@ -25,8 +25,8 @@ _LABELS = ("targets", "classes", "intervals", "time_edges")
 _PIXELS = ("resize", "normalise")
 _FILES = (*_PIXELS, "window", "skip_bad")
 _COLUMNS = (
-    *_LABELS, "header", "label_column", "label_columns", "label_above", "drop_columns", "keep_columns", "columns",
-    "client_column", "group_column", "time_column", "subgroup_column",
+    *_LABELS, "header", "label_column", "label_columns", "label_above", "unlabelled", "drop_columns", "keep_columns",
+    "columns", "client_column", "group_column", "time_column", "subgroup_column",
 )  # fmt: skip
 _CELLS = ("missing", "missing_values", "categories", "category_share", "category_limit", "dates", "fit")
 _WORDS = ("vocabulary_size", "sequence_length")
@@ -150,6 +150,11 @@ class DataSettings(Settings):
     label_above: float | None = Field(
         default=None,
         description="Two classes from a label column of numbers: those up to this number, then those above it.",
+    )
+    unlabelled: Literal["refuse", "drop"] = Field(
+        default="refuse",
+        description="Rows of a table without a label (a gap, or a marker of missing_values for all columns): an error, "
+        "or left out and counted in a note.",
     )
     drop_columns: tuple[Column, ...] = Field(default=(), description="CSV columns that are left out.")
     keep_columns: tuple[Column, ...] = Field(

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from pomona.core.errors import ConfigError, DataError, near
 from pomona.core.targets import Targets
 from pomona.data import validation
-from pomona.data.csv_columns import Strays, is_missing, number, plain, short
+from pomona.data.csv_columns import Strays, is_gap, is_missing, number, plain, short
 from pomona.data.settings import DataSettings
 
 MOST_DIGITS = 18  # of a class name that counts as a number
@@ -105,6 +105,22 @@ def from_cells(
     return (real.astype(np.float32), ()), [problem for problem in problems if problem]
 
 
+def unlabelled(settings: DataSettings) -> Callable[[str], bool]:
+    """Whether a cell of a label column says that its row has no label.
+
+    So does a gap, and a marker that ``data.missing_values`` has for all columns, unless it is the name of a class.
+    """
+    marks = {*map(plain, settings.missing_values.get("*", ()))}
+    names = {*map(plain, settings.classes)} if settings.targets == "classes" and settings.label_above is None else set()
+    gap = is_missing if settings.targets == "classes" and settings.label_above is None else is_gap
+    return lambda cell: (gap(cell) or plain(cell) in marks) and plain(cell) not in names
+
+
+def _hint(cells: Iterable[str]) -> str:
+    """The setting that leaves rows out, if some of these cells are gaps."""
+    return "; to leave out rows without a label: data.unlabelled=drop" if any(map(is_gap, cells)) else ""
+
+
 def _above(
     cells: Sequence[str], heading: str, settings: DataSettings, where: Callable[[int], str]
 ) -> tuple[Answer, list[str]]:
@@ -125,7 +141,8 @@ def _no_flags(heading: str, cells: Sequence[str], values: NDArray[np.float64], w
     if not rows:
         return ""
     first = f"first {short(cells[rows[0]])} in {where(rows[0])}"
-    return f"label column {heading}: {len(rows)} of {len(cells)} are no flags 0 or 1, {first}"
+    hint = _hint(cells[row] for row in rows)
+    return f"label column {heading}: {len(rows)} of {len(cells)} are no flags 0 or 1, {first}{hint}"
 
 
 def _no_times(heading: str, cells: Sequence[str], values: NDArray[np.float64], where: Callable[[int], str]) -> str:
@@ -136,7 +153,8 @@ def _no_times(heading: str, cells: Sequence[str], values: NDArray[np.float64], w
     if not rows:
         return ""
     first = f"first {short(cells[rows[0]])} in {where(rows[0])}"
-    return f"label column {heading}: {len(rows)} of {len(cells)} are no times above 0, {first}; leave these rows out"
+    hint = _hint(cells[row] for row in rows) or "; leave these rows out"
+    return f"label column {heading}: {len(rows)} of {len(cells)} are no times above 0, {first}{hint}"
 
 
 def _no_numbers(heading: str, cells: Sequence[str], values: NDArray[np.float64], where: Callable[[int], str]) -> str:
@@ -144,7 +162,7 @@ def _no_numbers(heading: str, cells: Sequence[str], values: NDArray[np.float64],
     strays = Strays(heading)
     for row in np.flatnonzero(np.isnan(values)):
         strays.add(cells[int(row)], where(int(row)))
-    return f"label {strays.problem(len(cells))}" if strays.first else ""
+    return f"label {strays.problem(len(cells))}{_hint(cells)}" if strays.first else ""
 
 
 def _classes(
@@ -164,8 +182,9 @@ def _classes(
 
 
 def _advice(cell: str, classes: tuple[str, ...]) -> str:
-    if not classes or not cell:
-        return "every row needs a label; take these rows out" + ("" if not cell else ", or name it in data.classes")
+    if not classes or is_missing(cell):
+        named = ", or name it in data.classes" if cell else ""
+        return f"every row needs a label; leave these rows out by data.unlabelled=drop{named}"
     return f"an unknown class, {near(cell, classes)}"
 
 

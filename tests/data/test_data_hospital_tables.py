@@ -1,0 +1,79 @@
+"""Tables as hospitals have them: rows without a label, columns in another order, names in another form."""
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from pomona.core.errors import DataError
+from pomona.data import DataSettings, read
+
+COMPOSED, DECOMPOSED = "K\u00f6ln", "Ko\u0308ln"
+
+
+def table(path, text, **settings):
+    path.write_text(text, encoding="utf-8")
+    return read(DataSettings(**{"name": "csv", "path": path, "label_column": "died", **settings}))
+
+
+@pytest.mark.parametrize(
+    ("labels", "settings", "kept"),
+    [
+        (("0", "", "1", "NA"), {}, [0, 1]),
+        (("0", "-9", "1", "?"), {"missing_values": {"*": (-9,)}}, [0, 1]),
+        (("NA", "", "x", "n/a"), {"classes": ("x", "NA")}, [1, 0]),  # NA is a class by its name
+        (("2.5", "", "-1", "."), {"targets": "regression"}, [[2.5], [-1.0]]),
+        (("2.5", "", "-1", "nan"), {"label_above": 0}, [1, 0]),
+    ],
+)
+def test_rows_without_a_label_are_left_out_and_counted_where_asked(tmp_path, labels, settings, kept):
+    text = "age,died\n" + "".join(f"{age},{label}\n" for age, label in enumerate(labels))
+    with pytest.raises(DataError, match=r"data\.unlabelled=drop"):
+        table(tmp_path / "a.csv", text, **settings | {"missing_values": {}})
+    data = table(tmp_path / "a.csv", text, unlabelled="drop", **settings)
+    assert data.y.tolist() == kept
+    stays = [age for age, label in enumerate(labels) if label in {"0", "1", "2.5", "-1", "x"}]
+    stays = [0, 2] if "classes" in settings else stays
+    assert data.x[:, 0].tolist() == stays
+    assert "2 of 4 rows have no label and are left out" in data.notes
+
+
+def test_a_table_without_any_label_is_refused_and_lines_are_named_as_they_are(tmp_path):
+    with pytest.raises(DataError, match="none of 2 rows has a label"):
+        table(tmp_path / "a.csv", "age,died\n1,\n2,NA\n", unlabelled="drop")
+    with pytest.raises(DataError, match=r"first 'x' in line 4"):
+        table(tmp_path / "a.csv", "age,died\n1,0\n2,\nx,1\n", unlabelled="drop")
+
+
+def test_columns_of_clients_files_are_matched_by_name(tmp_path):
+    (tmp_path / "a.csv").write_text("age,crp,ward,died\n20,1.5,icu,0\n30,2.5,er,1\n")
+    (tmp_path / "b.csv").write_text("died,ward,crp,age\n1,er,3.5,40\n,icu,4.5,50\n")
+    sites = [{"name": name, "train": tmp_path / f"{name}.csv"} for name in "ab"]
+    said = {"label_column": "died", "categories": ("ward",), "category_share": 0, "unlabelled": "drop"}
+    data = read(DataSettings(name="clients", clients=sites, **said))
+    assert data.columns == ("age", "crp", "ward=er", "ward=icu")
+    assert data.x.tolist() == [[20, 1.5, 0, 1], [30, 2.5, 1, 0], [40, 3.5, 1, 0]]
+    assert (data.y.tolist(), data.owners.client.tolist()) == ([0, 1, 1], [0, 0, 1])
+    (tmp_path / "b.csv").write_text("died,ward,crp,age\n1,er,?,40\n")
+    with pytest.raises(DataError, match=r"column crp: 1 of 3 cells are gaps, first '\?' in line 2 of .*b\.csv"):
+        read(DataSettings(name="clients", clients=sites, **said))
+
+
+def test_names_of_clients_and_of_folders_of_classes_are_in_one_form(tmp_path):
+    (tmp_path / "a.csv").write_text("age,died\n20,0\n30,1\n")
+    site = {"name": DECOMPOSED, "train": tmp_path / "a.csv"}
+    assert read(DataSettings(name="clients", clients=[site], label_column="died")).owners.names == (COMPOSED,)
+    other = {"name": COMPOSED, "train": tmp_path / "b.csv"}
+    (tmp_path / "b.csv").write_text("age,died\n20,0\n30,1\n")
+    with pytest.raises(DataError, match="two clients have the same name"):
+        read(DataSettings(name="clients", clients=[site, other], label_column="died"))
+    for part, names in (("train", ("bonn", COMPOSED)), ("test", ("bonn", DECOMPOSED))):
+        for level, name in enumerate(names):
+            folder = tmp_path / "scans" / part / name
+            folder.mkdir(parents=True)
+            Image.fromarray(np.full((4, 4), level, np.uint8)).save(folder / "0.png")
+    for said, classes in (((), (COMPOSED, "bonn")), (("bonn", DECOMPOSED), ("bonn", DECOMPOSED))):
+        data = read(DataSettings(name="folder", path=tmp_path / "scans", classes=said))
+        assert sorted(data.classes) == sorted(classes)
+        cologne = next(k for k, name in enumerate(data.classes) if name != "bonn")
+        assert data.x[data.y == cologne].mean(axis=(1, 2, 3)).tolist() == [1, 1]
+        assert data.x[data.y != cologne].mean(axis=(1, 2, 3)).tolist() == [0, 0]
