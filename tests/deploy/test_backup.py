@@ -340,7 +340,53 @@ def test_code_rules_and_decisions_in_a_backup_need_a_word(kit, tmp_path):
     restore(tmp_path / "it.tar", tmp_path / "new", "silo", replace(said, trusted=True))
 
 
+def silo_file(kit, changes):
+    return tomli_w.dumps(tomllib.loads((kit / "silo.toml").read_text()) | changes).encode()
+
+
+BROUGHT = {
+    "state/x/evil.py": (lambda kit: b"", "code in state/x/evil.py"),
+    "keys/evil.abi3.so": (lambda kit: b"", "code in keys/evil.abi3.so"),
+    "app/pomona_app/client_app.py": (lambda kit: b"evil()", "code in app/pomona_app/client_app.py"),
+    "Dockerfile": (lambda kit: (kit / "Dockerfile").read_bytes() + b"RUN evil\n", "Dockerfile, which is not that"),
+    "compose.yaml": (lambda kit: b"services: {}\n", "compose.yaml, which is not that of a kit"),
+    "pomona-x.service": (lambda kit: b"[Service]\nExecStart=evil\n", "pomona-x.service, which is not that of a kit"),
+    "wheels/requirements.lock": (lambda kit: b"evil==1 --hash=sha256:0\n", "requirements.lock, which is not that"),
+    "silo.toml": (lambda kit: silo_file(kit, {"data": "state.x.evil:read"}), "names the code state.x.evil:read"),
+    "silo.toml, a view": (
+        lambda kit: silo_file(kit, {"views": {"a": {"name": "evil:read"}}}),
+        "silo.toml, which names the code evil:read",
+    ),
+    "silo.toml, code": (lambda kit: silo_file(kit, {"code": ["evil:train"]}), "names the code evil:train"),
+    "federation.toml": (
+        lambda kit: (kit / "federation.toml").read_bytes().replace(b'"mlp"', b'"evil:network"'),
+        "federation.toml, which names the code evil:network",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BROUGHT)
+def test_whatever_a_backup_brings_that_runs_needs_a_word(name, kit, tmp_path):
+    made, said = BROUGHT[name]
+    backup(kit, "silo", tmp_path / "good.tar")
+    files = {info.name: text for info, text in members(tmp_path / "good.tar") if info.name != MANIFEST}
+    crafted = of_files(tmp_path / "it.tar", files | {name.partition(",")[0]: made(kit)})
+    with pytest.raises(ConfigError, match="give --trust if it is yours") as refused:
+        restore(crafted, tmp_path / "new", "silo", Restoring(spent=Cost()))
+    assert said in refused.value.text()
+    assert not (tmp_path / "new").exists()
+
+
 # Files from outside.
+
+
+@pytest.mark.parametrize(
+    "name", ["numpy/__init__.py", "x/evil.so", "data/evil.py", "wheels/evil.whl", "state/origin.json", "ledger.jsonl"]
+)
+def test_what_no_backup_takes_is_in_none(name, kit, tmp_path):
+    with pytest.raises(ConfigError, match=f"holds '{name}', which no backup takes"):
+        restore(of_files(tmp_path / "it.tar", {name: b""}), tmp_path / "new", "silo", SAID)
+    assert not (tmp_path / "new").exists()
 
 
 @pytest.fixture
@@ -394,6 +440,14 @@ def member(name, kind=tarfile.REGTYPE, link=""):
     return info
 
 
+def of_files(path, files):
+    """A backup of a silo that holds these files, and whose hashes are right."""
+    known = {name: SavedFile(size=len(text), sha256=hashlib.sha256(text).hexdigest()) for name, text in files.items()}
+    about = {"role": "silo", "federation": "f", "made": "now", "key": False, "versions": own(), "files": known}
+    told = Backup(**about).model_dump_json().encode()
+    return tar(path, *((member(name), text) for name, text in files.items()), (member(MANIFEST), told))
+
+
 def members(path):
     """What a backup holds."""
     with tarfile.open(path) as file:
@@ -422,13 +476,10 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("name", ["ledger.jsonl", "state/ledger.jsonl", "keys/ledger.jsonl"])
+@pytest.mark.parametrize("name", ["state/ledger.jsonl", "keys/ledger.jsonl"])
 def test_a_file_named_like_a_ledger_has_nothing_written_outside_the_kit(name, kit, tmp_path):
     (tmp_path / "place").mkdir()
-    files = {name: SavedFile(size=0, sha256=hashlib.sha256(b"").hexdigest())}
-    about = {"role": "silo", "federation": "f", "made": "now", "key": False, "versions": own(), "files": files}
-    told = Backup(**about).model_dump_json().encode()
-    crafted = tar(tmp_path / "bad.tar", (member(name), b""), (member(MANIFEST), told))
+    crafted = of_files(tmp_path / "bad.tar", {name: b""})
     restore(crafted, tmp_path / "place" / "new", "silo", SAID)
     assert [path.name for path in (tmp_path / "place").iterdir()] == ["new"]
     assert not list(tmp_path.rglob("restored-*"))

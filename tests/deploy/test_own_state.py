@@ -1,7 +1,9 @@
 """What comes with a kit is not obeyed: a state that was not made on this machine, decisions without their audit line."""
 
 import json
+import os
 import shutil
+from pathlib import Path
 
 import pytest
 from test_consent_policy import known, lines, ruled, submitted
@@ -62,6 +64,30 @@ def test_a_state_that_comes_with_a_kit_is_refused_by_name_wherever_a_silo_begins
         with pytest.raises(ConfigError, match="not made on this machine"):
             begin()
     assert [path.name for path in (kit / "state").rglob("*") if path.is_file()] == [seeded.name]
+
+
+def test_a_folder_that_cannot_be_listed_is_refused_although_files_in_it_can_be_opened(federation):
+    kit = federation.kits / "silo-0"
+    seeded = kit / "state" / "private" / "dp"
+    seeded.mkdir(parents=True, exist_ok=True)
+    (seeded / "key").write_bytes(bytes(32))
+    seeded.parent.chmod(0o311)
+    child = os.fork()
+    if not child:  # another account where this one is root's, who may list all folders
+        try:
+            os.chdir(kit)
+            if not os.getuid():
+                for path in (Path(), *Path().rglob("*")):
+                    os.chown(path, 65534, 65534)
+                os.setuid(65534)
+            own_state.begin(Path())
+        except ConfigError as fault:
+            os._exit(0 if "state/private" in str(fault) else 1)
+        except BaseException:
+            os._exit(2)
+        os._exit(3)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    seeded.parent.chmod(0o700)
 
 
 def test_a_state_is_no_link_to_another(federation, tmp_path):

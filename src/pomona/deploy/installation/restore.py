@@ -19,9 +19,9 @@ from pomona.core.bounds import MOST_BYTES, Within, first
 from pomona.core.errors import ConfigError, StorageError
 from pomona.core.files import opened, regular
 from pomona.deploy.audit import Audit
-from pomona.deploy.installation.backup import KEY, MANIFEST, MOST, Backup, SavedFile
+from pomona.deploy.installation.backup import KEY, MANIFEST, MOST, Backup, SavedFile, saved
 from pomona.deploy.installation.brought import deciding, privacy_known
-from pomona.deploy.installation.contents import STATE, Role
+from pomona.deploy.installation.contents import RULES, STATE, Item, Role, rule
 from pomona.deploy.provision.new_files import appearing
 from pomona.deploy.silo.privacy.lost_rounds import Restored, mark
 from pomona.deploy.silo.privacy.privacy_budget import Cost, PrivacyBudget
@@ -74,6 +74,7 @@ def restore(file: Path, folder: Path, whose: Role, said: Restoring = Restoring()
         except BROKEN as fault:
             raise ConfigError(f"{file} is no whole backup ({fault}); take another copy of it") from None
         _require_fitting(file, told, whose)
+        _require_saved(file, told)
         _require_said(file, told, made, said)
         token = secrets.token_hex(8)
         for name in told.files:
@@ -114,6 +115,14 @@ def _require_fitting(file: Path, told: Backup, whose: Role) -> None:
         raise ConfigError(f"{file} is the backup of a {told.role}; use `pomona {told.role} restore`")
     if not told.versions.works_with(own()):
         raise ConfigError(f"{file} was made by {told.versions}, this is {own()}; restore it with that line of releases")
+
+
+def _require_saved(file: Path, told: Backup) -> None:
+    """Raise ConfigError for a file that no backup takes: data, libraries, what a silo makes anew where it works."""
+    rules = RULES[told.role]
+    for path in map(PurePosixPath, told.files):
+        if not saved(Item(path, rule(path, rules), 0, plain=True)):
+            raise ConfigError(f"{file} holds {_shown(str(path))}, which no backup takes; take another copy of it")
 
 
 def _unpacked(file: Path, folder: Path) -> Backup:

@@ -7,6 +7,7 @@ whatever machine, is marked there.
 
 import hashlib
 import hmac
+import os
 import re
 from collections.abc import Iterator
 from itertools import islice
@@ -77,15 +78,20 @@ def mark(kit: Path, policy: str = "") -> Origin:
 
 
 def _strange(state: Path) -> Iterator[str]:
-    """What lies in a state by its path in the kit, empty folders and the lock aside."""
+    """What lies in a state by its path in the kit, the lock and empty folders aside; a folder that cannot be listed, too."""
     if state.is_symlink() or (state.exists() and not state.is_dir()):
         yield state.name
     else:
-        for path in sorted(state.rglob("*")):
-            if path.is_symlink() or not path.is_dir():
-                name = str(path.relative_to(state.parent))
-                if name != f"{state.name}/{LOCK}":
-                    yield name
+        closed: list[OSError] = []  # folders that can be entered by name, and not listed
+        inside = [
+            Path(place, name)
+            for place, folders, files in os.walk(state, onerror=closed.append)
+            for name in (*files, *(name for name in folders if Path(place, name).is_symlink()))
+        ]
+        for path in sorted([*inside, *(Path(fault.filename) for fault in closed)]):
+            name = str(path.relative_to(state.parent))
+            if name != f"{state.name}/{LOCK}":
+                yield name
 
 
 def _mark(policy: str) -> str:
