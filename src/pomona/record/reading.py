@@ -62,7 +62,7 @@ class _Told(BaseModel):
 
     method: _Name
     data: _Name
-    partition: _Name
+    partition: _Name | None = None  # a server knows of none
     rounds: Number
 
 
