@@ -123,9 +123,9 @@ def test_sections_may_be_named_alone():
     assert (config.data.name, config.data.train_limit, config.partition.beta) == ("breast-cancer", 9, 2.0)
 
 
-def test_data_that_says_whose_it_is_stays_with_its_owners():
+def test_a_partition_that_is_not_named_follows_from_the_data():
     config = resolve({"data": {"name": "csv", "path": "x.csv", "client_column": "site"}})
-    assert config.partition.name == "natural"
+    assert config.partition is None  # tests/partition/test_partition_groups.py: what becomes of it
     assert "clients" not in config.tree()
     assert (
         resolve({"data": {"name": "csv", "client_column": "a"}, "partition": {"name": "iid"}}).partition.name == "iid"

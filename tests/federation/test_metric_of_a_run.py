@@ -149,9 +149,7 @@ def test_the_summary_of_few_events_is_about_ranking_them(pair):
         assert outcome["chosen_by"] == "auroc"
         assert outcome["clients"]["clients"] == 4
         assert outcome["clients"]["pooled"] is None
-        assert (
-            0 <= outcome["clients"]["interval"][0] <= outcome["last"]["test"] <= outcome["clients"]["interval"][1] <= 1
-        )
+        assert outcome["clients"]["interval"] is None  # of fewer than five clients
         assert outcome["best_test"]["test"] >= outcome["last"]["test"]
         assert outcome["accuracy"] > 0.9
 

@@ -68,7 +68,9 @@ def _made(kit: Path, whose: Role) -> kit_files.Files:
             installed = {path.name: content(path) for path in there if path.is_file()}
             if whose == "server":
                 return kit_files.server(federation, None, installed)
-            return kit_files.silo(federation, SiloFile.load(kit / "silo.toml").name, "", installed, own_key=False)
+            return kit_files.silo(
+                federation, SiloFile.load(kit / "silo.toml").name, "", installed, own_key=False, digits=""
+            )
     except PomonaError:
         return {"start.sh": kit_files.start_script(whose)}
 

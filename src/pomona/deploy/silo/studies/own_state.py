@@ -78,7 +78,7 @@ def mark(kit: Path, policy: str = "") -> Origin:
 
 
 def _strange(state: Path) -> Iterator[str]:
-    """What lies in a state by its path in the kit, the lock and empty folders aside, and folders that cannot be listed."""
+    """What lies in a state by its path in the kit, and folders that cannot be listed; no lock, no empty folder."""
     if state.is_symlink() or (state.exists() and not state.is_dir()):
         yield state.name
     else:
