@@ -34,3 +34,13 @@ def test_a_parquet_file_that_promises_too_much_is_one_line(column, said, tmp_pat
     monkeypatch.setattr(csv_records, "MOST_ROWS", 3)
     with pytest.raises(DataError, match=said):
         list(records(tmp_path / "t.parquet"))
+
+
+def test_a_csv_file_has_a_bounded_number_of_rows(tmp_path, monkeypatch):
+    monkeypatch.setattr(csv_records, "MOST_ROWS", 3)
+    path = tmp_path / "t.csv"
+    path.write_text("x,y\n" + "1,2\n" * 3)
+    assert len(list(records(path))) == 4  # the header and three rows
+    path.write_text("x,y\n" + "1,2\n" * 4)
+    with pytest.raises(DataError, match="more than 3 rows"):
+        list(records(path))

@@ -33,7 +33,7 @@ def records(path: Path) -> Iterator[CsvRecord]:
     """The records of a CSV file in UTF-8, empty lines being passed over, or of a Parquet file.
 
     Raises:
-        DataError: a file that cannot be read, or is no CSV.
+        DataError: a file that cannot be read, is no CSV, or has more than ``MOST_ROWS`` rows and a header.
         ConfigError: Parquet without the package that reads it.
     """
     if parquet.is_parquet(path):
@@ -44,7 +44,9 @@ def records(path: Path) -> Iterator[CsvRecord]:
         try:
             mark = _separator(text)
             lines = csv.reader(text, strict=True, delimiter=mark)
-            for cells in filter(None, lines):
+            for row, cells in enumerate(filter(None, lines)):
+                if row > MOST_ROWS:
+                    raise DataError(f"{path} has more than {MOST_ROWS} rows, at most so many are read; take a part")
                 yield CsvRecord(path, lines.line_num, cells if mark == "," else list(map(_pointed, cells)))
         except (csv.Error, UnicodeDecodeError) as fault:
             number = 0 if lines is None else lines.line_num

@@ -15,7 +15,7 @@ from pomona.metrics.metric import Metric
 from pomona.record.result import Result
 from pomona.record.rows import Evaluation
 from pomona.results.figures import clusters, partition, weight_learning
-from pomona.results.figures.confusion import class_names, pooled_confusion
+from pomona.results.figures.confusion import DRAWN, class_names, pooled_confusion
 from pomona.results.figures.curves import MEGABYTE, penalty, place
 from pomona.results.figures.diagnostics import ASIDE
 from pomona.results.figures.series import Series, order, recorded
@@ -28,6 +28,8 @@ Json: TypeAlias = dict[str, Any]
 
 EXACT = 150_000
 """Numbers of one quantity beyond which each is stored in a byte, not in four."""
+MARKS = 20_000
+"""Counts of labels by client and class beyond which a page does not draw them: each is an element of the document."""
 MOST = 600_000
 """Numbers of one quantity beyond which rounds are left out."""
 
@@ -223,7 +225,7 @@ def _norms(shown: dict[str, Series]) -> Json:
 
 def _confusion(run: Run) -> Json | None:
     counts = pooled_confusion(run)
-    if counts is None:
+    if counts is None or len(counts) > DRAWN:
         return None
     return {"counts": counts.tolist(), "classes": class_names(run, len(counts))}
 
@@ -238,7 +240,7 @@ def _partitions(runs: list[Run]) -> dict[str, Json]:
     found: dict[str, Json] = {}
     for run in runs:
         held = partition.find([run])
-        if held and _partition(run) not in found:
+        if held and held.counts.size <= MARKS and _partition(run) not in found:
             groups = _groups(run.result, len(held.clients))
             found[_partition(run)] = {
                 "place": place(run),
@@ -249,3 +251,23 @@ def _partitions(runs: list[Run]) -> dict[str, Json]:
                 "sizes": held.sizes,
             }
     return found
+
+
+def left_out(runs: list[Run]) -> list[str]:
+    """Sentences on what is too large to be drawn on the page, and the files that hold it."""
+    lines = []
+    for run in runs:
+        counts, held = pooled_confusion(run), partition.find([run])
+        if counts is not None and len(counts) > DRAWN:
+            lines.append(
+                f"{run.label}: which of {len(counts):,} classes is taken for which is not drawn; {_FILES}confusion.csv."
+            )
+        if held and held.counts.size > MARKS:
+            n, c = held.counts.shape
+            lines.append(
+                f"{run.label}: which labels {n:,} clients hold of {c:,} classes is not drawn; {_FILES}labels.csv."
+            )
+    return lines
+
+
+_FILES = "pomona report with --figures csv writes "

@@ -119,7 +119,7 @@ const PANELS = [
     words: () => `${runNow().label}, ${lastRound([runNow()])}: test samples of a true class (row) that were taken for a class (column), added up over clients; the colour is their share of the true class.`,
     draw: host => {
       const found = runNow().confusion;
-      if (!found) return bare(host, `${runNow().label} recorded no final predictions.`);
+      if (!found) return bare(host, `${runNow().label} recorded no final predictions, or of too many classes to draw.`);
       const { counts, classes } = found, totals = counts.map(row => row.reduce((a, b) => a + b, 0));
       const share = (r, c) => (totals[r] ? counts[r][c] / totals[r] : 0);
       heatMap(host, {
@@ -133,13 +133,13 @@ const PANELS = [
     id: "labels", section: "data", half: true, title: "Which labels each client holds", file: "labels", has: () => Object.keys(DATA.partitions).length,
     words: () => `The area of a bubble is the number of training samples of a class at a client${held()?.groups.length ? "; clients of one colour belong to one hidden group" : ""}.`,
     key: () => (held()?.groups.length ? legend(groupEntries(held())) : null),
-    draw: host => (held() ? bubbles(host, { label: "Training samples by client and class", held: held(), chosen: choice.client, pick: setClient }) : bare(host, "Not recorded for this run.")),
+    draw: host => (held() ? bubbles(host, { label: "Training samples by client and class", held: held(), chosen: choice.client, pick: setClient }) : bare(host, "Not recorded for this run, or too large to draw.")),
   },
   {
     id: "holders", section: "data", half: true, title: "Who holds each class", file: "holders", has: () => Object.keys(DATA.partitions).length,
     words: () => `A bar a class, divided among the clients that hold its training samples${held()?.groups.length ? "; a colour a hidden group" : ""}.${piecesRecur() ? " With more than ten clients colours come round again: point at a piece for its client." : ""}`,
     key: () => holdersKey(),
-    draw: host => (held() ? holders(host, { label: "Holders of each class", held: held(), chosen: choice.client }) : bare(host, "Not recorded for this run.")),
+    draw: host => (held() ? holders(host, { label: "Holders of each class", held: held(), chosen: choice.client }) : bare(host, "Not recorded for this run, or too large to draw.")),
   },
 ];
 

@@ -4,15 +4,16 @@ import base64
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import files
+from math import inf
 from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
 
 from pomona.core.errors import ConfigError
-from pomona.core.table import NOTHING
+from pomona.core.table import NOTHING, Table
 from pomona.core.toml import flat
 from pomona.metrics.metric import DETAILS, METRICS, Metric, metric_named
 from pomona.record.result import Result
@@ -23,7 +24,7 @@ from pomona.results.run_numbers import Run, comparable, leader, records, spoken
 from pomona.results.run_numbers import runs as prepare
 from pomona.results.summary_table import distinct, table
 from pomona.results.tables.gains import gain_tables
-from pomona.results.tables.outcomes import outcome_tables
+from pomona.results.tables.outcomes import MOST_ROWS, outcome_tables
 from pomona.results.tables.per_label import labels
 from pomona.results.tables.regions import regions
 from pomona.results.tables.subgroups import subgroups
@@ -32,7 +33,7 @@ from pomona.results.tables.unseen_and_privacy import privacy, unseen
 from pomona.results.text import narrative
 from pomona.results.text.cautions import cautions
 from pomona.results.text.verdicts import verdicts
-from pomona.results.web.page_data import Json, LiveProgress, payload
+from pomona.results.web.page_data import Json, LiveProgress, left_out, payload
 from pomona.results.web.page_writer import render, write_page
 from pomona.results.wording import capital, megabytes
 
@@ -87,9 +88,9 @@ def page(
     """The page: its words and tables, its numbers, and the scripts that draw them."""
     data, code = payload(runs, live), script()
     rows = distinct(table([run.result for run in runs]))
-    gains, tables, parts = gain_tables(runs), client_tables(runs), sections(data)
+    gains, tables, parts = [*map(bounded, gain_tables(runs))], client_tables(runs), sections(data)
     asides = [
-        table
+        bounded(table)
         for table in (
             *outcome_tables(runs),
             *survival_table(runs),
@@ -129,6 +130,7 @@ def page(
         spoken=spoken,
         gains=gains,
         sections=parts,
+        left_out=left_out(runs),
         tables=tables,
         asides=asides,
         ranked=len(runs) > 1 and comparable(runs),
@@ -179,14 +181,30 @@ def summary_columns(rows: list[dict[str, Any]]) -> dict[str, float | None]:
     return {name: best(row[name] for row in rows if row["headline"]) for name in held}
 
 
+def bounded(table: Table) -> Table:
+    """The table with at most ``MOST_ROWS`` rows, and a note on the others."""
+    rows = len(table.rows)
+    if rows <= MOST_ROWS:
+        return table
+    note = (
+        f"The first {MOST_ROWS} of {rows:,} rows; clients.csv and predictions.npz in the run's folder have the numbers "
+        "of all."
+    )
+    return replace(table, rows=table.rows[:MOST_ROWS], notes=[*table.notes, note])
+
+
 @dataclass(frozen=True)
 class ClientTable:
-    """The final metrics of a run's clients: ``rows`` of (name, [(value, small print)]); ``open``: shown at once."""
+    """The final metrics of a run's clients: ``rows`` of (name, [(value, small print)]); ``open``: shown at once.
+
+    Of more than ``MOST_ROWS`` clients those that fare worst; ``left_out``: how many others there are.
+    """
 
     run: Run
     open: bool
     headings: list[str]
     rows: list[tuple[str, list[tuple[str, str]]]]
+    left_out: int
 
     @property
     def round(self) -> int | None:
@@ -207,11 +225,18 @@ def _client_table(run: Run, found: list[dict[str, Any]], shown: bool) -> ClientT
     train = (run.result.about.get("sizes") or {}).get("train") or []
     headings = ["Train samples"] * bool(train) + ["Test samples", *(capital(m.heading) for m in given)]
     rows = []
-    for record in found:
+    worst = found if len(found) <= MOST_ROWS else sorted(found, key=lambda r: _goodness(run, r))[:MOST_ROWS]
+    for record in worst:
         client, samples = int(record["client"]), record.get("samples")
         sizes = [train[client] if client < len(train) else None] * bool(train) + [samples]
         rows.append((run.client(client), [*map(_size, sizes), *(_cell(metric, record) for metric in given)]))
-    return ClientTable(run, shown, headings, rows)
+    return ClientTable(run, shown, headings, rows, len(found) - len(rows))
+
+
+def _goodness(run: Run, record: dict[str, Any]) -> float:
+    """How well a client fares; those without a value come last."""
+    value = record.get(run.metric.name)
+    return inf if value is None else run.metric.goodness(value)
 
 
 def _size(samples: int | None) -> tuple[str, str]:
