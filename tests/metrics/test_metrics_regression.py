@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn import metrics
@@ -11,6 +12,8 @@ from sklearn import metrics
 from pomona.core.errors import DivergedError
 from pomona.core.rng import stream
 from pomona.metrics.regression import evaluate_multilabel, evaluate_regression
+from pomona.tasks import TASKS
+from pomona.tasks.scores import confidence
 
 
 @given(st.integers(0, 99), st.integers(2, 30), st.integers(1, 3))
@@ -21,6 +24,7 @@ def test_regression_is_the_closed_form(seed, n, targets):
     explained = 1 - (error**2).sum(0) / ((truth - truth.mean(0)) ** 2).sum(0)
     found = evaluate_regression(predicted, truth)
     each = found.pop("targets")
+    assert found.pop("intervals") == dict.fromkeys(each)  # nothing to draw from
     assert found == pytest.approx(
         {"samples": n, "mse": (error**2).mean(), "mae": abs(error).mean(), "r2": explained.mean()}
     )
@@ -41,6 +45,36 @@ def test_regression_is_the_closed_form(seed, n, targets):
 def test_regression_of_little_data(predicted, truth, values):
     found = evaluate_regression(np.array(predicted), np.array(truth))
     assert {name: found[name] for name in values} == pytest.approx(values)
+
+
+def test_intervals_of_errors_are_those_of_a_mean_and_need_six_samples():
+    """The bootstrap of 400 samples' mean is near mean +- 1.96 s / sqrt(n); R2 is that of new noise, 1 - 0.25 / 1.25."""
+    draw = stream(0, "case")
+    predicted = draw.normal(size=(400, 1))
+    truth = predicted + draw.normal(scale=0.5, size=(400, 1))
+    error = abs(predicted - truth)
+    found = evaluate_regression(predicted, truth, stream(0, "bootstrap"), resamples=2000)
+    half = 1.96 * error.std(ddof=1) / 20
+    assert found["intervals"]["mae"] == pytest.approx([error.mean() - half, error.mean() + half], abs=0.1 * half)
+    half = 1.96 * (error**2).std(ddof=1) / 20
+    mse = (error**2).mean()
+    assert found["intervals"]["mse"] == pytest.approx([mse - half, mse + half], abs=0.1 * half)
+    low, high = found["intervals"]["r2"]
+    assert low < 0.8 < high
+    assert low < found["r2"] < high
+    few = evaluate_regression(predicted[:5], truth[:5], stream(0, "bootstrap"))
+    assert few["intervals"] == {"mse": None, "mae": None, "r2": None}
+    assert None not in evaluate_regression(predicted[:6], truth[:6], stream(0, "bootstrap"))["intervals"].values()
+
+
+def test_a_score_of_an_evaluation_has_an_interval_where_its_task_defines_one():
+    """Flags have none; a silo that evaluates models of them once failed with a KeyError."""
+    draw = torch.Generator().manual_seed(0)
+    numbers = torch.randn(40, 1, generator=draw), torch.randn(40, 1, generator=draw)
+    low, high = confidence("mae", numbers, TASKS["regression"], seed=0, client=0)
+    assert low < abs(numbers[0] - numbers[1]).mean() < high
+    flags = numbers[0], (numbers[1] > 0).float()
+    assert confidence("auroc", flags, TASKS["multilabel"], seed=0, client=0) is None
 
 
 @given(st.integers(0, 99), st.integers(2, 40), st.integers(1, 4))

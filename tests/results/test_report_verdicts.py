@@ -16,6 +16,7 @@ from pomona.results.gain_presentation import by_client, gained
 from pomona.results.run_numbers import runs
 from pomona.results.tables.gains import gain_tables
 from pomona.results.text.cautions import cautions
+from pomona.results.text.evidence import rests_on
 from pomona.results.text.narrative import setup, title
 from pomona.results.text.verdicts import verdicts
 from pomona.results.web.page_data import payload
@@ -47,6 +48,11 @@ def scored(method: str, right: Sequence[int], of: int = 100, classes: int = 2, *
         summary,
         answers=said,
     )
+
+
+def scored_of(method: str, right: Sequence[int]) -> Result:
+    """As ``scored``, of any number of clients."""
+    return scored(method, right, clients=[f"clinic {i}" for i in range(len(right))])
 
 
 def test_the_first_sentence_says_that_federation_helps_by_how_much_and_whom_not() -> None:
@@ -128,6 +134,36 @@ def test_the_tables_of_gains_are_those_of_the_intervals() -> None:
         assert [line[-1] for line in table.rows] == kinds
 
 
+def test_column_chart_and_sentence_give_one_verdict_where_holm_leaves_a_client_open() -> None:
+    """Nine equal clients and one of 100 that gains 6: its own p is near 0.013, ten times that is above 0.05."""
+    alone, together = (scored_of(method, (60,) * 9 + (last,)) for method, last in (("separate", 60), ("fedavg", 66)))
+    each, _ = gains(together, alone)
+    assert each[9].verdict == "better"
+    assert 0.005 < each[9].p < 0.05
+    overall, clients = gain_tables(runs([alone, together]))
+    assert overall.rows[0][4:] == ["0", "0", "10"]
+    assert {row[-1] for row in clients.rows} == {LEVEL}
+    assert "after Holm's correction" in overall.notes[0]
+    assert "this data can tell for none" in said([alone, together])
+    drawn = payload(runs([alone, together]), None)["runs"][1]["gains"]
+    assert {gain["verdict"] for gain in drawn} == {LEVEL}
+
+
+def test_a_terminal_says_what_means_and_gains_rest_on_and_whom_they_leave_out() -> None:
+    """100 samples a client; Mercy has none that define the metric."""
+    alone, together = scored("separate", (60, 80, 70)), scored("fedavg", (95, 60, 71))
+    lines = rests_on(runs([alone, together]))
+    assert lines[0] == "Separate and FedAvg: mean over 3 clients, 300 test rows."
+    assert lines[1].startswith("FedAvg against Separate, training alone: +5.33 percentage points (95 % interval +")
+    assert "This rests on 300 test rows" in lines[1]
+    assert len(lines) == 2
+    base = scored("fedavg", (95, 95, 95))
+    blank = replace(base, evaluations=[replace(e, value=(0.95, None, 0.95)) for e in base.evaluations])
+    assert rests_on(runs([blank])) == [
+        "FedAvg: mean over 2 of 3 clients, 200 test rows; left out, without a value: Mercy."
+    ]
+
+
 def test_a_single_run_states_its_metric_by_name() -> None:
     one = regression(errors=(0.6, 0.9, 0.3))
     assert "the clients' personal models, evaluated after local training: mean absolute error 0.6 on average" in said(
@@ -149,7 +185,7 @@ def test_whatever_is_missing_leaves_a_first_sentence(lack: str) -> None:
 def test_unequal_scenarios_and_metrics_are_not_ranked() -> None:
     assert "not ranked" in said(degenerate()["unequal scenarios"]())
     by_loss = regression("fedavg")
-    assert "judged by different metrics" in said(
+    assert "Their headline metrics differ" in said(
         [regression(), replace(by_loss, about={**by_loss.about, "metric": "loss"})]
     )
 
@@ -215,6 +251,10 @@ def test_what_one_answer_for_everybody_reaches_stands_beside_and_is_a_caution() 
     assert "FedAvg is ahead of Separate" in text
     assert "Federation helps" not in text
     assert "gives always the same answer has 76.67 %" in said([several["good"]])
+    # Training alone that is above the constant has learned, however the federated run does.
+    text = said([scored("separate", (95, 95, 90), constant=constant), several["low"]])
+    assert "None of these runs" not in text
+    assert text.startswith("Federation does not help here: FedAvg is behind Separate")
 
 
 def test_answers_at_the_usual_threshold_that_are_the_most_frequent_class_are_a_caution() -> None:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from pomona.cli.output import Figures, Json, emit, out, print_table
+from pomona.cli.output import Figures, Json, emit, out, print_table, say
 from pomona.core.errors import ConfigError, StorageError
 from pomona.core.registry import own_code_barred
 from pomona.record.reading import load
@@ -32,17 +32,21 @@ def compare(*runs: Path, latex: Flag = False, markdown: Flag = False, json: Json
     from pomona.core.latex import latex as as_latex
     from pomona.core.table import markdown as as_markdown
     from pomona.results import table as result_table
+    from pomona.results.run_numbers import runs as prepare
     from pomona.results.tables.runs import run_table
+    from pomona.results.text.evidence import rests_on
 
     if latex + markdown + json > 1:
         raise ConfigError("--latex, --markdown and --json are three forms of one table; give one")
-    rows = result_table(_load(runs))
+    results = _load(runs)
+    rows = result_table(results)
     if json:
         emit(rows)
     elif latex or markdown:
         print(as_latex(run_table(rows)) if latex else as_markdown(run_table(rows)), end="")
     else:
         print_table(run_table(rows))
+        say(*rests_on(prepare(results)))
 
 
 def report(

@@ -8,21 +8,53 @@ from numpy.typing import NDArray
 
 from pomona.metrics import measures
 from pomona.metrics.auroc import auroc, average_precision
+from pomona.metrics.bootstrap import intervals
+from pomona.metrics.influence import FEW
 from pomona.metrics.nan_safe import Array, defined, divide, require_finite
 
 
-def evaluate_regression(predictions: NDArray[np.floating], targets: NDArray[np.floating]) -> dict[str, Any]:
+def evaluate_regression(
+    predictions: NDArray[np.floating],
+    targets: NDArray[np.floating],
+    generator: np.random.Generator | None = None,
+    resamples: int = 200,
+) -> dict[str, Any]:
     """Evaluate predictions (n, K) against numbers (n, K); None for what the samples do not define.
 
     ``mse`` and ``mae`` are means over samples and targets; ``r2`` is the mean coefficient of determination over the
-    targets that vary; ``targets`` has the same of each target, lists of K. Raises DivergedError if the predictions are
-    not finite.
+    targets that vary; ``targets`` has the same of each target, lists of K. ``intervals`` has the 95 % confidence
+    intervals of all three by the bootstrap over samples, None for fewer than ``FEW`` of these.
+
+    Args:
+        predictions: in the unit of the targets.
+        targets: what is true.
+        generator: what the bootstrap draws from; None for no bootstrap.
+        resamples: number of bootstrap resamples.
+
+    Raises:
+        DivergedError: predictions that are not finite.
     """
     predicted, truth = np.asarray(predictions, dtype=float), np.asarray(targets, dtype=float)
     require_finite(predicted)
+    squared, absolute = measures.squared_error(predicted, truth), measures.absolute_error(predicted, truth)
+    n = len(truth)
+
+    def statistics(weights: Array) -> dict[str, Array]:
+        return {
+            "mse": divide(weights @ squared, weights.sum(axis=1)),
+            "mae": divide(weights @ absolute, weights.sum(axis=1)),
+            "r2": measures.r2(predicted, truth, weights),
+        }
+
+    drawn = intervals(statistics, np.zeros(n, np.int64), resamples, generator) if n >= FEW else {}
     columns = [_numbers(predicted[:, k : k + 1], truth[:, k : k + 1]) for k in range(truth.shape[1])]
     each = {name: [column[name] for column in columns] for name in ("mse", "mae", "r2")}
-    return {"samples": len(truth), **_numbers(predicted, truth), "targets": each}
+    return {
+        "samples": n,
+        **_numbers(predicted, truth),
+        "targets": each,
+        "intervals": {name: drawn.get(name) for name in each},
+    }
 
 
 def _numbers(predicted: Array, truth: Array) -> dict[str, float | None]:

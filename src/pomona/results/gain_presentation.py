@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 from pomona.metrics.metric import Metric
 from pomona.record.paired_gain import Gain, Verdict, gains, jointly
@@ -30,9 +30,14 @@ class Gained:
     clients: Sequence[Gain | None]
     over: Gain | None
 
+    @cached_property
+    def verdicts(self) -> list[Verdict | None]:
+        """What can be said of each client, of all at once (Holm's correction); None as in ``clients``."""
+        return jointly(self.clients)
+
     def told(self, what: Verdict) -> list[int]:
-        """The clients of which this much can be said, all at once (Holm's correction)."""
-        return [i for i, verdict in enumerate(jointly(self.clients)) if verdict == what]
+        """The clients of which this much can be said, all at once."""
+        return [i for i, verdict in enumerate(self.verdicts) if verdict == what]
 
     @property
     def differences(self) -> dict[int, float]:

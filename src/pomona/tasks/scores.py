@@ -68,7 +68,7 @@ def confidence(name: str, answers: Answers, task: Task, *, seed: int, client: in
     """The 95 % confidence interval of a metric; None where the task or the samples define none."""
     if is_own(name) or not len(answers[1]):
         return None
-    ends = full_metrics(answers, task, seed=seed, client=client)["intervals"].get(name)
+    ends = full_metrics(answers, task, seed=seed, client=client).get("intervals", {}).get(name)
     return (ends[0], ends[1]) if ends else None
 
 

@@ -88,7 +88,7 @@ def curves(made: Comparison, scenario: str) -> ReportFigure | None:
     column = lines[0][0].column
     last = "; ".join(f"{e.row} {metric.number(list(c.values())[-1].mean)}" for e, c in lines)
     caption = (
-        "Mean over clients of the model that the method is judged by, mean over seeds; the band is ± their standard "
+        "Mean over clients of the headline model of the method, mean over seeds; the band is ± their standard "
         f"deviation.{hidden(drawn)}"
     )
     return ReportFigure(f"curves-{slug(scenario)}", column, caption, f"At the end: {last}", figure, rows)
@@ -128,7 +128,9 @@ def who_benefits(made: Comparison, scenario: str) -> ReportFigure | None:
     axes.set_ylabel(f"gain over Separate ({'percentage points' if metric.percent else metric.title})")
     legend_below(figure, 4)
     rows: Rows = [{"method": row, "gain": v} for row, values in found.items() for v in sorted(values)]
-    alt = "; ".join(f"{row}: {sum(v < 0 for v in values)} of {len(values)} hurt" for row, values in found.items())
+    alt = "; ".join(
+        f"{row}: {sum(v < 0 for v in values)} of {len(values)} worse off than alone" for row, values in found.items()
+    )
     caption = (
         f"What each client gains in {metric.title} over Separate, both in the round best on validation, or in the last "
         f"without a validation split; below zero a client is worse off than alone.{hidden(drawn)}"

@@ -58,7 +58,7 @@ def curves(runs: list[Run]) -> ReportFigure | None:
         name="curves",
         title=f"Loss and {titles} over the rounds",
         caption=f"Left: the loss during local training, averaged over the clients of a round. Right: test {titles}, "
-        "each client counting once. A thick line is the model that a run is judged by; a thin dotted one is another "
+        "each client counting once. A thick line is the headline model of a run; a thin dotted one is another "
         "model of the same run. “Received” models carry the round whose uploads they were made from."
         + "".join(dict.fromkeys(same)),
         alt=" ".join([f"Line charts over rounds: training loss and test {titles}.", *_course(runs)]),

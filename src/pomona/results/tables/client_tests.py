@@ -1,4 +1,4 @@
-"""The clients behind the means: who is hurt against training alone, the worst ones, tests over clients."""
+"""The clients behind the means: who is worse off than training alone, the worst ones, tests over clients."""
 
 from collections.abc import Sequence
 
@@ -40,7 +40,7 @@ def gains(made: Comparison, scenario: str) -> dict[str, list[float]]:
 
 
 def spread_table(made: Comparison) -> Table | None:
-    """Worst client, 10th percentile, share hurt against training alone."""
+    """Worst client, 10th percentile, share that is worse than training alone."""
     rows = []
     for e in made.entries:
         if not e.cells:
@@ -58,11 +58,11 @@ def spread_table(made: Comparison) -> Table | None:
             hurt = spread([s["hurt"] for s in sums]) if base else None
             texts = [told(figure, e.metric) for figure in figures]
             rows.append([e.column, e.row, *texts, f"{100 * hurt.mean:.0f}" if hurt else NOTHING])
-    header = ["column", "method", "mean", "worst client", "10th percentile", "std over clients", "hurt (%)"]
+    header = ["column", "method", "mean", "worst client", "10th percentile", "std over clients", "worse than alone (%)"]
     note = (
         f"Test {headings(made)}, in the round best on validation (the last, where nothing is held out), mean ± "
-        "standard deviation over seeds; a tenth of the clients fare worse than the 10th percentile. Hurt: the share of "
-        "clients that fare worse than with Separate"
+        "standard deviation over seeds; a tenth of the clients fare worse than the 10th percentile. Worse than alone: "
+        "the share of clients that fare worse than with Separate"
         + ("." if any(e.method == ALONE for e in made.entries) else ", which this table does not have.")
     )
     return Table("clients", "Clients", [note], header, rows, range(2)) if rows else None

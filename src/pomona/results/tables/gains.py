@@ -23,7 +23,8 @@ def _overall(known: list[Gained]) -> Table:
         [
             f"What each run gains in {metric.title} over {base.label}, training alone, on average over clients. More "
             "than 0 is better. The intervals compare both models on the same test samples; where one holds 0, there is "
-            "no difference that this data can show."
+            "no difference that this data can show. Of clients a verdict is given for all at once, after Holm's "
+            "correction: it may be open where a client's own interval is not."
         ],
         [
             "Run",
@@ -72,10 +73,10 @@ def _by_client(found: Gained) -> Table:
                 metric.number(run.values.get(c)),
                 signed(metric, gain.value),
                 interval(metric, gain),
-                gain.verdict,
+                verdict,
             ]
-            for c, gain in enumerate(found.clients)
-            if gain
+            for c, (gain, verdict) in enumerate(zip(found.clients, found.verdicts, strict=True))
+            if gain and verdict
         ],
         words={0, 6},
     )

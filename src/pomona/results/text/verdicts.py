@@ -47,7 +47,7 @@ def _several(runs: list[Run]) -> list[str]:
         return ["They do not share one scenario (data and partition), so their numbers are not ranked."]
     if not comparable(runs):
         titles = listing(sorted({run.metric.title for run in runs}))
-        return [f"They are judged by different metrics ({titles}), so their numbers are not ranked."]
+        return [f"Their headline metrics differ ({titles}), so their numbers are not ranked."]
     known = [run for run in runs if run.mean is not None]
     base = baseline(known, known[0]) if known else None
     best = leader([run for run in known if run is not base])

@@ -129,10 +129,12 @@ def _metric(metric: Metric) -> Json:
 
 
 def _gains(run: Run, base: Run) -> list[Json]:
-    """Gain of each client over training alone, with interval and verdict; empty if unknown."""
-    found = gained(run, base)
-    shown = ("value", "low", "high", "pairs", "verdict")
-    return [{name: getattr(g, name) for name in shown} if g else {} for g in found.clients]
+    """Gain of each client over training alone, with its own interval and the joint verdict; empty if unknown."""
+    found, shown = gained(run, base), ("value", "low", "high", "pairs")
+    return [
+        {**{name: getattr(gain, name) for name in shown}, "verdict": verdict} if gain else {}
+        for gain, verdict in zip(found.clients, found.verdicts, strict=True)
+    ]
 
 
 def clients(run: Run) -> int:

@@ -61,7 +61,7 @@ const PANELS = [
   })),
   ...TESTS.map((runs, k) => ({
     id: `test-${k}`, section: "training", half: true, title: within(runs, `Test ${runs[0].metric.title}`), file: "curves",
-    words: () => `Test ${runs[0].metric.heading}, ${who()}; ${better(runs[0].metric)}. A thick line is the model that a run is judged by, a dotted one another model of the same run.`,
+    words: () => `Test ${runs[0].metric.heading}, ${who()}; ${better(runs[0].metric)}. A thick line is the headline model of a run, a dotted one another model of the same run.`,
     draw: host => lineChart(host, { label: `Test ${runs[0].metric.title} over rounds, ${who()}`, lines: testLines(drawnOf(runs)), methods: true, x: ROUNDS, y: { text: noted(runs[0].metric) }, at: choice.at(), pick: setRound }),
   })),
   {
@@ -92,7 +92,7 @@ const PANELS = [
   },
   {
     id: "clients", section: "outcome", half: true, title: "What each client gets", file: "clients", has: () => DATA.runs.some(outcome),
-    words: () => `Test ${metricNow().heading} of each client with the model its run is judged by, ${lastRound(alike())}; ${better(metricNow())}. Bars and dots stand in the order of the methods above. Sorted by ${runNow().label}, best on top.`,
+    words: () => `Test ${metricNow().heading} of each client with the headline model of its run, ${lastRound(alike())}; ${better(metricNow())}. Bars and dots stand in the order of the methods above. Sorted by ${runNow().label}, best on top.`,
     key: () => clientsKey(alike().filter(outcome)),
     draw: host => perClient(host, alike().filter(outcome), {
       axis: `test ${metricNow().heading}`, ends: metricNow().ends.map(v => scaled(metricNow(), v)), best: metricNow().higher ? 1 : -1,
@@ -154,7 +154,7 @@ function bare(host, text) { host.replaceChildren(html("p", { class: "note" }, te
 /* A client's gain over training alone, scaled; with its interval where the records hold both models' answers. */
 function gainBar(run, i) {
   const sign = run.metric.higher ? 1 : -1, gain = run.gains[i], end = value => value === null ? NaN : scaled(run.metric, value);
-  if (gain?.pairs) return { value: scaled(run.metric, gain.value), low: end(gain.low), high: end(gain.high), hollow: gain.low === null || (gain.low <= 0 && gain.high >= 0) };
+  if (gain?.pairs) return { value: scaled(run.metric, gain.value), low: end(gain.low), high: end(gain.high), hollow: !["better", "worse"].includes(gain.verdict) };
   return { value: sign * (outcomes(run)[i] - (outcomes(DATA.runs[run.base])[i] ?? NaN)) };
 }
 function gainWords(run, i) {
