@@ -19,12 +19,13 @@ from pomona.core.errors import ConfigError, ProtocolError
 from pomona.deploy import flower_bundle
 from pomona.deploy.agreement import PROTOCOL, Federation
 from pomona.deploy.provision.provision import provision
-from pomona.deploy.server.gate import auth_proxy, connection_owner
+from pomona.deploy.server.gate import auth_proxy
 from pomona.deploy.server.members import superlink_client
 from pomona.deploy.server.processes import launcher, superlink
 from pomona.deploy.server.processes.superlink import anonymous
 from pomona.deploy.silo.processes import pinned_app, runtime_secret, supernode
 from pomona.deploy.silo.settings import SiloFile
+from pomona.deploy.supervision import connection_owner
 from pomona.deploy.supervision.processes import QUIET, environment
 
 VERSION = f"{PROTOCOL}.0.0"
@@ -88,14 +89,14 @@ def test_of_this_machine_the_servers_own_account_alone_reaches_more(monkeypatch)
             client = socket.create_connection(server.getsockname()[:2])
             with server.accept()[0] as accepted:
                 ends = accepted.getpeername()[:2], accepted.getsockname()[:2]
-                assert auth_proxy.ours(*ends)
-                assert not auth_proxy.ours(("203.0.113.9", ends[0][1]), ends[1])
+                assert connection_owner.ours(*ends)
+                assert not connection_owner.ours(("203.0.113.9", ends[0][1]), ends[1])
                 with monkeypatch.context() as other:
                     other.setattr(connection_owner, "ROOT", -1)
                     other.setattr(connection_owner.os, "getuid", lambda: own + 1)
-                    assert not auth_proxy.ours(*ends)
+                    assert not connection_owner.ours(*ends)
                 client.close()
-                assert not auth_proxy.ours(*ends)
+                assert not connection_owner.ours(*ends)
 
 
 def test_a_client_of_ipv4_is_found_where_the_server_listens_on_ipv6():
@@ -106,7 +107,7 @@ def test_a_client_of_ipv4_is_found_where_the_server_listens_on_ipv6():
     ):
         ends = accepted.getpeername()[:2], accepted.getsockname()[:2]
         assert ends[0][0] == "::ffff:127.0.0.1"
-        assert auth_proxy.ours(*ends)
+        assert connection_owner.ours(*ends)
 
 
 def test_what_may_not_pass_is_answered_plainly():

@@ -7,25 +7,19 @@ that was agreed on.
 """
 
 import asyncio
-import ipaddress
 from collections import Counter, defaultdict, deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator, MutableMapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from pomona.core.bounds import parse
 from pomona.core.errors import StorageError
 from pomona.core.files import content
-from pomona.deploy.server.gate.connection_owner import of_this_account
+from pomona.deploy.supervision.asgi import Application, Message, Receive, Scope, Send
+from pomona.deploy.supervision.connection_owner import local
 from pomona.storage.atomic_io import publish
 
-Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 Headers = Iterable[tuple[bytes, bytes]]
 
 OPEN = "/v1/fleet/"
@@ -163,21 +157,6 @@ def passes(scope: Scope) -> bool:
     return local(scope.get("client"), scope.get("server")) and scope.get("state", {}).get(OURS) is True
 
 
-def ours(client: Any, server: Any) -> bool:
-    """Whether a connection comes from this machine, and from this server's account or root's, by its two ends."""
-    there, here = _ip(client), _ip(server)
-    if there is None or here is None or not local(client, server):
-        return False
-    return of_this_account((there, client[1]), (here, server[1]))
-
-
-def local(client: Any, server: Any) -> bool:
-    """Whether a connection comes from this machine, by the addresses of its two ends."""
-    peer, here = _ip(client), _ip(server)
-    # Where the server listens on one address only, its own processes come from that address.
-    return peer is not None and (peer.is_loopback or peer == here)
-
-
 def again(messages: list[Message], receive: Receive) -> Receive:
     """A ``receive`` that gives what was read already, and then what follows."""
     waiting = deque(messages)
@@ -234,11 +213,3 @@ async def _reply(scope: Scope, send: Send, status: int, text: bytes) -> None:
     headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"connection", b"close")]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": text})
-
-
-def _ip(end: Any) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    try:
-        ip = ipaddress.ip_address(end[0].partition("%")[0])
-    except (TypeError, ValueError, IndexError, AttributeError):
-        return None
-    return getattr(ip, "ipv4_mapped", None) or ip

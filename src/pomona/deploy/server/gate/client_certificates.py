@@ -16,7 +16,9 @@ from typing import Any
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from pomona.deploy.server.gate.auth_proxy import Headers, RequestRefused, Scope, local
+from pomona.deploy.server.gate.auth_proxy import Headers, RequestRefused
+from pomona.deploy.supervision.asgi import Scope
+from pomona.deploy.supervision.connection_owner import local
 
 SHOWN = "pomona.shown"  # in a request's state: the public key of its connection's certificate
 

@@ -12,7 +12,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from pomona.deploy.server.gate.auth_proxy import ANSWERS, OPEN, PIECE, Application, Message, Receive, Scope, Send, again
+from pomona.deploy.server.gate.auth_proxy import ANSWERS, OPEN, PIECE, again
+from pomona.deploy.supervision.asgi import Application, Message, Receive, Scope, Send
 
 TASKS, ACTIVATE = f"{OPEN}pull-messages", f"{OPEN}activate-node"
 UNKNOWN, LATER = 412, 503  # of SuperLink: it does not know a node's key; for Flower's client: try again

@@ -36,14 +36,14 @@ from pomona.deploy.server.gate.auth_proxy import (
     Headers,
     RequestLimits,
     RequestRefused,
-    Scope,
     announced,
-    ours,
 )
 from pomona.deploy.server.gate.held_requests import Bell, Hold
 from pomona.deploy.server.members.member_registry import ROSTER
 from pomona.deploy.server.members.registry_admin import keys_of
 from pomona.deploy.server.studies.study_desk import StudyDesk
+from pomona.deploy.supervision.asgi import Scope
+from pomona.deploy.supervision.connection_owner import ours
 from pomona.deploy.supervision.processes import QUIET, die_with_parent
 
 HEAD = 20.0  # seconds until a connection must have sent the whole head of a request

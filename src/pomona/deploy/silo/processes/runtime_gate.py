@@ -6,7 +6,8 @@ port. Whose a connection is the kernel says, before a byte of a body is read.
 
 from dataclasses import dataclass
 
-from pomona.deploy.server.gate.auth_proxy import Application, Receive, Scope, Send, ours
+from pomona.deploy.supervision.asgi import Application, Receive, Scope, Send
+from pomona.deploy.supervision.connection_owner import ours
 
 REFUSED = b"this port serves its own account alone\n"
 

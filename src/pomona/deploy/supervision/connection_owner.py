@@ -3,8 +3,9 @@
 import os
 import struct
 from collections.abc import Iterator
-from ipaddress import IPv4Address, IPv6Address
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
+from typing import Any
 
 from pomona.core.files import LONG, content
 
@@ -13,6 +14,21 @@ UID, INODE = 6, 8  # columns, counted from the local address
 ROOT = 0
 
 Address = IPv4Address | IPv6Address
+
+
+def ours(client: Any, server: Any) -> bool:
+    """Whether a connection comes from this machine, and from this process's account or root's, by its two ends."""
+    there, here = _ip(client), _ip(server)
+    if there is None or here is None or not local(client, server):
+        return False
+    return of_this_account((there, client[1]), (here, server[1]))
+
+
+def local(client: Any, server: Any) -> bool:
+    """Whether a connection comes from this machine, by the addresses of its two ends."""
+    peer, here = _ip(client), _ip(server)
+    # Where the server listens on one address only, its own processes come from that address.
+    return peer is not None and (peer.is_loopback or peer == here)
 
 
 def of_this_account(client: tuple[Address, int], server: tuple[Address, int]) -> bool:
@@ -46,3 +62,11 @@ def _as_listed(end: tuple[Address, int], version: int) -> str | None:
         address = IPv6Address(f"::ffff:{address}")
     words = struct.unpack(f"={len(address.packed) // 4}I", address.packed)
     return "".join(f"{word:08X}" for word in words) + f":{port:04X}"
+
+
+def _ip(end: Any) -> Address | None:
+    try:
+        ip = ip_address(end[0].partition("%")[0])
+    except (TypeError, ValueError, IndexError, AttributeError):
+        return None
+    return getattr(ip, "ipv4_mapped", None) or ip
