@@ -302,7 +302,15 @@ def test_a_silos_paths_are_relative_to_its_file(tmp_path):
         ({"port": 0}, ["port = 0"]),
         ({"proxy": "proxy:3128"}, ["proxy"]),
         ({"accept_epsilon": 0}, ["accept_epsilon"]),
-        ({"data": {"clients": [{"name": "a", "train": "a.npz"}, {"name": "b", "train": "b.npz"}]}}, ["2 clients"]),
+        (
+            {
+                "data": {
+                    "name": "clients",
+                    "clients": [{"name": "a", "train": "a.npz"}, {"name": "b", "train": "b.npz"}],
+                }
+            },
+            ["2 clients"],
+        ),
     ],
 )
 def test_a_mistake_in_a_silos_file_names_it(tmp_path, changes, words):

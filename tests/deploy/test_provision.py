@@ -552,7 +552,10 @@ def test_compose_files_say_what_they_should(kit, tmp_path):
                 assert isinstance(service[key], kind), key
             assert (service.get("network_mode") == "host") == (name in host)
             assert "ports" not in service
-            assert service["volumes"] == [".:/kit:ro", f"./{state}:/kit/{state}"]
+            machine = (
+                ["/etc/machine-id:/etc/machine-id:ro"] if role == "silo" else []
+            )  # the mark of its state is keyed by it
+            assert service["volumes"] == [".:/kit:ro", f"./{state}:/kit/{state}", *machine]
             assert (home / name / state).is_dir()
             assert service["read_only"] is True
             assert service["restart"] == "on-failure"

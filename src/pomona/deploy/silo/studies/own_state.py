@@ -81,7 +81,7 @@ def _strange(state: Path) -> Iterator[str]:
     """What lies in a state by its path in the kit, and folders that cannot be listed; no lock, no empty folder."""
     if state.is_symlink() or (state.exists() and not state.is_dir()):
         yield state.name
-    else:
+    elif state.exists():
         closed: list[OSError] = []  # folders that can be entered by name, and not listed
         inside = [
             Path(place, name)
