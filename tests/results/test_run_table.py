@@ -46,7 +46,7 @@ def test_the_command_writes_latex_and_markdown(tmp_path, capsys):
     tiny = {"data": {"name": "digits", "train_limit": 120, "test_limit": 60}, "clients": 2, "rounds": 1, "lr": 0.1}
     for name in ("separate", "fedavg"):
         pomona.run(resolve(tiny, {"method": {"name": name}, "workers": 1}), out=tmp_path / name)
-    for form, said in (("--latex", r"\begin{tabular}{lllrrrrrrrrr}"), ("--markdown", "| method | model | when |")):
+    for form, said in (("--latex", r"\begin{tabular}{"), ("--markdown", "| method | model | when |")):
         with pytest.raises(SystemExit, match="0"):
             main(["compare", str(tmp_path), form])
         assert said in capsys.readouterr().out
