@@ -23,6 +23,7 @@ from pomona.deploy.messages.message_bus import Message
 from pomona.deploy.messages.tensor_bytes import Encoding, sha256
 from pomona.deploy.pki.signatures import Signer
 from pomona.deploy.provision.provision import add
+from pomona.deploy.silo.studies import own_state
 from pomona.deploy.silo.studies.silo_in_study import Silo
 from pomona.deploy.silo.tasks.client_app import ClientApp
 from pomona.deploy.silo.tasks.round_store import RowCache
@@ -138,6 +139,7 @@ def test_a_server_can_name_no_file(where, server):
     kit = server.kit()
     (kit / "state" / "private").mkdir(parents=True)
     (kit / "state" / "private" / "ledger").write_text("spent")
+    own_state.mark(kit)  # as if it had been made here
     (kit.parent / "outside").write_text("mine")
     there = [kit / "keys" / "silo.key", kit / "silo.toml", kit / "state" / "private" / "ledger", kit.parent / "outside"]
     paths = [str(p) for p in there] + [

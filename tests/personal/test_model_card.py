@@ -202,10 +202,11 @@ def test_the_largest_weights_are_shown_of_many_clients(tmp_path):
 
 
 def test_a_card_of_a_model_of_an_earlier_round_says_what_was_measured(tmp_path):
-    pomona.run(config(keep="best"), tmp_path / "run")
-    said = section(card(tmp_path / "run"), "Metrics on test")
-    assert said.strip().startswith("Of the last round's model (personal, after local training)")
-    assert "keep = best." in said
+    for keep, whose in (("best", "this model"), ("own_best", "the last round's model")):
+        pomona.run(config(keep=keep), tmp_path / keep)
+        said = section(card(tmp_path / keep), "Metrics on test")
+        assert said.strip().startswith(f"Of {whose} (personal, after local training)")
+        assert (r"keep = own\_best." in said or "keep = own_best." in said) == (keep == "own_best"), said
 
 
 def table_of(y, **said):

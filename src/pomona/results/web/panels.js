@@ -39,7 +39,7 @@ function outcomes(run) {
 
 function testLines(runs) {
   return runs.flatMap(run => run.views.map((view, k) => ({
-    name: `${run.label}, ${view.model} ${view.when}`, ...ink(run), ...(k ? { dash: "2 3", width: 1.3 } : { width: 2.4, main: run.label }),
+    name: `${run.label}, ${view.model} ${view.when}`, ...ink(run), ...(k ? { dash: "2 3", width: 2 } : { width: 2.4, main: run.label }),
     points: view.rounds.map((r, t) => [r, scaled(run.metric, over(view.value, t))]),
   })));
 }
