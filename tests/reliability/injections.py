@@ -1,6 +1,7 @@
 """Faults put into a run in this process: what a client sends, what a disk does. All are undone with the patch."""
 
 import errno
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -172,14 +173,14 @@ def full_record(number):
 
 def unreadable(patch):
     """The disk fails under the newest checkpoint."""
-    opens = Path.open
+    opens = os.open
 
-    def opened(self, mode="r", *rest, **more):
-        if self.name.startswith("round-000002") and "w" not in mode:
+    def opened(path, flags, *rest, **more):
+        if Path(os.fsdecode(path)).name.startswith("round-000002") and not flags & os.O_WRONLY:
             raise OSError(errno.EIO, "Input/output error")
-        return opens(self, mode, *rest, **more)
+        return opens(path, flags, *rest, **more)
 
-    patch.setattr(Path, "open", opened)
+    patch.setattr(os, "open", opened)
 
 
 def other_versions(patch):

@@ -64,7 +64,11 @@ def opened(path: Path, most: int | None = None, follow: bool = True) -> Buffered
 def content(path: Path, most: int = MOST_BYTES, follow: bool = True) -> bytes:
     """The bytes of a plain file of at most so many. Raises OSError as ``opened``."""
     with opened(path, most, follow) as file:
-        found = file.read(most + 1)
+        parts, left = list[bytes](), most + 1  # a single read would take memory for all of it beforehand
+        while left and (part := file.read(min(BLOCK, left))):
+            parts.append(part)
+            left -= len(part)
+    found = b"".join(parts)
     if len(found) > most:  # it has grown, or is one of those whose length the system does not say
         raise _longer(path, most, f"more than {most}")
     return found
