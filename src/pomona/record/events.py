@@ -160,12 +160,14 @@ class EvaluationEvent(Kind):
     samples: list[Count]
     loss: list[Figure]
     accuracy: list[Figure]
-    value: list[Figure] = []
-    metric: str = ""
+    value: list[Figure]
+    metric: Line
+    interval: list[Ends | None] = []
 
     @model_validator(mode="after")
     def _one_each(self) -> Self:
-        return _equal(self, self.clients, self.samples, self.loss, self.accuracy, self.value or self.loss)
+        each = (self.clients, self.samples, self.loss, self.accuracy, self.value)
+        return _equal(self, *each, self.interval or self.value)
 
 
 class _AtThreshold(Kind):

@@ -19,7 +19,7 @@ class Evaluation:
     training) or "trained"; ``split`` is "validation" or "test". A received model carries the number of the round whose
     uploads it was made from; round 0 is the initial model. ``loss`` is the mean per sample, None where a client has no
     samples. ``accuracy`` is the share of right classes, or of right flags; None for regression. ``value`` is the run's
-    ``metric``, None where a client's samples do not define it; in records of before it is the accuracy, else the loss.
+    ``metric``, None where a client's samples do not define it; the accuracy, else the loss, if no metric is named.
     ``interval`` is its 95 % confidence interval for each client, None where undefined; empty where none were computed.
 
     >>> two = {"clients": (0, 1), "samples": (10, 30), "loss": (0.9, 0.1), "accuracy": (0.5, 1.0)}
