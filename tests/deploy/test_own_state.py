@@ -11,18 +11,24 @@ from test_preflight import command
 from test_studies import decided, heard, own_models
 from test_study_preflight import checked
 
-from pomona.core.errors import ConfigError, QuorumError, StorageError
+from pomona.core.errors import ConfigError, PrivacyError, QuorumError, StorageError
 from pomona.deploy import audit
 from pomona.deploy.flower_apps import handled
 from pomona.deploy.installation.backup import backup
 from pomona.deploy.installation.restore import Restoring, restore
-from pomona.deploy.silo.privacy.privacy_budget import Cost
+from pomona.deploy.silo import machine
+from pomona.deploy.silo.privacy import sealed_key
+from pomona.deploy.silo.privacy.privacy_budget import Cost, PrivacyBudget
+from pomona.deploy.silo.privacy.sealed_key import open_own
 from pomona.deploy.silo.processes import supernode_supervisor
 from pomona.deploy.silo.processes.supernode_supervisor import run_node
 from pomona.deploy.silo.settings import SiloFile
 from pomona.deploy.silo.studies import own_state
 from pomona.deploy.silo.studies.known_studies import FILE, KnownStudies
 from pomona.deploy.silo.studies.rules_in_force import rules
+from pomona.privacy import noise_key
+from pomona.privacy.noise_key import KeyStore
+from pomona.privacy.settings import Privacy
 
 
 @pytest.fixture
@@ -35,10 +41,10 @@ def federation(world):
 def elsewhere(tmp_path, monkeypatch):
     """Makes this another machine."""
 
-    def move(machine="0" * 32):
+    def move(number="0" * 32):
         path = tmp_path / "machine-id"
-        path.write_text(machine + "\n")
-        monkeypatch.setattr(own_state, "MACHINE", (path,))
+        path.write_text(number + "\n")
+        monkeypatch.setattr(machine, "MACHINE", (path,))
 
     return move
 
@@ -124,9 +130,9 @@ def test_a_state_from_another_machine_comes_by_a_backup(federation, tmp_path, el
         own_state.begin(tmp_path / "new")
 
 
-@pytest.mark.parametrize("machine", ["", "uninitialized", "0" * 31, "0" * 64])
-def test_a_machine_without_an_id_is_a_line(federation, elsewhere, machine):
-    elsewhere(machine)
+@pytest.mark.parametrize("number", ["", "uninitialized", "0" * 31, "0" * 64])
+def test_a_machine_without_an_id_is_a_line(federation, elsewhere, number):
+    elsewhere(number)
     with pytest.raises(StorageError, match=r"machine-id is missing, .* mount the machine's"):
         own_state.begin(federation.kits / "silo-0")
 
@@ -239,3 +245,85 @@ def test_check_warns_of_rules_that_came_with_the_kit(federation, capsys):
     said = capsys.readouterr().out
     assert "warning  rules" in said
     assert "it came with the kit" in " ".join(said.split())
+
+
+# A kit that is unpacked over a silo's folder
+
+
+def test_a_log_and_a_decision_from_another_machine_wait_under_a_valid_mark(federation, tmp_path, monkeypatch):
+    """A whole chain of lines is made without the machine's id; its seals are not."""
+    submitted(federation)
+    heard(federation, "silo-0")
+    kit = federation.kits / "silo-0"
+    with monkeypatch.context() as there:
+        there.setattr(machine, "MACHINE", (written(tmp_path / "theirs", "1" * 32),))
+        own_state.mark(kit)
+        decided(federation, "silo-0", "second")
+        assert known(federation).standing == "accepted"
+    own_state.mark(kit)
+    assert audit.verify(kit / "state/audit.jsonl") is None
+    assert known(federation).standing == "pending"
+    assert KnownStudies(kit, foreign=True).named("second").standing == "accepted"
+    KnownStudies(kit).reseal()
+    assert known(federation).standing == "accepted"
+
+
+def test_a_budget_from_another_machine_is_refused(federation, tmp_path, monkeypatch):
+    kit = federation.kits / "silo-0"
+    own_state.begin(kit)
+    with monkeypatch.context() as there:
+        there.setattr(machine, "MACHINE", (written(tmp_path / "theirs", "1" * 32),))
+        PrivacyBudget(kit).enter_unknown("0" * 16, Cost(1.0))
+        assert PrivacyBudget(kit).unknown.epsilon == 1.0
+    with pytest.raises(PrivacyError, match=r"budget\.json was not written on this machine"):
+        _ = PrivacyBudget(kit).unknown
+    PrivacyBudget(kit).reseal()
+    assert PrivacyBudget(kit).unknown.epsilon == 1.0
+
+
+class Stores:
+    """A silo's key stores as each task opens them."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def key_store(self, client):
+        return KeyStore.open(self.folder, client, Privacy(noise_multiplier=1.0, max_grad_norm=1.0, delta=1e-5))
+
+
+def test_a_noise_key_that_is_unpacked_over_a_silos_own_is_refused(tmp_path):
+    own, theirs = tmp_path / "own", tmp_path / "theirs"
+    for _ in range(2):
+        open_own(own, Stores(own), 0)
+    assert (own / "client-00/seal").stat().st_mode & 0o077 == 0
+    Stores(theirs).key_store(0)
+    shutil.copytree(theirs, own, dirs_exist_ok=True)
+    with pytest.raises(PrivacyError, match="key was not made on this machine"):
+        open_own(own, Stores(own), 0)
+    with pytest.raises(PrivacyError, match="key was not made on this machine"):
+        open_own(theirs, Stores(theirs), 0)
+
+
+@pytest.mark.parametrize("written_until", ["nothing", "ledger", "key"])
+def test_a_kill_before_the_key_is_sealed_locks_nobody_out(tmp_path, monkeypatch, written_until):
+    stores = Stores(tmp_path)
+    with monkeypatch.context() as killed:
+        if written_until == "key":
+            killed.setattr(sealed_key, "_seal", interrupted)
+        elif written_until == "ledger":
+            killed.setattr(noise_key, "publish", interrupted)
+        else:
+            killed.setattr(stores, "key_store", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            open_own(tmp_path, stores, 0)
+    open_own(tmp_path, stores, 0)
+    assert (tmp_path / "client-00/seal").read_text() == sealed_key._seal(tmp_path / "client-00")
+
+
+def interrupted(*_):
+    raise KeyboardInterrupt
+
+
+def written(path, text):
+    path.write_text(text)
+    return path

@@ -161,7 +161,7 @@ def test_a_kill_between_audit_and_file_does_not_lock_the_silo_out(budget, tmp_pa
 def test_reservations_have_a_limit(budget, tmp_path, monkeypatch):
     data = clinic(tmp_path, "a.csv")
     budget.reserve(claim(), data, Most())
-    full = BudgetFile(reservations=budget.reservations * MOST)
+    full = BudgetFile.of(budget.reservations * MOST)
     monkeypatch.setattr("pomona.deploy.silo.privacy.privacy_budget.read_json", lambda *_: full)
     with pytest.raises(PrivacyError, match="as many as it takes"):
         budget.reserve(claim("two"), data, Most())

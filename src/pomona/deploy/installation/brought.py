@@ -45,7 +45,7 @@ def deciding(kit: Path, whose: Role) -> list[str]:
         return found
     if (kit / POLICY).exists():
         found.append(f"{POLICY}, the rules by which studies are accepted")
-    accepted = [known for known in KnownStudies(kit).all if known.standing == "accepted"]
+    accepted = [known for known in KnownStudies(kit, foreign=True).all if known.standing == "accepted"]
     return found + [f"study {known.study.name}, accepted by {known.by or 'nobody named'}" for known in accepted]
 
 
@@ -86,4 +86,4 @@ def _texts(value: Any) -> Iterator[str]:
 
 def privacy_known(kit: Path) -> list[str]:
     """A line for each reservation of privacy in a silo's kit. Raises PrivacyError, StorageError."""
-    return [f"study {r.study}: {r.cost}, since {r.when}" for r in PrivacyBudget(kit).reservations]
+    return [f"study {r.study}: {r.cost}, since {r.when}" for r in PrivacyBudget(kit, foreign=True).reservations]

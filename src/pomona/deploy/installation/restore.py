@@ -23,10 +23,12 @@ from pomona.deploy.installation.backup import KEY, MANIFEST, MOST, Backup, Saved
 from pomona.deploy.installation.brought import deciding, privacy_known
 from pomona.deploy.installation.contents import RULES, STATE, Item, Role, rule
 from pomona.deploy.provision.new_files import appearing
+from pomona.deploy.silo.privacy import sealed_key
 from pomona.deploy.silo.privacy.lost_rounds import Restored, mark
 from pomona.deploy.silo.privacy.privacy_budget import Cost, PrivacyBudget
 from pomona.deploy.silo.studies import own_state
 from pomona.deploy.silo.studies.consent_rules import policy_sha256
+from pomona.deploy.silo.studies.known_studies import KnownStudies
 from pomona.deploy.versions import own
 
 BLOCK = 2**20
@@ -83,6 +85,10 @@ def restore(file: Path, folder: Path, whose: Role, said: Restoring = Restoring()
         (made / STATE[whose]).mkdir(mode=0o700, exist_ok=True)
         if whose == "silo":
             own_state.mark(made, policy_sha256(made))
+            PrivacyBudget(made).reseal()
+            KnownStudies(made).reseal()
+            for key in sorted((made / STATE[whose]).rglob("private/dp/client-*/key")):
+                sealed_key.reseal(key.parent)
         with Audit(made / STATE[whose] / "audit.jsonl") as audit:
             audit.write("restored", made=told.made, token=token, trained_until=said.trained_until)
         if whose == "silo" and said.spent:

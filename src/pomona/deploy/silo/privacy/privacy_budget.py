@@ -23,6 +23,7 @@ from pomona.data.settings import DataSettings
 from pomona.deploy.audit import Audit, read
 from pomona.deploy.json_store import read_json, write_json
 from pomona.deploy.messages.message_bodies import Token
+from pomona.deploy.silo.machine import seal
 from pomona.deploy.silo.privacy.data_sources import MOST_SOURCES, DataSource, hashed, shared, sources, with_names
 from pomona.privacy.epsilon_accounting import ROUNDING
 from pomona.storage.atomic_io import writing
@@ -116,9 +117,16 @@ class Reservation(Settings):
 
 
 class BudgetFile(Settings):
-    """All reservations, oldest first."""
+    """All reservations, oldest first; ``seal``: this machine's, of all of them."""
 
     reservations: Annotated[tuple[Reservation, ...], Field(max_length=MOST)] = ()
+    seal: Sha256
+
+    @classmethod
+    def of(cls, reservations: Iterable[Reservation]) -> "BudgetFile":
+        """Sealed reservations. Raises StorageError where the machine has no id."""
+        made = tuple(reservations)
+        return cls(reservations=made, seal=_seal(made))
 
 
 @dataclass(frozen=True)
@@ -126,11 +134,20 @@ class PrivacyBudget:
     """The budget in a silo's kit. Everything raises StorageError for a file that cannot be read or written."""
 
     kit: Path
+    foreign: bool = False  # whether that of another machine is read, too: a backup's
 
     @property
     def reservations(self) -> tuple[Reservation, ...]:
-        """All of them, oldest first. Raises PrivacyError where the file is gone that the audit log speaks of."""
+        """All of them, oldest first.
+
+        Raises PrivacyError where the file is gone that the audit log speaks of, or was not written on this machine.
+        """
         if known := read_json(BudgetFile, self._path):
+            if not self.foreign and known.seal != _seal(known.reservations):
+                raise PrivacyError(
+                    f"{self._path} was not written on this machine; what was spent is unknown: restore it by "
+                    "`pomona silo restore`, with --spent"
+                )
             return known.reservations
         log = self.kit / "state" / "audit.jsonl"
         if log.exists() and any(line.get("event") == RESERVED for line in read(log)):
@@ -192,6 +209,11 @@ class PrivacyBudget:
         with writing(self._path), self._alone():
             self._enter(self.reservations, claim, spent, ())
 
+    def reseal(self) -> None:
+        """Seal a restored kit's budget as this machine's."""
+        if self._path.exists():
+            self._write(PrivacyBudget(self.kit, foreign=True).reservations)
+
     @property
     def unknown(self) -> Cost:
         """What was spent after backups by runs that they do not know; any study may have."""
@@ -227,7 +249,7 @@ class PrivacyBudget:
         return [r for r in self.reservations if r.on(data)]
 
     def _write(self, reservations: Iterable[Reservation]) -> None:
-        write_json(self._path, BudgetFile(reservations=tuple(reservations)))
+        write_json(self._path, BudgetFile.of(reservations))
 
     @property
     def _path(self) -> Path:
@@ -269,6 +291,10 @@ def _sum(reservations: Iterable[Reservation]) -> Cost:
         studies[r.agreement] = studies.get(r.agreement, Cost()) + r.cost
         spent[r.agreement] = max(spent.get(r.agreement, 0.0), math.inf if r.spent is None else r.spent)
     return sum((Cost(max(cost.epsilon, spent[name]), cost.delta) for name, cost in studies.items()), Cost())
+
+
+def _seal(reservations: tuple[Reservation, ...]) -> str:
+    return seal("budget", "\n".join(r.model_dump_json() for r in reservations))
 
 
 def _finite(epsilon: float) -> float | None:

@@ -3,6 +3,7 @@
 A study's folder is named after it and its hash. Beside ``study.json`` lies what the silo keeps for that study alone.
 """
 
+import json
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from pomona.deploy.agreement import Federation
 from pomona.deploy.audit import Audit, last_line
 from pomona.deploy.json_store import read_json, write_json
 from pomona.deploy.silo.history import FILE as HISTORY
+from pomona.deploy.silo.machine import seal
 from pomona.deploy.silo.studies.consent_terms import ConsentTerms
 from pomona.deploy.silo.studies.own_state import begin
 from pomona.deploy.study import Study
@@ -65,6 +67,11 @@ class KnownStudy(Settings):
         about |= {"why": self.why} if self.why else {}
         return about | ({"terms": self.terms.model_dump(mode="json")} if self.terms else {})
 
+    @property
+    def seal(self) -> str:
+        """This machine's seal of the decision. Raises StorageError."""
+        return seal("decision", json.dumps(self.decision, sort_keys=True))
+
     def require_accepted(self) -> None:
         """Raise ProtocolError unless it was accepted."""
         if self.standing == "pending":
@@ -97,6 +104,7 @@ class KnownStudies:
     """The studies in a silo's kit."""
 
     kit: Path
+    foreign: bool = False  # whether decisions of another machine are shown, too: those of a backup
 
     @property
     def all(self) -> list[KnownStudy]:
@@ -204,7 +212,7 @@ class KnownStudies:
                 return now
             made = known.model_copy(update=news)
             with Audit(self.kit / "state" / "audit.jsonl") as audit:
-                audit.write(**made.decision, **({"policy": policy} if policy else {}))
+                audit.write(**made.decision, seal=made.seal, **({"policy": policy} if policy else {}))
             return self._write(made)
 
     def remark(self, known: KnownStudy, why: str) -> KnownStudy:
@@ -214,6 +222,13 @@ class KnownStudies:
         """
         with self._changing(known) as now:
             return self._write(now.model_copy(update={"why": why})) if now.standing == "pending" else now
+
+    def reseal(self) -> None:
+        """Write the decisions of a restored kit as this machine's into its audit log. Raises StorageError."""
+        with Audit(self.kit / "state" / "audit.jsonl") as audit:
+            for known in KnownStudies(self.kit, foreign=True).all:
+                if known.standing != "pending":
+                    audit.write(**known.decision, seal=known.seal)
 
     def told(self, known: KnownStudy) -> None:
         """The server knows this decision; another one, made since, it still has to hear of. Raises OSError."""
@@ -260,13 +275,14 @@ class KnownStudies:
     def _backed(self, known: KnownStudy | None) -> KnownStudy | None:
         """A study as its file has it; one whose decision has no line in the audit log waits, and says so.
 
-        The last line on a study is what was decided on it: by whom, why and under which terms.
+        The last line on a study is what was decided on it: by whom, why and under which terms; sealed on this machine.
         """
         if known is None or known.standing == "pending":
             return known
         log = self.kit / "state" / "audit.jsonl"
         last = last_line(log, {"accepted", "declined"}, known.agreement)
-        if last is not None and {key: last[key] for key in DECISION if key in last} == known.decision:
+        said = last is not None and {key: last[key] for key in DECISION if key in last} == known.decision
+        if last is not None and said and (self.foreign or last.get("seal") == known.seal):
             return known
         why = f"{FILE} says {known.standing} by {known.by}, without its line in the audit log: decide on it here"
         return known.model_copy(update={"standing": "pending", "by": "", "when": "", "why": why, "terms": None})

@@ -5,10 +5,7 @@ mark is keyed by the machine's id, which no maker of a kit knows. It does not tr
 whatever machine, is marked there.
 """
 
-import hashlib
-import hmac
 import os
-import re
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -16,16 +13,15 @@ from pathlib import Path
 from pydantic import Field
 
 from pomona.core.bounds import Sha256, plain
-from pomona.core.errors import ConfigError, StorageError
-from pomona.core.files import content
+from pomona.core.errors import ConfigError
 from pomona.core.settings import Settings
 from pomona.deploy.json_store import read_json, write_json
+from pomona.deploy.silo.machine import seal, sealed
 from pomona.deploy.silo.studies.consent_rules import policy_sha256
 from pomona.storage.atomic_io import writing
 from pomona.storage.lock import LOCK
 
-FILE = "origin.json"
-MACHINE = (Path("/etc/machine-id"), Path("/var/lib/dbus/machine-id"))
+FILE, STATE = "origin.json", "silo state"
 SHOWN = 5  # files that a refusal names
 
 
@@ -58,7 +54,7 @@ def origin(kit: Path) -> Origin | None:
     """The origin of a kit's state; None where it holds nothing yet. Raises as ``begin``."""
     state = kit / "state"
     known = read_json(Origin, state / FILE) if state.is_dir() and not state.is_symlink() else None
-    if known and hmac.compare_digest(known.mark, _mark(known.policy)):
+    if known and sealed(known.mark, STATE, known.policy):
         return known
     if found := list(islice(_strange(state), SHOWN + 1)):
         names = ", ".join(plain(name, 120) for name in found[:SHOWN]) + (", ..." if len(found) > SHOWN else "")
@@ -71,7 +67,7 @@ def origin(kit: Path) -> Origin | None:
 
 def mark(kit: Path, policy: str = "") -> Origin:
     """Mark a kit's state as made here. Raises StorageError."""
-    made = Origin(mark=_mark(policy), policy=policy)
+    made = Origin(mark=seal(STATE, policy), policy=policy)
     with writing(kit / "state"):
         write_json(kit / "state" / FILE, made)
     return made
@@ -92,21 +88,3 @@ def _strange(state: Path) -> Iterator[str]:
             name = str(path.relative_to(state.parent))
             if name != f"{state.name}/{LOCK}":
                 yield name
-
-
-def _mark(policy: str) -> str:
-    return hmac.new(_machine(), f"pomona silo state {policy}".encode(), hashlib.sha256).hexdigest()
-
-
-def _machine() -> bytes:
-    for path in MACHINE:
-        try:
-            found = content(path, 100).strip()
-        except OSError:
-            continue
-        if re.fullmatch(rb"[0-9a-f]{32}", found):
-            return found
-    raise StorageError(
-        f"{MACHINE[0]} is missing, by which a silo knows the state that it has made; in a container mount the "
-        "machine's, read-only (compose.yaml does)"
-    )

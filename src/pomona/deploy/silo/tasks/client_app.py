@@ -26,6 +26,7 @@ from pomona.deploy.silo.data.silo_scenario import (
 from pomona.deploy.silo.privacy.lost_rounds import charge
 from pomona.deploy.silo.privacy.outgoing_filter import disclosed
 from pomona.deploy.silo.privacy.privacy_budget import PrivacyBudget
+from pomona.deploy.silo.privacy.sealed_key import open_own
 from pomona.deploy.silo.studies.silo_in_study import Silo
 from pomona.deploy.silo.tasks import own_card
 from pomona.deploy.silo.tasks.judged_model import judged_model
@@ -159,6 +160,7 @@ class ClientApp:
         )
         if isinstance(objective, PrivateObjective):
             self._rounds.agree(clients, place)
+            open_own(stores, objective, place)
             charge(stores, objective, scenario, place, silo.reserve_in_all)
             objective.key_store(place).within(silo.reserved)
         if task.settled:
