@@ -2,7 +2,9 @@
 
 import hashlib
 import json
+import os
 import stat
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -167,6 +169,39 @@ def test_the_last_whole_line_is_found_behind_whatever_follows(tmp_path, monkeypa
     path.write_bytes(tail)
     written(path, [("c", {})])
     assert read(path)[-1]["event"] == "c"
+
+
+def test_a_decision_is_looked_for_from_the_end_and_no_further(tmp_path, monkeypatch):
+    path, read_bytes, pread = tmp_path / "audit.jsonl", [], os.pread
+    one, other = "1" * 64, "2" * 64
+    first = written(path, [("accepted", {"agreement": one}), ("round", {"number": 0})])
+    written(path, [("round", {"agreement": one, "number": n}) for n in range(1000)])
+    late = [("declined", {"agreement": one}), ("accepted", {"agreement": other}), ("round", {"agreement": one})]
+    whole = written(path, late)
+    monkeypatch.setattr(audit.os, "pread", lambda *about: read_bytes.append(about[1]) or pread(*about))
+    assert audit.last_line(path, {"accepted", "declined"}, one)["event"] == "declined"
+    assert sum(read_bytes) <= audit.BLOCK < len(whole)
+    assert audit.last_line(path, {"accepted"}, one)["agreement"] == one, "the first line of all follows nothing"
+    assert audit.last_line(path, {"accepted"}, "3" * 64) is None
+    path.write_bytes(whole[len(first) :])
+    assert audit.last_line(path, {"declined"}, one)["event"] == "declined"
+    lines = whole.splitlines(keepends=True)
+    path.write_bytes(b"".join([*lines[:-4], *lines[-3:]]))
+    assert audit.last_line(path, {"declined"}, one) is None, "it does not follow what stands before it now"
+
+
+def test_a_sparse_log_of_gigabytes_is_refused_after_a_megabyte(tmp_path):
+    path = tmp_path / "audit.jsonl"
+    written(path, [("accepted", {"agreement": "1" * 64})])
+    os.truncate(path, 2**40)
+    tracemalloc.start()
+    for reader in (read, verify, lambda path: audit.last_line(path, {"accepted"}, "1" * 64)):
+        with pytest.raises(StorageError, match="has a line of more than 1048576 bytes"):
+            reader(path)
+    with Audit(path) as log, pytest.raises(StorageError, match="has a line of more than"):
+        log.write("start")
+    assert tracemalloc.get_traced_memory()[1] < 16 * audit.LINE
+    tracemalloc.stop()
 
 
 def test_no_server_has_a_silo_write_any_number_of_lines(tmp_path, monkeypatch):

@@ -281,6 +281,36 @@ def test_a_budget_from_another_machine_is_refused(federation, tmp_path, monkeypa
     assert PrivacyBudget(kit).unknown.epsilon == 1.0
 
 
+def test_a_kit_that_is_unpacked_over_a_running_silos_folder_decides_nothing(federation, tmp_path, monkeypatch):
+    """Its maker knows all that the server offers, and brings all of ``state/`` but the mark, made on their machine."""
+    submitted(federation)
+    kit, own = federation.kits / "silo-0", tmp_path / "own"
+    state = kit / "state"
+    stores = Stores(state / "private" / "dp")
+
+    def worked(epsilon):
+        heard(federation, "silo-0")
+        PrivacyBudget(kit).enter_unknown("0" * 16, Cost(epsilon))
+        open_own(stores.folder, stores, 0)
+
+    worked(2.0)
+    state.rename(own)
+    with monkeypatch.context() as there:
+        there.setattr(machine, "MACHINE", (written(tmp_path / "id", "1" * 32),))
+        worked(1e-6)
+        decided(federation, "silo-0", "second")
+        assert known(federation).standing == "accepted"
+    (state / own_state.FILE).unlink()
+    shutil.copytree(state, own, dirs_exist_ok=True)
+    shutil.rmtree(state)
+    own.rename(state)
+    assert own_state.begin(kit), "the mark is this silo's own still"
+    assert known(federation).standing == "pending"
+    for counted in (lambda: PrivacyBudget(kit).unknown, lambda: open_own(stores.folder, stores, 0)):
+        with pytest.raises(PrivacyError, match=r"not (written|made) on this machine"):
+            counted()
+
+
 class Stores:
     """A silo's key stores as each task opens them."""
 

@@ -1,5 +1,6 @@
 """What a study may take while it is judged, and what rules and settings bound: memory, computing, privacy."""
 
+import os
 import tomllib
 from dataclasses import replace
 
@@ -13,7 +14,7 @@ from pomona import models
 from pomona.config import resolve
 from pomona.core.errors import QuorumError
 from pomona.deploy import status
-from pomona.deploy.silo.studies import study_facts
+from pomona.deploy.silo.studies import consent_policy, study_facts
 from pomona.deploy.silo.studies.consent_policy import misfits
 from pomona.deploy.silo.studies.consent_rules import ConsentPolicy
 from pomona.deploy.silo.studies.study_facts import StudyText, outlined
@@ -109,6 +110,56 @@ def test_whatever_one_study_raises_is_a_line_and_the_next_is_judged(federation, 
     assert [row["why"] for row in shown] == [known(federation, name).why for name in ("first", "second")]
     heard(federation, "silo-0")
     assert known(federation, "first").standing == known(federation, "second").standing == "accepted"
+
+
+def test_a_study_at_which_the_process_was_killed_is_judged_once_by_the_same_rules(federation, monkeypatch):
+    """As the kernel kills it where memory is short: nothing of Python's runs."""
+    ruled(federation, models=["mlp"])
+    submitted(federation, "first", run=wide(federation, 9))
+    kit, judge = federation.kits / "silo-0", consent_policy.verdict
+
+    def killed(policy, kit, known):
+        os._exit(137) if known.study.name == "first" else None
+        return judge(policy, kit, known)
+
+    def judging():
+        child = os.fork()
+        if not child:
+            try:
+                heard(federation, "silo-0")
+            finally:
+                os._exit(0)
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+    monkeypatch.setattr(consent_policy, "verdict", killed)
+    assert judging() == 137
+    submitted(federation, "second", run=wide(federation, 8))
+    assert judging() == 0
+    assert known(federation, "second").standing == "accepted"
+    row = next(row for row in status.silo(kit)["studies"] if row["study"] == "first")
+    assert (row["decision"], "was killed; decide by hand" in row["why"]) == ("pending", True)
+    monkeypatch.undo()
+    heard(federation, "silo-0")
+    assert known(federation, "first").standing == "pending"
+    ruled(federation, models=["mlp"], rounds=10_000)
+    heard(federation, "silo-0")
+    assert known(federation, "first").standing == "accepted"
+
+
+def test_whoever_ends_the_judging_leaves_the_study_as_it_was(federation, monkeypatch):
+    ruled(federation, models=["mlp"])
+    submitted(federation, "first", run=wide(federation, 9))
+
+    def ended(*_):
+        raise SystemExit(143)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(consent_policy, "verdict", ended)
+        with pytest.raises(SystemExit):
+            heard(federation, "silo-0")
+    assert (known(federation, "first").standing, known(federation, "first").why) == ("pending", "")
+    heard(federation, "silo-0")
+    assert known(federation, "first").standing == "accepted"
 
 
 def test_a_study_that_cannot_be_taken_in_keeps_no_other_out(federation, monkeypatch):

@@ -1,5 +1,6 @@
 """A number beside a model is a weight: whatever one member says, what it has of a mean is at most the agreed share."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -10,7 +11,7 @@ from torch.testing import assert_close
 
 from pomona.core.round import Roster
 from pomona.core.weight_limit import reweighted
-from pomona.methods import METHODS
+from pomona.methods import METHODS, fednova
 from pomona.methods.fedavg import FedAvg
 from pomona.methods.fednova import FedNova, length
 from pomona.methods.q_fedavg import QFedAvg
@@ -136,6 +137,21 @@ def test_fednovas_length_is_the_clients_own_to_the_bit(momentum, pull):
     settings, problem = FedNova(mu=pull / 0.1), quadratics(1, samples=3)
     _, _, uplink, _ = sent(settings, problem, 1.0, epochs=4, batch_size=1, momentum=momentum)
     assert float(uplink["steps"]) == length(12, momentum, settings.mu * 0.1)
+
+
+@pytest.mark.parametrize("steps", [10_001, 123_457, 2**53])
+def test_fednovas_length_of_any_number_of_steps_takes_no_time(steps):
+    """The paper's sums: with momentum rho, and with the proximal term alone."""
+    pull, rho = 1e-6, 0.9
+    assert length(steps, 0.0, pull) == pytest.approx(-math.expm1(steps * math.log1p(-pull)) / pull, rel=1e-9)
+    assert length(steps, rho, 0.0) == pytest.approx((steps - rho * (1 - rho**steps) / (1 - rho)) / (1 - rho), rel=1e-9)
+    assert length(steps, rho, 2.5) == math.inf or math.isnan(length(steps, rho, 4.5))
+
+
+def test_fednova_names_nobody_for_the_rounding_of_many_steps(monkeypatch):
+    monkeypatch.setattr(fednova, "COUNTED", 50)
+    server, state, uplink, rest = sent(FedNova(mu=0.01), uneven(777, 4), 1.0, batch_size=1, epochs=1, momentum=0.5)
+    assert server.limited(state, uplink, *rest) == {}
 
 
 def test_fednova_under_a_limit_moves_a_model_no_further_than_clients_went():

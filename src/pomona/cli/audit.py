@@ -51,24 +51,26 @@ def _audit(
 
 
 def _show(path: Path, json: bool) -> None:
-    from pomona.deploy.audit import read
+    from pomona.deploy.audit import whole
 
-    rows = read(path)
+    rows = whole(path)
     if json:
-        emit(rows)
-    for row in () if json else rows:
+        emit(list(rows))
+    for row in rows:
         rest = "  ".join(f"{k}={v}" for k, v in row.items() if k not in {"time", "event", "chain"})
         say(f"{row.get('time')}  {row.get('event')!s:<14} {rest}")
 
 
 def _verify(path: Path, json: bool) -> None:
-    from pomona.deploy.audit import read, verify
+    from pomona.deploy.audit import verify, whole
 
-    first, lines = verify(path), read(path)
+    first, lines, chain = verify(path), 0, "none"
+    for line in whole(path):
+        lines, chain = lines + 1, line["chain"]
     if json:
-        emit({"whole": first is None, "first_broken_line": first, "lines": len(lines)})
+        emit({"whole": first is None, "first_broken_line": first, "lines": lines})
     elif first is None:
-        print(f"whole: {len(lines)} lines, last chain {lines[-1]['chain'] if lines else 'none'}")
+        print(f"whole: {lines} lines, last chain {chain}")
     if first is not None:
         raise ConfigError(f"{path}: line {first} is not as it was written; compare with a backup from there on")
 

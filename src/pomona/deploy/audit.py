@@ -10,15 +10,17 @@ import os
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from pomona.core.errors import StorageError
-from pomona.core.files import LONG, content
+from pomona.core.files import opened
 from pomona.storage.hash_chain import START, chained, parsed
 
 TORN = "torn"
-BLOCK = 2**14  # bytes of a file's end that are read first
+BLOCK = 2**14  # bytes that are read at a time from a file's end on
+LINE = 2**20  # bytes of a line at most: a longer one was not written here
 
 
 class Audit:
@@ -61,11 +63,13 @@ class Audit:
 
     def _catch_up(self) -> None:
         """Take in what others have written since; of what was there before the last whole line alone."""
-        if self._end < 0:
-            self._end = self._last_line()
-        news = os.pread(self._handle, os.fstat(self._handle).st_size - self._end, self._end)
+        size = os.fstat(self._handle).st_size
+        if self._end < 0 or size - self._end > BLOCK:
+            found = _backwards(self._handle, self.path)
+            self._end = next((at for at, text in found if text and parsed(text) is not None), 0)
+        news = os.pread(self._handle, size - self._end, self._end)
         self._end += len(news)
-        lines = list(_lines(news))
+        lines = list(_lines(BytesIO(news), self.path))
         chains = [line["chain"] for _, line in lines if line is not None]
         self._chain = chains[-1] if chains else self._chain
         if news and not news.endswith(b"\n"):
@@ -73,21 +77,6 @@ class Audit:
             text, line = lines[-1]
             if line is None:
                 self._append(TORN, {"bytes": len(text)})
-
-    def _last_line(self) -> int:
-        """Where the last whole line begins; 0 where there is none."""
-        size = os.fstat(self._handle).st_size
-        length = min(BLOCK, size)
-        while length:
-            tail, begin = os.pread(self._handle, length, size - length), size - length
-            end = len(tail)
-            first = (tail.find(b"\n") + 1 or end) if begin else 0  # what comes before is a part of a line
-            while first <= (at := tail.rfind(b"\n", 0, max(end - 1, 0)) + 1) < end:
-                if parsed(tail[at:end].removesuffix(b"\n")) is not None:
-                    return begin + at
-                end = at
-            length = min(4 * length, size) if begin else 0
-        return 0
 
     def _append(self, event: str, fields: dict[str, Any]) -> None:
         line = {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "event": event, **fields}
@@ -99,31 +88,33 @@ class Audit:
 
 def read(path: Path) -> list[dict[str, Any]]:
     """All whole lines, without judging them. Raises StorageError if there is no such file."""
-    return [line for _, line in _lines(_content(path)) if line is not None]
+    return list(whole(path))
+
+
+def whole(path: Path) -> Iterator[dict[str, Any]]:
+    """As ``read``, one after the other: logs are long."""
+    with _reading(path) as file:
+        yield from (line for _, line in _lines(file, path) if line is not None)
 
 
 def last_line(path: Path, events: Collection[str], agreement: str) -> dict[str, Any] | None:
     """The last line of some events that is about a study's hash, if it follows the line before it in the chain.
 
-    Lines about other studies are not read, and the chain is followed for that line alone: logs are long, and this is
-    asked for every message. ``verify`` follows it from the beginning. Raises StorageError.
+    Read from the end until there, and the chain is followed for that line alone: logs are long, and this is asked for
+    every message. ``verify`` follows it from the beginning. Raises StorageError.
     """
     if not path.exists():
         return None
-    texts, named = _content(path).split(b"\n"), agreement.encode()
-    for number in range(len(texts) - 1, -1, -1):
-        line = parsed(texts[number]) if named in texts[number] else None
-        if line and line.get("agreement") == agreement and line.get("event") in events:
-            chain = line.pop("chain")
-            before = _chain_before(texts[:number])
-            return line if chained(before, line) == (texts[number] + b"\n", chain) else None
+    named, said = agreement.encode(), [f'"event": "{event}"'.encode() for event in events]
+    with _reading(path) as file:
+        texts = (text for _, text in _backwards(file.fileno(), path))
+        for text in texts:
+            line = parsed(text) if named in text and any(event in text for event in said) else None
+            if line and line.get("agreement") == agreement and line.get("event") in events:
+                chain = line.pop("chain")
+                before = next((found for other in texts if (found := parsed(other)) is not None), {"chain": START})
+                return line if chained(str(before["chain"]), line) == (text + b"\n", chain) else None
     return None
-
-
-def _chain_before(texts: list[bytes]) -> str:
-    """The chain of the last whole line."""
-    whole = (line for text in reversed(texts) if (line := parsed(text)) is not None)
-    return str(next(whole, {"chain": START})["chain"])
 
 
 def verify(path: Path) -> int | None:
@@ -133,33 +124,56 @@ def verify(path: Path) -> int | None:
     """
     chain = START
     torn: tuple[int, int] | None = None  # number and length of a piece that the next line must own up to
-    for number, (text, line) in enumerate(_lines(_content(path)), start=1):
-        if line is None:
-            if torn:
+    with _reading(path) as file:
+        for number, (text, line) in enumerate(_lines(file, path), start=1):
+            if line is None:
+                if torn:
+                    return torn[0]
+                torn = number, len(text)
+                continue
+            written = line.pop("chain")
+            if torn and (line.get("event"), line.get("bytes")) != (TORN, torn[1]):
                 return torn[0]
-            torn = number, len(text)
-            continue
-        written = line.pop("chain")
-        if torn and (line.get("event"), line.get("bytes")) != (TORN, torn[1]):
-            return torn[0]
-        if chained(chain, line) != (text + b"\n", written):
-            return number
-        chain, torn = written, None
+            if chained(chain, line) != (text + b"\n", written):
+                return number
+            chain, torn = written, None
     return torn[0] if torn else None
 
 
-def _lines(content: bytes) -> Iterator[tuple[bytes, dict[str, Any] | None]]:
+def _lines(file: BinaryIO, path: Path) -> Iterator[tuple[bytes, dict[str, Any] | None]]:
     """Each line and what it holds; None where that is no whole line of an audit file."""
-    *whole, rest = content.split(b"\n")
-    for text in whole:
-        yield text, parsed(text)
-    if rest:
-        yield rest, parsed(rest)
+    while text := file.readline(LINE + 1):
+        _require_short(text, path)
+        yield (text := text.removesuffix(b"\n")), parsed(text)
 
 
-def _content(path: Path) -> bytes:
+def _backwards(handle: int, path: Path) -> Iterator[tuple[int, bytes]]:
+    """What stands between line feeds, from the end on, each with the byte at which it begins."""
+    at = end = os.fstat(handle).st_size
+    held = b""  # the end of a line whose beginning is not read yet
+    while at:
+        at -= (size := min(BLOCK, at))
+        held, *texts = (os.pread(handle, size, at) + held).split(b"\n")
+        for text in reversed(texts):
+            end -= len(text)
+            yield end, text
+            end -= 1
+        _require_short(held, path)
+    yield 0, held
+
+
+def _require_short(text: bytes, path: Path) -> None:
+    if len(text) > LINE:
+        raise StorageError(
+            f"{path} has a line of more than {LINE} bytes: it is no audit file; restore it from a backup"
+        )
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[BinaryIO]:
     try:
-        return content(path, LONG)
+        with opened(path) as file:
+            yield file
     except OSError as fault:
         raise StorageError(f"{path} cannot be read ({fault.strerror}); name a folder with an audit file") from None
 

@@ -384,7 +384,7 @@ def reweighting(
             for i, said, least, most in zip(
                 ids, uplink[name].squeeze(1).tolist(), low.tolist(), high.tolist(), strict=True
             ):
-                if not least <= said <= most:
+                if not least * (1 - SLACK) <= said <= most * (1 + SLACK):
                     found[i] = f"{name} {said:.4g}, and its samples make {least:.4g} to {most:.4g}; it counts by those"
         _, c = counted(w, believed(uplink, ids, roster, round_), p, round_)
         left = limit(c, p, roster)

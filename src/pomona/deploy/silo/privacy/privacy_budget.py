@@ -20,7 +20,7 @@ from pomona.core.bounds import Finite, Line, Sha256
 from pomona.core.errors import PrivacyError
 from pomona.core.settings import LARGEST, Settings
 from pomona.data.settings import DataSettings
-from pomona.deploy.audit import Audit, read
+from pomona.deploy.audit import Audit, whole
 from pomona.deploy.json_store import read_json, write_json
 from pomona.deploy.messages.message_bodies import Token
 from pomona.deploy.silo.machine import seal
@@ -150,7 +150,7 @@ class PrivacyBudget:
                 )
             return known.reservations
         log = self.kit / "state" / "audit.jsonl"
-        if log.exists() and any(line.get("event") == RESERVED for line in read(log)):
+        if log.exists() and any(line.get("event") == RESERVED for line in whole(log)):
             raise PrivacyError(
                 f"{self._path} is missing, but the audit log has reservations; what was spent is unknown: restore it"
             )

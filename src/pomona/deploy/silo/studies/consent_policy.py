@@ -133,14 +133,24 @@ def _by_hand(kit: Path, view: str) -> set[str]:
 def decided(kit: Path, known: KnownStudy) -> KnownStudy:
     """Apply a kit's policy to a study that waits; what it does not decide goes on waiting, with what did not fit.
 
+    A study at which the process was killed, as the kernel does where memory is short, says so and is not judged again
+    by the same rules: it would be met again for ever, and the studies after it never.
+
     Raises ConfigError for a policy that cannot be read, and OSError.
     """
     policy = ConsentPolicy.of(kit)
     if policy is None:
         return known
-    said, studies = verdict(policy, kit, known), KnownStudies(kit)
-    if not said.accepts and (said.of_data or policy.otherwise == "ask"):
-        return studies.remark(known, said.why)
-    return studies.decide(
-        known, said.accepts, FILE, said.why, policy.terms if said.accepts else None, policy_sha256(kit)
-    )
+    studies, sha256 = KnownStudies(kit), policy_sha256(kit)
+    killed = f"the process that applied {FILE} ({sha256[:16]}) to it was killed; decide by hand, or change {FILE}"
+    if known.why == killed:
+        return known
+    before, known = known.why, studies.remark(known, killed)
+    try:
+        said = verdict(policy, kit, known)
+        if not said.accepts and (said.of_data or policy.otherwise == "ask"):
+            return studies.remark(known, said.why)
+        return studies.decide(known, said.accepts, FILE, said.why, policy.terms if said.accepts else None, sha256)
+    except BaseException:  # an end that was asked for is no kill
+        studies.remark(known, before)
+        raise

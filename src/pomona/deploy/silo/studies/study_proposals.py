@@ -5,6 +5,7 @@ The process that supervises the SuperNode asks. Where there is something new it 
 should not hold for weeks.
 """
 
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -157,6 +158,7 @@ def _said(fault: Exception) -> str:
 def main() -> None:
     """Take in what is new for the kit that is named."""
     kit = Path(sys.argv[1])
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     try:
         consider(kit, over_the_network(kit), lambda text: print(text, flush=True))  # noqa: T201 - its output is its log
     except (PomonaError, OSError) as fault:
