@@ -65,8 +65,12 @@ class Scenario:
     titles: tuple[str, ...] = ()
 
     @classmethod
-    def prepare(cls, config: Config, reader: Callable[[DataSettings], Dataset] = read) -> "Scenario":
+    def prepare(
+        cls, config: Config, reader: Callable[[DataSettings], Dataset] = read, agreed: bool = False
+    ) -> "Scenario":
         """Read, check, divide; the scenario's config has its number of clients settled.
+
+        ``agreed``: the reader's form, units of targets among it, was settled beforehand, and nothing is learnt for it.
 
         Raises DataError or ConfigError, before anything is computed or written.
         """
@@ -88,8 +92,9 @@ class Scenario:
                 )
             partition = share(partition, class_numbers(dataset), config.seed)
         config.membership.check(config.clients, config.rounds)
-        scenario = cls(config, dataset, partition)._in_deviations()
-        scenario.check()
+        scenario = cls(config, dataset, partition)
+        scenario = scenario if agreed else scenario._in_deviations()
+        scenario.check(agreed)
         return scenario
 
     def at_rate(self, lr: float) -> "Scenario":

@@ -4,10 +4,12 @@ import numpy as np
 import pytest
 import tomli_w
 
+from pomona.cli import main
+from pomona.config import resolve
 from pomona.core.errors import ConfigError, DataError
 from pomona.deploy.agreement import Federation
 from pomona.deploy.rehearsal.files import data_section, federation_file, write_rows
-from pomona.deploy.rehearsal.task_samples import ROLES, SAMPLES, made_up, scenario
+from pomona.deploy.rehearsal.task_samples import DEALT, ROLES, SAMPLES, made_up, of_study, scenario
 from pomona.deploy.silo.data.silo_scenario import own_scenario
 from pomona.deploy.silo.settings import SiloFile
 
@@ -93,3 +95,75 @@ def test_data_that_is_named_has_to_fit_the_task(tmp_path):
     ):
         with pytest.raises(DataError, match=words):
             scenario(federation(tmp_path, digits | wrong), over)
+
+
+@pytest.fixture
+def rows(tmp_path):
+    """A table of two silos with two numbers to learn, of mean 7."""
+    table, rng = tmp_path / "rows.csv", np.random.default_rng(0)
+    lines = [",".join(map(str, [*rng.normal(7, 1, 6), i % 2])) for i in range(40)]
+    table.write_text("\n".join(["a,b,c,d,y,z,silo", *lines]))
+    return {
+        "name": "csv",
+        "path": str(table),
+        "label_columns": ["y", "z"],
+        "client_column": "silo",
+        "targets": "regression",
+    }
+
+
+def study(folder, **keys):
+    """A STUDY.toml of regression."""
+    run = {"method": "fedavg", "lr": 0.1, "rounds": 2, "model": MLP}
+    path = folder / "STUDY.toml"
+    path.write_text(tomli_w.dumps({"name": "second", "run": run, "task": TASKS["numbers"]} | keys))
+    return path
+
+
+def test_a_study_is_simulated_with_its_own_terms(tmp_path, rows):
+    below, prepare = of_study(study(tmp_path))
+    made = prepare(resolve(below, {"data": rows}))
+    assert made.config.largest_share == 0.5  # a federation's, where section run says nothing; a run's own is 1
+    assert made.config.rounds == 2
+    assert made.names == ["0", "1"]
+    assert made.dataset.target_scale == (3.0, 4.0)  # as agreed, not the table's deviation of 1
+    assert made.dataset.target_shift == (0.0,)
+    over = {"data": {"name": "digits"}, **DEALT, "clients": 2, "workers": 1}
+    digits = {"kind": "image", "input_shape": [8, 8, 1], "classes": [str(k) for k in range(10)], "scale": [16.0]}
+    federated = federation(tmp_path, digits)
+    below, prepare = of_study(tmp_path / "federation.toml")
+    simulated, rehearsed = prepare(resolve(below, over)), scenario(federated, over)
+    assert simulated.config.tree() == rehearsed.config.tree()
+    for ours, theirs in zip(simulated.partition.clients, rehearsed.partition.clients, strict=True):
+        np.testing.assert_array_equal(ours.train, theirs.train)
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ({"kind": "survey", "run": {}, "task": None}, "kind = 'survey' trains no model"),
+        ({"run": {"method": "fedavg", "lr": "auto", "model": MLP}}, "run.lr must be a number"),
+        ({"run": {"method": "fedavg", "clients": 3, "model": MLP}}, "run.clients is no key of a federation"),
+    ],
+)
+def test_what_no_federation_trains_is_not_simulated(keys, words, tmp_path):
+    path = study(tmp_path, **{k: v for k, v in keys.items() if v is not None})
+    if "task" in keys:
+        path.write_text('name = "second"\nkind = "survey"\n')
+    with pytest.raises(ConfigError, match=f"STUDY.toml: .*{words}"):
+        of_study(path)
+
+
+def test_a_study_runs_on_the_command_line_and_asks_for_data(tmp_path, rows, capsys):
+    path = study(tmp_path)
+    with pytest.raises(SystemExit, match="2"):
+        main(["run", str(path)])
+    assert f"{path} names no data" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="2"):
+        main(["run", "fedavg", str(path)])
+    assert "is a study of a federation; simulate it with: pomona run" in capsys.readouterr().err
+    over = [f"data.{key}={value}" for key, value in rows.items() if key != "label_columns"]
+    words = [*over, 'data.label_columns=["y", "z"]', "--out", str(tmp_path / "out"), "--no-report"]
+    with pytest.raises(SystemExit, match="0"):
+        main(["run", str(path), *words])
+    assert "model global" in capsys.readouterr().out

@@ -34,21 +34,31 @@ console = Console(stderr=True)
 out = Console(width=None if sys.stdout.isatty() else 160)  # a file or a pipe has no width of its own
 
 
-def config_of(words: Iterable[str], *options: Mapping[str, Any]) -> "Config":
-    """The Config of a command line: TOML files, then the options that were given, then key=value words."""
+def config_of(words: Iterable[str], *options: Mapping[str, Any], under: Tree | None = None) -> "Config":
+    """The Config of a command line: TOML files, then the options that were given, then key=value words.
+
+    ``under``: what lies below them all.
+    """
     from pomona.config import read_overrides, resolve
 
     pairs = [word for word in words if "=" in word and Path(word).suffix != ".toml"]
     files = [_settings(Path(word)) for word in words if word not in pairs]
-    return resolve(*files, *options, read_overrides(pairs))
+    return resolve(under or {}, *files, *options, read_overrides(pairs))
 
 
 def _settings(path: Path) -> Tree:
-    """The tree of a run's TOML file. Raises ConfigError for a suite's, which only ``pomona bench`` runs."""
+    """The tree of a run's TOML file. Raises ConfigError for a suite's or a study's, naming the command that runs it."""
     tree = read_file(path)
+    if is_study(tree):
+        raise ConfigError(f"{path} is a study of a federation; simulate it with: pomona run {path} data=NAME")
     if "scenario" in tree:  # every suite has it, and no run
         raise ConfigError(f"{path} is a suite, a table of runs; run it with: pomona bench {path}")
     return tree
+
+
+def is_study(tree: Tree) -> bool:
+    """Whether a TOML file is a ``STUDY.toml`` or a ``federation.toml``: these keys no run has at its top."""
+    return not tree.keys().isdisjoint({"run", "task", "kind", "silo"})
 
 
 def option(section: str, key: str, value: Any) -> Tree:

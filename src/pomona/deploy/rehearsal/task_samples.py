@@ -1,21 +1,28 @@
-"""What a rehearsal trains on: made-up samples of the form that the federation agreed on, or data that has to fit it."""
+"""What a rehearsal trains on: made-up samples of the form that the federation agreed on, or data that has to fit it.
 
+A study is simulated on data that has to fit it, too.
+"""
+
+from collections.abc import Callable
 from dataclasses import replace
 from math import prod
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pomona.config import resolve
+from pomona.config import Config, resolve
 from pomona.core.errors import ConfigError
 from pomona.core.rng import stream
-from pomona.core.toml import Tree
+from pomona.core.toml import Tree, read_file
 from pomona.data.dataset import Dataset, Owners
-from pomona.deploy.agreement import Federation
+from pomona.data.settings import DataSettings
+from pomona.deploy.agreed_config import resolved
+from pomona.deploy.agreement import SHARE, Federation
 from pomona.deploy.silo.data.agreed_data import agreed_data, conformed
+from pomona.deploy.study import Study, StudyTerms
 from pomona.deploy.task_settings import TaskSettings
-from pomona.partition import divide
 from pomona.scenario import Scenario
 
 ROLES = (0, 0, 0, 1, 2)  # of each five samples: three for training, one for validation, one for test
@@ -23,6 +30,7 @@ SAMPLES = 120  # of a silo, unless they are large
 ROOM = 2**26  # bytes of a silo's samples
 DEALT = {"partition": {"name": "dirichlet", "beta": 1.0, "min_size": 16}}  # how data that is named is dealt out
 Array = NDArray[Any]
+Prepare = Callable[[Config], Scenario]
 
 
 def scenario(federation: Federation, over: Tree) -> Scenario:
@@ -44,11 +52,40 @@ def scenario(federation: Federation, over: Tree) -> Scenario:
     made: Tree = DEALT if named else {"data": {"name": "made-up"}, "partition": {"name": "natural"}}
     fixed = {"clients": len(silos), "workers": 1, "metric": federation.config().metric}
     config = resolve(made, {"largest_share": federation.largest_share}, federation.run, fixed, over)
-    dataset = agreed_data(config.data, task) if named else made_up(task, silos, config.seed)
-    partition = divide(dataset, config.data, config.partition, config.clients, config.seed)
-    ready = Scenario(config, dataset, partition)
-    ready.check(agreed=True)
-    return ready
+
+    def read(settings: DataSettings) -> Dataset:
+        return agreed_data(settings, task) if named else made_up(task, silos, config.seed)
+
+    return Scenario.prepare(config, read, agreed=True)
+
+
+def of_study(path: Path) -> tuple[Tree, Prepare]:
+    """A ``STUDY.toml`` or ``federation.toml`` for the simulator: its settings, and what makes its scenario of data.
+
+    The settings are section run with what a federation sets where that says nothing. They name no data; a scenario
+    is made of settings that do.
+
+    Raises:
+        ConfigError: no federation would run it, or it trains no model; the message names the file.
+    """
+    terms: StudyTerms = Federation.load(path) if "silo" in read_file(path) else Study.read(path)
+    try:
+        task = terms.tasked
+        if terms.kind != "train" or task is None:
+            lacking = "section task is missing" if terms.kind == "train" else f"kind = {terms.kind!r} trains no model"
+            raise ConfigError(f"{lacking}; simulated is a study of kind train, with its sections run and task")
+        agreed = resolved(terms, task, 1, SHARE, insecure=False)
+    except ConfigError as fault:
+        raise ConfigError(f"{path}: {fault}") from None
+
+    def prepare(config: Config) -> Scenario:
+        if "data" not in config.model_fields_set:
+            raise ConfigError(
+                f"{path} names no data, silos do; add data=csv data.path=rows.csv data.client_column=silo"
+            )
+        return Scenario.prepare(config, lambda data: agreed_data(data, task), agreed=True)
+
+    return {"largest_share": SHARE, **terms.run, "metric": agreed.metric}, prepare
 
 
 def made_up(task: TaskSettings, silos: list[str], seed: int) -> Dataset:

@@ -15,18 +15,18 @@ def conformed(found: Dataset, task: TaskSettings) -> Dataset:
     """The data with the task's label map, preprocessing and vocabulary. Raises DataError where it does not fit."""
     known = found.target_kind or task.targets
     if known != task.targets:
-        raise DataError(f"the targets are {known}, agreed are {task.targets}; set data.targets in silo.toml")
+        raise DataError(f"the targets are {known}, agreed are {task.targets}; set data.targets")
     table = csv_table.agreed(found, task.preprocessing) if task.preprocessing and found.kind == "table" else found
     dataset = replace(table, target_shift=task.target_shift, target_scale=task.target_scale, edges=task.time_edges)
     if dataset.kind != task.kind:
-        raise DataError(f"the data is of kind {dataset.kind}, agreed is {task.kind}; look at section data of silo.toml")
+        raise DataError(f"the data is of kind {dataset.kind}, agreed is {task.kind}; look at section data")
     if (shape := tuple(dataset.x.shape[1:])) != task.input_shape:
         raise DataError(f"a sample has shape {shape}, agreed is {task.input_shape}; bring the data into that shape")
     dataset = replace(dataset, x=image_arrays.as_type(dataset.x, task.dtype, "the data"))
     if dataset.classes != task.classes:
         raise DataError(
             f"the classes are {', '.join(dataset.classes) or 'none'}, agreed are, in this order, "
-            f"{', '.join(task.classes) or 'none'}; set data.classes in silo.toml to these, or rename labels"
+            f"{', '.join(task.classes) or 'none'}; set data.classes to these, or rename labels"
         )
     if dataset.n_outputs != task.outputs:
         raise DataError(
