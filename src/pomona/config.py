@@ -24,7 +24,7 @@ from pomona.core.membership import Membership
 from pomona.core.optimizer import Optimizer
 from pomona.core.settings import Settings, refuse_idle
 from pomona.core.stop import Stop
-from pomona.core.toml import Choices, Tree, explained, named, read_text, require_shallow
+from pomona.core.toml import Choices, Tree, explained, flat, named, read_text, require_shallow
 from pomona.core.toml import keys as known_keys
 from pomona.data.settings import DataSettings
 from pomona.methods import METHODS
@@ -251,6 +251,11 @@ class Config(Settings):
         """Plain values, as they stand in a TOML file; keys that are not set are left out."""
         unsaid = "clients" not in self.model_fields_set and (not self.partition or self.partition.members)
         return self.model_dump(mode="json", exclude_none=True, exclude={"clients"} if unsaid else None)
+
+    @property
+    def chosen(self) -> Tree:
+        """The settings by dotted key that are not at their defaults, nor at those of their method, data, or network."""
+        return flat(self.model_dump(mode="json", exclude_defaults=True, exclude_none=True))
 
     def toml(self) -> str:
         """The file that runs this again."""

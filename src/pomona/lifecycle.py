@@ -108,6 +108,7 @@ def open_record(record: RunRecord, scenario: Scenario, about: Mapping[str, Any])
         frozen=_frozen(scenario.frozen),
         model=config.model.name,
         seed=config.seed,
+        chosen=list(config.chosen),
         versions=versions(),
         engine=config.engine,
         privacy=config.privacy.void or "private" if config.privacy else None,

@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 from collections import Counter
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree
@@ -15,7 +16,9 @@ import pytest
 from PIL import Image
 from report_results import comparison, degenerate, result
 
+from pomona.config import resolve
 from pomona.core.errors import ConfigError, StorageError
+from pomona.core.table import NOTHING
 from pomona.metrics.metric import ACCURACY
 from pomona.record.paired_gain import gains
 from pomona.record.result import Result
@@ -24,7 +27,8 @@ from pomona.results.figures.curves import curves
 from pomona.results.figures.figure import DRAWINGS, FORMS
 from pomona.results.figures.style import drawing
 from pomona.results.run_numbers import runs
-from pomona.results.web.report_page import write
+from pomona.results.web.report_page import settings, write
+from pomona.simulation import run as trained
 
 VOID = {"meta", "br", "hr", "img", "input", "link", "source", "wbr", "col", "area", "base", "embed", "track"}
 FIGURES = {
@@ -315,3 +319,22 @@ def test_errors_name_the_remedy(tmp_path: Path) -> None:
     (tmp_path / "figures").write_text(json.dumps("in the way"))
     with pytest.raises(StorageError, match="give another folder"):
         write([result("separate", n=2, rounds=1, classes=2)], tmp_path, ("csv",))
+
+
+def test_settings_that_were_chosen_come_before_the_defaults() -> None:
+    few = {"clients": 2, "rounds": 1, "lr": 0.1, "partition": {"name": "iid"}}
+    results = [
+        trained(resolve(few, {"method": method})) for method in ({"name": "fedprox", "mu": 0.3}, {"name": "separate"})
+    ]
+    chosen, rest = settings(runs(results))
+    assert [line for line in chosen if line[0].startswith("method.")] == [
+        ("method.name", ["fedprox", "separate"], True),
+        ("method.mu", ["0.3", NOTHING], True),
+    ]
+    assert ("lr", ["0.1", "0.1"], False) in chosen
+    assert ("momentum", ["0.0", "0.0"], False) in rest
+    assert {key for key, *_ in chosen} >= {"clients", "rounds", "data.name", "partition.name", "model.name"}
+    other = settings(runs([results[0], replace(results[1], config={**results[1].config, "momentum": 0.5})]))
+    assert ("momentum", ["0.0", "0.5"], True) in other[0]
+    unknown = replace(results[0], about={k: v for k, v in results[0].about.items() if k != "chosen"})
+    assert [key for key, *_ in settings(runs([unknown]))[1] if not key.startswith("record.")] == []

@@ -149,6 +149,21 @@ def test_column_chart_and_sentence_give_one_verdict_where_holm_leaves_a_client_o
     assert {gain["verdict"] for gain in drawn} == {LEVEL}
 
 
+def test_levels_and_gain_are_of_the_same_clients() -> None:
+    """Rural has one test row, too few for a variance: 95 and 60 against 60 and 80 remain, and 77.5 - 70 is the gain."""
+    sizes = [100, 100, 1]
+
+    def run(method: str, right: Sequence[int]) -> Result:
+        whole = scored(method, right)
+        known = replace(whole.evaluations[0], samples=tuple(sizes), value=tuple(np.divide(right, sizes)))
+        return replace(whole, evaluations=[known], answers=answers(sizes, tuple(np.divide(right, sizes)), 2))
+
+    told = said([run("separate", (60, 80, 1)), run("fedavg", (95, 60, 0))])
+    assert "77.50 % against 70.00 % on average over 2 of 3 clients" in told
+    assert "+7.50 percentage points" in told
+    assert "left out, with too few test samples: Rural (1 row" in told
+
+
 def test_a_terminal_says_what_means_and_gains_rest_on_and_whom_they_leave_out() -> None:
     """100 samples a client; Mercy has none that define the metric."""
     alone, together = scored("separate", (60, 80, 70)), scored("fedavg", (95, 60, 71))

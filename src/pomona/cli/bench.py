@@ -18,7 +18,7 @@ from pomona.cli.output import Figures, Json, console, emit, print_table, talk
 from pomona.config import Config, merge, read_overrides
 from pomona.core.errors import ConfigError
 from pomona.core.table import Table as Words
-from pomona.core.toml import Tree, flat
+from pomona.core.toml import Tree
 from pomona.experiments import Bench, read_suite, run
 from pomona.experiments.bench_results import RESULTS, TIMING
 from pomona.experiments.bench_table import at_the_edge, grid, heading, reasons, still_to_run, values
@@ -132,8 +132,7 @@ def _explained(suite: Suite, size: Size, scenarios: tuple[str, ...], methods: tu
 
 def own_settings(config: Config) -> Tree:
     """The settings of a run by dotted key that are not the defaults, without its seed and where its data lie."""
-    tree = flat(config.model_dump(mode="json", exclude_defaults=True, exclude_none=True))
-    return {key: value for key, value in tree.items() if key not in ("seed", "workers", "data.dir")}
+    return {key: value for key, value in config.chosen.items() if key not in ("seed", "workers", "data.dir")}
 
 
 def _drawn(made: Bench, folder: Path, wanted: Sequence[str]) -> Path:

@@ -124,6 +124,7 @@ class StartEvent(Kind):
     edges: Edges = []
     constant: dict[Label, dict[Label, _Means]] | None = None
     versions: dict[Label, Line] = {}
+    chosen: Names | None = None
     subgroups: _Subgroups | None = None
     privacy: Line | None = None
     input_shape: list[Count] = []

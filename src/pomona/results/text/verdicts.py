@@ -4,6 +4,8 @@ A sentence says no more than its interval: one run is ahead of another only wher
 excludes 0 (see ``pomona.record.paired_gain``).
 """
 
+from collections.abc import Collection
+
 from pomona.metrics.metric import METRICS
 from pomona.metrics.nan_safe import mean_of_known
 from pomona.results.gain_presentation import Gained, by_client, evidence, gained, interval, measured, signed
@@ -62,9 +64,15 @@ def _several(runs: list[Run]) -> list[str]:
         _helps(found, len(rivals) + 1),
         *([evidence(best, found.over)] if found.over else []),
         by_client(found),
-        *_yardsticks(best),
+        *_yardsticks(best, _counted(found)),
         *_among(best, rivals),
     ]
+
+
+def _counted(found: Gained) -> list[int]:
+    """The clients that a gain's mean is over; those that both runs have a value of, where there is no such mean."""
+    left_out = {out.client for out in found.over.left_out} if found.over else set()
+    return [client for client in found.differences if client not in left_out]
 
 
 def _level(run: Run) -> str:
@@ -81,10 +89,15 @@ def _helps(found: Gained, tried: int) -> str:
     """
     run, base, metric = found.run, found.base, found.run.metric
     best = f"{run.label}, the best of {tried} runs," if tried > 1 else run.label
-    levels = f"{metric.text(run.mean)} against {metric.text(base.mean)}"
+    counted, of = _counted(found), len(run.values)
+    mine, its = (
+        mean_of_known([one.values[client] for client in counted]) if counted else one.mean for one in (run, base)
+    )
+    over = "on average over " + (f"{len(counted)} of {of} clients" if len(counted) < of else "clients")
+    levels = f"{metric.text(mine)} against {metric.text(its)}"
     if found.over is None:
         return (
-            f"On average over clients the {metric.title} of {best} and of {base.label}, training alone, are {levels}; "
+            f"{capital(over)} the {metric.title} of {best} and of {base.label}, training alone, are {levels}; "
             "the records do not hold the models' answers, so whether that is more than chance is not known."
         )
     gain = measured(metric, found.over)
@@ -93,18 +106,18 @@ def _helps(found: Gained, tried: int) -> str:
             unfair = _overtrained(base)
             return (
                 f"{'' if unfair or _useless([run]) else 'Federation helps: '}{best} is ahead of {base.label}, training "
-                f"alone, in {metric.title}, {levels} on average over clients: {gain}.{unfair}"
+                f"alone, in {metric.title}, {levels} {over}: {gain}.{unfair}"
             )
         case "worse":
             unfair = _overtrained(run)
             return (
                 f"{'' if unfair else 'Federation does not help here: '}{best} is behind {base.label}, training alone, "
-                f"in {metric.title}, {levels} on average over clients: {gain}.{unfair}"
+                f"in {metric.title}, {levels} {over}: {gain}.{unfair}"
             )
         case _:
             return (
                 f"Does federation help? Between {best} and {base.label}, training alone, there is {LEVEL}: "
-                f"{metric.title} {levels} on average over clients, a gain of {gain}."
+                f"{metric.title} {levels} {over}, a gain of {gain}."
             )
 
 
@@ -128,9 +141,12 @@ def _useless(runs: list[Run]) -> list[str]:
     return ["None of these runs has learned anything of use yet: always giving one answer does no worse."]
 
 
-def _yardsticks(run: Run) -> list[str]:
-    """Score of a constant prediction, and for regression the explained share of variance."""
-    constant = mean_of_known(list(run.constant.values()))
+def _yardsticks(run: Run, clients: Collection[int] | None = None) -> list[str]:
+    """Score of a constant prediction, and for regression the explained share of variance.
+
+    ``clients``: those that the constant is of; all if None.
+    """
+    constant = mean_of_known([v for c, v in run.constant.items() if clients is None or c in clients])
     explained = mean_of_known([r.get("r2") for r in records(run)])
     return [
         *(

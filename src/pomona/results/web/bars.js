@@ -7,7 +7,7 @@ function clientBars(host, { label, rows, axis, from, to, text, runs, chosen, pic
   if (!width) return;
   const values = known(rows.flatMap(row => row.bars.flatMap(bar => [bar.value, bar.low, bar.high])));
   const dots = asDots(runs.length, rows.length);
-  const short = rows.map(row => cut(row.name, 15)), named = rows.length <= 60;
+  const short = rows.map(row => cut(row.name, 0.38 * width)), named = rows.length <= 60;
   const left = named ? widest(short, 12.5) + 10 : 12, right = 16, top = 6, bottom = 40;
   const thick = dots ? (named ? 17 : 5) : clamp(Math.round(40 / runs.length), 5, 12) * runs.length + 9;
   const high = rows.length * thick, down = top + high;
@@ -60,7 +60,7 @@ function quantile(sorted, q) {
 function strips(host, { label, rows, axis, metric }) {
   const width = widthOf(host);
   if (!width) return;
-  const tall = 46, top = 4, left = widest(rows.map(row => cut(row.run.label, 24))) + 10, down = top + tall * rows.length;
+  const tall = 46, top = 4, left = widest(rows.map(row => cut(row.run.label, 0.38 * width))) + 10, down = top + tall * rows.length;
   const canvas = stage(host, down + 40, label, width);
   const every = known(rows.flatMap(row => row.values));
   let a = Math.min(...every), b = Math.max(...every);
@@ -74,7 +74,7 @@ function strips(host, { label, rows, axis, metric }) {
     const sorted = known(row.values).sort((p, q) => p - q), y = top + (r + 0.5) * tall, colour = ink(row.run).colour || "currentColor";
     const { higher } = metric, [tail, q25, q50, q75] = [higher ? 0.1 : 0.9, 0.25, 0.5, 0.75].map(q => quantile(sorted, q));
     const [least, most] = higher ? [sorted[0], sorted.at(-1)] : [sorted.at(-1), sorted[0]];
-    canvas.append(svg("text", { x: left - 6, y: y + 4, class: "tick end" }, cut(row.run.label, 24)),
+    canvas.append(svg("text", { x: left - 6, y: y + 4, class: "tick end" }, cut(row.run.label, 0.38 * width)),
       svg("line", { x1: X(sorted[0]), x2: X(sorted.at(-1)), y1: y, y2: y, stroke: colour, "stroke-width": 1.4 }),
       svg("rect", { x: X(q25), y: y - 11, width: Math.max(1, X(q75) - X(q25)), height: 22, stroke: colour, class: "box" }),
       svg("line", { x1: X(q50), x2: X(q50), y1: y - 11, y2: y + 11, stroke: colour, "stroke-width": 3 }));
@@ -95,7 +95,7 @@ function holders(host, { label, held, chosen }) {
   const width = widthOf(host);
   if (!width) return;
   const { counts, classes, clients, groups } = held, thick = clamp(360 / classes.length, 12, 26), top = 4;
-  const short = classes.map(name => cut(name, 15)), left = widest(short) + 10, down = top + thick * classes.length;
+  const short = classes.map(name => cut(name, 0.38 * width)), left = widest(short) + 10, down = top + thick * classes.length;
   const totals = classes.map((_, c) => counts.reduce((sum, row) => sum + row[c], 0)), most = Math.max(...totals, 1);
   const canvas = stage(host, down + 40, label, width);
   const X = v => left + v / most * (width - left - 14);
@@ -139,9 +139,9 @@ function bubbles(host, { label, held, chosen, pick }) {
   const width = widthOf(host);
   if (!width) return;
   const { counts, classes, clients, groups } = held;
-  const short = clients.map(name => cut(name, 15)), named = clients.length <= 60;
+  const short = clients.map(name => cut(name, 0.38 * width)), named = clients.length <= 60;
   const left = named ? widest(short, 12.5) + 10 : 14, wide = Math.min(46, (width - left - 8) / classes.length);
-  const tall = named ? clamp(wide, 17, 30) : 7, heads = classes.map(name => cut(name, 12)), turned = widest(heads) > wide - 4;
+  const tall = named ? clamp(wide, 17, 30) : 7, heads = classes.map(name => cut(name, 140)), turned = widest(heads) > wide - 4;
   const high = tall * clients.length, foot = wide < 11 ? 22 : (turned ? widest(heads) + 28 : 40);
   const canvas = stage(host, high + foot, label, width);
   const most = Math.max(...counts.flat(), 1), largest = Math.min(wide, tall) * 0.49;

@@ -36,7 +36,6 @@ const known = values => values.filter(v => Number.isFinite(v));
 const mean = values => { const some = known(values); return some.length ? some.reduce((a, b) => a + b, 0) / some.length : NaN; };
 const span = n => Array.from({ length: n }, (_, i) => i);
 const clamp = (value, low, high) => Math.min(high, Math.max(low, value));
-const cut = (text, limit) => (text.length > limit ? `${text.slice(0, limit - 1)}…` : text);
 const figure = value => {
   if (!Number.isFinite(value)) return NOTHING;
   const size = Math.abs(value);
@@ -48,6 +47,13 @@ const ruler = document.createElement("canvas").getContext("2d");
 function widthOfText(text, size = 11.5) {
   ruler.font = `${size}px ${getComputedStyle(document.body).fontFamily}`;
   return ruler.measureText(text).width;
+}
+/* A name as far as it fits: of one that is too wide both ends, since names often differ in their last letters alone. */
+function cut(text, room) {
+  let left = widthOfText(text, 12.5) <= room ? text.length : Math.min(text.length - 1, Math.ceil(room / 2));
+  const shown = n => (n >= text.length ? text : `${text.slice(0, Math.ceil(n * 0.6))}…${text.slice(text.length - Math.floor(n * 0.4))}`);
+  while (left > 2 && widthOfText(shown(left), 12.5) > room) left--;
+  return shown(left);
 }
 const widest = (texts, size) => texts.reduce((most, text) => Math.max(most, widthOfText(text, size)), 0);
 

@@ -22,7 +22,7 @@ function lineChart(host, { label, lines, x, y, marks = [], at, pick, methods = f
   low = y.from ?? low - pad; high = y.to ?? high + pad;
   const scale = ticks(low, high, Math.max(2, Math.floor(height / 55)));
   const ends = methods ? drawn.filter(line => line.main) : [], direct = ends.length > DISTINCT;
-  const left = widest(scale.at.map(scale.text)) + 12, right = direct ? widest(ends.map(line => cut(line.main, 16))) + 22 : 14, top = 12, bottom = 38;
+  const left = widest(scale.at.map(scale.text)) + 12, right = direct ? widest(ends.map(line => cut(line.main, 0.3 * width))) + 22 : 14, top = 12, bottom = 38;
   const a = x.log ? Math.log10(xs[0]) : xs[0], b = x.log ? Math.log10(xs.at(-1)) : xs.at(-1);
   const gap = b - a || 1;
   const X = v => left + (b > a ? ((x.log ? Math.log10(v) : v) - a) / gap : 0.5) * (width - left - right);
@@ -51,7 +51,7 @@ function lineChart(host, { label, lines, x, y, marks = [], at, pick, methods = f
     canvas.append(line.points.length > 1 ? svg("path", { d: path, class: "curve", ...style })
       : svg("circle", { cx: X(line.points[0][0]), cy: Y(line.points[0][1]), r: 4, fill: style.stroke }));
   }
-  if (direct) nameEnds(canvas, ends.map(line => ({ name: cut(line.main, 16), colour: line.colour, x: X(line.points.at(-1)[0]), y: Y(line.points.at(-1)[1]) })), width - right + 14, top, height - bottom);
+  if (direct) nameEnds(canvas, ends.map(line => ({ name: cut(line.main, 0.3 * width), colour: line.colour, x: X(line.points.at(-1)[0]), y: Y(line.points.at(-1)[1]) })), width - right + 14, top, height - bottom);
   if (methods) sayHidden(host, ends.map(line => [line.main, JSON.stringify(line.points)]));
   const cursor = svg("g", { class: "cursor" });
   canvas.append(cursor);

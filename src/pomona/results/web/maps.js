@@ -48,11 +48,11 @@ says(r, c): what to tell of a cell; marks: [{row, column, rows, columns}] framed
 function heatMap(host, { label, rows, columns, value, scale, shade, says, marks = [], chosen, pick, upright = true, axes = [], text }) {
   const width = widthOf(host);
   if (!width) return;
-  const short = rows.map(name => cut(name, 15)), named = rows.length <= 45;
+  const short = rows.map(name => cut(name, 0.38 * width)), named = rows.length <= 45;
   const left = (named ? widest(short, 12.5) + 8 : 16) + (axes[0] ? 16 : 0);
   const side = upright ? clamp(340 / Math.max(rows.length, columns.length), 34, 58) : 90;
   const cell = Math.min(side, (width - left - 6) / columns.length), tall = upright ? Math.min(side, Math.max(cell, named ? 13 : 0)) : clamp(340 / rows.length, named ? 14 : 3, 26);
-  const heads = columns.map(name => cut(String(name), 15)), turned = upright && widest(heads) > cell - 4;
+  const heads = columns.map(name => cut(String(name), 140)), turned = upright && widest(heads) > cell - 4;
   const crowded = cell < 11 && upright;
   const foot = (crowded ? 8 : turned ? widest(heads) + 10 : 18) + (axes[1] ? 18 : 0) + (scale ? 40 : 0);
   const across = cell * columns.length, down = tall * rows.length;
@@ -118,7 +118,7 @@ function graph(host, { label, names, groups, order, value, least, largest, chose
   const width = Math.min(widthOf(host), 520);
   if (!width) return 0;
   const n = order.length, named = n <= 30;
-  const room = named ? Math.min(86, widest(names.map(name => cut(name, 12))) + 16) : 18;
+  const short = names.map(name => cut(name, 0.24 * width)), room = named ? widest(short, 12.5) + 16 : 18;
   const radius = Math.max(60, width / 2 - room), dot = clamp(120 / n, 3, 9), high = 2 * radius + 60;
   const canvas = stage(host, high, label, width);
   const middle = [width / 2, high / 2], place = [];
@@ -153,7 +153,7 @@ function graph(host, { label, names, groups, order, value, least, largest, chose
   for (const i of order) {
     const [x, y, angle] = place[i], aside = Math.cos(angle);
     canvas.append(svg("circle", { cx: x, cy: y, r: dot, fill: groups.length ? PALETTE[groups[i] % PALETTE.length] : "currentColor", class: i === chosen ? "node picked" : "node", "data-node": i }));
-    if (named) canvas.append(svg("text", { x: x + (dot + 5) * aside, y: y + (dot + 9) * Math.sin(angle) + 4, class: `tick ${aside > 0.2 ? "start" : aside < -0.2 ? "end" : ""}${i === chosen ? " chosen" : ""}` }, cut(names[i], 12)));
+    if (named) canvas.append(svg("text", { x: x + (dot + 5) * aside, y: y + (dot + 9) * Math.sin(angle) + 4, class: `tick ${aside > 0.2 ? "start" : aside < -0.2 ? "end" : ""}${i === chosen ? " chosen" : ""}` }, short[i]));
   }
   const nearest = (x, y) => order.reduce((best, i) => (Math.hypot(place[i][0] - x, place[i][1] - y) < Math.hypot(place[best][0] - x, place[best][1] - y) ? i : best), order[0]);
   const close = (x, y) => { const i = nearest(x, y); return Math.hypot(place[i][0] - x, place[i][1] - y) < 26 ? i : -1; };

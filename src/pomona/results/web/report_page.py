@@ -8,12 +8,13 @@ from dataclasses import dataclass, replace
 from importlib.resources import files
 from math import inf
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from markupsafe import Markup
 
 from pomona.core.errors import ConfigError
 from pomona.core.table import NOTHING, Table
+from pomona.core.toml import SECTIONS as NAMED
 from pomona.core.toml import flat
 from pomona.metrics.metric import DETAILS, METRICS, Metric, metric_named
 from pomona.record.result import Result
@@ -40,6 +41,7 @@ from pomona.results.wording import capital, megabytes
 NAME = "report.html"
 SCRIPTS = ("base", "lines", "maps", "bars", "panels", "learned", "page", "tables")
 """The page's own scripts, in the order in which they build on each other."""
+Setting: TypeAlias = tuple[str, list[str], bool]
 FACTS = ("data", "model", "parameters", "partition_sha256", "versions")
 """What the start event says about a run beyond its settings, as far as a reader needs it to repeat the run."""
 
@@ -250,14 +252,22 @@ def _cell(metric: Metric, record: dict[str, Any]) -> tuple[str, str]:
     return shown, " to ".join(metric.number(b) for b in bounds) if bounds else ""
 
 
-def settings(runs: list[Run]) -> list[tuple[str, list[str], bool]]:
-    """(key, value of each run, whether they differ) for every setting and every recorded fact."""
+def settings(runs: list[Run]) -> tuple[list[Setting], list[Setting]]:
+    """(key, value of each run, whether they differ) for every setting and every recorded fact, in two parts.
+
+    First the settings that a reader has to know, those that differ between the runs or from the defaults of a run's
+    method, data, partition and network, and the names of these. Then all others.
+    """
     chosen = [flat(run.result.config) for run in runs]
     facts = [flat({f"record.{k}": v for k in FACTS if (v := run.result.about.get(k)) is not None}) for run in runs]
-    each = [mine | recorded for mine, recorded in zip(chosen, facts, strict=True)]
+    each = [{k: _text(v) for k, v in (mine | recorded).items()} for mine, recorded in zip(chosen, facts, strict=True)]
     keys = dict.fromkeys(key for mine in chosen + facts for key in mine)
-    lines = [(key, [_text(mine[key]) if key in mine else NOTHING for mine in each]) for key in keys]
-    return [(key, values, len(set(values)) > 1) for key, values in lines]
+    lines = [(key, [mine.get(key, NOTHING) for mine in each]) for key in keys]
+    every: list[Setting] = [(key, values, len(set(values)) > 1) for key, values in lines]
+    own = {f"{section}.name" for section in NAMED}
+    own.update(*(run.result.about.get("chosen") or mine for run, mine in zip(runs, chosen, strict=True)))
+    own.update(key for key, values in lines if key[:7] != "record." and len(set(values) - {NOTHING}) > 1)
+    return [line for line in every if line[0] in own], [line for line in every if line[0] not in own]
 
 
 def _text(value: Any) -> str:

@@ -35,4 +35,6 @@ const filter = document.getElementById("filter");
 if (filter) filter.oninput = () => {
   const word = filter.value.trim().toLowerCase();
   for (const row of document.querySelectorAll("#settings tbody tr")) row.hidden = !row.textContent.toLowerCase().includes(word);
+  const rest = document.querySelector("#settings details");
+  rest.open = word !== "" && !!rest.querySelector("tbody tr:not([hidden])");
 };
