@@ -77,3 +77,43 @@ def test_names_of_clients_and_of_folders_of_classes_are_in_one_form(tmp_path):
         cologne = next(k for k, name in enumerate(data.classes) if name != "bonn")
         assert data.x[data.y == cologne].mean(axis=(1, 2, 3)).tolist() == [1, 1]
         assert data.x[data.y != cologne].mean(axis=(1, 2, 3)).tolist() == [0, 0]
+
+
+def two_sites(path, north, south, **settings):
+    rows = [f"{','.join(map(str, row))},{site}" for site, part in (("north", north), ("south", south)) for row in part]
+    lines = ["patient,crp,died,site", *rows]
+    return table(path, "\n".join(lines) + "\n", client_column="site", **settings).notes
+
+
+def test_rows_and_patients_that_two_sites_have_are_noted(tmp_path):
+    north = [(k, k + 0.5, k % 2) for k in range(20)]
+    south = [(100 + k, k + 0.25, k % 2) for k in range(10)]
+    both = two_sites(tmp_path / "a.csv", north, [*south, *north[:7]])
+    assert any(line.startswith("7 rows are the same at another client") for line in both)
+    assert any("(7 of south at north)" in line for line in both)
+    assert not two_sites(tmp_path / "a.csv", north, south)
+    coarse = [(1, k % 2 + 1, k % 2) for k in range(20)]
+    assert not any("same at another" in line for line in two_sites(tmp_path / "a.csv", coarse, coarse))
+    grouped = two_sites(tmp_path / "a.csv", north, [(k + 15, 0.25 + k, 0) for k in range(9)], group_column="patient")
+    assert any(line.startswith("patient: 5 values occur at several clients") for line in grouped)  # 15 to 19
+
+
+@pytest.mark.parametrize(("factor", "said"), [(1000, "10^3"), (0.01, "10^-2"), (10, ""), (1, ""), (350, "")])
+def test_a_unit_that_differs_by_a_factor_is_noted(tmp_path, factor, said):
+    north, middle = ([(k, value + k / 100, k % 2) for k in range(20)] for value in (3, 4))
+    south = [(k, 3 * factor * (1 + k / 1000), k % 2) for k in range(100, 120)]
+    names = ("north", "middle", "south")
+    sites = []
+    for name, rows in zip(names, (north, middle, south), strict=True):
+        lines = ["patient,crp,died", *(",".join(map(str, row)) for row in rows)]
+        (tmp_path / f"{name}.csv").write_text("\n".join(lines) + "\n")
+        sites.append({"name": name, "train": tmp_path / f"{name}.csv"})
+    settings = {"label_column": "died", "drop_columns": ("patient",)}
+    for more in ({}, {"missing": "median"}):
+        notes = read(DataSettings(name="clients", clients=sites, **settings, **more)).notes
+        found = [line for line in notes if "factor of units" in line]
+        assert found == (
+            [f"column crp: medians differ from the other clients' by a factor of units: south ({said} times)"]
+            if said
+            else []
+        )

@@ -8,7 +8,7 @@ import numpy as np
 
 from pomona.core.errors import ConfigError, DataError
 from pomona.core.splits import SPLITS
-from pomona.data import csv_columns, csv_table, npz, parquet, text
+from pomona.data import csv_columns, csv_table, npz, parquet, site_comparison, text
 from pomona.data.array_file import file
 from pomona.data.dataset import Dataset, Owners
 from pomona.data.problem_report import refuse
@@ -45,7 +45,9 @@ def read(settings: DataSettings) -> Dataset:
     client = np.repeat(np.array([client for client, _, _ in parts], np.int64), counts)
     role = np.repeat(np.array([role for _, role, _ in parts], np.int8), counts)
     owners = Owners(tuple(csv_columns.plain(files.name) for files in settings.clients), client, role)
-    return replace(dataset, name="clients", n_train=int((role < 2).sum()), owners=owners)
+    owned = replace(dataset, name="clients", n_train=int((role < 2).sum()), owners=owners)
+    notes = site_comparison.notes(owned) if owned.kind == "table" else []
+    return replace(owned, notes=(*owned.notes, *notes))
 
 
 def _reader(paths: Sequence[Path], settings: DataSettings) -> Reader:

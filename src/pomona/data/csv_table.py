@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pomona.core.errors import ConfigError, DataError
-from pomona.data import csv_columns, csv_records, csv_survey, parquet, table_cells, table_features
+from pomona.data import csv_columns, csv_records, csv_survey, parquet, site_comparison, table_cells, table_features
 from pomona.data.catalogue import own_path
 from pomona.data.dataset import Dataset
 from pomona.data.preprocessing import MOST_CATEGORIES, Preprocessing, RawTable, TableColumn
@@ -82,7 +82,7 @@ def read_parts(paths: Sequence[Path], training: int, settings: DataSettings) -> 
     dataset = survey.described(dataset, training, survey.features)
     same = [(c.name, csv_columns.alike(values)) for c, values in zip(raw.columns, raw.values, strict=True)]
     notes = [f"column {name}: categories that differ in their writing only: {listed(odd)}" for name, odd in same if odd]
-    dataset = replace(dataset, notes=(*dataset.notes, *notes))
+    dataset = replace(dataset, notes=(*dataset.notes, *notes, *site_comparison.notes(dataset)))
     if not _prepares(settings):
         return dataset, survey.counts
     layout = () if survey.header else survey.columns

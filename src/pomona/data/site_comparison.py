@@ -1,0 +1,79 @@
+"""What a table's owners have in common that they should not, and what they should have in common: a line each."""
+
+import numpy as np
+
+from pomona.data.dataset import Dataset, Owners
+from pomona.data.problem_report import listed
+from pomona.data.validation import blocks
+
+FEWEST = 10  # measurements of an owner whose median says something
+NEAR = 0.3  # of a factor's decimal logarithm from a whole number: up to a factor of 2
+
+
+def notes(dataset: Dataset) -> list[str]:
+    """Lines on rows and identifiers that several owners of a table have, and on units that differ by a factor.
+
+    Args:
+        dataset: a table as read, x (N, F) with NaN for gaps; without owners there is nothing to say.
+    """
+    owners = dataset.owners
+    if owners is None or len(owners.names) < 2:
+        return []
+    return [*_repeated(dataset, owners), *_shared(dataset, owners), *_units(dataset, owners)]
+
+
+def _repeated(dataset: Dataset, owners: Owners) -> list[str]:
+    """A line if rows of one owner are another's too, unless rows are as often alike within an owner: coarse values."""
+    first: dict[bytes, int] = {}
+    across = within = 0
+    pairs: dict[tuple[int, int], int] = {}
+    for start, block in blocks(dataset.x):
+        for row, cells in enumerate(block, start):
+            key = cells.tobytes() + dataset.y[row].tobytes()
+            owner = int(owners.client[row])
+            met = first.setdefault(key, owner)
+            across += met != owner
+            within += met == owner
+            if met != owner:
+                pairs[met, owner] = pairs.get((met, owner), 0) + 1
+    within -= len(first)  # each first one met itself
+    if across <= within:
+        return []
+    (a, b), count = max(pairs.items(), key=lambda item: item[1])
+    return [
+        f"{across} rows are the same at another client, features and label ({count} of {owners.names[b]} at "
+        f"{owners.names[a]}); if they are one patient, a model is tested on what another was trained on: leave them out"
+    ]
+
+
+def _shared(dataset: Dataset, owners: Owners) -> list[str]:
+    """A line if an identifier of a group occurs at several owners."""
+    if dataset.groups is None:
+        return []
+    pairs = np.unique(np.stack([dataset.groups.number, owners.client]), axis=1)
+    count = int((np.unique(pairs[0], return_counts=True)[1] > 1).sum())
+    if not count:
+        return []
+    return [
+        f"{dataset.groups.column}: {count} values occur at several clients and count as different patients at each; if "
+        "they are the same people, some may be in training at one and in test at another"
+    ]
+
+
+def _units(dataset: Dataset, owners: Owners) -> list[str]:
+    """A line for each column of positive numbers whose median at some owner is 100, 1000, ... times the others'."""
+    lines = []
+    for k, name in enumerate(dataset.columns or tuple(map(str, range(dataset.x.shape[1])))):
+        cells = np.asarray(dataset.x[:, k], np.float64)
+        if not np.nanmin(cells, initial=np.inf) > 0:
+            continue
+        known = [cells[(owners.client == i) & ~np.isnan(cells)] for i in range(len(owners.names))]
+        middle = {i: float(np.log10(np.median(own))) for i, own in enumerate(known) if len(own) >= FEWEST}
+        if len(middle) < 2:
+            continue
+        away = {i: value - float(np.median([v for j, v in middle.items() if j != i])) for i, value in middle.items()}
+        odd = [i for i, step in away.items() if abs(round(step)) >= 2 and abs(step - round(step)) <= NEAR]
+        if odd:
+            said = [f"{owners.names[i]} (10^{round(away[i])} times)" for i in odd]
+            lines.append(f"column {name}: medians differ from the other clients' by a factor of units: {listed(said)}")
+    return lines
