@@ -25,6 +25,7 @@ def notes(dataset: Dataset) -> list[str]:
 def _repeated(dataset: Dataset, owners: Owners) -> list[str]:
     """A line if rows of one owner are another's too, unless rows are as often alike within an owner: coarse values."""
     first: dict[bytes, int] = {}
+    seen: set[tuple[bytes, int]] = set()
     across = within = 0
     pairs: dict[tuple[int, int], int] = {}
     for start, block in blocks(dataset.x):
@@ -33,10 +34,10 @@ def _repeated(dataset: Dataset, owners: Owners) -> list[str]:
             owner = int(owners.client[row])
             met = first.setdefault(key, owner)
             across += met != owner
-            within += met == owner
+            within += (key, owner) in seen
+            seen.add((key, owner))
             if met != owner:
                 pairs[met, owner] = pairs.get((met, owner), 0) + 1
-    within -= len(first)  # each first one met itself
     if across <= within:
         return []
     (a, b), count = max(pairs.items(), key=lambda item: item[1])
