@@ -1,5 +1,7 @@
 """What a table's owners have in common that they should not, and what they should have in common: a line each."""
 
+from hashlib import blake2b
+
 import numpy as np
 
 from pomona.data.dataset import Dataset, Owners
@@ -24,23 +26,19 @@ def notes(dataset: Dataset) -> list[str]:
 
 def _repeated(dataset: Dataset, owners: Owners) -> list[str]:
     """A line if rows of one owner are another's too, unless rows are as often alike within an owner: coarse values."""
-    first: dict[bytes, int] = {}
-    seen: set[tuple[bytes, int]] = set()
-    across = within = 0
-    pairs: dict[tuple[int, int], int] = {}
+    alike = np.empty(len(dataset.x), np.uint64)  # a row's hash: rows themselves may not fit in memory twice
     for start, block in blocks(dataset.x):
         for row, cells in enumerate(block, start):
-            key = cells.tobytes() + dataset.y[row].tobytes()
-            owner = int(owners.client[row])
-            met = first.setdefault(key, owner)
-            across += met != owner
-            within += (key, owner) in seen
-            seen.add((key, owner))
-            if met != owner:
-                pairs[met, owner] = pairs.get((met, owner), 0) + 1
+            whole = cells.tobytes() + dataset.y[row].tobytes()
+            alike[row] = int.from_bytes(blake2b(whole, digest_size=8).digest())
+    _, first, number = np.unique(alike, return_index=True, return_inverse=True)
+    met, sites = owners.client[first][number], len(owners.names)
+    elsewhere = met != owners.client
+    across, within = int(elsewhere.sum()), len(alike) - len(np.unique(number * sites + owners.client))
     if across <= within:
         return []
-    (a, b), count = max(pairs.items(), key=lambda item: item[1])
+    pairs, counts = np.unique((met * sites + owners.client)[elsewhere], return_counts=True)
+    count, (a, b) = counts.max(), divmod(int(pairs[counts.argmax()]), sites)
     return [
         f"{across} rows are the same at another client, features and label ({count} of {owners.names[b]} at "
         f"{owners.names[a]}); if they are one patient, a model is tested on what another was trained on: leave them out"
