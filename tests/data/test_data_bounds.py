@@ -44,3 +44,14 @@ def test_a_csv_file_has_a_bounded_number_of_rows(tmp_path, monkeypatch):
     path.write_text("x,y\n" + "1,2\n" * 4)
     with pytest.raises(DataError, match="more than 3 rows"):
         list(records(path))
+
+
+def test_a_parquet_cell_that_unpacks_to_more_than_a_cell_may_have_is_refused_before(tmp_path, monkeypatch):
+    pa, files = (pytest.importorskip(name) for name in ("pyarrow", "pyarrow.parquet"))
+    path = tmp_path / "a.parquet"
+    columns = pa.table({"a": [1, 2], "b": ["x" * (1 << 24), ""]})
+    files.write_table(columns, path, compression="zstd", use_dictionary=False, write_statistics=False)
+    assert path.stat().st_size < 1 << 14
+    monkeypatch.setattr(files.ParquetFile, "iter_batches", lambda *_, **__: pytest.fail("unpacked"))
+    with pytest.raises(DataError, match="column b unpacks to 16777"):  # 2^24 = 16,777,216 and a few bytes
+        list(parquet.records(path, 10))

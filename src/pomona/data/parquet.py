@@ -40,6 +40,7 @@ def records(path: Path, most: int) -> Iterator[list[str]]:
             table = parquet.ParquetFile(raw, page_checksum_verification=True)
             if table.metadata.num_rows > most:
                 raise DataError(f"{path} has {table.metadata.num_rows} rows, at most {most} are read; take a part")
+            _require_modest(table.metadata)
             yield list(map(str, table.schema_arrow.names))
             for batch in table.iter_batches(ROWS, use_threads=False):
                 columns = [[_cell(value) for value in column.to_pylist()] for column in batch.columns]
@@ -53,6 +54,17 @@ def records(path: Path, most: int) -> Iterator[list[str]]:
         ) as fault:
             why = str(fault).strip().partition("\n")[0]
             raise DataError(f"{path}: no Parquet that can be read ({why}); save it again") from fault
+
+
+def _require_modest(about: Any) -> None:
+    """Raise ValueError for a column that unpacks to more than its cells may have: before anything is unpacked."""
+    for group in map(about.row_group, range(about.num_row_groups)):
+        for column in map(group.column, range(group.num_columns)):
+            size, most = column.total_uncompressed_size, 4 * LONGEST * (column.num_values + 1)  # UTF-8: 4 bytes
+            if size > most:
+                raise ValueError(
+                    f"column {column.path_in_schema} unpacks to {size} bytes, its cells have at most {most}"
+                )
 
 
 def _cell(value: Any) -> str:
