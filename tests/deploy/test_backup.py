@@ -40,6 +40,7 @@ from pomona.privacy.mechanism import rate, steps
 from pomona.record.reading import load
 from pomona.scenario import Scenario
 from pomona.storage.lock import locked
+from representatives import representatives
 
 NODE, SILO = 11, "silo-1"
 SAID = Restoring(spent=Cost(), trusted=True)
@@ -128,7 +129,8 @@ def moments(kit, number, taken, monkeypatch):
     return seen
 
 
-def test_a_backup_at_every_write_of_a_round_can_be_gone_on_from(world, monkeypatch, tmp_path):
+@pytest.mark.parametrize("every", representatives([1, 4], [4]))
+def test_a_backup_at_every_write_of_a_round_can_be_gone_on_from(every, world, monkeypatch, tmp_path):
     """Server and silos end at once, at each of a silo's writes of round 2; the silo is restored from that moment."""
     federation = world.federation()
     kit, begun = federation.kits / SILO, tmp_path / "begun"
@@ -139,7 +141,7 @@ def test_a_backup_at_every_write_of_a_round_can_be_gone_on_from(world, monkeypat
         federation.run()
     expected = world.simulated(federation)
     assert count[0] > 5
-    for moment in range(1, count[0] + 1):
+    for moment in range(1, count[0] + 1, every):
         shutil.rmtree(federation.kits)
         shutil.copytree(begun, federation.kits)
         file = tmp_path / f"{moment}.tar"
@@ -224,8 +226,11 @@ def expected(federation, per_round):
 
 @pytest.mark.parametrize(
     ("until", "per_round"),
-    [(None, {1: 3, 2: 1}), (3, {1: 4}), (2, {1: 3})],
-    ids=["unknown", "as it was", "none, in the administrator's word"],
+    [
+        pytest.param(None, {1: 3, 2: 1}, id="unknown"),
+        pytest.param(3, {1: 4}, id="as it was", marks=pytest.mark.slow),
+        pytest.param(2, {1: 3}, id="none, in the administrator's word", marks=pytest.mark.slow),
+    ],
 )
 def test_what_was_spent_since_a_backup_counts(until, per_round, world, monkeypatch, tmp_path):
     """Of four rounds the silo trains the third for nothing: its answer is lost, and then it is restored as of round 2.
@@ -272,7 +277,7 @@ def test_a_restore_that_would_exceed_the_budget_takes_no_part(world, monkeypatch
     assert "another release would exceed" in (federation.server / "run" / "audit.jsonl").read_text()
 
 
-@pytest.mark.parametrize("enough", [True, False])
+@pytest.mark.parametrize("enough", representatives([True, False], [False]))
 def test_a_backup_from_before_the_first_private_run_does_not_roll_the_budget_back(enough, world, tmp_path):
     """The same run twice, the server's begun anew, on one silo's rows: it costs twice, or does not take place."""
     pytest.importorskip("opacus")

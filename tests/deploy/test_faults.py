@@ -26,6 +26,7 @@ from pomona.deploy.silo.tasks import client_app
 from pomona.federation.client_runtime import ClientRuntime
 from pomona.federation.loop import Loop
 from pomona.storage.run_status import read_status
+from representatives import representatives
 
 BAD = {(2, 1)}  # silo-1 in round 2
 
@@ -221,7 +222,7 @@ def test_a_short_cut_of_the_network_is_not_seen_in_the_models(world):
     assert same(deployed(federation), world.simulated(federation))
 
 
-@pytest.mark.parametrize("samples", [0, -9, 1e18, 2**70, True, "60", None])
+@pytest.mark.parametrize("samples", representatives([0, -9, 1e18, 2**70, True, "60", None], [0, 2**70, "60"]))
 def test_a_silo_that_counts_other_samples_than_it_said_is_absent(samples, world):
     """F27: it signs what it says, so that only admission can tell."""
     federation, answer = world.federation(run={"rounds": 4}), client_app.ClientApp.answer

@@ -13,6 +13,7 @@ from pomona.deploy.agreement import Federation
 from pomona.deploy.rehearsal.run import LocalFederation, rehearse
 from pomona.methods import METHODS
 from pomona.scenario import Scenario
+from representatives import representatives
 
 METHODS_DEPLOYED = [name for name, settings in METHODS.items() if settings().method().share is None]
 
@@ -29,16 +30,17 @@ def test_a_federation_offers_every_method_but_the_one_that_hands_samples_to_all(
     assert set(METHODS) - set(METHODS_DEPLOYED) == {"fedavg-data"}
 
 
-def rehearsed(folder, method, rounds, silos=6, **options):
+def rehearsed(folder, method, rounds, silos, **options):
     """How far the personal models are from the simulator's."""
     config = settings(method=method, rounds=rounds, clients=silos)
     options |= {"deadline": 240.0, "wait": 240.0, "quorum": silos}
     return rehearse(Scenario.prepare(config), folder / "rehearsal", print, **options)
 
 
-def test_six_silos(tmp_path):
-    found = rehearsed(tmp_path, {"name": "apple", "budget": 2}, rounds=3)
-    assert found.difference == {f"silo-{i}": 0.0 for i in range(6)}
+@pytest.mark.parametrize("silos", representatives([3, 6], [3]))
+def test_real_processes(silos, tmp_path):
+    found = rehearsed(tmp_path, {"name": "apple", "budget": 2}, rounds=3, silos=silos)
+    assert found.difference == {f"silo-{i}": 0.0 for i in range(silos)}
     assert len(found.seconds) == 3
     assert min(found.bytes_down) > 0
 

@@ -11,6 +11,8 @@ import pytest
 import state_memory_run
 from state_memory_run import STATES, STOPPED
 
+from representatives import representatives
+
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="memory is looked at in /proc")
 MOST = 60_000_000  # a process may take, all told, beyond its imports
 
@@ -45,7 +47,7 @@ def watched(folder, share, workers, stop=0):
 
 
 @LINUX
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", representatives([1, 2], [2]))
 def test_states_in_files_take_memory_for_one_client_at_a_time(workers, tmp_path):
     code, _, grown = watched(tmp_path / "run", 1e-15, workers, stop=2)
     assert code == STOPPED

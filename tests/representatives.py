@@ -1,0 +1,13 @@
+"""Of a matrix of cases a few stand for all in the gate; the rest are marked slow and run with `make test-slow`."""
+
+from collections.abc import Collection, Iterable
+from typing import Any
+
+import pytest
+
+
+def representatives(cases: Iterable[Any], kept: Collection[Any]) -> list[Any]:
+    """The cases as parameters, all but those kept marked slow; a case that is kept must be one of them."""
+    cases = list(cases)
+    assert all(case in cases for case in kept)
+    return [case if case in kept else pytest.param(case, marks=pytest.mark.slow) for case in cases]
