@@ -81,6 +81,7 @@ def processes(*commands):
         yield
 
 
+@pytest.mark.slow
 def test_a_dask_cluster_comes_to_the_same(whole, tmp_path):
     pytest.importorskip("distributed", reason="needs the dask extra")
     out, note = tmp_path / "bench", tmp_path / "scheduler.json"
