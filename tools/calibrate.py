@@ -8,7 +8,7 @@ Each repeat draws new test samples of every client of a cell and two models' ans
 functions that ``pomona.gains`` uses. *False claims*: how often the interval excludes 0 though both models are equally
 good. *Coverage*: how often it holds the true gain, here of models of which one is better. *Power*: how often it then
 says so. Beside it the same of the usual test, which knows no site that is too small: DeLong's for AUROC, else Student's
-paired t over samples (strata: clients). *Given*: how often there is an interval at all.
+paired t over samples (strata: clients).
 """
 
 import argparse
@@ -117,7 +117,6 @@ EVENTS: dict[str, Sequence[tuple[int, int]]] = {
 class Rates:
     """Of a cell: shares of the repeats, of the product's interval and of the usual test's."""
 
-    given: float
     false: float
     coverage: float
     power: float
@@ -155,11 +154,10 @@ def rates(name: str, sizes: Sequence[tuple[int, int]], repeats: int, seed: int =
         ends = np.array([one.interval or (-np.inf, np.inf) for one in made])
         claimed = (ends[:, 0] > 0) | (ends[:, 1] < 0)
         covered = (ends[:, 0] <= truth) & (truth <= ends[:, 1])
-        given = np.mean([one.interval is not None for one in made])
-        found[better > 0] = given, claimed.mean(), covered.mean(), np.mean([usual(known) for known in each])
-    given, false, _, usual_false = found[False]
-    _, power, coverage, usual_power = found[True]
-    return Rates(*map(float, (given, false, coverage, power, usual_false, usual_power)))
+        found[better > 0] = claimed.mean(), covered.mean(), np.mean([usual(known) for known in each])
+    false, _, usual_false = found[False]
+    power, coverage, usual_power = found[True]
+    return Rates(*map(float, (false, coverage, power, usual_false, usual_power)))
 
 
 def cells(names: Sequence[str]) -> Iterator[tuple[str, str, Sequence[tuple[int, int]]]]:
@@ -179,14 +177,14 @@ def main() -> None:
     parser.add_argument("--cell", help="only the cells of these clients, as in the table")
     asked = parser.parse_args()
     began = process_time()
-    print("| metric | clients x test samples | given | false claims | coverage | power | usual test: false | power |")
-    print("| --- |" + " --- |" * 7)
+    print("| metric | clients x test samples | false claims | coverage | power | usual test: false | power |")
+    print("| --- |" + " --- |" * 6)
     for name, sites, sizes in cells(asked.metrics or list(METRIC)):
         if asked.cell not in (None, sites):
             continue
         start = process_time()
         r = rates(name, sizes, asked.repeats, asked.seed)
-        row = (r.given, r.false, r.coverage, r.power, r.usual_false, r.usual_power)
+        row = (r.false, r.coverage, r.power, r.usual_false, r.usual_power)
         print(
             f"| {name} | {sites} | {' | '.join(f'{100 * v:.1f}' for v in row)} |",
             f"{process_time() - start:.0f} s",
