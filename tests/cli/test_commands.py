@@ -255,7 +255,7 @@ def test_data_are_listed_and_shown_before_any_training(capsys, tmp_path):
 
 def test_data_show_names_classes_and_says_what_is_odd(capsys, tmp_path):
     rows = ["a,site,y", *(f"{k},{'[/x]' if k % 2 else 'B'},{'no' if k < 50 else '[red]yes'}" for k in range(60))]
-    (tmp_path / "t.csv").write_text("\n".join([*rows, "1,lonely,no"]) + "\n")
+    (tmp_path / "t.csv").write_text("\n".join([*rows, "55,lonely,no"]) + "\n")
     words = (f"data.path={tmp_path / 't.csv'}", "data.label_column=y", "data.client_column=site")
     code, out, _ = call(capsys, "data", "show", "--data", "csv", *words)
     assert code == 0

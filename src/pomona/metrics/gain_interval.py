@@ -7,7 +7,7 @@ The clients are the members that there are, their test samples are new ones: cli
 - A client with too few samples for a variance of its own is one unit of a stratum of such clients, whose spread counts
   as chance ("collapsed strata": Wolter, Introduction to Variance Estimation, 2nd ed. 2007, section 2.5). That is too
   wide where these clients differ, never too narrow. To be ``FEW`` they take in the smallest others; where there are
-  not so many clients, they are left out of the mean.
+  not so many clients, or the metric of few samples may be any number (R2), they are left out of the mean.
 - The t interval takes the mean for normal, which the mean of few samples that differ is not. Where the effective number
   of units, (sum u^2)^2 / sum u^4, is small, a difference must hold against random signs, too (Fisher's randomisation
   test, exact for two models that could be exchanged, with its mid-p): else the interval reaches 0.
@@ -96,11 +96,12 @@ def mean_difference(known: Sequence[Evidence]) -> Estimate:
 def _small(known: Sequence[Evidence]) -> tuple[list[int], set[int]]:
     """Which clients the mean is over, and which of them are units of one stratum."""
     size = [min((len(part) for part in one.strata), default=0) for one in known]
-    few = size.count(0)
-    if few and len(known) < FEW:
-        return [i for i, each in enumerate(size) if each], set()
-    order = sorted(range(len(known)), key=size.__getitem__)
-    return list(range(len(known))), set(order[: max(few, FEW)]) if few else set()
+    kept = [i for i, one in enumerate(known) if size[i] or one.bounded]
+    few = sum(not size[i] for i in kept)
+    if few and len(kept) < FEW:
+        return [i for i in kept if size[i]], set()
+    order = sorted(kept, key=size.__getitem__)
+    return kept, set(order[: max(few, FEW)]) if few else set()
 
 
 def _variance(strata: Sequence[_Stratum]) -> tuple[float, float]:

@@ -40,6 +40,8 @@ class Evidence:
         units: samples, or groups of them, that are independent.
         events: of them, those of the rarer answer, or with an event that was seen; None where there is no such thing.
         step: what a unit differs by where it does, of answers that are right or wrong; 0 where it may be anything.
+        bounded: whether so few samples that they have no strata still say something: an R2 of two rows may be any
+            negative number, and has no mean that more of them would come closer to.
     """
 
     value: float
@@ -48,6 +50,7 @@ class Evidence:
     units: int
     events: int | None = None
     step: float = 0.0
+    bounded: bool = True
 
 
 def of_mean(a: Array, b: Array, events: int | None = None, groups: Groups | None = None, step: float = 0.0) -> Evidence:
@@ -75,6 +78,8 @@ def of_function(
     strata: NDArray[np.int64],
     events: int | None = None,
     groups: Groups | None = None,
+    *,
+    bounded: bool = True,
 ) -> Evidence | None:
     """The difference of a function of the samples; None where they do not define it.
 
@@ -83,13 +88,14 @@ def of_function(
         strata: (n,) the stratum of each sample: the jackknife keeps within.
         events: how many samples bear on it; fewer than ``FEW`` say nothing of its variance.
         groups: see ``of_mean``. A group belongs to the highest stratum of its samples.
+        bounded: see ``Evidence``.
     """
     n = len(strata)
     value = float(difference(np.ones((1, n)))[0])
     if np.isnan(value):
         return None
     units, kinds = _units(strata, groups)
-    unknown = Evidence(value, (), n, len(kinds), events)
+    unknown = Evidence(value, (), n, len(kinds), events, bounded=bounded)
     if len(kinds) < FEW or (events is not None and events < FEW):
         return unknown
     kinds = _merged(kinds)

@@ -197,4 +197,4 @@ def evidence(
         gap = measure(a, truth, weights) - measure(b, truth, weights)
         return sign * np.where(np.abs(gap) <= SAME, 0.0, gap)
 
-    return of_function(difference, task.strata(targets), events, groups)
+    return of_function(difference, task.strata(targets), events, groups, bounded=metric.low > -np.inf)

@@ -13,20 +13,22 @@ from pomona.results.tables.comparison_tables import headings
 
 
 def paired(one: ComparisonRow, other: ComparisonRow) -> tuple[list[float], list[float]]:
-    """Values of the same clients of the same seeds, where both have them."""
+    """Values of the same clients, of each the mean over the seeds in which both have one.
+
+    The seeds of a client share its samples: one by one they would count as so many clients.
+    """
     first, second = one.clients(), other.clients()
-    pairs = [
-        (a, b)
-        for seed in first
-        if seed in second
-        for a, b in zip(first[seed], second[seed], strict=True)
-        if a is not None and b is not None
-    ]
-    return [a for a, _ in pairs], [b for _, b in pairs]
+    found: dict[int, list[tuple[float, float]]] = {}
+    for seed in first:
+        for client, (a, b) in enumerate(zip(first[seed], second.get(seed, []), strict=False)):
+            if a is not None and b is not None:
+                found.setdefault(client, []).append((a, b))
+    means = [np.mean(pairs, axis=0) for pairs in found.values()]
+    return [float(a) for a, _ in means], [float(b) for _, b in means]
 
 
 def gains(made: Comparison, scenario: str) -> dict[str, list[float]]:
-    """Each client's gain over training alone by method, all seeds; more is better; empty without Separate."""
+    """Each client's gain over training alone by method, the mean over seeds; more is better; empty without Separate."""
     alone = made.at(scenario, ALONE)
     if alone is None or not alone.cells:
         return {}
@@ -72,7 +74,7 @@ def wilcoxon_table(made: Comparison) -> Table | None:
     """Wilcoxon's signed-rank test over clients: each of the suite's or the paper's own methods against every other."""
     rows = [line for scenario in made.scenarios for line in _tests(made, made.of(scenario))]
     note = (
-        "Two-sided test of the values of the same clients (all seeds together) in the round best on validation; "
+        "Two-sided test of the values of the same clients, each its mean over seeds, in the round best on validation; "
         "pairs that are equal are dropped; p is corrected for the lines of its column (Holm). The paired clients of "
         "one run have trained together, so they are not quite independent, here as in the papers."
     )
