@@ -3,6 +3,7 @@
 import math
 import os
 import sys
+import warnings
 from collections import Counter
 
 import pytest
@@ -126,8 +127,30 @@ def test_no_method_takes_more_gradients_than_its_projection_says(tmp_path, monke
             assert made.total() == said.total()
 
 
+@settings(max_examples=20, deadline=None)
+@given(
+    st.dictionaries(
+        st.builds(Event, st.floats(0.3, 5.0), st.floats(0.001, 0.9) | st.just(1.0)),
+        st.integers(1, 5000),
+        min_size=1,
+        max_size=3,
+    ),
+    st.floats(1e-9, 1e-2),
+)
+def test_releases_that_are_kept_give_opacus_epsilon_to_the_bit(history, delta):
+    from opacus.accountants import create_accountant
+
+    accountant = create_accountant("rdp")
+    accountant.history = [(*event, count) for event, count in sorted(history.items())]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        expected = accountant.get_epsilon(delta=delta)
+    assert epsilon(privacy(delta=delta), history) == expected
+
+
 def test_without_opacus_the_message_says_how_to_install_it(monkeypatch):
-    monkeypatch.setitem(sys.modules, "opacus.accountants", None)
+    for name in ("opacus", *(known for known in sys.modules if known.startswith("opacus."))):
+        monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(ConfigError, match="install Pomona with its extra dp"):
         epsilon(privacy(), {Event(1.0, 0.1): 1})
 
