@@ -6,7 +6,7 @@ from sklearn.preprocessing import StandardScaler
 
 from pomona.core.errors import ConfigError, DataError
 from pomona.core.rng import stream
-from pomona.data import DataSettings, read
+from pomona.data import DataSettings, csv_records, read
 from pomona.data.csv_table import moments
 from pomona.data.text import first_share, tokens
 
@@ -152,6 +152,25 @@ def test_bad_tables(tmp_path, case):
         table(tmp_path / "bad.csv", text, **settings)
     assert message in str(caught.value)
     assert "bad.csv" in str(caught.value)
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
+@pytest.mark.parametrize("mark", [",", ";"])
+def test_utf_16_with_its_mark_is_read_as_utf_8_is(tmp_path, encoding, mark):
+    text = "größe,site,sick\n20,Zürich,no\n30,東京,yes\n".replace(",", mark)
+    (tmp_path / "wide.csv").write_bytes(("\ufeff" + text).encode(encoding))
+    settings = {"label_column": "sick", "client_column": "site"}
+    wide, plain = (
+        read(DataSettings(name="csv", path=tmp_path / "wide.csv", **settings)),
+        table(tmp_path / "a.csv", text, **settings),
+    )
+    assert wide.x.tolist() == plain.x.tolist() == [[20], [30]]
+    assert (wide.columns, wide.classes) == (("größe",), ("no", "yes"))
+    assert list(csv_records.records(tmp_path / "wide.csv"))[2].cells == ["30", "東京", "yes"]
+    assert csv_records.separator(tmp_path / "wide.csv") == mark
+    (tmp_path / "wide.csv").write_bytes(("\ufeff" + text).encode(encoding)[:-1])
+    with pytest.raises(DataError, match=r"wide.csv, after line 2: no CSV in UTF-8 or UTF-16"):
+        list(csv_records.records(tmp_path / "wide.csv"))
 
 
 def test_bad_files(tmp_path):

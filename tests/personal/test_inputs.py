@@ -91,6 +91,8 @@ def test_names_that_are_numbers_are_names(tmp_path):
     numbered = PersonalModel.load(good(tmp_path / "n", columns=("1", "0"), others=("y",)))
     assert read(write(tmp_path / "a.csv", "0,1\n5,3\n0.5,30\n"), numbered.about).x.tolist() == WANTED
     assert read(write(tmp_path / "b.csv", "3,5\n30,0.5\n"), numbered.about).x.tolist() == WANTED
+    (tmp_path / "wide.csv").write_text("3,5\n30,0.5\n", encoding="utf-16")
+    assert read(tmp_path / "wide.csv", numbered.about).x.tolist() == WANTED
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """CSV and Parquet files: records with line numbers, and columns by name or number."""
 
+import codecs
 import csv
 import re
 from collections import Counter
@@ -30,7 +31,8 @@ class CsvRecord(NamedTuple):
 
 
 def records(path: Path) -> Iterator[CsvRecord]:
-    """The records of a CSV file in UTF-8, empty lines being passed over, or of a Parquet file.
+    """The records of a CSV file in UTF-8, or in UTF-16 with its byte order mark, empty lines being passed over,
+    or of a Parquet file.
 
     Raises:
         DataError: a file that cannot be read, is no CSV, or has more than ``MOST_ROWS`` rows and a header.
@@ -39,7 +41,7 @@ def records(path: Path) -> Iterator[CsvRecord]:
     if parquet.is_parquet(path):
         yield from (CsvRecord(path, row, cells) for row, cells in enumerate(parquet.records(path, MOST_ROWS)))
         return
-    with reading(path), TextIOWrapper(opened(file(path)), encoding="utf-8-sig", newline="") as text:
+    with reading(path), _text(path) as text:
         lines = None
         try:
             mark = _separator(text)
@@ -50,15 +52,24 @@ def records(path: Path) -> Iterator[CsvRecord]:
                 yield CsvRecord(path, lines.line_num, cells if mark == "," else list(map(_pointed, cells)))
         except (csv.Error, UnicodeDecodeError) as fault:
             number = 0 if lines is None else lines.line_num
-            raise DataError(f"{path}, after line {number}: no CSV in UTF-8 ({fault}); correct it") from fault
+            raise DataError(f"{path}, after line {number}: no CSV in UTF-8 or UTF-16 ({fault}); correct it") from fault
 
 
 def separator(path: Path) -> str:
     """What divides the cells of a file; see ``_separator``."""
     if parquet.is_parquet(path):
         return ","
-    with reading(path), TextIOWrapper(opened(file(path)), "utf-8-sig", "replace", newline="") as text:
+    with reading(path), _text(path, "replace") as text:
         return _separator(text)
+
+
+def _text(path: Path, errors: str = "strict") -> TextIOWrapper:
+    """The text of a file from its start: UTF-16 where it begins with that byte order mark, which no UTF-8 does."""
+    raw = opened(file(path))
+    mark = raw.read(2)
+    raw.seek(0)
+    encoding = "utf-16" if mark in {codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE} else "utf-8-sig"
+    return TextIOWrapper(raw, encoding, errors, newline="")
 
 
 def _separator(text: TextIO) -> str:
