@@ -89,13 +89,16 @@ def test_rows_and_patients_that_two_sites_have_are_noted(tmp_path):
     north = [(k, k + 0.5, k % 2) for k in range(20)]
     south = [(100 + k, k + 0.25, k % 2) for k in range(10)]
     both = two_sites(tmp_path / "a.csv", north, [*south, *north[:7]])
-    assert any(line.startswith("7 rows are the same at another client") for line in both)
+    assert any(line.startswith("rows that are the same at another client, features and label: 7 ") for line in both)
     assert any("(7 of south at north)" in line for line in both)
     assert not two_sites(tmp_path / "a.csv", north, south)
     coarse = [(1, k % 2 + 1, k % 2) for k in range(20)]
     assert not any("same at another" in line for line in two_sites(tmp_path / "a.csv", coarse, coarse))
     grouped = two_sites(tmp_path / "a.csv", north, [(k + 15, 0.25 + k, 0) for k in range(9)], group_column="patient")
-    assert any(line.startswith("patient: 5 values occur at several clients") for line in grouped)  # 15 to 19
+    assert any(
+        line.startswith("patient: values that occur at several clients, and count as different patients at each: 5;")
+        for line in grouped
+    )  # 15 to 19
 
 
 @pytest.mark.parametrize(("factor", "said"), [(1000, "10^3"), (0.01, "10^-2"), (10, ""), (1, ""), (350, "")])

@@ -40,7 +40,7 @@ def _repeated(dataset: Dataset, owners: Owners) -> list[str]:
     pairs, counts = np.unique((met * sites + owners.client)[elsewhere], return_counts=True)
     count, (a, b) = counts.max(), divmod(int(pairs[counts.argmax()]), sites)
     return [
-        f"{across} rows are the same at another client, features and label ({count} of {owners.names[b]} at "
+        f"rows that are the same at another client, features and label: {across} ({count} of {owners.names[b]} at "
         f"{owners.names[a]}); if they are one patient, a model is tested on what another was trained on: leave them out"
     ]
 
@@ -54,8 +54,8 @@ def _shared(dataset: Dataset, owners: Owners) -> list[str]:
     if not count:
         return []
     return [
-        f"{dataset.groups.column}: {count} values occur at several clients and count as different patients at each; if "
-        "they are the same people, some may be in training at one and in test at another"
+        f"{dataset.groups.column}: values that occur at several clients, and count as different patients at each: "
+        f"{count}; if they are the same people, some may be in training at one and in test at another"
     ]
 
 
