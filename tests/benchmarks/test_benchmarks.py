@@ -33,7 +33,7 @@ def load(monkeypatch):
             del sys.modules[name]
 
 
-IN_THE_GATE = {"apple_step", "fedavg_round", "memory", "methods", "named_peers", "native_step"}
+IN_THE_GATE = {"apple_step", "fedavg_round", "memory", "methods"}
 
 
 @pytest.mark.parametrize("name", NAMES)

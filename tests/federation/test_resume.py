@@ -14,6 +14,7 @@ from pomona.methods import METHODS
 from pomona.storage.run_status import read_status
 from pomona.storage.safetensors_stream import digest
 from problems import tiny
+from representatives import representatives
 
 PRIVATE = {"noise_multiplier": 1.0, "max_grad_norm": 1.0, "delta": 1e-3, "seed": 1}
 ACKNOWLEDGED = ["metrics", "sample-counts", "training-loss", "feature-moments", "unlimited-epsilon"]
@@ -188,7 +189,11 @@ def events(folder):
     return [timeless(json.loads(line)) for line in (folder / "events.jsonl").read_text().splitlines()]
 
 
-@pytest.mark.parametrize("name", [n for n in METHODS if not METHODS[n]().method().card.needs_total])
+EXTENDED = [name for name in METHODS if not METHODS[name]().method().card.needs_total]
+STAND_FOR_ALL = ["apple", "ditto", "fedala", "fedavg", "feddyn", "fedadam", "ifca", "scaffold"]
+
+
+@pytest.mark.parametrize("name", representatives(EXTENDED, STAND_FOR_ALL))
 def test_a_finished_run_can_be_given_more_rounds(name, tmp_path):
     """It ends with the models and events of a run that asked for them from the start."""
     over = {"participation": 0.5} if name in ("fedavg", "ditto") else {}

@@ -53,9 +53,13 @@ def method(name, settings):
 
 
 def checks(table, of=lambda check: True):
-    """The checks of all methods of a table."""
+    """The checks of all methods of a table; runs of two halves that have runs of their own are slow tests."""
     return [
-        pytest.param(check, id=f"{named(name, settings)}: {check}")
+        pytest.param(
+            check,
+            id=f"{named(name, settings)}: {check}",
+            marks=[pytest.mark.slow] if "+" in name and str(check) in RUNS else [],
+        )
         for name, settings in table
         for check in conformance(METHODS[name](**settings))
         if of(check)
