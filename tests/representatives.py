@@ -5,6 +5,9 @@ from typing import Any
 
 import pytest
 
+KINDS_OF_METHOD = ("apple", "ditto", "fedala", "fedavg", "feddyn", "fedadam", "ifca", "scaffold")
+"""One method for each kind of state: copies of others, own models, gates, none, a server's, an optimizer's, clusters."""
+
 
 def representatives(cases: Iterable[Any], kept: Collection[Any]) -> list[Any]:
     """The cases as parameters, all but those kept marked slow; a case that is kept must be one of them."""

@@ -13,6 +13,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "retina_vessels.py"
 CAMERAS = {"chase_db1": (22, 6), "hrf": (34, 11), "stare": (15, 5)}
 
 
+@pytest.mark.slow
 def test_three_cameras_are_three_clients(real_data, tmp_path):
     source = real_data / "retina_vessels" / "retina256.npz"
     if not source.exists():

@@ -21,6 +21,7 @@ from pomona.federation.workers import Workers
 from pomona.personal import PersonalModel
 from pomona.scenario import Scenario
 from problems import tiny
+from representatives import representatives
 
 
 def right(folder, scenario, client):
@@ -38,7 +39,7 @@ def test_whoever_trained_in_any_round_has_a_model_and_a_score(tmp_path):
     assert len(list((tmp_path / "r/models").glob("*.safetensors"))) == len(trained)
 
 
-@pytest.mark.parametrize("buffers", ["local", "average"])
+@pytest.mark.parametrize("buffers", representatives(["local", "average"], ["average"]))
 def test_saved_models_with_batchnorm_answer_as_they_were_evaluated(tmp_path, buffers):
     config = tiny(
         "fedavg",
@@ -198,7 +199,7 @@ def alive(pid):
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs a /proc file system to see child processes")
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("how", representatives([signal.SIGKILL, signal.SIGTERM, signal.SIGINT], [signal.SIGINT]))
 def test_no_worker_outlives_its_run(tmp_path, how):
     process = start(tmp_path)
     workers = children(process.pid)

@@ -14,6 +14,7 @@ from pomona.federation.kept_copies import KeptCopies
 from pomona.methods.base import Copies, Initial, Rows
 from pomona.storage.checkpoint import newest
 from problems import a_round, tiny
+from representatives import representatives
 
 TINY = 1e-15  # of a machine's memory: less than a byte
 MEMBERS = {"joins": {"3": 2}, "leaves": {"0": 3}, "unseen": [1], "adapt_rounds": 2}
@@ -61,17 +62,21 @@ def apple(step="paper", init="common", budget=2, **over):
     return tiny("apple", {"budget": budget, "core_step": step, "core_init": init}, **{**BASE, **over})
 
 
-@pytest.mark.parametrize("step", ["paper", "local"])
-@pytest.mark.parametrize(
-    ("init", "over"),
-    [
+HARDEST = ("independent", {"participation": 0.5, "membership": MEMBERS})
+OWN = [
+    (step, init, over)
+    for step in ("paper", "local")
+    for init, over in [
         ("common", {}),
         ("common", {"membership": MEMBERS}),
         ("common", {"participation": 0.5}),
-        ("independent", {"participation": 0.5, "membership": MEMBERS}),
+        HARDEST,
         ("independent", {"rows_per_call": 2}),
-    ],
-)
+    ]
+]
+
+
+@pytest.mark.parametrize(("step", "init", "over"), representatives(OWN, [("paper", *HARDEST), ("local", "common", {})]))
 def test_a_bank_gives_what_matrices_of_their_own_would(step, init, over, tmp_path, monkeypatch):
     """For any number of workers, in memory and in files."""
     with monkeypatch.context() as patch:
@@ -88,8 +93,11 @@ def test_a_bank_gives_what_matrices_of_their_own_would(step, init, over, tmp_pat
             assert np.array_equal(a.info["dr"], b.info["dr"], equal_nan=True)
 
 
-@pytest.mark.parametrize("step", ["paper", "local"])
-@pytest.mark.parametrize(("before", "after"), [((1, 0.5), (2, TINY)), ((2, 0.5), (2, 0.5)), ((3, TINY), (1, 0.5))])
+WORKERS_AND_MEMORY = [((1, 0.5), (2, TINY)), ((2, 0.5), (2, 0.5)), ((3, TINY), (1, 0.5))]
+GOING_ON = [(step, *both) for step in ("paper", "local") for both in WORKERS_AND_MEMORY]
+
+
+@pytest.mark.parametrize(("step", "before", "after"), representatives(GOING_ON, [GOING_ON[0], GOING_ON[-1]]))
 def test_a_run_goes_on_with_its_copies(step, before, after, tmp_path, monkeypatch):
     """However many workers there were, and wherever their copies lay; and its checkpoint is that of the whole run."""
     over = {"membership": MEMBERS, "participation": 0.6}

@@ -14,7 +14,7 @@ from pomona.methods import METHODS
 from pomona.storage.run_status import read_status
 from pomona.storage.safetensors_stream import digest
 from problems import tiny
-from representatives import representatives
+from representatives import KINDS_OF_METHOD, representatives
 
 PRIVATE = {"noise_multiplier": 1.0, "max_grad_norm": 1.0, "delta": 1e-3, "seed": 1}
 ACKNOWLEDGED = ["metrics", "sample-counts", "training-loss", "feature-moments", "unlimited-epsilon"]
@@ -59,11 +59,10 @@ def stopped_after(number, monkeypatch):
 
 @pytest.mark.parametrize(
     ("name", "number"),
-    [  # each method once in the gate
-        pytest.param(name, number, marks=() if number == (1, 3)[k % 2] else pytest.mark.slow)
-        for k, name in enumerate(METHODS)
-        for number in (1, 3)
-    ],
+    representatives(
+        [(name, number) for name in METHODS for number in (1, 3)],
+        [(name, (1, 3)[k % 2]) for k, name in enumerate(KINDS_OF_METHOD)],
+    ),
 )
 def test_every_method_goes_on_to_the_same_end(name, number, tmp_path, monkeypatch):
     partial = {"participation": 0.5} if number == 3 else {}
@@ -190,10 +189,9 @@ def events(folder):
 
 
 EXTENDED = [name for name in METHODS if not METHODS[name]().method().card.needs_total]
-STAND_FOR_ALL = ["apple", "ditto", "fedala", "fedavg", "feddyn", "fedadam", "ifca", "scaffold"]
 
 
-@pytest.mark.parametrize("name", representatives(EXTENDED, STAND_FOR_ALL))
+@pytest.mark.parametrize("name", representatives(EXTENDED, KINDS_OF_METHOD))
 def test_a_finished_run_can_be_given_more_rounds(name, tmp_path):
     """It ends with the models and events of a run that asked for them from the start."""
     over = {"participation": 0.5} if name in ("fedavg", "ditto") else {}

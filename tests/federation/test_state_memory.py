@@ -11,8 +11,6 @@ import pytest
 import state_memory_run
 from state_memory_run import STATES, STOPPED
 
-from representatives import representatives
-
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="memory is looked at in /proc")
 MOST = 60_000_000  # a process may take, all told, beyond its imports
 
@@ -47,7 +45,8 @@ def watched(folder, share, workers, stop=0):
 
 
 @LINUX
-@pytest.mark.parametrize("workers", representatives([1, 2], [2]))
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [1, 2])
 def test_states_in_files_take_memory_for_one_client_at_a_time(workers, tmp_path):
     code, _, grown = watched(tmp_path / "run", 1e-15, workers, stop=2)
     assert code == STOPPED
@@ -59,6 +58,7 @@ def test_states_in_files_take_memory_for_one_client_at_a_time(workers, tmp_path)
 
 
 @LINUX
+@pytest.mark.slow
 def test_states_in_memory_are_seen_there(tmp_path):
     code, files, grown = watched(tmp_path / "run", 1.0, 1)
     assert (code, files) == (0, 0)

@@ -5,6 +5,7 @@ import pytest
 from pomona.methods import METHODS
 from pomona.testing import conformance
 from pomona.testing.task_checks import TASK_CHECKS
+from representatives import KINDS_OF_METHOD
 
 VARIANTS = [
     ("apple", {"budget": 1}),
@@ -53,12 +54,12 @@ def method(name, settings):
 
 
 def checks(table, of=lambda check: True):
-    """The checks of all methods of a table; runs of two halves that have runs of their own are slow tests."""
+    """The checks of all methods of a table; of the runs those of some kinds of method alone are in the gate."""
     return [
         pytest.param(
             check,
             id=f"{named(name, settings)}: {check}",
-            marks=[pytest.mark.slow] if "+" in name and str(check) in RUNS else [],
+            marks=[pytest.mark.slow] if name not in KINDS_OF_METHOD and str(check) in RUNS else [],
         )
         for name, settings in table
         for check in conformance(METHODS[name](**settings))

@@ -65,6 +65,7 @@ def test_a_round_by_hand():
     assert_close(run.server, w + 10 / 3 * mean_step)
 
 
+@pytest.mark.slow
 def test_it_settles_at_the_optimum_of_the_stated_objective_where_fedavg_does_not():
     """Small full passes, 8 and 2 samples: FedNova nears sum p_i centre_i, FedAvg the centres weighted by n_i squared.
 

@@ -14,12 +14,14 @@ from pomona.methods import METHODS, fedopt, is_known
 from pomona.methods import resolve as method_of
 from pomona.methods.fedopt import FedAdagrad, FedAdam, FedAvgM, FedYogi
 from pomona.testing import conformance
+from pomona.testing.task_checks import TASK_CHECKS
 from problems import Federation, a_round, quadratics, tiny
 
 AVERAGING = [name for name, kind in METHODS.items() if kind().method().server.averages]
 COMPOSED = ["fedrep+adam", "ditto+ala+yogi", "fedprox+adagrad"]
 PASSES = {"epochs": 2, "batch_size": 1, "momentum": 0.9, "lr": 0.03}
 STEP = {"lr": 0.2}
+RUNS = {check.__name__ for check in TASK_CHECKS}
 
 
 def rounds(settings, count=3, problem=None, **over):
@@ -182,7 +184,11 @@ def test_a_run_of_a_composition_repeats_in_two_processes():
 
 @pytest.mark.parametrize(
     "check",
-    [pytest.param(c, id=f"{name}: {c}") for name in COMPOSED for c in conformance(method_of(name)())],
+    [
+        pytest.param(c, id=f"{name}: {c}", marks=[pytest.mark.slow] if str(c) in RUNS else [])
+        for name in COMPOSED
+        for c in conformance(method_of(name)())
+    ],
 )
 def test_compositions_conform(check):
     check()

@@ -18,11 +18,14 @@ from pomona.methods import METHODS
 from pomona.objective.local_training import STATISTICS
 from pomona.scenario import Scenario
 from problems import tiny
+from representatives import KINDS_OF_METHOD, representatives
 
 EXTRAPOLATING = [("scaffold", {"server_lr": 1.5}), ("pfedme", {"beta": 2.0}), ("pfedme", {"lambda": 100.0})]
 CASES = [*TABLE, *EXTRAPOLATING]
 IDS = [name + "".join(f" {k}={v}" for k, v in settings.items()) for name, settings in CASES]
 ROUNDS = 3
+KEPT = [(name, {}) for name in KINDS_OF_METHOD] + EXTRAPOLATING
+every_kind = pytest.mark.parametrize(("name", "settings"), representatives(CASES, KEPT), ids=IDS)
 
 
 def first_of_all(settings, input_shape, n_outputs, vocabulary):
@@ -59,7 +62,7 @@ def rounds(name, settings, **over):
         yield replies, state, roster
 
 
-@pytest.mark.parametrize(("name", "settings"), CASES, ids=IDS)
+@every_kind
 def test_statistics_follow_the_data_alone_and_are_only_averaged(name, settings):
     """Under heavy decay they are FedAvg's without any, to the bit; the server's are the plain weighted mean of them.
 
@@ -79,7 +82,7 @@ def test_statistics_follow_the_data_alone_and_are_only_averaged(name, settings):
         assert_close(state.statistics, shares @ torch.stack(measured))
 
 
-@pytest.mark.parametrize(("name", "settings"), CASES, ids=IDS)
+@every_kind
 def test_who_has_a_global_model_says_so(name, settings):
     """ "global" is observed by the clients of exactly those methods whose server says that there is one."""
     result = pomona.run(tiny(name, settings, rounds=1))

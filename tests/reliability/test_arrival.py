@@ -48,6 +48,7 @@ def test_one_two_and_four_workers_have_one_outcome(tmp_path):
     assert kept[0] == kept[1] == kept[2] != []
 
 
+@pytest.mark.slow
 def test_the_environment_decides_nothing(tmp_path):
     outcomes = []
     for k, (seed, zone, threads) in enumerate([("1", "UTC", "1"), ("4242", "Asia/Kathmandu", "7")]):

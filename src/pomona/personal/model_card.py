@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import version
 from math import isfinite
 from pathlib import Path
@@ -158,18 +159,19 @@ def relationships(
 def write(card: Card, path: Path) -> Path:
     """Write a card beside its model's file; what people wrote into an older one stays. Raises OSError."""
     beside = path.with_name(path.stem + SUFFIX)
-    publish(beside.parent, [_text(card, _people(beside)).encode()], lambda _: beside.name)
+    publish(beside.parent, [_template().render(card=card, people=_people(beside)).encode()], lambda _: beside.name)
     return beside
 
 
-def _text(card: Card, people: str) -> str:
+@cache
+def _template() -> Any:  # jinja2.Template
     from jinja2 import Environment, PackageLoader, StrictUndefined  # late: it takes long to import
 
     environment = Environment(  # noqa: S701 - Markdown, whose own characters ``harmless`` escapes
         loader=PackageLoader("pomona", "personal"), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters["harmless"] = harmless
-    return environment.get_template("card.md.jinja").render(card=card, people=people)
+    return environment.get_template("card.md.jinja")
 
 
 def harmless(text: str) -> str:

@@ -55,7 +55,7 @@ def _renyi_epsilon(delta: float, counts: History) -> float:
 
 @lru_cache(1024)
 def _renyi(event: Event) -> Any:
-    """Of one release, at each order: half a second for each event, and a run asks at every batch."""
+    """Of one release, at each order: kept, as it takes about 0.1 s and a run asks at every batch."""
     analysis = import_module("opacus.accountants.analysis.rdp")
     return analysis.compute_rdp(q=event.q, noise_multiplier=event.sigma, steps=1, orders=_orders())
 

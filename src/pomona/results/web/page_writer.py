@@ -1,6 +1,7 @@
 """Shared by all pages: rendering of templates, and writing a page with its files."""
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,11 @@ def render(template: str, folder: str = WEB, **context: Any) -> str:
 
     It may build on those in ``WEB``.
     """
+    return _templates(folder).get_template(template).render(context)
+
+
+@cache
+def _templates(folder: str) -> Any:  # jinja2.Environment: compiling its templates takes longer than filling them in
     from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
@@ -33,7 +39,7 @@ def render(template: str, folder: str = WEB, **context: Any) -> str:
         lstrip_blocks=True,
     )
     environment.filters["whole"] = whole
-    return environment.get_template(template).render(context)
+    return environment
 
 
 def whole(text: str) -> Markup:
