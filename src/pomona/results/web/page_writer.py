@@ -24,7 +24,7 @@ def render(template: str, folder: str = WEB, **context: Any) -> str:
 
     It may build on those in ``WEB``.
     """
-    return _templates(folder).get_template(template).render(context)
+    return str(_templates(folder).get_template(template).render(context))
 
 
 @cache
