@@ -10,7 +10,13 @@ KINDS_OF_METHOD = ("apple", "ditto", "fedala", "fedavg", "feddyn", "fedadam", "i
 
 
 def representatives(cases: Iterable[Any], kept: Collection[Any]) -> list[Any]:
-    """The cases as parameters, all but those kept marked slow; a case that is kept must be one of them."""
+    """The cases as parameters, all but those kept marked slow; a tuple is a case of several names.
+
+    A case that is kept must be one of them.
+    """
     cases = list(cases)
     assert all(case in cases for case in kept)
-    return [case if case in kept else pytest.param(case, marks=pytest.mark.slow) for case in cases]
+    return [
+        pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=() if case in kept else pytest.mark.slow)
+        for case in cases
+    ]
