@@ -46,12 +46,76 @@ def test_a_csv_file_has_a_bounded_number_of_rows(tmp_path, monkeypatch):
         list(records(path))
 
 
-def test_a_parquet_cell_that_unpacks_to_more_than_a_cell_may_have_is_refused_before(tmp_path, monkeypatch):
+@pytest.fixture
+def parquet_file(tmp_path):
+    """Write columns as a Parquet file; returns its path."""
     pa, files = (pytest.importorskip(name) for name in ("pyarrow", "pyarrow.parquet"))
-    path = tmp_path / "a.parquet"
-    columns = pa.table({"a": [1, 2], "b": ["x" * (1 << 24), ""]})
-    files.write_table(columns, path, compression="zstd", use_dictionary=False, write_statistics=False)
-    assert path.stat().st_size < 1 << 14
-    monkeypatch.setattr(files.ParquetFile, "iter_batches", lambda *_, **__: pytest.fail("unpacked"))
-    with pytest.raises(DataError, match="column b unpacks to 16777"):  # 2^24 = 16,777,216 and a few bytes
-        list(parquet.records(path, 10))
+
+    def write(columns, **how):
+        files.write_table(pa.table(columns), tmp_path / "t.parquet", **{"compression": "zstd", **how})
+        return tmp_path / "t.parquet"
+
+    return write
+
+
+@pytest.mark.parametrize("dictionary", [False, True])
+def test_pages_that_unpack_to_more_than_is_read_at_once_are_refused_before(dictionary, parquet_file, monkeypatch):
+    from pyarrow import parquet as pq
+
+    long = ["x" * (1 << 16) + str(number) for number in range(256)]  # 2^24 bytes and more
+    path = parquet_file(
+        {"a": range(256), "b": long},
+        use_dictionary=dictionary,
+        data_page_size=1 << 25,
+        dictionary_pagesize_limit=1 << 25,
+    )
+    assert path.stat().st_size < 1 << 15
+    monkeypatch.setattr(parquet, "MOST", 1 << 25)
+    monkeypatch.setattr(pq.ParquetFile, "iter_batches", lambda *_, **__: pytest.fail("unpacked"))
+    with pytest.raises(DataError, match=r"up to column b 3[34]\d{6} bytes are unpacked at once, at most 33554432 are"):
+        list(parquet.records(path, 256))
+
+
+def test_a_parquet_text_that_a_dictionary_repeats_is_read_in_few_rows(parquet_file, monkeypatch):
+    from pyarrow import parquet as pq
+
+    path, asked, read = parquet_file({"a": ["x" * 1000] * 4000}), [], pq.ParquetFile.iter_batches
+    monkeypatch.setattr(pq.ParquetFile, "iter_batches", lambda t, n, **how: asked.append(n) or read(t, n, **how))
+    monkeypatch.setattr(parquet, "MOST", 20_080)
+    assert len(list(parquet.records(path, 4000))) == 4001
+    assert asked == [20]  # a plain page of one entry has its 1,000 bytes and their number, in 4
+    monkeypatch.setattr(parquet, "MOST_IN_ALL", 3_999_999)
+    with pytest.raises(DataError, match="more than 3999999 characters"):
+        list(parquet.records(path, 4000))
+
+
+@pytest.mark.parametrize("how", [{}, {"data_page_version": "2.0"}, {"use_dictionary": False}, {"compression": "none"}])
+def test_parquet_pages_are_found_where_they_are(how, parquet_file):
+    path = parquet_file({"a": range(5000), "b": [str(i) for i in range(5000)]}, row_group_size=2000, **how)
+    from pyarrow.parquet import read_metadata
+
+    about = read_metadata(path)
+    with path.open("rb") as raw:
+        for number, group in enumerate(parquet._groups(raw)):
+            for place, chunk in enumerate(group):
+                stated = about.row_group(number).column(place)
+                assert chunk[7, parquet.I64] == stated.total_compressed_size
+                assert stated.total_uncompressed_size / 2 - 200 < parquet._largest_page(chunk, raw)
+                assert parquet._largest_page(chunk, raw) < stated.total_uncompressed_size
+
+
+def test_a_parquet_file_with_lists_is_refused_by_column(parquet_file):
+    with pytest.raises(DataError, match=r"column b\S* holds lists; leave it out"):
+        list(parquet.records(parquet_file({"a": [1], "b": [[1, 2]]}), 9))
+
+
+def test_a_damaged_parquet_file_is_one_line(parquet_file):
+    path = parquet_file({"a": ["x", "y", "x"], "b": [1.5, 2, None]})
+    whole, ends = path.read_bytes(), set()
+    for at in range(0, len(whole), 3):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        try:
+            ends.add(len(list(parquet.records(path, 3))))
+        except DataError as fault:
+            ends.add(f"lines: {len(str(fault).splitlines())}")
+    assert ends == {4, "lines: 1"}

@@ -5,8 +5,9 @@ from datetime import date, datetime
 from importlib import import_module
 from importlib.util import find_spec
 from math import isnan
+from os import SEEK_CUR, SEEK_END
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from pomona.core.errors import ConfigError, DataError, with_extra
 from pomona.core.files import opened
@@ -14,7 +15,11 @@ from pomona.data.array_file import file, reading
 
 SUFFIX = ".parquet"
 ROWS = 1 << 12  # in memory at once
-LONGEST = 1 << 16  # characters of a cell: a dictionary repeats it in every row for nothing
+LONGEST = 1 << 16  # characters of a cell
+MOST = 1 << 29  # bytes that are unpacked at once
+MOST_IN_ALL = 1 << 32  # characters: a dictionary repeats a cell in every row for nothing
+CELL = 1 << 7  # bytes of a cell as Python keeps it
+TRUTHS, I8, I32, I64, DOUBLE, BYTES, LIST, STRUCTURE = {1, 2}, 3, 5, 6, 7, 8, 9, 12  # Thrift's kinds
 
 
 def is_parquet(path: Path) -> bool:
@@ -25,12 +30,12 @@ def is_parquet(path: Path) -> bool:
 def records(path: Path, most: int) -> Iterator[list[str]]:
     """The names of the columns, then the cells of each row: empty for null and NaN, ISO for dates, True and False.
 
-    Columns of lists, structures or bytes have their cells written as Python does, which no reader takes for a number.
+    Columns of structures or bytes have their cells written as Python does, which no reader takes for a number.
 
     Raises:
         ConfigError: pyarrow is not installed.
-        DataError: a file that cannot be read, or is no Parquet, or has more than ``most`` rows: a few kilobytes of a
-            dictionary may promise any number of them.
+        DataError: a file that cannot be read, or is no Parquet, has more than ``most`` rows or ``MOST_IN_ALL``
+            characters, or as ``_rows_at_once``: a few kilobytes may promise any number of them.
     """
     if not find_spec("pyarrow"):
         raise ConfigError(f"{path}: Parquet needs pyarrow; {with_extra('tables')}, or save the table as CSV")
@@ -40,31 +45,138 @@ def records(path: Path, most: int) -> Iterator[list[str]]:
             table = parquet.ParquetFile(raw, page_checksum_verification=True)
             if table.metadata.num_rows > most:
                 raise DataError(f"{path} has {table.metadata.num_rows} rows, at most {most} are read; take a part")
-            _require_modest(table.metadata)
+            rows, left, missing = _rows_at_once(table, raw), MOST_IN_ALL, table.metadata.num_rows
             yield list(map(str, table.schema_arrow.names))
-            for batch in table.iter_batches(ROWS, use_threads=False):
+            for batch in table.iter_batches(rows, use_threads=False):
                 columns = [[_cell(value) for value in column.to_pylist()] for column in batch.columns]
+                left -= sum(sum(map(len, column)) for column in columns)
+                if left < 0:
+                    raise DataError(f"{path} has more than {MOST_IN_ALL} characters, so many are read; take a part")
+                missing -= batch.num_rows
                 yield from map(list, zip(*columns, strict=True))
+            if missing:
+                raise ValueError(f"{missing} of its {table.metadata.num_rows} rows are not there")
         except (
             OSError,
             ValueError,
             OverflowError,
             NotImplementedError,
+            LookupError,
+            TypeError,
             MemoryError,
         ) as fault:
             why = str(fault).strip().partition("\n")[0]
             raise DataError(f"{path}: no Parquet that can be read ({why}); save it again") from fault
 
 
-def _require_modest(about: Any) -> None:
-    """Raise ValueError for a column that unpacks to more than its cells may have: before anything is unpacked."""
-    for group in map(about.row_group, range(about.num_row_groups)):
-        for column in map(group.column, range(group.num_columns)):
-            size, most = column.total_uncompressed_size, 4 * LONGEST * (column.num_values + 1)  # UTF-8: 4 bytes
-            if size > most:
+def _rows_at_once(table: Any, raw: IO[bytes]) -> int:
+    """How many rows are read at a time: as many as fit ``MOST`` bytes if each cell were as long as it may be.
+
+    The pages' own headers are read, which is what is unpacked: the sizes that the metadata state may be false. A text
+    is at most as long as the largest page of its column, and a dictionary may repeat it in every row.
+
+    Raises:
+        ValueError: the dictionaries and the largest pages of a row group's columns unpack to more than ``MOST`` bytes,
+            one row may have more, or a column holds lists, of which one row may have any number.
+    """
+    columns, rows = list(map(table.schema.column, range(len(table.schema)))), ROWS
+    if lists := [column.path for column in columns if column.max_repetition_level]:
+        raise ValueError(f"column {lists[0]} holds lists; leave it out")
+    for group in _groups(raw):
+        held = row = 0
+        for column, chunk in zip(columns, group, strict=True):
+            largest = _largest_page(chunk, raw)
+            held += 2 * largest  # a dictionary, and one page of rows
+            row += max(CELL, largest if column.physical_type == "BYTE_ARRAY" else column.length or 0)
+            if max(held, row) > MOST:
                 raise ValueError(
-                    f"column {column.path_in_schema} unpacks to {size} bytes, its cells have at most {most}"
+                    f"up to column {column.path} {max(held, row)} bytes are unpacked at once, at most {MOST} are; "
+                    "write row groups of fewer rows"
                 )
+        rows = min(rows, MOST // max(row, 1))
+    raw.seek(0)
+    return rows
+
+
+def _groups(raw: IO[bytes]) -> list[list[dict[Any, Any]]]:
+    """Each row group's columns as Thrift structures: ``ColumnMetaData`` of parquet.thrift.
+
+    They are read here: pyarrow's access to a column of damaged metadata ends the process.
+    """
+    end = raw.seek(-8, SEEK_END)
+    raw.seek(-8 - int.from_bytes(raw.read(4), "little"), SEEK_END)
+    about = _structure(raw)
+    if raw.tell() != end:
+        raise ValueError("its metadata are damaged")
+    return [[chunk[3, STRUCTURE] for chunk in group[1, LIST]] for group in about[4, LIST]]
+
+
+def _largest_page(chunk: dict[Any, Any], raw: IO[bytes]) -> int:
+    """The unpacked bytes of a column's largest page. Raises ValueError for pages that do not lie in the file."""
+    start = min(filter(None, (chunk[9, I64], chunk.get((11, I64)))), default=0)  # of data, of the dictionary
+    end, largest = start + chunk[7, I64], 0
+    if not 0 <= start <= end <= raw.seek(0, SEEK_END):
+        raise ValueError("a column does not lie in the file")
+    raw.seek(start)
+    while raw.tell() < end:
+        header = _structure(raw)
+        unpacked, packed = header.get((2, I32), -1), header.get((3, I32), -1)
+        if unpacked < 0 or not 0 <= packed <= end - raw.tell():
+            raise ValueError("a page does not lie in its column")
+        largest = max(largest, unpacked)
+        raw.seek(packed, SEEK_CUR)
+    return largest
+
+
+def _structure(raw: IO[bytes], depth: int = 8) -> dict[tuple[int, int], Any]:
+    """The values of a structure in Thrift's compact protocol by field and kind, without truths and bytes.
+
+    Source: Apache Thrift, "Thrift compact protocol encoding".
+    """
+    found: dict[tuple[int, int], Any] = {}
+    field = 0
+    while kind := (head := _byte(raw)) & 15:
+        field = field + (head >> 4) if head >> 4 else _signed(raw)
+        if kind not in TRUTHS:
+            found[field, kind] = _value(raw, kind, depth)
+    return found
+
+
+def _value(raw: IO[bytes], kind: int, depth: int) -> Any:
+    if kind in {I32, I64}:
+        return _signed(raw)
+    if kind == BYTES:
+        return raw.seek(_unsigned(raw), SEEK_CUR)
+    if kind == STRUCTURE and depth:
+        return _structure(raw, depth - 1)
+    if kind == LIST:
+        head = _byte(raw)
+        return [_value(raw, head & 15, depth) for _ in range(head >> 4 if head < 240 else _unsigned(raw))]
+    if kind in {*TRUTHS, I8}:
+        return _byte(raw)
+    if kind == DOUBLE:
+        return raw.seek(8, SEEK_CUR)
+    raise ValueError("a page's header is damaged")
+
+
+def _byte(raw: IO[bytes]) -> int:
+    if not (one := raw.read(1)):
+        raise ValueError("the file ends within a page's header")
+    return one[0]
+
+
+def _unsigned(raw: IO[bytes]) -> int:
+    value = 0
+    for shift in range(0, 63, 7):
+        value |= ((byte := _byte(raw)) & 127) << shift
+        if byte < 128:
+            return value
+    raise ValueError("a page's header is damaged")
+
+
+def _signed(raw: IO[bytes]) -> int:
+    value = _unsigned(raw)
+    return value >> 1 ^ -(value & 1)
 
 
 def _cell(value: Any) -> str:
