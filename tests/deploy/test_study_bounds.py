@@ -112,6 +112,42 @@ def test_whatever_one_study_raises_is_a_line_and_the_next_is_judged(federation, 
     assert known(federation, "first").standing == known(federation, "second").standing == "accepted"
 
 
+def asked_in_a_process(federation):
+    """Have silo-0 ask for studies in a process of its own. Its exit code."""
+    child = os.fork()
+    if not child:
+        try:
+            heard(federation, "silo-0")
+        finally:
+            os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def test_a_study_at_which_the_process_was_killed_is_taken_in_once(federation, monkeypatch):
+    ruled(federation, models=["mlp"])
+    submitted(federation, "first", run=wide(federation, 9))
+    parse, marks = Study.parse, federation.kits / "silo-0" / "state" / "taking-in"
+
+    def killed(text):
+        study = parse(text)
+        os._exit(137) if study.name == "first" else None
+        return study
+
+    monkeypatch.setattr(Study, "parse", killed)
+    assert asked_in_a_process(federation) == 137
+    (mark,) = marks.iterdir()
+    submitted(federation, "second", run=wide(federation, 8))
+    assert asked_in_a_process(federation) == 0
+    assert known(federation, "second").standing == "accepted"
+    monkeypatch.undo()
+    said = heard(federation, "silo-0")
+    assert f"was killed, as where memory is short; remove {mark} to try it again" in said[0]
+    mark.unlink()
+    heard(federation, "silo-0")
+    assert known(federation, "first").standing == "accepted"
+    assert not list(marks.iterdir())
+
+
 def test_a_study_at_which_the_process_was_killed_is_judged_once_by_the_same_rules(federation, monkeypatch):
     """As the kernel kills it where memory is short: nothing of Python's runs."""
     ruled(federation, models=["mlp"])
@@ -122,19 +158,10 @@ def test_a_study_at_which_the_process_was_killed_is_judged_once_by_the_same_rule
         os._exit(137) if known.study.name == "first" else None
         return judge(policy, kit, known)
 
-    def judging():
-        child = os.fork()
-        if not child:
-            try:
-                heard(federation, "silo-0")
-            finally:
-                os._exit(0)
-        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-
     monkeypatch.setattr(consent_policy, "verdict", killed)
-    assert judging() == 137
+    assert asked_in_a_process(federation) == 137
     submitted(federation, "second", run=wide(federation, 8))
-    assert judging() == 0
+    assert asked_in_a_process(federation) == 0
     assert known(federation, "second").standing == "accepted"
     row = next(row for row in status.silo(kit)["studies"] if row["study"] == "first")
     assert (row["decision"], "was killed; decide by hand" in row["why"]) == ("pending", True)

@@ -7,7 +7,8 @@ should not hold for weeks.
 
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from pomona.core.bounds import parse
@@ -128,13 +129,32 @@ def consider(kit: Path, ask: Ask, say: Callable[[str], None]) -> None:
     own_state.begin(kit)
     importable(kit)
     for agreement in visit(kit, ask):
+        mark = kit / "state" / "taking-in" / agreement
+        if mark.exists():
+            say(
+                f"study {agreement[:16]} is not taken in: the process that did so was killed, as where memory is "
+                f"short; remove {mark} to try it again"
+            )
+            continue
         try:
-            take_in(kit, agreement, ask)
+            with _marked(mark):
+                take_in(kit, agreement, ask)
         except Exception as fault:  # whatever a study holds, the others are taken in
             say(f"study {agreement[:16]} cannot be taken in: {_said(fault)}")
     for known in KnownStudies(kit).all:
         if known.standing == "pending":
             say(_judged(kit, known))
+
+
+@contextmanager
+def _marked(mark: Path) -> Iterator[None]:
+    """A file for as long as something lasts; a process that is killed leaves it behind."""
+    mark.parent.mkdir(parents=True, exist_ok=True)
+    mark.touch()
+    try:
+        yield
+    finally:
+        mark.unlink(missing_ok=True)
 
 
 def _judged(kit: Path, known: KnownStudy) -> str:
