@@ -1,5 +1,7 @@
 """PGFed: two rounds by hand, the approximation, reductions, and the form in which coefficients stay private."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch.testing import assert_close
@@ -218,3 +220,32 @@ def test_a_budget_is_refused_where_the_server_mixes(name):
     with pytest.raises(ConfigError, match=r"set method\.mixing=client, or leave method\.budget out"):
         tiny(name, {"budget": 2})
     assert tiny(name, {"budget": 2, "mixing": "client"}).method.budget == 2
+
+
+@pytest.mark.parametrize("settings", FORMS[:4], ids=str)
+@pytest.mark.parametrize("largest", [0.5, 0.4])
+def test_a_false_offset_gives_a_member_no_more_than_the_agreed_share_of_anothers_objective(settings, largest):
+    """An offset of -1e30 raises every coefficient of client 0's risk by eta_2 mu 1e30."""
+    run = Federation(settings.method(), quadratics(3, samples=4))
+    run.roster = replace(run.roster, largest=largest)
+    run.round(a_round(1))
+    honest = run.server.gradients
+    run.server.offsets[0] = -1e30
+    run.round(a_round(2))
+    run.server.offsets[0] = -1e30
+    before = run.server.model
+    run.round(a_round(3, lr=0.1))
+    used = run.method.server.down(run.server, (1, 2), run.roster, a_round(4)).get("weights")
+    a = used.bank[used.index].squeeze(1) if used else torch.cat([run.state(i).weights for i in (1, 2)])
+    assert_close(a[:, 0], torch.full((2,), largest, dtype=torch.float64))
+    for i in (1, 2):
+        moved = (run.model(i, "personal", "trained") - before).norm()
+        assert moved < 10 * (honest.norm() + before.norm())
+
+
+def test_without_a_limit_a_coefficient_is_the_papers():
+    run = Federation(PGFed().method(), quadratics(3, samples=4))
+    run.round(a_round(1))
+    run.server.offsets[0] = -1e30
+    run.round(a_round(2))
+    assert run.server.weights[1, 0] > 1e20

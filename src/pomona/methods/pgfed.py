@@ -20,6 +20,8 @@ What the rule for a_ij brings with it: risks are positive, so that a_ij falls wh
 with many steps or a large eta_2 all reach 0, which is FedAvg-local. And with gbar in place of the g_j the step of a_ij
 is a number of j plus a number of i: as long as none is cut at 0 all clients rank the others alike, partners or not.
 
+Where one client's share of a mean is limited (``largest_share``), so is each a_ij: at most that share.
+
 ``mixing = "client"`` is ours: a_i stays private, as in APPLE. A client downloads the g_j of others, all or M a round,
 keeps its own, and takes both steps from one gradient of its own samples, with the exact products:
 
@@ -44,7 +46,7 @@ from pydantic import Field
 from torch import Tensor
 
 from pomona.methods import base, pgfed_private
-from pomona.methods.pgfed_risks import QUANTITIES, RISK, RISKS_TOLD, UNMET, Risks, meeting, risk, with_momentum
+from pomona.methods.pgfed_risks import QUANTITIES, RISK, RISKS_TOLD, UNMET, Risks, meeting, most, risk, with_momentum
 from pomona.methods.request_bank import limit
 
 
@@ -114,7 +116,7 @@ def server() -> base.Server:
     def down(state: ServerState, ids: tuple[int, ...], roster: base.Roster, round_: base.Round) -> base.Downlink:
         known, each = roster.known, torch.arange(len(ids))
         last = (state.last & known).to(state.model.device)
-        a = meeting(state.weights[list(ids)], last.expand(len(ids), -1), known)
+        a = meeting(state.weights[list(ids)], last.expand(len(ids), -1), known).clamp_max(most(roster))
         share = last.to(a) / last.sum().clamp_min(1)
         return {
             "model": base.Rows.same(state.model, len(ids)),

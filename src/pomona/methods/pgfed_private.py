@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pomona.core.rng import stream
 from pomona.methods import base
-from pomona.methods.pgfed_risks import UNMET, Risks, meeting, risk, with_momentum
+from pomona.methods.pgfed_risks import UNMET, Risks, meeting, most, risk, with_momentum
 from pomona.methods.request_bank import fresh_first, limit, request, servable, served, unasked
 
 
@@ -115,7 +115,8 @@ def client(settings: Risks, beta: float) -> base.Client:
         present = came.new_zeros(len(whose), N + 1).scatter(1, whose, came)[:, :N]
         weights = meeting(state.weights, present, training.roster.known)
         mu, rate = settings.mu, settings.risk_lr * round_.decay
-        a = padded(weights).gather(1, whose).where(came, 0)
+        limit = most(training.roster)
+        a = padded(weights).gather(1, whose).where(came, 0).clamp_max(limit)
         offsets = padded(received["offsets"]).gather(1, whose)
 
         W = received["model"].clone()
@@ -124,7 +125,7 @@ def client(settings: Risks, beta: float) -> base.Client:
             slope = mu * (o + products(others, own))
             pull = with_momentum(mu * mixed(p, others), before, beta)
             base.step(training, own, batch, velocity, round_, base.Pull(constant=pull))
-            p.sub_(rate * slope).clamp_min_(0).mul_(mine)
+            p.sub_(rate * slope).clamp_(0, limit).mul_(mine)
         training.observe("personal", W, "trained")
 
         weights = padded(weights).scatter(1, whose, a)[:, :N]

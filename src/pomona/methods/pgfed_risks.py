@@ -4,6 +4,7 @@ Luo, Mendieta, Chen, Wu. PGFed: personalize each client's global objective for f
 equations stand in ``pgfed``.
 """
 
+from math import inf
 from typing import Literal, Self
 
 import torch
@@ -51,6 +52,14 @@ def meeting(a: Tensor, present: Tensor, known: Tensor) -> Tensor:
     """
     share = 1 / present.sum(1, keepdim=True).clamp_min(1)
     return torch.where(present & (a < 0), share.to(a), a).masked_fill(~known.to(a.device), UNMET)
+
+
+def most(roster: base.Roster) -> float:
+    """The largest coefficient. Where shares are limited, that share of the 1 that a client's coefficients begin with.
+
+    An offset is a client's own number, and a false one makes the coefficients of its risk as large as it likes.
+    """
+    return roster.largest if roster.largest < 1 else inf
 
 
 def with_momentum(mixture: Tensor, before: Tensor, beta: float) -> Tensor:
