@@ -21,7 +21,7 @@ from scipy import stats
 
 from pomona.core.rng import stream
 from pomona.metrics.gain_interval import mean_difference
-from pomona.metrics.influence import Evidence
+from pomona.metrics.influence import Evidence, over_seeds
 from pomona.metrics.metric import METRICS
 from pomona.record.paired_gain import evidence
 from pomona.tasks import TASKS, Task, task_of
@@ -85,6 +85,20 @@ def masked(draw: np.random.Generator, n: int, _events: int, better: float) -> Dr
     return counts[0], counts[1], np.stack([1000 - size, size], 1)
 
 
+def seeded(name: str, draw: np.random.Generator, n: int, events: int, shifts: np.ndarray) -> list[Drawn]:
+    """Accuracy or AUROC of two models of several seeds (S, 2), the better the higher their shift.
+
+    The scores' noise is shared in equal parts by all, by a model's seeds, and by none.
+    """
+    y = (np.arange(n) < events).astype(np.int64)
+    both, own = draw.normal(size=(2, n)), draw.normal(size=(len(shifts), 2, n))
+    scores = 1 + shifts[:, :, None] + 0.6 * (draw.normal(size=n) + both + own)
+    if name == "accuracy":  # right where the score is above 0
+        return [(np.stack([a, 1 - a], 1), np.stack([b, 1 - b], 1), 0 * y) for a, b in (scores > 0).astype(float)]
+    signed = np.where(y, scores, scores - 1 - shifts[:, :, None])
+    return [(np.stack([-a, a], 1), np.stack([-b, b], 1), y) for a, b in signed]
+
+
 METRIC: dict[str, tuple[Task, Draw, float]] = {
     "accuracy": (TASKS["classes"], right, 0.1),
     "mae": (TASKS["regression"], wrong_by, 0.15),
@@ -111,6 +125,11 @@ EVENTS: dict[str, Sequence[tuple[int, int]]] = {
     "13 x 100, 20": ((100, 20),) * 13, "65 x 10, 1": ((10, 1),) * 65,
     "65 mixed": ((30, 1), (30, 3), (60, 6), (100, 10), (9, 1)) * 13,
 }  # fmt: skip
+SHIFT, SPREAD = 0.5, 0.15  # of the better model, and between the seeds of either
+SEEDED = {  # numbers of seeds, and clients
+    "accuracy": [(5, "13 x 30"), (3, "13 x 30"), (2, "13 x 30"), (5, "1, 2, 5, 30, 200")],
+    "auroc": [(5, "13 x 30, 6"), (3, "13 x 30, 6"), (5, "5 of 5 %: 12, 8, 4, 2, 2")],
+}
 
 
 @dataclass(frozen=True)
@@ -124,11 +143,18 @@ class Rates:
     usual_power: float
 
 
-def once(name: str, sizes: Sequence[tuple[int, int]], better: float, draw: np.random.Generator) -> list[Evidence]:
-    """New test samples of all clients."""
+def once(
+    name: str, sizes: Sequence[tuple[int, int]], better: float, draw: np.random.Generator, seeds: int = 1
+) -> list[Evidence]:
+    """New test samples of all clients, and of more than one seed new models."""
     task, made, _ = METRIC[name]
-    found = [evidence(METRICS[name], task, *made(draw, n, events, better)) for n, events in sizes]
-    return [one for one in found if one]
+    if seeds > 1:
+        shifts = draw.normal([SHIFT * bool(better), 0], SPREAD, (seeds, 2))
+        drawn = [seeded(name, draw, n, events, shifts) for n, events in sizes]
+    else:
+        drawn = [[made(draw, n, events, better)] for n, events in sizes]
+    found = [[evidence(METRICS[name], task, *answers) for answers in client] for client in drawn]
+    return [over_seeds([one for one in client if one]) for client in found if client[0]]
 
 
 def usual(known: Sequence[Evidence]) -> bool:
@@ -143,12 +169,12 @@ def usual(known: Sequence[Evidence]) -> bool:
     return bool(abs(value) > limit * np.sqrt(variance))
 
 
-def rates(name: str, sizes: Sequence[tuple[int, int]], repeats: int, seed: int = 0) -> Rates:
+def rates(name: str, sizes: Sequence[tuple[int, int]], repeats: int, seed: int = 0, seeds: int = 1) -> Rates:
     """A cell's rates."""
     found = {}
     for better in (0.0, METRIC[name][2]):
         draw = stream(seed, "calibrate", len(sizes), int(better > 0))
-        each = [known for _ in range(repeats) if (known := once(name, sizes, better, draw))]
+        each = [known for _ in range(repeats) if (known := once(name, sizes, better, draw, seeds))]
         made = [mean_difference(known) for known in each]
         truth = float(np.mean([one.value for one in made])) if better else 0.0
         ends = np.array([one.interval or (-np.inf, np.inf) for one in made])
@@ -160,12 +186,15 @@ def rates(name: str, sizes: Sequence[tuple[int, int]], repeats: int, seed: int =
     return Rates(*map(float, (false, coverage, power, usual_false, usual_power)))
 
 
-def cells(names: Sequence[str]) -> Iterator[tuple[str, str, Sequence[tuple[int, int]]]]:
-    """Metric, name and clients (test samples, events) of each cell."""
+def cells(names: Sequence[str]) -> Iterator[tuple[str, str, Sequence[tuple[int, int]], int]]:
+    """Metric, name, clients (test samples, events) and number of seeds of each cell."""
     for name in names:
         ranks = name in ("auroc", "c_index")
         sites = EVENTS if ranks else {key: [(n, 0) for n in sizes] for key, sizes in SITES.items()}
-        yield from ((name, key, sizes) for key, sizes in sites.items())
+        if name == "r2":  # of one row it is undefined
+            sites = {key: sizes for key, sizes in sites.items() if max(sizes) > (1, 0)}
+        yield from ((name, key, sizes, 1) for key, sizes in sites.items())
+        yield from ((name, f"{seeds} seeds: {key}", sites[key], seeds) for seeds, key in SEEDED.get(name, ()))
 
 
 def main() -> None:
@@ -179,11 +208,11 @@ def main() -> None:
     began = process_time()
     print("| metric | clients x test samples | false claims | coverage | power | usual test: false | power |")
     print("| --- |" + " --- |" * 6)
-    for name, sites, sizes in cells(asked.metrics or list(METRIC)):
+    for name, sites, sizes, seeds in cells(asked.metrics or list(METRIC)):
         if asked.cell not in (None, sites):
             continue
         start = process_time()
-        r = rates(name, sizes, asked.repeats, asked.seed)
+        r = rates(name, sizes, asked.repeats, asked.seed, seeds)
         row = (r.false, r.coverage, r.power, r.usual_false, r.usual_power)
         print(
             f"| {name} | {sites} | {' | '.join(f'{100 * v:.1f}' for v in row)} |",

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, reduce
+from hashlib import sha256
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -347,6 +348,7 @@ class Scenario:
             "target_groups": list(self.partition.target_groups),
             "data": {"name": self.dataset.name, "fingerprint": self.partition.recipe["fingerprint"]},
             "partition_sha256": self.partition.sha256,
+            "test_rows": [sha256(c.test.astype("<i8").tobytes()).hexdigest()[:16] for c in rows],
             "targets": self.targets,
             "edges": list(self.dataset.edges),
             "metric": self.choice.metric.name,

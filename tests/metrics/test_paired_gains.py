@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from pomona.core.errors import DataError
+from pomona.core.errors import ConfigError, DataError
 from pomona.core.rng import stream
 from pomona.metrics.gain_interval import mean_difference
-from pomona.metrics.influence import FEW, Evidence, of_function, of_mean
+from pomona.metrics.influence import FEW, Evidence, of_function, of_mean, over_seeds
 from pomona.metrics.metric import METRICS
 from pomona.record.paired_gain import Gain, LeftOut, evidence, gains, jointly
 from pomona.record.result import Result
@@ -276,6 +276,80 @@ def test_patients_with_other_numbers_of_rows_share_as_a_ratio_does():
     low, high = mean_difference([of_mean(d, np.zeros(20), groups=patients)]).interval
     assert (high - low) / 2 == pytest.approx(half)
     assert (high + low) / 2 == pytest.approx(d.mean())
+
+
+def seeds_of(metric, kind, seeds, **about):
+    """Runs and bases of several seeds, each a list of clients (a, b, targets)."""
+    return [
+        [record(metric, kind, [(np.asarray(c[k], np.float32), c[2]) for c in clients], **about) for clients in seeds]
+        for k in (0, 1)
+    ]
+
+
+def test_one_seed_has_the_numbers_of_one_run():
+    clients = [spread("classes", n, n) for n in (40, 60, 5)]
+    for metric in ("accuracy", "auroc"):
+        runs, bases = seeds_of(metric, "classes", [clients])
+        assert gains(runs, bases) == gains(runs[0], bases[0])
+
+
+def test_the_spread_between_seeds_widens_the_interval():
+    """Two clients, three seeds, by hand: half^2 = t_cases^2 V_cases + t_2^2 V_seeds, and p is where the half ends at 0."""
+    draw = stream(10, "seeds")
+    d = draw.normal(0.4, 1, (2, 50)) + draw.normal(0, 0.1, (3, 2, 50)) + np.array([0.2, 0.0, -0.3])[:, None, None]
+    zero = np.zeros((50, 1))
+    seeds = [[(zero, np.float32(one)[:, None], zero) for one in np.abs(own)] for own in d]
+    _, mean = gains(*seeds_of("mae", "regression", seeds))
+    d = np.abs(d)
+    cases = d.mean(0)
+    parts = cases.var(axis=1, ddof=1) / 50 / 4
+    df = parts.sum() ** 2 / (parts**2 / 49).sum()
+    between = d.mean((1, 2)).var(ddof=1) / 3
+
+    def half(level):
+        return np.sqrt(stats.t.isf(level / 2, df) ** 2 * parts.sum() + stats.t.isf(level / 2, 2) ** 2 * between)
+
+    assert mean.value == pytest.approx(d.mean(), rel=1e-6)
+    assert mean.high - mean.value == pytest.approx(half(0.05), rel=1e-6)
+    assert half(mean.p) == pytest.approx(mean.value, rel=1e-5)
+    assert (mean.seeds, mean.clients, mean.rows) == (3, 2, 100)
+
+
+@pytest.mark.parametrize("groups", [None, np.arange(60) // 2])
+def test_pseudo_values_over_seeds_are_those_of_the_mean_difference(groups):
+    """Of an AUROC, left out sample by sample, and patient by patient."""
+    draw = stream(11, "mean function")
+    y = (np.arange(60) < 20).astype(np.int64)
+    scores = y + draw.normal(size=(3, 2, 60))
+
+    def area(s, w):
+        above = np.sign(s[:20, None] - s[20:]) / 2 + 0.5
+        return np.einsum("ri,ij,rj->r", w[:, :20], above, w[:, 20:]) / (w[:, :20].sum(1) * w[:, 20:].sum(1))
+
+    each = [of_function(lambda w, s=s: area(s[0], w) - area(s[1], w), y, 20, groups) for s in scores]
+    mean = of_function(lambda w: np.mean([area(a, w) - area(b, w) for a, b in scores], axis=0), y, 20, groups)
+    found = over_seeds(each)
+    assert found.value == pytest.approx(mean.value)
+    for part, known in zip(found.strata, mean.strata, strict=True):
+        assert part == pytest.approx(known)
+
+
+def test_seeds_of_other_samples_have_no_gain_together():
+    """Other targets, or other rows of the same data whose targets are alike by chance."""
+    one, other = answered([1] * 40, [0] * 9 + [1] * 31), answered([1] * 39, [0] * 9 + [1] * 30)
+    with pytest.raises(ConfigError, match="client 0 has other test samples in other seeds"):
+        gains(*seeds_of("accuracy", "classes", [[one], [other]]))
+    with pytest.raises(ConfigError, match="1 runs against 2"):
+        gains(*(part[: 1 + k] for k, part in enumerate(seeds_of("accuracy", "classes", [[one], [one]]))))
+    runs, bases = seeds_of("accuracy", "classes", [[one]], data={"fingerprint": "f"}, test_rows=["ab"])
+    (gain,), _ = gains(*runs, *bases)
+    assert gain.verdict == "better"
+    (moved,) = (replace(run, about=run.about | {"test_rows": ["cd"]}) for run in bases)
+    assert gains(*runs, moved)[0] == [None]
+    with pytest.raises(ConfigError, match="other test samples"):
+        gains([*runs, *runs], [*bases, moved])
+    elsewhere = replace(moved, about=moved.about | {"data": {"fingerprint": "g"}})
+    assert gains(*runs, elsewhere)[0] == [gain]
 
 
 def test_many_clients_say_something_by_chance_and_jointly_less():

@@ -42,6 +42,13 @@ def test_equal_models_are_seldom_told_apart(name, sites):
     assert calibrate.rates(name, sites, REPEATS).false <= 0.12
 
 
+def test_two_seeds_say_what_others_would():
+    """A test of samples alone takes the difference between two seeds for one between methods."""
+    found = calibrate.rates("accuracy", [(60, 0)] * 6, REPEATS, seeds=2)
+    assert found.false <= 0.12 < 0.2 < found.usual_false
+    assert found.coverage >= 0.88
+
+
 def test_a_single_mean_has_the_power_of_students_t():
     found = calibrate.rates("mae", [(200, 0)], REPEATS)
     assert found.power >= found.usual_power - 0.02 > 0.5

@@ -8,6 +8,10 @@ The clients are the members that there are, their test samples are new ones: cli
   as chance ("collapsed strata": Wolter, Introduction to Variance Estimation, 2nd ed. 2007, section 2.5). That is too
   wide where these clients differ, never too narrow. To be ``FEW`` they take in the smallest others; where there are
   not so many clients, or the metric of few samples may be any number (R2), they are left out of the mean.
+- Of several seeds, which answer the same samples as readers read the same cases (Obuchowski and Rockette 1995), the
+  variance of their mean is added, with a t of its own degrees of freedom: half^2 = t_samples^2 V_samples + t_seeds^2
+  V_seeds. Satterthwaite's for both would be too narrow for two or three seeds. What samples do in one seed alone is in
+  both variances: too wide by that, never too narrow.
 - The t interval takes the mean for normal, which the mean of few samples that differ is not. Where the effective number
   of units, (sum u^2)^2 / sum u^4, is small, a difference must hold against random signs, too (Fisher's randomisation
   test, exact for two models that could be exchanged, with its mid-p): else the interval reaches 0.
@@ -17,6 +21,7 @@ The clients are the members that there are, their test samples are new ones: cli
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import hypot, sqrt
 
 import numpy as np
 
@@ -30,6 +35,7 @@ ENOUGH = 30
 _SIGNS = 9999
 _CELLS = 1 << 21  # signs held at a time
 _ROUNDING = 1e-9  # a share of an interval that is nothing
+_LEAST = 1e-12  # p-value
 
 
 @dataclass(frozen=True)
@@ -88,8 +94,9 @@ def mean_difference(known: Sequence[Evidence]) -> Estimate:
         for k in range(max((len(one.strata) for one in large), default=1))
     ]
     value = float(np.mean([known[i].value for i in kept]))
-    variance, df = _variance(strata)
-    interval, p = _judged(value, variance, df, [np.concatenate([s.units for s in side]) for side in sides])
+    seeds = np.mean([known[i].seeds for i in kept], axis=0)
+    parts = [_variance(strata), *([(float(seeds.var(ddof=1)) / len(seeds), len(seeds) - 1.0)] if seeds.any() else [])]
+    interval, p = _judged(value, parts, [np.concatenate([s.units for s in side]) for side in sides])
     return Estimate(value, interval, p, tuple(kept))
 
 
@@ -113,22 +120,42 @@ def _variance(strata: Sequence[_Stratum]) -> tuple[float, float]:
 
 
 def _judged(
-    value: float, variance: float, df: float, sides: Sequence[Array]
+    value: float, parts: Sequence[tuple[float, float]], sides: Sequence[Array]
 ) -> tuple[tuple[float, float] | None, float | None]:
-    """The interval and the p-value; ``sides``: units that must hold against random signs."""
-    from scipy.special import stdtr, stdtrit  # late, as all of SciPy: in each process of a silo
-
-    if not variance > 0:
+    """The interval and the p-value; ``parts``: variances and their degrees of freedom, that of the samples first;
+    ``sides``: units that must hold against random signs.
+    """
+    if not parts[0][0] > 0:
         return None, None
-    error = float(np.sqrt(variance))
-    half = float(stdtrit(df, 1 - LEVEL / 2)) * error
+    half = _half(LEVEL, parts)
     low, high = (0.0 if abs(end) <= _ROUNDING * half else end for end in (value - half, value + half))
-    p = float(2 * stdtr(df, -abs(value) / error))
+    p = _two_sided(abs(value), parts)
     if low > 0 or high < 0:
         p = max([p, *(_by_signs(units) for units in sides if _effective(units) < ENOUGH)])
         if p > LEVEL:
             low, high = min(low, 0.0), max(high, 0.0)
     return (low, high), p
+
+
+def _half(level: float, parts: Sequence[tuple[float, float]]) -> float:
+    """Half the width of the interval that is wrong in this share of cases."""
+    from scipy.special import stdtrit  # late, as all of SciPy: in each process of a silo
+
+    return hypot(*(float(stdtrit(df, 1 - level / 2)) * sqrt(variance) for variance, df in parts))
+
+
+def _two_sided(distance: float, parts: Sequence[tuple[float, float]]) -> float:
+    """The level at which the interval ends at 0; of several parts at least ``_LEAST``."""
+    from scipy.special import stdtr
+
+    if len(parts) == 1:
+        (variance, df) = parts[0]
+        return float(2 * stdtr(df, -distance / sqrt(variance)))
+    if _half(_LEAST, parts) <= distance:
+        return _LEAST
+    from scipy.optimize import brentq
+
+    return float(brentq(lambda level: _half(level, parts) - distance, _LEAST, 1.0))
 
 
 def _effective(units: Array) -> float:

@@ -8,10 +8,13 @@ The mean of a stratum's pseudo-values is the client's difference, and their vari
   the structural components of DeLong, DeLong and Clarke-Pearson, Biometrics 1988.
 
 A unit is a sample, or all samples of a group, as the rows of one patient: units are independent, samples need not be.
+
+Runs of several seeds that answer the same samples have the mean of their pseudo-values: both kinds are linear in the
+difference.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,6 +45,7 @@ class Evidence:
         step: what a unit differs by where it does, of answers that are right or wrong; 0 where it may be anything.
         bounded: whether so few samples that they have no strata still say something: an R2 of two rows may be any
             negative number, and has no mean that more of them would come closer to.
+        seeds: the difference by seed, of which ``value`` is the mean; empty for one seed.
     """
 
     value: float
@@ -51,6 +55,17 @@ class Evidence:
     events: int | None = None
     step: float = 0.0
     bounded: bool = True
+    seeds: tuple[float, ...] = ()
+
+
+def over_seeds(each: Sequence[Evidence]) -> Evidence:
+    """The mean over seeds of a client's differences, of the same samples; ``each``: one a seed, at least one."""
+    if len(each) == 1:
+        return each[0]
+    seeds, known = tuple(one.value for one in each), all(one.strata for one in each)
+    parts = zip(*(one.strata for one in each), strict=True) if known else ()
+    means = tuple(np.mean(part, axis=0) for part in parts)
+    return replace(each[0], value=float(np.mean(seeds)), strata=means, seeds=seeds)
 
 
 def of_mean(a: Array, b: Array, events: int | None = None, groups: Groups | None = None, step: float = 0.0) -> Evidence:

@@ -116,6 +116,7 @@ class StartEvent(Kind):
     target_groups: list[Place] = []
     data: _Data = _Data()
     partition_sha256: Line = ""
+    test_rows: Names = []
     parameters: Count = 0
     frozen: _Frozen | None = None
     model: Line | None = None

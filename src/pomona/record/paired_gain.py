@@ -12,12 +12,13 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from pomona.core.errors import DataError
+from pomona.core.errors import ConfigError, DataError
 from pomona.metrics.client_statistics import holm
 from pomona.metrics.gain_interval import LEVEL, mean_difference
-from pomona.metrics.influence import SAME, Evidence, of_function, of_mean
+from pomona.metrics.influence import SAME, Evidence, of_function, of_mean, over_seeds
 from pomona.metrics.metric import ACCURACY, LOSS, Metric
 from pomona.metrics.nan_safe import Array
+from pomona.record.predictions import Answers
 from pomona.record.result import Result
 from pomona.tasks import Task, task_of
 
@@ -51,6 +52,7 @@ class Gain:
         events: of them, those of the rarer answer, or with an event that was seen; None where there is no such thing.
         p: two-sided p-value of no difference; None where there is no interval.
         clients: how many clients it is of.
+        seeds: how many seeds it is the mean of.
         left_out: clients that a mean leaves out, in id order; none of one client's gain.
     """
 
@@ -62,6 +64,7 @@ class Gain:
     events: int | None = None
     p: float | None = None
     clients: int = 1
+    seeds: int = 1
     left_out: tuple[LeftOut, ...] = ()
 
     @property
@@ -78,8 +81,11 @@ class Gain:
         return "better" if low > 0 else "worse"
 
 
-def gains(run: Result, base: Result) -> tuple[list[Gain | None], Gain | None]:
+def gains(run: Result | Sequence[Result], base: Result | Sequence[Result]) -> tuple[list[Gain | None], Gain | None]:
     """Gains of a run over another in its metric: one a client in id order, and their mean.
+
+    Of sequences of runs, one a seed in the same order, they are means over seeds, and intervals are of other samples
+    and other seeds.
 
     >>> import pomona
     >>> shared = {"clients": 3, "rounds": 1, "lr": 0.1}
@@ -88,19 +94,24 @@ def gains(run: Result, base: Result) -> tuple[list[Gain | None], Gain | None]:
     >>> len(clients), mean.low <= mean.value <= mean.high, mean.verdict, mean.left_out
     (3, True, '...', ())
 
-    None for a client where it is undefined: no test samples, no predictions on record, other samples in the other run,
-    or a metric that they do not define. The mean is over the others, but for those whose samples are too few; it names
-    all that it leaves out. What a network minimised cannot be told from predictions where the loss is a user's own or
-    the targets are numbers (ask for ``mse``): all None.
+    None for a client where it is undefined: no test samples, no predictions on record, other samples in the other run
+    (other targets, or other rows of the same data), or a metric that they do not define. The mean is over the others,
+    but for those whose samples are too few; it names all that it leaves out. What a network minimised is not known from
+    predictions where the loss is a user's own or the targets are numbers (ask for ``mse``): all None.
 
     Raises:
+        ConfigError: the sequences are empty or of other lengths, or their seeds have other test samples.
         DataError: a file of predictions is damaged.
     """
-    metric, task, n = run.metric, _task(run), len(run.about.get("clients") or ())
-    minimised = _standard(run) and _standard(base) and not task.standardised
+    runs, bases = ([part] if isinstance(part, Result) else [*part] for part in (run, base))
+    if not runs or len(runs) != len(bases):
+        raise ConfigError(f"{len(runs)} runs against {len(bases)}; give two runs of each seed, one on either side")
+    first = runs[0]
+    metric, task, n = first.metric, _task(first), len(first.about.get("clients") or ())
+    minimised = all(map(_standard, (*runs, *bases))) and not task.standardised
     if metric.name not in task.measures or (metric == LOSS and not minimised):
         return [None] * n, None
-    each = [_of_client(metric, task, run, base, client) for client in range(n)]
+    each = [_of_client(metric, task, runs, bases, client) for client in range(n)]
     known = {client: one for client, one in enumerate(each) if isinstance(one, Evidence)}
     clients = [_gain([one]) if isinstance(one, Evidence) else None for one in each]
     if not known:
@@ -137,6 +148,7 @@ def _gain(known: Sequence[Evidence], places: Sequence[int] = (0,), undefined: Se
         None if kept[0].events is None else sum(one.events or 0 for one in kept),
         found.p,
         len(kept),
+        max(1, len(kept[0].seeds)),
         tuple(sorted([*undefined, *few], key=lambda one: one.client)),
     )
 
@@ -149,16 +161,43 @@ def _standard(run: Result) -> bool:
     return bool((run.config.get("model") or {}).get("loss", "auto") == "auto")
 
 
-def _of_client(metric: Metric, task: Task, run: Result, base: Result, client: int) -> Evidence | LeftOut:
-    a, b = run.predictions(client), base.predictions(client)
-    if a is None or b is None or a[0].shape != b[0].shape or not np.array_equal(a[1], b[1]):
-        return LeftOut(client, 0 if a is None else len(a[1]), None)
-    (outputs, targets), (others, _) = a, b
-    groups = run.groups(client)
+def _of_client(
+    metric: Metric, task: Task, runs: Sequence[Result], bases: Sequence[Result], client: int
+) -> Evidence | LeftOut:
+    known = [run.predictions(client) for run in (*runs, *bases)]
+    answers = [one for one in known if one is not None]
+    if len(answers) < len(known):
+        return LeftOut(client, 0 if known[0] is None else len(known[0][1]), None)
+    targets = answers[0][1]
+    if not _same_samples(client, [*runs, *bases], answers):
+        if len(runs) > 1:
+            raise ConfigError(
+                f"client {client} has other test samples in other seeds, so there is no gain over seeds; look at the "
+                "gain of each, or give all seeds one partition (`pomona data show --save`, partition.name = file)"
+            )
+        return LeftOut(client, len(targets), None)
+    groups = runs[0].groups(client)
     if groups is not None and len(groups) != len(targets):
-        raise DataError(f"{run.folder}: the groups of client {client} do not fit its answers; run the federation again")
-    found = evidence(metric, task, task.natural(outputs), task.natural(others), targets, groups)
-    return found or LeftOut(client, len(targets), _events(task, targets))
+        raise DataError(
+            f"{runs[0].folder}: the groups of client {client} do not fit its answers; run the federation again"
+        )
+    outputs = [task.natural(one) for one, _ in answers]
+    pairs = zip(outputs[: len(runs)], outputs[len(runs) :], strict=True)
+    each = [found for a, b in pairs if (found := evidence(metric, task, a, b, targets, groups))]
+    return over_seeds(each) if len(each) == len(runs) else LeftOut(client, len(targets), _events(task, targets))
+
+
+def _same_samples(client: int, runs: Sequence[Result], answers: Sequence[Answers]) -> bool:
+    """Whether answers of a client are to the same samples: by their targets, and by their rows in the same data."""
+    data = [(run.about.get("data") or {}).get("fingerprint") for run in runs]
+    rows = {
+        (one, row)
+        for one, run in zip(data, runs, strict=True)
+        for row in (run.about.get("test_rows") or ())[client : client + 1]
+    }
+    outputs, targets = answers[0]
+    alike = all(a.shape == outputs.shape and np.array_equal(t, targets) for a, t in answers)
+    return alike and len(rows) == len({one for one, _ in rows})
 
 
 def _events(task: Task, targets: NDArray[Any]) -> int | None:

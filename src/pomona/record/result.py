@@ -28,8 +28,8 @@ class Result:
     Attributes:
         config: the resolved settings.
         about: the start event: versions, seed, fingerprint of the data, names of clients and classes, sizes,
-            label counts (n, C) of the training part, hidden groups where known, parameter count, the ``metric``, and
-            what ``constant`` answers reach in it.
+            label counts (n, C) of the training part, a hash of each client's ``test_rows``, hidden groups where known,
+            parameter count, the ``metric``, and what ``constant`` answers reach in it.
         rounds, evaluations: in the order in which they happened.
         final: full metrics of the last models, one record a (model, split, client).
         summary: the figures of ``summary.json``.
