@@ -155,7 +155,7 @@ def _two_sided(distance: float, parts: Sequence[tuple[float, float]]) -> float:
         return _LEAST
     from scipy.optimize import brentq
 
-    return float(brentq(lambda level: _half(level, parts) - distance, _LEAST, 1.0))
+    return float(brentq(lambda level: _half(level, parts) - distance, _LEAST, 1.0, xtol=1e-15))
 
 
 def _effective(units: Array) -> float:
