@@ -5,15 +5,16 @@ import pytest
 from pomona.core.errors import DataError
 from pomona.data import csv_records, parquet
 from pomona.data.csv_records import MOST_COLUMNS, heading, records
+from pomona.data.settings import CsvForm
 
 
 def test_a_table_has_a_bounded_number_of_columns(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text(",".join(map(str, range(MOST_COLUMNS))) + "\n")
-    assert len(heading(path, True)) == MOST_COLUMNS
+    assert len(heading(path, CsvForm(), True)) == MOST_COLUMNS
     path.write_text(",".join(map(str, range(MOST_COLUMNS + 1))) + "\n")
     with pytest.raises(DataError, match="100001 columns, at most 100000 are read"):
-        heading(path, True)
+        heading(path, CsvForm(), True)
 
 
 @pytest.mark.parametrize(
@@ -33,17 +34,17 @@ def test_a_parquet_file_that_promises_too_much_is_one_line(column, said, tmp_pat
     write_table(table, tmp_path / "t.parquet")
     monkeypatch.setattr(csv_records, "MOST_ROWS", 3)
     with pytest.raises(DataError, match=said):
-        list(records(tmp_path / "t.parquet"))
+        list(records(tmp_path / "t.parquet", CsvForm()))
 
 
 def test_a_csv_file_has_a_bounded_number_of_rows(tmp_path, monkeypatch):
     monkeypatch.setattr(csv_records, "MOST_ROWS", 3)
     path = tmp_path / "t.csv"
     path.write_text("x,y\n" + "1,2\n" * 3)
-    assert len(list(records(path))) == 4  # the header and three rows
+    assert len(list(records(path, CsvForm()))) == 4  # the header and three rows
     path.write_text("x,y\n" + "1,2\n" * 4)
     with pytest.raises(DataError, match="more than 3 rows"):
-        list(records(path))
+        list(records(path, CsvForm()))
 
 
 @pytest.fixture

@@ -52,7 +52,7 @@ def test_what_cannot_be(tmp_path):
     one, other = ClientFiles(name="one", train=npz), ClientFiles(name="other", train=csv)
     for settings, message in (
         (DataSettings(name="clients"), "needs files"),
-        (DataSettings(name="clients", clients=(one, other)), "all as .npz, .parquet, or .csv and .data"),
+        (DataSettings(name="clients", clients=(one, other)), "all as .npz, .parquet, or CSV"),
         (DataSettings(name="clients", clients=(one,), client_column="site"), "keep one"),
     ):
         with pytest.raises(ConfigError, match=message):

@@ -8,6 +8,7 @@ from pomona.core.errors import ConfigError, DataError
 from pomona.core.rng import stream
 from pomona.data import DataSettings, csv_records, read
 from pomona.data.csv_table import moments
+from pomona.data.settings import CsvForm
 from pomona.data.text import first_share, tokens
 
 TABLE = "age,site,sick,weight\n20,b,no,1.5\n30,a,yes,2.5\n\n40,b,no,-3e2\n"
@@ -127,7 +128,7 @@ BAD = {
         "no column 'c'",
     ),
     "only a label": ("1\n2\n", {"label_column": 0}, "no column beside labels"),
-    "open quote": ('1,2,"0\n', {}, "no CSV in UTF-8"),
+    "open quote": ('1,2,"0\n', {}, "no CSV ("),
     "no such column": (
         "a,b,c\n1,2,3\n",
         {"label_column": "sick", "exact": ConfigError},
@@ -166,11 +167,11 @@ def test_utf_16_with_its_mark_is_read_as_utf_8_is(tmp_path, encoding, mark):
     )
     assert wide.x.tolist() == plain.x.tolist() == [[20], [30]]
     assert (wide.columns, wide.classes) == (("größe",), ("no", "yes"))
-    assert list(csv_records.records(tmp_path / "wide.csv"))[2].cells == ["30", "東京", "yes"]
-    assert csv_records.separator(tmp_path / "wide.csv") == mark
+    assert list(csv_records.records(tmp_path / "wide.csv", CsvForm()))[2].cells == ["30", "東京", "yes"]
+    assert csv_records.separator(tmp_path / "wide.csv", CsvForm()) == mark
     (tmp_path / "wide.csv").write_bytes(("\ufeff" + text).encode(encoding)[:-1])
-    with pytest.raises(DataError, match=r"wide.csv, after line 2: no CSV in UTF-8 or UTF-16"):
-        list(csv_records.records(tmp_path / "wide.csv"))
+    with pytest.raises(DataError, match=r"wide.csv, after line 2: bytes that are not UTF-8 or UTF-16"):
+        list(csv_records.records(tmp_path / "wide.csv", CsvForm()))
 
 
 def test_bad_files(tmp_path):
@@ -184,7 +185,7 @@ def test_bad_files(tmp_path):
     with pytest.raises(DataError, match=r"only .*test.csv has c; only .*train.csv has b\); give both the same"):
         read(DataSettings(name="csv", path=tmp_path, label_column="a"))
     write(tmp_path / "train.csv", "a;b\n1|2\n")
-    with pytest.raises(ConfigError, match=r"no column 'a'; known: a;b$"):
+    with pytest.raises(ConfigError, match=r"no column 'a'; known: a;b; .*set data.separator$"):
         read(DataSettings(name="csv", path=tmp_path / "train.csv", label_column="a"))
 
 

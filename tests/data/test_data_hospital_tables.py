@@ -120,3 +120,28 @@ def test_a_unit_that_differs_by_a_factor_is_noted(tmp_path, factor, said):
             if said
             else []
         )
+
+
+def test_a_decimal_point_that_is_set_leaves_no_comma_in_a_number(tmp_path):
+    text = "leucocytes;died\n1,343;0\n2,5;1\n"
+    assert table(tmp_path / "a.csv", text).x.tolist() == np.float32([[1.343], [2.5]]).tolist()  # and a note
+    with pytest.raises(DataError, match=r"first '1,343' in line 2: decimal commas\?.*if they part thousands"):
+        table(tmp_path / "a.csv", text, decimal=".")
+
+
+def test_bytes_of_another_encoding_name_the_setting(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_bytes("crp,died\n1,ä\n".encode("cp1252"))
+    with pytest.raises(DataError, match=r"bytes that are not UTF-8 .*set data\.encoding = 'cp1252'"):
+        read(DataSettings(name="csv", path=path, label_column="died"))
+    path.write_bytes(b"crp,died\n1,\x81\n")  # not defined in cp1252
+    with pytest.raises(DataError, match=r"not data\.encoding = cp1252 .*set the encoding"):
+        read(DataSettings(name="csv", path=path, label_column="died", encoding="cp1252"))
+
+
+def test_a_manifest_is_written_as_other_tables_are(tmp_path):
+    Image.fromarray(np.full((4, 4), 7, np.uint8)).save(tmp_path / "ä.png")
+    path = tmp_path / "m.csv"
+    path.write_bytes("path|label\nä.png|ill\n".encode("cp1252"))
+    data = read(DataSettings(name="manifest", path=path, separator="|", encoding="cp1252"))
+    assert (data.x.max(), data.classes) == (7, ("ill",))

@@ -11,12 +11,13 @@ from crafted import craft, good, tree
 from PIL import Image
 
 from pomona.cli import main
-from pomona.core.errors import DataError
+from pomona.core.errors import ConfigError, DataError
 from pomona.data import DataSettings
 from pomona.data import read as read_data
 from pomona.models import ModelSettings, build
 from pomona.personal import PersonalModel
 from pomona.personal.inputs import read
+from pomona.record.model_metadata import ModelMetadata
 
 
 def call(capsys, *words):
@@ -186,7 +187,7 @@ def test_texts_of_a_table_are_found_by_name(tmp_path):
     with pytest.raises(DataError, match=r"missing body; the model takes body, title"):
         read(write(tmp_path / "b.csv", "title,text\na,b\n"), about)
     (tmp_path / "b.txt").write_bytes(b"caf\xe9")
-    with pytest.raises(DataError, match="no text in UTF-8"):
+    with pytest.raises(DataError, match="bytes that are not UTF-8"):
         read(tmp_path / "b.txt", about)
     for x, told in (([[0, 1, 2**40]], "outside 0 to 3"), ([[0.0, 1, 2]], "tokens are whole numbers")):
         np.savez(tmp_path / "x.npz", x=np.array(x))
@@ -293,7 +294,7 @@ def test_inputs_of_another_kind_are_said(tmp_path, table, picture):
     for path, about, told in (
         (tmp_path / "x.png", table.about, "the model takes tables"),
         (write(tmp_path / "x.csv", "1,2\n"), picture.about, "the model takes images"),
-        (write(tmp_path / "x.txt", "a b\n"), table.about, "not trained on words"),
+        (write(tmp_path / "x.txt", "a b\n"), table.about, "has other columns than the model"),
     ):
         with pytest.raises(DataError, match=told):
             read(path, about)
@@ -325,3 +326,30 @@ def test_a_column_of_names_must_be_there(tmp_path, table):
         read(write(tmp_path / "b.csv", "age,dose\n3,5\n"), table.about, "patients")
     with pytest.raises(DataError, match="has no columns; leave out the column 'patient'"):
         read(tmp_path / "a.npz", table.about, "patient")
+
+
+WRITTEN = [
+    ("größe;mg, dl;died\n1,5;2;no\n3;4,25;yes\n", {"separator": ";"}, "utf-8"),
+    ("größe\tmg, dl\tdied\n1,5\t2\tno\n3\t4,25\tyes\n", {"separator": "\t", "encoding": "cp1252"}, "cp1252"),
+    ('größe,"mg, dl",died\n"1,5",2,no\n3,"4,25",yes\n', {"decimal": ","}, "utf-8"),
+    ('größe,"mg, dl",died\n1.5,2,no\n3,4.25,yes\n', {"encoding": "mac-roman"}, "mac-roman"),
+    (
+        "größe|mg, dl|died\n1.5|2|no\n3|4.25|yes\n",
+        {"separator": "|", "decimal": ".", "encoding": "utf-16"},
+        "utf-16-le",
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "form", "encoding"), WRITTEN)
+def test_how_a_table_is_written_can_be_set_where_it_is_not_found(tmp_path, text, form, encoding):
+    path = tmp_path / "a.txt"
+    path.write_bytes(text.encode(encoding))
+    with pytest.raises((DataError, ConfigError), match=r"data\.(separator|decimal|encoding)"):
+        read_data(DataSettings(name="csv", path=path, label_column="died"))
+    settings = DataSettings(name="csv", path=path, label_column="died", **form)
+    data = read_data(settings)
+    assert data.x.tolist() == [[1.5, 2], [3, 4.25]]
+    assert (data.columns, data.classes, data.notes) == (("größe", "mg, dl"), ("no", "yes"), ())
+    about = ModelMetadata(**tree(columns=data.columns, others=("died",), form=settings.form))
+    assert read(path, about).x.tolist() == data.x.tolist()  # predict reads as training did

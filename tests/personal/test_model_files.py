@@ -233,7 +233,7 @@ def test_whatever_a_well_sealed_file_says_is_held_against_its_bytes_first(tmp_pa
     assert said in line, line
 
 
-@pytest.mark.parametrize("key", sorted(tree().keys() - {"frozen_sha256", "preprocessing", "window", "edges"}))
+@pytest.mark.parametrize("key", sorted(tree().keys() - {"frozen_sha256", "preprocessing", "window", "edges", "form"}))
 def test_every_key_is_needed(tmp_path, key):
     line = refused(craft(tmp_path / "m", {k: v for k, v in tree().items() if k != key}))
     assert key in line or "metadata" in line

@@ -47,15 +47,15 @@ def predict(
     model
         a file of models/ in a run folder
     inputs
-        images (resized to what the model saw), volumes, folders with a DICOM series, .csv, .data or .parquet tables
-        (columns are found by name if the training file had names), .txt files with a text a line, or .npz files with an
-        array x
+        images (resized to what the model saw), volumes, folders with a DICOM series, tables (.csv, .tsv, .txt, .data or
+        .parquet, written as the training's were; columns are found by name if that had names), .txt files with a text a
+        line for a model of texts, or .npz files with an array x
     """
     from pomona.personal import PersonalModel
     from pomona.personal.inputs import read
 
     if not inputs:
-        raise DataError("no input given; name image, .csv, .parquet, .txt or .npz files")
+        raise DataError("no input given; name images, tables, .txt or .npz files")
     net = PersonalModel.load(model, own_code)
     if masks and net.about.targets != "segmentation":
         raise DataError(f"--masks is for models of masks, and {model} answers with {net.about.targets}; leave it out")

@@ -14,7 +14,7 @@ from pomona.data.dataset import Dataset, Owners
 from pomona.data.problem_report import refuse
 from pomona.data.settings import DataSettings
 
-TABLES = {".csv", ".data"}
+TABLES = {".csv", ".data", ".tsv", ".txt"}
 Reader = Callable[[Sequence[Path], int, DataSettings], tuple[Dataset, tuple[int, ...]]]
 
 
@@ -58,7 +58,7 @@ def _reader(paths: Sequence[Path], settings: DataSettings) -> Reader:
     if kinds <= TABLES or kinds == {parquet.SUFFIX}:
         return text.read_parts if settings.text_columns else csv_table.read_parts
     named = ", ".join(sorted(kind or "no suffix" for kind in kinds))
-    raise ConfigError(f"the files of data.clients end in {named}; give all as .npz, .parquet, or .csv and .data")
+    raise ConfigError(f"the files of data.clients end in {named}; give all as .npz, .parquet, or CSV")
 
 
 def _shared(parts: Sequence[tuple[int, int, Path]], names: Sequence[str]) -> list[str]:

@@ -156,10 +156,10 @@ class Strays:
         return f"column {self.name}: {self.others} of {rows} are no {self.wanted}, {first}{looks}{values}{also}"
 
 
-LOOKS = {"commas": "decimal commas", "dates": "dates", "category": "a category?", "texts": "an identifier, or texts?"}
+LOOKS = {"commas": "decimal commas?", "dates": "dates", "category": "a category?", "texts": "an identifier, or texts?"}
 REMEDIES = {
     "gaps": "gaps: fill them with medians and flag them, data.missing=median",
-    "commas": "decimal commas: write decimal points",
+    "commas": "commas in numbers: if they are decimal marks, data.decimal=comma; if they part thousands, take them out",
     "dates": "dates: read them as days, 'data.dates=[{}]'",
     "strays": "single cells: correct them, or take out their rows",
     "category": "categories: one column of 0 and 1 for each value, 'data.categories=[{}]'",

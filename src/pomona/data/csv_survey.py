@@ -13,7 +13,7 @@ from pomona.data import csv_columns, parquet, targets
 from pomona.data.csv_records import CsvRecord, column, heading, place, rows, separator
 from pomona.data.dataset import Dataset, Owners, RowGroups, Subgroups
 from pomona.data.problem_report import listed
-from pomona.data.settings import DataSettings
+from pomona.data.settings import CsvForm, DataSettings
 
 MOST_SUBGROUPS = 50  # values by which results are told apart; more are an identifier
 MISSING = "(missing)"
@@ -27,6 +27,7 @@ class CsvSurvey:
 
     Attributes:
         paths: the files, in order.
+        form: how they are written.
         header: whether their first line names the columns.
         columns: names of the columns, or their numbers as text.
         known: whether these are names, by a header or by the settings.
@@ -43,6 +44,7 @@ class CsvSurvey:
     """
 
     paths: tuple[Path, ...]
+    form: CsvForm
     header: bool
     columns: tuple[str, ...]
     known: bool
@@ -60,7 +62,7 @@ class CsvSurvey:
     def __iter__(self) -> Iterator[CsvRecord]:
         """The records of all files without their headers, their cells in the order of ``columns``."""
         for path, order in zip(self.paths, self.orders, strict=True):
-            for record in _ordered(path, self.header, order):
+            for record in _ordered(path, self.form, self.header, order):
                 if not any(self.blank(record.cells[i]) for i in self.label):
                     yield record
 
@@ -176,11 +178,10 @@ class CsvSurvey:
     def described(self, dataset: Dataset, training: int, inputs: Sequence[int]) -> Dataset:
         """The same data with all that the columns beside ``inputs`` say; the first files are for training."""
         owners = self.owners(sum(self.counts[:training]))
-        divided = {mark: path for path in reversed(self.paths) if (mark := separator(path)) != ","}
-        read = [
-            f"{path}: cells are divided by {mark!r}, and decimal commas are read as points"
-            for mark, path in divided.items()
-        ]
+        unset = self.paths if self.form.separator is None else ()
+        divided = {mark: path for path in reversed(unset) if (mark := separator(path, self.form)) != ","}
+        commas = "" if self.form.decimal else ", and decimal commas are read as points"
+        read = [f"{path}: cells are divided by {mark!r}{commas}" for mark, path in divided.items()]
         if self.without:
             read.append(f"{self.without} of {self.without + len(self)} rows have no label and are left out")
         notes = (*dataset.notes, *read, *self.repeated())
@@ -200,7 +201,8 @@ def survey(paths: Sequence[Path], settings: DataSettings) -> CsvSurvey:
     """
     label = _label_columns(paths[0], settings)
     header = _header(paths[0], settings)
-    columns = settings.columns or heading(paths[0], header)
+    form = settings.form
+    columns = settings.columns or heading(paths[0], form, header)
     if settings.columns:
         _named_by_hand(paths, settings, header)
     key = "label_columns" if settings.label_columns else "label_column"
@@ -226,10 +228,10 @@ def survey(paths: Sequence[Path], settings: DataSettings) -> CsvSurvey:
     lines: list[int] = []
     counts, without = [], 0
     blank = targets.unlabelled(settings) if settings.unlabelled == "drop" else _labelled
-    orders = [_order(path, settings.columns or heading(path, header), paths[0], columns) for path in paths]
+    orders = [_order(path, settings.columns or heading(path, form, header), paths[0], columns) for path in paths]
     for path, order in zip(paths, orders, strict=True):
         start = len(lines)
-        for record in _ordered(path, header, order):
+        for record in _ordered(path, form, header, order):
             if any(blank(record.cells[i]) for i in labels_at):
                 without += 1
                 continue
@@ -244,6 +246,7 @@ def survey(paths: Sequence[Path], settings: DataSettings) -> CsvSurvey:
     known = header or bool(settings.columns)
     return CsvSurvey(
         paths=tuple(paths),
+        form=form,
         header=header,
         columns=columns,
         known=known,
@@ -285,7 +288,7 @@ def _named_by_hand(paths: Sequence[Path], settings: DataSettings, header: bool) 
     if twice := next((name for name in names if names.count(name) > 1 or not name), None):
         raise ConfigError(f"data.columns names {twice!r} twice; name each column once")
     for path in paths:
-        if len(columns := heading(path, False)) != len(names):
+        if len(columns := heading(path, settings.form, False)) != len(names):
             raise ConfigError(f"data.columns has {len(names)} names, {path} {len(columns)} columns; name each once")
 
 
@@ -309,9 +312,9 @@ def _labelled(_: str) -> bool:
     return False
 
 
-def _ordered(path: Path, header: bool, order: tuple[int, ...]) -> Iterator[CsvRecord]:
+def _ordered(path: Path, form: CsvForm, header: bool, order: tuple[int, ...]) -> Iterator[CsvRecord]:
     """The records of a file below its header, their cells in this order; a DataError as of ``rows``."""
-    found = rows(path, header, order)
+    found = rows(path, form, header, order)
     if order == tuple(range(len(order))):
         return found
     return (record._replace(cells=[record.cells[i] for i in order]) for record in found)

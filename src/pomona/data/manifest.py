@@ -17,7 +17,7 @@ from pomona.data.array_file import file
 from pomona.data.catalogue import own_path
 from pomona.data.dataset import Dataset, Owners, RowGroups
 from pomona.data.problem_report import refuse
-from pomona.data.settings import DataSettings
+from pomona.data.settings import CsvForm, DataSettings
 from pomona.storage.mapped_array import allocate
 
 COLUMNS = ("path", "label", "mask", "client", "split", "group")
@@ -53,7 +53,7 @@ def read(settings: DataSettings) -> Dataset:
         DataError: all that is wrong with the lines, or with the files they name, at once.
         ConfigError: columns or settings that do not go together.
     """
-    found = _rows(file(own_path(settings)))
+    found = _rows(file(own_path(settings)), settings.form)
     masks = settings.targets == "segmentation"
     _require(found, settings, masks)
     paths, problems = _paths(found, "path")
@@ -88,13 +88,13 @@ def read(settings: DataSettings) -> Dataset:
     )
 
 
-def _rows(path: Path) -> ManifestRows:
-    columns = csv_records.heading(path, header=True)
+def _rows(path: Path, form: CsvForm) -> ManifestRows:
+    columns = csv_records.heading(path, form, header=True)
     if odd := [name for name in columns if name not in COLUMNS]:
         raise DataError(f"{path} has the column {odd[0]!r}; {near(odd[0], COLUMNS)}")
     records = [
         (r.line, [_cell(*both) for both in zip(columns, r.cells, strict=True)])
-        for r in csv_records.rows(path, True, columns)
+        for r in csv_records.rows(path, form, True, columns)
     ]
     if not records:
         raise DataError(f"{path} has no line below its header; add one for each image")

@@ -21,6 +21,31 @@ Column = Annotated[str | Annotated[int, Field(ge=-(10**6), le=10**6)], BeforeVal
 Marker = Annotated[str, BeforeValidator(lambda value: value if isinstance(value, str) else str(value))]
 
 
+MARKS = {"comma": ",", "semicolon": ";", "tab": "\t", "bar": "|", "point": "."}
+
+
+def _mark(value: Any) -> Any:
+    """The name of a mark that is given as itself."""
+    return next((name for name, mark in MARKS.items() if mark == value), value)
+
+
+Separator = Annotated[Literal["comma", "semicolon", "tab", "bar"], BeforeValidator(_mark)]
+Decimal = Annotated[Literal["point", "comma"], BeforeValidator(_mark)]
+Encoding = Literal[
+    "utf-8", "utf-16", "latin-1", "mac-roman", "cp437", "cp850", "cp852", "cp866", "cp874", "cp932", "cp949",
+    "cp950", "gb18030", "cp1250", "cp1251", "cp1252", "cp1253", "cp1254", "cp1255", "cp1256", "cp1257", "cp1258",
+]  # fmt: skip
+
+
+class CsvForm(Settings):
+    """How CSV files are written, where it is not left to be found in them: see the settings of these names."""
+
+    separator: Separator | None = None
+    decimal: Decimal | None = None
+    encoding: Encoding | None = None
+
+
+_FORM = tuple(CsvForm.model_fields)
 _LABELS = ("targets", "classes", "intervals", "time_edges")
 _PIXELS = ("resize", "normalise")
 _FILES = (*_PIXELS, "window", "skip_bad")
@@ -30,14 +55,14 @@ _COLUMNS = (
 )  # fmt: skip
 _CELLS = ("missing", "missing_values", "categories", "category_share", "category_limit", "dates", "fit")
 _WORDS = ("vocabulary_size", "sequence_length")
-_TABLE, _TEXT, _ARRAYS = (*_COLUMNS, *_CELLS), (*_COLUMNS, "text_columns", *_WORDS), (*_LABELS, *_PIXELS)
+_TABLE, _TEXT, _ARRAYS = (*_COLUMNS, *_CELLS), (*_FORM, *_COLUMNS, "text_columns", *_WORDS), (*_LABELS, *_PIXELS)
 # Keys that a reader of own data looks at, beside those of every data set; what is not here is refused for its name.
 KEYS: dict[str, tuple[str, ...]] = {
-    "csv": _TABLE,
+    "csv": (*_FORM, *_TABLE),
     "parquet": _TABLE,
     "csv-text": _TEXT,
     "folder": ("classes", *_FILES),
-    "manifest": ("targets", "classes", "label_above", *_FILES),
+    "manifest": ("targets", "classes", "label_above", *_FORM, *_FILES),
     "npz": _ARRAYS,
     "idx": ("classes", *_PIXELS),
     "clients": ("clients", *dict.fromkeys((*_TABLE, *_TEXT, *_ARRAYS))),
@@ -59,7 +84,7 @@ class ClientFiles(Settings):
     """The files of one client; a part it does not name is taken from its training rows."""
 
     name: str = Field(min_length=1, description="Name of the client.")
-    train: Path = Field(description="Training rows (.npz, .csv, .data or .parquet).")
+    train: Path = Field(description="Training rows (.npz, .parquet, or .csv, .tsv, .txt, .data).")
     validation: Path | None = Field(default=None, description="Validation rows of its own.")
     test: Path | None = Field(default=None, description="Test rows of its own.")
 
@@ -134,6 +159,21 @@ class DataSettings(Settings):
     )
     time_edges: Annotated[tuple[Edge, ...], Field(max_length=1000)] = Field(
         default=(), description="survival: where the intervals end, ascending, instead of such quantiles."
+    )
+    separator: Separator | None = Field(
+        default=None,
+        description="What divides the cells of a CSV file; if unset, a comma, or what both of the first two lines have "
+        "equally often of semicolons, tabs and bars, if no comma is in the first.",
+    )
+    decimal: Decimal | None = Field(
+        default=None,
+        description="The decimal mark of a CSV file; if unset, a point, and a comma too where cells are divided by "
+        "another character.",
+    )
+    encoding: Encoding | None = Field(
+        default=None,
+        description="How the characters of a CSV file are written; if unset, UTF-8, or UTF-16 where it begins with "
+        "that byte order mark. Spreadsheets of Western Europe save cp1252.",
     )
     header: bool | None = Field(
         default=None,
@@ -220,6 +260,11 @@ class DataSettings(Settings):
     sequence_length: int = Field(
         default=200, ge=1, le=10**6, description="Tokens per text; longer ones are cut, shorter ones padded."
     )
+
+    @property
+    def form(self) -> CsvForm:
+        """How CSV files are written."""
+        return CsvForm(separator=self.separator, decimal=self.decimal, encoding=self.encoding)
 
     @model_validator(mode="after")
     def _placed(self) -> "DataSettings":

@@ -1,6 +1,6 @@
 """A table in a file held against the columns of a model: by names where both sides have them, else by order."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from pomona.core.errors import DataError, near
 from pomona.data import csv_records, parquet, table_cells, table_features, text
 from pomona.data.preprocessing import TableColumn
 from pomona.data.problem_report import listed, refuse
+from pomona.data.settings import CsvForm
 from pomona.record.model_metadata import ModelMetadata
 
 
@@ -20,6 +21,7 @@ class CsvSheet:
 
     Attributes:
         path: the file.
+        form: how it is written, as the training's were.
         header: whether its first line names the columns.
         columns: their names, or their numbers as text.
         wanted: numbers of the model's columns, in the model's order.
@@ -28,6 +30,7 @@ class CsvSheet:
     """
 
     path: Path
+    form: CsvForm
     header: bool
     columns: tuple[str, ...]
     wanted: tuple[int, ...]
@@ -39,10 +42,9 @@ class CsvSheet:
 
         Raises DataError naming all columns with cells that cannot be read.
         """
-        rows = csv_records.rows(self.path, self.header, self.columns)
         plain = tuple(TableColumn(name=self.columns[i]) for i in self.wanted)
         columns = about.preprocessing.columns if about.preprocessing else plain
-        raw, strays = table_cells.read(rows, self.count, self.wanted, columns, memory_share)
+        raw, strays = table_cells.read(self._rows(), self.count, self.wanted, columns, memory_share)
         problems = [column.problem(self.count) for column in strays]
         refuse(self.path, problems, ["give cells such as those of the training; gaps are filled where it says how"])
         if about.preprocessing is None:
@@ -55,11 +57,14 @@ class CsvSheet:
         if name not in self.columns:
             raise DataError(f"{self.path} has no column {name!r}; {near(name, self.columns)}")
         number = self.columns.index(name)
-        return [record.cells[number] for record in csv_records.rows(self.path, self.header, self.columns)]
+        return [record.cells[number] for record in self._rows()]
 
     def texts(self) -> list[str]:
         """The model's columns, joined to one text a row."""
-        return [text.joined(record, self.wanted) for record in csv_records.rows(self.path, self.header, self.columns)]
+        return [text.joined(record, self.wanted) for record in self._rows()]
+
+    def _rows(self) -> Iterator[csv_records.CsvRecord]:
+        return csv_records.rows(self.path, self.form, self.header, self.columns)
 
 
 def opened(path: Path, about: ModelMetadata, beside: str | None = None) -> CsvSheet:
@@ -71,11 +76,12 @@ def opened(path: Path, about: ModelMetadata, beside: str | None = None) -> CsvSh
     Raises:
         DataError: no CSV, no rows, columns that are missing or unknown, or too many or few to be the model's.
     """
-    first = next(csv_records.records(path), None)
+    form = about.form
+    first = next(csv_records.records(path, form), None)
     if first is None:
         raise DataError(f"{path} is empty; at least one row is needed")
     header = parquet.is_parquet(path) or _names_columns([cell.strip() for cell in first.cells], about)
-    columns = csv_records.heading(path, header)
+    columns = csv_records.heading(path, form, header)
     layout = about.preprocessing.layout if about.preprocessing else ()
     if header and about.read_columns:
         wanted, note = _by_name(path, columns, about, beside), ""
@@ -83,10 +89,10 @@ def opened(path: Path, about: ModelMetadata, beside: str | None = None) -> CsvSh
         wanted, note = tuple(layout.index(name) for name in about.read_columns), ""
     else:
         wanted, note = _by_order(path, columns, header, about)
-    count = sum(1 for _ in csv_records.rows(path, header, columns))
+    count = sum(1 for _ in csv_records.rows(path, form, header, columns))
     if not count:
         raise DataError(f"{path} has no rows below its header; add one for each answer")
-    return CsvSheet(path, header, columns, wanted, count, note)
+    return CsvSheet(path, form, header, columns, wanted, count, note)
 
 
 def _names_columns(cells: Sequence[str], about: ModelMetadata) -> bool:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from pomona.core.errors import DataError
 from pomona.core.files import LONG, content
-from pomona.data import image_arrays, image_stack, npz, text, validation
+from pomona.data import client_files, csv_records, image_arrays, image_stack, npz, parquet, text, validation
 from pomona.data.array_file import file, joined, reading
 from pomona.personal import csv_matching
 from pomona.record.model_metadata import ModelMetadata
@@ -17,7 +17,7 @@ from pomona.record.model_metadata import ModelMetadata
 MEMORY_SHARE = 0.25  # of the machine's, above which arrays are kept on disk; the default of data.memory_share
 
 
-TABLES = (".csv", ".data", ".parquet")
+TABLES = {*client_files.TABLES, parquet.SUFFIX}
 
 
 class Samples(NamedTuple):
@@ -35,10 +35,10 @@ class Samples(NamedTuple):
 def read(path: Path, about: ModelMetadata, id_column: str | None = None) -> Samples:
     """The samples of a file, as the model that ``about`` tells of takes them.
 
-    An ``.npz`` archive has them as its array ``x``; a ``.csv`` or ``.parquet`` table has its columns in any order where
-    it names them, as they are before the preprocessing of the training; a ``.txt`` file has a text a line; any other
-    file is an image or a volume, and a folder a DICOM series. Images are brought to the model's size and, of 8 bits and
-    for a model of gray images, turned gray.
+    An ``.npz`` archive has them as its array ``x``; a table (``TABLES``) is read as the training's was, its columns in
+    any order where it names them; for a model of texts, a ``.txt`` file has a text a line; any other file is an image
+    or a volume, and a folder a DICOM series. Images are brought to the model's size and, of 8 bits and for a model of
+    gray images, turned gray.
 
     ``id_column``: of a table, the column that names each sample; the model need not know it.
 
@@ -53,15 +53,15 @@ def read(path: Path, about: ModelMetadata, id_column: str | None = None) -> Samp
     match suffix:
         case ".npz":
             return Samples(_array(path, about))
-        case _ if suffix in TABLES:
-            return _records(path, about, id_column)
-        case ".txt":
+        case ".txt" if about.kind == "text":
             with reading(path):
                 lines = content(file(path), LONG)
             try:
-                return Samples(encoded(lines.decode("utf-8").splitlines(), about))
-            except UnicodeDecodeError as fault:
-                raise DataError(f"{path}: no text in UTF-8 ({fault}); save it as UTF-8") from None
+                return Samples(encoded(lines.decode(csv_records.encoding(lines, about.form)).splitlines(), about))
+            except UnicodeError as fault:
+                raise DataError(f"{path}: {csv_records.misread(fault, about.form)}") from None
+        case _ if suffix in TABLES:
+            return _records(path, about, id_column)
         case _:
             return Samples(_image(path, about))
 

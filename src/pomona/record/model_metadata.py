@@ -11,7 +11,7 @@ from pomona.core.settings import Settings
 from pomona.core.targets import NAMED, Targets
 from pomona.data.dataset import FORMS, Kind, SampleType
 from pomona.data.preprocessing import Preprocessing
-from pomona.data.settings import Edge
+from pomona.data.settings import CsvForm, Edge
 from pomona.models import ModelSettings
 from pomona.tasks import TASKS
 
@@ -46,6 +46,7 @@ class ModelMetadata(Settings):
         target_shift, target_scale: a number is the network's output times target_scale plus target_shift, by target.
         edges: of a time to an event, the end of each of the K intervals that outputs are logits of hazards of.
         frozen_sha256: hash of the tensors that training left as they were, where they lie in a file of their own.
+        form: how the CSV files of training were written, as far as settings said it; files of samples are read so.
         window: centre and width by which numbers in image files were read as 8 bits, if they were.
         shift, scale: the network takes ``(x - shift) / scale``, broadcast over the last axis of x (not for text).
     """
@@ -68,6 +69,7 @@ class ModelMetadata(Settings):
     shift: tuple[Finite, ...]
     scale: tuple[Finite, ...]
     frozen_sha256: Sha256 | None = None
+    form: CsvForm = CsvForm()
     window: tuple[Finite, Annotated[Finite, Field(gt=0)]] | None = None
     target_shift: tuple[Finite, ...]
     target_scale: tuple[Finite, ...]

@@ -17,6 +17,7 @@ import numpy as np
 from pomona.core.errors import PomonaError
 from pomona.core.settings import Settings
 from pomona.data import DataSettings
+from pomona.data.client_files import TABLES
 from pomona.data.dataset import Dataset
 from pomona.deploy.json_store import read_json, write_json
 from pomona.deploy.silo.data.agreed_data import agreed_data
@@ -26,7 +27,7 @@ from pomona.deploy.task_settings import TaskSettings
 logger = logging.getLogger("pomona")
 WANTED = "wanted.json"  # in the folder state/
 READERS = {"csv", "npz", "clients"}
-SUFFIXES = {".csv", ".data", ".npz"}
+SUFFIXES = {*TABLES, ".npz"}
 SETTLED = 2.0  # seconds for which a file must have been as it is: two writes may have one time stamp
 MEGABYTE = 10**6
 
