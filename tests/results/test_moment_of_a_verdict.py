@@ -4,17 +4,19 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from report_results import regression
 from sklearn.datasets import load_diabetes
 
 import pomona
 from pomona.metrics.metric import METRICS
 from pomona.record.paired_gain import Gain, LeftOut
 from pomona.record.rows import Evaluation
-from pomona.results.gain_presentation import evidence
+from pomona.results.gain_presentation import Gained, evidence, of_fewer
 from pomona.results.run_numbers import runs
 from pomona.results.text.cautions import cautions
 from pomona.results.text.course import worse_since
 from pomona.results.text.verdicts import verdicts
+from pomona.results.web.report_page import client_tables
 from pomona.tasks import TASKS
 from pomona.tasks.scores import compute
 
@@ -104,3 +106,23 @@ def test_what_a_mean_gain_rests_on_stands_beside_it_and_who_is_left_out_is_named
         f"samples: {run.client(1)} (2 rows, 1 event), {run.client(3)} (0 rows)."
     )
     assert verdicts(compared["last"])[1].startswith("This rests on")
+
+
+def test_a_page_says_where_its_means_are_over_more_clients_than_its_verdict(compared):
+    run, base = compared["last"]
+    mean = Gain(0.1, 0.0, 0.2, 1200, 1200, 8, 0.05, clients=3, left_out=(LeftOut(1, 2, 1),))
+    assert of_fewer(Gained(run, base, [], mean)) == (
+        f"Means over clients are over all 4; what is said of {run.label}'s gain leaves out {run.client(1)}, with too "
+        "few test samples."
+    )
+    assert of_fewer(Gained(run, base, [], replace(mean, left_out=()))) == of_fewer(Gained(run, base, [], None)) == ""
+
+
+def test_client_by_client_opens_with_the_run_of_the_verdict_also_where_training_alone_has_the_best_mean():
+    apple, alone = runs([regression("apple", (0.6, 0.9, 0.3)), regression("separate", (0.1, 0.1, 0.1))])
+    assert alone.mean < apple.mean  # of an error, less is better
+    assert [(table.run.label, table.open) for table in client_tables([apple, alone])] == [
+        ("APPLE", True),
+        ("Separate", False),
+    ]
+    assert verdicts([apple, alone])[0].startswith("APPLE is behind Separate")

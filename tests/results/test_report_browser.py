@@ -86,6 +86,24 @@ def test_dark_and_light_are_both_readable_and_the_reader_can_choose(page: Any) -
     page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
 
 
+def test_calibration_is_drawn_in_the_page_s_own_colours_and_letters(browser: Any, tmp_path: Path) -> None:
+    opened(browser, written([result("apple", n=3, rounds=2, classes=2)], tmp_path))
+    browser.execute_cdp_cmd(
+        "Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": "dark"}]}
+    )
+    texts = "[...document.querySelectorAll('#figure-calibration svg text')].map(t => getComputedStyle(t))"
+    sizes = browser.execute_script(f"return {texts}.map(s => parseFloat(s.fontSize))")
+    assert len(sizes) > 8
+    assert max(sizes) <= 12
+    fills = browser.execute_script(f"return {texts}.map(s => s.fill)")
+    soft = browser.execute_script(
+        "return getComputedStyle(document.querySelector('#figure-calibration figcaption')).color"
+    )
+    assert set(fills) == {soft}
+    assert browser.execute_script("return document.querySelectorAll('figure img').length") == 0
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+
+
 def test_keyboard_alone_reaches_everything_and_shows_where_it_is(page: Any) -> None:
     from selenium.webdriver import ActionChains
 

@@ -2,7 +2,9 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
+from report_results import result as made
 from test_report_tables import judged
 
 from masks import archive, settings
@@ -12,6 +14,7 @@ from pomona.results.figures.style import drawing
 from pomona.results.run_numbers import runs
 from pomona.results.tables.outcomes import outcome_tables
 from pomona.results.text.narrative import setup, title
+from pomona.results.web.page_data import payload
 from pomona.results.web.report_page import page
 from pomona.results.wording import megabytes
 from pomona.simulation import run
@@ -54,3 +57,22 @@ def test_masks_are_on_the_page_with_a_key_of_classes(tmp_path):
     (key,) = drawn[0].figure.legends
     names = list(result.about["classes"])
     assert [entry.get_text() for entry in key.get_texts()] == names
+
+
+def test_the_page_draws_calibration_of_all_clients_and_of_each() -> None:
+    run_ = made("apple", n=3, rounds=1, classes=2)
+    (shown,) = payload(runs([run_]), None)["runs"][0]["calibration"]
+    given = [run_.predictions(client) for client in range(3)]
+    truth = [np.asarray(labels) == 1 for _, labels in given]
+    assert shown["name"] == run_.about["classes"][1]
+    means, shares, lows, highs, cases, samples = map(np.array, zip(*shown["groups"], strict=True))
+    assert (sum(samples), sum(cases)) == (sum(map(len, truth)), sum(map(np.sum, truth)))
+    assert np.all(np.diff(means) > 0)
+    np.testing.assert_allclose(shares, cases / samples)
+    # Wilson's interval has the ends at which the share is 1.96 standard errors away.
+    ends = np.stack([lows, highs])
+    inner = (ends > 1e-9) & (ends < 1 - 1e-9)
+    away = (shares - ends)[inner] ** 2 / (ends * (1 - ends) / samples)[inner]
+    np.testing.assert_allclose(away, 1.959964**2, rtol=1e-4)
+    assert [client for client, _ in shown["clients"]] == [0, 1, 2]
+    assert all(0 <= mean <= 1 and 0 <= share <= 1 for _, points in shown["clients"] for mean, share in points)

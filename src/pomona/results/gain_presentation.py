@@ -94,6 +94,17 @@ def evidence(run: Run, gain: Gain) -> str:
     return f"This rests on {counted(gain.rows, 'test row')}{events}, of {over}{left}."
 
 
+def of_fewer(found: Gained) -> str:
+    """That a gain's mean is over fewer clients than a run's other means; empty where it is not."""
+    missing = [out.client for out in found.over.left_out] if found.over else []
+    if not missing:
+        return ""
+    return (
+        f"Means over clients are over all {len(found.run.values)}; what is said of {found.run.label}'s gain leaves out "
+        f"{named(found.run, missing)}, with too few test samples."
+    )
+
+
 def named(run: Run, clients: Iterable[int]) -> str:
     """The clients' names, or how many they are."""
     known = list(clients)

@@ -245,6 +245,12 @@ def baseline(prepared: list[Run], others: Run) -> Run | None:
     return next((r for r in same if r.result.name == ALONE), None)
 
 
+def contender(prepared: list[Run]) -> Run | None:
+    """The best run that is held against training alone; training alone itself where there is no other."""
+    base = baseline(prepared, prepared[0]) if prepared else None
+    return leader([run for run in prepared if run is not base]) or base
+
+
 def comparable(prepared: list[Run]) -> bool:
     """Whether the runs share one scenario and one metric, so that their numbers may be ranked."""
     return len({(run.scenario, run.metric.name) for run in prepared}) == 1

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from pomona.metrics.calibration import curve
-from pomona.metrics.classification import wilson
+import numpy as np
+
 from pomona.results.figures.axes import grid, panels
 from pomona.results.figures.figure import ReportFigure, Rows
 from pomona.results.figures.style import FRAME, shorten
@@ -45,31 +45,15 @@ def calibration(runs: list[Run]) -> ReportFigure | None:
 def _panel(ax: Any, run: Run, outcome: PooledOutcome) -> Rows:
     """Draw one outcome; return its numbers."""
     ax.plot([0, 1], [0, 1], color=FRAME, linestyle=(0, (4, 2)), linewidth=1)
-    for client in outcome.clients:
-        points = [(mean, hits / n) for mean, hits, n in client]
+    for points in outcome.clients.values():
         ax.plot(*zip(*points, strict=True), color=FRAME, linewidth=0.7, alpha=0.7)
-    groups = curve(outcome.p, outcome.positive)
-    means, shares = [mean for mean, _, _ in groups], [hits / n for _, hits, n in groups]
-    bounds = [wilson(hits, n) or [share, share] for share, (_, hits, n) in zip(shares, groups, strict=True)]
-    reach = [
-        [max(0.0, share - low) for share, (low, _) in zip(shares, bounds, strict=True)],
-        [max(0.0, high - share) for share, (_, high) in zip(shares, bounds, strict=True)],
-    ]
+    means, shares, lows, highs, *_ = zip(*outcome.groups, strict=True)
+    reach = np.maximum(0, [np.subtract(shares, lows), np.subtract(highs, shares)])
     ax.errorbar(means, shares, yerr=reach, color=run.look.colour, marker="o", markersize=4, elinewidth=1)
     ax.set(title=shorten(outcome.name, 30), xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), aspect="equal")
     grid(ax)
-    return [
-        {
-            "outcome": outcome.name,
-            "samples": n,
-            "cases": hits,
-            "mean_probability": mean,
-            "share": share,
-            "low": low,
-            "high": high,
-        }
-        for (mean, hits, n), share, (low, high) in zip(groups, shares, bounds, strict=True)
-    ]
+    names = ("mean_probability", "share", "low", "high", "cases", "samples")
+    return [{"outcome": outcome.name, **dict(zip(names, group, strict=True))} for group in outcome.groups]
 
 
 def _far(rows: Rows) -> str:

@@ -9,7 +9,6 @@ from pomona.results.figures import calibration, clients, confusion, curves, kapl
 from pomona.results.figures.diagnostics import learned
 from pomona.results.figures.figure import ReportFigure
 from pomona.results.run_numbers import Run
-from pomona.results.tables.outcomes import pooled_outcomes
 
 Draw: TypeAlias = Callable[[list[Run]], ReportFigure | None]
 
@@ -45,7 +44,6 @@ def pictures(runs: list[Run]) -> list[ReportFigure]:
 
 STILLS: Mapping[str, tuple[Draw, Callable[[Run], Any]]] = {
     "masks": (masks.masks, masks.examples),
-    "calibration": (calibration.calibration, pooled_outcomes),
     "survival": (kaplan_meier.survival, kaplan_meier.risk_groups),
 }
 """Figures that no script draws, so that the page shows their pictures: how each is drawn, and what a run must have."""

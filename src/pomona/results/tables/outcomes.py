@@ -2,10 +2,9 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pomona.core.table import NOTHING, Table
 from pomona.metrics.calibration import curve
@@ -79,16 +78,23 @@ def outcome_tables(runs: list[Run]) -> list[Table]:
     return [at, *([calibration] if len(groups) <= MOST_ROWS else [])]
 
 
+Group: TypeAlias = tuple[float, float, float, float, int, int]
+
+
 @dataclass(frozen=True)
 class PooledOutcome:
-    """An outcome of a run's headline model: probabilities p (n,) on all clients' test samples, whether it happened
-    (n,), and each client's calibration curve.
+    """How often an outcome of a run's headline model happens where the model says so.
+
+    Attributes:
+        name: of the class or label.
+        groups: of all clients' test samples, by rising probability: mean probability, share of cases with its 95 %
+            bounds, cases, samples.
+        clients: by number, likewise without bounds: mean probability, share of cases.
     """
 
     name: str
-    p: NDArray[np.float64]
-    positive: NDArray[np.bool_]
-    clients: list[list[tuple[float, int, int]]]
+    groups: list[Group]
+    clients: dict[int, list[tuple[float, float]]]
 
 
 def pooled_outcomes(run: Run) -> list[PooledOutcome]:
@@ -96,18 +102,26 @@ def pooled_outcomes(run: Run) -> list[PooledOutcome]:
     if run.kept is None:
         return []
     task = TASKS[run.result.about.get("targets", "classes")]
-    given = [run.result.predictions(i) for i in range(len(run.result.about.get("clients") or ()))]
-    answers = [(task.natural(outputs), truth) for outputs, truth in filter(None, given) if len(truth)]
+    given = [(i, run.result.predictions(i)) for i in range(len(run.result.about.get("clients") or ()))]
+    answers = {i: (task.natural(told[0]), told[1]) for i, told in given if told and len(told[1])}
+    first = next(iter(answers.values()), None)
     least = 2 if task.output == "class" else 1  # a single class is always what happens
-    if not task.outcomes or not answers or not least <= answers[0][0].shape[1] <= MOST:
+    if not task.outcomes or first is None or not least <= first[0].shape[1] <= MOST:
         return []
-    names = outcome_names(run, answers[0][0].shape[1])
+    names = outcome_names(run, first[0].shape[1])
     found = []
-    for k in outcome_numbers(answers[0]):
-        each = [outcome(judged, k) for judged in answers]
-        p, positive = (np.concatenate(parts) for parts in zip(*each, strict=True))
-        found.append(PooledOutcome(names[k], p, positive, [curve(*own) for own in each]))
+    for k in outcome_numbers(first):
+        each = {i: outcome(judged, k) for i, judged in answers.items()}
+        p, positive = (np.concatenate(parts) for parts in zip(*each.values(), strict=True))
+        groups = [_group(*group) for group in curve(p, positive)]
+        clients = {i: [(mean, hits / n) for mean, hits, n in curve(*own)] for i, own in each.items()}
+        found.append(PooledOutcome(names[k], groups, clients))
     return found
+
+
+def _group(mean: float, hits: int, n: int) -> Group:
+    low, high = wilson(hits, n) or (hits / n, hits / n)
+    return mean, hits / n, low, high, hits, n
 
 
 def outcome_names(run: Run, count: int) -> list[str]:

@@ -9,7 +9,7 @@ from collections.abc import Collection
 from pomona.metrics.metric import METRICS
 from pomona.metrics.nan_safe import mean_of_known
 from pomona.results.gain_presentation import Gained, by_client, evidence, gained, interval, measured, signed
-from pomona.results.run_numbers import Run, baseline, comparable, leader, records, spoken
+from pomona.results.run_numbers import Run, baseline, comparable, contender, records, spoken
 from pomona.results.text.course import REMEDY, worse_since
 from pomona.results.wording import capital, listing
 
@@ -52,8 +52,8 @@ def _several(runs: list[Run]) -> list[str]:
         return [f"Their headline metrics differ ({titles}), so their numbers are not ranked."]
     known = [run for run in runs if run.mean is not None]
     base = baseline(known, known[0]) if known else None
-    best = leader([run for run in known if run is not base])
-    if not known or best is None:
+    best = contender(known)
+    if best is None or best is base:
         return [f"No {runs[0].metric.title} was recorded, so the runs cannot be ranked."]
     rivals = [gained(best, run) for run in known if run is not best and run is not base]
     if base is None:

@@ -1,6 +1,6 @@
 /* A chart of curves.
 
-lines: [{name, points: [[x, y]], colour, dash, width, faint}]; x, y: {label, text(v), log, whole, from, to};
+lines: [{name, points: [[x, y]] or with the ends of an interval [[x, y, low, high]], colour, dash, width, faint}]; x, y: {label, text(v), log, whole, from, to};
 marks: [{x or y, name}] guide lines; at: the x that is set apart; pick(x): what a click chooses; methods: the lines are
 methods, which are named at their ends where there are more than looks, and below where one hides another. */
 function lineChart(host, { label, lines, x, y, marks = [], at, pick, methods = false, height = 250, limit = 10 }) {
@@ -50,6 +50,9 @@ function lineChart(host, { label, lines, x, y, marks = [], at, pick, methods = f
     const path = line.points.map(([u, v], k) => `${k ? "L" : "M"}${X(u).toFixed(1)} ${Y(v).toFixed(1)}`).join("");
     canvas.append(line.points.length > 1 ? svg("path", { d: path, class: "curve", ...style })
       : svg("circle", { cx: X(line.points[0][0]), cy: Y(line.points[0][1]), r: 4, fill: style.stroke }));
+    for (const [u, v, from, to] of line.points.filter(p => p.length > 2)) {
+      canvas.append(svg("line", { x1: X(u), x2: X(u), y1: Y(from), y2: Y(to), class: "whisker" }), svg("circle", { cx: X(u), cy: Y(v), r: 3, fill: style.stroke }));
+    }
   }
   if (direct) nameEnds(canvas, ends.map(line => ({ name: cut(line.main, 0.3 * width), colour: line.colour, x: X(line.points.at(-1)[0]), y: Y(line.points.at(-1)[1]) })), width - right + 14, top, height - bottom);
   if (methods) sayHidden(host, ends.map(line => [line.main, JSON.stringify(line.points)]));
@@ -71,7 +74,7 @@ function lineChart(host, { label, lines, x, y, marks = [], at, pick, methods = f
       ...shown.map(([line, p]) => svg("circle", { cx: X(p[0]), cy: Y(p[1]), r: 3.5, fill: line.colour || "currentColor" })));
     const more = hits.length - shown.length;
     return {
-      lines: [`${x.name || x.label} ${x.text ? x.text(value) : value}`, ...shown.map(([line, p]) => `${line.name}: ${y.text(p[1])}`), ...(more ? [`and ${more} more`] : [])],
+      lines: [`${x.name || x.label} ${x.text ? x.text(value) : value}`, ...shown.map(([line, p]) => `${line.name}: ${y.text(p[1])}${p.length > 2 ? ` (95 % interval ${y.text(p[2])} to ${y.text(p[3])})` : ""}`), ...(more ? [`and ${more} more`] : [])],
       x: X(value), y: height_ ?? (shown.length ? Y(shown[0][1][1]) : top),
     };
   };

@@ -22,6 +22,7 @@ from pomona.results.figures.series import Series, order, recorded
 from pomona.results.gain_presentation import gained
 from pomona.results.look import MARKERS, Look
 from pomona.results.run_numbers import Run, baseline, client_names, finished, leader, records, views
+from pomona.results.tables.outcomes import pooled_outcomes
 from pomona.results.wording import slug
 
 Json: TypeAlias = dict[str, Any]
@@ -105,6 +106,10 @@ def _run(run: Run, runs: list[Run]) -> Json:
         "learned": _learned(run),
         "penalty": penalty(run),
         "confusion": _confusion(run),
+        "calibration": [
+            {"name": found.name, "groups": found.groups, "clients": list(found.clients.items())}
+            for found in pooled_outcomes(run)
+        ],
         "partition": _partition(run),
     }
 

@@ -130,6 +130,11 @@ const PANELS = [
     },
   },
   {
+    id: "calibration", section: "outcome", half: DATA.runs.every(run => run.calibration.length < 2), title: "How far probabilities can be believed", file: "calibration", has: () => DATA.runs.some(run => run.calibration.length),
+    words: () => `${runNow().label}, ${lastRound([runNow()])}: the share of cases over the mean probability, of test samples in up to ten groups of equal size by rising probability. Thick: all clients' samples, each judged by the model that its client uses, with 95 % intervals; thin: ${choice.client < 0 ? "single clients" : who()}. Probabilities that are right lie on the dashed line; below it they are too high.`,
+    draw: calibrations,
+  },
+  {
     id: "labels", section: "data", half: true, title: "Which labels each client holds", file: "labels", has: () => Object.keys(DATA.partitions).length,
     words: () => `The area of a bubble is the number of training samples of a class at a client${held()?.groups.length ? "; clients of one colour belong to one hidden group" : ""}.`,
     key: () => (held()?.groups.length ? legend(groupEntries(held())) : null),
@@ -142,6 +147,26 @@ const PANELS = [
     draw: host => (held() ? holders(host, { label: "Holders of each class", held: held(), chosen: choice.client }) : bare(host, "Not recorded for this run, or too large to draw.")),
   },
 ];
+
+/* The calibration curve of each outcome of the chosen run. */
+function calibrations(host) {
+  const run = runNow(), found = run.calibration;
+  if (!found.length) return bare(host, `${run.label} recorded no final predictions, or of too many classes to draw.`);
+  const grid = html("div", { class: found.length > 1 ? "small" : "" });
+  host.replaceChildren(grid);
+  for (const { name, groups, clients } of found) {
+    const place = html("div", {});
+    grid.append(html("div", {}, html("h4", {}, `Share of ${name}`), place));
+    lineChart(place, {
+      label: `Calibration of ${name}: share of cases over mean probability`, height: 260, x: { label: "mean probability", text: v => v.toFixed(2) }, y: { text: v => v.toFixed(2), from: 0, to: 1 },
+      lines: [
+        { name: "right", colour: "var(--soft)", dash: "4 3", width: 1, points: [[0, 0], [1, 1]] },
+        ...clients.filter(([i]) => choice.client < 0 || choice.client === i).map(([i, points]) => ({ name: run.clients[i], colour: "var(--soft)", width: 1, faint: choice.client < 0, points })),
+        { name: "all clients", ...ink(run), dash: null, width: 2.4, points: groups.map(group => group.slice(0, 4)) },
+      ],
+    });
+  }
+}
 
 const held = () => DATA.partitions[runNow().partition];
 const piecesRecur = () => Boolean(held()) && !held().groups.length && held().clients.length > PALETTE.length;

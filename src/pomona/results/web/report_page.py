@@ -21,7 +21,8 @@ from pomona.record.result import Result
 from pomona.results.figures.figure import ReportFigure
 from pomona.results.figures.sections import SECTIONS, STILLS, pictures, shows_stills, stills
 from pomona.results.figures.style import drawing
-from pomona.results.run_numbers import Run, comparable, leader, records, spoken
+from pomona.results.gain_presentation import gained, of_fewer
+from pomona.results.run_numbers import Run, baseline, comparable, contender, records, spoken
 from pomona.results.run_numbers import runs as prepare
 from pomona.results.summary_table import distinct, table
 from pomona.results.tables.gains import gain_tables
@@ -125,6 +126,7 @@ def page(
         live=live,
         summary=rows,
         columns=summary_columns(rows),
+        fewer=fewer(runs),
         metric_named=metric_named,
         judges=list(dict.fromkeys(run.metric for run in runs)),
         nothing=NOTHING,
@@ -195,6 +197,13 @@ def bounded(table: Table) -> Table:
     return replace(table, rows=table.rows[:MOST_ROWS], notes=[*table.notes, note])
 
 
+def fewer(runs: list[Run]) -> str:
+    """That the verdict is over fewer clients than the means in the summary; empty where it is not."""
+    best = contender([run for run in runs if run.mean is not None])
+    base = baseline(runs, best) if best else None
+    return of_fewer(gained(best, base)) if best and base and best is not base else ""
+
+
 @dataclass(frozen=True)
 class ClientTable:
     """The final metrics of a run's clients: ``rows`` of (name, [(value, small print)]); ``open``: shown at once.
@@ -216,8 +225,8 @@ class ClientTable:
 
 def client_tables(runs: list[Run]) -> list[ClientTable]:
     """For each run with final metrics a table with a row a client."""
-    best = leader(runs)
-    return [_client_table(run, found, len(runs) == 1 or run is best) for run in runs if (found := records(run))]
+    best = contender([run for run in runs if run.mean is not None]) or runs[0]
+    return [_client_table(run, found, run is best) for run in runs if (found := records(run))]
 
 
 def _client_table(run: Run, found: list[dict[str, Any]], shown: bool) -> ClientTable:
