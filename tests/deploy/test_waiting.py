@@ -10,6 +10,7 @@ import pytest
 from pomona.cli import main
 from pomona.core.errors import QuorumError
 from pomona.deploy import status, versions
+from pomona.deploy.messages.message_bodies import Decision
 from pomona.deploy.messages.message_pieces import unpacked
 from pomona.deploy.server.rounds import message_exchange, waiting_file
 from pomona.deploy.server.rounds.flower_transport import FlowerTransport
@@ -18,6 +19,7 @@ from pomona.deploy.server.rounds.handshake import TIMEOUT, Handshake
 from pomona.deploy.server.rounds.message_exchange import standing
 from pomona.deploy.server.rounds.outgoing_task import OutgoingTask
 from pomona.deploy.server.rounds.waiting_file import WaitingFile
+from pomona.deploy.server.studies.consents import Consents
 from pomona.deploy.supervision.status_files import NAMED, WAITING, WaitingStatus, read_status_file
 from pomona.storage.lock import locked
 from pomona.storage.run_status import Status, write_status
@@ -149,8 +151,21 @@ def test_who_declines_while_silos_are_gathered_is_not_waited_for(gathering):
     members.add("east")
     declined = set()
     clock.events = {1: lambda: (nodes.met(0), nodes.met(1)), 5: lambda: declined.add("east")}
-    gather_silos(transport, federation, transport.registry.path.parent, lambda: frozenset(declined))
+    gather_silos(transport, federation, transport.registry.path.parent, lambda silo: silo not in declined)
     assert clock.now == 5
+
+
+def test_a_study_waits_for_those_who_have_accepted_it_and_the_kits_own_for_all(gathering, tmp_path):
+    """A third silo that never came: after `study begin` nothing waits for it."""
+    clock, members, nodes, transport, federation = gathering
+    members.add("west")
+    consents = Consents(tmp_path)
+    assert all(consents.awaited(entry.name) for entry in members.entries)
+    for entry in members.entries[:2]:
+        consents.note(Decision(silo=entry.name, study="ab" * 32, accepted=True), "cd")
+    clock.events = {1: lambda: (nodes.met(0), nodes.met(1))}
+    gather_silos(transport, federation, transport.registry.path.parent, consents.awaited)
+    assert clock.now == 1
 
 
 def test_whoever_stays_away_is_named_all_the_while_and_at_the_end(gathering, tmp_path, caplog):

@@ -29,17 +29,17 @@ def gather_silos(
     transport: Gatherer,
     federation: Federation,
     standing: Path,
-    declined: Callable[[], frozenset[str]] = frozenset,
+    awaited: Callable[[str], bool] = lambda _: True,
 ) -> None:
     """Wait for all silos that are members now, whoever comes or is revoked meanwhile. Raises QuorumError.
 
-    Nobody waits for those that have ``declined``, be it meanwhile, nor for those whose versions do not work with the
-    server's, as they have last said in ``standing``, the kit's folder ``run/``.
+    Not waited for are those that are not ``awaited``, as one that declines meanwhile, and those whose versions do not
+    work with the server's, as they have last said in ``standing``, the kit's folder ``run/``.
     """
 
     def members() -> list[tuple[int, str]]:
-        entries, out = enumerate(transport.registry.entries), declined()
-        return [(place, e.name) for place, e in entries if not e.revoked and e.name not in out]
+        entries = enumerate(transport.registry.entries)
+        return [(place, e.name) for place, e in entries if not e.revoked and awaited(e.name)]
 
     def missing() -> list[str]:
         other = {name for name, said in versions.noted(standing).items() if not said.works_with(versions.own())}

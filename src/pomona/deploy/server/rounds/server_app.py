@@ -108,7 +108,7 @@ def _rounds(
         about = {"study": federation.study} if federation.study else {}
         about |= {} if federation.trial is None else {"trial": f"{federation.trial:03d}"}
         audit.write("start", round=point.number, agreement=federation.agreement, run=transport.run, **about)
-        gather_silos(transport, federation, standing, lambda: consents.declined)
+        gather_silos(transport, federation, standing, consents.awaited)
         # From here on, silos that have come meanwhile are let in before a round's roster is settled.
         registry = MemberRegistry(out, federation, transport.greet, members)
         if not point.found:

@@ -54,7 +54,7 @@ def conduct(federation: Federation, standing: Path, out: Path, bus: MessageBus, 
         about = {"agreement": federation.agreement, "run": inquiry.run, "study": federation.study}
         audit.write("start", round=0, **about)
         consents = Consents(out)
-        gather_silos(inquiry, federation, standing, lambda: consents.declined)
+        gather_silos(inquiry, federation, standing, consents.awaited)
         first = read_json(FirstStep, out / FIRST) or _first(federation, inquiry, consents.declined)
         write_json(out / FIRST, first)
         write_status(out, Status(state="running", round=1))

@@ -49,6 +49,11 @@ class Consents:
         """The silos that will not take part."""
         return frozenset(silo for silo, said in self.decisions.items() if not said.accepted)
 
+    def awaited(self, silo: str) -> bool:
+        """Whether the study waits for a silo: for all who have accepted; the kit's own, which none accepts, for all."""
+        said = self.decisions
+        return said[silo].accepted if silo in said else not any(each.accepted for each in said.values())
+
     def news(self, decision: Decision) -> bool:
         """Whether a silo has not said so already. Raises ProtocolError where it has changed its mind too often."""
         before = self.decisions.get(decision.silo)
