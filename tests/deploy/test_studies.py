@@ -100,6 +100,8 @@ def test_a_second_study_runs_after_the_first_and_gives_the_models_of_a_simulatio
     line = next(r for r in audit.read(federation.kits / "silo-0/state/audit.jsonl") if r["event"] == "accepted")
     assert (line["by"], line["agreement"]) == ("Dr. North", known.agreement)
     assert audit.verify(federation.kits / "silo-0/state/audit.jsonl") is None
+    shown, rounds = status.silo(federation.kits / "silo-0"), known.study.run["rounds"]
+    assert (shown["round"], [row["round"] for row in shown["studies"]]) == (rounds, [rounds])
 
 
 def test_nothing_runs_at_a_silo_that_has_not_accepted(federation):

@@ -151,7 +151,7 @@ def silo(folder: Path) -> Row:
         "since": news.since,
         "restarts": news.restarts,
         "reason": news.reason,
-        "round": visits[-1].round if visits else None,
+        "round": _last_round(visits, federation.run) if visits else None,
         "rounds": federation.run.get("rounds"),
         "own_study": federation.comes_with_study,
         "fault": _latest([fault] if (fault := last_fault.read(state)) else []),
@@ -173,11 +173,18 @@ def _study(kit: Path, known: KnownStudy) -> Row:
     faults = [fault for home in KnownStudies(kit).homes(known) if (fault := last_fault.read(home))]
     return {
         **about,
-        "round": visits[-1].round if visits else 0,
+        "round": _last_round(visits, known.study.run) if visits else 0,
         "bytes_down": sum(v.bytes_down for v in visits),
         "bytes_up": sum(v.bytes_up for v in visits),
         "fault": _latest(faults),
     }
+
+
+def _last_round(visits: Sequence[history.HistoryEntry], run: Row) -> int:
+    """The round of the last visit; the closing visit comes after the last round and belongs to it."""
+    last: int = visits[-1].round
+    rounds = run.get("rounds")
+    return min(last, rounds) if isinstance(rounds, int) else last
 
 
 def _latest(faults: Sequence[LastFault]) -> str:
