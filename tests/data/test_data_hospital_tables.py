@@ -4,8 +4,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import pomona
+from pomona.config import resolve
 from pomona.core.errors import DataError
-from pomona.data import DataSettings, read
+from pomona.data import DataSettings, csv_table, read
+from pomona.personal import PersonalModel, inputs
 
 COMPOSED, DECOMPOSED = "K\u00f6ln", "Ko\u0308ln"
 
@@ -145,3 +148,53 @@ def test_a_manifest_is_written_as_other_tables_are(tmp_path):
     path.write_bytes("path|label\nä.png|ill\n".encode("cp1252"))
     data = read(DataSettings(name="manifest", path=path, separator="|", encoding="cp1252"))
     assert (data.x.max(), data.classes) == (7, ("ill",))
+
+
+BOUNDS = "age,crp,died\n40,<5,0\n50,12.5,1\n60,>= 100,0\n70,\u22640.5,1\n"
+
+
+def test_bounds_are_refused_with_their_remedy_and_read_as_the_number_behind_the_sign(tmp_path):
+    with pytest.raises(
+        DataError, match=r"column crp: 3 of 4 .*first '<5' in line 2: bounds\?(.|\n)*data\.censored=limit"
+    ):
+        table(tmp_path / "a.csv", BOUNDS)
+    data = table(tmp_path / "a.csv", BOUNDS, censored="limit")
+    assert data.x[:, 1].tolist() == [5.0, 12.5, 100.0, 0.5]
+    assert "bounds such as <5, read as the number behind the sign: crp (3)" in data.notes
+    comma = BOUNDS.replace(",", ";").replace("0.5", "0,5").replace("12.5", "12,5")
+    assert table(tmp_path / "b.csv", comma, censored="limit").x.tolist() == data.x.tolist()
+
+
+@pytest.mark.parametrize("cell", ["<", "5<", "<>5", "<five", "<5>", "<1e39", "< ", "--5"])
+def test_what_is_no_bound_is_refused_with_bounds_too(tmp_path, cell):
+    with pytest.raises(DataError, match="column crp: 1 of 4"):
+        table(tmp_path / "a.csv", BOUNDS.replace("12.5", cell), censored="limit")
+
+
+def test_a_table_without_bounds_is_the_same_whatever_is_said_of_them(tmp_path):
+    text = "age,crp,died\n40,5,0\n50,12.5,1\n"
+    one, two = table(tmp_path / "a.csv", text), table(tmp_path / "a.csv", text, censored="limit")
+    assert np.array_equal(one.x, two.x)
+    rows = np.arange(2)
+    seen = [d.learn(d, rows) for d in (one, two) if d.learn] or pytest.fail("nothing is learnt")
+    assert seen[-1].preprocessing[0].columns[1].censored
+    assert not [note for note in seen[-1].notes if "bounds" in note]
+
+
+def test_predict_and_silos_read_bounds_as_training_did(tmp_path):
+    lines = [f"{40 + k},{'<5' if k % 3 == 0 else k},{k % 2}" for k in range(60)]
+    text = "\n".join(["age,crp,died", *lines, ""])
+    plain = DataSettings(name="csv", path=tmp_path / "a.csv", label_column="died")
+    data = table(tmp_path / "a.csv", text, censored="limit")
+    (tmp_path / "numbers.csv").write_text(text.replace("<5", "5"))
+    config = resolve(
+        {"method": "separate", "rounds": 1, "clients": 2, "lr": 0.1},
+        {"data": {"name": "csv", "path": str(plain.path), "label_column": "died", "censored": "limit"}},
+    )
+    pomona.run(config, tmp_path / "run")
+    about = PersonalModel.load(tmp_path / "run" / "models" / "client-00.safetensors").about
+    asked, same = (inputs.read(tmp_path / name, about).x for name in ("a.csv", "numbers.csv"))
+    assert np.array_equal(asked, same)
+    by = about.preprocessing
+    found = csv_table.agreed(read(csv_table.read_as(plain, by)), by)
+    assert np.array_equal(found.x, csv_table.agreed(data, by).x)

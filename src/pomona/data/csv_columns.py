@@ -20,6 +20,7 @@ WORDS = {"none", "unknown", "missing", "-", "."}  # gaps among numbers, but perh
 BOOLEANS = {"true": 1.0, "false": 0.0}
 _DECIMAL = re.compile(r"[-+]?\d+\.\d*")
 _DATE = re.compile(r"\d{1,4}([-/.])\d{1,2}\1\d{1,4}")
+_BOUND = re.compile(r"(?:[<>]=?|[≤≥])\s*([-+\d.].*)")
 _COMMA = re.compile(r"[-+]?\d+,\d+")
 
 
@@ -30,6 +31,11 @@ def number(cell: str) -> float:
     except ValueError:
         return BOOLEANS.get(cell.strip().lower(), math.nan)
     return value if abs(value) <= LARGEST else math.nan
+
+
+def bound(cell: str) -> float:
+    """The number behind the sign of a bound, such as 5 of ``<5``; NaN for anything else."""
+    return number(found[1]) if (found := _BOUND.fullmatch(cell.strip())) else math.nan
 
 
 def numbers(cells: Sequence[str]) -> list[float]:
@@ -98,7 +104,7 @@ class Strays:
         gaps, others: how many say nothing, and how many say something else.
         first: where the first of each kind was met, and what it said.
         values: different ones among the others, a few more than a category has.
-        dates, commas: how many of the others are dates, or numbers with a decimal comma.
+        dates, commas, bounds: how many of the others are dates, numbers with a decimal comma, or bounds such as <5.
     """
 
     name: str
@@ -110,6 +116,7 @@ class Strays:
     values: set[str] = field(default_factory=set)
     dates: int = 0
     commas: int = 0
+    bounds: int = 0
 
     @property
     def wrong(self) -> bool:
@@ -126,6 +133,7 @@ class Strays:
         self.first.setdefault("other", (where, cell))
         self.dates += bool(_DATE.match(cell.strip()))
         self.commas += bool(_COMMA.fullmatch(cell.strip()))
+        self.bounds += not math.isnan(bound(cell))
         if len(self.values) <= FEW:
             self.values.add(cell.strip())
 
@@ -139,6 +147,8 @@ class Strays:
             return "commas"
         if self.dates == self.others:
             return "dates"
+        if self.bounds == self.others:
+            return "bounds"
         if 2 * self.others < rows - self.gaps:
             return "strays"
         return "category" if len(self.values) <= FEW and len(self.values) < self.others else "texts"
@@ -156,11 +166,18 @@ class Strays:
         return f"column {self.name}: {self.others} of {rows} are no {self.wanted}, {first}{looks}{values}{also}"
 
 
-LOOKS = {"commas": "decimal commas?", "dates": "dates", "category": "a category?", "texts": "an identifier, or texts?"}
+LOOKS = {
+    "commas": "decimal commas?",
+    "dates": "dates",
+    "bounds": "bounds?",
+    "category": "a category?",
+    "texts": "an identifier, or texts?",
+}
 REMEDIES = {
     "gaps": "gaps: fill them with medians and flag them, data.missing=median",
     "commas": "commas in numbers: if they are decimal marks, data.decimal=comma; if they part thousands, take them out",
     "dates": "dates: read them as days, 'data.dates=[{}]'",
+    "bounds": "bounds such as <5: read them as the number behind the sign, data.censored=limit",
     "strays": "single cells: correct them, or take out their rows",
     "category": "categories: one column of 0 and 1 for each value, 'data.categories=[{}]'",
 }

@@ -21,7 +21,7 @@ MOST_COLUMNS = 10**5
 MOST_ROWS = 10**7
 LONGEST_LINE = 1 << 20  # characters that are looked at for what divides cells
 DIVIDERS = ",;\t|"
-_COMMA = re.compile(r"[-+]?\d+,\d+")
+_COMMA = re.compile(r"(?:(?:[<>]=?|[≤≥])\s*)?[-+]?\d+,\d+")
 
 
 class CsvRecord(NamedTuple):

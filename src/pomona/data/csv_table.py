@@ -82,6 +82,8 @@ def read_parts(paths: Sequence[Path], training: int, settings: DataSettings) -> 
     dataset = survey.described(dataset, training, survey.features)
     same = [(c.name, csv_columns.alike(values)) for c, values in zip(raw.columns, raw.values, strict=True)]
     notes = [f"column {name}: categories that differ in their writing only: {listed(odd)}" for name, odd in same if odd]
+    bounds = [f"{c.name} ({n})" for c, n in zip(columns, raw.bounds, strict=True) if n]
+    notes += [f"bounds such as <5, read as the number behind the sign: {listed(bounds, 8)}"] if bounds else []
     dataset = replace(dataset, notes=(*dataset.notes, *notes, *site_comparison.notes(dataset)))
     if not _prepares(settings):
         return dataset, survey.counts
@@ -92,8 +94,8 @@ def read_parts(paths: Sequence[Path], training: int, settings: DataSettings) -> 
 
 def _prepares(settings: DataSettings) -> bool:
     """Whether the settings ask for more than columns of numbers as they are."""
-    asked = (settings.missing != "refuse", settings.categories != "refuse", settings.dates, settings.fit == "client")
-    return any(asked)
+    refused = settings.missing == settings.censored == settings.categories == "refuse"
+    return not refused or bool(settings.dates) or settings.fit == "client"
 
 
 def learnt(dataset: Dataset, rows: NDArray[np.int64], share: float, by_client: bool, memory_share: float) -> Dataset:
@@ -149,6 +151,7 @@ def read_as(settings: DataSettings, by: Preprocessing) -> DataSettings:
             "dates": listed["date"],
             "missing": "median" if filled else "refuse",
             "missing_values": marked,
+            "censored": "limit" if any(column.censored for column in by.columns) else settings.censored,
             "category_share": 0.0,
             "category_limit": MOST_CATEGORIES,
             "fit": "pooled",

@@ -30,6 +30,7 @@ class TableColumn(Settings):
         name: of the column, or its number as text.
         kind: ``number`` (true and false are 1 and 0), ``date`` (days since 2000-01-01), or ``category``.
         missing: cells that stand for a gap here, beside those that always do.
+        censored: whether bounds such as ``<5`` and ``>100`` count as 5 and 100; else they are no numbers.
         fill: what stands in for a gap: a number, or a category; gaps are refused where there is none.
         flagged: whether a further feature is 1 where there was a gap.
         values: the categories that have a feature, which is 1 where the cell says so; any other is 0 in all of them.
@@ -38,6 +39,7 @@ class TableColumn(Settings):
     name: Name
     kind: Literal["number", "date", "category"] = "number"
     missing: tuple[Category, ...] = Field((), max_length=1000)
+    censored: bool = False
     fill: Finite | Category | None = None
     flagged: bool = False
     values: tuple[Category, ...] = Field((), max_length=MOST_CATEGORIES)
@@ -112,6 +114,7 @@ class RawTable:
         columns: how each was read.
         x: (N, C) float32: a number, the days of a date, or a category's place among ``values``; NaN for a gap.
         values: the different categories of each column, as met; empty for the others.
+        bounds: how many cells of each column are bounds that count as their value; empty where none was looked for.
         layout: as in ``Preprocessing``.
     """
 
@@ -119,6 +122,7 @@ class RawTable:
     x: NDArray[Any]
     values: tuple[tuple[str, ...], ...]
     layout: tuple[str, ...] = ()
+    bounds: tuple[int, ...] = ()
 
     def rows(self, numbers: NDArray[np.int64]) -> "RawTable":
         """The rows of the given numbers."""

@@ -53,7 +53,7 @@ _COLUMNS = (
     *_LABELS, "header", "label_column", "label_columns", "label_above", "unlabelled", "drop_columns", "keep_columns",
     "columns", "client_column", "group_column", "time_column", "subgroup_column",
 )  # fmt: skip
-_CELLS = ("missing", "missing_values", "categories", "category_share", "category_limit", "dates", "fit")
+_CELLS = ("missing", "missing_values", "censored", "categories", "category_share", "category_limit", "dates", "fit")
 _WORDS = ("vocabulary_size", "sequence_length")
 _TABLE, _TEXT, _ARRAYS = (*_COLUMNS, *_CELLS), (*_FORM, *_COLUMNS, "text_columns", *_WORDS), (*_LABELS, *_PIXELS)
 # Keys that a reader of own data looks at, beside those of every data set; what is not here is refused for its name.
@@ -212,6 +212,11 @@ class DataSettings(Settings):
         default={},
         description="By column of a table, values that stand for a gap there, such as {cholesterol = [0]}, and for all "
         "columns {'*' = [-9]}; empty cells, NA, NaN and ? always do.",
+    )
+    censored: Literal["refuse", "limit"] = Field(
+        default="refuse",
+        description="Bounds among the numbers of a table, such as <5 or >100: an error, or read as the bound, and "
+        "counted in a note.",
     )
     categories: Literal["refuse", "encode"] | tuple[Column, ...] = Field(
         default="refuse",

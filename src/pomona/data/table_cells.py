@@ -23,6 +23,7 @@ class Reader:
     column: TableColumn
     most: int
     codes: dict[str, int] = field(default_factory=dict)
+    bounds: int = 0  # cells that were bounds
 
     def __call__(self, cell: str) -> float:
         """The number of a cell; NaN for a gap, for what is none, and for a category beyond the most."""
@@ -30,7 +31,11 @@ class Reader:
         if missing and csv_columns.plain(cell) in missing:
             return math.nan
         if kind == "number":
-            return csv_columns.number(cell)
+            found = csv_columns.number(cell)
+            if self.column.censored and math.isnan(found):
+                found = csv_columns.bound(cell)
+                self.bounds += not math.isnan(found)
+            return found
         if kind == "date":
             return csv_columns.days(cell)
         value = csv_columns.plain(cell)
@@ -78,15 +83,22 @@ def read(
                 column = columns[k]
                 strays = found.setdefault(k, Strays(column.name, WANTED[column.kind], column.fill is not None))
                 strays.add(cells[k], csv_records.place(*record[:2], several), column.is_gap(cells[k]))
-    table = RawTable(tuple(columns), x, tuple(tuple(reader.codes) for reader in readers))
+    codes, bounds = tuple(tuple(reader.codes) for reader in readers), tuple(reader.bounds for reader in readers)
+    table = RawTable(tuple(columns), x, codes, bounds=bounds)
     return table, [found[k] for k in sorted(found) if found[k].wrong]
 
 
 def _reading(readers: Sequence[Reader]) -> Callable[[Sequence[str]], list[float]]:
     """The quickest way to read a row: all cells at once where all are numbers without markers of their own."""
-    if all(reader.column.kind == "number" and not reader.column.missing for reader in readers):
+
+    def each(cells: Sequence[str]) -> list[float]:
+        return [read(cell) for read, cell in zip(readers, cells, strict=True)]
+
+    if not all(reader.column.kind == "number" and not reader.column.missing for reader in readers):
+        return each
+    if not any(reader.column.censored for reader in readers):
         return csv_columns.numbers
-    return lambda cells: [read(cell) for read, cell in zip(readers, cells, strict=True)]
+    return lambda cells: each(cells) if math.isnan(sum(found := csv_columns.numbers(cells))) else found
 
 
 def problem(strays: Strays, rows: int, most: int) -> str:
@@ -136,4 +148,6 @@ def planned(survey: csv_survey.CsvSurvey, settings: DataSettings) -> list[TableC
 def _column(name: str, kind: str, missing: tuple[str, ...], settings: DataSettings) -> TableColumn:
     """A column before anything is learnt: the fill says only that there will be one."""
     fill = None if settings.missing == "refuse" else "" if kind == "category" else 0.0
-    return TableColumn.model_validate({"name": name, "kind": kind, "missing": missing, "fill": fill})
+    censored = kind == "number" and settings.censored == "limit"
+    known = {"name": name, "kind": kind, "missing": missing, "censored": censored, "fill": fill}
+    return TableColumn.model_validate(known)
