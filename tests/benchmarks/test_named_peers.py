@@ -13,6 +13,7 @@ import torch
 
 from pomona.config import resolve
 from pomona.simulation import simulate
+from representatives import representatives
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 IMAGES = 400
@@ -68,7 +69,7 @@ def rounds_of_the_program(load, folder, method):
     return {score["trained"]: score["right"] / score["samples"] for score in told}
 
 
-@pytest.mark.parametrize("method", ["fedavg", "ditto"])
+@pytest.mark.parametrize("method", representatives(["fedavg", "ditto"], ["fedavg"]))
 def test_pomonas_program_is_pomona_run(load, tmp_path, monkeypatch, method):
     found = rounds_of_the_program(load, tmp_path, method)
     monkeypatch.syspath_prepend(str(FOLDER / "peers"))

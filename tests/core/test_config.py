@@ -189,8 +189,11 @@ def told(key, value):
 
 @pytest.mark.parametrize("section", ["method", "partition"])
 def test_every_number_has_an_upper_bound(section):
-    """Whatever the key: a number that no machine can count with is refused, as itself and in a list."""
-    for name in {"method": METHODS, "partition": RECIPES}[section]:
+    """Whatever the key: a number that no machine can count with is refused, as itself and in a list.
+
+    A composed method has its parts' keys.
+    """
+    for name in {"method": (name for name in METHODS if "+" not in name), "partition": RECIPES}[section]:
         for key in keys({section: {"name": name}}):
             for value in (10**300, 1e300, -1e300, [10**300], {"1": 10**300}):
                 tree = told(key, value)

@@ -99,7 +99,7 @@ def mistaken(patch, change):
     patch.setattr(client_app.ClientApp, "answer", answers)
 
 
-@pytest.mark.parametrize("what", UPLINKS)
+@pytest.mark.parametrize("what", representatives(UPLINKS, [*UPLINKS][::3]))
 def test_an_uplink_that_is_wrong_counts_as_absent(what, world):
     change, said = UPLINKS[what]
     federation = world.federation(run={"rounds": 4}, quorum=2)
@@ -155,7 +155,7 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize("what", WAYS)
+@pytest.mark.parametrize("what", representatives(WAYS, [*WAYS][::3]))
 def test_what_goes_wrong_on_the_way_counts_as_absent(what, world):
     change, said = WAYS[what]
     federation = world.federation(run={"rounds": 4}, deadline=1.0 if "deadline" in what else 60.0)
@@ -309,8 +309,10 @@ def test_a_silo_whose_code_fails_tells_nothing(world):
     assert same(deployed(federation), world.simulated(federation, absent=BAD))
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("number", [1, 2, 3])
+KILLS = [(number, when) for number in (1, 2, 3) for when in ("before", "after")]
+
+
+@pytest.mark.parametrize(("number", "when"), representatives(KILLS, [(1, "before"), (3, "after")]))
 def test_a_server_that_is_killed_goes_on(when, number, world):
     """F4: between training and commit, or between commit and the next round."""
     federation, commit = world.federation(), Loop._commit

@@ -30,6 +30,7 @@ DOCUMENTS = sorted(
         *(ROOT / "docs/performance").glob("*.md"),
     ]
 )
+LONG = {"add-a-method", "read-a-report", "suites"}  # half a minute of computing each
 RUNNABLE = [path for path in DOCUMENTS if blocks(path)]
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
 PICTURE = re.compile(r"!\[([^\]]*)\]\(")
@@ -126,7 +127,10 @@ def run(path: Path, folder: Path, slow: bool) -> None:
             runner.run(block)
 
 
-@pytest.mark.parametrize("path", RUNNABLE, ids=name)
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(path, id=name(path), marks=[pytest.mark.slow] if path.stem in LONG else []) for path in RUNNABLE],
+)
 def test_blocks_run(path, folder):
     run(path, folder, slow=False)
 

@@ -37,6 +37,7 @@ def cells(text):
     return {(row[0], row[1]): row[2:] for row in rows}
 
 
+@pytest.mark.slow
 def test_what_is_pretrained_is_what_federations_start_from(example, monkeypatch, tmp_path, capsys):
     weights = tmp_path / "resnet18.safetensors"
     monkeypatch.setattr(sys, "argv", ["x", "pretrain", str(weights), "--epochs", "1", *SMALL])
