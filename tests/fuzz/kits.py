@@ -67,7 +67,7 @@ TARGETS += [
 ]  # fmt: skip
 
 
-@target("key of a newcomer, admitted by a server", 60)
+@target("key of a newcomer, admitted by a server", 15)
 def newcomer(world):
     anew = world.copy(world.federation.server, "admits")
     valid = b"".join((anew() / "keys" / f"silo-0.{end}").read_bytes() for end in ("pub", "cert"))
@@ -140,7 +140,7 @@ TARGETS += [
 ]
 
 
-@target("audit.jsonl, written on", 60)
+@target("audit.jsonl, written on", 15)
 def audit(world):
     def act(folder):
         with Audit(folder / "audit.jsonl") as log:

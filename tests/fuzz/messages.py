@@ -65,7 +65,7 @@ def silo(world, name, state):
     return back
 
 
-@target("hello, answered by a silo", 60)
+@target("hello, answered by a silo", 15)
 def hello(world):
     back = silo(world, "greeted", None)
     return messages(
@@ -73,12 +73,12 @@ def hello(world):
     ), lambda data: back().greet(message_bodies.read(Hello, text(data))) and None
 
 
-@target("task of a round, answered by a silo", 60)
+@target("task of a round, answered by a silo", 15)
 def task(world):
     return answered(world, "second", "first")
 
 
-@target("task of the closing visit, answered by a silo", 40)
+@target("task of the closing visit, answered by a silo", 12)
 def closing(world):
     return answered(world, "closing", "second")
 
@@ -96,7 +96,7 @@ def answered(world, which, before):
     return messages(Task, Valid(asked.body.encode(), JSON)), act
 
 
-@target("row of a task under its old name or its own, taken by a silo", 40)
+@target("row of a task under its old name or its own, taken by a silo", 12)
 def row(world):
     asked = world.said["second"].asked
     back = silo(world, "rowed", world.said["first"].state)
@@ -114,13 +114,13 @@ def row(world):
 # Bytes of tensors.
 
 
-@target("uplink, unsealed", 200)
+@target("uplink, unsealed", 50)
 def unseal(world):
     sent, expects = world.said["second"].answered.enclosed["uplink"], world.visits[1][0].expects
     return inputs(Valid(sent)), lambda data: Encoding("fp32", 5).unpack_uplink(data, expects) and None
 
 
-@target("row, unpacked", 200)
+@target("row, unpacked", 50)
 def unpack(world):
     forms = [message_bodies.EntryForm(many=False, dtype=d, width=3) for d in ("BOOL", "F32", "F64", "I64")]
 

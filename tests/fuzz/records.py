@@ -96,7 +96,7 @@ TARGETS += [
 ]
 
 
-@target("checkpoint, sealed under its own hash", 100)
+@target("checkpoint, sealed under its own hash", 25)
 def checkpoint(world):
     """Whoever writes a checkpoint can name it right."""
     folder = world.folder / "sealed"
@@ -112,7 +112,7 @@ def checkpoint(world):
     return inputs(Valid(path.read_bytes())), act
 
 
-@target("partition.json, taken for a run", 80)
+@target("partition.json, taken for a run", 20)
 def partition(world):
     return file(
         world, world.run, "partition", "partition.json", JSON, lambda f: Partition.load(f / "partition.json") and None
@@ -133,13 +133,13 @@ def settings_of(tree, read_it, world, name):
     return inputs(Valid(tomli_w.dumps(tree).encode(), TOML)), act
 
 
-@target("settings of a run", 200)
+@target("settings of a run", 50)
 def run_settings(world):
     tree = {**SMALL, "method": {"name": "apple", "mu": 0.1}, "privacy": PRIVATE}
     return settings_of(tree, lambda path: config_of([str(path)]) and None, world, "settings")
 
 
-@target("words of a command line", 150)
+@target("words of a command line", 37)
 def words(world):
     keys = st.sampled_from(
         ["lr", "method", "method.mu", "data.path", "partition", "model.hidden", "rounds", "x", "privacy"]
@@ -150,7 +150,7 @@ def words(world):
     ), lambda data: config_of([data.decode(errors="replace")]) and None
 
 
-@target("suite of a bench", 150)
+@target("suite of a bench", 37)
 def suite(world):
     def act(path):
         found = read_suite(path)
@@ -189,7 +189,7 @@ TARGETS += [Target("results.json of a bench, on a page", 2, partial(of_bench, "r
 # What is spent.
 
 
-@target("ledger.jsonl of a client", 80)
+@target("ledger.jsonl of a client", 20)
 def ledger(world):
     def act(folder):
         Ledger.open(folder / "dp" / "client-00" / "ledger.jsonl").position()
@@ -198,7 +198,7 @@ def ledger(world):
     return file(world, world.private / "private", "ledger", path, LINES, act)
 
 
-@target("key of a client's noise", 60)
+@target("key of a client's noise", 15)
 def key(world):
     def act(folder):
         (folder / "dp" / "client-00" / "key").chmod(0o600)
@@ -207,7 +207,7 @@ def key(world):
     return file(world, world.private / "private", "noise", "dp/client-00/key", None, act)
 
 
-@target("figures/index.json of a page", 60)
+@target("figures/index.json of a page", 15)
 def index(world):
     def act(data):
         folder = world.folder / "figures"

@@ -173,7 +173,7 @@ TARGETS += [
 # Models and what they are asked.
 
 
-@target("model file, asked by predict", 80)
+@target("model file, asked by predict", 20)
 def model(world):
     path = good(world.folder / "model.safetensors")
     before, content = PersonalModel.load(path).predict(ROWS), path.read_bytes()
@@ -185,7 +185,7 @@ def model(world):
     return inputs(Valid(content)), act
 
 
-@target("model file, well sealed, asked by predict", 120)
+@target("model file, well sealed, asked by predict", 30)
 def sealed(world):
     path = world.folder / "sealed.safetensors"
 
