@@ -13,7 +13,7 @@ from torch.testing import assert_close
 
 from pomona.methods.apple import APPLE, choose, schedule
 from pomona.methods.fedavg import FedAvg
-from pomona.methods.request_bank import limit, probabilities
+from pomona.methods.request_bank import fresh_first, limit, probabilities
 from pomona.methods.separate import Separate
 from pomona.objective.mixture import Mixture
 from problems import Federation, a_round, quadratics
@@ -274,6 +274,13 @@ def test_never_downloaded_comes_first():
         everybody = torch.ones(6, dtype=torch.bool)
         asked = set(choose(APPLE(budget=3), torch.ones(6), fetched, everybody, 0, 0, number).tolist())
         assert {3, 5} <= asked
+
+
+def test_as_many_known_cores_are_drawn_as_there_are_places_however_far_coefficients_are_apart():
+    others, known = np.arange(4), np.ones(4, bool)
+    drawn = fresh_first(others, np.array([1e30, 0.0, 1.0, 2.0]), known, 3, 9, np.random.default_rng(0))
+    assert len({*drawn.tolist()}) == 3
+    assert 0 in drawn
 
 
 def test_known_cores_are_drawn_with_the_probabilities_of_equation_9():

@@ -11,6 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+LEAST = -700.0  # of an exponent: its power still is a normal number
+
 
 def limit(budget: int | None, N: int) -> int:
     """Rows that a client of N downloads a round: M, at most those of all others."""
@@ -55,7 +57,10 @@ def fresh_first(
 
 
 def probabilities(p: NDArray[np.float64], r: int, M: int, N: int) -> NDArray[np.float64]:
-    """APPLE's eq. 9: b^|p_ij| normalised over the given j, with b of eq. 8; the largest exponent is taken out first."""
+    """APPLE's eq. 9: b^|p_ij| normalised over the given j, with b of eq. 8; the largest exponent is taken out first.
+
+    None is 0, however far apart the p_ij are: M can be drawn of any M.
+    """
     exponent = np.abs(p) * math.log(max(1.5, r * M / N))
-    power = np.exp(exponent - exponent.max(initial=0.0))
+    power = np.exp(np.maximum(exponent - exponent.max(initial=0.0), LEAST))
     return np.asarray(power / power.sum()) if len(power) else power
