@@ -1,6 +1,6 @@
 """Waiting for the silos that take part, before a study begins."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -29,7 +29,7 @@ def gather_silos(
     transport: Gatherer,
     federation: Federation,
     standing: Path,
-    awaited: Callable[[str], bool] = lambda _: True,
+    awaited: Callable[[Collection[str]], Collection[str]] = frozenset,
 ) -> None:
     """Wait for all silos that are members now, whoever comes or is revoked meanwhile. Raises QuorumError.
 
@@ -38,8 +38,9 @@ def gather_silos(
     """
 
     def members() -> list[tuple[int, str]]:
-        entries = enumerate(transport.registry.entries)
-        return [(place, e.name) for place, e in entries if not e.revoked and awaited(e.name)]
+        known = [(place, e.name) for place, e in enumerate(transport.registry.entries) if not e.revoked]
+        wanted = awaited([name for _, name in known])
+        return [(place, name) for place, name in known if name in wanted]
 
     def missing() -> list[str]:
         other = {name for name, said in versions.noted(standing).items() if not said.works_with(versions.own())}

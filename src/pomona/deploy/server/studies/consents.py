@@ -1,6 +1,7 @@
 """The silos' decisions on a study at the server, ``consents.json``: who accepted or declined it, signed."""
 
 import time
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,10 +50,11 @@ class Consents:
         """The silos that will not take part."""
         return frozenset(silo for silo, said in self.decisions.items() if not said.accepted)
 
-    def awaited(self, silo: str) -> bool:
-        """Whether the study waits for a silo: for all who have accepted; the kit's own, which none accepts, for all."""
+    def awaited(self, silos: Collection[str]) -> frozenset[str]:
+        """The silos that the study waits for: those that have accepted; of the kit's own, which none accepts, all."""
         said = self.decisions
-        return said[silo].accepted if silo in said else not any(each.accepted for each in said.values())
+        accepted = {silo for silo, each in said.items() if each.accepted}
+        return frozenset(silos) & accepted if accepted else frozenset(silos) - said.keys()
 
     def news(self, decision: Decision) -> bool:
         """Whether a silo has not said so already. Raises ProtocolError where it has changed its mind too often."""
